@@ -1,0 +1,30 @@
+# Everything here is a thin name for a command that works without make.
+PYTHON ?= python3
+
+.PHONY: verify test lint types check golden soak clean
+
+verify:          ## set up, then detect, build and verify on this machine
+	$(PYTHON) bootstrap.py
+
+test:            ## set up and run all tests that can run here
+	$(PYTHON) bootstrap.py test
+
+lint: .venv/dev
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+
+types: .venv/dev
+	.venv/bin/mypy
+
+check: lint types test
+
+golden: .venv/dev  ## rewrite the golden files, then look at the diff
+	.venv/bin/python -m pytest tests/unit/test_golden.py --rewrite-golden -q
+
+.venv/dev: pyproject.toml
+	$(PYTHON) bootstrap.py setup
+	.venv/bin/python -m pip install --quiet --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,61 @@
+"""The one error root and the exit codes of the command line.
+
+Every message says what happened and where; `hint` says what to do next. `cli.main` is the only
+place that catches these and turns them into text and an exit code.
+"""
+
+from __future__ import annotations
+
+OK = 0
+BUILD_FAILED = 1
+INVALID = 2
+NOTHING_FITS = 3
+TOOL_MISSING = 4
+VERIFY_FAILED = 5
+RUN_FAILED = 125  # `run` and `shell` pass the command's own code through; this is our own failure
+INTERRUPTED = 130
+
+
+class EnvbuilderError(Exception):
+    """Root of all expected failures: `message` (what, where), `hint` (what next)."""
+
+    exit_code = BUILD_FAILED
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class BuildError(EnvbuilderError):
+    """A fetch or build step failed: wrong hash, full disk, failing command (exit 1)."""
+
+    exit_code = BUILD_FAILED
+
+
+class WrongHashError(BuildError):
+    """A file's bytes are not the ones the lock names; nothing of it was kept (exit 1)."""
+
+
+class InvalidError(EnvbuilderError):
+    """Usage, profile, configuration or lock is invalid, stale or unlocked (exit 2)."""
+
+    exit_code = INVALID
+
+
+class HostError(EnvbuilderError):
+    """Nothing on this host can run the profile (exit 3)."""
+
+    exit_code = NOTHING_FITS
+
+
+class ToolError(EnvbuilderError):
+    """An engine, tool or interpreter is missing or too old (exit 4)."""
+
+    exit_code = TOOL_MISSING
+
+
+class VerifyError(EnvbuilderError):
+    """The payload failed, was killed or ran out of time (exit 5)."""
+
+    exit_code = VERIFY_FAILED

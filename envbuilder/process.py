@@ -1,0 +1,155 @@
+"""The one doorway to other programs: the only module that starts processes.
+
+Programs are resolved first, so that a missing one is a clear error before anything starts. Output
+is streamed line by line; on Ctrl-C, a time-out or a failing reader the child and its group are
+asked to stop, then killed.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from typing import TYPE_CHECKING, NoReturn
+
+from msgspec import Struct
+
+from envbuilder.errors import ToolError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+GRACE_SECONDS = 10.0
+
+
+class Completed(Struct, frozen=True, kw_only=True):
+    """A finished program: its exit status (negative: the signal), output and wall time."""
+
+    argv: tuple[str, ...]
+    returncode: int
+    stdout: str
+    stderr: str
+    seconds: float
+    timed_out: bool = False
+
+    @property
+    def last_words(self) -> str:
+        """The last lines that were printed, for messages."""
+        text = self.stderr.strip() or self.stdout.strip()
+        return "\n".join(text.splitlines()[-12:])
+
+
+def which(program: str) -> str | None:
+    """The full path of an executable, or None."""
+    return shutil.which(program)
+
+
+def quoted(argv: Sequence[str]) -> str:
+    """A command as one would type it."""
+    return shlex.join(argv)
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    timeout: float | None = None,
+    on_stdout: Callable[[str], None] | None = None,
+    on_stderr: Callable[[str], None] | None = None,
+) -> Completed:
+    """Run a program to its end and return what it printed.
+
+    `env` is added to the environment. `timeout` is in seconds. The callbacks get each line as it
+    comes. Raises `ToolError` when the program is missing; a failing exit status is returned.
+    """
+    program = which(argv[0])
+    if program is None:
+        raise ToolError(f"{argv[0]}: not found or not executable")
+    started = time.monotonic()
+    child = subprocess.Popen(
+        [program, *argv[1:]],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **(env or {})},
+        cwd=cwd,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+        # Own group: a Ctrl-C reaches us alone, and we decide how the child ends.
+        start_new_session=True,
+    )
+    out: list[str] = []
+    err: list[str] = []
+    readers = [
+        threading.Thread(target=_drain, args=(child.stdout, out, on_stdout), daemon=True),
+        threading.Thread(target=_drain, args=(child.stderr, err, on_stderr), daemon=True),
+    ]
+    for reader in readers:
+        reader.start()
+    timed_out = False
+    try:
+        child.wait(timeout)
+    except subprocess.TimeoutExpired:
+        timed_out = True
+        _stop(child)
+    except BaseException:
+        _stop(child)
+        raise
+    finally:
+        for reader in readers:
+            reader.join(GRACE_SECONDS)
+    return Completed(
+        argv=tuple(argv),
+        returncode=child.returncode,
+        stdout="".join(out),
+        stderr="".join(err),
+        seconds=time.monotonic() - started,
+        timed_out=timed_out,
+    )
+
+
+def _drain(stream: object, lines: list[str], callback: Callable[[str], None] | None) -> None:
+    with stream as lines_in:  # type: ignore[attr-defined]
+        for line in lines_in:
+            lines.append(line)
+            if callback:
+                callback(line.rstrip("\n"))
+
+
+def _stop(child: subprocess.Popen[str]) -> None:
+    """Interrupt, then terminate, then kill the child's group."""
+    for number, patience in ((signal.SIGINT, 2.0), (signal.SIGTERM, GRACE_SECONDS)):
+        if child.poll() is not None:
+            return
+        _signal(child, number)
+        try:
+            child.wait(patience)
+        except subprocess.TimeoutExpired:
+            continue
+    if child.poll() is None:
+        _signal(child, signal.SIGKILL)
+        child.wait()
+
+
+def _signal(child: subprocess.Popen[str], number: int) -> None:
+    try:
+        os.killpg(child.pid, number)
+    except ProcessLookupError:
+        return
+
+
+def replace(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
+    """Become another program, so that its exit code and signals are ours."""
+    program = which(argv[0])
+    if program is None:
+        raise ToolError(f"{argv[0]}: not found or not executable")
+    # Python ignores SIGPIPE, and an ignored signal stays ignored in the next program.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    os.execve(program, list(argv), {**os.environ, **env})  # noqa: S606 (no shell is meant)

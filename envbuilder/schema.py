@@ -1,0 +1,123 @@
+"""Strict reading of YAML into typed data; errors name file, line, key and a suggestion."""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+import yaml
+
+from envbuilder.errors import InvalidError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+T = TypeVar("T")
+_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Loader(_Base):  # type: ignore[misc]
+    """Safe YAML without duplicate keys: PyYAML would silently keep the last one."""
+
+
+def _mapping(loader: Any, node: yaml.MappingNode) -> dict[Any, Any]:
+    result: dict[Any, Any] = {}
+    for key_node, value_node in node.value:
+        key = loader.construct_object(key_node, deep=True)
+        if not isinstance(key, str):
+            raise yaml.constructor.ConstructorError(
+                None, None, f"key {key!r} is not text", key_node.start_mark
+            )
+        if key in result:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"key {key!r} appears twice", key_node.start_mark
+            )
+        result[key] = loader.construct_object(value_node, deep=True)
+    return result
+
+
+_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+
+
+def read_text(path: Path) -> str:
+    """The UTF-8 text of a file; `InvalidError` when it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidError(f"{path}: cannot be read: {error}") from error
+
+
+def parse_yaml(text: str, where: str) -> dict[str, Any]:
+    """One YAML mapping from `text`; `where` names the file in errors."""
+    try:
+        data = yaml.load(text, Loader=_Loader)  # noqa: S506 (_Loader is a safe loader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or str(error) or type(error).__name__
+        raise InvalidError(f"{where}{line}: not valid YAML: {problem}") from error
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        raise InvalidError(f"{where}: expected a mapping of keys, found {type(data).__name__}")
+    return data
+
+
+def decode(data: dict[str, Any], kind: type[T], where: str, text: str = "") -> T:
+    """`data` as `kind`; unknown keys and wrong types become `InvalidError`."""
+    try:
+        return msgspec.convert(data, kind)
+    except msgspec.ValidationError as error:
+        raise explain(error, kind, where, text) from error
+
+
+def explain(error: msgspec.ValidationError, kind: type[Any], where: str, text: str) -> InvalidError:
+    """The `InvalidError` for a validation error: key path, line where known, "did you mean"."""
+    message, _, raw_path = str(error).partition(" - at ")
+    path = re.findall(r"[\w-]+", raw_path.strip("`").removeprefix("$"))
+    unknown = re.search(r"unknown field `(.+)`", message)
+    hint = ""
+    if unknown:
+        path.append(unknown[1])
+        message = "unknown key"
+        close = get_close_matches(unknown[1], sorted(set(_keys(kind))), n=1)
+        hint = f"Did you mean '{close[0]}'?" if close else "Remove the key."
+    else:
+        message = message[:1].lower() + message[1:]
+    line = _line_of(text, path)
+    spot = f"{where}:{line}" if line else where
+    dotted = ".".join(path)
+    return InvalidError(f"{spot}: {dotted + ': ' if dotted else ''}{message}", hint)
+
+
+def _keys(kind: Any) -> Iterator[str]:
+    """All key names that may appear anywhere below a type."""
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        for field in msgspec.structs.fields(kind):
+            yield field.encode_name
+            yield from _keys(field.type)
+    else:
+        for argument in getattr(kind, "__args__", ()):
+            yield from _keys(argument)
+
+
+def _line_of(text: str, path: list[str]) -> int | None:
+    """1-based line of a key path in YAML text, as deep as the path can be followed."""
+    if not text:
+        return None
+    node = yaml.compose(text, Loader=yaml.SafeLoader)
+    line = None
+    for part in path:
+        step = None
+        if isinstance(node, yaml.MappingNode):
+            step = next(((k, v) for k, v in node.value if k.value == part), None)
+        elif isinstance(node, yaml.SequenceNode) and part.isdigit():
+            item = node.value[int(part)]
+            step = (item, item)
+        if step is None:
+            break
+        line, node = step[0].start_mark.line + 1, step[1]
+    return line

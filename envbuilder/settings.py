@@ -1,0 +1,110 @@
+"""Where envbuilder keeps its things, and what the user configured.
+
+Configuration is read from `envbuilder.yaml` (in the working folder or above) and `config.yaml` in
+the user's configuration folder; the project's file wins, environment variables win over both.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from envbuilder import words
+from envbuilder.errors import InvalidError
+from envbuilder.schema import decode, parse_yaml, read_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PROJECT_FILE = "envbuilder.yaml"
+
+
+class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Keys that `envbuilder.yaml` and `config.yaml` may hold."""
+
+    base_images: dict[str, words.ImageRef] = {}
+    """Image reference as a lock names it (without digest) → what to use here instead."""
+    indexes: dict[words.Source, str] = {}
+    """Symbolic source → URL, for mirrors."""
+    profile: words.Name | None = None
+    """The profile used when none is asked for."""
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """Folders and configuration, read once per command."""
+
+    project: Path | None
+    config_dir: Path
+    cache_dir: Path
+    data_dir: Path
+    configuration: Configuration
+
+    @property
+    def store_dir(self) -> Path:
+        """Downloads by sha256, shared by all profiles and backends."""
+        return self.cache_dir / "store"
+
+    @property
+    def envs_dir(self) -> Path:
+        """Native environments, one folder per fingerprint."""
+        return self.data_dir / "envs"
+
+    @property
+    def reports_dir(self) -> Path:
+        """Verification reports."""
+        return self.data_dir / "reports"
+
+    @property
+    def logs_dir(self) -> Path:
+        """Full output of build steps."""
+        return self.cache_dir / "logs"
+
+
+def load(environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> Settings:
+    """Settings from folders, files and environment variables."""
+    from platformdirs import PlatformDirs
+
+    environ = os.environ if environ is None else environ
+    dirs = PlatformDirs("envbuilder", appauthor=False)
+    project = _project(cwd or Path.cwd())
+    config_dir = Path(environ.get("ENVBUILDER_CONFIG_DIR") or dirs.user_config_dir)
+    configuration = Configuration()
+    for path in (config_dir / "config.yaml", project / PROJECT_FILE if project else None):
+        if path is not None and path.is_file():
+            text = read_text(path)
+            read = decode(parse_yaml(text, str(path)), Configuration, str(path), text)
+            configuration = _over(configuration, read)
+    return Settings(
+        project=project,
+        config_dir=config_dir,
+        cache_dir=Path(environ.get("ENVBUILDER_CACHE_DIR") or dirs.user_cache_dir).absolute(),
+        data_dir=Path(environ.get("ENVBUILDER_DATA_DIR") or dirs.user_data_dir).absolute(),
+        configuration=configuration,
+    )
+
+
+def _project(start: Path) -> Path | None:
+    return next((d for d in (start, *start.parents) if (d / PROJECT_FILE).is_file()), None)
+
+
+def _over(below: Configuration, above: Configuration) -> Configuration:
+    return Configuration(
+        base_images={**below.base_images, **above.base_images},
+        indexes={**below.indexes, **above.indexes},
+        profile=above.profile or below.profile,
+    )
+
+
+def require_writable(folder: Path) -> Path:
+    """The folder, made if missing; `InvalidError` when that is not possible."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidError(
+            f"{folder}: cannot be made: {error.strerror}",
+            "Set ENVBUILDER_CACHE_DIR and ENVBUILDER_DATA_DIR to folders you can write to.",
+        ) from error
+    return folder

@@ -1,0 +1,55 @@
+"""The closed sets and checked kinds of text that profiles, locks and plans share."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, get_args
+
+from msgspec import Meta
+
+Accelerator = Literal["cpu", "cuda", "xpu", "mps"]
+Backend = Literal["docker", "venv", "conda"]
+Platform = Literal["linux/amd64", "linux/arm64", "macos/arm64"]
+FileKind = Literal["wheel", "deb", "conda", "tool", "oci"]
+Provenance = Literal["read", "claim", "assumed"]
+LockState = Literal["locked", "claimed", "unlocked"]
+
+BACKENDS: tuple[Backend, ...] = get_args(Backend)
+PLATFORMS: tuple[Platform, ...] = get_args(Platform)
+
+# Patterns end in \Z: `$` would accept a trailing newline. msgspec searches, so they begin with ^.
+# Everything that may end in a file name, a Dockerfile or a command line is checked here once.
+Name = Annotated[str, Meta(pattern=r"^_?[a-z0-9][a-z0-9-]{0,62}\Z")]
+PythonVersion = Annotated[str, Meta(pattern=r"^3\.[1-9][0-9]?\Z")]
+Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+Digest = Annotated[str, Meta(pattern=r"^sha256:[0-9a-f]{64}\Z")]
+ImageRef = Annotated[
+    str, Meta(pattern=r"^[a-z0-9][a-zA-Z0-9._/:-]{0,200}(@sha256:[0-9a-f]{64})?\Z")
+]
+Requirement = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][^\x00-\x1f#@\\`$]*\Z")]
+Distribution = Annotated[str, Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z")]
+DebianPackage = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9+.-]+\Z")]
+FileVersion = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+:~!_-]*\Z")]
+# A wheel's name, or a .deb's path below the root of its archive. Never `..`, never absolute.
+FilePath = Annotated[
+    str, Meta(pattern=r"^(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._+~%:-]*(/[A-Za-z0-9._+~%:-]+)*\Z")
+]
+Source = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]*\Z")]
+Variable = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\Z")]
+VariableValue = Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f\"'\\`$]*\Z")]
+Library = Annotated[str, Meta(pattern=r"^lib[A-Za-z0-9_+-]+\.so(\.[0-9]+)*\Z")]
+DevicePath = Annotated[str, Meta(pattern=r"^/dev/[A-Za-z0-9/_-]+\Z")]
+DeviceGlob = Annotated[str, Meta(pattern=r"^/dev/[A-Za-z0-9/_-]+\*?\Z")]
+Size = Annotated[str, Meta(pattern=r"^[1-9][0-9]*[kmg]\Z")]
+Sentence = Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f]*\Z")]
+AbsolutePath = Annotated[str, Meta(pattern=r"^/(?!.*\.\.)[A-Za-z0-9._+/-]*\Z")]
+Date = Annotated[str, Meta(pattern=r"^20[0-9]{2}-[01][0-9]-[0-3][0-9]\Z")]
+
+
+def machine(platform: Platform) -> str:
+    """The machine part of a platform as Python's markers spell it."""
+    return {"linux/amd64": "x86_64", "linux/arm64": "aarch64", "macos/arm64": "arm64"}[platform]
+
+
+def system(platform: Platform) -> str:
+    """The system part of a platform as `sys.platform` spells it."""
+    return "darwin" if platform.startswith("macos") else "linux"
