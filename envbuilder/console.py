@@ -1,0 +1,126 @@
+"""What people see: notes and progress on stderr, results on stdout, colour only on a terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+WIDTH = 80
+
+
+class Task(Protocol):
+    """A piece of long work under way."""
+
+    def advance(self, amount: int) -> None:
+        """So much more is done."""
+
+    def update(self, done: int, total: int | None = None) -> None:
+        """So much is done in all."""
+
+
+class Progress(Protocol):
+    """Where long work reports."""
+
+    def task(
+        self, name: str, total: int | None = None, unit: str = ""
+    ) -> contextlib.AbstractContextManager[Task]:
+        """A named task; `unit` is `bytes` or empty."""
+
+    def note(self, text: str) -> None:
+        """One line about what is going on."""
+
+
+class PlainProgress:
+    """Lines without cursor movement: one at a task's start, one when it took a while and ended."""
+
+    def __init__(self, write: Callable[[str], object] | None = None) -> None:
+        self._write = write or (lambda line: print(line, file=sys.stderr, flush=True))  # noqa: T201
+
+    def note(self, text: str) -> None:
+        """Print the line."""
+        self._write(text)
+
+    @contextlib.contextmanager
+    def task(self, name: str, total: int | None = None, unit: str = "") -> Iterator[Task]:
+        """Print the task's name and, every ten seconds, how far it is."""
+        size = f" ({total / 1e6:.0f} MB)" if unit == "bytes" and total else ""
+        self._write(f"· {name}{size}")
+        started = time.monotonic()
+        yield _PlainTask(self._write, name, total)
+        seconds = time.monotonic() - started
+        if seconds >= 2:
+            self._write(f"  {name}: {seconds:.1f} s")
+
+
+class _PlainTask:
+    PERIOD_SECONDS = 10.0
+
+    def __init__(self, write: Callable[[str], object], name: str, total: int | None) -> None:
+        self._write, self._name, self._total = write, name, total
+        self._done = 0
+        self._next = time.monotonic() + self.PERIOD_SECONDS
+
+    def advance(self, amount: int) -> None:
+        self.update(self._done + amount)
+
+    def update(self, done: int, total: int | None = None) -> None:
+        self._done, self._total = done, total or self._total
+        if self._total and time.monotonic() >= self._next:
+            self._next = time.monotonic() + self.PERIOD_SECONDS
+            self._write(f"  {self._name}: {100 * self._done / self._total:.0f} %")
+
+
+class RichProgress:
+    """Bars on a terminal."""
+
+    def __init__(self) -> None:
+        self._console = rich_console(stderr=True)
+
+    def note(self, text: str) -> None:
+        """Print the line."""
+        self._console.print(text, highlight=False, markup=False)
+
+    @contextlib.contextmanager
+    def task(self, name: str, total: int | None = None, unit: str = "") -> Iterator[Task]:
+        """A bar, or a spinner when the total is not known."""
+        from rich import progress as bars
+
+        columns: list[Any] = [bars.SpinnerColumn(), bars.TextColumn("{task.description}")]
+        if total:
+            columns.append(bars.BarColumn(bar_width=24))
+        if unit == "bytes":
+            columns += [bars.DownloadColumn(), bars.TransferSpeedColumn()]
+        columns.append(bars.TimeElapsedColumn())
+        with bars.Progress(*columns, console=self._console, transient=True) as bar:
+            yield _RichTask(bar, bar.add_task(name, total=total))
+
+
+class _RichTask:
+    def __init__(self, bar: Any, number: Any) -> None:
+        self._bar, self._number = bar, number
+
+    def advance(self, amount: int) -> None:
+        self._bar.advance(self._number, amount)
+
+    def update(self, done: int, total: int | None = None) -> None:
+        self._bar.update(self._number, completed=done, total=total)
+
+
+def progress() -> Progress:
+    """Bars where stderr is a terminal, plain lines elsewhere."""
+    return RichProgress() if sys.stderr.isatty() else PlainProgress()
+
+
+def rich_console(*, stderr: bool = False) -> Any:
+    """A console of at most 80 columns; rich honours NO_COLOR and drops colour off a terminal."""
+    from rich.console import Console
+
+    console = Console(stderr=stderr, soft_wrap=False)
+    if console.width > WIDTH or not console.is_terminal:
+        console.width = WIDTH
+    return console

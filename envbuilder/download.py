@@ -1,0 +1,116 @@
+"""One file over HTTP into a partial file: resumed, retried, never trusted before it was hashed."""
+
+from __future__ import annotations
+
+import errno
+import time
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from envbuilder.errors import BuildError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import requests
+
+ATTEMPTS = 4
+TIMEOUT_SECONDS = (10.0, 60.0)  # to connect, between two reads
+_CHUNK = 1 << 16
+
+
+class UnavailableError(Exception):
+    """A source does not have the file, or cannot be reached now."""
+
+
+def download(
+    session: requests.Session,
+    url: str,
+    part: Path,
+    on_bytes: Callable[[int], None],
+    pause: Callable[[float], None] = time.sleep,
+) -> None:
+    """Write the body of `url` to `part`, continuing what is there already.
+
+    Raises `UnavailableError` when the source refuses or stays unreachable, `BuildError` on a full disk.
+    A partial file that the server cannot continue is written from its start again.
+    """
+    import requests
+
+    problem = ""
+    for attempt in range(ATTEMPTS):
+        if attempt:
+            pause(2.0 ** (attempt - 1))
+        try:
+            _once(session, url, part, on_bytes)
+        except requests.RequestException as error:
+            status = error.response.status_code if error.response is not None else None
+            problem = reason(error)
+            if status is not None and 400 <= status < 500 and status not in {408, 416, 429}:
+                break
+        except OSError as error:
+            raise full_or_broken(error, part) from error
+        else:
+            return
+    raise UnavailableError(problem)
+
+
+def _once(session: requests.Session, url: str, part: Path, on_bytes: Callable[[int], None]) -> None:
+    import requests
+
+    have = part.stat().st_size if part.exists() else 0
+    headers = {"Accept-Encoding": "identity"}
+    if have:
+        headers["Range"] = f"bytes={have}-"
+    with session.get(url, headers=headers, stream=True, timeout=TIMEOUT_SECONDS) as response:
+        if response.status_code == requests.codes.requested_range_not_satisfiable:
+            # Complete already, or longer than upstream's file: the hash will tell.
+            part.unlink(missing_ok=True)
+        response.raise_for_status()
+        continued = response.status_code == requests.codes.partial_content
+        expected = response.headers.get("Content-Length")
+        received = 0
+        if continued and have:
+            on_bytes(have)
+        with part.open("ab" if continued else "wb") as out:
+            for chunk in response.iter_content(_CHUNK):
+                out.write(chunk)
+                received += len(chunk)
+                on_bytes(len(chunk))
+    if expected is not None and expected.isdigit() and received != int(expected):
+        raise requests.ConnectionError(f"broke off after {received} of {expected} bytes")
+
+
+def reason(error: Exception) -> str:
+    """A network failure in a few words, without the noise of nested exceptions."""
+    import requests
+
+    if isinstance(error, requests.HTTPError) and error.response is not None:
+        return f"HTTP {error.response.status_code} {error.response.reason}".strip()
+    if isinstance(error, requests.exceptions.SSLError):
+        return f"TLS failed ({str(error)[-120:]}); a proxy's CA belongs into REQUESTS_CA_BUNDLE"
+    if isinstance(error, requests.Timeout):
+        return "timed out"
+    if isinstance(error, requests.ConnectionError) and "broke off" in str(error):
+        return str(error)
+    if isinstance(error, requests.ConnectionError):
+        return "cannot be reached"
+    return str(error) or type(error).__name__
+
+
+def full_or_broken(error: OSError, path: Path) -> BuildError:
+    """The `BuildError` for a write that failed."""
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return BuildError(
+            f"no space left on the disk that holds {path.parent}",
+            "Make room (envbuilder clean removes what envbuilder made), or set"
+            " ENVBUILDER_CACHE_DIR to a larger disk. What was fetched is kept.",
+        )
+    return BuildError(f"{path}: {error.strerror or error}", "Check the folder and its rights.")
+
+
+def host_of(url: str) -> str:
+    """The host of a URL without user names and tokens, for messages."""
+    parts = urlsplit(url)
+    return parts.hostname or parts.path

@@ -1,0 +1,156 @@
+"""Plan → artifact: runs the steps of a plan, in order, and leaves nothing half-made behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, assert_never
+
+from envbuilder import plan as plans
+from envbuilder import process
+from envbuilder.download import full_or_broken
+from envbuilder.errors import BuildError
+from envbuilder.pack import payload_pyz
+from envbuilder.settings import require_writable
+from envbuilder.store import Store
+
+if TYPE_CHECKING:
+    import tarfile
+
+    from envbuilder.console import Progress
+    from envbuilder.settings import Settings
+
+
+def execute(plan: plans.Plan, settings: Settings, progress: Progress) -> float:
+    """Run a plan's steps; returns the seconds they took.
+
+    Only one process builds a given artifact at a time. The working folder is removed, whatever
+    happens; the artifact appears by one move or load at the end. Raises `BuildError`.
+    """
+    from filelock import FileLock
+
+    workdir = Path(plan.workdir)
+    require_writable(workdir.parent)
+    log = require_writable(settings.logs_dir) / f"{plan.profile}-{plan.fingerprint[:12]}.log"
+    started = time.monotonic()
+    with FileLock(f"{workdir}.lock"):
+        _remove(workdir)  # what a killed build left
+        try:
+            workdir.mkdir()
+            log.write_text("")
+            for step in plan.steps:
+                with progress.task(step.what):
+                    _perform(step, Store(settings.store_dir), log)
+        except (OSError, shutil.Error) as error:
+            cause = error if isinstance(error, OSError) else OSError(str(error))
+            raise full_or_broken(cause, Path(cause.filename or workdir)) from error
+        finally:
+            _remove(workdir)
+    return time.monotonic() - started
+
+
+def _perform(step: plans.Step, store: Store, log: Path) -> None:
+    match step:
+        case plans.Write():
+            path = Path(step.path)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(step.text)
+        case plans.WritePayload():
+            path = Path(step.path)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(payload_pyz())
+        case plans.LinkFiles():
+            folder = Path(step.folder)
+            folder.mkdir(parents=True, exist_ok=True)
+            for file in step.files:
+                store.link(file, folder)
+        case plans.UnpackTool():
+            _unpack_tool(step, store)
+        case plans.UnpackLibraries():
+            _unpack_libraries(step, store)
+        case plans.Run():
+            _run(step, log)
+        case plans.Remove():
+            _remove(Path(step.path))
+        case plans.Move():
+            _remove(Path(step.target))
+            Path(step.target).parent.mkdir(parents=True, exist_ok=True)
+            Path(step.source).rename(step.target)
+        case plans.LoadImage():
+            from envbuilder.engine import load_image
+
+            load_image(Path(step.archive), step.tags)
+        case _:
+            assert_never(step)
+
+
+def _run(step: plans.Run, log: Path) -> None:
+    with log.open("a") as out:
+        out.write(f"$ {process.quoted(step.argv)}\n")
+
+        def keep(line: str) -> None:
+            out.write(line + "\n")
+
+        done = process.run(step.argv, env=step.env, on_stdout=keep, on_stderr=keep)
+    if done.returncode != 0:
+        how = f"exit {done.returncode}" if done.returncode > 0 else f"signal {-done.returncode}"
+        raise BuildError(
+            f"{step.what}: failed ({how}):\n{done.last_words}", f"The whole output is in {log}"
+        )
+
+
+def _unpack_tool(step: plans.UnpackTool, store: Store) -> None:
+    """A wheel keeps its executables in `NAME-VERSION.data/scripts/`."""
+    wheel = store.checked(step.file)
+    with zipfile.ZipFile(wheel) as archive:
+        suffix = f".data/scripts/{step.name}"
+        member = next((n for n in archive.namelist() if n.endswith(suffix)), None)
+        if member is None:
+            raise BuildError(f"{step.file.basename}: holds no executable '{step.name}'")
+        target = Path(step.path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with archive.open(member) as source, target.open("wb") as out:
+            shutil.copyfileobj(source, out)
+    target.chmod(0o755)
+
+
+def _unpack_libraries(step: plans.UnpackLibraries, store: Store) -> None:
+    """Write each library's bytes under its soname; links inside a package are followed."""
+    from debian.debfile import DebFile
+
+    folder = Path(step.folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = set(step.libraries)
+    for file in step.files:
+        with DebFile(str(store.checked(file))) as package:
+            data: tarfile.TarFile = package.data.tgz()
+            members = {os.path.normpath(m.name): m for m in data.getmembers()}
+            for name, member in sorted(members.items()):
+                base = name.rpartition("/")[2]
+                if base not in wanted:
+                    continue
+                target = member
+                if member.issym():
+                    linked = os.path.normpath(f"{name.rpartition('/')[0]}/{member.linkname}")
+                    target = members.get(linked, member)
+                stream = data.extractfile(target) if target.isreg() else None
+                if stream is None:
+                    continue
+                with (folder / base).open("wb") as out:
+                    shutil.copyfileobj(stream, out)
+                wanted.discard(base)
+    if wanted:
+        raise BuildError(
+            f"{', '.join(sorted(wanted))}: in none of {', '.join(f.basename for f in step.files)}",
+            "The profile's preload and system_packages do not go together.",
+        )
+
+
+def _remove(path: Path) -> None:
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    elif path.exists():
+        shutil.rmtree(path)

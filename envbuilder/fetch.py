@@ -1,0 +1,206 @@
+"""Fetch: every file of a lock into the store, from wherever the user's configuration points.
+
+Wheels in a local find-links folder are taken from there. For the others uv is asked where they are:
+it knows the user's indexes, tokens and proxies, and answers with one URL a file. What comes is
+checked against the lock, whoever sent it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tomllib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from envbuilder import debian, indexes, origins, process
+from envbuilder.download import UnavailableError, download, full_or_broken, host_of
+from envbuilder.errors import BuildError, WrongHashError
+from envbuilder.settings import require_writable
+from envbuilder.store import Store, file_sha256
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import requests
+
+    from envbuilder.console import Progress
+    from envbuilder.lockfile import File, Target
+    from envbuilder.settings import Settings
+
+PARALLEL = 6
+
+
+def fetch(files: Sequence[File], target: Target, settings: Settings, progress: Progress) -> int:
+    """Bring files of a target into the store; returns how many had to be fetched.
+
+    Raises `BuildError` when a file cannot be had or is not what the lock says.
+    """
+    store = Store(require_writable(settings.store_dir))
+    wanted = [f for f in files if not store.has(f.sha256)]
+    if not wanted:
+        return 0
+    _require_space(wanted, settings.store_dir)
+    folders = origins.find_links()
+    remaining = [f for f in wanted if not _take_local(f, store, folders)]
+    if remaining:
+        urls = _locate(target, remaining, settings)
+        _download_all(remaining, urls, store, progress)
+    return len(wanted)
+
+
+def _require_space(files: Sequence[File], folder: Path) -> None:
+    needed = sum(f.size or 0 for f in files)
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise BuildError(
+            f"not enough space in {folder}:"
+            f" {needed / 1e9:.1f} GB to fetch, {free / 1e9:.1f} GB free",
+            "Make room, or set ENVBUILDER_CACHE_DIR to a larger disk.",
+        )
+
+
+def _take_local(file: File, store: Store, folders: Sequence[Path]) -> bool:
+    """Copy a file from a find-links folder, when one has it with the right bytes."""
+    for folder in folders:
+        path = folder / file.basename
+        if not path.is_file() or file_sha256(path) != file.sha256:
+            continue
+        with store.receiving(file) as part:
+            if not store.has(file.sha256):
+                try:
+                    shutil.copyfile(path, part)
+                except OSError as error:
+                    raise full_or_broken(error, part) from error
+                store.accept(part, file, str(folder))
+        return True
+    return False
+
+
+def _locate(
+    target: Target, files: Sequence[File], settings: Settings
+) -> dict[str, tuple[str, ...]]:
+    """Where each file can be had: sha256 → URLs, best first. An empty tuple: nowhere known."""
+    found: dict[str, tuple[str, ...]] = {}
+    by_source: dict[str, list[File]] = {}
+    for file in files:
+        if file.kind == "deb":
+            found[file.sha256] = debian.urls(file, settings)
+        else:
+            by_source.setdefault(file.source, []).append(file)
+    for source, group in by_source.items():
+        listed = _ask_uv(target, source, group, settings)
+        for file in group:
+            found[file.sha256] = tuple(u for u in [listed.get(file.basename)] if u)
+    return found
+
+
+def _ask_uv(
+    target: Target, source: str, files: Sequence[File], settings: Settings
+) -> dict[str, str]:
+    """File name → URL, as uv resolves exactly these pins with the user's configuration."""
+    work = require_writable(settings.cache_dir / "locate")
+    wanted = work / f"{target.platform.replace('/', '-')}-{target.python}-{source}.txt"
+    pins = [f"{f.name}=={f.version} --hash=sha256:{f.sha256}" for f in files]
+    wanted.write_text("\n".join(pins) + "\n")
+    done = process.run(
+        [
+            *(origins.uv_program(), "pip", "compile"),
+            *("--quiet", "--no-deps", "--no-header", "--format", "pylock.toml"),
+            *("--only-binary", ":all:", "--no-python-downloads"),
+            *("--python-platform", origins.UV_PLATFORM[target.platform]),
+            *("--python-version", target.python),
+            *("--cache-dir", str(settings.cache_dir / "uv-resolve")),
+            str(wanted),
+        ],
+        env={"MACOSX_DEPLOYMENT_TARGET": "14.0", **origins.uv_variables(source, settings)},
+        timeout=300,
+    )
+    if done.returncode != 0:
+        names = ", ".join(f.name for f in files[:5]) + (" …" if len(files) > 5 else "")
+        raise BuildError(
+            f"cannot find {len(files)} file(s) of the lock ({names}) at '{source}':\n"
+            f"{done.last_words}",
+            "Check the network and the index settings of pip or uv, or put the wheels into a"
+            " folder and name it in PIP_FIND_LINKS. A mirror for this source can be set with"
+            f" {indexes.variable(source)}.",
+        )
+    packages = tomllib.loads(done.stdout).get("packages", [])
+    urls = [w["url"] for p in packages for w in p.get("wheels", []) if "url" in w]
+    return {unquote(urlsplit(u).path).rpartition("/")[2]: u for u in urls}
+
+
+def _download_all(
+    files: Sequence[File],
+    urls: dict[str, tuple[str, ...]],
+    store: Store,
+    progress: Progress,
+) -> None:
+    total = sum(f.size or 0 for f in files) or None
+    session = origins.session()
+    with (
+        progress.task(f"fetch {len(files)} files", total, unit="bytes") as task,
+        ThreadPoolExecutor(PARALLEL) as pool,
+    ):
+        # Large files first: they decide when all are there.
+        ordered = sorted(files, key=lambda f: -(f.size or 0))
+        jobs = [
+            pool.submit(_download_one, f, urls.get(f.sha256, ()), store, session, task.advance)
+            for f in ordered
+        ]
+        try:
+            for job in jobs:
+                job.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _download_one(
+    file: File,
+    urls: Sequence[str],
+    store: Store,
+    session: requests.Session,
+    advance: Callable[[int], None],
+) -> None:
+    problems: list[str] = []
+    wrong: WrongHashError | None = None
+    with store.receiving(file) as part:
+        for url in urls:
+            if store.has(file.sha256):  # another process was faster
+                return
+            origin = host_of(url)
+            # What an earlier try left may be from other bytes: then one more time from the start.
+            for _ in range(2 if part.exists() else 1):
+                try:
+                    _bring(session, url, part, advance)
+                    store.accept(part, file, origin)
+                except UnavailableError as error:
+                    problems.append(f"{origin}: {error}")
+                    break
+                except WrongHashError as error:
+                    wrong = error
+                else:
+                    return
+    if wrong is not None:
+        raise wrong
+    detail = "; ".join(problems) or f"the index of '{file.source}' does not list it"
+    raise BuildError(
+        f"{file.basename}: cannot be fetched: {detail}",
+        "Check the network and the index settings. What was fetched so far is kept.",
+    )
+
+
+def _bring(session: requests.Session, url: str, part: Path, advance: Callable[[int], None]) -> None:
+    """The bytes of `url` into `part`, over HTTP or from a local index."""
+    if urlsplit(url).scheme != "file":
+        download(session, url, part, advance)
+        return
+    source = Path(unquote(urlsplit(url).path))
+    if not source.is_file():
+        raise UnavailableError("the file is gone")
+    try:
+        shutil.copyfile(source, part)
+    except OSError as error:
+        raise full_or_broken(error, part) from error

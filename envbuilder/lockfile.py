@@ -1,0 +1,189 @@
+"""Locks: which bits a profile is made of, one JSON file per profile.
+
+A lock names files by sha256 and symbolic source, never by the URL of a package index, so that it
+holds behind any mirror.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from envbuilder import words
+from envbuilder.errors import InvalidError
+from envbuilder.schema import explain
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from envbuilder.profiles import Profile
+
+SCHEMA = 1
+
+
+class File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One file of a lock."""
+
+    kind: words.FileKind
+    name: words.Distribution | words.DebianPackage
+    version: words.FileVersion
+    file: words.FilePath
+    """The wheel's file name, or the path below the archive's root for a .deb."""
+    sha256: words.Sha256
+    size: Annotated[int, Meta(ge=1)] | None
+    """Bytes; null where no source states it."""
+    source: words.Source
+    provenance: words.Provenance
+    by: words.Sentence
+    """Where the hash was seen (read), or who claims it."""
+
+    @property
+    def basename(self) -> str:
+        """The file's own name."""
+        return self.file.rpartition("/")[2]
+
+
+class LockedBase(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The base image of a target."""
+
+    ref: words.ImageRef
+    digest: words.Digest | None
+    date: words.Date | None
+    python_path: words.AbsolutePath
+    python_version: str
+
+
+class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All files for one platform and Python."""
+
+    platform: words.Platform
+    python: words.PythonVersion
+    base: LockedBase | None
+    files: tuple[File, ...]
+
+    def of_kind(self, kind: words.FileKind) -> tuple[File, ...]:
+        """The files of one kind, in the lock's order."""
+        return tuple(f for f in self.files if f.kind == kind)
+
+
+class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The lock of one profile."""
+
+    schema: int
+    profile: words.Name
+    inputs: words.Sha256
+    """Digest of everything in the profile that decides what is resolved."""
+    state: words.LockState
+    reason: words.Sentence
+    """Why the state is not `locked`; empty where it is."""
+    targets: tuple[Target, ...]
+
+
+def inputs_digest(profile: Profile) -> str:
+    """sha256 over the parts of a profile that decide what is resolved."""
+    decides = {
+        "requirements": profile.requirements,
+        "indexes": profile.indexes,
+        "python": profile.python.supported,
+        "platforms": profile.platforms,
+        "base": profile.base,
+        "debian_suite": profile.debian_suite,
+        "system_packages": profile.system_packages,
+        "tools": profile.tools,
+    }
+    return hashlib.sha256(msgspec.json.encode(decides, order="sorted")).hexdigest()
+
+
+def lock_digest(lock: Lock) -> str:
+    """sha256 over a lock's whole content."""
+    return hashlib.sha256(msgspec.json.encode(lock, order="sorted")).hexdigest()
+
+
+def path_for(name: str, folders: Sequence[Path]) -> Path | None:
+    """The first lock of profile `name` in the given profile folders."""
+    return next((p for f in folders if (p := f / "locks" / f"{name}.json").is_file()), None)
+
+
+def load(path: Path) -> Lock:
+    """The lock in `path`; `InvalidError` when it is damaged or of an unknown schema."""
+    try:
+        raw = path.read_bytes()
+        data = json.loads(raw)
+    except (OSError, ValueError, RecursionError) as error:
+        raise InvalidError(
+            f"{path}: not a lock: {error}", "Make it anew: envbuilder lock"
+        ) from error
+    schema = data.get("schema") if isinstance(data, dict) else None
+    if schema != SCHEMA:
+        raise InvalidError(
+            f"{path}: lock schema {schema!r} is not known to this envbuilder (it knows {SCHEMA})",
+            "Use a newer envbuilder, or make the lock anew: envbuilder lock",
+        )
+    try:
+        lock = msgspec.convert(data, Lock)
+    except msgspec.ValidationError as error:
+        raise explain(error, Lock, str(path), "") from error
+    _check(lock, path)
+    return lock
+
+
+def _check(lock: Lock, path: Path) -> None:
+    """What types alone cannot say: no target and no file twice, state matches the files."""
+    pairs = [(t.platform, t.python) for t in lock.targets]
+    if len(set(pairs)) != len(pairs):
+        raise InvalidError(f"{path}: targets: a platform and Python appear twice")
+    for target in lock.targets:
+        names = [f.basename for f in target.files]
+        twice = sorted({n for n in names if names.count(n) > 1})
+        if twice:
+            raise InvalidError(f"{path}: {target.platform} {target.python}: {twice[0]} is twice")
+    claims = any(f.provenance != "read" for t in lock.targets for f in t.files)
+    if lock.state == "locked" and claims:
+        raise InvalidError(f"{path}: state: says locked, but some files are only claimed")
+    if lock.state != "unlocked" and not lock.targets:
+        raise InvalidError(f"{path}: targets: empty, but the state is {lock.state}")
+
+
+def dump(lock: Lock) -> str:
+    """A lock as text: one file a line, so that a diff shows what moved."""
+    data: dict[str, Any] = msgspec.to_builtins(lock)
+    targets = data.pop("targets")
+    head = json.dumps(data, indent=1, ensure_ascii=False).removesuffix("\n}")
+    blocks = []
+    for target in targets:
+        files = target.pop("files")
+        lines = ",\n".join("   " + json.dumps(f, ensure_ascii=False) for f in files)
+        block = json.dumps(target, indent=2, ensure_ascii=False).removesuffix("\n}")
+        blocks.append(f'{block},\n  "files": [\n{lines}\n  ]}}')
+    return f'{head},\n "targets": [{",".join(blocks)}]\n}}\n'
+
+
+def select(lock: Lock, platform: str, python: str) -> Target:
+    """The target for a platform and Python; `InvalidError` when the lock has none."""
+    for target in lock.targets:
+        if (target.platform, target.python) == (platform, python):
+            return target
+    known = ", ".join(f"{t.platform} Python {t.python}" for t in lock.targets)
+    raise InvalidError(
+        f"the lock of '{lock.profile}' has no files for {platform} with Python {python}",
+        f"It covers: {known or 'nothing'}. Make it anew: envbuilder lock --profile {lock.profile}",
+    )
+
+
+def require_usable(profile: Profile, lock: Lock | None) -> Lock:
+    """The lock, if a build may use it; `InvalidError` when missing, stale or unlocked."""
+    again = f"Run: envbuilder lock --profile {profile.name}"
+    if lock is None:
+        raise InvalidError(f"profile '{profile.name}' has no lock", again)
+    if lock.state == "unlocked":
+        raise InvalidError(f"profile '{profile.name}' is not locked: {lock.reason}", again)
+    if lock.inputs != inputs_digest(profile):
+        raise InvalidError(
+            f"the lock of '{profile.name}' is stale: the profile changed after it was made", again
+        )
+    return lock

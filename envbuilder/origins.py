@@ -1,0 +1,67 @@
+"""How to reach what a lock names: local folders, an HTTP session, and uv's view of the indexes."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from envbuilder import indexes
+from envbuilder.errors import ToolError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import requests
+
+    from envbuilder.settings import Settings
+
+UV_PLATFORM = {
+    "linux/amd64": "x86_64-manylinux_2_28",
+    "linux/arm64": "aarch64-manylinux_2_28",
+    "macos/arm64": "aarch64-apple-darwin",
+}
+"""Platforms as `uv pip compile --python-platform` spells them."""
+
+
+def uv_program() -> str:
+    """The executable of uv, from the `uv` package; `ToolError` (exit 4) when it is not there."""
+    import uv
+
+    try:
+        return uv.find_uv_bin()
+    except FileNotFoundError as error:
+        raise ToolError(
+            "uv is missing, although the package 'uv' is installed",
+            "Install envbuilder again: pip install --force-reinstall uv",
+        ) from error
+
+
+def find_links() -> tuple[Path, ...]:
+    """Local folders of wheels that pip is set up with."""
+    found = (indexes.local_folder(place) for place in indexes.sources().find_links)
+    return tuple(folder for folder in found if folder is not None and folder.is_dir())
+
+
+def session() -> requests.Session:
+    """An HTTP session with the user's proxy and certificates (environment first, then pip's)."""
+    import requests
+
+    pip = indexes.sources()
+    made = requests.Session()
+    if pip.proxy:
+        made.proxies = {"http": pip.proxy, "https": pip.proxy}
+    own = any(os.environ.get(v) for v in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"))
+    bundle = os.environ.get("SSL_CERT_FILE") or pip.cert
+    if bundle and not own:
+        made.verify = bundle
+    return made
+
+
+def uv_variables(source: str, settings: Settings) -> dict[str, str]:
+    """Variables that make uv look for a source's files: the user's indexes, or the one upstream."""
+    found = indexes.uv_environment(indexes.sources(), os.environ)
+    if source != indexes.DEFAULT:
+        # Only this index: the file is pinned by hash, and other indexes would only slow this down.
+        found.pop("UV_INDEX", None)
+        found["UV_DEFAULT_INDEX"] = indexes.url(source, settings)
+    return found

@@ -1,0 +1,36 @@
+"""The payload as one file: a zipapp whose bytes depend on nothing but its sources."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zipfile
+from functools import cache
+
+from envbuilder import resources
+from envbuilder.render import MARK
+
+_MAIN = "from payload.__main__ import main\n\nraise SystemExit(main())\n"
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+@cache
+def payload_pyz() -> bytes:
+    """The bytes of `payload.pyz`: stored, not deflated, since zlib's output differs by version."""
+    buffer = io.BytesIO()
+    folder = resources.payload_dir()
+    members = {f"payload/{p.name}": p.read_bytes() for p in folder.glob("*.py")}
+    members["__main__.py"] = _MAIN.encode()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        archive.comment = MARK.encode()
+        for name in sorted(members):
+            entry = zipfile.ZipInfo(name, _EPOCH)
+            entry.create_system = 3  # Unix, whatever this machine is
+            entry.external_attr = 0o100644 << 16
+            archive.writestr(entry, members[name])
+    return buffer.getvalue()
+
+
+def payload_sha256() -> str:
+    """sha256 of `payload.pyz`."""
+    return hashlib.sha256(payload_pyz()).hexdigest()

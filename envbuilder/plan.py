@@ -1,0 +1,140 @@
+"""What a build will do, as data: computed purely, printed by `--dry-run`, run by `execute`."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from envbuilder import words
+from envbuilder.lockfile import File
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class _Step(Struct, frozen=True, kw_only=True, tag=True):
+    """One action; `what` is shown while it runs."""
+
+    what: str
+
+
+class Write(_Step, frozen=True, kw_only=True):
+    """Write text to a file, making its folder."""
+
+    path: str
+    text: str
+
+
+class WritePayload(_Step, frozen=True, kw_only=True):
+    """Write `payload.pyz`."""
+
+    path: str
+
+
+class LinkFiles(_Step, frozen=True, kw_only=True):
+    """Put files of the store into a folder under their own names."""
+
+    files: tuple[File, ...]
+    folder: str
+
+
+class UnpackTool(_Step, frozen=True, kw_only=True):
+    """Take the executable `name` out of a wheel of the store."""
+
+    file: File
+    name: str
+    path: str
+
+
+class UnpackLibraries(_Step, frozen=True, kw_only=True):
+    """Take shared libraries out of .deb files of the store."""
+
+    files: tuple[File, ...]
+    libraries: tuple[str, ...]
+    folder: str
+
+
+class Run(_Step, frozen=True, kw_only=True):
+    """Run a command; a failing one ends the build."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str] = {}
+
+
+class Remove(_Step, frozen=True, kw_only=True):
+    """Remove a folder of our own, if it is there."""
+
+    path: str
+
+
+class Move(_Step, frozen=True, kw_only=True):
+    """Move a finished folder to its place, replacing what was there."""
+
+    source: str
+    target: str
+
+
+class LoadImage(_Step, frozen=True, kw_only=True):
+    """Load an image archive into the engine and give it its tags."""
+
+    archive: str
+    tags: tuple[str, ...]
+
+
+Step = (
+    Write
+    | WritePayload
+    | LinkFiles
+    | UnpackTool
+    | UnpackLibraries
+    | Run
+    | Remove
+    | Move
+    | LoadImage
+)
+
+
+class Artifact(Struct, frozen=True, kw_only=True):
+    """What a build makes: an image's tag or a prefix; the digest once it is known."""
+
+    kind: str
+    ref: str
+    digest: str | None = None
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """Everything one build will do."""
+
+    schema: int = 1
+    profile: words.Name
+    backend: words.Backend
+    builder: str
+    platform: words.Platform
+    python: words.PythonVersion
+    fingerprint: str
+    artifact: Artifact
+    workdir: str
+    files: tuple[File, ...]
+    steps: tuple[Step, ...]
+    notes: tuple[str, ...] = ()
+
+
+class BuildResult(Struct, frozen=True, kw_only=True):
+    """What a build did (`build --json`)."""
+
+    schema: int = 1
+    status: str
+    profile: str
+    backend: str
+    builder: str
+    artifact: Artifact
+    fingerprint: str
+    seconds: float
+
+
+def fingerprint(facts: Mapping[str, Any]) -> str:
+    """sha256 over everything that decides the result."""
+    return hashlib.sha256(msgspec.json.encode(facts, order="sorted")).hexdigest()

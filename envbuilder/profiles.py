@@ -1,0 +1,244 @@
+"""Profiles: strict YAML that says what a kind of hardware needs.
+
+A profile may extend another: mappings are merged key by key, everything else is replaced. Names
+that begin with `_` are only there to be extended. Folders are searched in order, the user's first.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from envbuilder import resources, words
+from envbuilder.errors import InvalidError
+from envbuilder.schema import decode, parse_yaml, read_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+
+class _Strict(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of everything read from a profile: immutable, no unknown keys."""
+
+
+class Python(_Strict, frozen=True):
+    """The Python versions (X.Y) that a profile supports; `default` is one of them."""
+
+    default: words.PythonVersion
+    supported: tuple[words.PythonVersion, ...]
+
+
+class Base(_Strict, frozen=True):
+    """A base image, by digest; `digest` is empty where no source states one."""
+
+    ref: words.ImageRef
+    digest: words.Digest | None = None
+    date: words.Date | None = None
+    python_path: words.AbsolutePath = "/usr/local/bin/python3"
+    python_version: str = ""
+
+
+class Run(_Strict, frozen=True):
+    """What a container needs to reach the device (`docker run` flags, by meaning)."""
+
+    gpus: Annotated[str, Meta(pattern=r"^(all)?\Z")] = ""
+    devices: tuple[words.DevicePath, ...] = ()
+    groups_of: tuple[words.DeviceGlob, ...] = ()
+    """Join the group that owns these device nodes on the host: its number differs per host."""
+    volumes: tuple[words.AbsolutePath, ...] = ()
+    """Host paths mounted read-only at the same place, where they exist."""
+    shm_size: words.Size = "1g"
+
+
+class Requires(_Strict, frozen=True):
+    """What the host must have; checked before anything is downloaded."""
+
+    nvidia_driver: Annotated[str, Meta(pattern=r"^[0-9.]*\Z")] = ""
+    sm: tuple[Annotated[str, Meta(pattern=r"^[0-9]+\.[0-9]\Z")], ...] = ()
+    """CUDA compute capabilities the wheels carry kernels for."""
+    sm_arm64: tuple[Annotated[str, Meta(pattern=r"^[0-9]+\.[0-9]\Z")], ...] = ()
+    """The same on linux/arm64, where its wheels differ."""
+    sm_ptx: bool = False
+    """The newest entry of `sm` also comes as PTX, so newer GPUs can run it."""
+    cpu_flags: tuple[Annotated[str, Meta(pattern=r"^[a-z0-9_]+\Z")], ...] = ()
+    macos: Annotated[str, Meta(pattern=r"^[0-9.]*\Z")] = ""
+    intel_gpu: bool = False
+
+
+class Expects(_Strict, frozen=True):
+    """What verification must see."""
+
+    device: words.Accelerator
+    torch: Annotated[str, Meta(pattern=r"^[0-9][0-9a-z.+]*\Z")]
+    accuracy: Annotated[float, Meta(gt=0, lt=1)] = 0.975
+    precision: Annotated[str, Meta(pattern=r"^float32\Z")] = "float32"
+    extension: Annotated[str, Meta(pattern=r"^(zentorch|ipex)?\Z")] = ""
+    kernels: tuple[Annotated[str, Meta(pattern=r"^[A-Za-z0-9_:]+\Z")], ...] = ()
+    compile: tuple[Annotated[str, Meta(pattern=r"^(inductor|zentorch)\Z")], ...] = ()
+
+
+class Tools(_Strict, frozen=True):
+    """Build tools whose version decides the result; they are files of the lock."""
+
+    uv: words.FileVersion
+
+
+class Profile(_Strict, frozen=True):
+    """One profile, after `extends` was applied."""
+
+    name: words.Name
+    description: words.Sentence
+    accelerator: words.Accelerator
+    python: Python
+    platforms: tuple[words.Platform, ...]
+    backends: tuple[words.Backend, ...]
+    tools: Tools
+    requirements: tuple[words.Requirement, ...]
+    expects: Expects
+    extends: words.Name | None = None
+    base: dict[words.PythonVersion, Base] = {}
+    debian_suite: Annotated[str, Meta(pattern=r"^[a-z]*\Z")] = ""
+    """The Debian suite of the base image, which `system_packages` are resolved against."""
+    system_packages: tuple[words.DebianPackage, ...] = ()
+    indexes: dict[words.Distribution, words.Source] = {}
+    """Distribution → symbolic name of the index it comes from; all others: the user's own."""
+    environment: dict[words.Variable, words.VariableValue] = {}
+    preload: tuple[words.Library, ...] = ()
+    run: Run = Run()
+    requires: Requires = Requires()
+    warnings: tuple[words.Sentence, ...] = ()
+    opt_in: bool = False
+    """Never chosen automatically; only on request."""
+
+
+def search_path(project: Path | None, user: Path) -> tuple[Path, ...]:
+    """Folders that may hold profiles: the project's, the user's, the shipped one."""
+    found = [project / "profiles"] if project else []
+    return (*found, user / "profiles", resources.profiles_dir())
+
+
+def names(folders: Sequence[Path]) -> tuple[str, ...]:
+    """Names of all profiles that can be used, sorted."""
+    found = {p.stem for f in folders if f.is_dir() for p in f.glob("*.yaml")}
+    return tuple(sorted(n for n in found if not n.startswith("_") and n != "indexes"))
+
+
+def load(name: str, folders: Sequence[Path]) -> Profile:
+    """The profile `name`; `InvalidError` names file, key and a suggestion."""
+    data, where, text = _merged(name, folders, ())
+    profile = decode(data, Profile, where, text)
+    _check(profile, where)
+    return profile
+
+
+def _merged(
+    name: str, folders: Sequence[Path], seen: tuple[str, ...]
+) -> tuple[dict[str, Any], str, str]:
+    if name in seen:
+        raise InvalidError(f"profile '{seen[0]}': extends runs in a circle: {' → '.join(seen)}")
+    path = _find(name, folders)
+    text = read_text(path)
+    own = parse_yaml(text, str(path))
+    stated = own.get("name", name)
+    if stated != name:
+        raise InvalidError(f"{path}: name: is '{stated}', but the file is named '{name}'")
+    own["name"] = name
+    parent = own.get("extends")
+    if parent is None:
+        return own, str(path), text
+    if not isinstance(parent, str):
+        raise InvalidError(f"{path}: extends: expected the name of one profile")
+    # What is not inherited: a variant speaks for itself.
+    inherited, _, _ = _merged(parent, folders, (*seen, name))
+    for key in ("extends", "description", "warnings", "opt_in"):
+        inherited.pop(key, None)
+    return _merge(inherited, own), str(path), text
+
+
+def _find(name: str, folders: Sequence[Path]) -> Path:
+    for folder in folders:
+        path = folder / f"{name}.yaml"
+        # The comparison keeps names such as `../x` from leaving the folder.
+        if path.name == f"{name}.yaml" and path.parent == folder and path.is_file():
+            return path
+    known = names(folders)
+    close = get_close_matches(name, known, n=1)
+    hint = f"Did you mean '{close[0]}'? " if close else ""
+    raise InvalidError(
+        f"unknown profile {name!r}",
+        f"{hint}Known profiles: {', '.join(known)}. See `envbuilder profiles`.",
+    )
+
+
+def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    result = dict(below)
+    for key, value in above.items():
+        old = result.get(key)
+        if isinstance(old, dict) and isinstance(value, dict):
+            result[key] = _merge(old, value)
+        else:
+            result[key] = value
+    return result
+
+
+def _check(profile: Profile, where: str) -> None:
+    """What types alone cannot say."""
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    for i, line in enumerate(profile.requirements):
+        try:
+            Requirement(line)
+        except InvalidRequirement as error:
+            problem = str(error).splitlines()[0]
+            raise InvalidError(
+                f"{where}: requirements.{i}: {line!r} is not a requirement: {problem}",
+                "Write a name and a version, such as torch==2.13.0+cpu.",
+            ) from error
+    if profile.python.default not in profile.python.supported:
+        raise InvalidError(f"{where}: python.default: must be one of python.supported")
+    if "docker" in profile.backends and not profile.base:
+        raise InvalidError(f"{where}: base: the backend docker needs a base image")
+    stray = sorted(set(profile.base) - set(profile.python.supported))
+    if stray:
+        raise InvalidError(f"{where}: base.{stray[0]}: is not in python.supported")
+    if profile.system_packages and not profile.debian_suite:
+        raise InvalidError(f"{where}: debian_suite: system_packages need one")
+    unlocked = profile.preload and not profile.system_packages
+    if unlocked:
+        raise InvalidError(f"{where}: preload: no system_packages that could hold the library")
+
+
+def python_for(profile: Profile, backend: words.Backend) -> str:
+    """The Python taken where none is asked for: the default, or the newest with a base image."""
+    default = profile.python.default
+    if backend != "docker" or default in profile.base or not profile.base:
+        return default
+    return max(profile.base, key=lambda v: [int(part) for part in v.split(".")])
+
+
+def base_for(profile: Profile, python: str) -> Base:
+    """The base image for a Python; `InvalidError` where the profile has none."""
+    if python not in profile.base:
+        known = ", ".join(profile.base) or "none"
+        raise InvalidError(
+            f"profile '{profile.name}' has no base image for Python {python}",
+            f"Images exist for Python: {known}. Use --python-version, --base-image, or "
+            "--backend venv.",
+        )
+    return profile.base[python]
+
+
+def sm_of(requires: Requires, platform: words.Platform) -> tuple[str, ...]:
+    """The compute capabilities that the wheels of a platform have kernels for."""
+    on_arm = platform == "linux/arm64" and requires.sm_arm64
+    return requires.sm_arm64 if on_arm else requires.sm
+
+
+def canonical(profile: Profile) -> dict[str, Any]:
+    """The profile as plain data with sorted keys, for hashing and `profiles show --json`."""
+    data: dict[str, Any] = msgspec.to_builtins(profile, order="sorted")
+    return data

@@ -1,0 +1,97 @@
+"""The store: downloaded files by sha256, shared by all profiles, backends and processes.
+
+A file enters by one atomic rename after its hash was checked, so whatever is in the store was right
+when it came in. `link` checks it again on the way out: disks and people change files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+from envbuilder.errors import BuildError, WrongHashError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from envbuilder.lockfile import File
+
+
+def file_sha256(path: Path) -> str:
+    """sha256 of a file's content."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+class Store:
+    """Files by sha256 below one folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def path(self, sha256: str) -> Path:
+        """Where a file is, or would be."""
+        return self.root / "sha256" / sha256[:2] / sha256
+
+    def has(self, sha256: str) -> bool:
+        """Whether the file is here."""
+        return self.path(sha256).is_file()
+
+    @contextlib.contextmanager
+    def receiving(self, file: File) -> Iterator[Path]:
+        """A place to write a file's bytes to; what an earlier try left there may be continued.
+
+        Only one process writes a given file at a time; the others wait.
+        """
+        from filelock import FileLock
+
+        folder = self.root / "partial"
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / f"{file.sha256}.lock"):
+            yield folder / file.sha256
+
+    def accept(self, part: Path, file: File, origin: str) -> None:
+        """Take a complete file in; `WrongHashError` when its bytes are not the locked ones."""
+        found = file_sha256(part)
+        if found != file.sha256:
+            part.unlink()
+            raise WrongHashError(
+                f"{file.basename} from {origin}: wrong hash:"
+                f" expected sha256 {file.sha256}, got {found}",
+                "The file changed upstream, or something on the way changes it. Nothing was kept."
+                " If the new bytes are right, make the lock anew: envbuilder lock",
+            )
+        part.chmod(0o444)
+        target = self.path(file.sha256)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part.replace(target)
+
+    def checked(self, file: File) -> Path:
+        """Where the file is, after its hash was checked again; a damaged one is removed."""
+        source = self.path(file.sha256)
+        found = file_sha256(source)
+        if found != file.sha256:
+            source.unlink()
+            raise BuildError(
+                f"{file.basename}: damaged in the store ({source}):"
+                f" expected sha256 {file.sha256}, found {found}",
+                "The damaged file was removed; run the same command again to fetch it anew.",
+            )
+        return source
+
+    def link(self, file: File, folder: Path) -> Path:
+        """The file under its own name in `folder` (hard link where possible), hash checked."""
+        source = self.checked(file)
+        target = folder / file.basename
+        try:
+            os.link(source, target)
+        except OSError as error:
+            if error.errno not in {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP}:
+                raise
+            shutil.copyfile(source, target)
+        return target

@@ -1,0 +1,42 @@
+"""Fixtures for all tests, and the rule about missing things.
+
+A test that needs something this machine lacks skips with a reason, unless ENVBUILDER_REQUIRE names
+it (engine, torch, network …): then it fails.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+REQUIRED = frozenset(filter(None, os.environ.get("ENVBUILDER_REQUIRE", "").split(",")))
+
+
+def missing(what: str, why: str) -> NoReturn:
+    """Skip, or fail where `what` is required."""
+    if what in REQUIRED:
+        pytest.fail(f"{what} is required here (ENVBUILDER_REQUIRE), but {why}")
+    pytest.skip(f"no {what}: {why}")
+
+
+@pytest.fixture(scope="session")
+def need() -> object:
+    """`need(what, why)`: skip or fail."""
+    return missing
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rewrite-golden", action="store_true", help="write golden files anew")
+
+
+def pytest_report_header() -> str:
+    return f"required: {', '.join(sorted(REQUIRED)) or 'nothing'}"
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The checkout."""
+    return Path(__file__).resolve().parent.parent

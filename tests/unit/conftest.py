@@ -1,0 +1,48 @@
+"""Unit tests run no commands, see no user's configuration and reach only loopback."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from envbuilder import settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def no_outside(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise AssertionError(f"a unit test tried to run {args[0] if args else kwargs}")
+
+    real = socket.socket.connect
+
+    def only_loopback(self: socket.socket, address: Any) -> Any:
+        host = address[0] if isinstance(address, tuple) else address
+        if self.family in {socket.AF_INET, socket.AF_INET6} and host not in {"127.0.0.1", "::1"}:
+            raise AssertionError(f"a unit test tried to reach {host}")
+        return real(self, address)
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    monkeypatch.setattr(socket.socket, "connect", only_loopback)
+    home = tmp_path_factory.mktemp("home")
+    for name in ("CONFIG", "CACHE", "DATA"):
+        monkeypatch.setenv(f"ENVBUILDER_{name}_DIR", str(home / name.lower()))
+    for name in ("ENVBUILDER_BASE_IMAGE", "PIP_FIND_LINKS", "PIP_INDEX_URL"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def found(tmp_path: Path) -> settings.Settings:
+    """Settings whose folders are all below the test's own folder."""
+    return settings.Settings(
+        project=None,
+        config_dir=tmp_path / "config",
+        cache_dir=tmp_path / "cache",
+        data_dir=tmp_path / "data",
+        configuration=settings.Configuration(),
+    )
