@@ -1,0 +1,54 @@
+"""Backends: each turns a profile and a lock into an `Environment`, planned but not yet built."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, NoReturn, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from envbuilder.host import Host
+    from envbuilder.lockfile import Lock, Target
+    from envbuilder.options import Request
+    from envbuilder.plan import Artifact, Plan
+    from envbuilder.process import Completed
+    from envbuilder.profiles import Profile
+    from envbuilder.settings import Settings
+
+
+class Environment(Protocol):
+    """A planned environment: how to build it, whether it exists, how to run something inside."""
+
+    plan: Plan
+    target: Target
+
+    def existing(self) -> Artifact | None:
+        """The finished artifact, if an earlier build made exactly this one."""
+
+    def run_payload(
+        self,
+        arguments: Callable[[str], Sequence[str]],
+        data: Path,
+        on_line: Callable[[str], None],
+    ) -> Completed:
+        """Run the payload; `arguments` gets the data folder's path as the payload will see it."""
+
+    def become(self, argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
+        """Replace this process by a command inside the environment."""
+
+
+class Prepare(Protocol):
+    """A backend's `prepare`: check its tools (`ToolError`, exit 4) and plan; downloads nothing."""
+
+    def __call__(
+        self, profile: Profile, lock: Lock, host: Host, request: Request, settings: Settings
+    ) -> Environment:
+        """Plan the environment."""
+
+
+def prepare(name: str) -> Prepare:
+    """The `prepare` function of a backend; its module is imported when it is used."""
+    function: Prepare = import_module(f"envbuilder.backends.{name}").prepare
+    return function

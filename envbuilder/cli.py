@@ -1,0 +1,140 @@
+"""The command line: commands are imported when they are used, errors become exit codes here."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from envbuilder import __version__
+from envbuilder.errors import INTERRUPTED, INVALID, RUN_FAILED, EnvbuilderError
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+COMMANDS = {
+    "detect": "Show this machine and the profile that fits it.",
+    "profiles": "List profiles, or show one.",
+    "lock": "Resolve a profile to exact files with hashes.",
+    "render": "Write a Dockerfile or other files that need no envbuilder.",
+    "build": "Build an environment from a locked profile.",
+    "verify": "Train MNIST inside an environment and report what did the work.",
+    "run": "Run a command inside an environment.",
+    "shell": "Open a shell inside an environment.",
+    "clean": "Remove what envbuilder made.",
+    "completion": "Print the shell completion script.",
+}
+PASSES_CODE_THROUGH = {"run", "shell"}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands live in `envbuilder.commands.NAME` and load on first use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The commands in the order in which people use them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import one command."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = import_module(f"envbuilder.commands.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands from the table above, importing none."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, with a suggestion for a misspelt one."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            from difflib import get_close_matches
+
+            close = get_close_matches(args[0], COMMANDS, n=1)
+            if not close or "Did you mean" in error.message:
+                raise
+            message = f"{error.message} Did you mean '{close[0]}'?"
+            raise click.UsageError(message, ctx) from error
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
+    epilog="Start with: envbuilder detect, then envbuilder verify.",
+)
+@click.version_option(__version__, message="%(prog)s %(version)s")
+@click.option("--debug", is_flag=True, help="Show tracebacks.")
+def cli(debug: bool) -> None:
+    """Build deep-learning environments for the hardware you have, and prove that they work."""
+    del debug  # read by main, which must know it before anything can fail
+
+
+class Terminated(BaseException):
+    """SIGTERM came: unwind, so that nothing is left half-made."""
+
+
+def _terminate(number: int, frame: FrameType | None) -> NoReturn:
+    del number, frame
+    raise Terminated
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run the command line and exit with the code that the design gives to the outcome."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    signal.signal(signal.SIGTERM, _terminate)
+    sys.exit(_run(arguments))
+
+
+def _run(arguments: list[str]) -> int:
+    debug = "--debug" in arguments
+    words = [a for a in arguments if not a.startswith("-")]
+    through = bool(words) and words[0] in PASSES_CODE_THROUGH
+    try:
+        result: Any = cli.main(args=arguments, prog_name="envbuilder", standalone_mode=False)
+    except EnvbuilderError as error:
+        if debug:
+            raise
+        _complain(error.message, error.hint)
+        return RUN_FAILED if through else error.exit_code
+    except click.ClickException as error:
+        if isinstance(error, click.exceptions.NoArgsIsHelpError):
+            error.show()
+            return INVALID
+        context = getattr(error, "ctx", None)
+        hint = f"See: {context.command_path} --help" if context else ""
+        _complain(error.format_message(), hint)
+        return RUN_FAILED if through else INVALID
+    except (KeyboardInterrupt, click.Abort):
+        _complain("interrupted; nothing half-made is left", "")
+        return INTERRUPTED
+    except Terminated:
+        _complain("terminated; nothing half-made is left", "")
+        return 128 + signal.SIGTERM
+    except BrokenPipeError:
+        # Whoever read our output has gone; keep Python from complaining at exit.
+        sys.stdout = None
+        return 128 + signal.SIGPIPE
+    except Exception as error:
+        if debug:
+            raise
+        _complain(
+            f"unexpected {type(error).__name__}: {error}",
+            "This is a defect of envbuilder. Run again with --debug and report what it prints.",
+        )
+        return RUN_FAILED if through else 1
+    return result if isinstance(result, int) else 0
+
+
+def _complain(message: str, hint: str) -> None:
+    click.secho("error: ", fg="red", bold=True, nl=False, err=True)
+    click.echo(message, err=True)
+    if hint:
+        click.echo(hint, err=True)

@@ -1,0 +1,56 @@
+"""`envbuilder build`."""
+
+from __future__ import annotations
+
+import click
+
+from envbuilder import console, settings, workflow
+from envbuilder.options import Request, environment_options, json_option
+
+
+@click.command("build", short_help="Build an environment from a locked profile.")
+@environment_options
+@click.option("--dry-run", is_flag=True, help="Print the plan as JSON; fetch and build nothing.")
+@click.option("--rebuild", is_flag=True, help="Build although it exists.")
+@click.option("--tag", metavar="TAG", help="A further tag for the image.")
+@json_option
+def command(
+    profile: str | None,
+    backend: str | None,
+    python: str | None,
+    base_image: str | None,
+    dry_run: bool,
+    rebuild: bool,
+    tag: str | None,
+    as_json: bool,
+) -> None:
+    """Fetch what the profile's lock names, then build from it without a network.
+
+    \b
+    Examples:
+      envbuilder build --profile cpu --backend venv
+      envbuilder build --profile cuda --backend docker --tag me/cuda
+      envbuilder build --profile zendnn --dry-run
+    """
+    import msgspec
+
+    request = Request(
+        profile=profile,
+        backend=backend,
+        python=python,
+        base_image=base_image,
+        tag=tag,
+        rebuild=rebuild,
+    )
+    found = settings.load()
+    progress = console.progress()
+    _, _, environment = workflow.prepare(request, found, progress, running=False)
+    if dry_run:
+        click.echo(msgspec.json.format(msgspec.json.encode(environment.plan), indent=1).decode())
+        return
+    result = workflow.build(environment, request, found, progress)
+    if as_json:
+        click.echo(msgspec.json.encode(result).decode())
+        return
+    how = f"built in {result.seconds:.1f} s" if result.status == "built" else "unchanged, reused"
+    click.echo(f"{result.artifact.ref} ({how})")

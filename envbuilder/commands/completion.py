@@ -1,0 +1,23 @@
+"""`envbuilder completion`."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import get_completion_class
+
+
+@click.command("completion", short_help="Print the shell completion script.")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def command(shell: str) -> None:
+    """Print the completion script for a shell.
+
+    \b
+    Examples:
+      source <(envbuilder completion bash)
+      envbuilder completion fish > ~/.config/fish/completions/envbuilder.fish
+    """
+    from envbuilder.cli import cli
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(cli, {}, "envbuilder", "_ENVBUILDER_COMPLETE").source())

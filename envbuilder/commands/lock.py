@@ -1,0 +1,115 @@
+"""`envbuilder lock`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from envbuilder import console, lockfile, profiles, settings
+from envbuilder.errors import INVALID, InvalidError
+from envbuilder.options import json_option, profile_option
+
+
+@click.command("lock", short_help="Resolve a profile to exact files with hashes.")
+@profile_option
+@click.option("--check", is_flag=True, help="Only say whether the lock is fresh; needs no network.")
+@click.option("--upgrade", is_flag=True, help="Move to the newest versions the profile allows.")
+@click.option(
+    "--output-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder for the lock. Without it: beside envbuilder.yaml, or your configuration folder.",
+)
+@json_option
+def command(
+    profile: str | None, check: bool, upgrade: bool, output_dir: Path | None, as_json: bool
+) -> int:
+    """Resolve a profile to exact files with sha256, for each of its platforms and Pythons.
+
+    Without --profile, every profile. Locks that came with envbuilder are not changed: a new one is
+    written beside your envbuilder.yaml or into your configuration folder, which is looked up first.
+
+    \b
+    Examples:
+      envbuilder lock --check
+      envbuilder lock --profile cpu
+      envbuilder lock --profile cuda --upgrade
+    """
+    found = settings.load()
+    folders = profiles.search_path(found.project, found.config_dir)
+    names = (profile,) if profile else profiles.names(folders)
+    if check:
+        return _check(names, folders, as_json)
+    progress = console.progress()
+    worst = 0
+    for name in names:
+        chosen = profiles.load(name, folders)
+        with progress.task(f"resolve {name}"):
+            lock = _resolve(chosen, found, folders, upgrade, progress)
+        path = _place(name, found, output_dir)
+        _write(path, lockfile.dump(lock))
+        files = sum(len(t.files) for t in lock.targets)
+        click.echo(f"{name}: {lock.state}, {len(lock.targets)} targets, {files} files → {path}")
+        if lock.reason:
+            click.echo(f"  {lock.reason}")
+        worst = INVALID if lock.state == "unlocked" and profile else worst
+    return worst
+
+
+def _resolve(
+    profile: profiles.Profile,
+    found: settings.Settings,
+    folders: tuple[Path, ...],
+    upgrade: bool,
+    progress: console.Progress,
+) -> lockfile.Lock:
+    from envbuilder import resolve
+
+    path = lockfile.path_for(profile.name, folders)
+    previous = lockfile.load(path) if path else None
+    return resolve.resolve(profile, found, previous, upgrade, progress.note)
+
+
+def _check(names: tuple[str, ...], folders: tuple[Path, ...], as_json: bool) -> int:
+    from envbuilder import resolve
+
+    states = []
+    for name in names:
+        profile = profiles.load(name, folders)
+        path = lockfile.path_for(name, folders)
+        if path is None:
+            states.append({"profile": name, "state": "missing", "stale": ["there is no lock"]})
+            continue
+        lock = lockfile.load(path)
+        reasons = list(resolve.check(profile, lock))
+        states.append(
+            {"profile": name, "state": lock.state, "stale": reasons, "reason": lock.reason}
+        )
+    if as_json:
+        import json
+
+        click.echo(json.dumps({"schema": 1, "locks": states}))
+    else:
+        for state in states:
+            stale = "; ".join(state["stale"])
+            click.echo(f"{state['profile']:<14} {state['state']:<9} {stale or 'fresh'}")
+    return INVALID if any(s["stale"] for s in states) else 0
+
+
+def _place(name: str, found: settings.Settings, output_dir: Path | None) -> Path:
+    folder = output_dir or (found.project or found.config_dir) / "profiles" / "locks"
+    return folder / f"{name}.json"
+
+
+def _write(path: Path, text: str) -> None:
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(text)
+        part.replace(path)
+    except OSError as error:
+        raise InvalidError(
+            f"{path}: the lock cannot be written: {error.strerror or error}",
+            "Name another folder with --output-dir.",
+        ) from error

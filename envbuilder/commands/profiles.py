@@ -1,0 +1,118 @@
+"""`envbuilder profiles`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import msgspec
+
+from envbuilder import console, lockfile, profiles, selection, settings
+from envbuilder.errors import InvalidError
+from envbuilder.options import json_option
+
+
+@click.group("profiles", invoke_without_command=True, short_help="List profiles, or show one.")
+@json_option
+@click.pass_context
+def command(ctx: click.Context, as_json: bool) -> None:
+    """List the shipped and your own profiles, and whether they fit this machine.
+
+    \b
+    Examples:
+      envbuilder profiles
+      envbuilder profiles show cuda
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    from envbuilder import host
+
+    found = settings.load()
+    folders = profiles.search_path(found.project, found.config_dir)
+    here = host.probe()
+    rows = [_row(name, folders, here) for name in profiles.names(folders)]
+    if as_json:
+        click.echo(msgspec.json.encode({"schema": 1, "profiles": rows}).decode())
+        return
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("profile", "device", "backends", "lock", "fits here"):
+        table.add_column(heading, no_wrap=heading != "fits here")
+    for row in rows:
+        table.add_row(
+            row["name"],
+            row["accelerator"],
+            " ".join(row["backends"]),
+            row["lock"],
+            Text({"fits": "yes", "warnings": "yes, with warnings", "no": "no"}[row["fits"]]),
+        )
+    console.rich_console().print(table)
+    click.echo("\nWhy a profile does not fit: envbuilder profiles show NAME")
+
+
+@command.command("show", short_help="Show one profile, its lock, and whether it fits here.")
+@click.argument("name")
+@json_option
+def show(name: str, as_json: bool) -> None:
+    """Show one profile as envbuilder reads it.
+
+    \b
+    Example:
+      envbuilder profiles show zendnn --json
+    """
+    from envbuilder import host
+
+    found = settings.load()
+    folders = profiles.search_path(found.project, found.config_dir)
+    profile = profiles.load(name, folders)
+    row = _row(name, folders, host.probe())
+    if as_json:
+        data = {"schema": 1, "profile": profiles.canonical(profile), **_without_name(row)}
+        click.echo(msgspec.json.encode(data).decode())
+        return
+    click.echo(f"{name}: {profile.description}")
+    for label, value in (
+        ("accelerator", profile.accelerator),
+        ("platforms", ", ".join(profile.platforms)),
+        ("python", f"{', '.join(profile.python.supported)} (default {profile.python.default})"),
+        ("backends", ", ".join(profile.backends)),
+        ("packages", ", ".join(profile.requirements)),
+        ("lock", f"{row['lock']}{': ' + row['lock_reason'] if row['lock_reason'] else ''}"),
+        ("fits here", {"fits": "yes", "warnings": "yes, with warnings", "no": "no"}[row["fits"]]),
+    ):
+        click.echo(f"  {label:<12} {value}")
+    for reason in row["reasons"]:
+        click.echo(f"    - {reason}")
+    for warning in profile.warnings:
+        click.echo(f"  note: {warning}")
+
+
+def _without_name(row: dict[str, Any]) -> dict[str, Any]:
+    return {k: row[k] for k in ("lock", "lock_reason", "fits", "reasons")}
+
+
+def _row(name: str, folders: Any, here: Any) -> dict[str, Any]:
+    profile = profiles.load(name, folders)
+    path = lockfile.path_for(name, folders)
+    state, reason = "missing", ""
+    if path is not None:
+        try:
+            lock = lockfile.load(path)
+            stale = lock.inputs != lockfile.inputs_digest(profile)
+            state, reason = ("stale" if stale else lock.state), lock.reason
+        except InvalidError as error:
+            state, reason = "damaged", error.message
+    fit = selection.fit(profile, here)
+    return {
+        "name": name,
+        "description": profile.description,
+        "accelerator": profile.accelerator,
+        "platforms": profile.platforms,
+        "backends": profile.backends,
+        "lock": state,
+        "lock_reason": reason,
+        "fits": fit.verdict,
+        "reasons": fit.reasons,
+    }

@@ -1,0 +1,85 @@
+"""`envbuilder render`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from envbuilder import lockfile, profiles, render, settings
+from envbuilder.errors import InvalidError
+from envbuilder.options import profile_option, python_option
+
+
+@click.command("render", short_help="Write a Dockerfile or other files that need no envbuilder.")
+@profile_option
+@click.option(
+    "--target",
+    type=click.Choice(render.TARGETS),
+    help="What to write. Without it: a Dockerfile, or for profiles without one a script.",
+)
+@python_option
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder to write to. Without it, the main file is printed.",
+)
+def command(
+    profile: str | None,
+    target: render.RenderTarget | None,
+    python: str | None,
+    output: Path | None,
+) -> None:
+    """Write files that build the environment without envbuilder.
+
+    Only files that carry the mark of a generated file are overwritten.
+
+    \b
+    Examples:
+      envbuilder render --profile cpu -o image && docker build image
+      envbuilder render --profile cuda --target requirements > requirements.txt
+      envbuilder render --profile mps --target script -o mac
+    """
+    from envbuilder import indexes
+
+    found = settings.load()
+    folders = profiles.search_path(found.project, found.config_dir)
+    if profile is None:
+        from envbuilder.workflow import choose_profile
+
+        profile = choose_profile(found, folders).name
+    chosen = profiles.load(profile, folders)
+    path = lockfile.path_for(profile, folders)
+    lock = lockfile.require_usable(chosen, lockfile.load(path) if path else None)
+    files = render.render(
+        chosen,
+        lock,
+        target or render.default_target(chosen),
+        python or chosen.python.default,
+        {name: indexes.url(name, found) for name in render.sources(lock)},
+    )
+    if output is None:
+        click.echo(files[0].content.decode(), nl=False)
+        return
+    write(files, output)
+    for file in files:
+        click.echo(output / file.name)
+
+
+def write(files: tuple[render.RenderedFile, ...], folder: Path) -> None:
+    """Write rendered files; `InvalidError` before anything is touched if one is somebody's own."""
+    mark = render.MARK.encode()
+    for file in files:
+        target = folder / file.name
+        if target.exists() and (not target.is_file() or mark not in target.read_bytes()):
+            raise InvalidError(
+                f"{target}: exists and was not made by envbuilder",
+                "Move it away, or name another folder with --output.",
+            )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in files:
+            (folder / file.name).write_bytes(file.content)
+    except OSError as error:
+        raise InvalidError(f"{folder}: cannot be written: {error.strerror or error}") from error

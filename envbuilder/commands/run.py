@@ -1,0 +1,49 @@
+"""`envbuilder run`."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from envbuilder import console, settings, workflow
+from envbuilder.options import Request, environment_options
+
+
+@click.command(
+    "run",
+    short_help="Run a command inside an environment.",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+@environment_options
+@click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- CMD [ARG]…")
+def command(
+    profile: str | None,
+    backend: str | None,
+    python: str | None,
+    base_image: str | None,
+    argv: tuple[str, ...],
+) -> None:
+    """Run a command inside the environment, with the flags that its device needs.
+
+    The environment is built first if it is missing. The command's own exit code is passed through;
+    125 is a failure of envbuilder itself.
+
+    \b
+    Examples:
+      envbuilder run --profile cpu -- python train.py
+      envbuilder run -- python -c "import torch; print(torch.__version__)"
+    """
+    enter(
+        Request(profile=profile, backend=backend, python=python, base_image=base_image),
+        argv[1:] if argv[0] == "--" else argv,
+    )
+
+
+def enter(request: Request, argv: tuple[str, ...]) -> None:
+    """Build if missing, then become the command."""
+    found = settings.load()
+    progress = console.progress()
+    _, _, environment = workflow.prepare(request, found, progress, running=True)
+    workflow.build(environment, request, found, progress)
+    environment.become(argv, os.environ)

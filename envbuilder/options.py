@@ -1,0 +1,74 @@
+"""Options that several commands share, and the request they make up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+from msgspec import Struct
+
+from envbuilder.words import BACKENDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+class Request(Struct, frozen=True, kw_only=True):
+    """What was asked for; None where the profile or the host decides."""
+
+    profile: str | None = None
+    backend: str | None = None
+    python: str | None = None
+    base_image: str | None = None
+    tag: str | None = None
+    rebuild: bool = False
+    force: bool = False
+
+
+def _complete_profile(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    del ctx, param
+    from envbuilder import profiles, settings
+
+    found = settings.load()
+    known = profiles.names(profiles.search_path(found.project, found.config_dir))
+    return [name for name in known if name.startswith(incomplete)]
+
+
+profile_option: Decorator = click.option(
+    "--profile",
+    metavar="NAME",
+    shell_complete=_complete_profile,
+    help="Profile to use. Without it, this machine's hardware decides.",
+)
+json_option: Decorator = click.option(
+    "--json", "as_json", is_flag=True, help="Print the result as JSON."
+)
+python_option: Decorator = click.option(
+    "--python-version", "python", metavar="X.Y", help="Python of the environment."
+)
+
+
+def environment_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`--profile --backend --python-version --base-image`."""
+    for option in reversed(
+        (
+            profile_option,
+            click.option(
+                "--backend",
+                type=click.Choice(BACKENDS),
+                help="Image, native venv or conda. Without it: docker where an engine and the"
+                " base image are at hand, else venv.",
+            ),
+            python_option,
+            click.option(
+                "--base-image",
+                metavar="REF",
+                envvar="ENVBUILDER_BASE_IMAGE",
+                help="Base image to use instead of the locked one.",
+            ),
+        )
+    ):
+        function = option(function)
+    return function

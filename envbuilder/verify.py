@@ -1,0 +1,140 @@
+"""Verification: run the payload inside an environment, follow its events, take its report."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from envbuilder import report as reports
+from envbuilder.errors import VerifyError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from envbuilder.console import Progress, Task
+    from envbuilder.mnist import Dataset
+    from envbuilder.process import Completed
+    from envbuilder.profiles import Expects
+
+TIMEOUT_SECONDS = 4 * 3600.0
+"""An epoch on a slow two-core machine takes minutes; a hung driver must still end."""
+
+
+class Outcome(Struct, frozen=True, kw_only=True):
+    """A finished verification: the typed parts and the payload's report as it came."""
+
+    measured: reports.Measured
+    data: dict[str, Any]
+
+
+def payload_arguments(
+    expects: Expects, dataset: Dataset, data_dir: str, *, epochs: int, quick: bool
+) -> tuple[str, ...]:
+    """The payload's arguments for a profile's expectations; `data_dir` as the payload sees it."""
+    arguments = ["verify", "--device", expects.device, "--data", data_dir]
+    arguments += ["--dataset-name", dataset.name, "--epochs", str(epochs)]
+    arguments += ["--precision", expects.precision]
+    if expects.torch:
+        arguments += ["--torch-version", expects.torch]
+    if quick or dataset.subset:
+        arguments.append("--quick")
+    else:
+        arguments += ["--min-accuracy", str(expects.accuracy)]
+        for backend in expects.compile:
+            arguments += ["--compile-backend", backend]
+        for prefix in expects.kernels:
+            arguments += ["--require-kernels", prefix]
+    if expects.extension:
+        arguments += ["--extension", expects.extension]
+    return tuple(arguments)
+
+
+class Events:
+    """Follows the payload's lines on stdout: shows progress and keeps the final report."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._open: Any = None
+        self._task: Task | None = None
+        self._name = ""
+        self.report: Any = None
+
+    def line(self, text: str) -> None:
+        """One line; anything that is not an event of ours is ignored."""
+        try:
+            event = json.loads(text)
+        except (ValueError, RecursionError):
+            return
+        if not isinstance(event, dict):
+            return
+        kind = event.get("event")
+        if kind == "phase":
+            self._start(str(event.get("name")))
+        elif kind == "progress":
+            self._start(str(event.get("phase")), event.get("total"))
+            done = event.get("done")
+            if self._task and isinstance(done, int):
+                self._task.update(done)
+        elif kind == "report":
+            self.report = event.get("report")
+
+    def _start(self, name: str, total: object = None) -> None:
+        if name == self._name:
+            return
+        self.close()
+        # Shown on the user's terminal: no control characters from inside an environment.
+        self._name, clean = name, re.sub(r"[^\x20-\x7e]", "?", name)[:60]
+        self._open = self._progress.task(clean, total if isinstance(total, int) else None)
+        self._task = self._open.__enter__()
+
+    def close(self) -> None:
+        """End the task that is open."""
+        if self._open is not None:
+            self._open.__exit__(None, None, None)
+            self._open = self._task = None
+
+
+def run_payload(
+    start: Callable[[Callable[[str], None]], Completed],
+    progress: Progress,
+    log: Path,
+) -> Outcome:
+    """Run the payload through `start` and return what it reported.
+
+    Raises `VerifyError` when it was killed, ran out of time or ended without a valid report.
+    """
+    events = Events(progress)
+    try:
+        done = start(events.line)
+    finally:
+        events.close()
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text(done.stderr)
+    where = f"What it printed is in {log}"
+    if done.timed_out:
+        raise VerifyError(
+            f"the payload did not end within {TIMEOUT_SECONDS / 3600:.0f} hours", where
+        )
+    if events.report is None:
+        raise VerifyError(_ended(done), where)
+    measured = reports.check(events.report)
+    if done.returncode not in {0, 5} or (done.returncode == 0) != (measured.status == "passed"):
+        raise VerifyError(
+            f"the payload reported {measured.status} but {_ended(done)}: not to be trusted", where
+        )
+    return Outcome(measured=measured, data=events.report)
+
+
+def _ended(done: Completed) -> str:
+    """How a payload ended that should not have ended so."""
+    code = done.returncode
+    if code in {-9, 137}:
+        return "the payload was killed (signal 9): most often by the kernel, out of memory"
+    if code < 0 or code > 128:
+        return f"the payload was ended by signal {-code if code < 0 else code - 128}"
+    last = done.last_words.splitlines()
+    return f"the payload ended with exit code {code}" + (f": {last[-1]}" if last else "")

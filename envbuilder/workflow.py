@@ -1,0 +1,130 @@
+"""The whole flow on one screen: request → profile → host → lock → environment → artifact.
+
+The order of checks is a contract: arguments and profile (2), host (3), lock (2), engine and tools
+(4), fetch and build (1), verify (5). Nothing is downloaded before the tool check.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from envbuilder import backends, lockfile, profiles, words
+from envbuilder.errors import HostError, InvalidError
+from envbuilder.host import Host
+from envbuilder.plan import BuildResult
+from envbuilder.profiles import Profile
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from envbuilder.console import Progress
+    from envbuilder.options import Request
+    from envbuilder.settings import Settings
+
+
+class Chosen(Struct, frozen=True, kw_only=True):
+    """A profile for this host, and why."""
+
+    profile: Profile
+    host: Host
+    name: str
+    reason: str
+
+
+def choose_profile(settings: Settings, folders: Sequence[Path]) -> Chosen:
+    """The profile that the configuration or the host decides for; `HostError` when none fits."""
+    from envbuilder import host, selection
+
+    here = host.probe()
+    wanted = settings.configuration.profile
+    if wanted:
+        profile = profiles.load(wanted, folders)
+        return Chosen(profile=profile, host=here, name=wanted, reason="set in the configuration")
+    known = [profiles.load(name, folders) for name in profiles.names(folders)]
+    choice = selection.choose(known, here)
+    if choice.profile is None:
+        raise HostError(f"no profile fits this machine: {choice.reason}", "See: envbuilder detect")
+    profile = next(p for p in known if p.name == choice.profile)
+    return Chosen(profile=profile, host=here, name=profile.name, reason=choice.reason)
+
+
+def prepare(
+    request: Request, settings: Settings, progress: Progress, *, running: bool
+) -> tuple[Profile, Host, backends.Environment]:
+    """Everything up to the plan. `running`: the result will be run here, so the host must fit."""
+    from envbuilder import host, selection
+
+    folders = profiles.search_path(settings.project, settings.config_dir)
+    if request.profile is None:
+        chosen = choose_profile(settings, folders)
+        profile, here = chosen.profile, chosen.host
+        progress.note(f"profile {chosen.name}: {chosen.reason}")
+    else:
+        profile, here = profiles.load(request.profile, folders), host.probe()
+    backend = request.backend
+    if backend is not None and backend not in profile.backends:
+        raise InvalidError(
+            f"profile '{profile.name}' has no {backend} backend",
+            f"It has: {', '.join(profile.backends)}.",
+        )
+    if not request.force:
+        selection.require(profile, here, backend=backend, building=not running)
+    path = lockfile.path_for(profile.name, folders)
+    lock = lockfile.require_usable(profile, lockfile.load(path) if path else None)
+    for warning in profile.warnings:
+        progress.note(f"note: {warning}")
+    if backend is None:
+        backend, reason = choose_backend(profile, request, settings)
+        progress.note(f"backend {backend}: {reason}")
+    environment = backends.prepare(backend)(profile, lock, here, request, settings)
+    claimed = [f for f in environment.plan.files if f.provenance != "read"]
+    if claimed:
+        names = ", ".join(f"{f.name} {f.version} ({f.by})" for f in claimed)
+        progress.note(f"note: hashes claimed by others, which the download confirms: {names}")
+    return profile, here, environment
+
+
+def choose_backend(
+    profile: Profile, request: Request, settings: Settings
+) -> tuple[words.Backend, str]:
+    """Docker where an engine answers and the base image is at hand, else the embedded venv."""
+    if "docker" not in profile.backends:
+        return profile.backends[0], f"the one that '{profile.name}' has"
+    if "venv" not in profile.backends:
+        return "docker", f"the one that '{profile.name}' has"
+    from envbuilder.backends import docker
+
+    python = request.python or profile.python.default
+    reason = docker.unavailable(profile, python, request, settings)
+    if reason:
+        return "venv", reason
+    return "docker", "an engine answers and has the base image"
+
+
+def build(
+    environment: backends.Environment, request: Request, settings: Settings, progress: Progress
+) -> BuildResult:
+    """Fetch what is missing and run the plan, unless exactly this result exists."""
+    from envbuilder.execute import execute
+    from envbuilder.fetch import fetch
+
+    plan = environment.plan
+    artifact = None if request.rebuild else environment.existing()
+    status, seconds = "reused", 0.0
+    if artifact is None:
+        fetch(plan.files, environment.target, settings, progress)
+        seconds = execute(plan, settings, progress)
+        status, artifact = "built", environment.existing()
+        assert artifact is not None, "a finished build must be recognised"
+    return BuildResult(
+        status=status,
+        profile=plan.profile,
+        backend=plan.backend,
+        builder=plan.builder,
+        artifact=artifact,
+        fingerprint=plan.fingerprint,
+        seconds=round(seconds, 3),
+    )
