@@ -1,0 +1,1 @@
+"""How a host is recognised: fetch (`snapshot`), parse (text in), decide (data in)."""

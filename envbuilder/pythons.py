@@ -1,0 +1,267 @@
+"""Finding a Python interpreter to build from: candidates are run, not just found.
+
+A file named python3.11 may be a pyenv shim that fails, another version, a build for another
+architecture under Rosetta, or part of a venv that will be deleted. So each is asked who it is, and
+what is found inside a venv is replaced by the interpreter that the venv was made from.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+from msgspec import Struct
+
+from envbuilder import process
+from envbuilder.errors import ToolError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+SECONDS = 10.0
+_MOST_REJECTED = 6  # what a message lists
+# Runs in any Python 3. The executable of a venv's base is what _base_executable says, where it is
+# right: before 3.11 it names the venv's own.
+_QUESTION = """
+import importlib.util as u, json, platform, sys, sysconfig
+v = sys.version_info
+print(json.dumps({
+    "version": "%d.%d.%d" % v[:3], "final": v[3] == "final",
+    "bits": 64 if sys.maxsize > 2**32 else 32,
+    "implementation": sys.implementation.name, "machine": platform.machine(),
+    "free_threaded": bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
+    "executable": sys.executable, "base_executable": getattr(sys, "_base_executable", None),
+    "prefix": sys.prefix, "base_prefix": sys.base_prefix,
+    "has_venv": bool(u.find_spec("venv") and u.find_spec("ensurepip")),
+}))
+"""
+
+
+class Runner(Protocol):
+    """`process.run`, or what stands in for it in tests."""
+
+    def __call__(self, argv: Sequence[str], *, timeout: float | None = None) -> process.Completed:
+        """Run a program to its end."""
+
+
+class Interpreter(Struct, frozen=True, kw_only=True):
+    """A CPython that was run and answered; never one inside a venv."""
+
+    path: Path
+    version: str
+    """X.Y.Z"""
+    implementation: str
+    machine: str
+    base_prefix: Path
+    has_venv: bool
+    """Whether it can make a venv with pip by itself (Debian splits that off); uv needs neither."""
+
+
+class _Answer(Struct, frozen=True, kw_only=True):
+    version: str
+    final: bool
+    bits: int
+    implementation: str
+    machine: str
+    free_threaded: bool
+    executable: str
+    prefix: str
+    base_prefix: str
+    has_venv: bool
+    base_executable: str | None = None
+
+
+class _RejectedError(Exception):
+    """Why a candidate is not used."""
+
+
+def find(
+    version: str | None,
+    supported: Sequence[str],
+    machine: str,
+    explicit: Path | None = None,
+    *,
+    default: str | None = None,
+    runner: Runner = process.run,
+    environ: Mapping[str, str] | None = None,
+) -> Interpreter:
+    """The interpreter to build from.
+
+    Without `version` (X.Y): the `default`, or else the first supported one, then the others,
+    newest first. `explicit` is the only candidate where it is given. `machine` is the
+    architecture as Python spells it. Raises `ToolError` with what was found and why it was not
+    used.
+    """
+    search = _Search(machine, runner, os.environ if environ is None else environ)
+    wanted = [version] if version else _order(supported, default)
+    if explicit is not None:
+        return search.explicit(explicit, wanted)
+    for one in wanted:
+        found = search.installed(one)
+        if found is not None:
+            return found
+    for one in wanted:
+        found = search.managed(one)
+        if found is not None:
+            return found
+    raise ToolError(
+        f"no Python {' or '.join(wanted)} for {machine} was found{search.told()}",
+        f"`python -m uv python install {wanted[0]}` installs one that uv manages; or name one "
+        "with --python.",
+    )
+
+
+def _order(supported: Sequence[str], default: str | None) -> list[str]:
+    first = default or supported[0]
+    others = sorted({*supported} - {first}, key=_numbers, reverse=True)
+    return [first, *others]
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
+
+
+class _Search:
+    """One search: remembers what each candidate answered, since several names may lead to it."""
+
+    def __init__(self, machine: str, runner: Runner, environ: Mapping[str, str]) -> None:
+        self._machine = _spelled(machine)
+        self._runner = runner
+        self._environ = environ
+        self._known: dict[Path, Interpreter | str] = {}
+
+    def explicit(self, path: Path, wanted: Sequence[str]) -> Interpreter:
+        try:
+            found = self._ask(path)
+        except _RejectedError as error:
+            raise ToolError(f"{path}: cannot be used: {error}", "Name another Python.") from error
+        if _minor(found) not in wanted:
+            text = f"{path}: is Python {found.version}, needed is {' or '.join(wanted)}"
+            raise ToolError(text, "Name another Python.")
+        return found
+
+    def installed(self, version: str) -> Interpreter | None:
+        """The first of the candidates on this machine that is this version."""
+        return self._first(self._candidates(version), version)
+
+    def managed(self, version: str) -> Interpreter | None:
+        """The interpreter of this version that uv manages; asks uv, so it comes last."""
+        options = "--managed-python --no-python-downloads --offline --no-project --no-config"
+        argv = [sys.executable, "-m", "uv", "python", "find", *options.split(), version]
+        try:
+            done = self._runner(argv, timeout=SECONDS)
+        except (ToolError, OSError):
+            return None
+        line = done.stdout.strip()
+        return self._first([Path(line)], version) if done.returncode == 0 and line else None
+
+    def told(self) -> str:
+        """What was found and why it was not used, for a message."""
+        texts = [
+            f"{path} ({known if isinstance(known, str) else 'Python ' + known.version})"
+            for path, known in self._known.items()
+        ]
+        more = len(texts) - _MOST_REJECTED
+        tail = f" and {more} more" if more > 0 else ""
+        return f"; found but not usable: {', '.join(texts[:_MOST_REJECTED])}{tail}" if texts else ""
+
+    def _candidates(self, version: str) -> Iterator[Path]:
+        if sys.executable:
+            yield Path(sys.executable)
+        folders = [Path(f) for f in self._environ.get("PATH", "").split(os.pathsep) if f]
+        for name in (f"python{version}", "python3"):
+            yield from (folder / name for folder in folders)
+        home = self._environ.get("HOME")
+        roots = [self._environ.get("PYENV_ROOT"), f"{home}/.pyenv" if home else None]
+        for root in dict.fromkeys(r for r in roots if r):
+            installed = Path(root).glob(f"versions/*/bin/python{version}")
+            yield from sorted(installed, key=_patch, reverse=True)
+
+    def _first(self, candidates: Iterator[Path] | list[Path], version: str) -> Interpreter | None:
+        for path in candidates:
+            if path.is_file() and os.access(path, os.X_OK):
+                found = self._remembered(path)
+                if not isinstance(found, str) and _minor(found) == version:
+                    return found
+        return None
+
+    def _remembered(self, path: Path) -> Interpreter | str:
+        # The folder's real path, not the file's: a venv's python is a link to its base.
+        key = path.parent.resolve() / path.name
+        if key not in self._known:
+            try:
+                self._known[key] = self._ask(path)
+            except _RejectedError as error:
+                self._known[key] = str(error)
+        return self._known[key]
+
+    def _ask(self, path: Path) -> Interpreter:
+        """Who an interpreter is, or the base of the venv it belongs to."""
+        answer = self._answer(path)
+        if answer.prefix != answer.base_prefix:
+            answer = self._base(answer)
+        if answer.implementation != "cpython":
+            raise _RejectedError(f"is {answer.implementation}, not CPython")
+        if answer.free_threaded:
+            raise _RejectedError(f"is free-threaded {answer.version}")
+        if not answer.final:
+            raise _RejectedError(f"is a pre-release of {answer.version}")
+        if answer.bits != 64 or _spelled(answer.machine) != self._machine:
+            raise _RejectedError(f"is {answer.version} for {answer.machine}, {answer.bits} bits")
+        return Interpreter(
+            path=Path(answer.executable),
+            version=answer.version,
+            implementation=answer.implementation,
+            machine=answer.machine,
+            base_prefix=Path(answer.base_prefix),
+            has_venv=answer.has_venv,
+        )
+
+    def _base(self, inside: _Answer) -> _Answer:
+        minor = ".".join(inside.version.split(".")[:2])
+        folder = Path(inside.base_prefix) / "bin"
+        stated = [Path(inside.base_executable)] if inside.base_executable else []
+        for path in (*stated, folder / f"python{minor}", folder / "python3"):
+            if path.is_relative_to(inside.prefix) or not path.is_file():
+                continue
+            try:
+                answer = self._answer(path)
+            except _RejectedError:
+                continue
+            if answer.prefix == answer.base_prefix and answer.version == inside.version:
+                return answer
+        raise _RejectedError(f"is in a venv whose base in {inside.base_prefix} cannot be run")
+
+    def _answer(self, path: Path) -> _Answer:
+        try:
+            done = self._runner([str(path), "-I", "-c", _QUESTION], timeout=SECONDS)
+        except (ToolError, OSError) as error:
+            raise _RejectedError(f"cannot be run: {error}") from error
+        if done.timed_out:
+            raise _RejectedError(f"did not answer in {SECONDS:.0f} s")
+        if done.returncode != 0:
+            words = (done.stderr.strip() or done.stdout.strip()).splitlines()
+            said = f": {words[0][:100]}" if words else ""
+            raise _RejectedError(f"exit status {done.returncode}{said}")
+        try:
+            return msgspec.json.decode(done.stdout, type=_Answer)
+        except (msgspec.DecodeError, UnicodeError) as error:
+            raise _RejectedError("gave an answer that is not a Python's") from error
+
+
+def _patch(installed: Path) -> tuple[int, ...]:
+    """The numbers in the name of a pyenv version's folder."""
+    return tuple(int(n) for n in re.findall(r"[0-9]{1,9}", installed.parts[-3]))
+
+
+def _minor(found: Interpreter) -> str:
+    return ".".join(found.version.split(".")[:2])
+
+
+def _spelled(machine: str) -> str:
+    """One spelling per architecture: macOS says arm64, Linux aarch64, some say AMD64."""
+    return {"amd64": "x86_64", "arm64": "aarch64"}.get(machine.lower(), machine.lower())
