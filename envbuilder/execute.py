@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import time
@@ -153,4 +154,8 @@ def _remove(path: Path) -> None:
     if path.is_symlink() or path.is_file():
         path.unlink()
     elif path.exists():
+        with contextlib.suppress(OSError):  # a process that was just killed may still write
+            shutil.rmtree(path)
+            return
+        time.sleep(0.2)
         shutil.rmtree(path)

@@ -41,7 +41,7 @@ def prepare(
     else:
         profile, here = profiles.load(request.profile, folders), host.probe()
     if not request.force:
-        selection.require(profile, here, backend="venv", building=False)
+        selection.require(profile, here, backend="venv", others=workflow.known(folders))
     known = {
         "profile": profile.name,
         "backend": "external",

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     import requests
 
+    from envbuilder.lockfile import Lock
     from envbuilder.settings import Settings
 
 UV_PLATFORM = {
@@ -64,4 +65,18 @@ def uv_variables(source: str, settings: Settings) -> dict[str, str]:
         # Only this index: the file is pinned by hash, and other indexes would only slow this down.
         found.pop("UV_INDEX", None)
         found["UV_DEFAULT_INDEX"] = indexes.url(source, settings)
+    return found
+
+
+def rendered_urls(lock: Lock, settings: Settings) -> dict[str, str]:
+    """URLs that a lock's rendered files name, by symbolic source; the user's own index is not one."""
+    named = {f.source: f for t in lock.targets for f in t.files if f.source != indexes.DEFAULT}
+    found: dict[str, str] = {}
+    for source, file in sorted(named.items()):
+        if file.kind == "deb":
+            from envbuilder import debian
+
+            found[source] = debian.snapshot(file, settings)
+        else:
+            found[source] = indexes.url(source, settings)
     return found

@@ -7,6 +7,7 @@ asked to stop, then killed.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import shutil
@@ -127,15 +128,13 @@ def _stop(child: subprocess.Popen[str]) -> None:
     """Interrupt, then terminate, then kill the child's group."""
     for number, patience in ((signal.SIGINT, 2.0), (signal.SIGTERM, GRACE_SECONDS)):
         if child.poll() is not None:
-            return
+            break
         _signal(child, number)
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(patience)
-        except subprocess.TimeoutExpired:
-            continue
-    if child.poll() is None:
-        _signal(child, signal.SIGKILL)
-        child.wait()
+    # Also when the child has gone: what it started may still be writing.
+    _signal(child, signal.SIGKILL)
+    child.wait()
 
 
 def _signal(child: subprocess.Popen[str], number: int) -> None:

@@ -187,17 +187,6 @@ def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 def _check(profile: Profile, where: str) -> None:
     """What types alone cannot say."""
-    from packaging.requirements import InvalidRequirement, Requirement
-
-    for i, line in enumerate(profile.requirements):
-        try:
-            Requirement(line)
-        except InvalidRequirement as error:
-            problem = str(error).splitlines()[0]
-            raise InvalidError(
-                f"{where}: requirements.{i}: {line!r} is not a requirement: {problem}",
-                "Write a name and a version, such as torch==2.13.0+cpu.",
-            ) from error
     if profile.python.default not in profile.python.supported:
         raise InvalidError(f"{where}: python.default: must be one of python.supported")
     if "docker" in profile.backends and not profile.base:

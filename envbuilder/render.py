@@ -45,6 +45,14 @@ def default_target(profile: Profile) -> RenderTarget:
     return "dockerfile" if "docker" in profile.backends else "script"
 
 
+def image_python(profile: Profile) -> str:
+    """The Python of a profile's image: the default one, or the newest that has a base image."""
+    if profile.python.default in profile.base:
+        return profile.python.default
+    have = [v for v in profile.python.supported if v in profile.base]
+    return max(have, key=lambda v: int(v.partition(".")[2]), default=profile.python.default)
+
+
 def targets_for(lock: Lock, python: str) -> tuple[Target, ...]:
     """The lock's targets for one Python; `InvalidError` when there are none."""
     found = tuple(t for t in lock.targets if t.python == python)
@@ -57,11 +65,13 @@ def targets_for(lock: Lock, python: str) -> tuple[Target, ...]:
     return found
 
 
-def requirements(targets: tuple[Target, ...]) -> tuple[Requirement, ...]:
-    """The wheels of several platforms as requirement lines, with markers where they differ."""
+def requirements(
+    targets: tuple[Target, ...], kind: words.FileKind = "wheel"
+) -> tuple[Requirement, ...]:
+    """The wheels (or tools) of several platforms as lines, with markers where they differ."""
     by_pin: dict[tuple[str, str], list[tuple[Target, File]]] = {}
     for target in targets:
-        for file in target.of_kind("wheel"):
+        for file in target.of_kind(kind):
             by_pin.setdefault((file.name.lower(), file.version), []).append((target, file))
     lines = []
     for (name, version), found in sorted(by_pin.items()):
@@ -120,7 +130,7 @@ def render(
         from envbuilder.pack import payload_pyz
 
         return (
-            _rendered("Dockerfile", "docker/Dockerfile.j2", {**context, "urls": urls}),
+            _rendered("Dockerfile", "docker/Dockerfile.j2", {**context, **_image(profile, context, urls)}),
             _rendered("requirements.txt", "requirements.txt.j2", context),
             RenderedFile(name="payload.pyz", content=payload_pyz()),
         )
@@ -133,6 +143,28 @@ def render(
         name = f"pylock.{profile.name}-py{python.replace('.', '')}.toml"
         return (_rendered(name, "pylock.toml.j2", with_indexes),)
     return (listed,)
+
+
+def _image(
+    profile: Profile, context: Mapping[str, Any], urls: Mapping[str, str]
+) -> dict[str, Any]:
+    """What only the Dockerfile needs; `InvalidError` where there is no base image."""
+    targets = context["targets"]
+    base = targets[0].base
+    if base is None:
+        have = sorted(v for v in profile.base if v in profile.python.supported)
+        raise InvalidError(
+            f"profile '{profile.name}' has no base image for Python {context['python']}",
+            f"It has one for Python {', '.join(have)}: use --python-version.",
+        )
+    debs = {t.platform: t.of_kind("deb") for t in targets}
+    return {
+        "base": base,
+        "tools": requirements(targets, "tool"),
+        "debs": debs if any(debs.values()) else {},
+        "urls": urls,
+        "indexes": {n: urls[n] for n in sorted(set(profile.indexes.values())) if n in urls},
+    }
 
 
 def _context(
@@ -190,9 +222,3 @@ def _shell(value: str) -> str:
 
     return shlex.quote(value)
 
-
-def sources(lock: Lock) -> tuple[str, ...]:
-    """The symbolic upstream sources whose URLs a lock's rendered files need."""
-    own = {"default"}
-    found = {f.source for t in lock.targets for f in t.files if f.kind != "deb"} - own
-    return tuple(sorted(found))

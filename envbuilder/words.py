@@ -25,7 +25,15 @@ Digest = Annotated[str, Meta(pattern=r"^sha256:[0-9a-f]{64}\Z")]
 ImageRef = Annotated[
     str, Meta(pattern=r"^[a-z0-9][a-zA-Z0-9._/:-]{0,200}(@sha256:[0-9a-f]{64})?\Z")
 ]
-Requirement = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][^\x00-\x1f#@\\`$]*\Z")]
+# A name, extras, and versions; no URL, no marker (platforms are the profile's), no option. The full
+# grammar is checked by the resolver; importing it here would double the time that commands need to start.
+Requirement = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?(\[[A-Za-z0-9._,-]+\])?"
+        r"( ?(==|~=|!=|<=|>=|<|>) ?[0-9][A-Za-z0-9.+!*]*(, ?(==|~=|!=|<=|>=|<|>) ?[0-9][A-Za-z0-9.+!*]*)*)?\Z"
+    ),
+]
 Distribution = Annotated[str, Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z")]
 DebianPackage = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9+.-]+\Z")]
 FileVersion = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+:~!_-]*\Z")]

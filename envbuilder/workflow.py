@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder import backends, lockfile, profiles, words
+from envbuilder import backends, lockfile, profiles, render, words
 from envbuilder.errors import HostError, InvalidError
 from envbuilder.host import Host
 from envbuilder.plan import BuildResult
@@ -43,12 +43,17 @@ def choose_profile(settings: Settings, folders: Sequence[Path]) -> Chosen:
     if wanted:
         profile = profiles.load(wanted, folders)
         return Chosen(profile=profile, host=here, name=wanted, reason="set in the configuration")
-    known = [profiles.load(name, folders) for name in profiles.names(folders)]
-    choice = selection.choose(known, here)
+    candidates = known(folders)
+    choice = selection.choose(candidates, here)
     if choice.profile is None:
         raise HostError(f"no profile fits this machine: {choice.reason}", "See: envbuilder detect")
-    profile = next(p for p in known if p.name == choice.profile)
+    profile = next(p for p in candidates if p.name == choice.profile)
     return Chosen(profile=profile, host=here, name=profile.name, reason=choice.reason)
+
+
+def known(folders: Sequence[Path]) -> tuple[Profile, ...]:
+    """All profiles that can be used."""
+    return tuple(profiles.load(name, folders) for name in profiles.names(folders))
 
 
 def prepare(
@@ -71,7 +76,9 @@ def prepare(
             f"It has: {', '.join(profile.backends)}.",
         )
     if not request.force:
-        selection.require(profile, here, backend=backend, building=not running)
+        selection.require(
+            profile, here, backend=backend, building=not running, others=known(folders)
+        )
     path = lockfile.path_for(profile.name, folders)
     lock = lockfile.require_usable(profile, lockfile.load(path) if path else None)
     for warning in profile.warnings:
@@ -97,7 +104,7 @@ def choose_backend(
         return "docker", f"the one that '{profile.name}' has"
     from envbuilder.backends import docker
 
-    python = request.python or profile.python.default
+    python = request.python or render.image_python(profile)
     reason = docker.unavailable(profile, python, request, settings)
     if reason:
         return "venv", reason

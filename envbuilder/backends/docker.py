@@ -305,10 +305,10 @@ def prepare(
     profile: Profile, lock: Lock, host: Host, request: Request, settings: Settings
 ) -> DockerEnvironment:
     """Ask the engine, find the base image and plan; `ToolError` (exit 4) where one is missing."""
-    from envbuilder import indexes
+    from envbuilder import origins
 
     platform = "linux/arm64" if host.machine in {"arm64", "aarch64"} else "linux/amd64"
-    python = request.python or profile.python.default
+    python = request.python or render.image_python(profile)
     target = lockfile.select(lock, platform, python)
     if target.base is None:
         raise InvalidError(f"the lock of '{profile.name}' has no base image for Python {python}")
@@ -318,6 +318,6 @@ def prepare(
     found = engine.image(client, ref)
     # An image that is not here yet is identified by its digest; a bare tag could be anything.
     identity = found.id if found else ref
-    urls = {name: indexes.url(name, settings) for name in render.sources(lock)}
+    urls = origins.rendered_urls(lock, settings)
     made = plan(profile, lock, target, (ref, identity), urls, request, settings)
     return DockerEnvironment(profile, target, made, client, force=request.force)

@@ -68,7 +68,7 @@ def command(root: Path, as_json: bool) -> None:
             "warnings": ("!", "yellow"),
             "no": ("✗", "dim"),
         }[fit.verdict]
-        fits.add_row(Text(mark, style=style), fit.profile, Text(" ".join(fit.reasons)))
+        fits.add_row(Text(mark, style=style), fit.profile, Text("; ".join(fit.reasons)))
     out.print(fits)
     out.print()
     chosen = f"profile {choice.profile}" if choice.profile else "no profile"

@@ -41,7 +41,7 @@ def command(
       envbuilder render --profile cuda --target requirements > requirements.txt
       envbuilder render --profile mps --target script -o mac
     """
-    from envbuilder import indexes
+    from envbuilder import origins
 
     found = settings.load()
     folders = profiles.search_path(found.project, found.config_dir)
@@ -52,13 +52,10 @@ def command(
     chosen = profiles.load(profile, folders)
     path = lockfile.path_for(profile, folders)
     lock = lockfile.require_usable(chosen, lockfile.load(path) if path else None)
-    files = render.render(
-        chosen,
-        lock,
-        target or render.default_target(chosen),
-        python or chosen.python.default,
-        {name: indexes.url(name, found) for name in render.sources(lock)},
-    )
+    what = target or render.default_target(chosen)
+    default = render.image_python(chosen) if what == "dockerfile" else chosen.python.default
+    urls = origins.rendered_urls(lock, found)
+    files = render.render(chosen, lock, what, python or default, urls)
     if output is None:
         click.echo(files[0].content.decode(), nl=False)
         return

@@ -1,0 +1,110 @@
+"""Real components: the command line as a process, a native environment with torch, an engine.
+
+Downloads go to one cache below the user's cache folder (or ENVBUILDER_TEST_CACHE), so that a second
+run needs no network; everything else goes to the test's own folders.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+import pytest
+
+from envbuilder import console, engine, mnist, settings
+from envbuilder.errors import ToolError
+from tests.conftest import missing
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def test_cache() -> Path:
+    """Downloads shared by all tests and runs."""
+    named = os.environ.get("ENVBUILDER_TEST_CACHE")
+    return Path(named or platformdirs.user_cache_dir("envbuilder-tests"))
+
+
+@pytest.fixture(scope="session")
+def session_environment(test_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Variables that keep a command's folders out of the user's."""
+    home = tmp_path_factory.mktemp("envbuilder")
+    return {
+        "ENVBUILDER_CACHE_DIR": str(test_cache),
+        "ENVBUILDER_DATA_DIR": str(home / "data"),
+        "ENVBUILDER_CONFIG_DIR": str(home / "config"),
+    }
+
+
+def start(
+    arguments: tuple[str, ...], environment: dict[str, str], **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run the command line to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "envbuilder", *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        **options,
+    )
+
+
+@pytest.fixture
+def cli(session_environment: dict[str, str], tmp_path: Path) -> Cli:
+    """`cli(*arguments, environment={…})` in the test's own working folder."""
+
+    def run(*arguments: str, environment: dict[str, str] | None = None) -> Any:
+        return start(arguments, {**session_environment, **(environment or {})}, cwd=tmp_path)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def torch_prefix(session_environment: dict[str, str]) -> Path:
+    """The `cpu` profile as a native environment, built by envbuilder itself."""
+    arguments = ("build", "--profile", "cpu", "--backend", "venv", "--json")
+    done = start(arguments, session_environment)
+    if done.returncode != 0:
+        missing("torch", f"the cpu profile cannot be built here: {done.stderr[-800:]}")
+    return Path(json.loads(done.stdout)["artifact"]["ref"])
+
+
+@pytest.fixture(scope="session")
+def torch_python(torch_prefix: Path) -> Path:
+    """An interpreter with torch 2.13.0+cpu."""
+    return torch_prefix / "bin" / "python"
+
+
+@pytest.fixture(scope="session")
+def mnist_dir(session_environment: dict[str, str]) -> Path:
+    """The four MNIST files."""
+    found = settings.load({**os.environ, **session_environment})
+    dataset = mnist.obtain(found, console.PlainProgress(lambda line: None))
+    if dataset.subset:
+        missing("network", "MNIST could not be fetched")
+    return dataset.folder
+
+
+@pytest.fixture(scope="session")
+def docker_client() -> Any:
+    """A client of a real engine."""
+    try:
+        return engine.connect()
+    except ToolError as error:
+        missing("engine", error.message)
+
+
+@pytest.fixture(scope="session")
+def base_image(docker_client: Any) -> str:
+    """A base image with Python 3.11 that is in the engine."""
+    ref = os.environ.get("ENVBUILDER_TEST_BASE_IMAGE", "")
+    if not ref or engine.image(docker_client, ref) is None:
+        missing("engine", "ENVBUILDER_TEST_BASE_IMAGE names no image of the engine")
+    return ref

@@ -1,0 +1,145 @@
+"""The venv backend for real: build, verify, run, tamper, kill."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.integration.conftest import Cli
+
+pytestmark = pytest.mark.torch
+
+
+def test_an_unchanged_build_is_reused(cli: Cli, torch_prefix: Path) -> None:
+    done = cli("build", "--profile", "cpu", "--backend", "venv", "--json")
+    result = json.loads(done.stdout)
+    assert result["status"] == "reused"
+    assert result["artifact"] == {"kind": "venv", "ref": str(torch_prefix), "digest": None}
+
+
+def test_quick_verification_passes_and_tells(cli: Cli, torch_prefix: Path, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    done = cli(
+        *("verify", "--profile", "cpu", "--backend", "venv", "--quick", "--output", str(report))
+    )
+    assert done.returncode == 0, done.stderr
+    assert "VERIFIED: cpu did the work" in done.stdout
+    data = json.loads(report.read_text())
+    assert data["schema"] == 1
+    assert data["profile"] == "cpu"
+    assert data["backend"] == "venv"
+    assert data["artifact"]["ref"] == str(torch_prefix)
+    assert data["device"]["used"] == "cpu"
+    assert data["dataset"]["subset"] is True
+    assert data["training"]["epochs"][0]["seconds"] > 0
+    assert "libtcmalloc" in data["threads"]["allocator"]
+
+
+@pytest.mark.slow
+def test_a_full_epoch_reaches_the_accuracy(cli: Cli, torch_prefix: Path, mnist_dir: Path) -> None:
+    done = cli(
+        *("verify", "--profile", "cpu", "--backend", "venv", "--data", str(mnist_dir), "--json")
+    )
+    assert done.returncode == 0, done.stderr
+    data = json.loads(done.stdout)
+    assert data["dataset"]["subset"] is False
+    assert data["training"]["epochs"][0]["accuracy"] >= 0.975
+
+
+def test_cuda_is_3_here_and_5_when_forced(cli: Cli, torch_python: Path) -> None:
+    if os.path.exists("/dev/nvidiactl"):
+        pytest.skip("this machine has an NVIDIA GPU")
+    done = cli("verify", "--profile", "cuda", "--python", str(torch_python), "--quick")
+    assert done.returncode == 3
+    assert "NVIDIA" in done.stderr
+    done = cli("verify", "--profile", "cuda", "--python", str(torch_python), "--quick", "--force")
+    assert done.returncode == 5
+    assert "NOT VERIFIED" in done.stdout
+
+
+def test_run_passes_the_code_and_the_environment_through(cli: Cli, torch_prefix: Path) -> None:
+    script = "import os, sys; print(sys.prefix, os.environ['LD_PRELOAD']); sys.exit(7)"
+    done = cli("run", "--profile", "cpu", "--backend", "venv", "--", "python", "-c", script)
+    assert done.returncode == 7
+    assert done.stdout.startswith(f"{torch_prefix} {torch_prefix}/lib/envbuilder/libtcmalloc")
+    done = cli("run", "--profile", "cpu", "--backend", "venv", "--", "no-such-program")
+    assert done.returncode == 125
+
+
+def test_an_edited_file_does_not_reach_the_next_environment(
+    cli: Cli, torch_prefix: Path, tmp_path: Path
+) -> None:
+    edited = torch_prefix / "lib/python3.11/site-packages/filelock/version.py"
+    if not edited.exists():
+        edited = next((torch_prefix / "lib").glob("python3.*/site-packages/filelock/version.py"))
+    right = edited.read_bytes()
+    edited.write_bytes(b"raise SystemExit('tampered')\n")
+    try:
+        done = cli(
+            *("build", "--profile", "cpu", "--backend", "venv", "--json"),
+            environment={"ENVBUILDER_DATA_DIR": str(tmp_path / "second")},
+        )
+        assert done.returncode == 0, done.stderr
+        second = Path(json.loads(done.stdout)["artifact"]["ref"])
+        assert (second / edited.relative_to(torch_prefix)).read_bytes() == right
+    finally:
+        edited.write_bytes(right)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_a_killed_build_leaves_nothing_that_is_trusted(
+    number: signal.Signals,
+    cli: Cli,
+    torch_prefix: Path,
+    session_environment: dict[str, str],
+    tmp_path: Path,
+) -> None:
+    environment = {**session_environment, "ENVBUILDER_DATA_DIR": str(tmp_path / "data")}
+    command = [sys.executable, "-m", "envbuilder", "build", "--profile", "cpu", "--backend", "venv"]
+    child = subprocess.Popen(
+        command,
+        env={**os.environ, **environment},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    envs = tmp_path / "data" / "envs"
+    wait_for(lambda: list(envs.glob(".*.partial/env")))
+    child.send_signal(number)
+    _, said = child.communicate(timeout=60)
+    assert child.returncode == {
+        signal.SIGKILL: -9,
+        signal.SIGINT: 130,
+        signal.SIGTERM: 143,
+    }[number], said
+    assert not [p for p in envs.iterdir() if not p.name.startswith(".")]
+    if number != signal.SIGKILL:
+        assert not list(envs.glob(".*.partial"))
+        assert "Traceback" not in said
+    done = cli(*command[3:], "--json", environment=environment)
+    assert done.returncode == 0, done.stderr
+    prefix = Path(json.loads(done.stdout)["artifact"]["ref"])
+    again = subprocess.run(
+        [prefix / "bin" / "python", "-c", "import torch; print(torch.__version__)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert again.stdout == "2.13.0+cpu\n"
+    assert not list(envs.glob(".*.partial"))
+
+
+def wait_for(condition: Any, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)

@@ -1,0 +1,228 @@
+"""The command line's contract: what goes where, and every exit code."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from envbuilder import cli, host, workflow
+from envbuilder.errors import (
+    BuildError,
+    EnvbuilderError,
+    HostError,
+    InvalidError,
+    ToolError,
+    VerifyError,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HERE = host.Host(os="linux", machine="x86_64", platform="linux/amd64")
+
+
+@pytest.fixture(autouse=True)
+def plain_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(host, "probe", lambda *args, **options: HERE)
+    monkeypatch.setattr(signal, "signal", lambda *args: None)
+    monkeypatch.chdir(tmp_path)
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(list(arguments))
+    assert isinstance(caught.value.code, int)
+    return caught.value.code
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--help") == 0
+    shown = capsys.readouterr().out
+    assert all(f"\n  {name} " in shown for name in cli.COMMANDS)
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("name", sorted(cli.COMMANDS))
+def test_each_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(name, "--help") == 0
+    shown = capsys.readouterr().out
+    assert "Example" in shown
+    assert max(map(len, shown.splitlines())) <= 100
+    command = cli.cli.get_command(None, name)  # type: ignore[arg-type]
+    assert command is not None
+    assert command.get_short_help_str(200) == cli.COMMANDS[name]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["biuld"], "Did you mean 'build'?"),
+        (["build", "--profil", "cpu"], "--profil"),
+        (["build", "--profile", "nope"], "unknown profile 'nope'"),
+        (["build", "--profile", "zendn"], "Did you mean 'zendnn'?"),
+        (["build", "--profile", "../cpu"], "unknown profile"),
+        (["build", "--profile", "cpu; rm -rf /"], "unknown profile"),
+        (["build", "--profile", "mps", "--backend", "docker"], "no docker backend"),
+        (["build", "--profile", "xpu-ipex", "--backend", "venv"], "not locked"),
+        (["render", "--profile", "mps", "--target", "dockerfile"], "no Dockerfile"),
+        (["render", "--profile", "cpu", "--python-version", "3.9"], "no Python 3.9"),
+        (["verify", "--epochs", "0"], "--epochs"),
+        (["verify", "--data", "/does/not/exist"], "does not exist"),
+        (["verify", "--python", "/does/not/exist"], "does not exist"),
+    ],
+)
+def test_usage_is_2(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*arguments) == 2
+    captured = capsys.readouterr()
+    assert said in captured.err
+    assert captured.out == ""
+    assert "Traceback" not in captured.err
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(BuildError, 1), (InvalidError, 2), (HostError, 3), (ToolError, 4), (VerifyError, 5)],
+)
+def test_each_error_has_its_code(
+    error: type[EnvbuilderError],
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(*args: Any, **options: Any) -> None:
+        raise error("what happened", "what to do next")
+
+    monkeypatch.setattr(workflow, "prepare", fail)
+    assert run("build", "--profile", "cpu") == code
+    assert capsys.readouterr().err == "error: what happened\nwhat to do next\n"
+    assert run("run", "--profile", "cpu", "--", "true") == 125
+
+
+def test_interrupted_is_130(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*args: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(workflow, "prepare", interrupt)
+    assert run("build", "--profile", "cpu") == 130
+    assert "interrupted" in capsys.readouterr().err
+
+
+def test_a_defect_has_no_traceback_without_debug(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def defect(*args: Any, **options: Any) -> None:
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr(workflow, "prepare", defect)
+    assert run("build", "--profile", "cpu") == 1
+    shown = capsys.readouterr().err
+    assert "ZeroDivisionError: oops" in shown
+    assert "Traceback" not in shown
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["--debug", "build", "--profile", "cpu"])
+
+
+def test_no_gpu_is_3_before_anything_is_built(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def built(*args: Any, **options: Any) -> None:
+        raise AssertionError("must not be reached")
+
+    monkeypatch.setattr(workflow, "build", built)
+    assert run("verify", "--profile", "cuda") == 3
+    assert "NVIDIA" in capsys.readouterr().err
+    assert run("run", "--profile", "cuda", "--", "true") == 125
+
+
+def test_what_cannot_exist_here_is_3_for_build(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("build", "--profile", "mps") == 3
+    assert "macos" in capsys.readouterr().err
+
+
+def test_render_writes_only_over_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "image"
+    assert run("render", "--profile", "cpu", "-o", str(folder)) == 0
+    first = {p.name: p.read_bytes() for p in folder.iterdir()}
+    assert set(first) == {"Dockerfile", "requirements.txt", "payload.pyz"}
+    assert run("render", "--profile", "cpu", "-o", str(folder)) == 0
+    assert {p.name: p.read_bytes() for p in folder.iterdir()} == first
+    (folder / "Dockerfile").write_text("FROM mine\n")
+    (folder / "requirements.txt").unlink()
+    capsys.readouterr()
+    assert run("render", "--profile", "cpu", "-o", str(folder)) == 2
+    assert "was not made by envbuilder" in capsys.readouterr().err
+    assert (folder / "Dockerfile").read_text() == "FROM mine\n"
+    assert not (folder / "requirements.txt").exists()
+
+
+def test_detect_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("detect", "--json") == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["schema"] == 1
+    assert data["profile"] == "cpu"
+    assert {f["profile"] for f in data["fits"]} >= {"cpu", "cuda", "xpu", "mps", "zendnn"}
+
+
+def test_lock_check_says_fresh_and_stale(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("lock", "--check", "--profile", "cpu") == 0
+    assert "fresh" in capsys.readouterr().out
+    (tmp_path / "envbuilder.yaml").write_text("")
+    (tmp_path / "profiles").mkdir()
+    (tmp_path / "profiles" / "mine.yaml").write_text(
+        "extends: cpu\ndescription: Mine\nrequirements: ['torch==2.13.0+cpu', numpy]\n"
+    )
+    assert run("lock", "--check", "--profile", "mine") == 2
+    assert "no lock" in capsys.readouterr().out
+    assert run("build", "--profile", "mine") == 2
+    assert "envbuilder lock --profile mine" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("extends: cpu\ndescription: x\naccelerater: cpu\n", "Did you mean 'accelerator'?"),
+        ("extends: cpu\ndescription: x\npython: 3\n", "python: expected"),
+        ("extends: cpu\ndescription: x\nrequirements: ['torch; rm']\n", "requirements"),
+        ("extends: cpu\ndescription: x\nrequirements: ['--index-url x']\n", "requirements"),
+        ("extends: cpu\ndescription: x\nsystem_packages: ['curl; touch /x']\n", "system_packages"),
+        ("extends: cpu\ndescription: x\nenvironment: {A: '$(id)'}\n", "environment"),
+        ("extends: cpu\ndescription: x\nenvironment: {'A B': x}\n", "environment"),
+        ("extends: mine\ndescription: x\n", "circle"),
+        ("extends: nope\ndescription: x\n", "unknown profile"),
+        ("extends: cpu\nextends: cpu\n", "appears twice"),
+        ("- a\n", "expected a mapping"),
+        ("a: [\n", "not valid YAML"),
+        ("!!python/object/apply:os.system ['true']\n", "not valid YAML"),
+    ],
+)
+def test_bad_profiles_are_2_with_the_place(
+    tmp_path: Path, text: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "envbuilder.yaml").write_text("")
+    (tmp_path / "profiles").mkdir()
+    (tmp_path / "profiles" / "mine.yaml").write_text(text)
+    assert run("build", "--profile", "mine") == 2
+    shown = capsys.readouterr().err
+    assert said in shown
+    assert "Traceback" not in shown
+
+
+def test_completion_knows_the_profiles(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from envbuilder.options import _complete_profile
+
+    assert "cpu-ipex" in _complete_profile(None, None, "cpu")  # type: ignore[arg-type]
+    assert run("completion", "zsh") == 0
+    assert "_ENVBUILDER_COMPLETE" in capsys.readouterr().out
