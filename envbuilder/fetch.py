@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from envbuilder import debian, indexes, origins, process
+from envbuilder import archives, indexes, origins, process
 from envbuilder.download import UnavailableError, download, full_or_broken, host_of
 from envbuilder.errors import BuildError, WrongHashError
 from envbuilder.settings import require_writable
@@ -86,7 +86,7 @@ def _locate(
     by_source: dict[str, list[File]] = {}
     for file in files:
         if file.kind == "deb":
-            found[file.sha256] = debian.urls(file, settings)
+            found[file.sha256] = archives.urls(file, settings)
         else:
             by_source.setdefault(file.source, []).append(file)
     for source, group in by_source.items():
@@ -106,7 +106,7 @@ def _ask_uv(
     wanted.write_text("\n".join(pins) + "\n")
     done = process.run(
         [
-            *(origins.uv_program(), "pip", "compile"),
+            *(indexes.uv_program(), "pip", "compile"),
             *("--quiet", "--no-deps", "--no-header", "--format", "pylock.toml"),
             *("--only-binary", ":all:", "--no-python-downloads"),
             *("--python-platform", origins.UV_PLATFORM[target.platform]),

@@ -30,7 +30,8 @@ class File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One file of a lock."""
 
     kind: words.FileKind
-    name: words.Distribution | words.DebianPackage
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*\Z")]
+    """A distribution or a Debian package (a union of two patterns would only check the last)."""
     version: words.FileVersion
     file: words.FilePath
     """The wheel's file name, or the path below the archive's root for a .deb."""

@@ -6,7 +6,6 @@ import os
 from typing import TYPE_CHECKING
 
 from envbuilder import indexes
-from envbuilder.errors import ToolError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,19 +21,6 @@ UV_PLATFORM = {
     "macos/arm64": "aarch64-apple-darwin",
 }
 """Platforms as `uv pip compile --python-platform` spells them."""
-
-
-def uv_program() -> str:
-    """The executable of uv, from the `uv` package; `ToolError` (exit 4) when it is not there."""
-    import uv
-
-    try:
-        return uv.find_uv_bin()
-    except FileNotFoundError as error:
-        raise ToolError(
-            "uv is missing, although the package 'uv' is installed",
-            "Install envbuilder again: pip install --force-reinstall uv",
-        ) from error
 
 
 def find_links() -> tuple[Path, ...]:
@@ -69,14 +55,14 @@ def uv_variables(source: str, settings: Settings) -> dict[str, str]:
 
 
 def rendered_urls(lock: Lock, settings: Settings) -> dict[str, str]:
-    """URLs that a lock's rendered files name, by symbolic source; the user's own index is not one."""
+    """URLs that a lock's rendered files name, by symbolic source; never the user's own index."""
     named = {f.source: f for t in lock.targets for f in t.files if f.source != indexes.DEFAULT}
     found: dict[str, str] = {}
     for source, file in sorted(named.items()):
         if file.kind == "deb":
-            from envbuilder import debian
+            from envbuilder import archives
 
-            found[source] = debian.snapshot(file, settings)
+            found[source] = archives.snapshot(file, settings)
         else:
             found[source] = indexes.url(source, settings)
     return found

@@ -201,26 +201,6 @@ def _check(profile: Profile, where: str) -> None:
         raise InvalidError(f"{where}: preload: no system_packages that could hold the library")
 
 
-def python_for(profile: Profile, backend: words.Backend) -> str:
-    """The Python taken where none is asked for: the default, or the newest with a base image."""
-    default = profile.python.default
-    if backend != "docker" or default in profile.base or not profile.base:
-        return default
-    return max(profile.base, key=lambda v: [int(part) for part in v.split(".")])
-
-
-def base_for(profile: Profile, python: str) -> Base:
-    """The base image for a Python; `InvalidError` where the profile has none."""
-    if python not in profile.base:
-        known = ", ".join(profile.base) or "none"
-        raise InvalidError(
-            f"profile '{profile.name}' has no base image for Python {python}",
-            f"Images exist for Python: {known}. Use --python-version, --base-image, or "
-            "--backend venv.",
-        )
-    return profile.base[python]
-
-
 def sm_of(requires: Requires, platform: words.Platform) -> tuple[str, ...]:
     """The compute capabilities that the wheels of a platform have kernels for."""
     on_arm = platform == "linux/arm64" and requires.sm_arm64

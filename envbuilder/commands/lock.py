@@ -41,13 +41,21 @@ def command(
     names = (profile,) if profile else profiles.names(folders)
     if check:
         return _check(names, folders, as_json)
+    from envbuilder import resolve
+
     progress = console.progress()
     worst = 0
     for name in names:
         chosen = profiles.load(name, folders)
+        old = lockfile.path_for(name, folders)
+        previous = lockfile.load(old) if old else None
         with progress.task(f"resolve {name}"):
-            lock = _resolve(chosen, found, folders, upgrade, progress)
+            lock = resolve.resolve(chosen, found, previous, upgrade, progress.note)
         path = _place(name, found, output_dir)
+        if lock.state == "unlocked" and previous is not None and previous.state != "unlocked":
+            click.echo(f"{name}: cannot be locked now, the lock in {old} stays: {lock.reason}")
+            worst = INVALID
+            continue
         _write(path, lockfile.dump(lock))
         files = sum(len(t.files) for t in lock.targets)
         click.echo(f"{name}: {lock.state}, {len(lock.targets)} targets, {files} files → {path}")
@@ -55,20 +63,6 @@ def command(
             click.echo(f"  {lock.reason}")
         worst = INVALID if lock.state == "unlocked" and profile else worst
     return worst
-
-
-def _resolve(
-    profile: profiles.Profile,
-    found: settings.Settings,
-    folders: tuple[Path, ...],
-    upgrade: bool,
-    progress: console.Progress,
-) -> lockfile.Lock:
-    from envbuilder import resolve
-
-    path = lockfile.path_for(profile.name, folders)
-    previous = lockfile.load(path) if path else None
-    return resolve.resolve(profile, found, previous, upgrade, progress.note)
 
 
 def _check(names: tuple[str, ...], folders: tuple[Path, ...], as_json: bool) -> int:

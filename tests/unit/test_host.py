@@ -4,7 +4,7 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
-import host_trees
+from tests.unit import host_trees
 import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import host_trees
+from tests.unit import host_trees
 import msgspec
 import pytest
-from host_trees import PROFILES, profile
+from tests.unit.host_trees import PROFILES, profile
 
 from envbuilder import profiles as shipped
 from envbuilder import resources, selection

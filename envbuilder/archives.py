@@ -1,0 +1,115 @@
+"""Debian archives: which mirrors this machine has, and where a locked .deb may be had."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from envbuilder import indexes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from envbuilder.lockfile import File
+    from envbuilder.settings import Settings
+
+MAIN = "debian"
+"""Symbolic source: Debian's main archive."""
+SECURITY = "debian-security"
+"""Symbolic source: Debian's security archive."""
+SUITES = frozenset({"bookworm", "trixie", "forky", "sid", "stable", "oldstable", "testing"})
+
+
+class Entry(Struct, frozen=True):
+    """One source of apt: where, and which suites."""
+
+    uri: str
+    suites: tuple[str, ...]
+
+
+def parse_sources(text: str) -> tuple[Entry, ...]:
+    """The binary package sources of an apt list, in either of apt's two formats."""
+    found = []
+    for line in text.splitlines():
+        part = re.sub(r"\[[^\]]*\]", " ", line).split()
+        if len(part) >= 3 and part[0] == "deb":
+            found.append(Entry(part[1].rstrip("/"), (part[2],)))
+    for stanza in re.split(r"\n\s*\n", re.sub(r"^#.*\n?", "", text, flags=re.MULTILINE)):
+        stated = fields(stanza)
+        if "deb" in stated.get("Types", "").split() and stated.get("Enabled", "yes") != "no":
+            suites = tuple(stated.get("Suites", "").split())
+            found += [Entry(u.rstrip("/"), suites) for u in stated.get("URIs", "").split()]
+    return tuple(found)
+
+
+def machine_roots(entries: Iterable[Entry]) -> dict[str, str]:
+    """The mirrors of Debian among apt's sources, by symbolic source."""
+    found: dict[str, str] = {}
+    for entry in entries:
+        if not entry.uri.startswith(("http://", "https://")):
+            continue
+        for suite in entry.suites:
+            name, _, part = suite.partition("/")[0].partition("-")
+            if name in SUITES:
+                found.setdefault(SECURITY if part == "security" else MAIN, entry.uri)
+    return found
+
+
+def _machine_entries(folder: Path = Path("/etc/apt")) -> tuple[Entry, ...]:
+    files = [folder / "sources.list"]
+    for pattern in ("*.list", "*.sources"):
+        files += sorted((folder / "sources.list.d").glob(pattern))
+    found: list[Entry] = []
+    for path in files:
+        try:
+            found += parse_sources(path.read_text(encoding="utf-8", errors="replace"))
+        except OSError:
+            continue
+    return tuple(found)
+
+
+def roots(source: str, settings: Settings, when: str = "") -> tuple[str, ...]:
+    """Archive roots to ask for `debian` or `debian-security`, best first.
+
+    The user's override alone where there is one; else the machine's own mirror, then Debian's
+    snapshot service as it was at `when` (`2026-11-18T02:10:24Z`; now where empty).
+    """
+    own = indexes.override(source, settings)
+    if own:
+        return (own,)
+    machine = machine_roots(_machine_entries()).get(source)
+    stamp = re.sub(r"[^0-9TZ]", "", when) or _today()
+    archive = indexes.url("debian-snapshot", settings).removesuffix("/debian")
+    return (*([machine] if machine else []), f"{archive}/{source}/{stamp}")
+
+
+def _today() -> str:
+    import time
+
+    return time.strftime("%Y%m%dT000000Z", time.gmtime())
+
+
+def urls(file: File, settings: Settings) -> tuple[str, ...]:
+    """Where a .deb of a lock may be had, best first: the mirror, then the snapshot that had it."""
+    seen = re.search(r"Release of (\S+Z)$", file.by)
+    return tuple(
+        f"{root}/{file.file}" for root in roots(file.source, settings, seen[1] if seen else "")
+    )
+
+
+def snapshot(file: File, settings: Settings) -> str:
+    """The archive root that rendered files name for a .deb: the override, else the snapshot.
+
+    Never the machine's own mirror: a rendered file is the same wherever it is rendered.
+    """
+    seen = re.search(r"Release of (\S+Z)$", file.by)
+    own = indexes.override(file.source, settings)
+    return own or roots(file.source, settings, seen[1] if seen else "")[-1]
+
+
+def fields(text: str) -> dict[str, str]:
+    """The one-line fields of a stanza."""
+    return dict(re.findall(r"^([A-Za-z0-9-]+): *(.*)$", text, re.MULTILINE))

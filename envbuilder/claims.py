@@ -1,0 +1,97 @@
+"""Claims: wheels on indexes that may be out of reach, as public lock files state them.
+
+A claim is a hash somebody else published. It lets a profile be locked where its index cannot be
+asked; the download confirms or refuses it. Nothing in a claim is written from memory: each says who
+states it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from envbuilder import resources, words
+from envbuilder.errors import InvalidError
+from envbuilder.schema import decode, parse_yaml, read_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+# As in a METADATA file, so with environment markers. One line: it is written into such a file.
+RequiresDist = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][^\x00-\x1f\x7f]*\Z")]
+
+
+class _Strict(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of everything read from a claims file."""
+
+
+class Metadata(_Strict, frozen=True):
+    """What the wheels of a release require."""
+
+    requires_dist: tuple[RequiresDist, ...]
+    provenance: words.Provenance
+    by: words.Sentence
+    requires_python: words.Sentence = ""
+
+
+class ClaimedFile(_Strict, frozen=True):
+    """One wheel: its name and hash, and who states them."""
+
+    file: words.FilePath
+    sha256: words.Sha256
+    by: words.Sentence
+    provenance: Literal["read", "claim"] = "claim"
+    """`read` where we hashed the bytes ourselves, and `by` says so."""
+    size: int | None = None
+
+
+class Claim(_Strict, frozen=True):
+    """The wheels of one release on one index."""
+
+    distribution: words.Distribution
+    version: words.FileVersion
+    index: words.Source
+    metadata: Metadata
+    files: tuple[ClaimedFile, ...]
+
+
+def load(path: Path) -> Claim:
+    """The claim in one file; `InvalidError` names file and key."""
+    text = read_text(path)
+    claim = decode(parse_yaml(text, str(path)), Claim, str(path), text)
+    _check(claim, path)
+    return claim
+
+
+def _check(claim: Claim, path: Path) -> None:
+    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+    from packaging.version import Version
+
+    for line in claim.metadata.requires_dist:
+        try:
+            Requirement(line)
+        except InvalidRequirement as error:
+            raise InvalidError(f"{path}: metadata.requires_dist: {line!r}: {error}") from error
+    wanted = (canonicalize_name(claim.distribution), Version(claim.version))
+    seen = set()
+    for entry in claim.files:
+        try:
+            name, version, _, _ = parse_wheel_filename(entry.file)
+        except InvalidWheelFilename as error:
+            raise InvalidError(f"{path}: files: {entry.file}: not the name of a wheel") from error
+        if (name, version) != wanted:
+            raise InvalidError(
+                f"{path}: files: {entry.file}: is not {claim.distribution} {claim.version}"
+            )
+        if entry.file in seen:
+            raise InvalidError(f"{path}: files: {entry.file}: appears twice")
+        seen.add(entry.file)
+
+
+def load_all(folder: Path | None = None) -> tuple[Claim, ...]:
+    """All shipped claims, in the order of their file names."""
+    folder = folder or resources.profiles_dir() / "claims"
+    return tuple(load(path) for path in sorted(folder.glob("*.yaml")))

@@ -1,0 +1,193 @@
+"""Running uv as a resolver: requirements in, files with hashes out."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+
+from envbuilder import indexes, origins, pylock, words
+from envbuilder.errors import BuildError
+from envbuilder.indexes import DEFAULT, canonical
+from envbuilder.lockfile import File
+from envbuilder.loopback import Offer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from envbuilder import process
+
+    Runner = Callable[..., process.Completed]
+
+SECONDS = 600.0
+
+
+class UnresolvableError(Exception):
+    """No choice of files satisfies a target; the text is fit for a lock's `reason`."""
+
+
+class Uv(Struct, frozen=True, kw_only=True):
+    """How uv is run for one lock."""
+
+    run: Runner
+    folder: Path
+    cache: Path
+    environment: dict[str, str]
+    find_links: tuple[str, ...]
+    loopback: str
+    offers: dict[str, Offer]
+
+    def compile(
+        self,
+        requirements: Sequence[str],
+        platform: words.Platform,
+        python: str,
+        preferred: Mapping[str, str],
+    ) -> tuple[File, ...]:
+        """The files for some requirements; `UnresolvableError` when no choice satisfies them.
+
+        `preferred` versions (name → version) are kept where that is possible.
+        """
+        # First as uv means it: keep what fits, package by package. That fails where one of several
+        # indexes has a preferred version for other Pythons only (uv looks no further then); fixed
+        # versions do not have that fault, and only at last does everything move.
+        attempts = ("prefer", "fix", "free") if preferred else ("free",)
+        for attempt in attempts[:-1]:
+            try:
+                return self._attempt(attempt, requirements, platform, python, preferred)
+            except UnresolvableError:
+                continue
+        return self._attempt("free", requirements, platform, python, preferred)
+
+    def _attempt(
+        self,
+        how: str,
+        requirements: Sequence[str],
+        platform: words.Platform,
+        python: str,
+        preferred: Mapping[str, str],
+    ) -> tuple[File, ...]:
+        source = self.folder / "requirements.in"
+        source.write_text("\n".join(requirements) + "\n", encoding="utf-8")
+        fixed = self.folder / "constraints.txt"
+        pins = [f"{n}=={v}\n" for n, v in preferred.items()] if how == "fix" else []
+        fixed.write_text("".join(pins), encoding="utf-8")
+        result = self.folder / "pylock.toml"
+        result.unlink(missing_ok=True)
+        if how == "prefer":  # uv keeps the versions that a file it overwrites has
+            result.write_text(pylock.preferences(preferred), encoding="utf-8")
+        done = self.run(
+            [
+                indexes.uv_program(), "pip", "compile", str(source), "--output-file", str(result),
+                "--constraints", str(fixed),
+                "--format", "pylock.toml", "--only-binary", ":all:", "--no-header", "--no-annotate",
+                "--python-platform", origins.UV_PLATFORM[platform], "--python-version", python,
+                "--python", sys.executable, "--no-python-downloads", "--no-progress",
+                "--color", "never", "--cache-dir", str(self.cache),
+                *(flag for link in self.find_links for flag in ("--find-links", link)),
+            ],
+            env={**self.environment, "MACOSX_DEPLOYMENT_TARGET": pylock.MACOS},
+            cwd=self.folder,
+            timeout=SECONDS,
+        )  # fmt: skip
+        if done.returncode == 1 and "No solution found" in done.stderr:
+            raise UnresolvableError(f"{platform} with Python {python}: {_sentence(done.stderr)}")
+        if done.returncode != 0:
+            raise BuildError(
+                f"uv could not resolve {', '.join(requirements)} for {platform} with Python "
+                f"{python} (exit {done.returncode}):\n{_scrub(done.last_words)}",
+                "Check that your package index can be reached: pip download --no-deps six",
+            )
+        return tuple(
+            self._file(w)
+            for w in pylock.parse(result.read_text(encoding="utf-8"), platform, python)
+        )
+
+    def _file(self, wheel: pylock.Wheel) -> File:
+        offer = self.offers.get(wheel.file)
+        if offer is not None and wheel.location.startswith(self.loopback.removesuffix("simple")):
+            return _checked(
+                name=wheel.name,
+                version=wheel.version,
+                file=wheel.file,
+                sha256=offer.sha256,
+                size=offer.size,
+                source=offer.source,
+                provenance=offer.provenance,
+                by=offer.by,
+            )
+        sha256, size = wheel.sha256, wheel.size
+        local = indexes.local_folder(wheel.location)
+        if local is not None and not sha256:
+            sha256, size = _hash(self.folder / local)
+        if not sha256:
+            raise BuildError(
+                f"{wheel.file}: your package index states no sha256 for it",
+                "Use an index that states hashes.",
+            )
+        return _checked(
+            name=wheel.name,
+            version=wheel.version,
+            file=wheel.file,
+            sha256=sha256,
+            size=size,
+            source=DEFAULT,
+            provenance="read",
+            by="the package index",
+        )
+
+
+def _checked(**fields: object) -> File:
+    """A lock entry whose words were checked: they end in file names and command lines."""
+    try:
+        return msgspec.convert({"kind": "wheel", **fields}, File)
+    except msgspec.ValidationError as error:
+        raise BuildError(
+            f"the index offers something odd: {fields.get('file')!r}: {error}"
+        ) from error
+
+
+def _hash(path: Path) -> tuple[str, int]:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest(), path.stat().st_size
+
+
+def _sentence(text: str) -> str:
+    """The gist of uv's explanation on one line, without URLs."""
+    text = text.partition("No solution found")[2] or text
+    text = re.split(r"╰─▶|cause:", text, maxsplit=1)[-1].partition("hint:")[0]
+    return " ".join(_scrub(text).split())[:400].strip()
+
+
+def _scrub(text: str) -> str:
+    """Text without URLs: a lock and a log name no index."""
+    return re.sub(r"\b[a-z][a-z0-9+.-]*://\S+", "<url>", text)
+
+
+def links(locations: Sequence[str], wanted: Mapping[str, str], work: Path) -> tuple[str, ...]:
+    """find-links for uv, without the distributions that the loopback index serves.
+
+    uv would take those from the folder and not say whose hash it is.
+    """
+    if not locations:
+        return ()
+    names = {canonical(w) for w in wanted}
+    result = []
+    mirror = work / "find-links"
+    # Always named, even if empty: an argument keeps uv from reading UV_FIND_LINKS itself.
+    mirror.mkdir()
+    for location in locations:
+        folder = indexes.local_folder(location)
+        if folder is None:
+            result.append(location)
+            continue
+        for path in sorted(folder.glob("*.whl")) if folder.is_dir() else ():
+            target = mirror / path.name
+            if canonical(path.name.partition("-")[0]) not in names and not target.exists():
+                target.symlink_to(path.absolute())
+    return (*result, str(mirror))

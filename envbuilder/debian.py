@@ -1,0 +1,155 @@
+"""Debian packages for a lock: which .debs make `system_packages` work on a minimal base image.
+
+Package lists are read over HTTP from the machine's own mirror and checked against the sha256 in
+their Release file. The Release file's signature is not checked: trust in the mirror is needed when
+a lock is made, never when it is used, because the lock holds the sha256 of every file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import lzma
+import re
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import msgspec
+
+from envbuilder import archives, indexes
+from envbuilder.archives import MAIN
+from envbuilder.debian_packages import Package, closure, keep_newest, parse_packages
+from envbuilder.errors import BuildError, InvalidError
+from envbuilder.lockfile import File
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from envbuilder.settings import Settings
+
+ARCHITECTURES: dict[str, str] = {"linux/amd64": "amd64", "linux/arm64": "arm64"}
+
+
+def lock(
+    wanted: Sequence[str],
+    suite: str,
+    platform: str,
+    settings: Settings,
+    on_progress: Callable[[str], None] = lambda _: None,
+    *,
+    read: Callable[[str], bytes] | None = None,
+) -> tuple[File, ...]:
+    """The .debs that bring `wanted` to any minimal system of a suite, sorted by name.
+
+    Raises `BuildError` where no mirror answers or a list is damaged, `InvalidError` for a package
+    that the suite does not have.
+    """
+    if platform not in ARCHITECTURES:
+        raise InvalidError(f"{platform}: Debian packages are only for Linux")
+    on_progress(f"reading Debian {suite}'s package lists for {platform}")
+    universe, rolling = load(suite, ARCHITECTURES[platform], settings, read or _read)
+    chosen = closure(wanted, universe, rolling=rolling)
+    return tuple(_file(p) for p in sorted(chosen, key=lambda p: p.name))
+
+
+def _file(package: Package) -> File:
+    try:
+        return msgspec.convert(
+            {
+                "kind": "deb",
+                "name": package.name,
+                "version": package.version,
+                "file": package.file,
+                "sha256": package.sha256,
+                "size": package.size,
+                "source": package.source,
+                "provenance": "read",
+                "by": package.by,
+            },
+            File,
+        )
+    except msgspec.ValidationError as error:
+        raise BuildError(
+            f"Debian's package list has an odd entry: {package.file!r}: {error}"
+        ) from error
+
+
+def load(
+    suite: str, architecture: str, settings: Settings, read: Callable[[str], bytes]
+) -> tuple[dict[str, Package], bool]:
+    """The newest packages of a suite with updates and security fixes, and whether it still moves.
+
+    A released suite states a version; testing and unstable do not.
+    """
+    universe: dict[str, Package] = {}
+    rolling = True
+    for name, source in (
+        (suite, MAIN),
+        (f"{suite}-updates", MAIN),
+        (f"{suite}-security", archives.SECURITY),
+    ):
+        release = _release(name, source, settings, read, required=name == suite)
+        if release is None:
+            continue
+        root, text = release
+        fields = archives.fields(text)
+        if name == suite:
+            rolling = "Version" not in fields
+        by = f"{name} Release of {_date(fields.get('Date', ''))}"
+        path = f"main/binary-{architecture}/Packages.xz"
+        raw = _answer(read, f"{root}/dists/{name}/{path}")
+        _verify(raw, text, path, name)
+        keep_newest(universe, parse_packages(lzma.decompress(raw).decode(), source=source, by=by))
+    return universe, rolling
+
+
+def _release(
+    name: str, source: str, settings: Settings, read: Callable[[str], bytes], *, required: bool
+) -> tuple[str, str] | None:
+    problem: Exception | None = None
+    for root in archives.roots(source, settings):
+        try:
+            return root, read(f"{root}/dists/{name}/Release").decode("utf-8", "replace")
+        except OSError as error:
+            problem = error
+    if required:
+        raise BuildError(
+            f"no mirror of Debian answers for the suite {name} ({type(problem).__name__})",
+            f"Set {indexes.variable(source)} to the URL of a mirror.",
+        )
+    return None
+
+
+def _answer(read: Callable[[str], bytes], url: str) -> bytes:
+    try:
+        return read(url)
+    except OSError as error:
+        path = urlsplit(url).path
+        raise BuildError(f"Debian's mirror does not give {path}: {type(error).__name__}") from error
+
+
+def _read(url: str) -> bytes:
+    import requests
+
+    answer = requests.get(url, timeout=(6.0, 120.0))
+    answer.raise_for_status()
+    return answer.content
+
+
+def _verify(raw: bytes, release: str, path: str, suite: str) -> None:
+    stated = re.search(rf"^ ([0-9a-f]{{64}}) +\d+ {re.escape(path)}$", release, re.MULTILINE)
+    if stated is None:
+        raise BuildError(f"Debian {suite}: the Release file does not list {path}")
+    actual = hashlib.sha256(raw).hexdigest()
+    if actual != stated[1]:
+        raise BuildError(
+            f"Debian {suite}: {path} has sha256 {actual}, but Release says {stated[1]}",
+            "The mirror is being updated, or somebody tampers with it. Try again in a while.",
+        )
+
+
+def _date(text: str) -> str:
+    try:
+        return parsedate_to_datetime(text).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except ValueError:
+        return "an unknown date"

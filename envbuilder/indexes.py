@@ -1,0 +1,228 @@
+"""Where packages come from: the shipped upstream indexes and the user's own pip configuration.
+
+pip's files and variables are read as pip documents them and handed to uv, which does not read them
+itself. Where uv's own variables are set, they win. URLs found here never enter a lock.
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+from urllib.parse import unquote, urlsplit
+
+from msgspec import Meta, Struct
+
+from envbuilder import resources, words
+from envbuilder.errors import InvalidError, ToolError
+from envbuilder.schema import decode, parse_yaml, read_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from envbuilder.settings import Settings
+
+DEFAULT = "default"
+"""The symbolic source of everything that comes from the user's own package index."""
+
+
+class Upstream(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One entry of `profiles/indexes.yaml`."""
+
+    kind: Literal["simple", "folder", "archive"]
+    url: Annotated[str, Meta(pattern=r"^https?://[^\s\x00-\x1f]+[^/\s]\Z")]
+    what: words.Sentence
+
+
+class Sources(Struct, frozen=True, kw_only=True):
+    """What pip is set up with, in pip's terms."""
+
+    index_url: str = ""
+    extra_index_urls: tuple[str, ...] = ()
+    find_links: tuple[str, ...] = ()
+    no_index: bool = False
+    cert: str = ""
+    proxy: str = ""
+    timeout: str = ""
+    trusted_hosts: tuple[str, ...] = ()
+
+
+def upstreams(folder: Path | None = None) -> dict[str, Upstream]:
+    """The shipped upstream indexes by symbolic name; `InvalidError` where the file is wrong."""
+    path = (folder or resources.profiles_dir()) / "indexes.yaml"
+    text = read_text(path)
+    found: dict[str, Upstream] = {}
+    for name, entry in parse_yaml(text, str(path)).items():
+        if not isinstance(entry, dict):
+            raise InvalidError(f"{path}: {name}: expected the keys kind, url and what")
+        found[name] = decode(entry, Upstream, f"{path}: {name}")
+    return found
+
+
+def variable(name: str) -> str:
+    """The environment variable that overrides the URL of a symbolic source."""
+    return "ENVBUILDER_INDEX_" + name.upper().replace("-", "_")
+
+
+def override(name: str, settings: Settings, environ: Mapping[str, str] | None = None) -> str:
+    """The URL that the environment or the configuration gives to a source, else empty."""
+    environ = os.environ if environ is None else environ
+    found = environ.get(variable(name)) or settings.configuration.indexes.get(name, "")
+    return found.rstrip("/")
+
+
+def url(name: str, settings: Settings, environ: Mapping[str, str] | None = None) -> str:
+    """Where the source `name` is: environment, then configuration, then the shipped table.
+
+    Raises `InvalidError` for a name that none of them knows.
+    """
+    found = override(name, settings, environ)
+    if found:
+        return found
+    known = upstreams()
+    if name not in known:
+        raise InvalidError(
+            f"the source '{name}' has no URL",
+            f"Set it in envbuilder.yaml (indexes: {name}: https://…) or in {variable(name)}.",
+        )
+    return known[name].url
+
+
+def pip_files(environ: Mapping[str, str], *, home: Path | None = None) -> tuple[Path, ...]:
+    """Where pip looks for its configuration, the ones that win last, as pip documents them."""
+    named = environ.get("PIP_CONFIG_FILE", "")
+    if named == os.devnull:
+        return ()
+    home = home or Path.home()
+    if sys.platform == "darwin":
+        site = [Path("/Library/Application Support/pip/pip.conf")]
+        mac = home / "Library/Application Support/pip"
+        user = (mac if mac.is_dir() else home / ".config/pip") / "pip.conf"
+    else:
+        folders = (environ.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(os.pathsep)
+        site = [Path(f) / "pip/pip.conf" for f in folders if f] + [Path("/etc/pip.conf")]
+        user = Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "pip/pip.conf"
+    found = list(site)
+    if not (named and Path(named).exists()):
+        found += [home / ".pip/pip.conf", user]
+    found.append(Path(sys.prefix) / "pip.conf")
+    return (*found, Path(named)) if named else tuple(found)
+
+
+def parse_pip_conf(text: str) -> dict[str, str]:
+    """The options of one pip.conf that hold for installing; empty where it cannot be parsed.
+
+    pip itself refuses to work with such a file, so its user knows; we go on without it.
+    """
+    parser = configparser.RawConfigParser()
+    try:
+        parser.read_string(text)
+    except configparser.Error:
+        return {}
+    found: dict[str, str] = {}
+    for section in ("global", "install"):
+        if parser.has_section(section):
+            for key, value in parser.items(section):
+                found[key.replace("_", "-")] = value or ""
+    return found
+
+
+def pip_sources(environ: Mapping[str, str], texts: Iterable[str]) -> Sources:
+    """What pip is set up with, from its files' contents (later ones win) and its variables."""
+    options: dict[str, str] = {}
+    for text in texts:
+        options |= parse_pip_conf(text)
+    for key, value in environ.items():
+        # pip ignores empty variables, and PIP_CONFIG_FILE is not an option.
+        if key.startswith("PIP_") and value and key != "PIP_CONFIG_FILE":
+            options[key.removeprefix("PIP_").lower().replace("_", "-")] = value
+    return Sources(
+        index_url=options.get("index-url", "").strip(),
+        extra_index_urls=tuple(options.get("extra-index-url", "").split()),
+        find_links=tuple(options.get("find-links", "").split()),
+        no_index=options.get("no-index", "").strip().lower()
+        in {"1", "y", "yes", "t", "true", "on"},
+        cert=options.get("cert", "").strip(),
+        proxy=options.get("proxy", "").strip(),
+        timeout=options.get("default-timeout", options.get("timeout", "")).strip(),
+        trusted_hosts=tuple(options.get("trusted-host", "").split()),
+    )
+
+
+def sources(environ: Mapping[str, str] | None = None) -> Sources:
+    """What pip is set up with on this machine; files that cannot be read are left out."""
+    environ = os.environ if environ is None else environ
+    texts = []
+    for path in pip_files(environ):
+        try:
+            texts.append(path.read_text(encoding="utf-8", errors="replace"))
+        except OSError:
+            continue
+    return pip_sources(environ, texts)
+
+
+def local_folder(location: str) -> Path | None:
+    """The folder that a `file:` URL or a plain path names; None for anything remote."""
+    parts = urlsplit(location)
+    if parts.scheme == "file":
+        return Path(unquote(parts.path))
+    return None if "://" in location else Path(location).expanduser()
+
+
+def uv_environment(
+    found: Sources, environ: Mapping[str, str], first: tuple[str, ...] = ()
+) -> dict[str, str]:
+    """Variables that make uv use what pip is set up with; `first` are indexes to ask before.
+
+    URLs go into variables, not arguments: they may hold credentials, and arguments are public.
+    """
+    result: dict[str, str] = {}
+    own_index = environ.get("UV_DEFAULT_INDEX") or environ.get("UV_INDEX_URL")
+    if found.index_url and not own_index:
+        result["UV_DEFAULT_INDEX"] = found.index_url
+    extra = environ.get("UV_INDEX", "").split()
+    if not extra and not environ.get("UV_EXTRA_INDEX_URL"):
+        # pip passes over an extra index that does not exist; uv would stop.
+        gone = {u for u in found.extra_index_urls if (f := local_folder(u)) and not f.is_dir()}
+        extra = [u for u in found.extra_index_urls if u not in gone]
+        if extra and not environ.get("UV_INDEX_STRATEGY"):
+            # pip takes the best version from all its indexes. uv's default stops at the first index
+            # that has the package at all, and extra indexes come first there: one stale copy in a
+            # local folder would hide the whole package index.
+            result["UV_INDEX_STRATEGY"] = "unsafe-best-match"
+    if first or extra:
+        result["UV_INDEX"] = " ".join((*first, *extra))
+    if found.no_index and not own_index:
+        result["UV_NO_INDEX"] = "1"
+    if found.trusted_hosts and not environ.get("UV_INSECURE_HOST"):
+        result["UV_INSECURE_HOST"] = " ".join(found.trusted_hosts)
+    if found.cert and not environ.get("SSL_CERT_FILE"):
+        result["SSL_CERT_FILE"] = found.cert
+    if found.proxy and not any(environ.get(v) for v in ("ALL_PROXY", "all_proxy")):
+        result["ALL_PROXY"] = found.proxy
+    if found.timeout.isdigit() and not environ.get("UV_HTTP_TIMEOUT"):
+        result["UV_HTTP_TIMEOUT"] = found.timeout
+    if first:
+        # Never ask a proxy for what this very machine serves.
+        for name in ("NO_PROXY", "no_proxy"):
+            result[name] = ",".join(filter(None, (environ.get(name, ""), "127.0.0.1")))
+    return result
+
+
+def uv_program() -> str:
+    """The uv that came with envbuilder; `ToolError` where its package holds none."""
+    import uv
+
+    try:
+        return str(uv.find_uv_bin())
+    except FileNotFoundError as error:
+        raise ToolError(f"uv: not found: {error}", "Run: pip install uv") from error
+
+
+def canonical(name: str) -> str:
+    """A distribution's name as indexes spell it (PEP 503)."""
+    from packaging.utils import canonicalize_name
+
+    return canonicalize_name(name)

@@ -1,0 +1,49 @@
+"""The command line's options and what they may be."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from . import facts
+from .device import ACCELERATORS
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line. It never abbreviates, so that a new option cannot change an old script."""
+    top = argparse.ArgumentParser(
+        prog="payload", description="Prove that this environment trains.", allow_abbrev=False
+    )
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands.add_parser("probe", help="print facts about Python and torch as JSON")
+    commands.add_parser("exec", help="exec -- CMD: set OMP_NUM_THREADS for this host, become CMD")
+    verify = commands.add_parser("verify", help="train MNIST and check", allow_abbrev=False)
+    add = verify.add_argument
+    add("--device", required=True, choices=ACCELERATORS)
+    add("--data", required=True, type=Path, help="folder with the four IDX files, raw or .gz")
+    add("--dataset-name", help="the name in the report; by default from the files' hashes")
+    add("--epochs", type=_positive, help="default: 1, or 3 on a subset")
+    add("--quick", action="store_true", help="a small part of the data, no compile section")
+    add("--seed", type=int, default=1)
+    add("--min-accuracy", type=_fraction, help="default: 0.975, or the subset's own gate")
+    add("--precision", choices=("float32", "tf32", "bfloat16"), default="float32")
+    add("--torch-version", help="exact; with a local part (+cpu) that must match too")
+    add("--require-kernels", action="append", default=[], metavar="PREFIX")
+    add("--compile-backend", action="append", default=[], choices=("inductor", "zentorch"))
+    add("--extension", action="append", default=[], choices=sorted(facts.EXTENSIONS))
+    add("--no-baseline", action="store_true", help="do not train on the CPU for comparison")
+    return top
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return number
+
+
+def _fraction(text: str) -> float:
+    number = float(text)
+    if not 0 <= number <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a fraction between 0 and 1")
+    return number

@@ -1,0 +1,81 @@
+"""The payload's commands: ``verify``, ``exec`` and ``probe``.
+
+Exit codes of verify: 0 passed, 5 failed, 2 usage or damaged data, 130 interrupted. exec passes the
+command's own code through; 127 and 126 mean that the command is missing or cannot be executed.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, List, Optional, Sequence, Tuple
+
+from . import SCHEMA, entry
+
+if TYPE_CHECKING:
+    import argparse
+
+EXIT_USAGE = 2
+EXIT_FAILED = 5
+EXIT_INTERRUPTED = 130
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Run one command; returns the exit code."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    if given[:1] == ["exec"]:
+        # Everything after exec belongs to the command. It runs before every command of a
+        # container, so what the other commands need is imported only below.
+        return entry.run_command(given[2:] if given[1:2] == ["--"] else given[1:])
+    from . import arguments
+
+    options = arguments.parser().parse_args(given)
+    if options.command == "probe":
+        return _probe()
+    try:
+        return _verify(options)
+    except KeyboardInterrupt:
+        print("payload: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+
+
+def _probe() -> int:
+    import json
+
+    from . import facts
+
+    print(json.dumps({"schema": SCHEMA, **facts.probe()}, indent=2))
+    return 0
+
+
+def _verify(options: argparse.Namespace) -> int:
+    from . import dataset, events, idx, verify
+    from .options import Options
+
+    out = events.Events(events.take_stdout())
+    out.phase("read data")
+    try:
+        data = dataset.load(options.data, options.dataset_name)
+    except idx.DataError as error:
+        print(f"payload: {error}", file=sys.stderr)
+        out.error(str(error))
+        return EXIT_USAGE
+    wanted = Options(
+        device=options.device,
+        epochs=options.epochs,
+        quick=options.quick,
+        seed=options.seed,
+        min_accuracy=options.min_accuracy,
+        precision=options.precision,
+        torch_version=options.torch_version,
+        require_kernels=_unique(options.require_kernels),
+        compile_backends=_unique(options.compile_backend),
+        extensions=_unique(options.extension),
+        baseline=not options.no_baseline,
+    )
+    report = verify.verify(wanted, data.quick() if options.quick else data, out)
+    out.report(report)
+    return 0 if report["status"] == "passed" else EXIT_FAILED
+
+
+def _unique(values: List[str]) -> Tuple[str, ...]:
+    return tuple(dict.fromkeys(values))

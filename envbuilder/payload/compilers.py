@@ -1,0 +1,286 @@
+"""What torch.compile backends are worth: right gradients and outputs first, then speed.
+
+Numbers of a backend count only after its results agreed with float64. Gradients are checked in the
+published form of the network and in the trained one, with batch 64: torch 2.13.0+cpu's Inductor on
+AVX-512 returns zero gradients for the convolutions of the one and right ones for the other.
+Weights change between the checks, in place: zentorch 2.13.0.2 keeps packed weights by their address
+and goes on using them for whatever lies there later, unless its weight cache is off.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
+
+from . import device, extensions, model, numerics, profiling, train
+from .report import PASSED, WARNING
+
+if TYPE_CHECKING:
+    from .model import Form
+    from .numerics import Comparison, Trial
+    from .profiling import Observation
+
+BACKENDS = ("inductor", "zentorch")
+INFERENCE_SAMPLES = 20
+TRAINING_BLOCKS = 6
+STEPS_A_BLOCK = 10
+PROFILED_STEPS = 3
+OUTPUT_TOLERANCE = 1e-4
+"""Log-probabilities against float64, norm-wise; float32 stays below 1e-6."""
+
+WEIGHT_CACHE = "ZENDNNL_MATMUL_WEIGHT_CACHE"
+"""Set to 0 it turns zentorch's weight cache off; it is read when the library is loaded. Measured
+with zentorch 2.13.0.2: gradients then agree with float64, without it they are wrong altogether."""
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass
+class Bench:
+    """What all backends are measured on."""
+
+    torch: Any
+    accelerator: str
+    form: Form
+    training: train.Tensors
+    test: train.Tensors
+    trials: List[Trial]
+    tolerance: float
+
+
+@dataclass
+class Outcome:
+    """One backend's measurements; ``error`` says why there are none."""
+
+    backend: str
+    error: Optional[str] = None
+    gradients: Dict[str, Comparison] = field(default_factory=dict)
+    output_error: Optional[float] = None
+    updated_output_error: Optional[float] = None
+    compile_seconds: Dict[str, float] = field(default_factory=dict)
+    inference_ms: Optional[float] = None
+    inference_eager_ms: Optional[float] = None
+    training_ms: Optional[float] = None
+    training_eager_ms: Optional[float] = None
+    observed: Dict[str, Observation] = field(default_factory=dict)
+
+    def gradients_pass(self, tolerance: float) -> bool:
+        """Whether gradients were checked and right in every form."""
+        return bool(self.gradients) and all(c.passed(tolerance) for c in self.gradients.values())
+
+    def outputs_pass(self) -> bool:
+        """Whether the compiled network's outputs were checked and right."""
+        return _within(self.output_error)
+
+    def updated_outputs_pass(self) -> bool:
+        """Whether they were right too after the weights had been changed in place."""
+        return _within(self.updated_output_error)
+
+
+def measure(bench: Bench, backend: str, progress: Progress) -> Outcome:
+    """Check and time one backend; whatever it raises becomes the outcome's ``error``."""
+    outcome = Outcome(backend)
+    try:
+        if backend == "zentorch":
+            extensions.load("zentorch")
+        _check_gradients(bench, outcome)
+        progress(1, 3)
+        _measure_inference(bench, outcome)
+        progress(2, 3)
+        _measure_training(bench, outcome)
+        progress(3, 3)
+    except Exception as error:
+        outcome.error = explain(error)
+    finally:
+        # Compiled code of one backend must not answer for the next.
+        bench.torch._dynamo.reset()
+    return outcome
+
+
+def explain(error: BaseException) -> str:
+    """One line on why a backend failed; the usual cause, no C++ compiler, in plain words."""
+    text = str(error)
+    if "InvalidCxxCompiler" in type(error).__name__ + text or "No working C++ compiler" in text:
+        return "torch.compile needs a C++ compiler and found none that works; install g++"
+    if "Python.h" in text:
+        return "torch.compile needs Python's C headers (Python.h); install python3-dev or the like"
+    first = next((line.strip() for line in text.splitlines() if line.strip()), "no message")
+    return f"{type(error).__name__}: {first}"
+
+
+def _compiled(bench: Bench, backend: str, net: Any) -> Any:
+    return bench.torch.compile(net, backend=backend, dynamic=False)
+
+
+def _check_gradients(bench: Bench, outcome: Outcome) -> None:
+    for name, form in (("published", model.PUBLISHED), ("trained", bench.form)):
+        bench.torch._dynamo.reset()
+        net = numerics.network(bench.torch, form).to(bench.accelerator)
+        call = _compiled(bench, outcome.backend, net)
+        outcome.gradients[name] = numerics.check(bench.torch, form, net, call, bench.trials)
+
+
+def _measure_inference(bench: Bench, outcome: Outcome) -> None:
+    torch = bench.torch
+    torch._dynamo.reset()
+    net = numerics.network(torch, bench.form).to(bench.accelerator).eval()
+    call = _compiled(bench, outcome.backend, net)
+    size = min(train.TEST_BATCH, len(bench.test.images))
+    batches = [
+        model.arrange(torch, train.normalise(images), bench.form)
+        for images in bench.test.images.split(size)
+        if len(images) == size
+    ]
+    with torch.no_grad():
+        seconds, output = _timed(bench, partial(call, batches[0]))
+        outcome.compile_seconds["inference"] = seconds
+        outcome.output_error = _output_error(bench, net, batches[0], output)
+        numerics.load_weights(torch, net, bench.trials[-1])
+        output = call(batches[0])
+        outcome.updated_output_error = _output_error(bench, net, batches[0], output)
+        eager, compiled = [], []
+        for number in range(INFERENCE_SAMPLES):
+            batch = batches[number % len(batches)]
+            eager.append(_timed(bench, partial(net, batch))[0])
+            compiled.append(_timed(bench, partial(call, batch))[0])
+        outcome.observed["inference"] = profiling.observe(
+            torch, bench.accelerator, partial(call, batches[0])
+        )
+    outcome.inference_eager_ms = statistics.median(eager) * 1e6 / size
+    outcome.inference_ms = statistics.median(compiled) * 1e6 / size
+
+
+def _output_error(bench: Bench, net: Any, images: Any, output: Any) -> float:
+    exact = numerics.network(bench.torch, model.PUBLISHED).double().eval()
+    exact.load_state_dict(net.state_dict())
+    return numerics.relative_error(output, exact(images.cpu().double()))
+
+
+def _measure_training(bench: Bench, outcome: Outcome) -> None:
+    torch = bench.torch
+    torch._dynamo.reset()
+    eager = train.prepare(torch, bench.accelerator, bench.form, numerics.SEED)
+    compiled = train.prepare(torch, bench.accelerator, bench.form, numerics.SEED)
+    compiled.model = _compiled(bench, outcome.backend, compiled.model)
+    batches = _batches(bench)
+    for job in (eager, compiled):
+        job.model.train()
+    seconds, _ = _timed(bench, partial(train.step, compiled, *batches[0]))
+    outcome.compile_seconds["training"] = seconds
+    samples: Dict[int, List[float]] = {id(eager): [], id(compiled): []}
+    for job in (eager, compiled):
+        _steps(job, batches)
+    for _ in range(TRAINING_BLOCKS):
+        for job in (eager, compiled):
+            spent, _ = _timed(bench, partial(_steps, job, batches))
+            samples[id(job)].append(spent / len(batches))
+    outcome.training_eager_ms = statistics.median(samples[id(eager)]) * 1000
+    outcome.training_ms = statistics.median(samples[id(compiled)]) * 1000
+    outcome.observed["training"] = profiling.observe(
+        torch, bench.accelerator, partial(_steps, compiled, batches[:PROFILED_STEPS])
+    )
+
+
+def _batches(bench: Bench) -> List[Tuple[Any, Any]]:
+    return [
+        (model.arrange(bench.torch, images, bench.form), labels)
+        for images, labels in train.batches(bench.training, STEPS_A_BLOCK)
+    ]
+
+
+def _steps(job: train.Job, batches: List[Tuple[Any, Any]]) -> None:
+    for images, labels in batches:
+        train.step(job, images, labels)
+
+
+def _timed(bench: Bench, work: Callable[[], Any]) -> Tuple[float, Any]:
+    device.synchronize(bench.torch, bench.accelerator)
+    began = time.perf_counter()
+    result = work()
+    device.synchronize(bench.torch, bench.accelerator)
+    return time.perf_counter() - began, result
+
+
+def _within(error: Optional[float]) -> bool:
+    return error is not None and error <= OUTPUT_TOLERANCE
+
+
+def verdict(outcome: Outcome, tolerance: float) -> Tuple[str, str]:
+    """Status and detail of the check "compile BACKEND": a fault here is a warning, never a failure.
+
+    The environment trains eagerly; what a wrong backend loses is the right to be recommended.
+    """
+    name, found = outcome.backend, []
+    wrong = {form: c for form, c in outcome.gradients.items() if not c.passed(tolerance)}
+    if wrong:
+        form, comparison = max(wrong.items(), key=lambda item: item[1].worst()[1])
+        parameter, error = comparison.worst()
+        found.append(
+            f"compiled training with {name} gives wrong gradients here ({parameter}: relative "
+            f"error {error:.2g}, {form} form); its training numbers do not count; do not use "
+            "torch.compile for training with this build"
+        )
+    if outcome.output_error is not None and not outcome.outputs_pass():
+        found.append(
+            f"compiled inference with {name} gives wrong outputs here (relative error "
+            f"{outcome.output_error:.2g}); its inference numbers do not count"
+        )
+    elif outcome.updated_output_error is not None and not outcome.updated_outputs_pass():
+        found.append(
+            f"compiled inference with {name} goes on using old weights after they change in place "
+            f"(relative error {outcome.updated_output_error:.2g}): compile anew after each change"
+        )
+    if found and name == "zentorch" and os.environ.get(WEIGHT_CACHE) != "0":
+        found.append(f"zentorch's cache of packed weights does this; set {WEIGHT_CACHE}=0")
+    if outcome.error:
+        found.append(f"{name} could not be measured: {outcome.error}")
+    if found:
+        return WARNING, "; ".join(found)
+    return PASSED, f"gradients and outputs of {name} agree with float64"
+
+
+def summary(outcomes: List[Outcome], tolerance: float) -> List[Dict[str, Any]]:
+    """The report's ``compile``: milliseconds, speedups (above 1 is faster), and what counts."""
+    inductor = next((o for o in outcomes if o.backend == "inductor"), Outcome("inductor"))
+    return [_entry(outcome, inductor, tolerance) for outcome in outcomes]
+
+
+def _entry(outcome: Outcome, inductor: Outcome, tolerance: float) -> Dict[str, Any]:
+    return {
+        "backend": outcome.backend,
+        "error": outcome.error,
+        "compile_seconds": dict(outcome.compile_seconds),
+        "gradients": {
+            "passed": outcome.gradients_pass(tolerance),
+            "tolerance": tolerance,
+            "forms": {
+                form: {"loss": c.loss, "gradients": c.gradients}
+                for form, c in outcome.gradients.items()
+            },
+        },
+        "inference": {
+            "ms_per_1000_images": outcome.inference_ms,
+            "eager_ms_per_1000_images": outcome.inference_eager_ms,
+            "speedup_over_eager": _ratio(outcome.inference_eager_ms, outcome.inference_ms),
+            "speedup_over_inductor": _ratio(inductor.inference_ms, outcome.inference_ms),
+            "output_error": outcome.output_error,
+            "output_error_after_update": outcome.updated_output_error,
+            "counts": outcome.outputs_pass() and outcome.inference_ms is not None,
+        },
+        "training": {
+            "ms_per_step": outcome.training_ms,
+            "eager_ms_per_step": outcome.training_eager_ms,
+            "speedup_over_eager": _ratio(outcome.training_eager_ms, outcome.training_ms),
+            "speedup_over_inductor": _ratio(inductor.training_ms, outcome.training_ms),
+            "counts": outcome.gradients_pass(tolerance) and outcome.training_ms is not None,
+        },
+        "kernels": {phase: seen.top() for phase, seen in outcome.observed.items()},
+    }
+
+
+def _ratio(slow: Optional[float], fast: Optional[float]) -> Optional[float]:
+    return slow / fast if slow and fast else None

@@ -1,0 +1,122 @@
+"""The four MNIST files of one folder, checked before torch is imported."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Dict, List, Optional
+
+from .idx import DataError, Idx, read
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SIDE = 28
+CLASSES = 10
+FULL_TRAIN = 60_000
+
+QUICK_TRAIN = 3_000
+QUICK_TEST = 1_000
+
+MNIST_SHA256 = {
+    "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+    "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+    "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+    "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+}
+"""sha256 of the raw files, the same from every public mirror."""
+
+SUBSET_SHA256 = {
+    "train-images-idx3-ubyte": "04dc55b9072e88982f00c049c1092bb9f06118d3152ab2dac88b674efba0e9aa",
+    "train-labels-idx1-ubyte": "3a69e20f4a9ede3b09857101d9eba527da93a31693538b1c58c2e9ba371d19ce",
+    "t10k-images-idx3-ubyte": "b97c8bfeb834d8e7999eaa2d69239abe06653dc09c1e5d7eb0c974c5965bc6a9",
+    "t10k-labels-idx1-ubyte": "41cf2f530031915ba9fbb241407c369dba1acd7515053edff48cebeee8b260f4",
+}
+"""sha256 of the raw files behind the subset that ships with envbuilder."""
+
+KNOWN = (("mnist", MNIST_SHA256), ("mnist-subset", SUBSET_SHA256))
+
+
+@dataclass(frozen=True)
+class Split:
+    """Images (unsigned bytes, row by row) and their labels; ``count`` says how many are used."""
+
+    images: bytes
+    labels: bytes
+    count: int
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """What is trained on, what is tested on, and where both came from."""
+
+    name: str
+    train: Split
+    test: Split
+    sha256: Dict[str, str]
+
+    @property
+    def genuine(self) -> bool:
+        """Whether these are the published MNIST files or the shipped subset, by hash."""
+        return any(self.sha256 == hashes for _, hashes in KNOWN)
+
+    @property
+    def subset(self) -> bool:
+        """Whether fewer than MNIST's 60,000 images are trained on."""
+        return self.train.count < FULL_TRAIN
+
+    def quick(self) -> Dataset:
+        """The same data, using only the first images, for a check of seconds."""
+        train, test = self.train, self.test
+        return Dataset(
+            self.name,
+            Split(train.images, train.labels, min(train.count, QUICK_TRAIN)),
+            Split(test.images, test.labels, min(test.count, QUICK_TEST)),
+            self.sha256,
+        )
+
+    def summary(self) -> Dict[str, object]:
+        """The report's ``dataset``."""
+        return {
+            "name": self.name,
+            "train": self.train.count,
+            "test": self.test.count,
+            "sha256": dict(self.sha256),
+            "subset": self.subset,
+        }
+
+
+def load(folder: Path, name: Optional[str] = None) -> Dataset:
+    """Read and check the four files, raw or ``.gz``; DataError names the file that is wrong.
+
+    Without ``name`` the set is called what the hashes say: "mnist", "mnist-subset" or "unknown".
+    """
+    files = {stem: read(find(folder, stem), 3 if "images" in stem else 1) for stem in MNIST_SHA256}
+    stems = list(files)
+    hashes = {stem: content.sha256 for stem, content in files.items()}
+    return Dataset(
+        name or next((known for known, expected in KNOWN if hashes == expected), "unknown"),
+        _split(folder, files, stems[:2]),
+        _split(folder, files, stems[2:]),
+        hashes,
+    )
+
+
+def find(folder: Path, stem: str) -> Path:
+    """The raw file, or the compressed one where there is no raw one; DataError if neither is."""
+    for path in (folder / stem, folder / f"{stem}.gz"):
+        if path.is_file():
+            return path
+    raise DataError(f"{folder / stem}: is missing (and so is {stem}.gz)")
+
+
+def _split(folder: Path, files: Dict[str, Idx], stems: List[str]) -> Split:
+    images, labels = (files[stem] for stem in stems)
+    count = images.shape[0]
+    if images.shape[1:] != (SIDE, SIDE):
+        raise DataError(f"{folder / stems[0]}: holds images of {images.shape[1:]}, not 28 by 28")
+    if labels.shape[0] != count:
+        raise DataError(f"{folder / stems[1]}: holds {labels.shape[0]} labels for {count} images")
+    largest = max(labels.content)
+    if largest >= CLASSES:
+        raise DataError(f"{folder / stems[1]}: holds the label {largest}; 9 is the last")
+    return Split(images.content, labels.content, count)

@@ -1,0 +1,71 @@
+"""The payload's stdout: one JSON object a line, and nothing that a library prints."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import time
+from typing import Any, Callable, Dict, Optional, TextIO
+
+PROGRESS_INTERVAL = 0.25
+"""Least seconds between two progress events of one phase; its last one is always written."""
+
+
+def take_stdout() -> TextIO:
+    """Keep the real stdout for events and send everything else's stdout to stderr.
+
+    File descriptor 1 itself is moved, so prints from C++ libraries and child processes go to
+    stderr too.
+    """
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    return os.fdopen(kept, "w", encoding="utf-8")
+
+
+class Events:
+    """Writes events, one line each, flushed at once."""
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._last_progress: Optional[float] = None
+
+    def phase(self, name: str) -> None:
+        """A new phase of the work begins."""
+        self._last_progress = None
+        self._write({"event": "phase", "name": name})
+
+    def progress(self, phase: str, done: int, total: int) -> None:
+        """``done`` of ``total`` steps are finished; at most about four a second are written."""
+        now = self._clock()
+        recent = self._last_progress is not None and now - self._last_progress < PROGRESS_INTERVAL
+        if recent and done < total:
+            return
+        self._last_progress = now
+        self._write({"event": "progress", "phase": phase, "done": done, "total": total})
+
+    def error(self, message: str) -> None:
+        """The work cannot begin, as with damaged data; no report follows."""
+        self._write({"event": "error", "message": message})
+
+    def report(self, report: Dict[str, Any]) -> None:
+        """The final event. Numbers that are not finite become null: JSON has no NaN."""
+        self._write({"event": "report", "report": finite(report)})
+
+    def _write(self, event: Dict[str, Any]) -> None:
+        self._stream.write(json.dumps(event, allow_nan=False) + "\n")
+        self._stream.flush()
+
+
+def finite(value: Any) -> Any:
+    """A copy of ``value`` in which every NaN and infinity, at any depth, is None."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    return value

@@ -1,0 +1,82 @@
+"""Extensions of torch: tried in a process of their own first, because some end the whole process.
+
+IPEX under another torch minor calls os._exit, which no ``try`` catches.
+"""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from typing import Any, Dict
+
+from . import facts, train
+from .model import arrange, fastest
+from .numerics import Step, Trial, load_weights, network
+from .report import CheckError
+
+IMPORT_TIMEOUT = 300.0
+"""Seconds; a cold import from a slow disk takes half a minute."""
+
+
+def require_importable(name: str, timeout: float = IMPORT_TIMEOUT) -> str:
+    """Import torch and the extension in a subprocess; a sentence with its version.
+
+    CheckError with the last line that it printed where that fails or ends the process.
+    """
+    module = facts.EXTENSIONS[name]
+    code = f"import torch, {module} as x; print(getattr(x, '__version__', 'unknown'))"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise CheckError(f"{module} did not finish importing in {timeout:.0f} s") from None
+    if done.returncode == 0:
+        return f"{module} {done.stdout.strip().splitlines()[-1]} imports beside this torch"
+    lines = (done.stdout + "\n" + done.stderr).strip().splitlines()
+    last = lines[-1].strip() if lines else "no output"
+    raise CheckError(f"{module} cannot be imported (exit {done.returncode}): {last}")
+
+
+def load(name: str) -> Any:
+    """Import an extension that ``require_importable`` accepted into this process."""
+    return importlib.import_module(facts.EXTENSIONS[name])
+
+
+def optimize(ipex: Any, job: train.Job) -> None:
+    """Let IPEX replace the job's network and optimizer by its own, in float32, for training."""
+    job.model.train()
+    job.model, job.optimizer = ipex.optimize(job.model, optimizer=job.optimizer)
+    # The schedule made for the old optimizer would go on changing that one's rate.
+    scheduler = job.torch.optim.lr_scheduler.StepLR
+    job.scheduler = scheduler(job.optimizer, step_size=1, gamma=train.GAMMA)
+
+
+def ipex_step(torch: Any, ipex: Any, accelerator: str, trial: Trial) -> Step:
+    """A trial's step through IPEX, its gradients read off the change that plain SGD makes.
+
+    IPEX keeps packed weights, whose gradients are packed too; ``state_dict`` unpacks the weights.
+    With rate 1 and no momentum the gradient is the weight before minus the weight after.
+    """
+    net = network(torch, fastest(accelerator)).to(accelerator).train()
+    load_weights(torch, net, trial)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
+    net, optimizer = ipex.optimize(net, optimizer=optimizer)
+    before = _weights(net)
+    optimizer.zero_grad()
+    images = arrange(torch, trial.images, fastest(accelerator))
+    loss = torch.nn.functional.nll_loss(net(images), trial.labels)
+    loss.backward()
+    optimizer.step()
+    after = _weights(net)
+    return Step(float(loss.detach()), {name: before[name] - after[name] for name in before})
+
+
+def _weights(net: Any) -> Dict[str, Any]:
+    return {name: value.detach().cpu().double().clone() for name, value in net.state_dict().items()}

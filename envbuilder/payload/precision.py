@@ -1,0 +1,76 @@
+"""Whether the arithmetic is float32 throughout, or something lowered it."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, List, Mapping
+
+LOWERING_VARIABLES = {
+    "ONEDNN_DEFAULT_FPMATH_MODE": ("", "STRICT"),
+    "DNNL_DEFAULT_FPMATH_MODE": ("", "STRICT"),
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": ("", "0"),
+    "NVIDIA_TF32_OVERRIDE": ("", "0"),
+}
+"""Variable → values under which float32 stays float32. (oneDNN's, PyTorch's, NVIDIA's docs)"""
+
+
+def prepare(torch: Any, stated: str) -> None:
+    """Undo the one lower precision that torch allows by default: TF32 in cuDNN's convolutions.
+
+    Everything else is left as found, so that ``problems`` sees what lowered it.
+    """
+    if stated == "float32":
+        torch.backends.cudnn.allow_tf32 = False
+
+
+def observe(
+    torch: Any, accelerator: str, environ: Mapping[str, str] = os.environ
+) -> Dict[str, Any]:
+    """The report's ``precision``: what is in effect now."""
+    return {
+        "dtype": str(torch.get_default_dtype()).replace("torch.", ""),
+        "matmul": str(torch.get_float32_matmul_precision()),
+        "autocast": bool(torch.is_autocast_enabled(accelerator)),
+        "cuda_tf32": bool(
+            accelerator == "cuda"
+            and (torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32)
+        ),
+        "environment": {name: environ[name] for name in LOWERING_VARIABLES if name in environ},
+    }
+
+
+def effective(observed: Mapping[str, Any]) -> str:
+    """The precision that an observation amounts to, such as "float32", "tf32" or "bfloat16"."""
+    modes = observed["environment"]
+    for name, harmless in LOWERING_VARIABLES.items():
+        mode = str(modes.get(name, "")).upper()
+        if mode not in harmless:
+            return {"BF16": "bfloat16", "F16": "float16", "1": "tf32"}.get(mode, mode.lower())
+    if observed["autocast"]:
+        return "autocast"
+    if observed["dtype"] != "float32":
+        return str(observed["dtype"])
+    if observed["cuda_tf32"] or observed["matmul"] == "high":
+        return "tf32"
+    return "bfloat16" if observed["matmul"] == "medium" else "float32"
+
+
+def problems(
+    stated: str, before: Mapping[str, Any], after: Mapping[str, Any], tensors: List[str]
+) -> List[str]:
+    """Sentences on each difference from the stated precision; none means that it held.
+
+    ``before`` and ``after`` are observations around the training; ``tensors`` names the dtypes
+    that parameters, gradients and activations really had.
+    """
+    found = []
+    for when, observed in (("before", before), ("after", after)):
+        actual = effective(observed)
+        if actual != stated:
+            found.append(f"{stated} is stated, but {actual} is in effect {when} training")
+    # TF32 is a way to compute on float32 tensors, not a type of its own.
+    wanted = "float32" if stated == "tf32" else stated
+    others = sorted(set(tensors) - {wanted})
+    if others:
+        found.append(f"{stated} is stated, but tensors of {', '.join(others)} took part")
+    return found

@@ -1,0 +1,91 @@
+"""Which kernels ran, and where: torch's profiler over a few steps, or memory where it is blind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable, List, Optional, Sequence, Tuple
+
+from . import device
+
+TOP = 15
+"""Kernels named in the report."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One operator or device kernel: its name, microseconds of its own, and which side ran it."""
+
+    name: str
+    microseconds: float
+    on_device: bool
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What the profiler saw."""
+
+    kernels: Tuple[Kernel, ...]
+
+    def on_device(self) -> List[Kernel]:
+        """Kernels that a device other than the CPU ran."""
+        return [kernel for kernel in self.kernels if kernel.on_device]
+
+    def matching(self, prefix: str) -> List[str]:
+        """Names of kernels that begin with ``prefix``."""
+        return sorted({k.name for k in self.kernels if k.name.startswith(prefix)})
+
+    def top(self) -> List[str]:
+        """Names of the most expensive kernels, the device's own if it has any."""
+        chosen = self.on_device() or list(self.kernels)
+        names = [k.name for k in sorted(chosen, key=lambda k: -k.microseconds)]
+        return list(dict.fromkeys(names))[:TOP]
+
+
+def observe(torch: Any, accelerator: str, work: Callable[[], None]) -> Observation:
+    """Run ``work`` under the profiler."""
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if accelerator in ("cuda", "xpu"):
+        activities.append(getattr(torch.profiler.ProfilerActivity, accelerator.upper()))
+    with torch.profiler.profile(activities=activities) as profile:
+        work()
+        device.synchronize(torch, accelerator)
+    return Observation(tuple(_kernels(torch, profile)))
+
+
+def _kernels(torch: Any, profile: Any) -> List[Kernel]:
+    found = []
+    for event in profile.key_averages():
+        on_device = event.device_type != torch.autograd.DeviceType.CPU
+        spent = event.self_device_time_total if on_device else event.self_cpu_time_total
+        found.append(Kernel(event.key, float(spent), on_device))
+    return found
+
+
+def problems(
+    accelerator: str, devices: Sequence[str], observation: Observation, growth: Optional[int]
+) -> Tuple[List[str], str]:
+    """Sentences on why the work was not done on the accelerator, and one on how that was seen.
+
+    ``devices`` are the device types of parameters, gradients and activations in a training step;
+    ``growth`` is by how many bytes the device's memory grew from before the training to after it.
+    """
+    found = []
+    if list(devices) != [accelerator]:
+        found.append(f"tensors of the training step lived on {', '.join(devices) or 'nothing'}")
+    if accelerator == "cpu":
+        convolutions = [k for k in observation.kernels if "conv" in k.name]
+        if observation.on_device():
+            found.append(f"the profiler saw work elsewhere: {observation.on_device()[0].name}")
+        if not convolutions:
+            found.append("the profiler saw no convolution on the CPU")
+        return found, f"the profiler saw {len(observation.kernels)} operators on the CPU"
+    kernels = observation.on_device()
+    if kernels:
+        return found, f"the profiler saw {len(kernels)} different kernels on {accelerator}"
+    # MPS has no profiler activity, and CUPTI is often closed in containers.
+    if not growth or growth <= 0:
+        found.append(f"neither a kernel nor memory of {accelerator} was used")
+    return found, (
+        f"the profiler saw no kernel on {accelerator}; "
+        f"its memory grew by {growth or 0} bytes during training"
+    )

@@ -1,0 +1,110 @@
+"""One verification's state, and the report that is made of it at any time, also after a crash."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+
+from . import SCHEMA, compilers, facts, numerics, train
+from .report import Checks, judge, not_run
+
+if TYPE_CHECKING:
+    from .dataset import Dataset
+    from .events import Events
+    from .options import Options
+    from .profiling import Observation
+
+
+@dataclass
+class Run:
+    """What has been observed so far; None and empty mean not yet."""
+
+    options: Options
+    data: Dataset
+    events: Events
+    checks: Checks = field(default_factory=Checks)
+    torch: Optional[Any] = None
+    ipex: Optional[Any] = None
+    job: Optional[train.Job] = None
+    tensors: Tuple[Any, Any] = (None, None)
+    epochs: List[Dict[str, float]] = field(default_factory=list)
+    cold_start: Optional[float] = None
+    used: Optional[str] = None
+    described: Dict[str, Any] = field(default_factory=dict)
+    precision: Optional[Dict[str, Any]] = None
+    threads: Dict[str, Any] = field(default_factory=dict)
+    observed: Optional[Observation] = None
+    trials: List[numerics.Trial] = field(default_factory=list)
+    outcomes: List[compilers.Outcome] = field(default_factory=list)
+    baseline: Optional[Dict[str, Any]] = None
+    traceback: Optional[str] = None
+
+    @property
+    def accelerator(self) -> str:
+        """The accelerator asked for."""
+        return self.options.device
+
+    @property
+    def tolerance(self) -> float:
+        """Tolerance of gradient checks."""
+        return numerics.GRADIENT_TOLERANCE[self.options.precision]
+
+    def report(self) -> Dict[str, Any]:
+        """The report, complete in its keys whatever happened."""
+        options, torch = self.options, self.torch
+        required = options.required()
+        checks = [*self.checks.done, *not_run(self.checks.done, required)]
+        verdict = judge(checks, required, self.accelerator, self.used)
+        keys = ("name", "memory_bytes", "driver", "capability")
+        result: Dict[str, Any] = {
+            "schema": SCHEMA,
+            "device": {
+                "requested": self.accelerator,
+                "used": self.used,
+                **{key: self.described.get(key) for key in keys},
+            },
+            "torch": {**facts.torch_facts(torch), "extensions": facts.extension_versions()},
+            "precision": self.precision,
+            "threads": {
+                "torch": torch.get_num_threads() if torch else None,
+                "interop": torch.get_num_interop_threads() if torch else None,
+                **self.threads,
+                "allocator": facts.allocator(),
+            },
+            "dataset": self.data.summary(),
+            "quick": options.quick,
+            "checks": [check.as_dict() for check in checks],
+            "training": self._training(),
+            "kernels": {"training": self.observed.top() if self.observed else []},
+            "compile": compilers.summary(self.outcomes, self.tolerance),
+            "baseline": self.baseline,
+            "speedup": self._speedup(),
+            "status": verdict.status,
+            "reasons": list(verdict.reasons),
+            "warnings": list(verdict.warnings),
+        }
+        if self.traceback:
+            result["traceback"] = self.traceback
+        return result
+
+    def _training(self) -> Optional[Dict[str, Any]]:
+        if self.job is None:
+            return None
+        return {
+            "epochs": self.epochs,
+            "cold_start_seconds": self.cold_start,
+            "seed": self.options.seed,
+            "batch": train.BATCH,
+            "optimizer": type(self.job.optimizer).__name__,
+            "learning_rate": train.LEARNING_RATE,
+            "gamma": train.GAMMA,
+            "min_accuracy": self.options.gate_for(self.data),
+            "extension": "ipex.optimize" if self.ipex is not None else None,
+            **self.job.form.summary(),
+        }
+
+    def _speedup(self) -> Optional[float]:
+        # Like with like: the CPU trained one epoch from scratch, so the device's first one counts.
+        if self.baseline is None or not self.epochs:
+            return None
+        return float(self.baseline["seconds"] / self.epochs[0]["seconds"])

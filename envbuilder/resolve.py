@@ -1,0 +1,247 @@
+"""Resolve a profile to a lock: exact files with sha256 for each of its platforms and Pythons.
+
+uv does the resolving, one run per platform and Python, against the user's own package index and a
+loopback index for distributions that come from named upstream indexes. This module prepares the
+runs and says how much of their result was seen and how much is only claimed.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from envbuilder import indexes, loopback, process, upstream, words
+from envbuilder.compile import UnresolvableError, Uv, links
+from envbuilder.indexes import canonical
+from envbuilder.lockfile import SCHEMA, File, Lock, LockedBase, Target, inputs_digest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from envbuilder.compile import Runner
+    from envbuilder.loopback import Offer
+    from envbuilder.profiles import Profile
+    from envbuilder.settings import Settings
+
+_KIND_ORDER = {"wheel": 0, "tool": 1, "deb": 2, "conda": 3, "oci": 4}
+
+
+def resolve(
+    profile: Profile,
+    settings: Settings,
+    previous: Lock | None = None,
+    upgrade: bool = False,
+    on_progress: Callable[[str], None] = lambda _: None,
+    *,
+    run: Runner = process.run,
+    environ: Mapping[str, str] | None = None,
+) -> Lock:
+    """The lock of a profile, made now.
+
+    Versions that `previous` names are kept where they still fit, unless `upgrade`. What no index
+    and no claim can serve makes an `unlocked` lock that says why. Raises `BuildError` where an
+    index fails, `ToolError` without uv, `InvalidError` where a local wheel has other bytes than
+    its index or a claim states.
+    """
+    environ = os.environ if environ is None else environ
+    found = indexes.sources(environ)
+    own_links = tuple(filter(None, environ.get("UV_FIND_LINKS", "").split(",")))
+    user_links = own_links or found.find_links
+    offers = upstream.offers(profile.indexes, settings, user_links, on_progress)
+    kept = None if upgrade else previous
+    try:
+        _require_offers(profile, offers)
+        with (
+            tempfile.TemporaryDirectory(prefix="envbuilder-lock-") as work,
+            loopback.serve(offers, upstream.read_url) as url,
+        ):
+            uv = Uv(
+                run=run,
+                folder=Path(work),
+                cache=settings.cache_dir / "uv-resolve",
+                environment=indexes.uv_environment(found, environ, (url,)),
+                find_links=links(user_links, profile.indexes, Path(work)),
+                loopback=url,
+                offers={o.file: o for o in offers},
+            )
+            targets = _targets(profile, settings, kept, uv, on_progress)
+    except UnresolvableError as reason:
+        return _unlocked(profile, str(reason))
+    return _lock(profile, targets)
+
+
+def check(profile: Profile, lock: Lock) -> tuple[str, ...]:
+    """Why a lock no longer fits its profile; empty when it does. Reads nothing else."""
+    from packaging.requirements import Requirement
+    from packaging.version import Version
+
+    reasons = []
+    if lock.profile != profile.name:
+        reasons.append(f"it is the lock of '{lock.profile}'")
+    if lock.inputs != inputs_digest(profile):
+        reasons.append("the profile changed after the lock was made")
+    if lock.state == "unlocked":
+        return tuple(reasons)
+    wanted = {(p, v) for p in profile.platforms for v in profile.python.supported}
+    present = {(t.platform, t.python) for t in lock.targets}
+    for verb, pairs in (("has no", wanted - present), ("has a needless", present - wanted)):
+        reasons += [f"it {verb} target {p} with Python {v}" for p, v in sorted(pairs)]
+    for target in lock.targets:
+        where = f"{target.platform} Python {target.python}"
+        pins = {canonical(f.name): f.version for f in target.of_kind("wheel")}
+        for line in profile.requirements:
+            need = Requirement(line)
+            pin = pins.get(canonical(need.name))
+            if pin is None:
+                reasons.append(f"{where}: {need.name} is missing")
+            elif not need.specifier.contains(Version(pin), prereleases=True):
+                reasons.append(f"{where}: {need.name} {pin} does not satisfy {need}")
+        tools = {f.name: f.version for f in target.of_kind("tool")}
+        if tools.get("uv") != profile.tools.uv:
+            reasons.append(f"{where}: uv is {tools.get('uv', 'missing')}, not {profile.tools.uv}")
+        if target.base != _base(profile, target.platform, target.python, target.of_kind("deb")):
+            reasons.append(f"{where}: the base image is not the profile's")
+    return tuple(reasons)
+
+
+def _require_offers(profile: Profile, offers: Iterable[Offer]) -> None:
+    """Every pinned distribution of a named index must be offered in that version."""
+    from packaging.requirements import Requirement
+    from packaging.version import Version
+
+    offered: dict[str, set[str]] = {}
+    for offer in offers:
+        offered.setdefault(canonical(offer.distribution), set()).add(offer.version)
+    sources = {canonical(d): s for d, s in profile.indexes.items()}
+    for line in profile.requirements:
+        need = Requirement(line)
+        name = canonical(need.name)
+        if name in sources and not any(
+            need.specifier.contains(Version(v), prereleases=True) for v in offered.get(name, ())
+        ):
+            raise UnresolvableError(
+                f"{need}: the index {sources[name]} could not be asked and no public source "
+                "states the hash of its wheels"
+            )
+
+
+def _targets(
+    profile: Profile,
+    settings: Settings,
+    kept: Lock | None,
+    uv: Uv,
+    on_progress: Callable[[str], None],
+) -> tuple[Target, ...]:
+    targets = []
+    for platform in profile.platforms:
+        debs = _debs(profile, settings, platform, kept, on_progress)
+        for python in profile.python.supported:
+            on_progress(f"{profile.name}: resolving {platform} with Python {python}")
+            before = _preferred(kept, platform, python)
+            wheels = uv.compile(profile.requirements, platform, python, before)
+            tools = uv.compile([f"uv=={profile.tools.uv}"], platform, python, {})
+            # Without an image, .debs are only unpacked for a library to preload.
+            own = debs if python in profile.base or profile.preload else ()
+            files = (*wheels, *(_as_tool(t) for t in tools), *own)
+            targets.append(
+                Target(
+                    platform=platform,
+                    python=python,
+                    base=_base(profile, platform, python, own),
+                    files=tuple(sorted(files, key=_order)),
+                )
+            )
+    return tuple(targets)
+
+
+def _order(file: File) -> tuple[int, str, str]:
+    return _KIND_ORDER[file.kind], file.name, file.file
+
+
+def _as_tool(file: File) -> File:
+    return msgspec.structs.replace(file, kind="tool")
+
+
+def _preferred(kept: Lock | None, platform: str, python: str) -> dict[str, str]:
+    for target in kept.targets if kept else ():
+        if (target.platform, target.python) == (platform, python):
+            return {f.name: f.version for f in target.of_kind("wheel")}
+    return {}
+
+
+def _base(
+    profile: Profile, platform: words.Platform, python: str, debs: Iterable[File]
+) -> LockedBase | None:
+    """The base image of a target. Where Python comes from a .deb, that says which one it is."""
+    base = profile.base.get(python)
+    installed = {f.name: f.version.partition("-")[0] for f in debs}
+    if base is None or not platform.startswith("linux/"):
+        return None
+    return LockedBase(
+        ref=base.ref,
+        digest=base.digest,
+        date=base.date,
+        python_path=base.python_path,
+        python_version=base.python_version or installed.get(f"python{python}", ""),
+    )
+
+
+def _debs(
+    profile: Profile,
+    settings: Settings,
+    platform: words.Platform,
+    kept: Lock | None,
+    on_progress: Callable[[str], None],
+) -> tuple[File, ...]:
+    """The .debs of a Linux platform.
+
+    A suite only has its newest versions, so old ones are kept as they are where the profile did
+    not change: there is nothing in between to prefer.
+    """
+    if not platform.startswith("linux/") or not profile.system_packages:
+        return ()
+    if kept is not None and kept.inputs == inputs_digest(profile):
+        for target in kept.targets:
+            if target.platform == platform and target.of_kind("deb"):
+                return target.of_kind("deb")
+    from envbuilder import debian
+
+    return debian.lock(
+        profile.system_packages, profile.debian_suite, platform, settings, on_progress
+    )
+
+
+def _lock(profile: Profile, targets: tuple[Target, ...]) -> Lock:
+    weak = sorted(
+        {
+            f"{f.name} {f.version} ({t.platform}, Python {t.python})"
+            for t in targets
+            for f in t.files
+            if f.provenance != "read"
+        }
+    )
+    return Lock(
+        schema=SCHEMA,
+        profile=profile.name,
+        inputs=inputs_digest(profile),
+        state="claimed" if weak else "locked",
+        reason=f"hashes from public lock files, to be confirmed by the download: {'; '.join(weak)}"
+        if weak
+        else "",
+        targets=targets,
+    )
+
+
+def _unlocked(profile: Profile, reason: str) -> Lock:
+    return Lock(
+        schema=SCHEMA,
+        profile=profile.name,
+        inputs=inputs_digest(profile),
+        state="unlocked",
+        reason=reason,
+        targets=(),
+    )

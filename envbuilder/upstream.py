@@ -1,0 +1,288 @@
+"""What is known of the wheels that come from a named upstream index: offers for the loopback index.
+
+Three sources, best first: the upstream index itself where it answers, wheels in the user's own
+find-links folders, and shipped claims.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+from html.parser import HTMLParser
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urldefrag, urljoin
+
+import msgspec
+
+from envbuilder import claims, indexes
+from envbuilder.errors import InvalidError
+from envbuilder.indexes import canonical
+from envbuilder.loopback import JSON_TYPE, Offer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    from envbuilder.settings import Settings
+
+TIMEOUT = (4.0, 15.0)
+_METADATA = ".dist-info/METADATA"
+ACCEPT = f"{JSON_TYPE}, text/html;q=0.5"
+
+
+class _Links(HTMLParser):
+    """The anchors of an index page (PEP 503)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.anchors: list[dict[str, str]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note every anchor that has a target."""
+        found = {key: value or "" for key, value in attrs}
+        if tag == "a" and found.get("href"):
+            self.anchors.append(found)
+
+
+def parse_page(text: str, url: str, distribution: str, source: str) -> tuple[Offer, ...]:
+    """The wheels that an index page (JSON or HTML) lists; those without a sha256 have it empty."""
+    stripped = text.lstrip()
+    found = _json_links(stripped, url) if stripped.startswith("{") else _html_links(text, url)
+    offers = []
+    for link in found:
+        version = _version(link["file"], distribution)
+        if version:
+            offers.append(
+                Offer(
+                    distribution=distribution,
+                    version=version,
+                    source=source,
+                    provenance="read",
+                    by=f"the index {source}",
+                    **link,
+                )
+            )
+    return tuple(offers)
+
+
+def _json_links(text: str, url: str) -> list[dict[str, Any]]:
+    try:
+        files = json.loads(text)["files"]
+        return [
+            {
+                "file": f["filename"],
+                "location": urljoin(url, f["url"]),
+                "sha256": (f.get("hashes") or {}).get("sha256", ""),
+                "size": f.get("size"),
+                "requires_python": f.get("requires-python") or "",
+                "metadata_url": urljoin(url, f["url"]) + ".metadata"
+                if f.get("core-metadata") or f.get("dist-info-metadata")
+                else "",
+            }
+            for f in files
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return []
+
+
+def _html_links(text: str, url: str) -> list[dict[str, Any]]:
+    parser = _Links()
+    parser.feed(text)
+    found = []
+    for anchor in parser.anchors:
+        try:
+            location, fragment = urldefrag(urljoin(url, anchor["href"]))
+        except ValueError:
+            continue
+        sha256 = fragment.removeprefix("sha256=") if fragment.startswith("sha256=") else ""
+        stated = anchor.get("data-core-metadata") or anchor.get("data-dist-info-metadata")
+        found.append(
+            {
+                "file": unquote(location.rpartition("/")[2]),
+                "location": location,
+                "sha256": sha256,
+                "requires_python": anchor.get("data-requires-python", ""),
+                "metadata_url": f"{location}.metadata" if stated else "",
+            }
+        )
+    return found
+
+
+def _version(file: str, distribution: str) -> str:
+    """The version of a wheel of this distribution; empty for any other file."""
+    from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+    try:
+        name, version, _, _ = parse_wheel_filename(file)
+    except InvalidWheelFilename:
+        return ""
+    return str(version) if name == canonical(distribution) else ""
+
+
+def read_url(url: str) -> bytes:
+    """What an HTTP server answers; `OSError` when it cannot be reached or refuses."""
+    import requests
+
+    answer = requests.get(url, timeout=TIMEOUT, headers={"Accept": ACCEPT})
+    answer.raise_for_status()
+    return answer.content
+
+
+def read_wheel(path: Path) -> Offer:
+    """A wheel on disk with its requirements and hash; `InvalidError` when it is damaged."""
+    from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+    try:
+        name, version, _, _ = parse_wheel_filename(path.name)
+        with zipfile.ZipFile(path) as archive:
+            member = next(
+                n for n in archive.namelist() if n.count("/") == 1 and n.endswith(_METADATA)
+            )
+            metadata = archive.read(member)
+        with path.open("rb") as stream:
+            sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+    except (OSError, zipfile.BadZipFile, InvalidWheelFilename, StopIteration, KeyError) as error:
+        raise InvalidError(f"{path}: not a wheel that can be read: {error}") from error
+    return Offer(
+        distribution=name,
+        version=str(version),
+        file=path.name,
+        sha256=sha256,
+        source="",
+        provenance="read",
+        by="the file itself, in a find-links folder",
+        size=path.stat().st_size,
+        metadata=metadata,
+        location=str(path),
+    )
+
+
+def metadata_of(claim: claims.Claim) -> bytes:
+    """A METADATA file with what a claim says the release requires."""
+    lines = ["Metadata-Version: 2.1", f"Name: {claim.distribution}", f"Version: {claim.version}"]
+    if claim.metadata.requires_python:
+        lines.append(f"Requires-Python: {claim.metadata.requires_python}")
+    lines += [f"Requires-Dist: {r}" for r in claim.metadata.requires_dist]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def from_claim(claim: claims.Claim) -> tuple[Offer, ...]:
+    """What the loopback index can offer from a claim alone."""
+    metadata = metadata_of(claim)
+    offers = []
+    for entry in claim.files:
+        provenance, by = entry.provenance, entry.by
+        if provenance == "claim":
+            by = f"{by}; requirements: {claim.metadata.by}"
+        offers.append(
+            Offer(
+                distribution=claim.distribution,
+                version=claim.version,
+                file=entry.file,
+                sha256=entry.sha256,
+                source=claim.index,
+                # The weaker of the two: a claimed hash with assumed requirements is only assumed.
+                provenance="assumed"
+                if provenance == "claim" and claim.metadata.provenance == "assumed"
+                else provenance,
+                by=by,
+                size=entry.size,
+                requires_python=claim.metadata.requires_python,
+                metadata=metadata,
+            )
+        )
+    return tuple(offers)
+
+
+def local_wheels(locations: Iterable[str], wanted: Sequence[str]) -> tuple[Offer, ...]:
+    """The wheels of the wanted distributions in folders on this machine."""
+    names = {canonical(w) for w in wanted}
+    found: list[Offer] = []
+    for location in locations:
+        folder = indexes.local_folder(location)
+        wheels = sorted(folder.glob("*.whl")) if folder and folder.is_dir() else []
+        found += [read_wheel(w) for w in wheels if canonical(w.name.partition("-")[0]) in names]
+    return tuple(found)
+
+
+def merge(
+    upstream: Iterable[Offer], local: Iterable[Offer], claimed: Iterable[Offer], source: str
+) -> tuple[tuple[Offer, ...], tuple[str, ...]]:
+    """One offer per file name, best source first, and what should be said about it.
+
+    A file on this machine that contradicts the upstream index or a claim is refused: nobody vouches
+    for it.
+    """
+    stated = {o.file: o for o in claimed}
+    notes = []
+    result: dict[str, Offer] = {}
+    for offer in upstream:
+        claim = stated.get(offer.file)
+        if not offer.sha256:
+            # This index gives no hash for some of its files.
+            if claim is None:
+                continue
+            result[offer.file] = msgspec.structs.replace(claim, location=offer.location)
+            continue
+        if claim and claim.sha256 != offer.sha256:
+            notes.append(
+                f"{offer.file}: the index {source} states another hash than public locks do; "
+                "taken from the index"
+            )
+        if not offer.has_metadata and claim:
+            offer = msgspec.structs.replace(offer, metadata=claim.metadata)  # noqa: PLW2901
+        result[offer.file] = offer
+    for file, claim in stated.items():
+        result.setdefault(file, claim)
+    for offer in local:
+        known = result.get(offer.file)
+        if known and known.sha256 != offer.sha256:
+            raise InvalidError(
+                f"{offer.location}: sha256 is {offer.sha256}, but {known.by} says {known.sha256}",
+                "Remove the file, or take it from its index again.",
+            )
+        own = msgspec.structs.replace(offer, source=source)
+        if known and known.provenance == "read":
+            # Keep what everybody sees, so that a lock does not depend on whose machine made it.
+            own = msgspec.structs.replace(own, by=known.by)
+        result[offer.file] = own
+    return tuple(result[f] for f in sorted(result)), tuple(notes)
+
+
+def offers(
+    wanted: dict[str, str],
+    settings: Settings,
+    find_links: Sequence[str],
+    on_progress: Callable[[str], None],
+    read: Callable[[str], bytes] = read_url,
+) -> tuple[Offer, ...]:
+    """Everything known of the wanted distributions (name → symbolic index).
+
+    An index that cannot be reached is not an error: claims stand in. Raises `InvalidError` for a
+    source without a URL, damaged claims, or a local wheel that contradicts them.
+    """
+    known = claims.load_all()
+    found: list[Offer] = []
+    silent: set[str] = set()
+    for distribution, source in sorted(wanted.items()):
+        page: tuple[Offer, ...] = ()
+        if source not in silent:
+            address = f"{indexes.url(source, settings)}/{canonical(distribution)}/"
+            try:
+                text = read(address).decode("utf-8", "replace")
+                page = parse_page(text, address, distribution, source)
+            except OSError as error:
+                silent.add(source)
+                on_progress(f"{source}: out of reach ({type(error).__name__}); using claims")
+        claimed = [
+            offer
+            for claim in known
+            if canonical(claim.distribution) == canonical(distribution) and claim.index == source
+            for offer in from_claim(claim)
+        ]
+        merged, notes = merge(page, local_wheels(find_links, [distribution]), claimed, source)
+        for note in notes:
+            on_progress(note)
+        found += merged
+    return tuple(found)

@@ -1,0 +1,360 @@
+"""The packed payload as a process, in a real interpreter with a real torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envbuilder import pack
+from envbuilder.payload import dataset, idx
+
+SUBSET = Path(dataset.__file__).parents[1] / "data" / "mnist-subset"
+
+RUN_ONLY = ("--epochs", "1", "--min-accuracy", "0")
+"""Few digits are learned badly; most faults show all the same."""
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(scope="session")
+def pyz(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("payload") / "payload.pyz"
+    path.write_bytes(pack.payload_pyz())
+    return path
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The first 320 and 100 digits of the subset: too few to learn from, enough to run on."""
+    folder = tmp_path_factory.mktemp("tiny")
+    for stem in dataset.MNIST_SHA256:
+        found = idx.read(SUBSET / f"{stem}.gz", 3 if "images" in stem else 1)
+        count = 320 if stem.startswith("train") else 100
+        size = len(found.content) // found.shape[0]
+        shape = (count, *found.shape[1:])
+        header = struct.pack(f">BBBB{len(shape)}I", 0, 0, 8, len(shape), *shape)
+        (folder / stem).write_bytes(header + found.content[: count * size])
+    return folder
+
+
+class Done:
+    """A finished payload: exit code, events, and the report if there is one."""
+
+    def __init__(self, done: subprocess.CompletedProcess[str]) -> None:
+        self.code = done.returncode
+        self.stderr = done.stderr
+        self.events = [json.loads(line) for line in done.stdout.splitlines()]
+
+    @property
+    def report(self) -> dict[str, Any]:
+        last = self.events[-1]
+        assert last["event"] == "report", (self.code, self.stderr[-2000:])
+        report: dict[str, Any] = last["report"]
+        return report
+
+    def check(self, name: str) -> dict[str, Any]:
+        return next(check for check in self.report["checks"] if check["name"] == name)
+
+
+def verify(
+    python: Path, pyz: Path, *arguments: str, data: Path = SUBSET, **environment: str
+) -> Done:
+    command = [str(python), str(pyz), "verify", "--device", "cpu", "--data", str(data), *arguments]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, **environment}, check=False
+    )
+    return Done(done)
+
+
+def sabotaged(python: Path, tmp_path: Path, code: str, *arguments: str, data: Path) -> Done:
+    """Run verify from the checkout after ``code`` has changed something in it."""
+    script = tmp_path / "sabotage.py"
+    script.write_text(
+        f"{code}\nfrom envbuilder.payload.cli import main\nraise SystemExit(main())\n"
+    )
+    root = str(Path(pack.__file__).parents[1])
+    return verify(python, script, *arguments, data=data, PYTHONPATH=root)
+
+
+@pytest.fixture(scope="session")
+def quick(torch_python: Path, pyz: Path) -> Done:
+    return verify(torch_python, pyz, "--quick", "--torch-version", "2.13.0")
+
+
+def test_quick_passes_and_reports_what_happened(quick: Done) -> None:
+    report = quick.report
+    assert (quick.code, report["status"], report["reasons"]) == (0, "passed", [])
+    assert report["device"]["used"] == report["device"]["requested"] == "cpu"
+    assert report["dataset"]["name"] == "mnist-subset"
+    assert report["dataset"]["subset"] is True
+    assert report["torch"]["version"].startswith("2.13.0")
+    assert {check["status"] for check in report["checks"]} == {"passed"}
+    assert any("convolution" in name for name in report["kernels"]["training"])
+
+
+def test_times_add_up(quick: Done) -> None:
+    training = quick.report["training"]
+    for epoch in training["epochs"]:
+        assert epoch["seconds"] == pytest.approx(epoch["data_seconds"] + epoch["compute_seconds"])
+        assert epoch["samples_per_second"] == pytest.approx(3000 / epoch["seconds"])
+    assert training["cold_start_seconds"] > quick.check("import")["seconds"]
+
+
+def test_events_come_before_the_report(quick: Done) -> None:
+    kinds = [event["event"] for event in quick.events]
+    assert kinds[0] == "phase"
+    assert kinds.count("report") == 1
+    last = [e for e in quick.events if e["event"] == "progress" and e["phase"] == "epoch 3"][-1]
+    assert last["done"] == last["total"] == 47
+
+
+def test_a_cpu_build_does_not_pass_as_cuda(torch_python: Path, pyz: Path) -> None:
+    done = verify(torch_python, pyz, "--quick", "--device", "cuda")
+    assert done.code == 5
+    (reason,) = done.report["reasons"]
+    assert "is a cpu build and cannot use cuda; install a CUDA build" in reason
+    assert done.report["device"]["used"] is None
+    assert done.check("accuracy")["status"] == "skipped"
+
+
+def test_another_torch_than_expected_fails(torch_python: Path, pyz: Path) -> None:
+    done = verify(torch_python, pyz, "--quick", "--torch-version", "2.12.1+cpu")
+    assert done.code == 5
+    assert "but 2.12.1+cpu is expected" in done.report["reasons"][0]
+
+
+def test_damaged_data_is_named_before_torch_is_imported(
+    torch_python: Path, pyz: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(SUBSET, tmp_path, dirs_exist_ok=True)
+    damaged = tmp_path / "train-images-idx3-ubyte.gz"
+    damaged.write_bytes(damaged.read_bytes()[:-1000])
+    done = verify(torch_python, pyz, "--quick", data=tmp_path)
+    assert done.code == 2
+    assert "train-images-idx3-ubyte.gz" in done.stderr
+    assert [event["event"] for event in done.events] == ["phase", "error"]
+
+
+def test_lower_precision_from_the_environment_fails(
+    torch_python: Path, pyz: Path, tiny: Path
+) -> None:
+    done = verify(torch_python, pyz, *RUN_ONLY, data=tiny, ONEDNN_DEFAULT_FPMATH_MODE="BF16")
+    assert done.code == 5
+    assert any("bfloat16 is in effect" in reason for reason in done.report["reasons"])
+
+
+def test_a_kernel_that_never_ran_fails(torch_python: Path, pyz: Path, tiny: Path) -> None:
+    done = verify(torch_python, pyz, *RUN_ONLY, "--require-kernels", "torch_ipex::", data=tiny)
+    assert done.code == 5
+    assert done.report["reasons"] == [
+        "kernels: required kernels did not run; torch_ipex:: in training: none"
+    ]
+
+
+def test_an_extension_that_is_not_there_fails(torch_python: Path, pyz: Path) -> None:
+    done = verify(torch_python, pyz, "--quick", "--extension", "ipex")
+    assert done.code == 5
+    assert "No module named 'intel_extension_for_pytorch'" in done.report["reasons"][0]
+
+
+def test_the_user_s_thread_count_is_honoured(torch_python: Path, pyz: Path) -> None:
+    done = verify(torch_python, pyz, "--quick", "--device", "cuda", OMP_NUM_THREADS="1")
+    threads = done.report["threads"]
+    assert (threads["torch"], threads["OMP_NUM_THREADS"]) == (1, "1")
+
+
+ZERO_GRADIENT = """
+from envbuilder.payload import model
+build = model.build
+def broken(torch, seed, form, dropout=(0.25, 0.5)):
+    net = build(torch, seed, form, dropout)
+    if form.pool_first:
+        net.conv1.weight.register_hook(lambda gradient: gradient * 0)
+    return net
+model.build = broken
+"""
+
+STALE_WEIGHTS = """
+from envbuilder.payload import numerics
+load = numerics.load_weights
+seen = []
+def once(torch, net, trial):
+    if id(net) not in seen:
+        seen.append(id(net))
+        load(torch, net, trial)
+numerics.load_weights = once
+"""
+
+SLIGHTLY_WRONG_CONVOLUTION = """
+import torch
+real = torch.nn.functional.conv2d
+def rounded(images, *rest, **options):
+    if images.dtype == torch.float32:
+        images = images.bfloat16().float()
+    return real(images, *rest, **options)
+torch.nn.functional.conv2d = rounded
+"""
+
+NO_LEARNING = """
+from envbuilder.payload import train
+train.LEARNING_RATE = 0.0
+"""
+
+DOUBLE_TENSORS = """
+from envbuilder.payload import model, train
+arrange = model.arrange
+model.arrange = lambda torch, value, form: (
+    value.double() if isinstance(value, torch.nn.Module) else arrange(torch, value, form).double()
+)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "check", "words"),
+    [
+        (ZERO_GRADIENT, "gradients", "conv1.weight"),
+        (STALE_WEIGHTS, "gradients", "wrong gradients"),
+        (SLIGHTLY_WRONG_CONVOLUTION, "arithmetic", "conv2d"),
+        (NO_LEARNING, "accuracy", "is needed"),
+        (DOUBLE_TENSORS, "precision", "tensors of float64"),
+    ],
+    ids=["zero gradient", "stale weights", "rounded convolution", "no learning", "float64"],
+)
+def test_sabotage_is_found(
+    torch_python: Path, tmp_path: Path, tiny: Path, code: str, check: str, words: str
+) -> None:
+    gate = "0.2" if check == "accuracy" else "0"
+    options = ("--epochs", "1", "--min-accuracy", gate)
+    done = sabotaged(torch_python, tmp_path, code, *options, data=tiny)
+    assert done.code == 5
+    assert done.check(check)["status"] == "failed"
+    assert words in done.check(check)["detail"]
+
+
+def test_without_sabotage_the_same_run_passes(
+    torch_python: Path, tmp_path: Path, tiny: Path
+) -> None:
+    done = sabotaged(
+        torch_python, tmp_path, "", "--epochs", "1", "--min-accuracy", "0.2", data=tiny
+    )
+    assert (done.code, done.report["reasons"]) == (0, [])
+
+
+def test_a_crash_still_reports(torch_python: Path, tmp_path: Path, tiny: Path) -> None:
+    code = "from envbuilder.payload import train\ntrain.prepare = None\n"
+    done = sabotaged(torch_python, tmp_path, code, *RUN_ONLY, data=tiny)
+    assert done.code == 5
+    assert "TypeError" in done.report["reasons"][0]
+    assert "train.prepare" in done.report["traceback"]
+
+
+@pytest.mark.slow
+def test_a_full_epoch_reaches_the_published_accuracy(
+    torch_python: Path, pyz: Path, mnist_dir: Path
+) -> None:
+    done = verify(torch_python, pyz, data=mnist_dir)
+    assert done.code == 0
+    assert done.report["dataset"]["name"] == "mnist"
+    (epoch,) = done.report["training"]["epochs"]
+    assert epoch["accuracy"] >= 0.975
+
+
+@pytest.mark.slow
+def test_inductor_is_checked_before_its_numbers_count(
+    torch_python: Path, pyz: Path, tiny: Path
+) -> None:
+    if shutil.which("g++") is None:
+        pytest.skip("no g++: Inductor cannot compile")
+    done = verify(torch_python, pyz, *RUN_ONLY, "--compile-backend", "inductor", data=tiny)
+    assert done.code == 0, "a fault of a compile backend is a warning, not a failure"
+    (entry,) = done.report["compile"]
+    assert entry["training"]["counts"] is entry["gradients"]["passed"]
+    assert entry["inference"]["counts"] is True
+    if done.report["device"]["capability"] == "AVX512":
+        # torch 2.13.0+cpu's known fault.
+        published = entry["gradients"]["forms"]["published"]["gradients"]
+        assert published["conv1.weight"] == pytest.approx(1.0)
+        assert done.check("compile inductor")["status"] == "warning"
+        assert "do not use torch.compile for training" in done.report["warnings"][0]
+
+
+def test_a_missing_compiler_is_told_in_plain_words(
+    torch_python: Path, pyz: Path, tiny: Path, tmp_path: Path
+) -> None:
+    backend = ("--compile-backend", "inductor")
+    done = verify(torch_python, pyz, *RUN_ONLY, *backend, data=tiny, PATH=str(tmp_path))
+    assert done.code == 0
+    (entry,) = done.report["compile"]
+    assert "install g++" in entry["error"]
+    assert entry["training"]["counts"] is entry["inference"]["counts"] is False
+
+
+def test_probe_prints_facts(torch_python: Path, pyz: Path) -> None:
+    command = [str(torch_python), str(pyz), "probe"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    facts = json.loads(done.stdout)
+    assert facts["schema"] == 1
+    assert facts["torch"]["version"].startswith("2.13.0")
+    assert facts["available"]["cuda"] is False
+
+
+def execute(pyz: Path, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    variables = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
+    return subprocess.run(
+        [sys.executable, str(pyz), "exec", "--", *command],
+        capture_output=True,
+        text=True,
+        env={**variables, **environment},
+        check=False,
+    )
+
+
+def test_exec_becomes_the_command_with_a_thread_count(pyz: Path) -> None:
+    code = "import os; print(os.environ['OMP_NUM_THREADS']); raise SystemExit(7)"
+    done = execute(pyz, sys.executable, "-c", code)
+    assert done.returncode == 7
+    assert int(done.stdout) >= 1
+    assert execute(pyz, sys.executable, "-c", code, OMP_NUM_THREADS="3").stdout == "3\n"
+
+
+def test_exec_of_what_is_not_there_or_not_executable(pyz: Path, tmp_path: Path) -> None:
+    plain = tmp_path / "plain"
+    plain.write_text("text")
+    missing, refused = execute(pyz, "no-such-command"), execute(pyz, str(plain))
+    assert (missing.returncode, refused.returncode) == (127, 126)
+    assert missing.stderr == "payload exec: no-such-command: command not found\n"
+    assert "Permission denied" in refused.stderr
+
+
+def test_exec_leaves_sigpipe_to_the_command(pyz: Path) -> None:
+    if not Path("/proc/self/status").exists():
+        pytest.skip("no /proc: not Linux")
+    done = execute(pyz, "grep", "SigIgn", "/proc/self/status")
+    ignored = int(done.stdout.split()[1], 16)
+    assert not ignored & (1 << 12), "signal 13, SIGPIPE, is still ignored"
+
+
+def test_every_file_compiles_in_python_3_9(tmp_path: Path) -> None:
+    versions = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    found = [*versions.glob("3.9.*/bin/python"), shutil.which("python3.9")]
+    python = next((str(path) for path in found if path), None)
+    if python is None:
+        pytest.skip("no Python 3.9 here")
+    pyz = tmp_path / "payload.pyz"
+    pyz.write_bytes(pack.payload_pyz())
+    zipfile.ZipFile(pyz).extractall(tmp_path / "x")
+    command = [python, "-W", "error", "-m", "compileall", "-q", str(tmp_path / "x")]
+    subprocess.run(command, check=True)
+    # Importing evaluates what compiling does not: decorators, defaults, base classes.
+    names = [path.stem for path in (tmp_path / "x" / "payload").glob("*.py")]
+    code = "".join(f"import payload.{name}\n" for name in names if not name.startswith("__"))
+    subprocess.run([python, "-c", code], check=True, cwd=tmp_path / "x")

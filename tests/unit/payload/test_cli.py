@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from envbuilder.payload import cli, dataset, events, verify
+from envbuilder.payload.options import Options
+
+if TYPE_CHECKING:
+    from envbuilder.payload.dataset import Dataset
+
+SHIPPED = Path(dataset.__file__).parents[1] / "data" / "mnist-subset"
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Options, Dataset]]:
+    """Runs of verify, none of which does anything; each reports the status in ``status``."""
+    calls: list[tuple[Options, Dataset]] = []
+
+    def record(options: Options, data: Dataset, out: events.Events) -> dict[str, Any]:
+        calls.append((options, data))
+        return {"status": "passed" if options.device == "cpu" else "failed"}
+
+    monkeypatch.setattr(verify, "verify", record)
+    import sys
+
+    monkeypatch.setattr(events, "take_stdout", lambda: sys.stdout)
+    return calls
+
+
+def test_every_option_arrives(asked: list[tuple[Options, Dataset]]) -> None:
+    arguments = (
+        f"verify --device cpu --data {SHIPPED} --dataset-name mine --epochs 4 --seed 9"
+        " --min-accuracy 0.5 --precision tf32 --torch-version 2.13.0+cpu"
+        " --require-kernels zentorch:: --require-kernels torch_ipex:: --compile-backend inductor"
+        " --compile-backend zentorch --extension zentorch --extension ipex --no-baseline"
+    )
+    assert cli.main(arguments.split()) == 0
+    options, data = asked[0]
+    assert options == Options(
+        device="cpu",
+        epochs=4,
+        quick=False,
+        seed=9,
+        min_accuracy=0.5,
+        precision="tf32",
+        torch_version="2.13.0+cpu",
+        require_kernels=("zentorch::", "torch_ipex::"),
+        compile_backends=("inductor", "zentorch"),
+        extensions=("zentorch", "ipex"),
+        baseline=False,
+    )
+    assert data.name == "mine"
+
+
+def test_defaults(asked: list[tuple[Options, Dataset]]) -> None:
+    cli.main(["verify", "--device", "cpu", "--data", str(SHIPPED)])
+    assert asked[0][0] == Options(device="cpu")
+
+
+def test_repeated_values_count_once(asked: list[tuple[Options, Dataset]]) -> None:
+    backend = ["--compile-backend", "inductor"]
+    cli.main(["verify", "--device", "cpu", "--data", str(SHIPPED), *backend, *backend])
+    assert asked[0][0].compile_backends == ("inductor",)
+
+
+def test_quick_limits_the_data(
+    asked: list[tuple[Options, Dataset]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dataset, "QUICK_TRAIN", 100)
+    cli.main(["verify", "--device", "cpu", "--data", str(SHIPPED), "--quick"])
+    assert asked[0][1].train.count == 100
+
+
+def test_a_failed_verification_exits_5(
+    asked: list[tuple[Options, Dataset]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["verify", "--device", "cuda", "--data", str(SHIPPED)]) == 5
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert last == {"event": "report", "report": {"status": "failed"}}
+
+
+def test_damaged_data_exits_2_and_says_which_file(
+    asked: list[tuple[Options, Dataset]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["verify", "--device", "cpu", "--data", str(tmp_path)]) == 2
+    captured = capsys.readouterr()
+    assert "train-images-idx3-ubyte: is missing" in captured.err
+    assert json.loads(captured.out.splitlines()[-1])["event"] == "error"
+    assert not asked
+
+
+def test_an_interrupt_exits_130(
+    asked: list[tuple[Options, Dataset]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(verify, "verify", interrupted)
+    assert cli.main(["verify", "--device", "cpu", "--data", str(SHIPPED)]) == 130
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "",
+        "unknown",
+        "verify",
+        "verify --device cpu",
+        "verify --device tpu --data .",
+        "verify --device cpu --data . --epochs 0",
+        "verify --device cpu --data . --epochs many",
+        "verify --device cpu --data . --min-accuracy 97.5",
+        "verify --device cpu --data . --compile-backend tvm",
+        "verify --device cpu --data . --extension tensorrt",
+        "verify --device cpu --data . --precision int8",
+        # An abbreviation would change its meaning with the next option.
+        "verify --device cpu --data . --qui",
+    ],
+)
+def test_usage_errors_exit_2(arguments: str) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(arguments.split())
+    assert exit_.value.code == 2

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import gzip
+import hashlib
+import struct
+from pathlib import Path
+
+import pytest
+
+from envbuilder.payload import dataset
+from envbuilder.payload.idx import DataError
+
+SHIPPED = Path(dataset.__file__).parents[1] / "data" / "mnist-subset"
+
+
+def write(folder: Path, images: int = 3, labels: bytes = b"\x00\x01\x09", side: int = 28) -> Path:
+    folder.mkdir(exist_ok=True)
+    for prefix in ("train", "t10k"):
+        header = struct.pack(">BBBBIII", 0, 0, 8, 3, images, side, side)
+        (folder / f"{prefix}-images-idx3-ubyte").write_bytes(header + bytes(images * side * side))
+        header = struct.pack(">BBBBI", 0, 0, 8, 1, len(labels))
+        (folder / f"{prefix}-labels-idx1-ubyte").write_bytes(header + labels)
+    return folder
+
+
+def test_a_folder_of_raw_files(tmp_path: Path) -> None:
+    data = dataset.load(write(tmp_path))
+    assert (data.name, data.train.count, data.test.count) == ("unknown", 3, 3)
+    assert data.subset
+    assert not data.genuine
+
+
+def test_the_given_name_is_kept(tmp_path: Path) -> None:
+    assert dataset.load(write(tmp_path), "mine").name == "mine"
+
+
+def test_hashes_in_the_summary_are_those_of_the_raw_files(tmp_path: Path) -> None:
+    write(tmp_path)
+    stem = "train-images-idx3-ubyte"
+    raw = (tmp_path / stem).read_bytes()
+    (tmp_path / stem).unlink()
+    (tmp_path / f"{stem}.gz").write_bytes(gzip.compress(raw))
+    hashes = dataset.load(tmp_path).summary()["sha256"]
+    assert isinstance(hashes, dict)
+    assert hashes[stem] == hashlib.sha256(raw).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"labels": b"\x00\x01"}, "2 labels for 3 images"),
+        ({"labels": b"\x00\x01\x0a"}, "label 10"),
+        ({"side": 27}, "27"),
+    ],
+)
+def test_files_that_do_not_fit_each_other(
+    tmp_path: Path, changes: dict[str, object], message: str
+) -> None:
+    write(tmp_path, **changes)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=message):
+        dataset.load(tmp_path)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    write(tmp_path)
+    (tmp_path / "t10k-labels-idx1-ubyte").unlink()
+    with pytest.raises(DataError, match="t10k-labels-idx1-ubyte: is missing"):
+        dataset.load(tmp_path)
+
+
+def test_the_shipped_subset_is_whole_balanced_and_known_by_its_hashes() -> None:
+    data = dataset.load(SHIPPED)
+    assert data.name == "mnist-subset"
+    assert data.genuine
+    assert data.subset
+    assert [data.train.labels.count(digit) for digit in range(10)] == [300] * 10
+    assert [data.test.labels.count(digit) for digit in range(10)] == [100] * 10
+
+
+def test_the_shipped_subset_is_small_and_carries_no_time() -> None:
+    files = list(SHIPPED.glob("*.gz"))
+    assert sum(file.stat().st_size for file in files) < 900_000
+    for file in files:
+        flags, mtime = struct.unpack("<BI", file.read_bytes()[3:8])
+        assert (flags, mtime) == (0, 0), f"{file.name} has a name or a time in its header"
+
+
+def test_quick_uses_the_first_images_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dataset, "QUICK_TRAIN", 2)
+    monkeypatch.setattr(dataset, "QUICK_TEST", 5)
+    quick = dataset.load(write(tmp_path)).quick()
+    assert (quick.train.count, quick.test.count) == (2, 3)

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+from typing import TYPE_CHECKING, Any
+
+from envbuilder.payload.events import Events, finite, take_stdout
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def lines(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_one_object_a_line() -> None:
+    stream = io.StringIO()
+    events = Events(stream)
+    events.phase("import torch")
+    events.progress("epoch 1", 1, 2)
+    events.error("no data")
+    events.report({"status": "passed", "text": "two\nlines"})
+    assert lines(stream) == [
+        {"event": "phase", "name": "import torch"},
+        {"event": "progress", "phase": "epoch 1", "done": 1, "total": 2},
+        {"event": "error", "message": "no data"},
+        {"event": "report", "report": {"status": "passed", "text": "two\nlines"}},
+    ]
+
+
+def test_progress_is_limited_to_four_a_second() -> None:
+    stream, clock = io.StringIO(), Clock()
+    events = Events(stream, clock)
+    for done in range(1, 101):
+        clock.now += 0.01
+        events.progress("epoch 1", done, 1000)
+    assert 3 <= len(lines(stream)) <= 5
+
+
+def test_the_last_progress_is_never_dropped() -> None:
+    stream = io.StringIO()
+    events = Events(stream, Clock())
+    events.progress("epoch 1", 1, 3)
+    events.progress("epoch 1", 2, 3)
+    events.progress("epoch 1", 3, 3)
+    assert [event["done"] for event in lines(stream)] == [1, 3]
+
+
+def test_a_new_phase_reports_at_once() -> None:
+    stream = io.StringIO()
+    events = Events(stream, Clock())
+    events.progress("epoch 1", 1, 9)
+    events.phase("epoch 2")
+    events.progress("epoch 2", 1, 9)
+    assert len(lines(stream)) == 3
+
+
+def test_numbers_that_json_does_not_know_become_null() -> None:
+    stream = io.StringIO()
+    Events(stream).report({"loss": math.nan, "list": [math.inf, (1.5, -math.inf)]})
+    assert lines(stream)[0]["report"] == {"loss": None, "list": [None, [1.5, None]]}
+    assert "NaN" not in stream.getvalue()
+
+
+def test_finite_keeps_what_is_not_a_float() -> None:
+    value = {"a": True, "b": None, "c": "NaN", "d": 3}
+    assert finite(value) == value
+
+
+def test_what_libraries_print_does_not_reach_stdout(capfd: pytest.CaptureFixture[str]) -> None:
+    stdout = os.dup(1)
+    try:
+        with take_stdout() as kept:
+            os.write(1, b"native\n")
+            Events(kept).phase("real")
+    finally:
+        os.dup2(stdout, 1)
+        os.close(stdout)
+    captured = capfd.readouterr()
+    assert captured.out == '{"event": "phase", "name": "real"}\n'
+    assert captured.err == "native\n"

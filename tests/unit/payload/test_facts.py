@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import os
+import time
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from envbuilder.payload import facts
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def torch_like(
+    version: str,
+    cuda: str | None = None,
+    hip: str | None = None,
+    xpu: str | None = None,
+    mps: bool = False,
+) -> Any:
+    return SimpleNamespace(
+        __version__=version,
+        version=SimpleNamespace(cuda=cuda, hip=hip, xpu=xpu),
+        backends=SimpleNamespace(mps=SimpleNamespace(is_built=lambda: mps)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("torch", "build", "runtime", "drives"),
+    [
+        (torch_like("2.13.0+cpu"), "cpu", None, {"cpu"}),
+        (torch_like("2.13.0"), "cpu", None, {"cpu"}),
+        (torch_like("2.13.0+cu130", cuda="13.0"), "cu130", "13.0", {"cpu", "cuda"}),
+        # PyPI's wheels have no local part in some installers' eyes.
+        (torch_like("2.15.0", cuda="13.2"), "cu132", "13.2", {"cpu", "cuda"}),
+        (torch_like("2.12.1+xpu", xpu="20250302"), "xpu", "20250302", {"cpu", "xpu"}),
+        (torch_like("2.13.0+rocm7.2", hip="7.2.1"), "rocm7.2", "7.2.1", {"cpu", "cuda"}),
+        (torch_like("2.13.0a0+gitabc", hip="7.2.1"), "rocm7.2", "7.2.1", {"cpu", "cuda"}),
+        (torch_like("2.14.1", mps=True), "mps", None, {"cpu", "mps"}),
+    ],
+)
+def test_the_build_and_what_it_drives(
+    torch: Any, build: str, runtime: str | None, drives: set[str]
+) -> None:
+    assert facts.build_of(torch) == build
+    assert facts.runtime_of(torch) == runtime
+    accelerators = ("cpu", "cuda", "xpu", "mps")
+    assert {name for name in accelerators if facts.supports(torch, name)} == drives
+
+
+def test_facts_without_torch_are_null_not_missing() -> None:
+    found = facts.torch_facts(None)
+    assert set(found) == {"version", "build", "runtime", "python", "platform"}
+    assert found["version"] is None
+    assert found["python"]
+
+
+@pytest.mark.parametrize(
+    ("maps", "expected"),
+    [
+        ("7f r-xp 0 08:01 12  /usr/lib/x86_64-linux-gnu/libc.so.6\n", "libc"),
+        ("7f r-xp 0 08:01 12  /a/libtcmalloc_minimal.so.4\n", "/a/libtcmalloc_minimal.so.4"),
+        ("7f r-xp 0 08:01 12  /usr/lib/libjemalloc.so.2\n", "/usr/lib/libjemalloc.so.2"),
+        ("7f r-xp 0 08:01 12  /home/libtcmalloc/lib/libz.so.1\n", "libc"),
+        ("", "libc"),
+    ],
+)
+def test_the_preloaded_allocator(tmp_path: Path, maps: str, expected: str) -> None:
+    (tmp_path / "maps").write_text(maps)
+    assert facts.allocator(tmp_path / "maps") == expected
+
+
+def test_a_system_without_proc_has_its_libc(tmp_path: Path) -> None:
+    assert facts.allocator(tmp_path / "absent") == "libc"
+
+
+def test_the_age_of_a_process_whose_name_holds_spaces_and_parentheses() -> None:
+    if not hasattr(time, "CLOCK_BOOTTIME"):
+        pytest.skip("no boot clock: not Linux")
+    started = (time.clock_gettime(time.CLOCK_BOOTTIME) - 5) * os.sysconf("SC_CLK_TCK")
+    stat = "42 (a) b (c) S " + " ".join(["0"] * 18) + f" {int(started)} 0 0"
+    age = facts.parse_age(stat)
+    assert age is not None
+    assert 5 <= age < 6
+
+
+@pytest.mark.parametrize("stat", ["", "42 (python) S 1 2", "42 (python) S " + "x " * 30])
+def test_an_age_that_nobody_tells_is_unknown(stat: str) -> None:
+    assert facts.parse_age(stat) is None
+
+
+def test_a_probe_without_torch_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "torch", None)
+    found = facts.probe()
+    assert found["torch"] is None
+    assert "torch" in found["error"]
+    assert set(found["extensions"]) == {"zentorch", "ipex"}

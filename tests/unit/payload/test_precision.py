@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from envbuilder.payload import precision
+
+PLAIN: dict[str, Any] = {
+    "dtype": "float32",
+    "matmul": "highest",
+    "autocast": False,
+    "cuda_tf32": False,
+    "environment": {},
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, "float32"),
+        ({"environment": {"ONEDNN_DEFAULT_FPMATH_MODE": "STRICT"}}, "float32"),
+        ({"environment": {"ONEDNN_DEFAULT_FPMATH_MODE": "BF16"}}, "bfloat16"),
+        ({"environment": {"ONEDNN_DEFAULT_FPMATH_MODE": "bf16"}}, "bfloat16"),
+        ({"environment": {"ONEDNN_DEFAULT_FPMATH_MODE": "ANY"}}, "any"),
+        ({"environment": {"NVIDIA_TF32_OVERRIDE": "0"}}, "float32"),
+        ({"environment": {"NVIDIA_TF32_OVERRIDE": "1"}}, "tf32"),
+        ({"environment": {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}}, "tf32"),
+        ({"autocast": True}, "autocast"),
+        ({"dtype": "bfloat16"}, "bfloat16"),
+        ({"cuda_tf32": True}, "tf32"),
+        ({"matmul": "high"}, "tf32"),
+        ({"matmul": "medium"}, "bfloat16"),
+    ],
+)
+def test_what_lowers_the_precision_is_recognised(changes: dict[str, Any], expected: str) -> None:
+    assert precision.effective({**PLAIN, **changes}) == expected
+
+
+def test_float32_throughout_has_no_problem() -> None:
+    assert precision.problems("float32", PLAIN, PLAIN, ["float32"]) == []
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_change_on_either_side_of_the_training_is_found(when: str) -> None:
+    lowered = {**PLAIN, "matmul": "medium"}
+    sides = (lowered, PLAIN) if when == "before" else (PLAIN, lowered)
+    found = precision.problems("float32", *sides, ["float32"])
+    assert found == [f"float32 is stated, but bfloat16 is in effect {when} training"]
+
+
+def test_a_tensor_of_another_type_is_found() -> None:
+    found = precision.problems("float32", PLAIN, PLAIN, ["bfloat16", "float32"])
+    assert found == ["float32 is stated, but tensors of bfloat16 took part"]
+
+
+def test_tf32_computes_on_float32_tensors() -> None:
+    tf32 = {**PLAIN, "cuda_tf32": True}
+    assert precision.problems("tf32", tf32, tf32, ["float32"]) == []
+    assert precision.problems("tf32", PLAIN, PLAIN, ["float32"]) != []

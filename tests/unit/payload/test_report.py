@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import pytest
+
+from envbuilder.payload.report import (
+    FAILED,
+    PASSED,
+    REQUIRED,
+    SKIPPED,
+    WARNING,
+    Check,
+    CheckError,
+    Checks,
+    judge,
+    not_run,
+)
+
+
+def check(name: str, status: str = PASSED, detail: str = "why") -> Check:
+    return Check(name, status, 0.1, detail)
+
+
+ALL = [check(name) for name in REQUIRED]
+
+
+def test_all_required_checks_passed_on_the_right_device() -> None:
+    verdict = judge(ALL, REQUIRED, "cpu", "cpu")
+    assert (verdict.status, verdict.reasons, verdict.warnings) == (PASSED, (), ())
+
+
+@pytest.mark.parametrize("name", REQUIRED)
+def test_each_required_check_can_fail_the_verification(name: str) -> None:
+    checks = [check(c.name, FAILED, "broken") if c.name == name else c for c in ALL]
+    verdict = judge(checks, REQUIRED, "cpu", "cpu")
+    assert verdict.status == FAILED
+    assert verdict.reasons == (f"{name}: broken",)
+
+
+@pytest.mark.parametrize("name", REQUIRED)
+@pytest.mark.parametrize("skipped", [True, False])
+def test_a_required_check_that_did_not_run_fails_the_verification(name: str, skipped: bool) -> None:
+    checks = [c for c in ALL if c.name != name] + ([check(name, SKIPPED)] if skipped else [])
+    verdict = judge(checks, REQUIRED, "cpu", "cpu")
+    assert verdict.status == FAILED
+    assert verdict.reasons == (f"{name}: this check did not run",)
+
+
+@pytest.mark.parametrize("used", [None, "cpu", "cpu, cuda"])
+def test_another_device_than_asked_for_fails_the_verification(used: str | None) -> None:
+    verdict = judge(ALL, REQUIRED, "cuda", used)
+    assert verdict.status == FAILED
+    assert "cuda was asked for" in verdict.reasons[0]
+
+
+def test_a_warning_is_told_but_does_not_fail() -> None:
+    verdict = judge([*ALL, check("compile inductor", WARNING, "wrong")], REQUIRED, "cpu", "cpu")
+    assert verdict.status == PASSED
+    assert verdict.warnings == ("compile inductor: wrong",)
+
+
+def test_a_check_that_is_not_required_fails_the_verification_too() -> None:
+    assert judge([*ALL, check("kernels", FAILED)], REQUIRED, "cpu", "cpu").status == FAILED
+
+
+def test_what_a_failure_kept_from_running_is_listed_without_reasons_of_its_own() -> None:
+    done = [check("import"), check("build", FAILED, "a cpu build")]
+    skipped = not_run(done, REQUIRED)
+    assert {c.name for c in skipped} == set(REQUIRED) - {"import", "build"}
+    assert {c.status for c in skipped} == {SKIPPED}
+    assert skipped[0].detail == "not run, because build failed"
+    assert judge([*done, *skipped], REQUIRED, "cuda", None).reasons == ("build: a cpu build",)
+
+
+def test_a_check_is_timed_and_recorded() -> None:
+    times = iter([10.0, 12.5])
+    checks = Checks(clock=lambda: next(times))
+    assert checks.run("import", lambda version: (PASSED, version), "2.13.0")
+    assert checks.done == [Check("import", PASSED, 2.5, "2.13.0")]
+    assert checks.seconds("import") == 2.5
+    assert checks.seconds("build") == 0
+
+
+def test_a_check_fails_by_a_sentence() -> None:
+    def failing() -> tuple[str, str]:
+        raise CheckError("no GPU")
+
+    checks = Checks()
+    assert not checks.run("device", failing)
+    assert (checks.done[0].status, checks.done[0].detail) == (FAILED, "no GPU")
+
+
+def test_an_unexpected_exception_in_a_check_is_its_failure() -> None:
+    def failing() -> tuple[str, str]:
+        raise RuntimeError("CUDA error: out of memory")
+
+    checks = Checks()
+    assert not checks.run("device", failing)
+    assert checks.done[0].detail == "RuntimeError: CUDA error: out of memory"
+
+
+def test_a_warning_lets_the_work_go_on() -> None:
+    assert Checks().run("dataset", lambda: (WARNING, "unknown files"))

@@ -1,0 +1,294 @@
+"""Closures of Debian packages install on any base of their suite, and lists are checked."""
+
+from __future__ import annotations
+
+import hashlib
+import lzma
+from typing import TYPE_CHECKING
+
+import pytest
+from debian.deb822 import PkgRelation
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envbuilder import archives, debian, debian_packages
+from envbuilder.debian_packages import Atom, Package, closure, relations
+from envbuilder.errors import BuildError, InvalidError
+from envbuilder.lockfile import File
+from envbuilder.settings import Configuration, Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+HASH = "c" * 64
+DATE = "Sat, 11 Jul 2026 10:16:37 UTC"
+
+
+def stanza(name: str, version: str = "1.0-1", **fields: str) -> str:
+    lines = [f"Package: {name}", f"Version: {version}", f"Filename: pool/{name}_{version}.deb"]
+    lines += [f"Size: {len(name)}", f"SHA256: {HASH}"]
+    lines += [f"{k.replace('_', '-')}: {v}" for k, v in fields.items()]
+    return "\n".join(lines) + "\n"
+
+
+def universe(*stanzas: str) -> dict[str, Package]:
+    return {p.name: p for p in debian_packages.parse_packages("\n".join(stanzas))}
+
+
+def names(wanted: list[str], *stanzas: str, rolling: bool = False) -> list[str]:
+    return sorted(p.name for p in closure(wanted, universe(*stanzas), rolling=rolling))
+
+
+BASE = (
+    stanza("dpkg", Essential="yes", Depends="libc6 (>= 1)"),
+    stanza("libc6", "2.36-9", Depends="libgcc-s1"),
+    stanza("libgcc-s1", "12", Depends="gcc-12-base (= 12)"),
+    stanza("libstdc++6", "12", Depends="gcc-12-base (= 12)"),
+    stanza("gcc-12-base", "12", Priority="required"),
+    stanza("libc-bin", "2.36-9", Priority="required", Depends="libc6 (>> 2.36), libc6 (<< 2.37)"),
+    stanza("apt", Priority="required", Depends="libstdc++6"),
+)
+
+
+def test_what_the_base_has_is_left_out() -> None:
+    found = names(
+        ["tool"], *BASE, stanza("tool", Depends="libc6 (>= 2.2), helper"), stanza("helper")
+    )
+    assert found == ["helper", "tool"]
+
+
+def test_exact_versions_move_the_base_along() -> None:
+    dev = stanza("libc6-dev", Depends="libc6 (= 2.36-9)")
+    assert names(["libc6-dev"], *BASE, dev) == ["libc6", "libc6-dev"]
+    # In testing the next libc6 may be 2.37, which this libc-bin does not allow.
+    assert names(["libc6-dev"], *BASE, dev, rolling=True) == ["libc-bin", "libc6", "libc6-dev"]
+
+
+def test_what_is_tied_to_a_moved_package_moves_too() -> None:
+    found = names(["g++"], *BASE, stanza("g++", Depends="gcc-12-base (= 12)"))
+    assert found == ["g++", "gcc-12-base", "libgcc-s1", "libstdc++6"]
+
+
+def test_testing_moves_so_lower_bounds_count_there() -> None:
+    tool = stanza("tool", Depends="libstdc++6 (>= 12)", Breaks="apt (<< 1)")
+    assert names(["tool"], *BASE, tool) == ["tool"]
+    found = names(["tool"], *BASE, tool, rolling=True)
+    assert {"libstdc++6", "gcc-12-base", "libgcc-s1", "apt"} < set(found)
+
+
+def test_first_alternative_that_can_be_had() -> None:
+    tool = stanza("tool", Depends="gone | second | third")
+    assert names(["tool"], *BASE, tool, stanza("second"), stanza("third")) == ["second", "tool"]
+
+
+def test_providers_stand_in() -> None:
+    tool = stanza("tool", Depends="virtual")
+    assert names(["tool"], *BASE, tool, stanza("real", Provides="virtual, x")) == ["real", "tool"]
+    versioned = stanza("tool", Depends="virtual (>= 2)")
+    with pytest.raises(InvalidError, match="tool needs virtual"):
+        names(["tool"], *BASE, versioned, stanza("real", Provides="virtual"))
+    good = stanza("real", Provides="virtual (= 3)")
+    assert names(["tool"], *BASE, versioned, good) == ["real", "tool"]
+
+
+def test_a_provider_in_the_base_is_enough() -> None:
+    base = stanza("mawk", Priority="required", Provides="awk")
+    assert names(["tool"], base, stanza("tool", Depends="awk"), stanza("gawk", Provides="awk")) == [
+        "tool"
+    ]
+
+
+def test_circles_end() -> None:
+    one, two = stanza("one", Depends="two"), stanza("two", Pre_Depends="one")
+    assert names(["one"], one, two) == ["one", "two"]
+
+
+def test_unknown_packages_are_named() -> None:
+    with pytest.raises(InvalidError, match="no package 'nothing'"):
+        names(["nothing"], *BASE)
+
+
+def test_relations_of_every_form() -> None:
+    assert relations("a (>= 1:2.0~rc1), b:any | c (<< 3), d [amd64]x, , python3:any (= 1)") == (
+        (Atom("a", ">=", "1:2.0~rc1"),),
+        (Atom("b"), Atom("c", "<<", "3")),
+        (Atom("python3", "=", "1"),),
+    )
+
+
+package_names = st.from_regex(r"[a-z][a-z0-9+.-]{1,8}", fullmatch=True)
+versions = st.from_regex(r"([0-9]:)?[0-9]{1,2}(\.[0-9]{1,2}){0,2}(~rc1|\+b1|-1)?", fullmatch=True)
+atoms = st.one_of(
+    package_names.map(Atom),
+    st.builds(Atom, package_names, st.sampled_from(["<<", "<=", "=", ">=", ">>"]), versions),
+)
+
+
+@given(st.lists(st.lists(atoms, min_size=1, max_size=3), max_size=4))
+def test_relations_read_as_the_reference_parser_does(groups: list[list[Atom]]) -> None:
+    def text(atom: Atom) -> str:
+        return f"{atom.name} ({atom.relation} {atom.version})" if atom.relation else atom.name
+
+    field = ", ".join(" | ".join(text(a) for a in g) for g in groups)
+    assert relations(field) == tuple(tuple(g) for g in groups)
+    if field:
+        reference = PkgRelation.parse_relations(field)
+        assert [[a["name"] for a in g] for g in reference] == [[a.name for a in g] for g in groups]
+
+
+@given(st.text(max_size=200))
+def test_any_text_can_be_a_list_or_a_field(text: str) -> None:
+    list(debian_packages.parse_packages(text))
+    relations(text)
+    archives.parse_sources(text)
+
+
+@given(versions, versions)
+def test_versions_are_ordered(one: str, other: str) -> None:
+    order = debian_packages.compare(one, other)
+    assert debian_packages.satisfies(one, Atom("x", "<<", other)) == (order < 0)
+    assert debian_packages.satisfies(one, Atom("x", ">=", other)) == (order >= 0)
+    assert debian_packages.satisfies(one, Atom("x"))
+
+
+def test_the_newest_of_several_lists_wins() -> None:
+    found: dict[str, Package] = {}
+    for version in ("1.9", "1:1.0", "1.10"):
+        debian_packages.keep_newest(found, debian_packages.parse_packages(stanza("a", version)))
+    assert found["a"].version == "1:1.0"
+
+
+SOURCES = """\
+# comment
+deb [arch=amd64 signed-by=/k] https://one.invalid/debian/ bookworm main
+deb-src https://src.invalid/debian bookworm main
+deb https://third.invalid/apt cloud main
+
+Types: deb deb-src
+URIs: http://two.invalid/debian
+# comment
+Suites: trixie trixie-updates
+Components: main
+
+Types: deb
+URIs: http://two.invalid/debian-security
+Suites: trixie-security
+Components: main
+
+Types: deb
+Enabled: no
+URIs: http://off.invalid/debian
+Suites: bookworm
+"""
+
+
+def test_both_formats_of_apts_sources() -> None:
+    found = archives.parse_sources(SOURCES)
+    assert [e.uri for e in found] == [
+        "https://one.invalid/debian", "https://third.invalid/apt", "http://two.invalid/debian",
+        "http://two.invalid/debian-security",
+    ]  # fmt: skip
+    assert archives.machine_roots(found) == {
+        "debian": "https://one.invalid/debian",
+        "debian-security": "http://two.invalid/debian-security",
+    }
+
+
+def mirror(**suites: str) -> Callable[[str], bytes]:
+    """A mirror at http://m with these suites (name → package list)."""
+    files: dict[str, bytes] = {}
+    for suite, packages in suites.items():
+        name = suite.replace("_", "-")
+        raw = lzma.compress(packages.encode())
+        version = "" if name == "forky" else "Version: 12.1\n"
+        digest = hashlib.sha256(raw).hexdigest()
+        files[f"http://m/dists/{name}/main/binary-amd64/Packages.xz"] = raw
+        files[f"http://m/dists/{name}/Release"] = (
+            f"Suite: x\n{version}Date: {DATE}\nSHA256:\n"
+            f" {digest} {len(raw)} main/binary-amd64/Packages.xz\n"
+        ).encode()
+
+    def read(url: str) -> bytes:
+        if url not in files:
+            raise OSError(url)
+        return files[url]
+
+    return read
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Settings:
+    urls = {"debian": "http://m", "debian-security": "http://m"}
+    return Settings(
+        project=None, config_dir=tmp_path, cache_dir=tmp_path, data_dir=tmp_path,
+        configuration=Configuration(indexes=urls),
+    )  # fmt: skip
+
+
+def test_a_lock_of_debs(own: Settings) -> None:
+    read = mirror(
+        bookworm="\n".join((*BASE, stanza("tool"))),
+        bookworm_security=stanza("tool", "1.0-2"),
+    )
+    (file,) = debian.lock(["tool"], "bookworm", "linux/amd64", own, read=read)
+    assert (file.kind, file.name, file.version) == ("deb", "tool", "1.0-2")
+    assert (file.source, file.provenance) == ("debian-security", "read")
+    assert file.file == "pool/tool_1.0-2.deb"
+    assert file.by == "bookworm-security Release of 2026-07-11T10:16:37Z"
+    assert archives.urls(file, own) == ("http://m/pool/tool_1.0-2.deb",)
+
+
+def test_a_suite_without_a_version_rolls(own: Settings) -> None:
+    read = mirror(forky="\n".join((*BASE, stanza("tool", Depends="libc6 (>= 2)"))))
+    found = debian.lock(["tool"], "forky", "linux/amd64", own, read=read)
+    assert "libc6" in {f.name for f in found}
+
+
+def test_a_changed_list_is_refused(own: Settings) -> None:
+    good = mirror(bookworm=stanza("tool"))
+
+    def read(url: str) -> bytes:
+        return good(url) + b"x" if url.endswith(".xz") else good(url)
+
+    with pytest.raises(BuildError, match="has sha256"):
+        debian.lock(["tool"], "bookworm", "linux/amd64", own, read=read)
+
+
+def test_a_release_that_does_not_list_it_is_refused(own: Settings) -> None:
+    good = mirror(bookworm=stanza("tool"))
+    with pytest.raises(BuildError, match="does not list"):
+        debian.lock(["tool"], "bookworm", "linux/arm64", own, read=lambda u: good(
+            u.replace("arm64", "amd64")))  # fmt: skip
+
+
+def test_a_mirror_out_of_reach_is_an_error_with_a_hint(own: Settings) -> None:
+    with pytest.raises(BuildError, match="no mirror of Debian answers") as caught:
+        debian.lock(["tool"], "bookworm", "linux/amd64", own, read=mirror())
+    assert "ENVBUILDER_INDEX_DEBIAN" in caught.value.hint
+
+
+def test_odd_entries_do_not_enter_a_lock(own: Settings) -> None:
+    odd = stanza("tool").replace("pool/tool", "../../etc/tool")
+    with pytest.raises(BuildError, match="odd entry"):
+        debian.lock(["tool"], "bookworm", "linux/amd64", own, read=mirror(bookworm=odd))
+
+
+def test_only_linux_has_debs(own: Settings) -> None:
+    with pytest.raises(InvalidError, match="only for Linux"):
+        debian.lock(["tool"], "bookworm", "macos/arm64", own, read=mirror())
+
+
+def test_snapshots_stand_in_for_the_mirror(tmp_path: Path) -> None:
+    bare = Settings(
+        project=None, config_dir=tmp_path, cache_dir=tmp_path, data_dir=tmp_path,
+        configuration=Configuration(),
+    )  # fmt: skip
+    last = archives.roots("debian-security", bare, "2026-07-11T10:16:37Z")[-1]
+    assert last.endswith("/archive/debian-security/20260711T101637Z")
+    file = File(
+        kind="deb", name="tool", version="1", file="pool/tool_1.deb", sha256=HASH, size=1,
+        source="debian", provenance="read", by="bookworm Release of 2026-07-11T10:16:37Z",
+    )  # fmt: skip
+    assert archives.urls(file, bare)[-1].endswith("/debian/20260711T101637Z/pool/tool_1.deb")
+    assert archives.snapshot(file, bare).endswith("/archive/debian/20260711T101637Z")

@@ -1,0 +1,85 @@
+"""What is rendered, byte for byte: every shipped profile, every target it has.
+
+After a wanted change: `make golden`, then read the diff.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from envbuilder import lockfile, origins, profiles, render, resources, settings
+from envbuilder.errors import InvalidError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FOLDERS = (resources.profiles_dir(),)
+NAMES = profiles.names(FOLDERS)
+LOCKED = [n for n in NAMES if lockfile.load(FOLDERS[0] / "locks" / f"{n}.json").targets]
+
+
+def rendered(
+    name: str, target: render.RenderTarget, found: settings.Settings
+) -> tuple[render.RenderedFile, ...]:
+    profile = profiles.load(name, FOLDERS)
+    lock = lockfile.load(FOLDERS[0] / "locks" / f"{name}.json")
+    image = render.image_python(profile)
+    python = image if target == "dockerfile" else profile.python.default
+    return render.render(profile, lock, target, python, origins.rendered_urls(lock, found))
+
+
+@pytest.mark.parametrize("target", render.TARGETS)
+@pytest.mark.parametrize("name", LOCKED)
+def test_rendered_files_are_the_golden_ones(
+    name: str,
+    target: render.RenderTarget,
+    repository: Path,
+    found: settings.Settings,
+    request: pytest.FixtureRequest,
+) -> None:
+    folder = repository / "tests" / "golden" / name / target
+    try:
+        files = rendered(name, target, found)
+    except InvalidError:
+        assert target == "dockerfile"
+        assert "docker" not in profiles.load(name, FOLDERS).backends
+        return
+    # The payload changes with its sources; its own tests look at it.
+    files = tuple(f for f in files if f.name != "payload.pyz")
+    if request.config.getoption("--rewrite-golden"):
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in files:
+            (folder / file.name).write_bytes(file.content)
+    assert {f.name: f.content.decode() for f in files} == {
+        p.name: p.read_text() for p in folder.iterdir()
+    }
+    assert all(render.MARK.encode() in f.content for f in files)
+
+
+@pytest.mark.parametrize("name", sorted(set(NAMES) - set(LOCKED)))
+def test_an_unlocked_profile_says_why(name: str) -> None:
+    lock = lockfile.load(FOLDERS[0] / "locks" / f"{name}.json")
+    assert lock.state == "unlocked"
+    assert lock.reason
+    with pytest.raises(InvalidError, match="not locked"):
+        lockfile.require_usable(profiles.load(name, FOLDERS), lock)
+
+
+@pytest.mark.parametrize("name", LOCKED)
+def test_shipped_locks_are_fresh(name: str) -> None:
+    from envbuilder import resolve
+
+    lock = lockfile.load(FOLDERS[0] / "locks" / f"{name}.json")
+    assert resolve.check(profiles.load(name, FOLDERS), lock) == ()
+
+
+@pytest.mark.parametrize("name", LOCKED)
+def test_locks_name_no_index(name: str) -> None:
+    text = (FOLDERS[0] / "locks" / f"{name}.json").read_text()
+    assert "://" not in text
+
+
+def test_rendering_twice_gives_the_same_bytes(found: settings.Settings) -> None:
+    assert rendered("cpu", "dockerfile", found) == rendered("cpu", "dockerfile", found)

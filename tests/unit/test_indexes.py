@@ -1,0 +1,170 @@
+"""pip's configuration is read as pip reads it, and uv gets the same meaning."""
+
+from __future__ import annotations
+
+import os
+import string
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envbuilder import indexes, settings
+from envbuilder.errors import InvalidError
+from envbuilder.indexes import Sources
+from envbuilder.settings import Configuration, Settings
+
+
+def own(folder: Path, **urls: str) -> Settings:
+    return Settings(
+        project=None, config_dir=folder, cache_dir=folder, data_dir=folder,
+        configuration=Configuration(indexes=urls),
+    )  # fmt: skip
+
+
+def test_shipped_indexes_are_upstream_ones() -> None:
+    found = indexes.upstreams()
+    assert found["pytorch-cpu"].kind == "simple"
+    assert {"mnist-ossci", "mnist-cvdf", "debian-snapshot"} <= set(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\n", "a: expected the keys"),
+        ("a: {kind: simple, url: 'https://x/y', wat: z, what: z}\n", "unknown key"),
+        ("a: {kind: folder, url: 'ftp://x/y', what: z}\n", "url"),
+        ("a: {kind: folder, url: 'https://x/y/', what: z}\n", "url"),
+    ],
+)
+def test_a_wrong_table_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "indexes.yaml").write_text(text)
+    with pytest.raises(InvalidError, match=message):
+        indexes.upstreams(tmp_path)
+
+
+def test_environment_then_configuration_then_table(tmp_path: Path) -> None:
+    configured = own(tmp_path, **{"pytorch-cpu": "https://mirror/cpu/"})
+    env = {"ENVBUILDER_INDEX_PYTORCH_CPU": "https://other/cpu/"}
+    assert indexes.url("pytorch-cpu", configured, env) == "https://other/cpu"
+    assert indexes.url("pytorch-cpu", configured, {}) == "https://mirror/cpu"
+    assert indexes.url("pytorch-xpu", configured, {}).startswith("https://")
+    with pytest.raises(InvalidError, match="'nowhere' has no URL") as caught:
+        indexes.url("nowhere", configured, {})
+    assert "ENVBUILDER_INDEX_NOWHERE" in caught.value.hint
+
+
+def test_settings_of_the_machine_can_be_read() -> None:
+    assert indexes.url("pytorch-cpu", settings.load({}), {}).startswith("https://")
+
+
+def test_later_files_and_variables_win() -> None:
+    site = "[global]\nindex-url = https://a/simple\nfind-links = /one\n"
+    user = "[global]\nindex_url = https://b/simple\n[install]\nfind-links =\n    /two\n    /three\n"
+    found = indexes.pip_sources({}, [site, user])
+    assert found.index_url == "https://b/simple"
+    assert found.find_links == ("/two", "/three")
+    found = indexes.pip_sources({"PIP_INDEX_URL": "https://c", "PIP_FIND_LINKS": ""}, [site, user])
+    assert found.index_url == "https://c"
+    assert found.find_links == ("/two", "/three")
+
+
+def test_other_commands_sections_do_not_count() -> None:
+    assert indexes.pip_sources({}, ["[freeze]\nindex-url = x\n"]) == Sources()
+
+
+def test_a_broken_file_is_passed_over() -> None:
+    assert indexes.parse_pip_conf("[global\nx") == {}
+    assert indexes.parse_pip_conf("index-url = x") == {}
+
+
+def test_percent_signs_are_no_interpolation() -> None:
+    found = indexes.pip_sources({}, ["[global]\nindex-url = https://u:p%40ss@x/s\n"])
+    assert found.index_url == "https://u:p%40ss@x/s"
+
+
+def test_where_pip_looks(tmp_path: Path) -> None:
+    files = indexes.pip_files({"XDG_CONFIG_HOME": str(tmp_path)}, home=tmp_path)
+    if os.uname().sysname == "Linux":
+        assert files[0] == Path("/etc/xdg/pip/pip.conf")
+        assert files[1] == Path("/etc/pip.conf")
+        assert tmp_path / "pip/pip.conf" in files
+    assert indexes.pip_files({"PIP_CONFIG_FILE": os.devnull}) == ()
+    named = tmp_path / "my.conf"
+    missing = indexes.pip_files({"PIP_CONFIG_FILE": str(named)}, home=tmp_path)
+    assert missing[-1] == named
+    assert tmp_path / ".pip/pip.conf" in missing
+    named.touch()
+    # pip leaves the user's own files out where another is named and exists.
+    present = indexes.pip_files({"PIP_CONFIG_FILE": str(named)}, home=tmp_path)
+    assert tmp_path / ".pip/pip.conf" not in present
+
+
+def test_files_are_read_from_the_machine(tmp_path: Path) -> None:
+    named = tmp_path / "my.conf"
+    named.write_text("[global]\nextra-index-url = https://a https://b\nno-index = yes\n")
+    found = indexes.sources({"PIP_CONFIG_FILE": str(named)})
+    assert found.extra_index_urls == ("https://a", "https://b")
+    assert found.no_index
+
+
+def test_uv_merges_extra_indexes_as_pip_does(tmp_path: Path) -> None:
+    gone, there = (tmp_path / "gone").as_uri(), tmp_path.as_uri()
+    found = Sources(index_url="https://i", extra_index_urls=(gone, there, "https://e"))
+    result = indexes.uv_environment(found, {}, ("http://first",))
+    assert result["UV_DEFAULT_INDEX"] == "https://i"
+    assert result["UV_INDEX"] == f"http://first {there} https://e"
+    assert result["UV_INDEX_STRATEGY"] == "unsafe-best-match"
+    assert "127.0.0.1" in result["NO_PROXY"]
+
+
+def test_uvs_own_variables_win() -> None:
+    found = Sources(
+        index_url="https://i", extra_index_urls=("https://e",), cert="/c", proxy="http://p",
+        timeout="9", trusted_hosts=("h",),
+    )  # fmt: skip
+    env = {
+        "UV_DEFAULT_INDEX": "https://u", "UV_INDEX": "https://v", "SSL_CERT_FILE": "/d",
+        "ALL_PROXY": "q", "UV_HTTP_TIMEOUT": "1", "UV_INSECURE_HOST": "g",
+    }  # fmt: skip
+    assert indexes.uv_environment(found, env) == {"UV_INDEX": "https://v"}
+
+
+def test_without_extra_indexes_uv_keeps_its_safe_strategy() -> None:
+    result = indexes.uv_environment(Sources(), {}, ("http://first",))
+    assert "UV_INDEX_STRATEGY" not in result
+    assert indexes.uv_environment(Sources(), {}) == {}
+
+
+def test_certificates_proxy_and_hosts_are_handed_on() -> None:
+    found = Sources(
+        cert="/c", proxy="http://p", timeout="9", trusted_hosts=("h", "i"), no_index=True
+    )
+    assert indexes.uv_environment(found, {}) == {
+        "SSL_CERT_FILE": "/c", "ALL_PROXY": "http://p", "UV_HTTP_TIMEOUT": "9",
+        "UV_INSECURE_HOST": "h i", "UV_NO_INDEX": "1",
+    }  # fmt: skip
+
+
+def test_local_folders() -> None:
+    assert indexes.local_folder("file:///a%20b/c") == Path("/a b/c")
+    assert indexes.local_folder("/a/b") == Path("/a/b")
+    assert indexes.local_folder("https://a/b") is None
+    assert indexes.local_folder("~/x") == Path.home() / "x"
+
+
+@given(st.text(max_size=300))
+def test_any_text_is_a_pip_conf_or_nothing(text: str) -> None:
+    assert isinstance(indexes.pip_sources({}, [text]), Sources)
+
+
+words_ = st.text(string.ascii_letters + string.digits + "/:._-", min_size=1, max_size=20)
+
+
+@given(st.lists(words_, min_size=1, max_size=4), words_)
+def test_what_is_written_is_read(links: list[str], index: str) -> None:
+    text = f"[global]\nindex-url = {index}\nfind-links =\n" + "".join(f"  {x}\n" for x in links)
+    found = indexes.pip_sources({}, [text])
+    assert found.index_url == index
+    assert found.find_links == tuple(links)

@@ -1,0 +1,163 @@
+"""Locks survive being written and read; damaged, unknown or stale ones are refused."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envbuilder import lockfile, profiles, resources
+from envbuilder.errors import InvalidError
+from envbuilder.lockfile import File, Lock, LockedBase, Target
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HASH = "0" * 64
+CPU = profiles.load("cpu", (resources.profiles_dir(),))
+
+
+def file(**changes: Any) -> File:
+    fields: dict[str, Any] = {
+        "kind": "wheel", "name": "torch", "version": "2.13.0+cpu", "sha256": HASH, "size": 1,
+        "file": "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl", "source": "pytorch-cpu",
+        "provenance": "read", "by": "somebody",
+    }  # fmt: skip
+    return File(**{**fields, **changes})
+
+
+def lock(*files: File, **changes: Any) -> Lock:
+    base = LockedBase(
+        ref="python:3.11", digest=None, date=None, python_path="/usr/bin/python3",
+        python_version="3.11.2",
+    )  # fmt: skip
+    target = Target(platform="linux/amd64", python="3.11", base=base, files=files or (file(),))
+    fields: dict[str, Any] = {
+        "schema": 1, "profile": "cpu", "inputs": HASH, "state": "locked", "reason": "",
+        "targets": (target,),
+    }  # fmt: skip
+    return Lock(**{**fields, **changes})
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "lock.json"
+    path.write_text(text)
+    return path
+
+
+names = st.from_regex(r"[a-z][a-z0-9]{0,8}(-[a-z0-9]{1,5})?", fullmatch=True)
+files = st.builds(
+    file,
+    name=names,
+    version=st.from_regex(r"[0-9]{1,3}(\.[0-9]{1,3}){0,2}(\+[a-z0-9]{1,5})?", fullmatch=True),
+    file=names.map(lambda n: f"{n}-1-py3-none-any.whl"),
+    sha256=st.text("0123456789abcdef", min_size=64, max_size=64),
+    size=st.none() | st.integers(1, 2**62),
+    by=st.text(st.characters(blacklist_categories=("Cc", "Cs")), max_size=30),
+)
+
+
+@given(st.lists(files, unique_by=lambda f: f.basename, max_size=5))
+def test_written_and_read_it_is_the_same(
+    tmp_path_factory: pytest.TempPathFactory, found: list[File]
+) -> None:
+    before = lock(*found)
+    path = written(tmp_path_factory.mktemp("l"), lockfile.dump(before))
+    assert lockfile.load(path) == before
+
+
+def test_one_file_a_line() -> None:
+    text = lockfile.dump(lock(file(), file(file="b.whl", name="b")))
+    assert sum('"sha256"' in line for line in text.splitlines()) == 2
+    json.loads(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "not a lock"),
+        ("{", "not a lock"),
+        ("[]", "schema None"),
+        ('{"schema": 2}', "schema 2 is not known"),
+        ('{"schema": 1}', "missing required field"),
+    ],
+)
+def test_damaged_locks_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(InvalidError, match=message):
+        lockfile.load(written(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lock(file(), file(name="other")), "is twice"),
+        (lock(file(provenance="claim")), "only claimed"),
+        (lock(targets=()), "targets: empty"),
+        (lock(targets=lock().targets * 2), "appear twice"),
+    ],
+)
+def test_contradictions_are_refused(tmp_path: Path, wrong: Lock, message: str) -> None:
+    with pytest.raises(InvalidError, match=message):
+        lockfile.load(written(tmp_path, lockfile.dump(wrong)))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("file", "../x.whl"),
+        ("file", "/etc/passwd"),
+        ("file", "a b.whl"),
+        ("sha256", "0" * 63),
+        ("name", "a;b"),
+        ("version", "1\n2"),
+        ("source", "https://x"),
+        ("provenance", "guessed"),
+        ("size", 0),
+        ("unknown", 1),
+    ],
+)
+def test_words_are_checked(tmp_path: Path, key: str, value: object) -> None:
+    data = json.loads(lockfile.dump(lock()))
+    data["targets"][0]["files"][0][key] = value
+    with pytest.raises(InvalidError, match=key):
+        lockfile.load(written(tmp_path, json.dumps(data)))
+
+
+def test_select_names_what_there_is() -> None:
+    assert lockfile.select(lock(), "linux/amd64", "3.11").python == "3.11"
+    with pytest.raises(InvalidError, match=r"no files for linux/arm64") as caught:
+        lockfile.select(lock(), "linux/arm64", "3.11")
+    assert "linux/amd64 Python 3.11" in caught.value.hint
+
+
+def test_only_a_fitting_lock_is_usable() -> None:
+    good = lock(inputs=lockfile.inputs_digest(CPU))
+    assert lockfile.require_usable(CPU, good) is good
+    with pytest.raises(InvalidError, match="no lock"):
+        lockfile.require_usable(CPU, None)
+    with pytest.raises(InvalidError, match="is stale"):
+        lockfile.require_usable(CPU, lock())
+    with pytest.raises(InvalidError, match="not locked: no hash"):
+        lockfile.require_usable(CPU, lock(state="unlocked", reason="no hash", targets=()))
+
+
+def test_only_what_decides_changes_the_inputs() -> None:
+    same = msgspec.structs.replace(CPU, description="other", warnings=())
+    other = msgspec.structs.replace(CPU, requirements=("torch==1.0",))
+    assert lockfile.inputs_digest(same) == lockfile.inputs_digest(CPU)
+    assert lockfile.inputs_digest(other) != lockfile.inputs_digest(CPU)
+
+
+def test_the_users_lock_is_found_first(tmp_path: Path) -> None:
+    for folder in ("one", "two"):
+        (tmp_path / folder / "locks").mkdir(parents=True)
+    (tmp_path / "two/locks/cpu.json").touch()
+    folders = (tmp_path / "one", tmp_path / "two")
+    assert lockfile.path_for("cpu", folders) == tmp_path / "two/locks/cpu.json"
+    (tmp_path / "one/locks/cpu.json").touch()
+    assert lockfile.path_for("cpu", folders) == tmp_path / "one/locks/cpu.json"
+    assert lockfile.path_for("xpu", folders) is None

@@ -1,0 +1,173 @@
+"""Shipped profiles are right and complete; wrong ones are refused with file, key and a hint."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envbuilder import claims, indexes, lockfile, profiles, resolve, resources
+from envbuilder.errors import InvalidError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from envbuilder.profiles import Profile
+
+SHIPPED = (resources.profiles_dir(),)
+NAMES = ("cpu", "cpu-ipex", "cuda", "cuda-legacy", "mps", "xpu", "xpu-ipex", "zendnn")
+
+MINIMAL = """\
+name: mine
+description: A profile
+accelerator: cpu
+python: {default: "3.11", supported: ["3.11"]}
+platforms: [linux/amd64]
+backends: [venv]
+tools: {uv: 0.13.8}
+requirements: [torch==2.13.0]
+expects: {device: cpu, torch: 2.13.0}
+"""
+
+
+def load(folder: Path, text: str, name: str = "mine") -> Profile:
+    (folder / f"{name}.yaml").write_text(text)
+    return profiles.load(name, (folder,))
+
+
+def test_all_eight_are_shipped() -> None:
+    assert profiles.names(SHIPPED) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_shipped_profile_is_whole(name: str) -> None:
+    profile = profiles.load(name, SHIPPED)
+    assert profile.description
+    assert profile.platforms
+    assert profile.expects.device == profile.accelerator
+    assert set(profile.indexes.values()) <= set(indexes.upstreams())
+    assert any(r.startswith("torch==") for r in profile.requirements)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_shipped_lock_fits_its_profile(name: str) -> None:
+    path = lockfile.path_for(name, SHIPPED)
+    assert path is not None
+    lock = lockfile.load(path)
+    assert resolve.check(profiles.load(name, SHIPPED), lock) == ()
+    assert lockfile.dump(lock) == path.read_text()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_shipped_lock_names_no_place(name: str) -> None:
+    text = (resources.profiles_dir() / "locks" / f"{name}.json").read_text()
+    assert "://" not in text
+    assert '"/' not in text.replace('"/usr/', "")
+
+
+def test_states_of_shipped_locks() -> None:
+    folder = resources.profiles_dir() / "locks"
+    states = {n: lockfile.load(folder / f"{n}.json").state for n in NAMES}
+    assert states["cuda"] == states["mps"] == "locked"
+    assert states["xpu-ipex"] == "unlocked"
+    assert states["cpu"] == states["zendnn"] == states["xpu"] == "claimed"
+
+
+def test_archived_extensions_are_opt_in_and_warn() -> None:
+    for name in NAMES:
+        profile = profiles.load(name, SHIPPED)
+        ipex = profile.expects.extension == "ipex"
+        assert profile.opt_in == ipex
+        assert ipex == any("archived" in w for w in profile.warnings)
+
+
+def test_the_python_of_an_image_is_the_locked_one() -> None:
+    lock = lockfile.load(resources.profiles_dir() / "locks" / "xpu.json")
+    target = lockfile.select(lock, "linux/amd64", "3.14")
+    assert target.base is not None
+    deb = next(f for f in target.of_kind("deb") if f.name == "python3.14")
+    assert deb.version.startswith(target.base.python_version + "-")
+
+
+def test_claims_agree_with_locks() -> None:
+    stated = {f.file: f.sha256 for c in claims.load_all() for f in c.files}
+    for name in NAMES:
+        lock = lockfile.load(resources.profiles_dir() / "locks" / f"{name}.json")
+        for target in lock.targets:
+            for file in target.files:
+                assert stated.get(file.file, file.sha256) == file.sha256
+
+
+def test_unknown_key_is_named_with_a_suggestion(tmp_path: Path) -> None:
+    with pytest.raises(InvalidError, match=r"mine\.yaml:\d+: requirments: unknown key") as caught:
+        load(tmp_path, MINIMAL.replace("requirements:", "requirments:"))
+    assert "requirements" in caught.value.hint
+
+
+def test_extends_merges_mappings_and_replaces_the_rest(tmp_path: Path) -> None:
+    load(tmp_path, MINIMAL + "environment: {A: '1', B: '2'}\nwarnings: [careful]\nopt_in: true\n")
+    child = load(
+        tmp_path,
+        "extends: mine\ndescription: Other\nenvironment: {B: '3'}\nrequirements: [torch==2.14.0]\n",
+        "child",
+    )
+    assert child.environment == {"A": "1", "B": "3"}
+    assert child.requirements == ("torch==2.14.0",)
+    assert child.warnings == ()
+    assert not child.opt_in
+
+
+def test_extends_in_a_circle(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("extends: b\n")
+    (tmp_path / "b.yaml").write_text("extends: a\n")
+    with pytest.raises(InvalidError, match="extends runs in a circle: a → b"):
+        profiles.load("a", (tmp_path,))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("[venv]", "[venv, docker]"), "base: the backend docker needs a base image"),
+        (('default: "3.11"', 'default: "3.12"'), r"python\.default"),
+        (("torch==2.13.0]", "torch=2.13]"), "requirements"),
+        (("name: mine", "name: other"), "the file is named"),
+        (("requirements:", "preload: [libx.so.1]\nrequirements:"), "preload"),
+        (("requirements:", "system_packages: [gcc]\nrequirements:"), "debian_suite"),
+        (("requirements:", "base: {'3.9': {ref: a}}\nrequirements:"), r"base\.3\.9"),
+    ],
+)
+def test_contradictions_are_refused(tmp_path: Path, change: tuple[str, str], message: str) -> None:
+    with pytest.raises(InvalidError, match=message):
+        load(tmp_path, MINIMAL.replace(*change))
+
+
+def test_unknown_profile_gets_a_suggestion() -> None:
+    with pytest.raises(InvalidError, match="unknown profile 'zendn'") as caught:
+        profiles.load("zendn", SHIPPED)
+    assert "Did you mean 'zendnn'?" in caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["../cpu", "/etc/passwd", "locks/cpu", "."])
+def test_names_stay_in_their_folder(name: str) -> None:
+    with pytest.raises(InvalidError):
+        profiles.load(name, SHIPPED)
+
+
+def test_compute_capabilities_depend_on_the_platform() -> None:
+    requires = profiles.load("cuda", SHIPPED).requires
+    assert "7.5" in profiles.sm_of(requires, "linux/amd64")
+    assert "11.0" in profiles.sm_of(requires, "linux/arm64")
+    legacy = profiles.load("cuda-legacy", SHIPPED).requires
+    assert profiles.sm_of(legacy, "linux/arm64") == legacy.sm
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_a_profile_or_a_clear_error(
+    tmp_path_factory: pytest.TempPathFactory, text: str
+) -> None:
+    folder = tmp_path_factory.mktemp("p")
+    (folder / "mine.yaml").write_text(text, encoding="utf-8")
+    with pytest.raises(InvalidError):
+        profiles.load("mine", (folder,))

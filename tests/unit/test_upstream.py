@@ -1,0 +1,148 @@
+"""What is known of an upstream index's wheels: the index first, then local files, then claims."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envbuilder import upstream
+from envbuilder.errors import InvalidError
+from envbuilder.loopback import Offer
+from envbuilder.settings import Configuration, Settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FILE = "torch-9.0+x-cp311-cp311-linux_x86_64.whl"
+URL = "https://index.invalid/whl/x/torch/"
+
+
+def offer(**changes: object) -> Offer:
+    fields: dict[str, object] = {
+        "distribution": "torch", "version": "9.0+x", "sha256": "a" * 64, "source": "up",
+        "file": FILE, "provenance": "claim", "by": "a lock", "metadata": b"claimed",
+    }  # fmt: skip
+    return Offer(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def wheel(folder: Path, name: str = FILE) -> Path:
+    path = folder / name
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("torch-9.0+x.dist-info/METADATA", "Name: torch\nRequires-Dist: jinja2\n")
+        archive.writestr("torch/vendored/y-1.dist-info/METADATA", "Name: y\n")
+    return path
+
+
+def own(folder: Path) -> Settings:
+    return Settings(
+        project=None, config_dir=folder, cache_dir=folder, data_dir=folder,
+        configuration=Configuration(),
+    )  # fmt: skip
+
+
+def test_html_pages() -> None:
+    text = f"""<a href="../x/{FILE.replace("+", "%2B")}#sha256={"b" * 64}"
+      data-requires-python="&gt;=3.9" data-dist-info-metadata="sha256=c">x</a>
+      <a href="https://e.invalid/torch-8.0-cp311-cp311-linux_x86_64.whl">no hash</a>
+      <a href="torchvision-1-cp311-cp311-linux_x86_64.whl">other</a><a href="t.tar.gz">s</a>
+      <a href="http://[">broken</a><a name="x">none</a>"""
+    first, second = upstream.parse_page(text, URL, "torch", "up")
+    assert first.file == FILE
+    assert first.sha256 == "b" * 64
+    assert first.requires_python == ">=3.9"
+    assert first.location.startswith("https://index.invalid/whl/x/x/torch-9.0")
+    assert first.metadata_url == first.location + ".metadata"
+    assert (second.version, second.sha256, second.metadata_url) == ("8.0", "", "")
+
+
+@given(st.text(max_size=300))
+def test_any_page_gives_offers_or_nothing(text: str) -> None:
+    for start in ("", "{", '{"files": ', '<a href="'):
+        upstream.parse_page(start + text, URL, "torch", "up")
+
+
+def test_a_wheel_on_disk_is_read_and_hashed(tmp_path: Path) -> None:
+    path = wheel(tmp_path)
+    found = upstream.read_wheel(path)
+    assert found.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert found.metadata is not None
+    assert b"jinja2" in found.metadata
+
+
+@pytest.mark.parametrize("name", [FILE, "nonsense.whl"])
+def test_a_damaged_wheel_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"PK no")
+    with pytest.raises(InvalidError, match="not a wheel that can be read"):
+        upstream.read_wheel(tmp_path / name)
+
+
+def test_only_wanted_wheels_of_local_folders(tmp_path: Path) -> None:
+    wheel(tmp_path)
+    (tmp_path / "other-1-py3-none-any.whl").write_bytes(b"not looked at")
+    places = (str(tmp_path), "https://remote", str(tmp_path / "gone"))
+    assert [o.file for o in upstream.local_wheels(places, ["torch"])] == [FILE]
+
+
+def test_the_index_wins_over_a_claim_and_says_so() -> None:
+    listed = offer(sha256="b" * 64, provenance="read", by="the index up", metadata=None)
+    (merged,), notes = upstream.merge([listed], [], [offer()], "up")
+    assert merged.sha256 == "b" * 64
+    assert merged.provenance == "read"
+    assert merged.metadata == b"claimed"
+    assert "another hash" in notes[0]
+
+
+def test_an_index_without_a_hash_needs_a_claim() -> None:
+    listed = offer(sha256="", location="https://x/y", metadata=None)
+    assert upstream.merge([listed], [], [], "up") == ((), ())
+    (merged,), _ = upstream.merge([listed], [], [offer()], "up")
+    assert (merged.sha256, merged.location) == ("a" * 64, "https://x/y")
+    assert merged.provenance == "claim"
+
+
+def test_a_local_file_confirms_a_claim() -> None:
+    local = offer(provenance="read", by="the file itself", source="", location="/x")
+    (merged,), _ = upstream.merge([], [local], [offer()], "up")
+    assert (merged.provenance, merged.source, merged.by) == ("read", "up", "the file itself")
+
+
+def test_a_lock_does_not_depend_on_who_has_the_file() -> None:
+    known = offer(provenance="read", by="bytes hashed")
+    local = offer(provenance="read", by="the file itself", source="", location="/x")
+    (merged,), _ = upstream.merge([], [local], [known], "up")
+    assert (merged.by, merged.location) == ("bytes hashed", "/x")
+
+
+def test_a_local_file_with_other_bytes_is_refused() -> None:
+    local = offer(sha256="f" * 64, location="/x/file.whl")
+    with pytest.raises(InvalidError, match=r"/x/file\.whl: sha256 is f+, but a lock says a+"):
+        upstream.merge([], [local], [offer()], "up")
+
+
+def test_claims_stand_in_for_an_index_out_of_reach(tmp_path: Path) -> None:
+    asked: list[str] = []
+    said: list[str] = []
+
+    def read(url: str) -> bytes:
+        asked.append(url)
+        raise OSError
+
+    wanted = {"torch": "pytorch-xpu", "triton-xpu": "pytorch-xpu"}
+    found = upstream.offers(wanted, own(tmp_path), (), said.append, read)
+    assert len(asked) == 1
+    assert {o.distribution for o in found} == {"torch", "triton-xpu"}
+    assert all(o.source == "pytorch-xpu" for o in found)
+    assert "out of reach" in said[0]
+
+
+def test_an_index_in_reach_is_read(tmp_path: Path) -> None:
+    page = f'<a href="{FILE}#sha256={"b" * 64}">x</a>'.encode()
+    found = upstream.offers(
+        {"torch": "pytorch-cu126"}, own(tmp_path), (), lambda _: None, lambda _: page
+    )
+    assert any(o.file == FILE and o.provenance == "read" for o in found)
