@@ -7,7 +7,6 @@ holds behind any mirror.
 from __future__ import annotations
 
 import hashlib
-import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -114,8 +113,8 @@ def load(path: Path) -> Lock:
     """The lock in `path`; `InvalidError` when it is damaged or of an unknown schema."""
     try:
         raw = path.read_bytes()
-        data = json.loads(raw)
-    except (OSError, ValueError, RecursionError) as error:
+        data = msgspec.json.decode(raw)
+    except (OSError, msgspec.DecodeError, RecursionError) as error:
         raise InvalidError(
             f"{path}: not a lock: {error}", "Make it anew: envbuilder lock"
         ) from error
@@ -152,6 +151,8 @@ def _check(lock: Lock, path: Path) -> None:
 
 def dump(lock: Lock) -> str:
     """A lock as text: one file a line, so that a diff shows what moved."""
+    import json
+
     data: dict[str, Any] = msgspec.to_builtins(lock)
     targets = data.pop("targets")
     head = json.dumps(data, indent=1, ensure_ascii=False).removesuffix("\n}")

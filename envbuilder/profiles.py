@@ -6,7 +6,6 @@ that begin with `_` are only there to be extended. Folders are searched in order
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -165,6 +164,8 @@ def _find(name: str, folders: Sequence[Path]) -> Path:
         # The comparison keeps names such as `../x` from leaving the folder.
         if path.name == f"{name}.yaml" and path.parent == folder and path.is_file():
             return path
+    from difflib import get_close_matches
+
     known = names(folders)
     close = get_close_matches(name, known, n=1)
     hint = f"Did you mean '{close[0]}'? " if close else ""

@@ -11,7 +11,7 @@ from envbuilder.errors import InvalidError
 from envbuilder.lockfile import File
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from envbuilder.lockfile import Lock, Target
     from envbuilder.profiles import Profile
@@ -112,43 +112,42 @@ def render(
     target: RenderTarget,
     python: str,
     urls: Mapping[str, str],
-) -> tuple[RenderedFile, ...]:
-    """The files of one render target; the first is the main one.
+) -> Iterator[RenderedFile]:
+    """The files of one render target, the main one first; each is rendered when it is asked for.
 
     `urls` maps the symbolic sources that the lock's files name to their URLs. Raises `InvalidError`
     when the profile cannot be rendered so.
     """
     context = _context(profile, lock, targets_for(lock, python), python)
-    with_indexes = {**context, "indexes": _index_urls(profile, urls)}
     if target == "dockerfile":
-        if "docker" not in profile.backends:
-            raise InvalidError(
-                f"profile '{profile.name}' has no Dockerfile: its device cannot be reached from a"
-                " container",
-                f"Use: envbuilder render --profile {profile.name} --target script",
-            )
+        yield _rendered("Dockerfile", "docker/Dockerfile.j2", _image(profile, context, urls))
+        yield _rendered("requirements.txt", "requirements.txt.j2", context)
         from envbuilder.pack import payload_pyz
 
-        return (
-            _rendered("Dockerfile", "docker/Dockerfile.j2", {**context, **_image(profile, context, urls)}),
-            _rendered("requirements.txt", "requirements.txt.j2", context),
-            RenderedFile(name="payload.pyz", content=payload_pyz()),
-        )
-    listed = _rendered("requirements.txt", "requirements.txt.j2", with_indexes)
+        yield RenderedFile(name="payload.pyz", content=payload_pyz())
+        return
+    context["indexes"] = _index_urls(profile, urls)
     if target == "script":
-        return (_rendered("setup-venv.sh", "venv/setup-venv.sh.j2", with_indexes), listed)
+        yield _rendered("setup-venv.sh", "venv/setup-venv.sh.j2", context)
     if target == "conda":
-        return (_rendered("environment.yml", "conda/environment.yml.j2", with_indexes), listed)
+        yield _rendered("environment.yml", "conda/environment.yml.j2", context)
     if target == "pylock":
         name = f"pylock.{profile.name}-py{python.replace('.', '')}.toml"
-        return (_rendered(name, "pylock.toml.j2", with_indexes),)
-    return (listed,)
+        yield _rendered(name, "pylock.toml.j2", context)
+        return
+    yield _rendered("requirements.txt", "requirements.txt.j2", context)
 
 
 def _image(
     profile: Profile, context: Mapping[str, Any], urls: Mapping[str, str]
 ) -> dict[str, Any]:
-    """What only the Dockerfile needs; `InvalidError` where there is no base image."""
+    """The context of the Dockerfile; `InvalidError` where the profile can have none."""
+    if "docker" not in profile.backends:
+        raise InvalidError(
+            f"profile '{profile.name}' has no Dockerfile: its device cannot be reached from a"
+            " container",
+            f"Use: envbuilder render --profile {profile.name} --target script",
+        )
     targets = context["targets"]
     base = targets[0].base
     if base is None:
@@ -159,6 +158,7 @@ def _image(
         )
     debs = {t.platform: t.of_kind("deb") for t in targets}
     return {
+        **context,
         "base": base,
         "tools": requirements(targets, "tool"),
         "debs": debs if any(debs.values()) else {},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -81,6 +80,8 @@ def explain(error: msgspec.ValidationError, kind: type[Any], where: str, text: s
     unknown = re.search(r"unknown field `(.+)`", message)
     hint = ""
     if unknown:
+        from difflib import get_close_matches
+
         path.append(unknown[1])
         message = "unknown key"
         close = get_close_matches(unknown[1], sorted(set(_keys(kind))), n=1)

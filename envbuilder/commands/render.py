@@ -57,15 +57,14 @@ def command(
     urls = origins.rendered_urls(lock, found)
     files = render.render(chosen, lock, what, python or default, urls)
     if output is None:
-        click.echo(files[0].content.decode(), nl=False)
+        click.echo(next(files).content.decode(), nl=False)
         return
-    write(files, output)
-    for file in files:
-        click.echo(output / file.name)
+    for path in write(tuple(files), output):
+        click.echo(path)
 
 
-def write(files: tuple[render.RenderedFile, ...], folder: Path) -> None:
-    """Write rendered files; `InvalidError` before anything is touched if one is somebody's own."""
+def write(files: tuple[render.RenderedFile, ...], folder: Path) -> tuple[Path, ...]:
+    """Write rendered files and name them; `InvalidError` before anything is touched if one is somebody's own."""
     mark = render.MARK.encode()
     for file in files:
         target = folder / file.name
@@ -80,3 +79,4 @@ def write(files: tuple[render.RenderedFile, ...], folder: Path) -> None:
             (folder / file.name).write_bytes(file.content)
     except OSError as error:
         raise InvalidError(f"{folder}: cannot be written: {error.strerror or error}") from error
+    return tuple(folder / file.name for file in files)

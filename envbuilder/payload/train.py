@@ -66,7 +66,7 @@ def normalise(images: Any) -> Any:
 
 
 def batches(data: Tensors, count: int) -> List[Tuple[Any, Any]]:
-    """The first ``count`` batches of images, normalised, with labels; again from the start if few."""
+    """The first ``count`` batches, normalised, with labels; from the start again if data is few."""
     full = max(1, len(data.labels) // BATCH)
     cuts = [slice(n % full * BATCH, (n % full + 1) * BATCH) for n in range(count)]
     return [(normalise(data.images[cut]), data.labels[cut]) for cut in cuts]
