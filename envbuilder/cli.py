@@ -92,12 +92,12 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     arguments = sys.argv[1:] if arguments is None else arguments
     signal.signal(signal.SIGTERM, _terminate)
     code = _run(arguments)
-    # The process ends here: the interpreter's last collection would take a sixth of a short command.
+    # The process ends here: a last collection would take a sixth of a short command's time.
     gc.freeze()
     sys.exit(code)
 
 
-def _run(arguments: list[str]) -> int:
+def _run(arguments: list[str]) -> int:  # noqa: PLR0911 (one return per outcome reads best)
     debug = "--debug" in arguments
     words = [a for a in arguments if not a.startswith("-")]
     through = bool(words) and words[0] in PASSES_CODE_THROUGH

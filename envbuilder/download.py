@@ -33,8 +33,8 @@ def download(
 ) -> None:
     """Write the body of `url` to `part`, continuing what is there already.
 
-    Raises `UnavailableError` when the source refuses or stays unreachable, `BuildError` on a full disk.
-    A partial file that the server cannot continue is written from its start again.
+    Raises `UnavailableError` when the source refuses or stays unreachable, `BuildError` on a full
+    disk. A partial file that the server cannot continue is written from its start again.
     """
     import requests
 

@@ -138,9 +138,7 @@ def render(
     yield _rendered("requirements.txt", "requirements.txt.j2", context)
 
 
-def _image(
-    profile: Profile, context: Mapping[str, Any], urls: Mapping[str, str]
-) -> dict[str, Any]:
+def _image(profile: Profile, context: Mapping[str, Any], urls: Mapping[str, str]) -> dict[str, Any]:
     """The context of the Dockerfile; `InvalidError` where the profile can have none."""
     if "docker" not in profile.backends:
         raise InvalidError(
@@ -221,4 +219,3 @@ def _shell(value: str) -> str:
     import shlex
 
     return shlex.quote(value)
-

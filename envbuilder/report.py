@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from msgspec import Struct
 
+from envbuilder import atomic
 from envbuilder.errors import VerifyError
 
 if TYPE_CHECKING:
@@ -109,13 +109,9 @@ def assemble(data: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
 
 def write(report: dict[str, Any], path: Path) -> None:
     """Write a report atomically; `VerifyError` when the place cannot be written."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
-        part.replace(path)
+        atomic.write(path, msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise VerifyError(
             f"{path}: the report cannot be written: {error.strerror or error}",
             "The verification itself ended; name another place with --output.",

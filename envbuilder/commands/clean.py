@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+from typing import TYPE_CHECKING
 
 import click
 
 from envbuilder import console, settings
 from envbuilder.backends.venv import MARKER
 from envbuilder.options import json_option
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pathlib import Path

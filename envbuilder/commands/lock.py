@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import click
 
-from envbuilder import console, lockfile, profiles, settings
+from envbuilder import atomic, console, lockfile, profiles, settings
 from envbuilder.errors import INVALID, InvalidError
 from envbuilder.options import json_option, profile_option
 
@@ -97,11 +96,8 @@ def _place(name: str, found: settings.Settings, output_dir: Path | None) -> Path
 
 
 def _write(path: Path, text: str) -> None:
-    part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(text)
-        part.replace(path)
+        atomic.write(path, text.encode())
     except OSError as error:
         raise InvalidError(
             f"{path}: the lock cannot be written: {error.strerror or error}",

@@ -64,7 +64,10 @@ def command(
 
 
 def write(files: tuple[render.RenderedFile, ...], folder: Path) -> tuple[Path, ...]:
-    """Write rendered files and name them; `InvalidError` before anything is touched if one is somebody's own."""
+    """Write rendered files and name them.
+
+    Raises `InvalidError` before anything is touched, if one of them is there and somebody's own.
+    """
     mark = render.MARK.encode()
     for file in files:
         target = folder / file.name

@@ -32,7 +32,9 @@ def test_cache() -> Path:
 
 
 @pytest.fixture(scope="session")
-def session_environment(test_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def session_environment(
+    test_cache: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, str]:
     """Variables that keep a command's folders out of the user's."""
     home = tmp_path_factory.mktemp("envbuilder")
     return {

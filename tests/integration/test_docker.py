@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from tests.integration.conftest import Cli
 
 pytestmark = pytest.mark.engine
+LOOK = (
+    "id -u; find / -xdev \\( -name '*.whl' -o -path '*/uv' -o -name '*.pyc' -path '/opt/*'"
+    " -o -path '/opt/.uv*' -o -name uv_cache.json \\) 2>/dev/null;"
+    " ls -A /tmp /root 2>/dev/null; env"
+)
 CPU = ("--profile", "cpu", "--backend", "docker", "--base-image")
 
 
@@ -45,9 +50,7 @@ def test_the_image_is_labelled_and_lean(docker_client: Any, image: dict[str, Any
         [
             "sh",
             "-c",
-            "id -u; find / -xdev \\( -name '*.whl' -o -path '*/uv' -o -name '*.pyc' -path '/opt/*'"
-            " -o -path '/opt/.uv*' -o -name uv_cache.json \\) 2>/dev/null;"
-            " ls -A /tmp /root 2>/dev/null; env",
+            LOOK,
         ],
         remove=True,
         network_mode="none",
@@ -66,9 +69,7 @@ def test_an_unchanged_build_is_reused(cli: Cli, base_image: str, image: dict[str
     assert again["artifact"] == image["artifact"]
 
 
-def test_the_entrypoint_follows_the_quota(
-    docker_client: Any, image: dict[str, Any]
-) -> None:
+def test_the_entrypoint_follows_the_quota(docker_client: Any, image: dict[str, Any]) -> None:
     shown = docker_client.containers.run(
         image["artifact"]["ref"],
         ["python", "-c", "import os; print(os.environ['OMP_NUM_THREADS'])"],
@@ -120,9 +121,7 @@ def test_run_passes_the_code_through_and_mounts_the_folder(
     assert made.stat().st_uid == os.getuid()
 
 
-def test_a_base_of_another_python_is_refused(
-    cli: Cli, base_image: str, docker_client: Any
-) -> None:
+def test_a_base_of_another_python_is_refused(cli: Cli, base_image: str, docker_client: Any) -> None:
     done = cli("build", *CPU, base_image, "--python-version", "3.12")
     assert done.returncode == 1
     assert "Python 3.12 is needed; the base image has 3.11" in done.stderr
@@ -136,9 +135,7 @@ def test_a_missing_base_image_is_named(cli: Cli) -> None:
 
 
 def test_no_engine_is_4(cli: Cli, tmp_path: Path) -> None:
-    done = cli(
-        *("build", *CPU, "x:1"), environment={"DOCKER_HOST": f"unix://{tmp_path}/none.sock"}
-    )
+    done = cli(*("build", *CPU, "x:1"), environment={"DOCKER_HOST": f"unix://{tmp_path}/none.sock"})
     assert done.returncode == 4
     assert "no container engine answers" in done.stderr
     assert "--backend venv" in done.stderr

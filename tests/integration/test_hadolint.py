@@ -22,7 +22,9 @@ def test_hadolint_accepts(path: Path) -> None:
     )
     if program is None:
         missing("hadolint", "it is not installed (pip install '.[dev]')")
-    done = subprocess.run([program, "--no-color", path], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [program, "--no-color", path], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout
 
 

@@ -56,7 +56,7 @@ def test_a_full_epoch_reaches_the_accuracy(cli: Cli, torch_prefix: Path, mnist_d
 
 
 def test_cuda_is_3_here_and_5_when_forced(cli: Cli, torch_python: Path) -> None:
-    if os.path.exists("/dev/nvidiactl"):
+    if Path("/dev/nvidiactl").exists():
         pytest.skip("this machine has an NVIDIA GPU")
     done = cli("verify", "--profile", "cuda", "--python", str(torch_python), "--quick")
     assert done.returncode == 3
@@ -116,11 +116,14 @@ def test_a_killed_build_leaves_nothing_that_is_trusted(
     wait_for(lambda: list(envs.glob(".*.partial/env")))
     child.send_signal(number)
     _, said = child.communicate(timeout=60)
-    assert child.returncode == {
-        signal.SIGKILL: -9,
-        signal.SIGINT: 130,
-        signal.SIGTERM: 143,
-    }[number], said
+    assert (
+        child.returncode
+        == {
+            signal.SIGKILL: -9,
+            signal.SIGINT: 130,
+            signal.SIGTERM: 143,
+        }[number]
+    ), said
     assert not [p for p in envs.iterdir() if not p.name.startswith(".")]
     if number != signal.SIGKILL:
         assert not list(envs.glob(".*.partial"))

@@ -74,9 +74,7 @@ def test_each_command_explains_itself(name: str, capsys: pytest.CaptureFixture[s
         (["verify", "--python", "/does/not/exist"], "does not exist"),
     ],
 )
-def test_usage_is_2(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_usage_is_2(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*arguments) == 2
     captured = capsys.readouterr()
     assert said in captured.err

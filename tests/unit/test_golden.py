@@ -27,9 +27,7 @@ def rendered(
     lock = lockfile.load(FOLDERS[0] / "locks" / f"{name}.json")
     image = render.image_python(profile)
     python = image if target == "dockerfile" else profile.python.default
-    return tuple(
-        render.render(profile, lock, target, python, origins.rendered_urls(lock, found))
-    )
+    return tuple(render.render(profile, lock, target, python, origins.rendered_urls(lock, found)))
 
 
 @pytest.mark.parametrize("target", render.TARGETS)

@@ -4,7 +4,6 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
-from tests.unit import host_trees
 import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,6 +13,7 @@ from envbuilder import host, process, selection
 from envbuilder.detection import nvml, snapshot, system, tables, text
 from envbuilder.errors import InvalidError
 from envbuilder.host import Host
+from tests.unit import host_trees
 
 if TYPE_CHECKING:
     from pathlib import Path

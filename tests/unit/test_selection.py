@@ -2,16 +2,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.unit import host_trees
 import msgspec
 import pytest
-from tests.unit.host_trees import PROFILES, profile
 
 from envbuilder import profiles as shipped
 from envbuilder import resources, selection
 from envbuilder.errors import HostError
 from envbuilder.host import Cpu, Gpu, Host
 from envbuilder.profiles import Requires
+from tests.unit import host_trees
+from tests.unit.host_trees import PROFILES, profile
 
 if TYPE_CHECKING:
     from pathlib import Path

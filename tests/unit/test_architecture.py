@@ -1,0 +1,145 @@
+"""Rules of the design that a reader could break without noticing."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+STARTERS = {"subprocess", "multiprocessing", "pty"}
+EXECUTORS = {
+    "system",
+    "popen",
+    "fork",
+    "execv",
+    "execve",
+    "execvp",
+    "execvpe",
+    "spawnv",
+    "posix_spawn",
+}
+
+
+def modules(repository: Path) -> Iterator[tuple[str, ast.Module]]:
+    package = repository / "envbuilder"
+    for path in sorted(package.rglob("*.py")):
+        yield path.relative_to(package).as_posix(), ast.parse(path.read_text())
+
+
+def imported(tree: ast.AST) -> set[str]:
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def test_one_module_starts_programs(repository: Path) -> None:
+    guilty = []
+    for name, tree in modules(repository):
+        if name == "process.py" or name.startswith("payload/"):
+            continue
+        if {i.split(".")[0] for i in imported(tree)} & STARTERS:
+            guilty.append(name)
+        calls = {
+            n.func.attr
+            for n in ast.walk(tree)
+            if isinstance(n, ast.Call)
+            and isinstance(n.func, ast.Attribute)
+            and isinstance(n.func.value, ast.Name)
+            and n.func.value.id == "os"
+        }
+        if calls & EXECUTORS:
+            guilty.append(name)
+    assert guilty == []
+
+
+def test_pure_modules_do_not_reach_out(repository: Path) -> None:
+    pure = ["plan.py", "render.py", "lockfile.py", "words.py", "selection.py", "fitting.py"]
+    edges = {"process", "fetch", "download", "engine", "execute"}
+    for name, tree in modules(repository):
+        if name in pure:
+            assert not {i.removeprefix("envbuilder.") for i in imported(tree)} & edges, name
+
+
+def test_the_payload_imports_nothing_of_ours(repository: Path) -> None:
+    allowed = set(sys.stdlib_module_names) | {
+        "torch",
+        "zentorch",
+        "intel_extension_for_pytorch",
+        "__future__",
+    }
+    for name, tree in modules(repository):
+        if not name.startswith("payload/"):
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                assert {a.name.split(".")[0] for a in node.names} <= allowed, name
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                assert (node.module or "").split(".")[0] in allowed, name
+
+
+def test_modules_stay_small(repository: Path) -> None:
+    long = {
+        p.name: n
+        for p in (repository / "envbuilder").rglob("*.py")
+        if (n := len(p.read_text().splitlines())) > 400
+    }
+    assert long == {}
+
+
+@pytest.mark.parametrize("module", ["envbuilder.cli", "envbuilder.commands.render"])
+def test_start_imports_no_heavy_library(module: str, repository: Path) -> None:
+    """Follows top-level imports of our own modules, without running anything."""
+    heavy = {
+        "docker",
+        "torch",
+        "requests",
+        "urllib3",
+        "rich",
+        "uv",
+        "packaging",
+        "pynvml",
+        "debian",
+    }
+    seen: set[str] = set()
+    todo = [module]
+    while todo:
+        name = todo.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        path = repository / f"{name.replace('.', '/')}.py"
+        if not path.exists():
+            path = repository / name.replace(".", "/") / "__init__.py"
+        if not path.exists():
+            continue
+        tree = ast.parse(path.read_text())
+        for node in tree.body:
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                names = imported(ast.Module(body=[node], type_ignores=[]))
+                assert not {n.split(".")[0] for n in names} & heavy, f"{name} imports {names}"
+                todo += [n for n in names if n.startswith("envbuilder")]
+
+
+def test_no_registry_host_is_named(repository: Path) -> None:
+    """The default package index and Debian mirror are whatever pip, uv and apt are set up with."""
+    hosts = [
+        "//" + "py" + "pi.org",
+        "files.py" + "thonhosted",
+        "deb." + "debian.org",
+        "registry.np" + "mjs",
+    ]
+    for folder in ("envbuilder", "profiles", "templates", "docs", "tests/golden"):
+        for path in (repository / folder).rglob("*"):
+            if path.is_file() and path.suffix not in {".gz", ".pyc"}:
+                text = path.read_text(errors="replace")
+                assert not [h for h in hosts if h in text], path

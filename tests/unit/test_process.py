@@ -1,0 +1,101 @@
+"""The doorway to programs, with real small programs (the one unit test that runs any)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from envbuilder import process
+from envbuilder.errors import ToolError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+REAL_POPEN = subprocess.Popen
+
+
+@pytest.fixture(autouse=True)
+def allow(no_outside: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subprocess, "Popen", REAL_POPEN)
+
+
+def python(script: str) -> list[str]:
+    return [sys.executable, "-c", script]
+
+
+def test_output_comes_line_by_line_and_whole() -> None:
+    out: list[str] = []
+    err: list[str] = []
+    done = process.run(
+        python("import sys; print('a'); print('b', file=sys.stderr); print('c', end='')"),
+        on_stdout=out.append,
+        on_stderr=err.append,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "a\nc", "b\n")
+    assert (out, err) == (["a", "c"], ["b"])
+
+
+def test_a_failing_status_is_returned() -> None:
+    done = process.run(python("import sys; print('why', file=sys.stderr); sys.exit(3)"))
+    assert done.returncode == 3
+    assert done.last_words == "why"
+
+
+def test_a_missing_program_is_a_tool_error() -> None:
+    with pytest.raises(ToolError, match="no-such-program-here: not found"):
+        process.run(["no-such-program-here"])
+
+
+def test_environment_is_added_and_nothing_is_a_shell(tmp_path: Path) -> None:
+    done = process.run(
+        [*python("import os, sys; print(os.environ['X'], sys.argv[1])"), "; touch made"],
+        env={"X": "$(id)"},
+        cwd=tmp_path,
+    )
+    assert done.stdout == "$(id) ; touch made\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_program_that_does_not_end_is_stopped() -> None:
+    done = process.run(python("import time; time.sleep(60)"), timeout=0.5)
+    assert done.timed_out
+    assert done.returncode != 0
+    assert done.seconds < 30
+
+
+def test_grandchildren_go_with_their_parent(tmp_path: Path) -> None:
+    note = tmp_path / "alive"
+    grandchild = f"import time\nwhile True:\n open({str(note)!r}, 'a').write('x'); time.sleep(.05)"
+    script = (
+        "import subprocess, sys, time;"
+        f"subprocess.Popen([sys.executable, '-c', {grandchild!r}]); time.sleep(60)"
+    )
+    process.run(python(script), timeout=1.5)
+    time.sleep(0.2)
+    before = note.stat().st_size if note.exists() else 0
+    time.sleep(0.3)
+    assert (note.stat().st_size if note.exists() else 0) == before
+
+
+def test_an_exception_in_the_caller_ends_the_child() -> None:
+    started = time.monotonic()
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        process.run(python("import time; time.sleep(60)"))
+    assert time.monotonic() - started < 30
+
+
+def test_odd_bytes_do_not_break_the_reader() -> None:
+    done = process.run(python("import sys; sys.stdout.buffer.write(b'\\xff\\xfe ok\\n')"))
+    assert done.stdout.endswith(" ok\n")
+
+
+def test_commands_are_shown_as_one_would_type_them() -> None:
+    assert process.quoted(["a b", "c"]) == "'a b' c"
