@@ -86,12 +86,13 @@ def plan(
     lock: Lock,
     target: Target,
     base: tuple[str, str],
-    urls: Mapping[str, str],
     request: Request,
     settings: Settings,
 ) -> Plan:
     """How to make the image; pure. `base` is the base image's reference and its id."""
-    files = render.render(profile, lock, "dockerfile", target.python, urls)
+    # The stages that download are replaced, so where upstream is must not decide the fingerprint.
+    nowhere = {f.source: f"https://{f.source}.invalid" for t in lock.targets for f in t.files}
+    files = render.render(profile, lock, "dockerfile", target.python, nowhere)
     texts = {f.name: f.content.decode() for f in files if f.name != "payload.pyz"}
     facts = {
         "backend": "docker",
@@ -305,8 +306,6 @@ def prepare(
     profile: Profile, lock: Lock, host: Host, request: Request, settings: Settings
 ) -> DockerEnvironment:
     """Ask the engine, find the base image and plan; `ToolError` (exit 4) where one is missing."""
-    from envbuilder import origins
-
     platform = "linux/arm64" if host.machine in {"arm64", "aarch64"} else "linux/amd64"
     python = request.python or render.image_python(profile)
     target = lockfile.select(lock, platform, python)
@@ -318,6 +317,5 @@ def prepare(
     found = engine.image(client, ref)
     # An image that is not here yet is identified by its digest; a bare tag could be anything.
     identity = found.id if found else ref
-    urls = origins.rendered_urls(lock, settings)
-    made = plan(profile, lock, target, (ref, identity), urls, request, settings)
+    made = plan(profile, lock, target, (ref, identity), request, settings)
     return DockerEnvironment(profile, target, made, client, force=request.force)

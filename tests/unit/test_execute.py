@@ -1,0 +1,185 @@
+"""Steps of a plan, and that a failing one leaves nothing behind."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import lzma
+import subprocess
+import sys
+import tarfile
+import zipfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from envbuilder import plan
+from envbuilder.console import PlainProgress
+from envbuilder.errors import BuildError
+from envbuilder.execute import execute
+from envbuilder.lockfile import File
+from envbuilder.store import Store
+
+if TYPE_CHECKING:
+    from envbuilder.settings import Settings
+
+REAL_POPEN = subprocess.Popen
+
+
+def stored(found: Settings, name: str, content: bytes, kind: str = "wheel") -> File:
+    file = File(
+        kind=kind,  # type: ignore[arg-type]
+        name="x",
+        version="1",
+        file=name,
+        sha256=hashlib.sha256(content).hexdigest(),
+        size=len(content),
+        source="default",
+        provenance="read",
+        by="test",
+    )
+    store = Store(found.store_dir)
+    with store.receiving(file) as part:
+        part.write_bytes(content)
+        store.accept(part, file, "test")
+    return file
+
+
+def planned(found: Settings, *steps: plan.Step) -> plan.Plan:
+    return plan.Plan(
+        profile="x",
+        backend="venv",
+        builder="uv",
+        platform="linux/amd64",
+        python="3.11",
+        fingerprint="f" * 64,
+        artifact=plan.Artifact(kind="venv", ref=str(found.envs_dir / "x")),
+        workdir=str(found.envs_dir / ".x.partial"),
+        files=(),
+        steps=steps,
+    )
+
+
+def run(found: Settings, *steps: plan.Step) -> None:
+    execute(planned(found, *steps), found, PlainProgress(lambda line: None))
+
+
+def deb(members: dict[str, bytes | str]) -> bytes:
+    """A .deb: an ar archive of control and data; text is the target of a link."""
+
+    def tar(entries: dict[str, bytes | str]) -> bytes:
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w") as archive:
+            for name, content in entries.items():
+                info = tarfile.TarInfo(name)
+                if isinstance(content, str):
+                    info.type, info.linkname = tarfile.SYMTYPE, content
+                    archive.addfile(info)
+                else:
+                    info.size = len(content)
+                    archive.addfile(info, io.BytesIO(content))
+        return lzma.compress(buffer.getvalue())
+
+    parts = {
+        "debian-binary": b"2.0\n",
+        "control.tar.xz": tar({"./control": b"Package: x\n"}),
+        "data.tar.xz": tar(members),
+    }
+    out = b"!<arch>\n"
+    for name, content in parts.items():
+        out += f"{name:<16}{0:<12}{0:<6}{0:<6}{'100644':<8}{len(content):<10}`\n".encode()
+        out += content + (b"\n" if len(content) % 2 else b"")
+    return out
+
+
+def test_a_finished_folder_moves_into_place_and_the_work_is_removed(found: Settings) -> None:
+    work, target = found.envs_dir / ".x.partial", found.envs_dir / "x"
+    run(
+        found,
+        plan.Write(what="w", path=str(work / "env" / "a"), text="hello"),
+        plan.WritePayload(what="p", path=str(work / "env" / "payload.pyz")),
+        plan.Move(what="m", source=str(work / "env"), target=str(target)),
+    )
+    assert (target / "a").read_text() == "hello"
+    assert zipfile.is_zipfile(target / "payload.pyz")
+    assert not work.exists()
+
+
+def test_what_a_killed_build_left_is_not_used(found: Settings) -> None:
+    left = found.envs_dir / ".x.partial" / "env" / "old"
+    left.parent.mkdir(parents=True)
+    left.write_text("half")
+    work = found.envs_dir / ".x.partial"
+    run(
+        found,
+        plan.Write(what="w", path=str(work / "env" / "new"), text=""),
+        plan.Move(what="m", source=str(work / "env"), target=str(found.envs_dir / "x")),
+    )
+    assert [p.name for p in (found.envs_dir / "x").iterdir()] == ["new"]
+
+
+def test_a_failing_command_ends_the_build_with_its_last_words(
+    found: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subprocess, "Popen", REAL_POPEN)
+    script = "import sys; print('long story'); print('the reason', file=sys.stderr); sys.exit(3)"
+    with pytest.raises(BuildError, match=r"install: failed .exit 3.:\nthe reason") as caught:
+        run(found, plan.Run(what="install", argv=(sys.executable, "-c", script)))
+    assert not (found.envs_dir / ".x.partial").exists()
+    log = next(found.logs_dir.iterdir())
+    assert str(log) in caught.value.hint
+    assert "long story" in log.read_text()
+
+
+def test_a_tool_comes_out_of_its_wheel(found: Settings) -> None:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as wheel:
+        wheel.writestr("uv-1.data/scripts/uv", b"#!/bin/sh\n")
+    file = stored(found, "uv-1-py3-none-any.whl", buffer.getvalue())
+    target = found.envs_dir / "uv"
+    run(found, plan.UnpackTool(what="u", file=file, name="uv", path=str(target)))
+    assert target.read_bytes() == b"#!/bin/sh\n"
+    assert target.stat().st_mode & 0o777 == 0o755
+    with pytest.raises(BuildError, match="holds no executable 'other'"):
+        run(found, plan.UnpackTool(what="u", file=file, name="other", path=str(target)))
+
+
+def test_a_library_comes_out_of_its_package_under_its_soname(found: Settings) -> None:
+    content = deb({"./usr/lib/x/libz.so.1.2": b"ELF", "./usr/lib/x/libz.so.1": "libz.so.1.2"})
+    file = stored(found, "pool/z_1_amd64.deb", content, kind="deb")
+    folder = found.envs_dir / "lib"
+    run(
+        found,
+        plan.UnpackLibraries(what="l", files=(file,), libraries=("libz.so.1",), folder=str(folder)),
+    )
+    assert (folder / "libz.so.1").read_bytes() == b"ELF"
+    assert not (folder / "libz.so.1").is_symlink()
+
+
+@pytest.mark.parametrize("link", ["../../../../etc/passwd", "/etc/passwd", "libz.so.1"])
+def test_a_link_that_leaves_the_package_yields_nothing(found: Settings, link: str) -> None:
+    file = stored(found, "pool/z_1_amd64.deb", deb({"./usr/lib/libz.so.1": link}), kind="deb")
+    with pytest.raises(BuildError, match=r"libz\.so\.1: in none of"):
+        run(
+            found,
+            plan.UnpackLibraries(
+                what="l",
+                files=(file,),
+                libraries=("libz.so.1",),
+                folder=str(found.envs_dir / "lib"),
+            ),
+        )
+
+
+def test_a_full_disk_is_said_and_nothing_stays(
+    found: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pathlib import Path as AnyPath
+
+    def full(self: AnyPath, *args: object, **options: object) -> int:
+        raise OSError(28, "No space left on device", str(self))
+
+    monkeypatch.setattr(AnyPath, "write_bytes", full)
+    with pytest.raises(BuildError, match="no space left on the disk"):
+        run(found, plan.WritePayload(what="p", path=str(found.envs_dir / "a" / "b")))
+    assert not (found.envs_dir / ".x.partial").exists()
