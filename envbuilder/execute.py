@@ -98,8 +98,11 @@ def _run(step: plans.Run, log: Path) -> None:
         done = process.run(step.argv, env=step.env, on_stdout=keep, on_stderr=keep)
     if done.returncode != 0:
         how = f"exit {done.returncode}" if done.returncode > 0 else f"signal {-done.returncode}"
+        printed = done.stdout + done.stderr
+        advice = [hint for text, hint in step.hints.items() if text in printed]
         raise BuildError(
-            f"{step.what}: failed ({how}):\n{done.last_words}", f"The whole output is in {log}"
+            f"{step.what}: failed ({how}):\n{done.last_words}",
+            "\n".join([*advice, f"The whole output is in {log}"]),
         )
 
 

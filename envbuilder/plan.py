@@ -62,6 +62,8 @@ class Run(_Step, frozen=True, kw_only=True):
 
     argv: tuple[str, ...]
     env: dict[str, str] = {}
+    hints: dict[str, str] = {}
+    """What a failing command may print → what to do about it."""
 
 
 class Remove(_Step, frozen=True, kw_only=True):

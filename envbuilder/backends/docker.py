@@ -141,6 +141,13 @@ def plan(
                 *(["--no-cache"] if request.rebuild else []),
                 str(context),
             ),
+            hints={
+                "failed to resolve source metadata": f"The base image {base[0]} is not in the"
+                " engine and cannot be pulled. Name another with --base-image REF, or set a mirror"
+                " in envbuilder.yaml (base_images:).",
+                "no space left on device": "The engine's disk is full: envbuilder clean removes"
+                " images of ours, docker system df shows the rest.",
+            },
         )
     )
     return Plan(
@@ -314,8 +321,8 @@ def prepare(
     client = engine.connect()
     require_buildx()
     ref = base_ref(target.base, request, settings)
-    found = engine.image(client, ref)
-    # An image that is not here yet is identified by its digest; a bare tag could be anything.
+    # A digest says which image it is, wherever that is; a tag only does for an image that is here.
+    found = None if "@" in ref else engine.image(client, ref)
     identity = found.id if found else ref
     made = plan(profile, lock, target, (ref, identity), request, settings)
     return DockerEnvironment(profile, target, made, client, force=request.force)

@@ -6,7 +6,9 @@ import argparse
 from pathlib import Path
 
 from . import facts
+from .compilers import BACKENDS
 from .device import ACCELERATORS
+from .numerics import ARITHMETIC_TOLERANCE
 
 
 def parser() -> argparse.ArgumentParser:
@@ -26,10 +28,10 @@ def parser() -> argparse.ArgumentParser:
     add("--quick", action="store_true", help="a small part of the data, no compile section")
     add("--seed", type=int, default=1)
     add("--min-accuracy", type=_fraction, help="default: 0.975, or the subset's own gate")
-    add("--precision", choices=("float32", "tf32", "bfloat16"), default="float32")
+    add("--precision", choices=tuple(ARITHMETIC_TOLERANCE), default="float32")
     add("--torch-version", help="exact; with a local part (+cpu) that must match too")
     add("--require-kernels", action="append", default=[], metavar="PREFIX")
-    add("--compile-backend", action="append", default=[], choices=("inductor", "zentorch"))
+    add("--compile-backend", action="append", default=[], choices=BACKENDS)
     add("--extension", action="append", default=[], choices=sorted(facts.EXTENSIONS))
     add("--no-baseline", action="store_true", help="do not train on the CPU for comparison")
     return top

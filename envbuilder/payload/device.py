@@ -26,12 +26,13 @@ def synchronize(torch: Any, accelerator: str) -> None:
 
 
 def allocated(torch: Any, accelerator: str) -> Optional[int]:
-    """Bytes that torch holds on the device now; None for the CPU, which does not count them."""
+    """Bytes that torch holds on the device now; None where torch does not count them."""
     if accelerator == "cpu":
         return None
     if accelerator == "mps":
         return int(torch.mps.current_allocated_memory())
-    return int(getattr(torch, accelerator).memory_allocated())
+    count = getattr(getattr(torch, accelerator), "memory_allocated", None)
+    return int(count()) if count else None
 
 
 def require_build(torch: Any, accelerator: str) -> str:

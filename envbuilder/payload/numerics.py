@@ -21,9 +21,10 @@ LEARNING_RATE = 0.1
 ARITHMETIC_TOLERANCE = {"float32": 5e-5, "tf32": 3e-3, "bfloat16": 3e-2}
 """float32 with any algorithm (Winograd included) stays near 1e-6; TF32 cannot reach 1e-4."""
 
-GRADIENT_TOLERANCE = {"float32": 1e-2, "tf32": 3e-2, "bfloat16": 2e-1}
-"""Eager float32 differs by about 2e-6 here, and by 1e-4 where rounding makes one max-pool
-window of half a million pick another pixel; a wrong gradient differs by about 1."""
+GRADIENT_TOLERANCE = {"float32": 5e-3, "tf32": 2e-1, "bfloat16": 5e-1}
+"""Measured with torch 2.13.0 on the CPU: in 250 batches eager float32 differs by 3e-6 (median) and
+by at most 2.8e-3, where rounding makes one max-pool window of half a million pick another pixel.
+Weights rounded as TF32 does differ by 1e-2 to 4e-2 (30 batches), a wrong gradient by about 1."""
 
 Outputs = List[Any]
 Case = Callable[[Any, Callable[..., Any]], Outputs]

@@ -55,6 +55,10 @@ class Options:
         """Compile backends to measure; a quick run measures none."""
         return () if self.quick else self.compile_backends
 
+    def trains_baseline(self) -> bool:
+        """Whether to train on the CPU too; never in part, since part of an epoch is no epoch."""
+        return self.baseline and self.device != "cpu" and not self.quick
+
     def required_kernels(self) -> Tuple[str, ...]:
         """Kernel prefixes that this run can see; those of compiled code only if it compiles."""
         return tuple(p for p in self.require_kernels if not (only_compiled(p) and self.quick))

@@ -41,11 +41,23 @@ class Observation:
         return list(dict.fromkeys(names))[:TOP]
 
 
-def observe(torch: Any, accelerator: str, work: Callable[[], None]) -> Observation:
-    """Run ``work`` under the profiler."""
-    activities = [torch.profiler.ProfilerActivity.CPU]
+def observe(torch: Any, accelerator: str, work: Callable[[], Any]) -> Observation:
+    """Run ``work`` under the profiler; without the device's own activity where that is missing."""
+    cpu = torch.profiler.ProfilerActivity.CPU
     if accelerator in ("cuda", "xpu"):
-        activities.append(getattr(torch.profiler.ProfilerActivity, accelerator.upper()))
+        own = getattr(torch.profiler.ProfilerActivity, accelerator.upper())
+        try:
+            return _observe(torch, accelerator, work, [cpu, own])
+        except RuntimeError:
+            # The profiler's library for the device is missing or closed; if the work itself is at
+            # fault it raises again below.
+            pass
+    return _observe(torch, accelerator, work, [cpu])
+
+
+def _observe(
+    torch: Any, accelerator: str, work: Callable[[], Any], activities: List[Any]
+) -> Observation:
     with torch.profiler.profile(activities=activities) as profile:
         work()
         device.synchronize(torch, accelerator)

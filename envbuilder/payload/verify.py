@@ -96,7 +96,7 @@ def _verify(run: Run) -> None:
         checks.run(f"compile {backend}", _compile, run, torch, backend)
     if options.require_kernels:
         checks.run("kernels", _kernels, run)
-    if options.baseline and run.accelerator != "cpu" and not options.quick:
+    if options.trains_baseline():
         _baseline(run, torch)
 
 

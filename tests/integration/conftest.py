@@ -110,3 +110,42 @@ def base_image(docker_client: Any) -> str:
     if not ref or engine.image(docker_client, ref) is None:
         missing("engine", "ENVBUILDER_TEST_BASE_IMAGE names no image of the engine")
     return ref
+
+
+TINY = """\
+extends: _cpu
+description: A small environment without torch, for tests of the machinery
+platforms: [linux/amd64]
+requirements: [setuptools==80.9.0]
+system_packages: []
+preload: []
+expects:
+  torch: 2.13.0+cpu
+"""
+
+
+@pytest.fixture(scope="session")
+def tiny_lock(session_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The lock of the profile `tiny`, made by envbuilder from the user's package index."""
+    folder = tmp_path_factory.mktemp("tiny")
+    lay_tiny(folder)
+    done = start(("lock", "--profile", "tiny"), session_environment, cwd=folder)
+    if done.returncode != 0:
+        missing("network", f"the package index cannot be asked: {done.stderr[-400:]}")
+    return (folder / "profiles" / "locks" / "tiny.json").read_text()
+
+
+def lay_tiny(folder: Path) -> None:
+    """A project with the profile `tiny`."""
+    (folder / "envbuilder.yaml").write_text("")
+    (folder / "profiles" / "locks").mkdir(parents=True)
+    (folder / "profiles" / "tiny.yaml").write_text(TINY)
+
+
+@pytest.fixture
+def tiny(tiny_lock: str, tmp_path: Path) -> Path:
+    """The test's folder as a project whose locked profile `tiny` builds in seconds."""
+    lay_tiny(tmp_path)
+    lock = tmp_path / "profiles" / "locks" / "tiny.json"
+    lock.write_text(tiny_lock)
+    return lock

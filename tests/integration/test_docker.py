@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.engine
 LOOK = (
-    "id -u; find / -xdev \\( -name '*.whl' -o -path '*/uv' -o -name '*.pyc' -path '/opt/*'"
-    " -o -path '/opt/.uv*' -o -name uv_cache.json \\) 2>/dev/null;"
-    " ls -A /tmp /root 2>/dev/null; env"
+    "id -u; echo $OMP_NUM_THREADS; ls -A /tmp;"
+    " find /opt \\( -name '*.whl' -o -name '*.pyc' -o -name '.uv' -o -name uv_cache.json"
+    " -o -name uv -type f \\)"
 )
 CPU = ("--profile", "cpu", "--backend", "docker", "--base-image")
 
@@ -46,20 +46,12 @@ def test_the_image_is_labelled_and_lean(docker_client: Any, image: dict[str, Any
     assert len(found.labels["io.envbuilder.lock"]) == 64
     assert image["artifact"]["digest"] == found.id
     inside = docker_client.containers.run(
-        image["artifact"]["ref"],
-        [
-            "sh",
-            "-c",
-            LOOK,
-        ],
-        remove=True,
-        network_mode="none",
-    ).decode()
-    assert inside.startswith("1000\n")
-    assert "whl" not in inside.replace("python3-pip-whl", "").replace("python-wheels", "")
-    assert "/uv" not in inside
-    assert ".pyc" not in inside
-    assert "OMP_NUM_THREADS=" in inside
+        image["artifact"]["ref"], ["sh", "-c", LOOK], remove=True, network_mode="none"
+    )
+    user, threads, *leftovers = inside.decode().split("\n")
+    assert user == "1000"
+    assert int(threads) >= 1
+    assert leftovers == [""]
 
 
 def test_an_unchanged_build_is_reused(cli: Cli, base_image: str, image: dict[str, Any]) -> None:
@@ -121,17 +113,22 @@ def test_run_passes_the_code_through_and_mounts_the_folder(
     assert made.stat().st_uid == os.getuid()
 
 
-def test_a_base_of_another_python_is_refused(cli: Cli, base_image: str, docker_client: Any) -> None:
-    done = cli("build", *CPU, base_image, "--python-version", "3.12")
+def test_a_base_of_another_python_is_refused(cli: Cli, base_image: str, tiny: Path) -> None:
+    done = cli(
+        *("build", "--profile", "tiny", "--backend", "docker", "--base-image", base_image),
+        *("--python-version", "3.12"),
+    )
     assert done.returncode == 1
     assert "Python 3.12 is needed; the base image has 3.11" in done.stderr
 
 
-def test_a_missing_base_image_is_named(cli: Cli) -> None:
-    done = cli("build", *CPU, "localhost:1/none:1")
-    assert done.returncode == 4
-    assert "localhost:1/none:1" in done.stderr
-    assert "--base-image" in done.stderr
+def test_a_base_image_that_cannot_be_had_is_named(cli: Cli, docker_client: Any, tiny: Path) -> None:
+    done = cli(
+        *("build", "--profile", "tiny", "--backend", "docker", "--base-image", "127.0.0.1:1/none:1")
+    )
+    assert done.returncode == 1
+    assert "The base image 127.0.0.1:1/none:1 is not in the engine" in done.stderr
+    assert "--base-image REF" in done.stderr
 
 
 def test_no_engine_is_4(cli: Cli, tmp_path: Path) -> None:

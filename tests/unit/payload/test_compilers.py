@@ -92,8 +92,23 @@ def test_a_backend_that_could_not_run_says_why() -> None:
 def test_ratios_above_one_are_faster() -> None:
     entries = summary([outcome(), outcome("zentorch", inference_ms=50.0)], TOLERANCE)
     assert entries[0]["inference"]["speedup_over_eager"] == 2.0
+    assert entries[0]["inference"]["speedup_over_inductor"] == 1.0
     assert entries[1]["inference"]["speedup_over_inductor"] == 2.0
     assert entries[1]["training"]["speedup_over_eager"] == 1.5
+
+
+def test_a_slower_moment_of_the_machine_is_not_held_against_a_backend() -> None:
+    later = outcome("zentorch", inference_ms=100.0, inference_eager_ms=400.0)
+    entries = summary([later, outcome()], TOLERANCE)
+    assert entries[0]["inference"]["speedup_over_inductor"] == 2.0
+
+
+def test_nothing_is_compared_with_inductor_where_its_numbers_do_not_count() -> None:
+    wrong = outcome(gradients={"published": WRONG, "trained": RIGHT})
+    entries = summary([wrong, outcome("zentorch")], TOLERANCE)
+    assert entries[1]["training"]["counts"] is True
+    assert entries[1]["training"]["speedup_over_inductor"] is None
+    assert entries[1]["inference"]["speedup_over_inductor"] == 1.0
 
 
 def test_there_is_no_ratio_without_both_numbers() -> None:

@@ -52,3 +52,16 @@ def test_kernels_are_required_where_they_can_be_seen(
 def test_an_extension_that_is_asked_for_is_required() -> None:
     required = Options("cpu", extensions=("ipex",)).required()
     assert required == ("extension ipex", *REQUIRED)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (Options("cuda"), True),
+        (Options("cpu"), False),
+        (Options("cuda", quick=True), False),
+        (Options("cuda", baseline=False), False),
+    ],
+)
+def test_when_the_cpu_is_trained_for_comparison(options: Options, expected: bool) -> None:
+    assert options.trains_baseline() is expected

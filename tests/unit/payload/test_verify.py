@@ -10,7 +10,9 @@ import pytest
 
 from envbuilder.payload import dataset, verify
 from envbuilder.payload.events import Events
+from envbuilder.payload.compilers import Outcome
 from envbuilder.payload.options import Options
+from envbuilder.payload.profiling import Kernel, Observation
 from envbuilder.payload.report import FAILED, PASSED, SKIPPED, CheckError
 from envbuilder.payload.run import Run
 
@@ -145,3 +147,61 @@ def test_variables_that_would_hide_work_on_the_cpu_are_unset(
     monkeypatch.setitem(sys.modules, "torch", None)
     report_of(Options("mps"))
     assert "PYTORCH_ENABLE_MPS_FALLBACK" not in os.environ
+
+
+def kernels(*names: str) -> Observation:
+    return Observation(tuple(Kernel(name, 1.0, False) for name in names))
+
+
+def checked(options: Options, outcomes: list[Outcome]) -> tuple[str, str]:
+    run = Run(options, DATA, Events(io.StringIO()))
+    run.observed = kernels("aten::conv2d", "torch_ipex::convolution_forward")
+    run.outcomes = outcomes
+    return verify._kernels(run)
+
+
+ZENTORCH = Options("cpu", require_kernels=("zentorch::",))
+
+
+def test_kernels_in_training() -> None:
+    found = checked(Options("cpu", require_kernels=("torch_ipex::",)), [])
+    assert found == (PASSED, "torch_ipex:: in training: torch_ipex::convolution_forward")
+
+
+def test_zentorch_must_be_seen_in_compiled_inference_and_in_compiled_training() -> None:
+    seen = {"inference": kernels("zentorch::a"), "training": kernels("zentorch::b")}
+    assert checked(ZENTORCH, [Outcome("inductor"), Outcome("zentorch", observed=seen)])[0] == PASSED
+
+
+@pytest.mark.parametrize(
+    "observed",
+    [
+        {},
+        {"inference": kernels("zentorch::a")},
+        {"inference": kernels("zentorch::a"), "training": kernels("aten::mm")},
+    ],
+)
+def test_zentorch_kernels_that_are_missing_in_one_of_the_two(
+    observed: dict[str, Observation],
+) -> None:
+    with pytest.raises(CheckError, match="compiled training: none; zentorch: install g"):
+        checked(ZENTORCH, [Outcome("zentorch", error="install g++", observed=observed)])
+
+
+def test_kernels_of_stock_inductor_are_not_zentorchs() -> None:
+    seen = {"inference": kernels("zentorch::a"), "training": kernels("zentorch::b")}
+    with pytest.raises(CheckError):
+        checked(ZENTORCH, [Outcome("inductor", observed=seen)])
+
+
+def test_quick_skips_kernels_that_run_only_in_compiled_code() -> None:
+    options = Options("cpu", quick=True, require_kernels=("zentorch::",))
+    assert checked(options, [])[0] == SKIPPED
+
+
+def test_speedup_compares_first_epochs() -> None:
+    run = Run(Options("cuda"), DATA, Events(io.StringIO()))
+    assert run.report()["speedup"] is None
+    run.baseline = {"device": "cpu", "seconds": 30.0}
+    run.epochs = [{"seconds": 5.0}, {"seconds": 2.0}]
+    assert run.report()["speedup"] == 6.0
