@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import requests
 
 ATTEMPTS = 4
-TIMEOUT_SECONDS = (10.0, 60.0)  # to connect, between two reads
+TIMEOUT_SECONDS = (10.0, 30.0)  # to connect, between two reads
 _CHUNK = 1 << 16
 
 

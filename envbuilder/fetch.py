@@ -8,6 +8,7 @@ checked against the lock, whoever sent it.
 from __future__ import annotations
 
 import shutil
+import threading
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -139,20 +140,29 @@ def _download_all(
 ) -> None:
     total = sum(f.size or 0 for f in files) or None
     session = origins.session()
+    stop = threading.Event()
     with (
         progress.task(f"fetch {len(files)} files", total, unit="bytes") as task,
         ThreadPoolExecutor(PARALLEL) as pool,
     ):
+
+        def advance(amount: int) -> None:
+            # A thread cannot be interrupted: it asks between two pieces whether to go on.
+            if stop.is_set():
+                raise UnavailableError("stopped")
+            task.advance(amount)
+
         # Large files first: they decide when all are there.
         ordered = sorted(files, key=lambda f: -(f.size or 0))
         jobs = [
-            pool.submit(_download_one, f, urls.get(f.sha256, ()), store, session, task.advance)
+            pool.submit(_download_one, f, urls.get(f.sha256, ()), store, session, advance)
             for f in ordered
         ]
         try:
             for job in jobs:
                 job.result()
         except BaseException:
+            stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
