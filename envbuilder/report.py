@@ -53,6 +53,30 @@ class Training(Struct, frozen=True, kw_only=True):
     cold_start_seconds: float | None = None
 
 
+class Speed(Struct, frozen=True, kw_only=True):
+    """A compile backend's speed as a ratio; `counts` only where its results were right."""
+
+    counts: bool
+    speedup_over_eager: float | None = None
+    speedup_over_inductor: float | None = None
+
+
+class Gradients(Struct, frozen=True, kw_only=True):
+    """Whether every gradient agreed with the eager float64 step on the CPU."""
+
+    passed: bool
+
+
+class Compiled(Struct, frozen=True, kw_only=True):
+    """One compile backend that was tried."""
+
+    backend: str
+    error: str | None = None
+    gradients: Gradients | None = None
+    inference: Speed | None = None
+    training: Speed | None = None
+
+
 class Measured(Struct, frozen=True, kw_only=True):
     """The parts of the payload's report that the core relies on; the rest is passed through."""
 
@@ -64,7 +88,7 @@ class Measured(Struct, frozen=True, kw_only=True):
     status: Literal["passed", "failed"]
     reasons: tuple[str, ...]
     torch: dict[str, Any] = {}
-    compile: tuple[dict[str, Any], ...] = ()
+    compile: tuple[Compiled, ...] = ()
     speedup: float | None = None
     baseline: dict[str, Any] | None = None
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from envbuilder.report import Measured
+    from envbuilder.report import Measured, Speed
 
 _MARKS = {
     "passed": ("✓", "green"),
@@ -93,20 +93,25 @@ def _epochs(measured: Measured, table: Any) -> Any:
 
 def _compilers(measured: Measured, table: Any) -> Any:
     compilers = table(box=None, pad_edge=False, header_style="bold")
-    for name in ("compiled with", "gradients", "inference ×", "training ×"):
-        compilers.add_column(name)
+    compilers.add_column("compiled with")
+    compilers.add_column("gradients")
+    for name in ("inference", "training"):
+        compilers.add_column(name, justify="right")
     for entry in measured.compile:
-        compilers.add_row(
-            str(entry.get("backend")),
-            "right" if entry.get("gradients_ok") else "WRONG",
-            _ratio(entry.get("inference_speedup_vs_eager")),
-            _ratio(entry.get("training_speedup_vs_eager")),
-        )
+        gradients = entry.gradients
+        verdict = "not checked" if gradients is None else "right" if gradients.passed else "WRONG"
+        compilers.add_row(entry.backend, verdict, _speed(entry.inference), _speed(entry.training))
     return compilers
 
 
-def _ratio(value: object) -> str:
-    return f"{value:.2f} of eager's speed" if isinstance(value, float) else "does not count"
+def _speed(speed: Speed | None) -> str:
+    if speed is None or speed.speedup_over_eager is None:
+        return "not measured"
+    if not speed.counts:
+        return "does not count"
+    other = speed.speedup_over_inductor
+    over = f", {other:.2f}× inductor" if other and other != 1 else ""
+    return f"{speed.speedup_over_eager:.2f}× eager{over}"
 
 
 def _headline(report: dict[str, Any], measured: Measured) -> str:

@@ -32,11 +32,13 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
 
 def payload_arguments(
-    expects: Expects, dataset: Dataset, data_dir: str, *, epochs: int, quick: bool
+    expects: Expects, dataset: Dataset, data_dir: str, *, epochs: int | None, quick: bool
 ) -> tuple[str, ...]:
     """The payload's arguments for a profile's expectations; `data_dir` as the payload sees it."""
     arguments = ["verify", "--device", expects.device, "--data", data_dir]
-    arguments += ["--dataset-name", dataset.name, "--epochs", str(epochs)]
+    arguments += ["--dataset-name", dataset.name]
+    if epochs is not None:
+        arguments += ["--epochs", str(epochs)]
     arguments += ["--precision", expects.precision]
     if expects.torch:
         arguments += ["--torch-version", expects.torch]

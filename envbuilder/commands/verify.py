@@ -18,7 +18,11 @@ from envbuilder.options import Request, environment_options, json_option
     "verify", short_help="Train MNIST inside an environment and report what did the work."
 )
 @environment_options
-@click.option("--epochs", type=click.IntRange(1, 100), default=1, show_default=True)
+@click.option(
+    "--epochs",
+    type=click.IntRange(1, 100),
+    help="Training passes. Without it 1, and 3 over the small subset.",
+)
 @click.option("--quick", is_flag=True, help="A small subset and no comparisons: seconds.")
 @click.option(
     "--data",
@@ -47,7 +51,7 @@ def command(
     backend: str | None,
     python: str | None,
     base_image: str | None,
-    epochs: int,
+    epochs: int | None,
     quick: bool,
     data: Path | None,
     output: Path | None,

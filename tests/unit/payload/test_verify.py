@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from envbuilder.payload import dataset, verify
-from envbuilder.payload.events import Events
 from envbuilder.payload.compilers import Outcome
+from envbuilder.payload.events import Events
 from envbuilder.payload.options import Options
 from envbuilder.payload.profiling import Kernel, Observation
 from envbuilder.payload.report import FAILED, PASSED, SKIPPED, CheckError
