@@ -86,6 +86,7 @@ def plan(
     lock: Lock,
     target: Target,
     base: tuple[str, str],
+    target_engine: engine.Engine,
     request: Request,
     settings: Settings,
 ) -> Plan:
@@ -131,7 +132,8 @@ def plan(
         Run(
             what="build the image",
             argv=(
-                *("docker", "buildx", "build", "--progress", "plain", "--load"),
+                *("docker", "buildx", "build", "--progress", "plain"),
+                *("--builder", target_engine.builder, "--output", target_engine.output),
                 *("--platform", target.platform, "--pull=false"),
                 *("--provenance=false", "--sbom=false"),
                 *("--build-arg", f"BASE_IMAGE={base[0]}"),
@@ -196,8 +198,7 @@ class DockerEnvironment:
             "network_mode": "none",
             "read_only": True,
             "tmpfs": {"/tmp": "exec", "/home/user": "uid=1000,gid=1000"},  # noqa: S108
-            "volumes": {str(data): {"bind": DATA, "mode": "ro"}},
-            **sdk_options(self._device_options()),
+            **sdk_options(self._device_options(), {str(data): DATA}),
         }
         started = time.monotonic()
         code, out, err, expired = engine.run(self._client, options, on_line, TIMEOUT_SECONDS)
@@ -224,13 +225,13 @@ class DockerEnvironment:
         terminal = sys.stdin.isatty() and sys.stdout.isatty()
         flags = cli_options(self._device_options())
         here = str(Path.cwd())
-        if ":" in here:
-            raise InvalidError(f"{here}: a folder with ':' in its name cannot be mounted")
+        if "," in here:
+            raise InvalidError(f"{here}: a folder with ',' in its name cannot be mounted")
         process.replace(
             [
                 *("docker", "run", "--rm", "--interactive", *(["--tty"] if terminal else [])),
                 *("--user", f"{os.getuid()}:{os.getgid()}", "--env", "HOME=/tmp"),
-                *("--volume", f"{here}:{WORK}", "--workdir", WORK),
+                *("--mount", f"type=bind,source={here},target={WORK}", "--workdir", WORK),
                 *flags,
                 *(self.plan.artifact.ref, *argv),
             ],
@@ -263,11 +264,19 @@ def device_options(profile: Profile, nodes: Mapping[str, int]) -> dict[str, Any]
     }
 
 
-def sdk_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Device options as the docker SDK takes them (volumes excepted)."""
+def sdk_options(options: Mapping[str, Any], folders: Mapping[str, str]) -> dict[str, Any]:
+    """Device options as the docker SDK takes them, with further folders mounted read-only."""
     import docker.types
 
-    made: dict[str, Any] = {"shm_size": options["shm_size"]}
+    # Mounts, not volumes: a volume whose source is missing would be made on the host, as root.
+    sources = {**folders, **{v: v for v in options["volumes"]}}
+    made: dict[str, Any] = {
+        "shm_size": options["shm_size"],
+        "mounts": [
+            docker.types.Mount(target, source, type="bind", read_only=True)
+            for source, target in sources.items()
+        ],
+    }
     if options["gpus"]:
         made["device_requests"] = [docker.types.DeviceRequest(count=-1, capabilities=[["gpu"]])]
     if options["devices"]:
@@ -287,7 +296,7 @@ def cli_options(options: Mapping[str, Any]) -> tuple[str, ...]:
     for group in options["groups"]:
         flags += ["--group-add", str(group)]
     for volume in options["volumes"]:
-        flags += ["--volume", f"{volume}:{volume}:ro"]
+        flags += ["--mount", f"type=bind,source={volume},target={volume},readonly"]
     return tuple(flags)
 
 
@@ -324,5 +333,5 @@ def prepare(
     # A digest says which image it is, wherever that is; a tag only does for an image that is here.
     found = None if "@" in ref else engine.image(client, ref)
     identity = found.id if found else ref
-    made = plan(profile, lock, target, (ref, identity), request, settings)
+    made = plan(profile, lock, target, (ref, identity), engine.describe(client), request, settings)
     return DockerEnvironment(profile, target, made, client, force=request.force)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from envbuilder.settings import Settings
 
 FOLDERS = (resources.profiles_dir(),)
+STORE = engine.Engine(builder="default", output="type=docker")
 PYTHON = Interpreter(
     path=Path("/usr/bin/python3.11"),
     version="3.11.9",
@@ -43,7 +44,7 @@ def docker_plan(name: str, found: Settings, base: str = "base:1", **options: Any
     profile, lock = shipped(name)
     target = lockfile.select(lock, "linux/amd64", "3.11")
     request = Request(profile=name, **options)
-    return docker.plan(profile, lock, target, (base, "sha256:1"), request, found)
+    return docker.plan(profile, lock, target, (base, "sha256:1"), STORE, request, found)
 
 
 def commands(made: plan.Plan) -> list[tuple[str, ...]]:
@@ -86,7 +87,7 @@ def test_everything_that_decides_changes_the_fingerprint(found: Settings) -> Non
     profile, lock = shipped("cpu")
     target = lockfile.select(lock, "linux/amd64", "3.11")
     moved = docker.plan(
-        profile, lock, target, ("base:1", "sha256:2"), Request(profile="cpu"), found
+        profile, lock, target, ("base:1", "sha256:2"), STORE, Request(profile="cpu"), found
     )
     assert moved.fingerprint != image.fingerprint
     assert docker_plan("cpu", found, tag="me/x:1").fingerprint == image.fingerprint
@@ -138,7 +139,7 @@ XPU_NODES = {"/dev/dri": 0, "/dev/dri/by-path": 0, "/dev/dri/renderD128": 992}
             XPU_NODES,
             [
                 *("--shm-size", "1g", "--device", "/dev/dri", "--group-add", "992"),
-                *("--volume", "/dev/dri/by-path:/dev/dri/by-path:ro"),
+                *("--mount", "type=bind,source=/dev/dri/by-path,target=/dev/dri/by-path,readonly"),
             ],
         ),
         ("xpu", {}, ["--shm-size", "1g"]),
@@ -150,10 +151,14 @@ def test_device_flags(name: str, nodes: dict[str, int], flags: list[str]) -> Non
 
 
 def test_the_sdk_gets_the_same_devices() -> None:
-    xpu = docker.sdk_options(docker.device_options(shipped("xpu")[0], XPU_NODES))
+    xpu = docker.sdk_options(docker.device_options(shipped("xpu")[0], XPU_NODES), {"/d": "/data"})
     assert xpu["devices"] == ["/dev/dri:/dev/dri:rwm"]
     assert xpu["group_add"] == ["992"]
-    cuda = docker.sdk_options(docker.device_options(shipped("cuda")[0], {}))
+    assert [(m["Source"], m["Target"], m["ReadOnly"]) for m in xpu["mounts"]] == [
+        ("/d", "/data", True),
+        ("/dev/dri/by-path", "/dev/dri/by-path", True),
+    ]
+    cuda = docker.sdk_options(docker.device_options(shipped("cuda")[0], {}), {})
     assert cuda["device_requests"][0]["Count"] == -1
 
 
