@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
 from importlib import import_module
@@ -138,7 +139,8 @@ def _run(arguments: list[str]) -> int:  # noqa: PLR0911 (one return per outcome 
 
 
 def _complain(message: str, hint: str) -> None:
-    click.secho("error: ", fg="red", bold=True, nl=False, err=True)
+    plain = False if os.environ.get("NO_COLOR") else None
+    click.secho("error: ", fg="red", bold=True, nl=False, err=True, color=plain)
     click.echo(message, err=True)
     if hint:
         click.echo(hint, err=True)

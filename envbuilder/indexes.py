@@ -171,6 +171,12 @@ def local_folder(location: str) -> Path | None:
     return None if "://" in location else Path(location).expanduser()
 
 
+def links(found: Sources, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The user's find-links places: uv's own where they are set, else pip's."""
+    own = tuple(filter(None, environ.get("UV_FIND_LINKS", "").split(",")))
+    return own or found.find_links
+
+
 def uv_environment(
     found: Sources, environ: Mapping[str, str], first: tuple[str, ...] = ()
 ) -> dict[str, str]:

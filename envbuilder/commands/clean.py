@@ -10,9 +10,11 @@ import click
 
 from envbuilder import console, settings
 from envbuilder.backends.venv import MARKER
+from envbuilder.errors import BuildError
 from envbuilder.options import json_option
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -32,15 +34,20 @@ def command(profile: str | None, store: bool, dry_run: bool, as_json: bool) -> N
     """
     found = settings.load()
     progress = console.progress()
+    if store and profile is not None:
+        raise click.UsageError("--store: downloads belong to no profile; leave out --profile")
     folders = list(_environments(found.envs_dir, profile))
-    if store and profile is None:
+    if profile is None:
+        folders += _leftovers(found.envs_dir, ".*.partial")
+        folders += _leftovers(found.cache_dir / "build", "*")
+    if store:
         own = ("store", "datasets", "locate", "uv-resolve", "logs")
-        folders += [p for n in own if (p := found.cache_dir / n).is_dir()]
+        folders += [p for n in own if _is_folder(p := found.cache_dir / n)]
     images = _images(profile, progress)
     removed = [str(f) for f in folders] + list(images)
     if not dry_run:
         for folder in folders:
-            shutil.rmtree(folder)
+            _remove(folder)
         if images:
             from envbuilder import engine
 
@@ -54,15 +61,10 @@ def command(profile: str | None, store: bool, dry_run: bool, as_json: bool) -> N
         click.echo("nothing to remove")
 
 
-def _environments(folder: Path, profile: str | None) -> list[Path]:
-    """Prefixes that carry our marker, and what killed builds left."""
-    found = []
+def _environments(folder: Path, profile: str | None) -> Iterator[Path]:
+    """Prefixes that carry our marker."""
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if path.is_symlink() or not path.is_dir():
-            continue
-        if path.name.startswith(".") and path.name.endswith(".partial"):
-            if profile is None:
-                found.append(path)
+        if not _is_folder(path) or path.name.startswith("."):
             continue
         try:
             marker = json.loads((path / MARKER).read_text())
@@ -70,8 +72,36 @@ def _environments(folder: Path, profile: str | None) -> list[Path]:
             continue
         ours = isinstance(marker, dict) and marker.get("made_by") == "envbuilder"
         if ours and (profile is None or marker.get("profile") == profile):
-            found.append(path)
-    return found
+            yield path
+
+
+def _leftovers(folder: Path, pattern: str) -> Iterator[Path]:
+    """Working folders of killed builds; one that is being built in is locked, and stays."""
+    from filelock import FileLock, Timeout
+
+    for path in sorted(folder.glob(pattern)) if folder.is_dir() else ():
+        if not _is_folder(path):
+            continue
+        try:
+            with FileLock(f"{path}.lock", timeout=0):
+                yield path
+        except Timeout:
+            continue
+
+
+def _is_folder(path: Path) -> bool:
+    """Whether it is a folder here: a link's target may be anybody's."""
+    return path.is_dir() and not path.is_symlink()
+
+
+def _remove(folder: Path) -> None:
+    try:
+        shutil.rmtree(folder)
+    except OSError as error:
+        raise BuildError(
+            f"{folder}: cannot be removed: {error.strerror or error}",
+            "Check who owns it and whether something in it is running, then try again.",
+        ) from error
 
 
 def _images(profile: str | None, progress: console.Progress) -> tuple[str, ...]:
