@@ -31,7 +31,7 @@ def prepare(
     The profile (asked for, or the one this host decides for) says which device must do the work;
     its torch version is not demanded, since the interpreter is not ours.
     """
-    from envbuilder import host, selection, workflow
+    from envbuilder import host, workflow
 
     folders = profiles.search_path(settings.project, settings.config_dir)
     if request.profile is None:
@@ -41,7 +41,7 @@ def prepare(
     else:
         profile, here = profiles.load(request.profile, folders), host.probe()
     if not request.force:
-        selection.require(profile, here, backend="venv", others=workflow.known(folders))
+        workflow.require_host(profile, here, folders, backend="venv", building=False)
     known = {
         "profile": profile.name,
         "backend": "external",

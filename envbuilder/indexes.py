@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 from urllib.parse import unquote, urlsplit
 
+import msgspec
 from msgspec import Meta, Struct
 
 from envbuilder import resources, words
@@ -70,7 +71,16 @@ def override(name: str, settings: Settings, environ: Mapping[str, str] | None = 
     """The URL that the environment or the configuration gives to a source, else empty."""
     environ = os.environ if environ is None else environ
     found = environ.get(variable(name)) or settings.configuration.indexes.get(name, "")
-    return found.rstrip("/")
+    try:
+        # It goes into rendered files. It may hold a token, so the message does not repeat it.
+        return msgspec.convert(found, words.Url).rstrip("/") if found else ""
+    except msgspec.ValidationError as error:
+        raise InvalidError(
+            f"the URL of the source '{name}' ({variable(name)}, or indexes: in envbuilder.yaml)"
+            " cannot be used",
+            "It begins with http://, https:// or file:// and holds no space, quote, backslash or"
+            " dollar sign: percent-encode those.",
+        ) from error
 
 
 def url(name: str, settings: Settings, environ: Mapping[str, str] | None = None) -> str:

@@ -90,7 +90,7 @@ class Profile(_Strict, frozen=True):
     """One profile, after `extends` was applied."""
 
     name: words.Name
-    description: words.Sentence
+    description: words.Comment
     accelerator: words.Accelerator
     python: Python
     platforms: tuple[words.Platform, ...]
@@ -109,7 +109,7 @@ class Profile(_Strict, frozen=True):
     preload: tuple[words.Library, ...] = ()
     run: Run = Run()
     requires: Requires = Requires()
-    warnings: tuple[words.Sentence, ...] = ()
+    warnings: tuple[words.Comment, ...] = ()
     opt_in: bool = False
     """Never chosen automatically; only on request."""
 

@@ -75,7 +75,7 @@ def requirements(
             by_pin.setdefault((file.name.lower(), file.version), []).append((target, file))
     lines = []
     for (name, version), found in sorted(by_pin.items()):
-        platforms = [t.platform for t, _ in found]
+        platforms = list(dict.fromkeys(t.platform for t, _ in found))
         everywhere = len(platforms) == len(targets)
         files = {f.sha256: f for _, f in found}
         lines.append(
@@ -146,8 +146,8 @@ def _image(profile: Profile, context: Mapping[str, Any], urls: Mapping[str, str]
             " container",
             f"Use: envbuilder render --profile {profile.name} --target script",
         )
-    targets = context["targets"]
-    base = targets[0].base
+    targets = tuple(t for t in context["targets"] if t.platform.startswith("linux/"))
+    base = targets[0].base if targets else None
     if base is None:
         have = sorted(v for v in profile.base if v in profile.python.supported)
         raise InvalidError(

@@ -27,7 +27,7 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     base_images: dict[str, words.ImageRef] = {}
     """Image reference as a lock names it (without digest) → what to use here instead."""
-    indexes: dict[words.Source, str] = {}
+    indexes: dict[words.Source, words.Url] = {}
     """Symbolic source → URL, for mirrors."""
     profile: words.Name | None = None
     """The profile used when none is asked for."""

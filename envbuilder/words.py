@@ -44,12 +44,16 @@ FilePath = Annotated[
 ]
 Source = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]*\Z")]
 Variable = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\Z")]
-VariableValue = Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f\"'\\`$]*\Z")]
+# YAML ends a line at more characters than others do, and what is rendered must be UTF-8.
+_LINE_ENDS = r"\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff"
+VariableValue = Annotated[str, Meta(pattern=rf"^[^{_LINE_ENDS}\"'\\`$]*\Z")]
 Library = Annotated[str, Meta(pattern=r"^lib[A-Za-z0-9_+-]+\.so(\.[0-9]+)*\Z")]
 DevicePath = Annotated[str, Meta(pattern=r"^/dev/[A-Za-z0-9/_-]+\Z")]
 DeviceGlob = Annotated[str, Meta(pattern=r"^/dev/[A-Za-z0-9/_-]+\*?\Z")]
 Size = Annotated[str, Meta(pattern=r"^[1-9][0-9]*[kmg]\Z")]
 Sentence = Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f]*\Z")]
+Comment = Annotated[str, Meta(pattern=rf"^[^{_LINE_ENDS}]*\Z")]
+Url = Annotated[str, Meta(pattern=r"^(https?|file)://[^\s\x00-\x1f\x7f\"'\\`$<>]+\Z")]
 AbsolutePath = Annotated[str, Meta(pattern=r"^/(?!.*\.\.)[A-Za-z0-9._+/-]*\Z")]
 Date = Annotated[str, Meta(pattern=r"^20[0-9]{2}-[01][0-9]-[0-3][0-9]\Z")]
 

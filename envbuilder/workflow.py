@@ -56,11 +56,22 @@ def known(folders: Sequence[Path]) -> tuple[Profile, ...]:
     return tuple(profiles.load(name, folders) for name in profiles.names(folders))
 
 
+def require_host(
+    profile: Profile, here: Host, folders: Sequence[Path], *, backend: str | None, building: bool
+) -> None:
+    """`HostError` where this host cannot run the profile; other profiles are only read then."""
+    from envbuilder import selection
+
+    if selection.fit(profile, here, backend=backend, building=building).verdict == "no":
+        others = known(folders)
+        selection.require(profile, here, backend=backend, building=building, others=others)
+
+
 def prepare(
     request: Request, settings: Settings, progress: Progress, *, running: bool
 ) -> tuple[Profile, Host, backends.Environment]:
     """Everything up to the plan. `running`: the result will be run here, so the host must fit."""
-    from envbuilder import host, selection
+    from envbuilder import host
 
     folders = profiles.search_path(settings.project, settings.config_dir)
     if request.profile is None:
@@ -75,10 +86,13 @@ def prepare(
             f"profile '{profile.name}' has no {backend} backend",
             f"It has: {', '.join(profile.backends)}.",
         )
-    if not request.force:
-        selection.require(
-            profile, here, backend=backend, building=not running, others=known(folders)
+    if request.python is not None and request.python not in profile.python.supported:
+        raise InvalidError(
+            f"profile '{profile.name}' has no Python {request.python}",
+            f"It has: {', '.join(profile.python.supported)}.",
         )
+    if not request.force:
+        require_host(profile, here, folders, backend=backend, building=not running)
     path = lockfile.path_for(profile.name, folders)
     lock = lockfile.require_usable(profile, lockfile.load(path) if path else None)
     for warning in profile.warnings:

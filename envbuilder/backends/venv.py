@@ -225,8 +225,8 @@ def prepare(
 
     platform = host.platform
     locked = [t.python for t in lock.targets if t.platform == platform]
-    if request.python and request.python not in locked:
-        lockfile.select(lock, str(platform), request.python)
+    if not locked or (request.python and request.python not in locked):
+        lockfile.select(lock, str(platform), request.python or profile.python.default)
     preferred = sorted(locked, key=lambda v: v != profile.python.default)
     check_tools(profile)
     interpreter = pythons.find(request.python, preferred, host.machine)

@@ -77,16 +77,19 @@ def _environments(folder: Path, profile: str | None) -> Iterator[Path]:
 
 def _leftovers(folder: Path, pattern: str) -> Iterator[Path]:
     """Working folders of killed builds; one that is being built in is locked, and stays."""
-    from filelock import FileLock, Timeout
+    from filelock import FileLock
 
     for path in sorted(folder.glob(pattern)) if folder.is_dir() else ():
         if not _is_folder(path):
             continue
-        try:
-            with FileLock(f"{path}.lock", timeout=0):
-                yield path
-        except Timeout:
-            continue
+        lock = path.with_name(f"{path.name}.lock")
+        if lock.exists():
+            try:
+                with FileLock(lock, timeout=0):
+                    pass
+            except OSError:  # a time-out is one, too
+                continue
+        yield path
 
 
 def _is_folder(path: Path) -> bool:

@@ -1,0 +1,596 @@
+"""The order of checks, the choice of profile and backend, and when something is built at all."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from envbuilder import (
+    engine,
+    execute,
+    external,
+    fetch,
+    host,
+    lockfile,
+    process,
+    profiles,
+    pythons,
+    resources,
+    workflow,
+)
+from envbuilder.backends import docker
+from envbuilder.backends.venv import MARKER, VenvEnvironment
+from envbuilder.console import PlainProgress
+from envbuilder.errors import BuildError, EnvbuilderError, HostError, InvalidError, ToolError
+from envbuilder.options import Request
+from envbuilder.settings import Configuration
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from envbuilder.settings import Settings
+
+SHIPPED = (resources.profiles_dir(),)
+PLAIN = host.Host(
+    os="linux",
+    machine="x86_64",
+    platform="linux/amd64",
+    cpu=host.Cpu(flags=("avx2",), threads=2),
+)
+ZEN5 = msgspec.structs.replace(
+    PLAIN, cpu=host.Cpu(flags=tuple(sorted(host.TRACKED_FLAGS)), threads=2)
+)
+RISCV = host.Host(os="linux", machine="riscv64")
+PYTHON = pythons.Interpreter(
+    path=Path("/usr/bin/python3.11"),
+    version="3.11.9",
+    implementation="cpython",
+    machine="x86_64",
+    base_prefix=Path("/usr"),
+    has_venv=True,
+)
+
+
+class Said:
+    """Progress that keeps what was said."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        plain = PlainProgress(self.lines.append)
+        self.note, self.task = plain.note, plain.task
+
+    def __contains__(self, text: str) -> bool:
+        return any(text in line for line in self.lines)
+
+
+@pytest.fixture
+def said() -> Said:
+    return Said()
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[host.Host], None]:
+    """A plain host with a Python and a compiler, without an engine; `machine(other)` changes it."""
+
+    def become(other: host.Host) -> None:
+        monkeypatch.setattr(host, "probe", lambda *args, **options: other)
+
+    become(PLAIN)
+    monkeypatch.setattr(pythons, "find", lambda *args, **options: PYTHON)
+    monkeypatch.setattr(process, "which", lambda program: f"/usr/bin/{program}")
+    monkeypatch.setattr(engine, "configured", lambda: False)
+    return become
+
+
+@pytest.fixture(autouse=True)
+def doings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was fetched and executed; nothing really is."""
+    done: list[str] = []
+    monkeypatch.setattr(fetch, "fetch", lambda *args: done.append("fetch"))
+    monkeypatch.setattr(execute, "execute", lambda *args: done.append("execute") or 1.23456)
+    return done
+
+
+@pytest.fixture
+def missing_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No interpreter, no compiler, no engine that answers."""
+
+    def fail(*args: Any, **options: Any) -> Any:
+        raise ToolError("nothing is installed")
+
+    monkeypatch.setattr(pythons, "find", fail)
+    monkeypatch.setattr(process, "which", lambda program: None)
+    monkeypatch.setattr(engine, "connect", fail)
+
+
+@pytest.fixture
+def missing_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The download fails."""
+
+    def fail(*args: Any) -> Any:
+        raise BuildError("cannot be fetched")
+
+    monkeypatch.setattr(fetch, "fetch", fail)
+
+
+def add(found: Settings, text: str, lock: str | None = "fresh", name: str = "mine") -> None:
+    """A profile of the user's, with a lock made from that of `cpu`: fresh, stale, unlocked."""
+    folder = found.config_dir / "profiles"
+    (folder / "locks").mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.yaml").write_text(f"description: Mine\n{text}")
+    if lock is None:
+        return
+    profile = profiles.load(name, (folder, *SHIPPED))
+    made = msgspec.structs.replace(
+        lockfile.load(SHIPPED[0] / "locks" / "cpu.json"),
+        profile=name,
+        inputs="0" * 64 if lock == "stale" else lockfile.inputs_digest(profile),
+        **({"state": "unlocked", "reason": "nobody did", "targets": ()} if lock == "none" else {}),
+    )
+    if lock == "3.12 only":
+        targets = tuple(t for t in made.targets if t.python == "3.12")
+        made = msgspec.structs.replace(made, targets=targets)
+    (folder / "locks" / f"{name}.json").write_text(lockfile.dump(made))
+
+
+def go(found: Settings, running: bool = True, said: Said | None = None, **asked: Any) -> Any:
+    """Prepare and build, as the commands do."""
+    request, progress = Request(**asked), said or Said()
+    _, _, environment = workflow.prepare(request, found, progress, running=running)
+    return workflow.build(environment, request, found, progress)
+
+
+def fails(found: Settings, kind: type[EnvbuilderError], running: bool = True, **asked: Any) -> str:
+    with pytest.raises(EnvbuilderError) as caught:
+        go(found, running, **asked)
+    assert type(caught.value) is kind, caught.value.message
+    return f"{caught.value.message} {caught.value.hint}"
+
+
+# ---- the order of checks: where two things are wrong, the earlier one is told
+
+FITS = "extends: cpu\n"
+NO_GPU = "extends: cuda\n"
+COMPILER = "extends: cpu\nsystem_packages: [g++, libtcmalloc-minimal4]\n"
+MAC = "extends: mps\n"
+
+
+@pytest.mark.parametrize("running", [True, False])
+@pytest.mark.parametrize(
+    ("text", "asked", "told"),
+    [
+        (NO_GPU + "accelerater: cpu\n", {}, "Did you mean 'accelerator'?"),
+        (MAC, {"backend": "docker"}, "has no docker backend"),
+        (NO_GPU + "backends: [venv]\n", {"backend": "docker"}, "It has: venv."),
+        (MAC, {"python": "3.9"}, "has no Python 3.9"),
+        (NO_GPU, {"python": "3.10", "backend": "venv"}, "has no Python 3.10"),
+    ],
+)
+def test_arguments_and_profile_come_before_the_host(
+    found: Settings, text: str, asked: dict[str, Any], told: str, running: bool
+) -> None:
+    add(found, text, lock=None)
+    assert told in fails(found, InvalidError, running, profile="mine", **asked)
+
+
+def test_an_unknown_profile_comes_before_the_host(
+    found: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def probe(*args: Any, **options: Any) -> Any:
+        raise AssertionError("the host must not be looked at")
+
+    monkeypatch.setattr(host, "probe", probe)
+    assert "zendnn" in fails(found, InvalidError, profile="zendn")
+
+
+@pytest.mark.parametrize("lock", [None, "none", "stale", "fresh"])
+@pytest.mark.parametrize("backend", [None, "venv", "docker"])
+def test_the_host_comes_before_the_lock(
+    found: Settings, lock: str | None, backend: str | None
+) -> None:
+    add(found, NO_GPU, lock)
+    assert "NVIDIA" in fails(found, HostError, profile="mine", backend=backend)
+
+
+@pytest.mark.parametrize("lock", [None, "none", "stale"])
+def test_what_cannot_exist_here_comes_before_the_lock_of_a_build(
+    found: Settings, lock: str | None
+) -> None:
+    add(found, MAC, lock)
+    assert "macos" in fails(found, HostError, running=False, profile="mine")
+
+
+@pytest.mark.parametrize(
+    ("lock", "told"), [(None, "has no lock"), ("none", "nobody did"), ("stale", "is stale")]
+)
+@pytest.mark.parametrize("backend", [None, "venv", "docker"])
+def test_the_lock_comes_before_the_tools(
+    found: Settings, missing_tools: None, lock: str | None, told: str, backend: str | None
+) -> None:
+    add(found, COMPILER, lock)
+    shown = fails(found, InvalidError, profile="mine", backend=backend)
+    assert told in shown
+    assert "envbuilder lock --profile mine" in shown
+
+
+@pytest.mark.parametrize("backend", ["venv", "docker"])
+def test_a_python_that_the_lock_lacks_comes_before_the_tools(
+    found: Settings, missing_tools: None, backend: str
+) -> None:
+    add(found, COMPILER, "3.12 only")
+    shown = fails(found, InvalidError, profile="mine", backend=backend, python="3.11")
+    assert "no files for linux/amd64 with Python 3.11" in shown
+
+
+@pytest.mark.parametrize("backend", ["venv", "docker"])
+@pytest.mark.parametrize("text", [FITS, COMPILER])
+def test_the_tools_come_before_the_fetch(
+    found: Settings,
+    missing_tools: None,
+    missing_files: None,
+    doings: list[str],
+    backend: str,
+    text: str,
+) -> None:
+    add(found, text)
+    fails(found, ToolError, profile="mine", backend=backend)
+    assert doings == []
+    assert not found.store_dir.exists()
+
+
+def test_the_compiler_is_a_tool(
+    found: Settings, monkeypatch: pytest.MonkeyPatch, missing_files: None
+) -> None:
+    add(found, COMPILER)
+    monkeypatch.setattr(process, "which", lambda program: None)
+    assert "C++ compiler" in fails(found, ToolError, profile="mine", backend="venv")
+
+
+def test_the_fetch_comes_before_the_build(
+    found: Settings, missing_files: None, doings: list[str]
+) -> None:
+    add(found, FITS)
+    assert "cannot be fetched" in fails(found, BuildError, profile="mine", backend="venv")
+    assert doings == []
+
+
+def test_a_build_for_another_machine_needs_no_gpu_here(found: Settings) -> None:
+    """`build` may run where the device is not; only the lock is missing then."""
+    add(found, NO_GPU, lock=None)
+    assert "no lock" in fails(found, InvalidError, running=False, profile="mine")
+
+
+def test_force_skips_the_host_and_nothing_else(found: Settings) -> None:
+    add(found, NO_GPU, lock=None)
+    assert "no lock" in fails(found, InvalidError, profile="mine", force=True)
+    told = fails(found, InvalidError, profile="mps", force=True)
+    assert "no files for linux/amd64" in told
+
+
+def test_the_hint_names_a_profile_that_fits(found: Settings) -> None:
+    assert "`--profile cpu` fits this host" in fails(found, HostError, profile="cuda")
+
+
+def test_another_profile_that_is_broken_is_no_obstacle(
+    found: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(found, FITS)
+    add(found, "accelerater: cpu\n", lock=None, name="broken")
+    monkeypatch.setattr(VenvEnvironment, "existing", lambda self: self.plan.artifact)
+    assert go(found, profile="mine", backend="venv").profile == "mine"
+
+
+# ---- which profile
+
+
+def test_the_host_decides_and_the_reason_is_noted(
+    found: Settings, said: Said, machine: Callable[[host.Host], None]
+) -> None:
+    profile, here, _ = workflow.prepare(Request(), found, said, running=True)
+    assert (profile.name, here) == ("cpu", PLAIN)
+    assert "profile cpu: no accelerator fits this host" in said
+    machine(ZEN5)
+    workflow.prepare(Request(), found, said, running=True)
+    assert "zendnn fits too" in said
+
+
+def test_a_profile_that_was_asked_for_needs_no_reason(found: Settings, said: Said) -> None:
+    workflow.prepare(Request(profile="cpu"), found, said, running=True)
+    assert "profile cpu" not in said
+
+
+def test_where_nothing_fits_that_is_said(
+    found: Settings, machine: Callable[[host.Host], None]
+) -> None:
+    machine(RISCV)
+    assert "no profile fits this machine" in fails(found, HostError)
+    assert "envbuilder detect" in fails(found, HostError)
+
+
+def configured(found: Settings, **options: Any) -> Settings:
+    return msgspec.structs.replace(found, configuration=Configuration(**options))
+
+
+def test_the_configuration_names_the_profile(found: Settings, said: Said) -> None:
+    add(found, FITS)
+    mine = configured(found, profile="mine")
+    profile, _, _ = workflow.prepare(Request(), mine, said, running=True)
+    assert profile.name == "mine"
+    assert "profile mine: set in the configuration" in said
+    asked, _, _ = workflow.prepare(Request(profile="cpu"), mine, said, running=True)
+    assert asked.name == "cpu"
+
+
+def test_a_configured_profile_must_exist_and_fit(found: Settings) -> None:
+    assert "unknown profile" in fails(configured(found, profile="nope"), InvalidError)
+    assert "NVIDIA" in fails(configured(found, profile="cuda"), HostError)
+
+
+# ---- which backend
+
+CPU = profiles.load("cpu", SHIPPED)
+BASE = CPU.base["3.11"]
+
+
+@pytest.fixture
+def images(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """An engine answers, and these references are in it."""
+    here: list[str] = []
+    found = engine.Image(id="sha256:1", tags=(), labels={})
+    monkeypatch.setattr(engine, "configured", lambda: True)
+    monkeypatch.setattr(engine, "connect", object)
+    monkeypatch.setattr(engine, "image", lambda client, ref: found if ref in here else None)
+    return here
+
+
+def chosen(found: Settings, profile: profiles.Profile = CPU, **asked: Any) -> tuple[str, str]:
+    return workflow.choose_backend(profile, Request(**asked), found)
+
+
+def test_without_an_engine_it_is_venv(found: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    def connect() -> Any:
+        raise AssertionError("nothing suggests an engine: none is looked for")
+
+    monkeypatch.setattr(engine, "connect", connect)
+    assert chosen(found) == ("venv", "no container engine was found")
+    # A base image that is set for good in the environment is no reason to fail where none is.
+    assert chosen(found, base_image="site/python:3.11")[0] == "venv"
+
+
+def test_an_engine_that_does_not_answer_is_told(
+    found: Settings, images: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def connect() -> Any:
+        raise ToolError("no container engine answers: permission denied")
+
+    monkeypatch.setattr(engine, "connect", connect)
+    assert chosen(found) == ("venv", "no container engine answers: permission denied")
+
+
+def test_an_engine_without_the_base_image_is_not_used(found: Settings, images: list[str]) -> None:
+    backend, reason = chosen(found)
+    assert backend == "venv"
+    assert reason == f"the base image {BASE.ref} is not in the engine"
+
+
+def test_an_engine_with_the_base_image_is_used(found: Settings, images: list[str]) -> None:
+    images.append(f"{BASE.ref}@{BASE.digest}")
+    assert chosen(found) == ("docker", "an engine answers and has the base image")
+    # The image of one Python does not do for another.
+    assert chosen(found, python="3.12")[0] == "venv"
+
+
+def test_a_given_or_configured_base_image_means_docker(found: Settings, images: list[str]) -> None:
+    assert chosen(found, base_image="site/python:3.11")[0] == "docker"
+    mirrored = configured(found, base_images={BASE.ref: "mirror/python:3.11"})
+    assert chosen(mirrored)[0] == "docker"
+    other = configured(found, base_images={"python:3.12-slim-bookworm": "mirror/python:3.12"})
+    assert chosen(other)[0] == "venv"
+
+
+def test_a_python_without_a_base_image_is_told(found: Settings, images: list[str]) -> None:
+    assert chosen(found, python="3.13")[1] == "the profile has no base image for Python 3.13"
+
+
+@pytest.mark.parametrize(
+    ("backends", "expected"),
+    [(("venv",), "venv"), (("conda", "venv"), "conda"), (("docker",), "docker")],
+)
+def test_a_profile_that_leaves_no_choice(
+    found: Settings, backends: tuple[Any, ...], expected: str
+) -> None:
+    profile = msgspec.structs.replace(CPU, backends=backends)
+    assert chosen(found, profile) == (expected, "the one that 'cpu' has")
+
+
+def test_the_choice_of_a_backend_is_noted(
+    found: Settings, said: Said, images: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, _, first = workflow.prepare(Request(profile="cpu"), found, said, running=True)
+    assert first.plan.backend == "venv"
+    assert f"backend venv: the base image {BASE.ref} is not in the engine" in said
+    images.append(f"{BASE.ref}@{BASE.digest}")
+    monkeypatch.setattr(docker, "prepare", lambda *args: first)
+    _, _, second = workflow.prepare(Request(profile="cpu"), found, said, running=True)
+    assert second is first
+    assert "backend docker: an engine answers" in said
+
+
+def test_a_backend_that_was_asked_for_is_not_explained(found: Settings, said: Said) -> None:
+    workflow.prepare(Request(profile="cpu", backend="venv"), found, said, running=True)
+    assert "backend venv:" not in said
+
+
+# ---- what is said about the profile and its lock
+
+
+def relocked(found: Settings, provenance: str) -> None:
+    """`mine`, whose torch has a hash of this provenance and everything else a read one."""
+    add(found, FITS + "warnings: [It is slow]\n")
+    path = found.config_dir / "profiles" / "locks" / "mine.json"
+    data = json.loads(path.read_text())
+    for target in data["targets"]:
+        for file in target["files"]:
+            torch = file["name"] == "torch"
+            changed = {"provenance": provenance, "by": "a stranger"}
+            file.update(changed if torch else {"provenance": "read"})
+    path.write_text(json.dumps(data))
+
+
+@pytest.mark.parametrize("provenance", ["claim", "assumed"])
+def test_claimed_hashes_are_noted(found: Settings, said: Said, provenance: str) -> None:
+    relocked(found, provenance)
+    workflow.prepare(Request(profile="mine", backend="venv"), found, said, running=True)
+    (note,) = [line for line in said.lines if "claimed" in line]
+    assert note.endswith("confirms: torch 2.13.0+cpu (a stranger)")
+    assert "note: It is slow" in said
+
+
+def test_hashes_that_were_read_need_no_note(found: Settings, said: Said) -> None:
+    relocked(found, "read")
+    workflow.prepare(Request(profile="mine", backend="venv"), found, said, running=True)
+    assert "claimed" not in said
+
+
+# ---- built or reused
+
+
+def finish(made: Any) -> None:
+    """What an execution of the plan leaves."""
+    prefix = Path(made.artifact.ref)
+    prefix.mkdir(parents=True)
+    (prefix / MARKER).write_text(json.dumps({"fingerprint": made.fingerprint}))
+
+
+def test_what_is_missing_is_built_and_what_exists_is_reused(
+    found: Settings, doings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def performed(made: Any, *rest: Any) -> float:
+        doings.append("execute")
+        finish(made)
+        return 1.23456
+
+    monkeypatch.setattr(execute, "execute", performed)
+    first = go(found, profile="cpu", backend="venv")
+    assert doings == ["fetch", "execute"]
+    assert (first.status, first.seconds) == ("built", 1.235)
+    assert Path(first.artifact.ref).is_dir()
+    second = go(found, profile="cpu", backend="venv")
+    assert doings == ["fetch", "execute"]
+    assert (second.status, second.seconds) == ("reused", 0.0)
+    assert second.artifact == first.artifact
+    assert second.fingerprint == first.fingerprint
+    data = msgspec.to_builtins(second)
+    assert data["schema"] == 1
+    assert set(data) >= {"status", "profile", "backend", "builder", "artifact", "fingerprint"}
+
+
+def test_rebuild_builds_although_it_exists(found: Settings, doings: list[str]) -> None:
+    _, _, environment = workflow.prepare(
+        Request(profile="cpu", backend="venv"), found, Said(), running=False
+    )
+    finish(environment.plan)
+    assert go(found, profile="cpu", backend="venv").status == "reused"
+    assert doings == []
+    assert go(found, profile="cpu", backend="venv", rebuild=True).status == "built"
+    assert doings == ["fetch", "execute"]
+
+
+@pytest.mark.parametrize(
+    "marker", ["", "{", "[]", '{"fingerprint": "other"}', '{"made_by": "envbuilder"}']
+)
+def test_a_prefix_that_is_not_exactly_this_one_is_not_reused(
+    found: Settings, doings: list[str], monkeypatch: pytest.MonkeyPatch, marker: str
+) -> None:
+    _, _, environment = workflow.prepare(
+        Request(profile="cpu", backend="venv"), found, Said(), running=False
+    )
+    finish(environment.plan)
+    path = Path(environment.plan.artifact.ref) / MARKER
+    path.write_text(marker)
+
+    def performed(made: Any, *rest: Any) -> float:
+        doings.append("execute")
+        path.write_text(json.dumps({"fingerprint": made.fingerprint}))
+        return 0.0
+
+    monkeypatch.setattr(execute, "execute", performed)
+    assert go(found, profile="cpu", backend="venv").status == "built"
+    assert doings == ["fetch", "execute"]
+
+
+def test_a_plan_changes_nothing(found: Settings, doings: list[str]) -> None:
+    workflow.prepare(Request(profile="cpu"), found, Said(), running=False)
+    assert doings == []
+    assert not found.cache_dir.exists()
+    assert not found.data_dir.exists()
+
+
+# ---- verify --python
+
+
+def start_with(found: Settings, monkeypatch: pytest.MonkeyPatch, **asked: Any) -> dict[str, Any]:
+    """Start the payload in a pretended interpreter; returns how that was done."""
+    seen: dict[str, Any] = {}
+
+    def run(argv: list[str], **options: Any) -> process.Completed:
+        payload = Path(argv[1])
+        with zipfile.ZipFile(payload) as archive:
+            seen["members"] = archive.namelist()
+        seen.update(options, argv=argv, payload=payload)
+        return process.Completed(argv=tuple(argv), returncode=0, stdout="", stderr="", seconds=0.0)
+
+    monkeypatch.setattr(process, "run", run)
+    _, _, start = external.prepare(Path("mine/python"), Request(**asked), found, Said())
+    start(lambda data: ("verify", "--data", data), Path("/digits"), seen.setdefault)
+    return seen
+
+
+def test_an_interpreter_of_the_user_is_taken_as_it_is(found: Settings, doings: list[str]) -> None:
+    add(found, FITS, lock=None)
+    request = Request(profile="mine")
+    expects, known, _ = external.prepare(Path("mine/python"), request, found, Said())
+    # Its torch is not ours to demand; the device is.
+    assert (expects.device, expects.torch) == ("cpu", "")
+    assert profiles.load("cpu", SHIPPED).expects.torch != ""
+    assert known["backend"] == "external"
+    assert known["profile"] == "mine"
+    assert known["artifact"]["ref"] == str(Path.cwd() / "mine/python")
+    assert known["fingerprint"] is None
+    assert known["host"]["machine"] == "x86_64"
+    assert doings == []
+
+
+def test_the_payload_is_started_with_the_hosts_threads(
+    found: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = start_with(found, monkeypatch, profile="cpu")
+    python, payload, *rest = seen["argv"]
+    assert python == str(Path.cwd() / "mine/python")
+    assert Path(payload).name == "payload.pyz"
+    assert rest == ["verify", "--data", "/digits"]
+    assert "payload/verify.py" in seen["members"]
+    assert int(seen["env"]["OMP_NUM_THREADS"]) >= 1
+    assert not seen["payload"].exists()
+
+
+def test_an_interpreter_cannot_make_up_for_the_host(found: Settings) -> None:
+    with pytest.raises(HostError, match="NVIDIA"):
+        external.prepare(Path("p"), Request(profile="cuda"), found, Said())
+    expects, _, _ = external.prepare(Path("p"), Request(profile="cuda", force=True), found, Said())
+    assert expects.device == "cuda"
+
+
+def test_the_host_decides_for_an_interpreter_too(found: Settings, said: Said) -> None:
+    _, known, _ = external.prepare(Path("p"), Request(), found, said)
+    assert known["profile"] == "cpu"
+    assert "profile cpu: no accelerator fits this host" in said
+    mine = configured(found, profile="zendnn")
+    with pytest.raises(HostError, match="avx512"):
+        external.prepare(Path("p"), Request(), mine, said)
+    assert "profile zendnn: set in the configuration" in said
