@@ -1,7 +1,7 @@
-"""The container engine, through the docker SDK: is it there, what does it hold, run something.
+"""The container engine: is it there, what does it hold, run something.
 
-Works with Docker and with podman's Docker-compatible socket. Every failure of the SDK becomes a
-`ToolError` that says what to do.
+Docker is asked through its SDK, podman through its client (`podman.py`). Every failure of either
+becomes a `ToolError` that says what to do.
 """
 
 from __future__ import annotations
@@ -9,20 +9,26 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct
 
-from envbuilder.errors import BuildError, ToolError, VerifyError
+from envbuilder import podman, process
+from envbuilder.errors import BuildError, ToolError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 LABEL = "io.envbuilder."
 OLDEST = (23, 0)
 """Docker 23 made BuildKit the default builder; `RUN --network` and `--build-context` need it."""
-_SOCKETS = ("/var/run/docker.sock", "/run/podman/podman.sock")
+OLDEST_BUILDX = (0, 10)
+_SOCKET = "/var/run/docker.sock"
 _SECONDS = 60
+_CLIENT_HINT = (
+    "Install the docker client with its buildx plugin (packages docker-cli and docker-buildx, or"
+    " docker-buildx-plugin), or use --backend venv."
+)
 
 
 class Image(Struct, frozen=True, kw_only=True):
@@ -35,58 +41,98 @@ class Image(Struct, frozen=True, kw_only=True):
 
 
 class Engine(Struct, frozen=True, kw_only=True):
-    """What a build needs to know of an engine: buildx's name for it, and how it takes an image."""
+    """What a plan needs to know of an engine: the client that speaks to it, and how it builds."""
 
-    builder: str
-    output: str
+    client: Literal["docker", "podman"]
+    command: tuple[str, ...]
+    """The client, pointed at this engine."""
+    build: tuple[str, ...]
+    """The command that builds, up to the options that do not depend on the engine."""
+    rootless: bool = False
+
+
+class _Place(Struct, frozen=True, kw_only=True):
+    """Where an engine listens, and what makes the docker client speak to it."""
+
+    url: str | None
+    tls: Any = None
+    builder: str = "default"
+    flags: tuple[str, ...] = ()
+    named: bool = True
 
 
 def describe(client: Any) -> Engine:
-    """The engine's own builder, and the fastest output that its image store takes.
+    """How to build and run with this engine.
 
-    With the containerd store, layers go in as zstd at once; measured, that is 2 to 3 times faster
-    than gzip and smaller. The classic store only takes what `--load` sends.
+    With Docker's containerd store, layers go in as zstd at once; measured, that is 2 to 3 times
+    faster than gzip and smaller. The classic store only takes what `--load` sends.
     """
-    from docker.context import ContextAPI
-
-    context = None if os.environ.get("DOCKER_HOST") else ContextAPI.get_current_context()
+    if isinstance(client, podman.Podman):
+        # One layer for all of the final stage; labels of SELinux would keep folders out.
+        flags = ("build", "--layers=false", "--security-opt", "label=disable")
+        return Engine(
+            client="podman",
+            command=client.command,
+            build=(*client.command, *flags),
+            rootless=client.rootless,
+        )
+    place = _place()
     status = client.info().get("DriverStatus") or ()
     containerd = any("containerd.snapshotter" in str(value) for _, value in status)
+    output = "type=image,oci-mediatypes=true,compression=zstd" if containerd else "type=docker"
+    command = ("docker", *place.flags)
     return Engine(
-        builder=context.name if context is not None else "default",
-        output="type=image,oci-mediatypes=true,compression=zstd" if containerd else "type=docker",
+        client="docker",
+        command=command,
+        build=(
+            *(*command, "buildx", "build", "--progress", "plain"),
+            *("--builder", place.builder, "--output", output),
+            *("--provenance=false", "--sbom=false"),
+        ),
     )
 
 
 def configured() -> bool:
-    """Whether anything suggests an engine: a variable, a context or a socket."""
+    """Whether anything suggests an engine: a variable, a context, a socket or podman."""
     context = Path(os.environ.get("DOCKER_CONFIG", Path.home() / ".docker")) / "contexts" / "meta"
-    rootless = Path(os.environ.get("XDG_RUNTIME_DIR", "/nonexistent"))
-    sockets = (*_SOCKETS, rootless / "docker.sock", rootless / "podman/podman.sock")
     return (
         bool(os.environ.get("DOCKER_HOST"))
         or context.is_dir()
-        or any(Path(s).exists() for s in sockets)
+        or any(Path(s).exists() for s in (_SOCKET, _rootless()))
+        or process.which("podman") is not None
     )
 
 
 def connect() -> Any:
-    """A client of an engine that answers and is new enough; `ToolError` (exit 4) otherwise."""
+    """A client of an engine that answers and is new enough; `ToolError` (exit 4) otherwise.
+
+    That is a `docker.DockerClient`, or a `podman.Podman` where podman answers, or where nothing
+    else is named and Docker's socket or client is missing.
+    """
+    place = _place()
+    useless = place.url is None or process.which("docker") is None
+    if useless and not place.named and process.which("podman") is not None:
+        return podman.connect(None)
+
     import docker
     from docker.errors import DockerException
     from requests import RequestException
 
+    options = {"tls": place.tls} if place.tls else {}
     try:
-        client = docker.DockerClient(base_url=endpoint(), version="auto", timeout=_SECONDS)
+        client = docker.DockerClient(
+            base_url=place.url, version="auto", timeout=_SECONDS, **options
+        )
         version = client.version()
     except (DockerException, RequestException, OSError, ValueError) as error:
         raise ToolError(
-            f"no container engine answers: {_short(error)}",
-            "Start Docker (or podman's socket), check DOCKER_HOST and your rights on the socket,"
+            f"no container engine answers: {short(error)}",
+            "Start Docker (or install podman), check DOCKER_HOST and your rights on the socket,"
             " or use --backend venv, which needs none.",
         ) from error
-    name = _name(version)
-    if name == "docker" and _parsed(str(version.get("Version", ""))) < OLDEST:
+    if _name(version) == "podman":
+        return podman.connect(place.url)
+    if _parsed(str(version.get("Version", ""))) < OLDEST:
         raise ToolError(
             f"Docker {version.get('Version')} is too old: {OLDEST[0]} or newer is needed",
             "Update Docker, or use --backend venv.",
@@ -94,21 +140,57 @@ def connect() -> Any:
     return client
 
 
-def endpoint() -> str | None:
-    """Where the engine listens: DOCKER_HOST, the current docker context, or a known socket."""
-    named = os.environ.get("DOCKER_HOST")
-    if named:
-        return named
+def _place() -> _Place:
+    """DOCKER_HOST, the docker context, or a known socket: as the docker client decides."""
+    import docker.utils
+
+    if os.environ.get("DOCKER_HOST"):
+        found = docker.utils.kwargs_from_env()
+        return _Place(url=found["base_url"], tls=found.get("tls"))
+    context = _context()
+    if context is not None:
+        return _Place(url=str(context.Host), tls=context.TLSConfig, builder=context.name)
+    if Path(_SOCKET).exists():
+        return _Place(url=f"unix://{_SOCKET}", named=False)
+    if _rootless().exists():
+        url = f"unix://{_rootless()}"
+        return _Place(url=url, flags=("--host", url), named=False)
+    return _Place(url=None, named=False)
+
+
+def _context() -> Any:
+    """The docker context that is named, or None; `ToolError` when it cannot be read."""
     from docker.context import ContextAPI
 
-    context = ContextAPI.get_current_context()
-    if context is not None and context.Host and context.name != "default":
-        return str(context.Host)
-    rootless = Path(os.environ.get("XDG_RUNTIME_DIR", "/nonexistent"))
-    for socket in (*_SOCKETS, rootless / "docker.sock", rootless / "podman/podman.sock"):
-        if Path(socket).exists():
-            return f"unix://{socket}"
-    return None
+    name = os.environ.get("DOCKER_CONTEXT")
+    try:
+        context: Any = ContextAPI.get_context(name)
+    except Exception as error:  # the SDK raises bare ones
+        raise ToolError(f"the docker context cannot be read: {short(error)}") from error
+    if context is None and name:
+        raise ToolError(f"there is no docker context '{name}'", "See: docker context ls")
+    return context if context is not None and context.Host and context.name != "default" else None
+
+
+def _rootless() -> Path:
+    return Path(os.environ.get("XDG_RUNTIME_DIR", "/nonexistent")) / "docker.sock"
+
+
+def require_client(found: Engine) -> None:
+    """`ToolError` (exit 4) when the docker client or a new enough buildx is missing."""
+    if found.client == "podman":
+        return  # asked already: it is the client that answered
+    if process.which("docker") is None:
+        raise ToolError("the docker client is not on PATH", _CLIENT_HINT)
+    done = process.run(["docker", "buildx", "version"], timeout=_SECONDS)
+    if done.returncode != 0:
+        raise ToolError("the docker client has no buildx plugin", _CLIENT_HINT)
+    words = done.stdout.split()
+    text = next((w for w in words if w[:1] in "v0123456789" and "." in w), "")
+    if _parsed(text.lstrip("v")) < OLDEST_BUILDX:
+        raise ToolError(
+            f"buildx {text or '(unknown)'} is too old: 0.10 or newer is needed", _CLIENT_HINT
+        )
 
 
 def _name(version: dict[str, Any]) -> str:
@@ -121,7 +203,8 @@ def _parsed(text: str) -> tuple[int, int]:
     return (numbers[0], numbers[1]) if len(numbers) == 2 else (0, 0)
 
 
-def _short(error: Exception) -> str:
+def short(error: Exception) -> str:
+    """An engine's failure in a few words."""
     text = str(error)
     for known in ("Permission denied", "No such file or directory", "Connection refused"):
         if known in text:
@@ -133,6 +216,15 @@ def image(client: Any, ref: str) -> Image | None:
     """An image by tag or id, or None."""
     from docker.errors import ImageNotFound, NotFound
 
+    if isinstance(client, podman.Podman):
+        data = client.image(ref)
+        if data is None:
+            return None
+        return Image(
+            id=f"sha256:{data['Id'].removeprefix('sha256:')}",
+            tags=tuple(data.get("RepoTags") or ()),
+            labels=data.get("Labels") or {},
+        )
     try:
         found = client.images.get(ref)
     except (ImageNotFound, NotFound):
@@ -141,11 +233,29 @@ def image(client: Any, ref: str) -> Image | None:
     return Image(id=found.id, tags=tuple(found.tags), labels=labels)
 
 
+def pull(found: Engine, ref: str, platform: str) -> None:
+    """Fetch an image; `BuildError` when it cannot be had."""
+    done = process.run([*found.command, "pull", "--quiet", "--platform", platform, ref])
+    if done.returncode != 0:
+        raise BuildError(f"{ref}: cannot be pulled: {done.last_words}", no_base(ref))
+
+
+def no_base(ref: str) -> str:
+    """What to do about a base image that cannot be had."""
+    return (
+        f"The base image {ref} is not in the engine and cannot be pulled. Name another with"
+        " --base-image REF, or set a mirror in envbuilder.yaml (base_images:)."
+    )
+
+
 def own_images(profile: str | None) -> tuple[str, ...]:
     """Tags of the images that carry our label, of one profile or all."""
     label = f"{LABEL}fingerprint"
     wanted = [label] if profile is None else [label, f"{LABEL}profile={profile}"]
-    found = connect().images.list(filters={"label": wanted})
+    client = connect()
+    if isinstance(client, podman.Podman):
+        return tuple(sorted(set(client.labelled(wanted))))
+    found = client.images.list(filters={"label": wanted})
     return tuple(sorted({tag for i in found for tag in (i.tags or [i.id])}))
 
 
@@ -155,6 +265,9 @@ def remove_images(refs: Sequence[str]) -> None:
 
     client = connect()
     for ref in refs:
+        if isinstance(client, podman.Podman):
+            client.remove(ref)
+            continue
         try:
             client.images.remove(ref)
         except APIError as error:
@@ -162,93 +275,3 @@ def remove_images(refs: Sequence[str]) -> None:
                 f"{ref}: cannot be removed: {error.explanation}",
                 "Stop the containers that use it, then try again.",
             ) from error
-
-
-def load_image(archive: Path, tags: Sequence[str]) -> None:
-    """Load an image archive and tag it; `BuildError` when the engine refuses."""
-    from docker.errors import DockerException
-
-    try:
-        with archive.open("rb") as stream:
-            loaded = connect().images.load(stream)
-        for tag in tags:
-            loaded[0].tag(tag)
-    except (DockerException, IndexError) as error:
-        raise BuildError(f"the engine cannot load the image: {_short(error)}") from error
-
-
-def run(
-    client: Any,
-    options: dict[str, Any],
-    on_stdout: Callable[[str], None],
-    timeout: float,
-) -> tuple[int, str, str, bool]:
-    """Run a container to its end: exit code, stdout, stderr, whether it ran out of time.
-
-    The container is removed, whatever happens. Raises `VerifyError` when it cannot be started.
-    """
-    import threading
-
-    from docker.errors import APIError
-
-    try:
-        container = client.containers.create(**options)
-    except APIError as error:
-        raise _not_started(error) from error
-    expired = threading.Event()
-
-    def stop() -> None:
-        expired.set()
-        container.kill()
-
-    timer = threading.Timer(timeout, stop)
-    out = _Lines(on_stdout)
-    err = _Lines(lambda line: None)
-    try:
-        stream = container.attach(stdout=True, stderr=True, stream=True, demux=True, logs=True)
-        container.start()
-        timer.start()
-        for stdout, stderr in stream:
-            out.feed(stdout or b"")
-            err.feed(stderr or b"")
-        code = int(container.wait()["StatusCode"])
-    except APIError as error:
-        raise _not_started(error) from error
-    finally:
-        timer.cancel()
-        container.remove(force=True)
-    out.end()
-    err.end()
-    return code, out.text, err.text, expired.is_set()
-
-
-def _not_started(error: Any) -> VerifyError | ToolError:
-    text = str(error.explanation or error)
-    if "could not select device driver" in text or "no such file or directory" in text:
-        return ToolError(
-            f"the engine cannot give the container its device: {text}",
-            "Install the GPU's container toolkit (NVIDIA) or driver, or use --force to leave the"
-            " device flags out.",
-        )
-    return VerifyError(f"the container cannot be started: {text}")
-
-
-class _Lines:
-    """Bytes in, whole lines out."""
-
-    def __init__(self, on_line: Callable[[str], None]) -> None:
-        self._on_line, self._rest, self._all = on_line, b"", bytearray()
-
-    def feed(self, data: bytes) -> None:
-        self._all += data
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            self._on_line(line.decode(errors="replace"))
-
-    def end(self) -> None:
-        if self._rest:
-            self._on_line(self._rest.decode(errors="replace"))
-
-    @property
-    def text(self) -> str:
-        return self._all.decode(errors="replace")

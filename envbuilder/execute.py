@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import time
 import zipfile
@@ -80,10 +81,6 @@ def _perform(step: plans.Step, store: Store, log: Path) -> None:
             _remove(Path(step.target))
             Path(step.target).parent.mkdir(parents=True, exist_ok=True)
             Path(step.source).rename(step.target)
-        case plans.LoadImage():
-            from envbuilder.engine import load_image
-
-            load_image(Path(step.archive), step.tags)
         case _:
             assert_never(step)
 
@@ -101,9 +98,15 @@ def _run(step: plans.Run, log: Path) -> None:
         printed = done.stdout + done.stderr
         advice = [hint for text, hint in step.hints.items() if text in printed]
         raise BuildError(
-            f"{step.what}: failed ({how}):\n{done.last_words}",
+            f"{step.what}: failed ({how}):\n{_failing_step(printed) or done.last_words}",
             "\n".join([*advice, f"The whole output is in {log}"]),
         )
+
+
+def _failing_step(printed: str) -> str:
+    """What BuildKit quotes of a failing step: it then prints the Dockerfile at length."""
+    found = re.findall(r"^-{6}\n > \[.*\n((?:.*\n)*?)-{6}$", printed, re.MULTILINE)
+    return found[-1].rstrip() if found else ""
 
 
 def _unpack_tool(step: plans.UnpackTool, store: Store) -> None:

@@ -25,6 +25,7 @@ class Request(Struct, frozen=True, kw_only=True):
     tag: str | None = None
     rebuild: bool = False
     force: bool = False
+    dry_run: bool = False
 
 
 def _complete_profile(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

@@ -79,24 +79,7 @@ class Move(_Step, frozen=True, kw_only=True):
     target: str
 
 
-class LoadImage(_Step, frozen=True, kw_only=True):
-    """Load an image archive into the engine and give it its tags."""
-
-    archive: str
-    tags: tuple[str, ...]
-
-
-Step = (
-    Write
-    | WritePayload
-    | LinkFiles
-    | UnpackTool
-    | UnpackLibraries
-    | Run
-    | Remove
-    | Move
-    | LoadImage
-)
+Step = Write | WritePayload | LinkFiles | UnpackTool | UnpackLibraries | Run | Remove | Move
 
 
 class Artifact(Struct, frozen=True, kw_only=True):

@@ -1,21 +1,22 @@
-"""The docker backend: the rendered Dockerfile, built by BuildKit from the store, without network.
+"""The docker backend: the rendered Dockerfile, built from the store, without network.
 
-The stages `wheels` and `debs`, which download in a plain `docker build`, are replaced by folders of
-hard links into the store; the final stage is the same text in both cases.
+Docker's BuildKit builds it, or podman's Buildah where podman is the engine. The stages `wheels` and
+`debs`, which download in a plain `docker build`, are replaced by folders of hard links into the
+store; the final stage is the same text in all cases.
 """
 
 from __future__ import annotations
 
-import glob
 import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envbuilder import engine, lockfile, process, render
+from envbuilder import console, containers, engine, lockfile, podman, process, render
+from envbuilder.backends import devices
 from envbuilder.backends.venv import tool
 from envbuilder.engine import LABEL
-from envbuilder.errors import InvalidError, ToolError
+from envbuilder.errors import BuildError, InvalidError, ToolError
 from envbuilder.pack import payload_sha256
 from envbuilder.plan import (
     Artifact,
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from envbuilder.profiles import Profile
     from envbuilder.settings import Settings
 
-OLDEST_BUILDX = (0, 10)
 DATA = "/data"
 WORK = "/work"
 
@@ -61,14 +61,15 @@ def unavailable(profile: Profile, python: str, request: Request, settings: Setti
     base = profile.base.get(python)
     if base is None:
         return f"the profile has no base image for Python {python}"
+    ref = base_ref(_as_locked(base), request, settings)
+    named = request.base_image or base.ref in settings.configuration.base_images
     try:
         client = engine.connect()
+        if named or engine.image(client, ref):
+            return ""
     except ToolError as error:
         return error.message
-    ref = base_ref(_as_locked(base), request, settings)
-    if request.base_image or base.ref in settings.configuration.base_images:
-        return ""
-    return "" if engine.image(client, ref) else f"the base image {base.ref} is not in the engine"
+    return f"the base image {base.ref} is not in the engine"
 
 
 def _as_locked(base: Any) -> LockedBase:
@@ -95,9 +96,10 @@ def plan(
     nowhere = {f.source: f"https://{f.source}.invalid" for t in lock.targets for f in t.files}
     files = render.render(profile, lock, "dockerfile", target.python, nowhere)
     texts = {f.name: f.content.decode() for f in files if f.name != "payload.pyz"}
+    builder = "buildkit" if target_engine.client == "docker" else "buildah"
     facts = {
         "backend": "docker",
-        "builder": "buildkit",
+        "builder": builder,
         "platform": target.platform,
         "base": base[1],
         "rendered": texts,
@@ -132,10 +134,8 @@ def plan(
         Run(
             what="build the image",
             argv=(
-                *("docker", "buildx", "build", "--progress", "plain"),
-                *("--builder", target_engine.builder, "--output", target_engine.output),
+                *target_engine.build,
                 *("--platform", target.platform, "--pull=false"),
-                *("--provenance=false", "--sbom=false"),
                 *("--build-arg", f"BASE_IMAGE={base[0]}"),
                 *contexts,
                 *(x for k, v in labels.items() for x in ("--label", f"{LABEL}{k}={v}")),
@@ -144,18 +144,22 @@ def plan(
                 str(context),
             ),
             hints={
-                "failed to resolve source metadata": f"The base image {base[0]} is not in the"
-                " engine and cannot be pulled. Name another with --base-image REF, or set a mirror"
-                " in envbuilder.yaml (base_images:).",
+                said: engine.no_base(base[0])
+                for said in ("failed to resolve source metadata", "creating build container")
+            }
+            | {
+                # What the step prints; its own text, which is printed too, has a variable there.
+                f"Python {target.python} is needed; the base image has 3": "The base image has"
+                f" another Python. Name one with Python {target.python}: --base-image REF",
                 "no space left on device": "The engine's disk is full: envbuilder clean removes"
-                " images of ours, docker system df shows the rest.",
+                " images of ours, docker (or podman) system df shows the rest.",
             },
         )
     )
     return Plan(
         profile=profile.name,
         backend="docker",
-        builder="buildkit",
+        builder=builder,
         platform=target.platform,
         python=target.python,
         fingerprint=digest,
@@ -170,10 +174,17 @@ class DockerEnvironment:
     """A planned image."""
 
     def __init__(
-        self, profile: Profile, target: Target, made: Plan, client: Any, *, force: bool
+        self,
+        profile: Profile,
+        target: Target,
+        made: Plan,
+        client: Any,
+        target_engine: engine.Engine,
+        *,
+        force: bool,
     ) -> None:
         self.profile, self.target, self.plan = profile, target, made
-        self._client, self._force = client, force
+        self._client, self._engine, self._force = client, target_engine, force
 
     def existing(self) -> Artifact | None:
         """The image, if an earlier build made exactly this one."""
@@ -192,16 +203,24 @@ class DockerEnvironment:
         import time
 
         argv = ["python", "/opt/envbuilder/payload.pyz", *arguments(DATA)]
+        if isinstance(self._client, podman.Podman):
+            flags = [
+                *("--network", "none", "--read-only", "--tmpfs", "/tmp:exec"),  # noqa: S108
+                *("--tmpfs", "/home/user:mode=1777", "--mount", devices.bound(str(data), DATA)),
+                *devices.cli_options(self._device_options(), self._engine),
+            ]
+            ref = self.plan.artifact.ref
+            return self._client.run(flags, ref, argv, on_line, TIMEOUT_SECONDS)
         options = {
             "image": self.plan.artifact.ref,
             "command": argv,
             "network_mode": "none",
             "read_only": True,
             "tmpfs": {"/tmp": "exec", "/home/user": "uid=1000,gid=1000"},  # noqa: S108
-            **sdk_options(self._device_options(), {str(data): DATA}),
+            **devices.sdk_options(self._device_options(), {str(data): DATA}),
         }
         started = time.monotonic()
-        code, out, err, expired = engine.run(self._client, options, on_line, TIMEOUT_SECONDS)
+        code, out, err, expired = containers.run(self._client, options, on_line, TIMEOUT_SECONDS)
         return process.Completed(
             argv=tuple(argv),
             returncode=code,
@@ -212,24 +231,31 @@ class DockerEnvironment:
         )
 
     def _device_options(self) -> dict[str, Any]:
-        options = device_options(self.profile, _host_nodes(self.profile))
-        if self._force:
-            runtimes = self._client.info().get("Runtimes") or {}
-            if options["gpus"] and "nvidia" not in runtimes:
-                options["gpus"] = ""
+        options = devices.device_options(self.profile, devices.host_nodes(self.profile))
+        if self._force and options["gpus"] and not self._knows_gpus():
+            options["gpus"] = ""
         return options
 
+    def _knows_gpus(self) -> bool:
+        if self._engine.client == "podman":
+            return podman.has_gpu_specification()
+        return "nvidia" in (self._client.info().get("Runtimes") or {})
+
     def become(self, argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
-        """Become `docker run` with the working folder mounted, as the calling user."""
+        """Become the client's `run` with the working folder mounted, as the calling user."""
         del environ  # a container has its own
         terminal = sys.stdin.isatty() and sys.stdout.isatty()
-        flags = cli_options(self._device_options())
+        flags = devices.cli_options(self._device_options(), self._engine)
+        if self._engine.rootless:
+            flags += ("--userns", "keep-id")  # else the folder's owner is the container's root
         here = str(Path.cwd())
         if "," in here:
             raise InvalidError(f"{here}: a folder with ',' in its name cannot be mounted")
         process.replace(
             [
-                *("docker", "run", "--rm", "--interactive", *(["--tty"] if terminal else [])),
+                # It was built here; an image of that name elsewhere is somebody else's.
+                *(*self._engine.command, "run", "--rm", "--pull=never", "--interactive"),
+                *(["--tty"] if terminal else []),
                 *("--user", f"{os.getuid()}:{os.getgid()}", "--env", "HOME=/tmp"),
                 *("--mount", f"type=bind,source={here},target={WORK}", "--workdir", WORK),
                 *flags,
@@ -237,85 +263,6 @@ class DockerEnvironment:
             ],
             {},
         )
-
-
-def _host_nodes(profile: Profile) -> dict[str, int]:
-    """Device nodes, folders and groups of the host that the profile's flags depend on."""
-    found = {}
-    paths = [*profile.run.devices, *profile.run.volumes]
-    for pattern in profile.run.groups_of:
-        paths += glob.glob(pattern)  # noqa: PTH207 (an absolute pattern)
-    for path in paths:
-        if Path(path).exists():
-            found[path] = Path(path).stat().st_gid
-    return found
-
-
-def device_options(profile: Profile, nodes: Mapping[str, int]) -> dict[str, Any]:
-    """What a container needs to reach the device; `nodes`: existing paths → their group ids."""
-    run = profile.run
-    groups = {gid for path, gid in nodes.items() if path not in (*run.devices, *run.volumes)}
-    return {
-        "gpus": run.gpus,
-        "devices": [d for d in run.devices if d in nodes],
-        "groups": sorted(groups),
-        "volumes": [v for v in run.volumes if v in nodes],
-        "shm_size": run.shm_size,
-    }
-
-
-def sdk_options(options: Mapping[str, Any], folders: Mapping[str, str]) -> dict[str, Any]:
-    """Device options as the docker SDK takes them, with further folders mounted read-only."""
-    import docker.types
-
-    # Mounts, not volumes: a volume whose source is missing would be made on the host, as root.
-    sources = {**folders, **{v: v for v in options["volumes"]}}
-    made: dict[str, Any] = {
-        "shm_size": options["shm_size"],
-        "mounts": [
-            docker.types.Mount(target, source, type="bind", read_only=True)
-            for source, target in sources.items()
-        ],
-    }
-    if options["gpus"]:
-        made["device_requests"] = [docker.types.DeviceRequest(count=-1, capabilities=[["gpu"]])]
-    if options["devices"]:
-        made["devices"] = [f"{d}:{d}:rwm" for d in options["devices"]]
-    if options["groups"]:
-        made["group_add"] = [str(g) for g in options["groups"]]
-    return made
-
-
-def cli_options(options: Mapping[str, Any]) -> tuple[str, ...]:
-    """Device options as `docker run` takes them."""
-    flags = ["--shm-size", options["shm_size"]]
-    if options["gpus"]:
-        flags += ["--gpus", options["gpus"]]
-    for device in options["devices"]:
-        flags += ["--device", device]
-    for group in options["groups"]:
-        flags += ["--group-add", str(group)]
-    for volume in options["volumes"]:
-        flags += ["--mount", f"type=bind,source={volume},target={volume},readonly"]
-    return tuple(flags)
-
-
-def require_buildx() -> None:
-    """`ToolError` (exit 4) when the docker client or a new enough buildx is missing."""
-    hint = (
-        "Install the docker client with its buildx plugin (packages docker-cli and docker-buildx,"
-        " or docker-buildx-plugin), or use --backend venv."
-    )
-    if process.which("docker") is None:
-        raise ToolError("the docker client is not on PATH", hint)
-    done = process.run(["docker", "buildx", "version"], timeout=60)
-    if done.returncode != 0:
-        raise ToolError("the docker client has no buildx plugin", hint)
-    words = done.stdout.split()
-    text = next((w for w in words if w[:1] in "v0123456789" and "." in w), "")
-    numbers = tuple(int(n) for n in text.lstrip("v").split("+")[0].split(".")[:2] if n.isdigit())
-    if numbers < OLDEST_BUILDX:
-        raise ToolError(f"buildx {text or '(unknown)'} is too old: 0.10 or newer is needed", hint)
 
 
 def prepare(
@@ -328,10 +275,31 @@ def prepare(
     if target.base is None:
         raise InvalidError(f"the lock of '{profile.name}' has no base image for Python {python}")
     client = engine.connect()
-    require_buildx()
+    here = engine.describe(client)
+    engine.require_client(here)
     ref = base_ref(target.base, request, settings)
-    # A digest says which image it is, wherever that is; a tag only does for an image that is here.
-    found = None if "@" in ref else engine.image(client, ref)
-    identity = found.id if found else ref
-    made = plan(profile, lock, target, (ref, identity), engine.describe(client), request, settings)
-    return DockerEnvironment(profile, target, made, client, force=request.force)
+    base = (ref, ref) if request.dry_run else _base(client, here, ref, platform)
+    made = plan(profile, lock, target, base, here, request, settings)
+    return DockerEnvironment(profile, target, made, client, here, force=request.force)
+
+
+def _base(client: Any, here: engine.Engine, ref: str, platform: str) -> tuple[str, str]:
+    """The base image's reference and what it is: its digest, or its id in the engine.
+
+    A digest says which image it is, wherever that is. A tag only does once the image is here: it
+    is pulled first, so that the fingerprint before the build is the one after it.
+    """
+    found = engine.image(client, ref)
+    if here.client == "podman" and found is None:
+        named, ref = ref, podman.qualified(ref)
+    else:
+        named = ref
+    if "@" in named:
+        return ref, named
+    if found is None:
+        with console.progress().task(f"pull the base image {ref}"):
+            engine.pull(here, ref, platform)
+        found = engine.image(client, ref)
+        if found is None:
+            raise BuildError(f"{ref}: not in the engine after it was pulled", engine.no_base(ref))
+    return ref, found.id

@@ -41,6 +41,7 @@ def command(
         base_image=base_image,
         tag=tag,
         rebuild=rebuild,
+        dry_run=dry_run,
     )
     found = settings.load()
     progress = console.progress()

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
-from envbuilder import engine, lockfile, plan, process, profiles, resources
-from envbuilder.backends import docker, venv
-from envbuilder.errors import InvalidError, ToolError
+from envbuilder import containers, engine, lockfile, plan, podman, process, profiles, resources
+from envbuilder.backends import devices, docker, venv
+from envbuilder.errors import BuildError, InvalidError, ToolError, VerifyError
 from envbuilder.host import Host
 from envbuilder.options import Request
 from envbuilder.pythons import Interpreter
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from envbuilder.settings import Settings
 
 FOLDERS = (resources.profiles_dir(),)
-STORE = engine.Engine(builder="default", output="type=docker")
+DOCKER = engine.Engine(
+    client="docker", command=("docker",), build=("docker", "buildx", "build", "--output", "x")
+)
+PODMAN = engine.Engine(client="podman", command=("podman",), build=("podman", "build"))
+ROOTLESS = msgspec.structs.replace(PODMAN, rootless=True)
 PYTHON = Interpreter(
     path=Path("/usr/bin/python3.11"),
     version="3.11.9",
@@ -40,11 +47,17 @@ def venv_plan(name: str, found: Settings, interpreter: Interpreter = PYTHON) -> 
     return venv.plan(profile, lock, target, interpreter, found)
 
 
-def docker_plan(name: str, found: Settings, base: str = "base:1", **options: Any) -> plan.Plan:
+def docker_plan(
+    name: str,
+    found: Settings,
+    base: str = "base:1",
+    there: engine.Engine = DOCKER,
+    **options: Any,
+) -> plan.Plan:
     profile, lock = shipped(name)
     target = lockfile.select(lock, "linux/amd64", "3.11")
     request = Request(profile=name, **options)
-    return docker.plan(profile, lock, target, (base, "sha256:1"), STORE, request, found)
+    return docker.plan(profile, lock, target, (base, "sha256:1"), there, request, found)
 
 
 def commands(made: plan.Plan) -> list[tuple[str, ...]]:
@@ -87,7 +100,7 @@ def test_everything_that_decides_changes_the_fingerprint(found: Settings) -> Non
     profile, lock = shipped("cpu")
     target = lockfile.select(lock, "linux/amd64", "3.11")
     moved = docker.plan(
-        profile, lock, target, ("base:1", "sha256:2"), STORE, Request(profile="cpu"), found
+        profile, lock, target, ("base:1", "sha256:2"), DOCKER, Request(profile="cpu"), found
     )
     assert moved.fingerprint != image.fingerprint
     assert docker_plan("cpu", found, tag="me/x:1").fingerprint == image.fingerprint
@@ -103,6 +116,21 @@ def test_an_image_is_built_from_folders_and_the_given_base(found: Settings) -> N
     assert "me/zen:1" in build
     assert f"io.envbuilder.fingerprint={made.fingerprint}" in build
     assert made.files == lockfile.select(shipped("zendnn")[1], "linux/amd64", "3.11").files
+
+
+def test_podman_builds_the_same_from_the_same_folders(found: Settings) -> None:
+    made, docker_made = docker_plan("zendnn", found, there=PODMAN), docker_plan("zendnn", found)
+    (build,), (other,) = commands(made), commands(docker_made)
+    assert build[:2] == ("podman", "build")
+    assert not {"buildx", "--builder", "--provenance=false"} & set(build)
+    assert [w.partition("=")[0] for w in build if w.startswith(("wheels=", "debs="))] == [
+        "wheels",
+        "debs",
+    ]
+    assert made.builder == "buildah"
+    assert made.fingerprint != docker_made.fingerprint, "another builder, another image"
+    assert made.files == docker_made.files
+    assert len(build) == len(other) - 3  # buildx --output x
 
 
 def test_no_word_of_a_plan_goes_through_a_shell(found: Settings) -> None:
@@ -147,18 +175,37 @@ XPU_NODES = {"/dev/dri": 0, "/dev/dri/by-path": 0, "/dev/dri/renderD128": 992}
 )
 def test_device_flags(name: str, nodes: dict[str, int], flags: list[str]) -> None:
     profile, _ = shipped(name)
-    assert list(docker.cli_options(docker.device_options(profile, nodes))) == flags
+    assert list(devices.cli_options(devices.device_options(profile, nodes), DOCKER)) == flags
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "there", "flags"),
+    [
+        ("cpu", {}, PODMAN, []),
+        ("cuda", {}, PODMAN, ["--device", "nvidia.com/gpu=all"]),
+        ("xpu", XPU_NODES, PODMAN, ["--device", "/dev/dri", "--group-add", "992"]),
+        ("xpu", XPU_NODES, ROOTLESS, ["--device", "/dev/dri", "--group-add", "keep-groups"]),
+    ],
+)
+def test_device_flags_of_podman(
+    name: str, nodes: dict[str, int], there: engine.Engine, flags: list[str]
+) -> None:
+    """Its documentation's: no GPU of either make was at hand with podman."""
+    made = devices.cli_options(devices.device_options(shipped(name)[0], nodes), there)
+    wanted = ["--shm-size", "1g", "--security-opt", "label=disable", *flags]
+    assert list(made[: len(wanted)]) == wanted
+    assert all("readonly" in volume for volume in made[len(wanted) + 1 :: 2])
 
 
 def test_the_sdk_gets_the_same_devices() -> None:
-    xpu = docker.sdk_options(docker.device_options(shipped("xpu")[0], XPU_NODES), {"/d": "/data"})
+    xpu = devices.sdk_options(devices.device_options(shipped("xpu")[0], XPU_NODES), {"/d": "/data"})
     assert xpu["devices"] == ["/dev/dri:/dev/dri:rwm"]
     assert xpu["group_add"] == ["992"]
     assert [(m["Source"], m["Target"], m["ReadOnly"]) for m in xpu["mounts"]] == [
         ("/d", "/data", True),
         ("/dev/dri/by-path", "/dev/dri/by-path", True),
     ]
-    cuda = docker.sdk_options(docker.device_options(shipped("cuda")[0], {}), {})
+    cuda = devices.sdk_options(devices.device_options(shipped("cuda")[0], {}), {})
     assert cuda["device_requests"][0]["Count"] == -1
 
 
@@ -195,11 +242,60 @@ def test_engine_versions(text: str, numbers: tuple[int, int]) -> None:
 
 
 class FakeEngine:
-    def __init__(self, version: dict[str, Any]) -> None:
-        self._version = version
+    def __init__(self, version: dict[str, Any], images: tuple[str, ...] = ()) -> None:
+        self._version, self.images = version, self
+        self._images = set(images)
 
     def version(self) -> dict[str, Any]:
         return self._version
+
+    def get(self, ref: str) -> Any:
+        from docker.errors import ImageNotFound
+
+        if ref not in self._images:
+            raise ImageNotFound(ref)
+        return SimpleNamespace(id=f"sha256:{ref}", tags=[ref], labels={})
+
+
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[int, str, str]]:
+    """Programs on PATH: the start of a command line → exit code, stdout, stderr."""
+    known: dict[str, tuple[int, str, str]] = {}
+
+    def which(program: str) -> str | None:
+        on_path = any(line.split()[0] == program for line in known)
+        return f"/usr/bin/{program}" if on_path else None
+
+    def run(argv: Sequence[str], **options: Any) -> process.Completed:
+        line = " ".join(argv)
+        code, out, err = next(known[k] for k in known if line.startswith(k))
+        return process.Completed(
+            argv=tuple(argv), returncode=code, stdout=out, stderr=err, seconds=0
+        )
+
+    monkeypatch.setattr(process, "which", which)
+    monkeypatch.setattr(process, "run", run)
+    return known
+
+
+def podman_info(version: str, *, rootless: bool = False) -> str:
+    host = {"security": {"rootless": rootless}}
+    return msgspec.json.encode({"host": host, "version": {"Version": version}}).decode()
+
+
+@pytest.fixture
+def answering(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, Any]], None]:
+    """An engine at DOCKER_HOST that answers with this version."""
+    import docker as sdk
+
+    def answer(version: dict[str, Any]) -> None:
+        monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere")
+        monkeypatch.setattr(sdk, "DockerClient", lambda **options: FakeEngine(version))
+
+    return answer
+
+
+PODMAN_ANSWERS = {"Version": "5.4.2", "Components": [{"Name": "Podman Engine"}]}
 
 
 @pytest.mark.parametrize(
@@ -207,16 +303,10 @@ class FakeEngine:
     [
         ({"Version": "20.10.24"}, "Docker 20.10.24 is too old: 23 or newer"),
         ({"Version": "26.1.5"}, ""),
-        ({"Version": "4.3.1", "Components": [{"Name": "Podman Engine"}]}, ""),
     ],
 )
-def test_an_old_engine_is_4(
-    version: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import docker as sdk
-
-    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere")
-    monkeypatch.setattr(sdk, "DockerClient", lambda **options: FakeEngine(version))
+def test_an_old_engine_is_4(version: dict[str, Any], said: str, answering: Any) -> None:
+    answering(version)
     if not said:
         assert engine.connect() is not None
         return
@@ -224,10 +314,157 @@ def test_an_old_engine_is_4(
         engine.connect()
 
 
+def test_podman_at_docker_host_is_spoken_to_by_its_own_client(
+    programs: dict[str, tuple[int, str, str]], answering: Any
+) -> None:
+    answering(PODMAN_ANSWERS)
+    with pytest.raises(ToolError, match="its client is not on PATH"):
+        engine.connect()
+    programs["docker"] = (0, "", "")
+    programs["podman --version"] = (0, "podman version 5.4.2\n", "")
+    programs["podman --url unix:///nowhere info"] = (0, podman_info("5.4.2", rootless=True), "")
+    found = engine.describe(engine.connect())
+    assert found.client == "podman"
+    assert found.rootless
+    assert found.build[:4] == ("podman", "--url", "unix:///nowhere", "build")
+    engine.require_client(found)
+
+
+@pytest.mark.parametrize(
+    ("client", "server", "said"),
+    [
+        ("4.3.1", "5.4.2", "the podman client 4.3.1 is too old: 4.8 or newer"),
+        ("5.4.2", "4.7.2", "podman 4.7.2 is too old: 4.8 or newer"),
+        ("4.8.0", "4.8.0", ""),
+        ("5.0.0-rc1", "5.0.0-dev", ""),
+        ("dev", "", "the podman client dev is too old"),
+    ],
+)
+def test_an_old_podman_is_4(
+    client: str,
+    server: str,
+    said: str,
+    programs: dict[str, tuple[int, str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """No docker, no socket, but podman: it is used, if it is new enough."""
+    for name in ("DOCKER_HOST", "DOCKER_CONTEXT", "XDG_RUNTIME_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.setattr(engine, "_SOCKET", str(tmp_path / "docker.sock"))
+    assert not engine.configured()
+    programs["podman --version"] = (0, f"podman version {client}\n", "")
+    programs["podman info"] = (0, podman_info(server), "")
+    assert engine.configured()
+    if said:
+        with pytest.raises(ToolError, match=said):
+            engine.connect()
+    else:
+        assert engine.describe(engine.connect()).command == ("podman",)
+
+
+def test_a_podman_that_does_not_answer_is_4(
+    programs: dict[str, tuple[int, str, str]], answering: Any
+) -> None:
+    answering(PODMAN_ANSWERS)
+    programs["podman --version"] = (0, "podman version 5.4.2\n", "")
+    programs["podman --url"] = (125, "OS: linux/amd64\n", "Error: unable to connect\n")
+    with pytest.raises(ToolError, match="does not answer: Error: unable to connect"):
+        engine.connect()
+
+
+def test_the_docker_context_is_the_clients_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    monkeypatch.setenv("DOCKER_CONTEXT", "nowhere-to-be-found")
+    with pytest.raises(ToolError, match="no docker context 'nowhere-to-be-found'"):
+        engine.connect()
+    monkeypatch.delenv("DOCKER_CONTEXT")
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.setattr(engine, "_SOCKET", str(tmp_path / "none"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    (tmp_path / "docker.sock").touch()
+    url = f"unix://{tmp_path}/docker.sock"
+    assert engine._place() == engine._Place(url=url, flags=("--host", url), named=False)
+
+
+@pytest.mark.parametrize(
+    ("ref", "full"),
+    [
+        ("python:3.11", "docker.io/library/python:3.11"),
+        ("me/python@sha256:1", "docker.io/me/python@sha256:1"),
+        ("localhost/me:1", "localhost/me:1"),
+        ("site:5000/python:3", "site:5000/python:3"),
+        ("mirror.example/a/b", "mirror.example/a/b"),
+    ],
+)
+def test_podman_gets_names_as_docker_reads_them(ref: str, full: str) -> None:
+    assert podman.qualified(ref) == full
+
+
+def test_a_base_is_what_it_is_before_and_after_the_pull(
+    programs: dict[str, tuple[int, str, str]],
+) -> None:
+    there = FakeEngine({}, ("here:1",))
+    assert docker._base(there, DOCKER, "here:1", "linux/amd64") == ("here:1", "sha256:here:1")
+    pinned = "python:3@sha256:1"
+    assert docker._base(there, DOCKER, pinned, "linux/amd64") == (pinned, pinned)
+    programs["docker pull --quiet --platform linux/amd64 far:1"] = (1, "", "Error: denied\n")
+    with pytest.raises(BuildError, match="far:1: cannot be pulled: Error: denied") as caught:
+        docker._base(there, DOCKER, "far:1", "linux/amd64")
+    assert "--base-image REF" in caught.value.hint
+
+    programs.clear()
+    programs["docker pull"] = (0, "", "")
+    there._images.add("far:1")
+    assert docker._base(there, DOCKER, "far:1", "linux/amd64") == ("far:1", "sha256:far:1")
+
+
+def test_a_digest_is_the_same_base_wherever_podman_gets_it(
+    programs: dict[str, tuple[int, str, str]],
+) -> None:
+    client = podman.Podman(command=("podman",), rootless=False)
+    programs["podman image inspect"] = (125, "[]", "Error: python: image not known\n")
+    pinned = "python:3@sha256:1"
+    missing = docker._base(client, PODMAN, pinned, "linux/amd64")
+    assert missing == (f"docker.io/library/{pinned}", pinned)
+    programs["podman image inspect"] = (0, '[{"Id": "12", "RepoTags": null}]', "")
+    assert docker._base(client, PODMAN, pinned, "linux/amd64") == (pinned, pinned)
+    assert docker._base(client, PODMAN, "b:1", "linux/amd64") == ("b:1", "sha256:12")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("Error: setting up CDI devices: unresolvable CDI devices nvidia.com/gpu=all", ToolError),
+        ("Error: stat /dev/dri: no such file or directory", ToolError),
+        ("Error: x: image not known", VerifyError),
+    ],
+)
+def test_what_podman_cannot_start_is_told(text: str, kind: type[Exception]) -> None:
+    assert isinstance(podman.not_started(text), kind)
+
+
 def test_lines_come_whole_whatever_the_pieces() -> None:
     seen: list[str] = []
-    lines = engine._Lines(seen.append)
+    lines = containers._Lines(seen.append)
     for piece in (b"on", b"e\ntw", b"o\n", b"", b"\xffthree"):
         lines.feed(piece)
     lines.end()
     assert seen == ["one", "two", "\ufffdthree"]
+
+
+def test_a_long_line_costs_time_and_memory_in_proportion(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(containers, "_KEPT_BYTES", 1000)
+    seen: list[str] = []
+    lines = containers._Lines(seen.append)
+    for _ in range(50_000):
+        lines.feed(b"x" * 1000)
+    assert seen == []
+    lines.feed(b"\nend")
+    lines.end()
+    assert [len(line) for line in seen] == [50_000_000, 3]
+    assert len(lines.text) <= 2000
+    assert lines.text.endswith("\nend")

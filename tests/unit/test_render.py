@@ -94,7 +94,14 @@ def files(draw: Any, kind: words.FileKind, names: Any, folder: str = "") -> tupl
 
 @st.composite
 def targets(draw: Any, platform: words.Platform, python: str, shared: tuple[File, ...]) -> Target:
-    """A target that has some files in common with others."""
+    """A target that has some packages in common with others, in the same or in other bytes."""
+    arch = platform.replace("/", "_")
+    shared = tuple(
+        msgspec.structs.replace(f, sha256=draw(hashes), file=f"{arch}-{f.file}")
+        if draw(st.booleans())
+        else f
+        for f in shared
+    )
     own = draw(files("wheel", like(words.Distribution)))
     taken = {re.sub(r"[-_.]+", "-", f.name).lower() for f in shared}
     own = tuple(f for f in own if re.sub(r"[-_.]+", "-", f.name).lower() not in taken)

@@ -1,0 +1,111 @@
+"""Running a container of Docker's to its end, through the SDK."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from envbuilder import engine
+from envbuilder.errors import ToolError, VerifyError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_KEPT_BYTES = 16 << 20
+_DEVICE_FAILURES = (
+    "could not select device driver",
+    "gathering device information",
+    "nvidia-container-cli",
+)
+
+
+def run(
+    client: Any,
+    options: dict[str, Any],
+    on_stdout: Callable[[str], None],
+    timeout: float,
+) -> tuple[int, str, str, bool]:
+    """Run a container of Docker's to its end: exit code, stdout, stderr, whether time ran out.
+
+    The container is removed, whatever happens. Raises `VerifyError` when it cannot be started or
+    the engine goes away.
+    """
+    import secrets
+    import threading
+
+    from docker.errors import APIError
+    from requests import RequestException
+
+    name = f"envbuilder-{secrets.token_hex(6)}"
+    expired = threading.Event()
+
+    def stop() -> None:
+        expired.set()
+        with contextlib.suppress(APIError, RequestException):  # it may just have ended
+            client.api.kill(name)
+
+    timer = threading.Timer(timeout, stop)
+    timer.daemon = True
+    stream = None
+    out = _Lines(on_stdout)
+    err = _Lines(lambda line: None)
+    try:
+        container = client.containers.create(name=name, **options)
+        stream = container.attach(stdout=True, stderr=True, stream=True, demux=True, logs=True)
+        container.start()
+        timer.start()
+        for stdout, stderr in stream:
+            out.feed(stdout or b"")
+            err.feed(stderr or b"")
+        code = int(container.wait()["StatusCode"])
+    except APIError as error:
+        raise _not_started(error) from error
+    except (RequestException, OSError) as error:
+        raise VerifyError(f"the engine went away: {engine.short(error)}") from error
+    finally:
+        timer.cancel()
+        if stream is not None:
+            stream._response.close()  # its own close() leaves the connection open
+        with contextlib.suppress(APIError, RequestException):
+            client.api.remove_container(name, force=True)
+    out.end()
+    err.end()
+    return code, out.text, err.text, expired.is_set()
+
+
+def _not_started(error: Any) -> VerifyError | ToolError:
+    text = str(error.explanation or error)
+    if any(known in text for known in _DEVICE_FAILURES):
+        return ToolError(
+            f"the engine cannot give the container its device: {text}",
+            "Install the GPU's container toolkit (NVIDIA) or driver, or use --force to leave the"
+            " device flags out.",
+        )
+    return VerifyError(f"the container cannot be started: {text}")
+
+
+class _Lines:
+    """Bytes in, whole lines out; of the text, the last bytes are kept."""
+
+    def __init__(self, on_line: Callable[[str], None]) -> None:
+        self._on_line, self._all = on_line, bytearray()
+        self._rest: list[bytes] = []  # joined once a line: a long one comes in many pieces
+
+    def feed(self, data: bytes) -> None:
+        self._all += data
+        if len(self._all) > 2 * _KEPT_BYTES:
+            del self._all[:-_KEPT_BYTES]
+        first, *others = data.split(b"\n")
+        self._rest.append(first)
+        for piece in others:
+            self._on_line(b"".join(self._rest).decode(errors="replace"))
+            self._rest = [piece]
+
+    def end(self) -> None:
+        rest = b"".join(self._rest)
+        if rest:
+            self._on_line(rest.decode(errors="replace"))
+
+    @property
+    def text(self) -> str:
+        return self._all.decode(errors="replace")

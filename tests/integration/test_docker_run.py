@@ -1,0 +1,160 @@
+"""`containers.run` on a real engine: however a container ends, it is told and leaves nothing."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from docker.types import DeviceRequest
+
+from envbuilder import containers, engine, verify
+from envbuilder.errors import ToolError, VerifyError
+from envbuilder.process import Completed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.engine
+LABEL = "envbuilder-test"
+CHILD = """\
+import json, signal, sys
+from envbuilder import cli, containers, engine
+signal.signal(signal.SIGTERM, cli._terminate)
+try:
+    print(containers.run(engine.connect(), json.loads(sys.argv[1]), print, 600), flush=True)
+except cli.Terminated:
+    sys.exit(143)
+"""
+IGNORES = (
+    "import signal, time; [signal.signal(n, signal.SIG_IGN) for n in (2, 15)];"
+    " print('up', flush=True); time.sleep(600)"
+)
+
+
+class Container:
+    """Options for a container that can be found again by its label."""
+
+    def __init__(self, client: Any, image: str) -> None:
+        self._client, self._image = client, image
+        self.label = f"{LABEL}={secrets.token_hex(6)}"
+
+    def options(self, code: str, **more: Any) -> dict[str, Any]:
+        key, _, value = self.label.partition("=")
+        return {
+            "image": self._image,
+            "command": ["python3", "-u", "-c", code],
+            "network_mode": "none",
+            "labels": {key: value},
+            **more,
+        }
+
+    def run(self, code: str, timeout: float = 60, **more: Any) -> tuple[int, str, str, bool]:
+        return containers.run(self._client, self.options(code, **more), lambda line: None, timeout)
+
+    def left(self) -> list[Any]:
+        found: list[Any] = self._client.containers.list(all=True, filters={"label": self.label})
+        return found
+
+
+@pytest.fixture
+def container(docker_client: Any, base_image: str) -> Container:
+    return Container(docker_client, base_image)
+
+
+def test_output_and_code_come_through(container: Container) -> None:
+    code, out, err, expired = container.run(
+        "import sys; print('out'); print('err', file=sys.stderr); sys.exit(7)"
+    )
+    assert (code, out, err, expired) == (7, "out\n", "err\n", False)
+    assert container.left() == []
+
+
+def test_out_of_memory_is_told(container: Container, tmp_path: Path) -> None:
+    options = {"mem_limit": "64m", "memswap_limit": "64m"}
+    code, out, err, expired = container.run("x = bytearray(10**9)", **options)
+    assert (code, expired) == (137, False)
+    assert container.left() == []
+    done = Completed(argv=(), returncode=code, stdout=out, stderr=err, seconds=1)
+
+    class Quiet:
+        def note(self, text: str) -> None: ...
+
+    with pytest.raises(VerifyError, match="out of memory"):
+        verify.run_payload(lambda on_line: done, Quiet(), tmp_path / "log")  # type: ignore[arg-type]
+
+
+def test_time_runs_out_even_for_what_ignores_signals(container: Container) -> None:
+    started = time.monotonic()
+    code, out, _, expired = container.run(IGNORES, timeout=2)
+    assert (code, out, expired) == (137, "up\n", True)
+    assert time.monotonic() - started < 30
+    assert container.left() == []
+
+
+def test_a_quiet_container_is_waited_for_longer_than_a_request(
+    container: Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The SDK's time-out is for answers, not for what runs."""
+    monkeypatch.setattr(engine, "_SECONDS", 2)
+    quick = Container(engine.connect(), container._image)
+    assert quick.run("import time; time.sleep(5); print('end')")[:2] == (0, "end\n")
+    assert quick.left() == []
+
+
+def test_lines_of_any_length(container: Container) -> None:
+    """Events between a line of 64 MB and bytes that are no text."""
+    seen: list[str] = []
+    code = (
+        "import sys; w = sys.stdout.buffer.write; w(b'first\\n');"
+        " [w(b'x' * 1_000_000) for _ in range(64)]; w(b'\\nlast\\n\\xff')"
+    )
+    started = time.monotonic()
+    options = container.options(code)
+    status, out, _, _ = containers.run(container._client, options, seen.append, 120)
+    assert status == 0
+    assert [len(line) for line in seen] == [5, 64_000_000, 4, 1]
+    assert len(out) <= 2 * containers._KEPT_BYTES
+    assert out.endswith("last\n\ufffd")
+    assert time.monotonic() - started < 30
+
+
+def test_a_command_that_is_not_there_is_told(container: Container) -> None:
+    options = {**container.options(""), "command": ["/nowhere/program"]}
+    with pytest.raises(VerifyError, match="/nowhere/program"):
+        containers.run(container._client, options, lambda line: None, 60)
+    assert container.left() == []
+
+
+def test_a_device_that_is_not_there_is_told(container: Container) -> None:
+    with pytest.raises(ToolError, match="cannot give the container its device"):
+        container.run("", devices=["/dev/nowhere:/dev/nowhere:rwm"])
+    with pytest.raises(ToolError, match="cannot give the container its device"):
+        container.run("", device_requests=[DeviceRequest(count=-1, capabilities=[["nothing"]])])
+    assert container.left() == []
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 143)]
+)
+def test_an_interrupted_run_leaves_no_container(
+    number: signal.Signals, code: int, container: Container
+) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, json.dumps(container.options(IGNORES))],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "up\n"
+    assert len(container.left()) == 1
+    child.send_signal(number)
+    _, said = child.communicate(timeout=60)
+    assert child.returncode == code, said
+    assert container.left() == []

@@ -1,0 +1,212 @@
+"""The docker backend with podman as the engine: its client alone, and its socket named.
+
+podman is not needed to work on envbuilder: without a podman that runs containers, these tests skip.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from envbuilder import podman
+from envbuilder.errors import ToolError, VerifyError
+from tests.conftest import missing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.integration.conftest import Cli
+
+pytestmark = pytest.mark.engine
+TINY = ("--profile", "tiny", "--backend", "docker", "--base-image")
+BASE = "localhost/envbuilder-test-podman-base:1"
+CHILD = """\
+import signal, sys
+from envbuilder import cli, podman
+signal.signal(signal.SIGTERM, cli._terminate)
+try:
+    podman.connect(None).run(sys.argv[2:], sys.argv[1], ["python3", "-u", "-c", CODE], print, 600)
+except cli.Terminated:
+    sys.exit(143)
+"""
+IGNORES = (
+    "import signal, time; [signal.signal(n, signal.SIG_IGN) for n in (2, 15)];"
+    " print('up', flush=True); time.sleep(600)"
+)
+
+
+def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["podman", *arguments], capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def engine_of_podman(base_image: str, tmp_path_factory: pytest.TempPathFactory) -> podman.Podman:
+    """podman with the test's base image in it."""
+    if shutil.which("podman") is None:
+        missing("podman", "it is not installed")
+    try:
+        found = podman.connect(None)
+    except ToolError as error:
+        missing("podman", error.message)
+    if found.image(BASE) is None:
+        archive = tmp_path_factory.mktemp("base") / "base.tar"
+        subprocess.run(["docker", "save", "--output", str(archive), base_image], check=True)
+        loaded = call("load", "--input", str(archive))
+        archive.unlink()
+        if loaded.returncode != 0:
+            missing("podman", f"it cannot load an image here: {loaded.stderr[-300:]}")
+        call("tag", loaded.stdout.strip().rpartition(" ")[2], BASE)
+    tried = call("run", "--rm", "--network", "none", BASE, "true")
+    if tried.returncode != 0:
+        missing("podman", f"it cannot run a container here: {tried.stderr[-300:]}")
+    return found
+
+
+@pytest.fixture
+def alone(engine_of_podman: podman.Podman, tmp_path: Path) -> dict[str, str]:
+    """An environment in which podman is all there is: its client, and no docker."""
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    for directory in os.environ["PATH"].split(os.pathsep):
+        for program in sorted(Path(directory).glob("*")):
+            if not program.name.startswith("docker") and not (folder / program.name).is_symlink():
+                (folder / program.name).symlink_to(program)
+    return {"PATH": str(folder), "DOCKER_HOST": "", "DOCKER_CONTEXT": ""}
+
+
+@pytest.fixture
+def socket(engine_of_podman: podman.Podman, tmp_path: Path) -> Iterator[dict[str, str]]:
+    """An environment with podman's own socket as DOCKER_HOST."""
+    path = tmp_path / "podman.sock"
+    url = f"unix://{path}"
+    service = subprocess.Popen(["podman", "system", "service", "--time", "0", url])
+    try:
+        for _ in range(100):
+            if path.exists():
+                break
+            time.sleep(0.1)
+        yield {"DOCKER_HOST": url}
+    finally:
+        service.send_signal(signal.SIGINT)
+        service.wait(30)
+
+
+@pytest.fixture(params=["alone", "socket"])
+def environment(request: pytest.FixtureRequest) -> dict[str, str]:
+    found: dict[str, str] = request.getfixturevalue(request.param)
+    return found
+
+
+def test_an_image_is_built_reused_run_and_removed(
+    cli: Cli,
+    environment: dict[str, str],
+    engine_of_podman: podman.Podman,
+    tiny: Path,
+    tmp_path: Path,
+) -> None:
+    tag = f"envbuilder-test/podman:{secrets.token_hex(4)}"
+    built = cli("build", *TINY, BASE, "--rebuild", "--tag", tag, "--json", environment=environment)
+    assert built.returncode == 0, built.stderr
+    result = json.loads(built.stdout)
+    assert result["builder"] == "buildah"
+    found = engine_of_podman.image(tag)
+    assert found is not None
+    assert result["artifact"]["digest"] == f"sha256:{found['Id']}"
+    assert found["Labels"]["io.envbuilder.fingerprint"] == result["fingerprint"]
+    assert found["Config"]["User"] == "1000:1000"
+
+    again = cli("build", *TINY, BASE, "--json", environment=environment)
+    assert json.loads(again.stdout)["status"] == "reused"
+    assert json.loads(again.stdout)["artifact"] == result["artifact"]
+
+    script = "import setuptools; open('made', 'w').write(setuptools.__version__); exit(9)"
+    ran = cli("run", *TINY, BASE, "--", "python", "-c", script, environment=environment)
+    assert ran.returncode == 9, ran.stderr
+    assert (tmp_path / "made").read_text() == "80.9.0"
+    assert (tmp_path / "made").stat().st_uid == os.getuid()
+
+    # There is no torch in it; that the payload says so is what is looked at here.
+    verified = cli("verify", *TINY, BASE, "--quick", "--json", environment=environment)
+    assert verified.returncode == 5, verified.stderr
+    assert "No module named 'torch'" in verified.stdout
+
+    cleaned = cli("clean", "--profile", "tiny", environment=environment)
+    assert cleaned.returncode == 0, cleaned.stderr
+    assert f"localhost/{tag}" in cleaned.stdout
+    assert engine_of_podman.image(tag) is None
+    assert engine_of_podman.image(BASE) is not None
+
+
+def test_a_base_image_that_cannot_be_had_is_named(
+    cli: Cli, alone: dict[str, str], tiny: Path
+) -> None:
+    for ref in ("127.0.0.1:1/none:1", f"127.0.0.1:1/none@sha256:{'0' * 64}"):
+        done = cli("build", *TINY, ref, environment=alone)
+        assert done.returncode == 1
+        assert f"The base image {ref} is not in the engine" in done.stderr
+        assert "--base-image REF" in done.stderr
+
+
+def left(label: str) -> str:
+    return call("ps", "--all", "--quiet", "--filter", f"label={label}").stdout
+
+
+@pytest.fixture
+def label() -> str:
+    return f"envbuilder-test={secrets.token_hex(6)}"
+
+
+def test_containers_end_and_are_told(
+    engine_of_podman: podman.Podman, label: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def run(code: str, *flags: str, timeout: float = 60) -> Any:
+        every = ["--network", "none", "--label", label, *flags]
+        argv = ["python3", "-u", "-c", code]
+        return engine_of_podman.run(every, BASE, argv, seen.append, timeout)
+
+    seen: list[str] = []
+    done = run("import sys; print('out'); print('err', file=sys.stderr); sys.exit(7)")
+    assert (done.returncode, done.stdout, done.stderr) == (7, "out\n", "err\n")
+    assert seen == ["out"]
+    assert run("x = bytearray(10**9)", "--memory", "64m").returncode == 137
+    assert list(tmp_path.iterdir()) == []
+    late = run(IGNORES, timeout=3)
+    assert late.timed_out
+    assert late.stdout == "up\n"
+    with pytest.raises(ToolError, match=r"nvidia\.com/gpu=nothing"):
+        run("", "--device", "nvidia.com/gpu=nothing")
+    with pytest.raises(VerifyError, match="image not known"):
+        engine_of_podman.run([], f"nowhere/none:{secrets.token_hex(4)}", [], seen.append, 60)
+    assert left(label) == ""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, -2), (signal.SIGTERM, 143)])
+def test_an_interrupted_run_leaves_no_container(
+    number: signal.Signals, code: int, engine_of_podman: podman.Podman, label: str
+) -> None:
+    program = CHILD.replace("CODE", repr("import time; print('up', flush=True); time.sleep(600)"))
+    child = subprocess.Popen(
+        [sys.executable, "-uc", program, BASE, "--network", "none", "--label", label],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "up\n"
+    assert left(label) != ""
+    child.send_signal(number)
+    _, said = child.communicate(timeout=60)
+    assert child.returncode == code, said
+    assert left(label) == ""
