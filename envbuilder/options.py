@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 from msgspec import Struct
 
-from envbuilder.words import BACKENDS
+from envbuilder import words
+from envbuilder.backends import AVAILABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,6 +53,17 @@ python_option: Decorator = click.option(
 )
 
 
+def image_ref(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """A checked image reference; it ends in a Dockerfile and on command lines."""
+    del ctx
+    if value is None:
+        return None
+    try:
+        return msgspec.convert(value, words.ImageRef)
+    except msgspec.ValidationError as error:
+        raise click.BadParameter(f"{value!r} is not an image reference", param=param) from error
+
+
 def environment_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """`--profile --backend --python-version --base-image`."""
     for option in reversed(
@@ -58,8 +71,8 @@ def environment_options(function: Callable[..., Any]) -> Callable[..., Any]:
             profile_option,
             click.option(
                 "--backend",
-                type=click.Choice(BACKENDS),
-                help="Image, native venv or conda. Without it: docker where an engine and the"
+                type=click.Choice(AVAILABLE),
+                help="Image or native venv. Without it: docker where an engine and the"
                 " base image are at hand, else venv.",
             ),
             python_option,
@@ -67,6 +80,7 @@ def environment_options(function: Callable[..., Any]) -> Callable[..., Any]:
                 "--base-image",
                 metavar="REF",
                 envvar="ENVBUILDER_BASE_IMAGE",
+                callback=image_ref,
                 help="Base image to use instead of the locked one.",
             ),
         )

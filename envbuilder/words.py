@@ -13,7 +13,6 @@ FileKind = Literal["wheel", "deb", "conda", "tool", "oci"]
 Provenance = Literal["read", "claim", "assumed"]
 LockState = Literal["locked", "claimed", "unlocked"]
 
-BACKENDS: tuple[Backend, ...] = get_args(Backend)
 PLATFORMS: tuple[Platform, ...] = get_args(Platform)
 
 # Patterns end in \Z: `$` would accept a trailing newline. msgspec searches, so they begin with ^.

@@ -112,10 +112,15 @@ def choose_backend(
     profile: Profile, request: Request, settings: Settings
 ) -> tuple[words.Backend, str]:
     """Docker where an engine answers and the base image is at hand, else the embedded venv."""
-    if "docker" not in profile.backends:
-        return profile.backends[0], f"the one that '{profile.name}' has"
-    if "venv" not in profile.backends:
-        return "docker", f"the one that '{profile.name}' has"
+    usable = [b for b in profile.backends if b in backends.AVAILABLE]
+    if not usable:
+        raise InvalidError(
+            f"profile '{profile.name}' has no backend that can build",
+            f"It has: {', '.join(profile.backends)}. envbuilder builds: "
+            f"{', '.join(backends.AVAILABLE)}.",
+        )
+    if len(usable) == 1:
+        return usable[0], f"the one that '{profile.name}' has"
     from envbuilder.backends import docker
 
     python = request.python or render.image_python(profile)

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from envbuilder.settings import Settings
 
 
+AVAILABLE = ("docker", "venv")
+"""Backends that can build; conda files can be rendered."""
+
+
 class Environment(Protocol):
     """A planned environment: how to build it, whether it exists, how to run something inside."""
 

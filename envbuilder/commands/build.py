@@ -5,14 +5,15 @@ from __future__ import annotations
 import click
 
 from envbuilder import console, settings, workflow
-from envbuilder.options import Request, environment_options, json_option
+from envbuilder.errors import InvalidError
+from envbuilder.options import Request, environment_options, image_ref, json_option
 
 
 @click.command("build", short_help="Build an environment from a locked profile.")
 @environment_options
 @click.option("--dry-run", is_flag=True, help="Print the plan as JSON; fetch and build nothing.")
 @click.option("--rebuild", is_flag=True, help="Build although it exists.")
-@click.option("--tag", metavar="TAG", help="A further tag for the image.")
+@click.option("--tag", metavar="TAG", callback=image_ref, help="A further tag for the image.")
 @json_option
 def command(
     profile: str | None,
@@ -46,6 +47,8 @@ def command(
     found = settings.load()
     progress = console.progress()
     _, _, environment = workflow.prepare(request, found, progress, running=False)
+    if tag and environment.plan.backend != "docker":
+        raise InvalidError("--tag names an image", "Add --backend docker, or leave it out.")
     if dry_run:
         click.echo(msgspec.json.format(msgspec.json.encode(environment.plan), indent=1).decode())
         return

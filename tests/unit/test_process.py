@@ -86,9 +86,14 @@ def test_grandchildren_go_with_their_parent(tmp_path: Path) -> None:
 
 def test_an_exception_in_the_caller_ends_the_child() -> None:
     started = time.monotonic()
+    # A test run in the background inherits SIGINT as ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-    with pytest.raises(KeyboardInterrupt):
-        process.run(python("import time; time.sleep(60)"))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            process.run(python("import time; time.sleep(60)"))
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert time.monotonic() - started < 30
 
 

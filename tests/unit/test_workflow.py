@@ -399,13 +399,19 @@ def test_a_python_without_a_base_image_is_told(found: Settings, images: list[str
 
 @pytest.mark.parametrize(
     ("backends", "expected"),
-    [(("venv",), "venv"), (("conda", "venv"), "conda"), (("docker",), "docker")],
+    [(("venv",), "venv"), (("conda", "venv"), "venv"), (("docker",), "docker")],
 )
 def test_a_profile_that_leaves_no_choice(
     found: Settings, backends: tuple[Any, ...], expected: str
 ) -> None:
     profile = msgspec.structs.replace(CPU, backends=backends)
     assert chosen(found, profile) == (expected, "the one that 'cpu' has")
+
+
+def test_a_backend_that_cannot_build_is_no_choice(found: Settings) -> None:
+    profile = msgspec.structs.replace(CPU, backends=("conda",))
+    with pytest.raises(InvalidError, match="no backend that can build"):
+        chosen(found, profile)
 
 
 def test_the_choice_of_a_backend_is_noted(
