@@ -6,7 +6,6 @@ place that catches these and turns them into text and an exit code.
 
 from __future__ import annotations
 
-OK = 0
 BUILD_FAILED = 1
 INVALID = 2
 NOTHING_FITS = 3

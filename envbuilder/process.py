@@ -15,7 +15,7 @@ import signal
 import subprocess
 import threading
 import time
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from msgspec import Struct
 
@@ -73,29 +73,37 @@ def run(
     if program is None:
         raise ToolError(f"{argv[0]}: not found or not executable")
     started = time.monotonic()
-    child = subprocess.Popen(
-        [program, *argv[1:]],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, **(env or {})},
-        cwd=cwd,
-        text=True,
-        encoding="utf-8",
-        errors="replace",
-        # Own group: a Ctrl-C reaches us alone, and we decide how the child ends.
-        start_new_session=True,
-    )
     out: list[str] = []
     err: list[str] = []
-    readers = [
-        threading.Thread(target=_drain, args=(child.stdout, out, on_stdout), daemon=True),
-        threading.Thread(target=_drain, args=(child.stderr, err, on_stderr), daemon=True),
-    ]
-    for reader in readers:
-        reader.start()
+    readers: list[threading.Thread] = []
     timed_out = False
+    held = _HeldSignals()
     try:
+        child = subprocess.Popen(
+            [program, *argv[1:]],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **(env or {})},
+            cwd=cwd,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            # Own group: a Ctrl-C reaches us alone, and we decide how the child ends.
+            start_new_session=True,
+        )
+    except BaseException:
+        held.release()
+        raise
+    try:
+        for stream, lines, callback in (
+            (child.stdout, out, on_stdout),
+            (child.stderr, err, on_stderr),
+        ):
+            reader = threading.Thread(target=_drain, args=(stream, lines, callback), daemon=True)
+            reader.start()
+            readers.append(reader)
+        held.release()
         child.wait(timeout)
     except subprocess.TimeoutExpired:
         timed_out = True
@@ -114,6 +122,32 @@ def run(
         seconds=time.monotonic() - started,
         timed_out=timed_out,
     )
+
+
+class _HeldSignals:
+    """Holds SIGINT and SIGTERM back while a child is born, else it could outlive us unknown.
+
+    Their handlers raise wherever Python happens to be: between the start of a child and the first
+    line that knows it, the child would go on writing into folders that are being removed.
+    """
+
+    def __init__(self) -> None:
+        self._came: list[int] = []
+        self._previous: dict[int, Any] = {}
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._previous[number] = signal.signal(number, self._note)
+
+    def _note(self, number: int, frame: object) -> None:
+        del frame
+        self._came.append(number)
+
+    def release(self) -> None:
+        """Put the handlers back, and let them have what came meanwhile."""
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        for number in self._came:
+            os.kill(os.getpid(), number)
 
 
 def _drain(stream: object, lines: list[str], callback: Callable[[str], None] | None) -> None:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -104,3 +104,26 @@ def test_odd_bytes_do_not_break_the_reader() -> None:
 
 def test_commands_are_shown_as_one_would_type_them() -> None:
     assert process.quoted(["a b", "c"]) == "'a b' c"
+
+
+def test_a_signal_while_a_child_is_born_still_ends_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The handler would raise before anybody knows the child, and it would live on."""
+    born: list[subprocess.Popen[str]] = []
+
+    def disturbed(*args: Any, **options: Any) -> subprocess.Popen[str]:
+        child = REAL_POPEN(*args, **options)
+        born.append(child)
+        os.kill(os.getpid(), signal.SIGINT)
+        return child
+
+    monkeypatch.setattr(subprocess, "Popen", disturbed)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            process.run(python("import time; time.sleep(60)"))
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert born[0].poll() is not None
