@@ -31,15 +31,10 @@ def prepare(
     The profile (asked for, or the one this host decides for) says which device must do the work;
     its torch version is not demanded, since the interpreter is not ours.
     """
-    from envbuilder import host, workflow
+    from envbuilder import workflow
 
     folders = profiles.search_path(settings.project, settings.config_dir)
-    if request.profile is None:
-        chosen = workflow.choose_profile(settings, folders)
-        profile, here = chosen.profile, chosen.host
-        progress.note(f"profile {chosen.name}: {chosen.reason}")
-    else:
-        profile, here = profiles.load(request.profile, folders), host.probe()
+    profile, here = workflow.asked_or_chosen(request, settings, folders, progress)
     if not request.force:
         workflow.require_host(profile, here, folders, backend="venv", building=False)
     known = {

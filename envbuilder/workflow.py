@@ -51,6 +51,19 @@ def choose_profile(settings: Settings, folders: Sequence[Path]) -> Chosen:
     return Chosen(profile=profile, host=here, name=profile.name, reason=choice.reason)
 
 
+def asked_or_chosen(
+    request: Request, settings: Settings, folders: Sequence[Path], progress: Progress
+) -> tuple[Profile, Host]:
+    """The profile that was asked for, or the one decided for (and noted), with this host."""
+    from envbuilder import host
+
+    if request.profile is not None:
+        return profiles.load(request.profile, folders), host.probe()
+    chosen = choose_profile(settings, folders)
+    progress.note(f"profile {chosen.name}: {chosen.reason}")
+    return chosen.profile, chosen.host
+
+
 def known(folders: Sequence[Path]) -> tuple[Profile, ...]:
     """All profiles that can be used."""
     return tuple(profiles.load(name, folders) for name in profiles.names(folders))
@@ -71,15 +84,8 @@ def prepare(
     request: Request, settings: Settings, progress: Progress, *, running: bool
 ) -> tuple[Profile, Host, backends.Environment]:
     """Everything up to the plan. `running`: the result will be run here, so the host must fit."""
-    from envbuilder import host
-
     folders = profiles.search_path(settings.project, settings.config_dir)
-    if request.profile is None:
-        chosen = choose_profile(settings, folders)
-        profile, here = chosen.profile, chosen.host
-        progress.note(f"profile {chosen.name}: {chosen.reason}")
-    else:
-        profile, here = profiles.load(request.profile, folders), host.probe()
+    profile, here = asked_or_chosen(request, settings, folders, progress)
     backend = request.backend
     if backend is not None and backend not in profile.backends:
         raise InvalidError(

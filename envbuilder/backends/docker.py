@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from envbuilder.host import Host
     from envbuilder.lockfile import Lock, LockedBase, Target
     from envbuilder.options import Request
-    from envbuilder.profiles import Profile
+    from envbuilder.profiles import Base, Profile
     from envbuilder.settings import Settings
 
 DATA = "/data"
 WORK = "/work"
 
 
-def base_ref(base: LockedBase, request: Request, settings: Settings) -> str:
+def base_ref(base: Base | LockedBase, request: Request, settings: Settings) -> str:
     """The base image to use: asked for, configured for this reference, or the locked one."""
     if request.base_image:
         return request.base_image
@@ -61,7 +61,7 @@ def unavailable(profile: Profile, python: str, request: Request, settings: Setti
     base = profile.base.get(python)
     if base is None:
         return f"the profile has no base image for Python {python}"
-    ref = base_ref(_as_locked(base), request, settings)
+    ref = base_ref(base, request, settings)
     named = request.base_image or base.ref in settings.configuration.base_images
     try:
         client = engine.connect()
@@ -70,16 +70,6 @@ def unavailable(profile: Profile, python: str, request: Request, settings: Setti
     except ToolError as error:
         return error.message
     return f"the base image {base.ref} is not in the engine"
-
-
-def _as_locked(base: Any) -> LockedBase:
-    return lockfile.LockedBase(
-        ref=base.ref,
-        digest=base.digest,
-        date=base.date,
-        python_path=base.python_path,
-        python_version=base.python_version,
-    )
 
 
 def plan(
