@@ -24,6 +24,7 @@ COMMANDS = {
     "render": "Write a Dockerfile or other files that need no envbuilder.",
     "build": "Build an environment from a locked profile.",
     "verify": "Train MNIST inside an environment and report what did the work.",
+    "compare": "Put reports of several machines side by side.",
     "run": "Run a command inside an environment.",
     "shell": "Open a shell inside an environment.",
     "clean": "Remove what envbuilder made.",

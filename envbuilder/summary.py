@@ -1,12 +1,13 @@
-"""Tables for people: the verdict of a verification, at most 80 columns wide."""
+"""Tables for people, at most 80 columns wide: a verification's verdict, reports side by side."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from envbuilder.comparison import Row
     from envbuilder.report import Measured, Speed
 
 _MARKS = {
@@ -17,22 +18,55 @@ _MARKS = {
 }
 
 
+def printable(text: str, limit: int = 1000) -> str:
+    """Text from outside on one line: nothing in it can move a terminal's cursor or hide the rest.
+
+    Control characters, line ends and marks that turn the writing direction become `?`.
+    """
+    clean = "".join(c if c.isprintable() else "?" for c in text).strip()
+    return clean if len(clean) <= limit else f"{clean[: limit - 1]}…"
+
+
+def amount(value: float) -> str:
+    """A number with about three digits that count: 0.123, 1.23, 12.3, 1,234."""
+    if not 1e-3 <= abs(value) < 1e9:
+        return f"{value:.3g}"
+    places = 3 if abs(value) < 1 else 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0
+    return f"{value:,.{places}f}"
+
+
+def gibibytes(size: object) -> str:
+    """A size of memory in GiB; `-` where it is not known or cannot be one."""
+    if not isinstance(size, int | float) or not 0 < size < 1e18:
+        return "-"
+    return f"{size / 2**30:.0f} GiB"
+
+
+def percent(share: float | None) -> str:
+    """A share as a percentage; `-` where it is not known."""
+    return "-" if share is None else f"{100 * share:.2f} %"
+
+
 def print_verdict(report: dict[str, Any], measured: Measured, console: Any) -> None:
-    """Print a report's environment, checks, epochs and verdict."""
+    """Print a report's environment, checks, epochs, measurements and verdict."""
     from rich.table import Table
     from rich.text import Text
 
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(style="bold", no_wrap=True)
-    facts.add_column()
-    for name, value in _facts(report, measured):
-        facts.add_row(name, Text(value))
-    console.print(facts)
+    def grid(lines: Iterator[tuple[str, str]]) -> Any:
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="bold", no_wrap=True)
+        table.add_column(overflow="fold")
+        for name, value in lines:
+            table.add_row(name, Text(printable(value)))
+        return table
+
+    console.print(grid(_facts(report, measured)))
     console.print()
     checks = Table.grid(padding=(0, 2))
     for check in measured.checks:
         mark, style = _MARKS[check.status]
-        checks.add_row(Text(mark, style=style), check.name, Text(check.detail))
+        name, detail = printable(check.name), printable(check.detail)
+        checks.add_row(Text(mark, style=style), Text(name), Text(detail))
     console.print(checks)
     if measured.training and measured.training.epochs:
         console.print()
@@ -40,6 +74,10 @@ def print_verdict(report: dict[str, Any], measured: Measured, console: Any) -> N
     if measured.compile:
         console.print()
         console.print(_compilers(measured, Table))
+    measurements = list(_measurements(report, measured))
+    if measurements:
+        console.print()
+        console.print(grid(iter(measurements)))
     console.print()
     passed = measured.status == "passed"
     verdict = "VERIFIED" if passed else "NOT VERIFIED"
@@ -50,7 +88,34 @@ def print_verdict(report: dict[str, Any], measured: Measured, console: Any) -> N
         )
     )
     for reason in measured.reasons:
-        console.print(Text(f"  {reason}"))
+        console.print(Text(f"  {printable(reason)}"))
+
+
+def print_comparison(rows: Sequence[Row], console: Any) -> None:
+    """Print several reports as one table."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from envbuilder import comparison
+
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    table.add_column("\nmachine", overflow="fold", min_width=12)
+    table.add_column("profile,\ntorch", overflow="fold", min_width=10)
+    for name in ("CPU\nepoch", "accel.\nepoch", "warm\nepoch", "speed-\nup", "accu-\nracy"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("\nverdict", no_wrap=True)
+    for row in rows:
+        machine, memory, profile, torch, *numbers, verdict = comparison.cells(row)
+        style = _MARKS[row.status][1]
+        table.add_row(
+            Text(f"{machine}\n{memory}" if row.memory_bytes else machine),
+            Text(f"{profile}\n{torch}"),
+            *map(Text, numbers),
+            Text(verdict, style=style),
+        )
+    console.print(table)
+    if comparison.marked(rows):
+        console.print(Text(f"* {comparison.FOOTNOTE}"))
 
 
 def _facts(report: dict[str, Any], measured: Measured) -> Iterator[tuple[str, str]]:
@@ -61,7 +126,7 @@ def _facts(report: dict[str, Any], measured: Measured) -> Iterator[tuple[str, st
     runtime = f", runtime {torch['runtime']}" if torch.get("runtime") else ""
     yield "torch", f"{torch.get('version', '?')}{runtime}, Python {torch.get('python', '?')}"
     device = measured.device
-    memory = f", {device.memory_bytes / 2**30:.0f} GiB" if device.memory_bytes else ""
+    memory = f", {gibibytes(device.memory_bytes)}" if device.memory_bytes else ""
     driver = f", driver {device.driver}" if device.driver else ""
     yield "device", f"{device.requested} requested, {device.used or 'none'} used"
     if device.name:
@@ -86,12 +151,14 @@ def _epochs(measured: Measured, table: Any) -> Any:
             f"{epoch.compute_seconds:.2f}",
             f"{epoch.samples_per_second:,.0f}",
             "-" if epoch.loss is None else f"{epoch.loss:.4f}",
-            "-" if epoch.accuracy is None else f"{100 * epoch.accuracy:.2f} %",
+            percent(epoch.accuracy),
         )
     return epochs
 
 
 def _compilers(measured: Measured, table: Any) -> Any:
+    from rich.markup import escape as markup_free
+
     compilers = table(box=None, pad_edge=False, header_style="bold")
     compilers.add_column("compiled with")
     compilers.add_column("gradients")
@@ -100,7 +167,8 @@ def _compilers(measured: Measured, table: Any) -> Any:
     for entry in measured.compile:
         gradients = entry.gradients
         verdict = "not checked" if gradients is None else "right" if gradients.passed else "WRONG"
-        compilers.add_row(entry.backend, verdict, _speed(entry.inference), _speed(entry.training))
+        backend = markup_free(printable(entry.backend))
+        compilers.add_row(backend, verdict, _speed(entry.inference), _speed(entry.training))
     return compilers
 
 
@@ -114,6 +182,69 @@ def _speed(speed: Speed | None) -> str:
     return f"{speed.speedup_over_eager:.2f}× eager{over}"
 
 
+def _measurements(report: dict[str, Any], measured: Measured) -> Iterator[tuple[str, str]]:
+    """What was measured beside the epochs; reports of earlier versions have none of it."""
+    known = report.get("measurements")
+    known = known if isinstance(known, dict) else {}
+    if measured.speedup and measured.baseline:
+        seconds = _say(measured.baseline.get("seconds"), " s")
+        yield "the same on the CPU", f"{seconds} an epoch: {amount(measured.speedup)}× faster"
+    rates = [m for m in _list(known.get("matmul")) if isinstance(m, dict)]
+    yield from _line(
+        "matmul", (_rate(m.get("flops_per_second"), "FLOP/s", str(m.get("dtype"))) for m in rates)
+    )
+    share = _number(known.get("matmul_share"))
+    work = _rate(known.get("epoch_flops"), "FLOP")
+    if share is not None and work:
+        yield "an epoch", f"{work}, {100 * share:.0f} % of the float32 matmul rate"
+    paths = known.get("bandwidth")
+    ways = paths.items() if isinstance(paths, dict) else ()
+    yield from _line("bandwidth", (_rate(v, "B/s", str(k).replace("_", " ")) for k, v in ways))
+    launch = _number(known.get("launch_seconds"))
+    if launch is not None:
+        yield "launch latency", f"{amount(1e6 * launch)} µs"
+    inference = known.get("inference")
+    if isinstance(inference, dict) and _number(inference.get("samples_per_second")) is not None:
+        rate = _say(inference["samples_per_second"], " digits/s")
+        yield "inference", f"{rate} in batches of {inference.get('batch')}"
+    peak = gibibytes(known.get("peak_memory_bytes"))
+    if peak != "-":
+        yield "peak memory", _rate(known["peak_memory_bytes"], "B")
+
+
+def _line(name: str, parts: Iterator[str]) -> Iterator[tuple[str, str]]:
+    text = ", ".join(filter(None, parts))
+    if text:
+        yield name, text
+
+
+def _rate(value: object, unit: str, of: str = "") -> str:
+    """A large number with its prefix, as in "float32 220 GFLOP/s"; empty where there is none."""
+    number = _number(value)
+    if number is None:
+        return ""
+    size, prefix = next(((f, p) for f, p in _PREFIXES if number >= f), (1.0, ""))
+    return f"{of} {amount(number / size)} {prefix}{unit}".strip()
+
+
+_PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def _say(value: object, unit: str) -> str:
+    number = _number(value)
+    return "-" if number is None else f"{amount(number)}{unit}"
+
+
+def _number(value: object) -> float | None:
+    """A number from outside, if it is one."""
+    plain = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if plain and 0 <= value < 1e300 else None  # type: ignore[operator,arg-type]
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
 def _headline(report: dict[str, Any], measured: Measured) -> str:
     device = measured.device
     if measured.status == "passed":
@@ -123,4 +254,4 @@ def _headline(report: dict[str, Any], measured: Measured) -> str:
             f"{device.requested} did the work; epoch {last.seconds:.1f} s,"
             f" accuracy {100 * (last.accuracy or 0):.2f} %"
         )
-    return f"profile {report.get('profile') or '-'} on {device.requested}"
+    return printable(f"profile {report.get('profile') or '-'} on {device.requested}")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec import Struct
 
 from envbuilder import report as reports
 from envbuilder.errors import VerifyError
+from envbuilder.summary import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,7 +90,7 @@ class Events:
             return
         self.close()
         # Shown on the user's terminal: no control characters from inside an environment.
-        self._name, clean = name, re.sub(r"[^\x20-\x7e]", "?", name)[:60]
+        self._name, clean = name, printable(name, 60)
         self._open = self._progress.task(clean, total if isinstance(total, int) else None)
         self._task = self._open.__enter__()
 
@@ -114,9 +115,7 @@ def run_payload(
         done = start(events.line)
     finally:
         events.close()
-    log.parent.mkdir(parents=True, exist_ok=True)
-    log.write_text(done.stderr)
-    where = f"What it printed is in {log}"
+    where = _keep_log(done.stderr, log, progress)
     if done.timed_out:
         raise VerifyError(
             f"the payload did not end within {TIMEOUT_SECONDS / 3600:.0f} hours", where
@@ -124,11 +123,53 @@ def run_payload(
     if events.report is None:
         raise VerifyError(_ended(done), where)
     measured = reports.check(events.report)
+    data = _as_stored(events.report, where)
     if done.returncode not in {0, 5} or (done.returncode == 0) != (measured.status == "passed"):
         raise VerifyError(
             f"the payload reported {measured.status} but {_ended(done)}: not to be trusted", where
         )
-    return Outcome(measured=measured, data=events.report)
+    return Outcome(measured=measured, data=data)
+
+
+def unfinished(
+    expects: Expects, dataset: Dataset, *, quick: bool, error: VerifyError
+) -> dict[str, Any]:
+    """The report of a payload that gave none, or none to be believed: failed, and why."""
+    detail = printable(error.message)
+    return {
+        "schema": reports.SCHEMA,
+        "device": {"requested": expects.device, "used": None},
+        "torch": {},
+        "precision": None,
+        "dataset": {"name": dataset.name, "subset": dataset.subset},
+        "quick": quick or dataset.subset,
+        "checks": [{"name": "run", "status": "failed", "seconds": 0.0, "detail": detail}],
+        "training": None,
+        "baseline": None,
+        "speedup": None,
+        "status": "failed",
+        "reasons": [f"run: {detail}"],
+        "warnings": [],
+    }
+
+
+def _keep_log(text: str, log: Path, progress: Progress) -> str:
+    """Where the payload's own words are. A full disk must not hide the verdict."""
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_bytes(text.encode("utf-8", "backslashreplace"))
+    except OSError as error:
+        progress.note(f"{log}: cannot be written: {error.strerror or error}")
+        return ""
+    return f"What it printed is in {log}"
+
+
+def _as_stored(report: Any, where: str) -> Any:
+    """A report as it will be read again; `VerifyError` where JSON has no form for it."""
+    try:
+        return msgspec.json.decode(msgspec.json.encode(report))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise VerifyError(f"the payload's report cannot be stored: {error}", where) from error
 
 
 def _ended(done: Completed) -> str:
@@ -139,4 +180,4 @@ def _ended(done: Completed) -> str:
     if code < 0 or code > 128:
         return f"the payload was ended by signal {-code if code < 0 else code - 128}"
     last = done.last_words.splitlines()
-    return f"the payload ended with exit code {code}" + (f": {last[-1]}" if last else "")
+    return f"the payload ended with exit code {code}" + (f": {printable(last[-1])}" if last else "")

@@ -21,33 +21,41 @@ if TYPE_CHECKING:
 @click.command("clean", short_help="Remove what envbuilder made.")
 @click.option("--profile", metavar="NAME", help="Only environments and images of this profile.")
 @click.option("--store", is_flag=True, help="Downloads, caches and logs, too.")
+@click.option("--reports", is_flag=True, help="Kept verification reports, too.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
 @json_option
-def command(profile: str | None, store: bool, dry_run: bool, as_json: bool) -> None:
+def command(profile: str | None, store: bool, reports: bool, dry_run: bool, as_json: bool) -> None:
     """Remove environments and images that carry envbuilder's own marker or label, nothing else.
+
+    Reports are yours: they stay unless --reports asks for them (with --profile, for those of it).
 
     \b
     Examples:
       envbuilder clean --dry-run
       envbuilder clean --profile cpu
       envbuilder clean --store
+      envbuilder clean --reports --profile cuda
     """
     found = settings.load()
     progress = console.progress()
     if store and profile is not None:
         raise click.UsageError("--store: downloads belong to no profile; leave out --profile")
-    folders = list(_environments(found.envs_dir, profile))
+    paths = list(_environments(found.envs_dir, profile))
     if profile is None:
-        folders += _leftovers(found.envs_dir, ".*.partial")
-        folders += _leftovers(found.cache_dir / "build", "*")
+        paths += _leftovers(found.envs_dir, ".*.partial")
+        paths += _leftovers(found.cache_dir / "build", "*")
     if store:
         own = ("store", "datasets", "locate", "uv-resolve", "logs")
-        folders += [p for n in own if _is_folder(p := found.cache_dir / n)]
+        paths += [p for n in own if _is_folder(p := found.cache_dir / n)]
+    if reports:
+        from envbuilder import history
+
+        paths += [entry.path for entry in history.entries(found.reports_dir, profile)]
     images = _images(profile, progress)
-    removed = [str(f) for f in folders] + list(images)
+    removed = [str(p) for p in paths] + list(images)
     if not dry_run:
-        for folder in folders:
-            _remove(folder)
+        for path in paths:
+            _remove(path)
         if images:
             from envbuilder import engine
 
@@ -97,12 +105,15 @@ def _is_folder(path: Path) -> bool:
     return path.is_dir() and not path.is_symlink()
 
 
-def _remove(folder: Path) -> None:
+def _remove(path: Path) -> None:
     try:
-        shutil.rmtree(folder)
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
     except OSError as error:
         raise BuildError(
-            f"{folder}: cannot be removed: {error.strerror or error}",
+            f"{path}: cannot be removed: {error.strerror or error}",
             "Check who owns it and whether something in it is running, then try again.",
         ) from error
 

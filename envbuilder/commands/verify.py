@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from envbuilder import __version__, console, settings, workflow
-from envbuilder.errors import VERIFY_FAILED, InvalidError
+from envbuilder.errors import (
+    VERIFY_FAILED,
+    BuildError,
+    EnvbuilderError,
+    InvalidError,
+    VerifyError,
+)
 from envbuilder.options import Request, environment_options, json_option
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from envbuilder.against import Yardstick
+
+
+def _factor(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
+    """A factor that says something: at least 1, and finite (click lets NaN through)."""
+    del ctx
+    if value is not None and not 1 <= value < math.inf:
+        raise click.BadParameter(f"{value} is not a factor of 1 or more", param=param)
+    return value
 
 
 @click.command(
@@ -35,6 +55,24 @@ from envbuilder.options import Request, environment_options, json_option
     help="Write the JSON report here, too.",
 )
 @click.option(
+    "--html",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write a page for people: one file that needs no network.",
+)
+@click.option(
+    "--against",
+    metavar="REPORT|last",
+    help="Fail where the epoch is slower or the accuracy lower than in an earlier report: a"
+    " file, or the last one here that passed with this profile, backend and device.",
+)
+@click.option(
+    "--max-slowdown",
+    type=float,
+    metavar="FACTOR",
+    callback=_factor,
+    help="How many times as long as there --against lets the epoch take.  [default: 1.3]",
+)
+@click.option(
     "--python",
     "executable",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
@@ -55,6 +93,9 @@ def command(
     quick: bool,
     data: Path | None,
     output: Path | None,
+    html: Path | None,
+    against: str | None,
+    max_slowdown: float | None,
     executable: Path | None,
     force: bool,
     as_json: bool,
@@ -62,13 +103,18 @@ def command(
     """Train MNIST inside an environment (built first if it is missing).
 
     The verdict is about the device that the profile is for: work that ran on another one fails,
-    whatever its accuracy. Exits 5 when verification failed.
+    whatever its accuracy. Every report is kept, also of what failed: the newest 200 of a profile
+    in the user's data folder. Exits 5 when verification failed, or with --against when it was
+    slower or more than 0.5 points less accurate than before; 2 when there is nothing to compare
+    with; 1 when it passed and a report could not be written.
 
     \b
     Examples:
       envbuilder verify --backend venv
-      envbuilder verify --profile xpu --output report.json
+      envbuilder verify --profile xpu --output report.json --html report.html
       envbuilder verify --python ~/mine/bin/python --profile cuda
+      envbuilder verify --against last --max-slowdown 1.2
+      envbuilder verify --against before-the-update.json
     """
     from envbuilder import mnist, report, verify
 
@@ -79,44 +125,132 @@ def command(
     )
     if executable is not None and (backend or base_image or python):
         raise InvalidError("--python checks an interpreter as it is; leave out the build options")
+    if max_slowdown is not None and against is None:
+        raise InvalidError("--max-slowdown says how much slower than a report", "Add --against.")
+    yardstick = _yardstick(against, found)
     dataset = mnist.from_folder(data) if data else None
+    small = quick or (dataset is not None and dataset.subset)
+
+    def comparable(profile: str, backend: str) -> None:
+        """Nothing is built or trained where there is nothing to compare it with."""
+        if yardstick is not None:
+            yardstick.require(profile=profile, backend=backend, quick=small, like=None)
+
     if executable is not None:
         from envbuilder import external
 
         chosen, known, start = external.prepare(executable, request, found, progress)
+        comparable(known["profile"], known["backend"])
     else:
-        chosen, known, start = _built(request, found, progress)
+        chosen, known, start = _built(request, found, progress, comparable)
     if dataset is None:
         dataset = mnist.subset() if quick else mnist.obtain(found, progress)
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    name = f"{stamp}-{known['profile'] or 'external'}-{known['backend']}"
+    name = f"{stamp}-{known['profile']}-{known['backend']}"
+    known = {**known, "envbuilder": __version__, "time": stamp}
 
     def arguments(seen: str) -> tuple[str, ...]:
         return verify.payload_arguments(chosen, dataset, seen, epochs=epochs, quick=quick)
 
-    outcome = verify.run_payload(
-        lambda on_line: start(arguments, dataset.folder, on_line),
-        progress,
-        found.logs_dir / f"{name}-payload.log",
-    )
-    known = {**known, "envbuilder": __version__, "time": stamp}
-    whole = report.assemble(outcome.data, known)
-    paths = [found.reports_dir / f"{name}.json", *([output] if output else [])]
+    errors: list[EnvbuilderError] = []
+    try:
+        measured = verify.run_payload(
+            lambda on_line: start(arguments, dataset.folder, on_line),
+            progress,
+            found.logs_dir / f"{name}-payload.log",
+        ).data
+    except VerifyError as error:
+        errors.append(error)
+        measured = verify.unfinished(chosen, dataset, quick=quick, error=error)
+    # What we know about the environment is ours to say: no payload overrides it.
+    whole = {**report.assemble(measured, known), **known}
+    if yardstick is not None:
+        from envbuilder import against as comparing
+
+        try:
+            whole = comparing.judge(whole, yardstick, max_slowdown)
+        except InvalidError as error:
+            errors.append(error)
+    checked = report.check(whole)
     if as_json:
         click.echo(msgspec.json.encode(whole).decode())
     else:
         from envbuilder.summary import print_verdict
 
-        print_verdict(whole, outcome.measured, console.rich_console())
-    for path in paths:
+        print_verdict(whole, checked, console.rich_console())
+    errors += _write(whole, found.reports_dir, output, html, progress)
+    return _exit_code(passed=checked.status == "passed", errors=errors)
+
+
+def _yardstick(against: str | None, found: settings.Settings) -> Yardstick | None:
+    from envbuilder.against import yardstick
+
+    return yardstick(against, found.reports_dir) if against is not None else None
+
+
+def _write(
+    whole: dict[str, Any],
+    folder: Path,
+    output: Path | None,
+    html: Path | None,
+    progress: console.Progress,
+) -> list[EnvbuilderError]:
+    """Write the report wherever it is to go. Errors are returned: the others are still written."""
+    from envbuilder import history, report
+
+    def page(path: Path) -> Path:
+        from envbuilder import page
+
+        page.write(path, page.render(whole))
+        return path
+
+    def copy(path: Path) -> Path:
         report.write(whole, path)
-    progress.note(f"report: {paths[-1]}")
-    return 0 if outcome.measured.status == "passed" else VERIFY_FAILED
+        return path
+
+    ways: list[tuple[str, Callable[[], Path]]] = [
+        ("report", lambda: history.keep(whole, folder)),
+        *([("report", lambda: copy(output))] if output else []),
+        *([("page", lambda: page(html))] if html else []),
+    ]
+    errors: list[EnvbuilderError] = []
+    for what, way in ways:
+        try:
+            progress.note(f"{what}: {way()}")
+        except EnvbuilderError as error:
+            errors.append(error)
+        except OSError as error:
+            message = f"the {what} cannot be written: {error.filename}: {error.strerror or error}"
+            errors.append(BuildError(message, "Name another place."))
+    return errors
 
 
-def _built(request: Request, found: settings.Settings, progress: console.Progress) -> Any:
+def _exit_code(*, passed: bool, errors: list[EnvbuilderError]) -> int:
+    """0 or 5; or all errors as one, whose code says the worst: the verdict, then what was asked.
+
+    What could not be written never hides a failed verification (5) or a comparison that could not
+    be made (2); where the verification passed, a report that is missing is a failure (1).
+    """
+    if not errors:
+        return 0 if passed else VERIFY_FAILED
+    hints = "\n".join(filter(None, (e.hint for e in errors)))
+    kind: type[EnvbuilderError] = BuildError
+    if not passed:
+        kind = VerifyError
+    elif any(isinstance(e, InvalidError) for e in errors):
+        kind = InvalidError
+    raise kind("\n".join(e.message for e in errors), hints)
+
+
+def _built(
+    request: Request,
+    found: settings.Settings,
+    progress: console.Progress,
+    before_building: Callable[[str, str], None],
+) -> Any:
     """An environment of ours, built if missing: expectations, report facts, how to start."""
     profile, host, environment = workflow.prepare(request, found, progress, running=True)
+    before_building(profile.name, environment.plan.backend)
     result = workflow.build(environment, request, found, progress)
     known = {
         "profile": profile.name,

@@ -1,0 +1,196 @@
+"""`verify --against`: a new report against an earlier one of the same kind."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from envbuilder import history
+from envbuilder import report as reports
+from envbuilder.comparison import epoch_seconds, precision
+from envbuilder.errors import InvalidError
+from envbuilder.history import Report
+from envbuilder.summary import amount, percent, printable
+
+if TYPE_CHECKING:
+    from envbuilder.report import Measured
+
+LAST = "last"
+MAX_SLOWDOWN = 1.3
+"""Epochs of one machine differ by some 10 % from run to run, on a shared one by more."""
+ACCURACY_MARGIN = 0.005
+"""Accuracy may be this much lower, as a share. After one epoch it is about 98.4 %, of which 10,000
+test digits give a standard error of 0.13 points: chance alone does not reach it."""
+
+
+class Yardstick(Struct, frozen=True, kw_only=True):
+    """What to compare with: a report that was named, or the last one in `folder`."""
+
+    folder: Path
+    named: Report | None
+
+    def require(self, *, profile: str, backend: str, quick: bool, like: Report | None) -> Report:
+        """The report to compare with; `InvalidError` where there is none.
+
+        Before the verification the device is not known yet (`like` is None): then any report that
+        may turn out to be comparable will do, so that nothing is trained in vain.
+        """
+        found = self.named or history.last(
+            self.folder, profile=profile, backend=backend, quick=quick, like=like
+        )
+        if found is None:
+            digits = "with --quick" if quick else "on the full MNIST"
+            device = like.measured.device.name if like else None
+            raise InvalidError(
+                f"{self.folder}: no report of a passed verification of profile {profile}, backend"
+                f" {backend}, {digits}" + (f", on {printable(device)}" if device else ""),
+                "Verify once without --against, or name a report: --against FILE",
+            )
+        if found.quick != quick:
+            raise _other_digits(found)
+        return found
+
+
+def yardstick(wanted: str, folder: Path) -> Yardstick:
+    """What `--against` asks for: `last`, or a file, which is read now.
+
+    `InvalidError` where the file is damaged or its verification failed.
+    """
+    if wanted == LAST:
+        return Yardstick(folder=folder, named=None)
+    named = history.read(Path(wanted))
+    _require_usable(named)
+    return Yardstick(folder=folder, named=named)
+
+
+def judge(report: dict[str, Any], yardstick: Yardstick, limit: float | None) -> dict[str, Any]:
+    """A new report with the check "against"; `InvalidError` where it cannot be compared."""
+    measured = reports.check(report)
+    if measured.status != "passed":
+        return _with_check(report, "skipped", "not compared, because the verification failed")
+    new = Report(path=Path(), measured=measured, data=report)
+    profile, backend = report["profile"], report["backend"]
+    earlier = yardstick.require(profile=profile, backend=backend, quick=new.quick, like=new)
+    named = yardstick.named is not None
+    return compare(new, earlier, MAX_SLOWDOWN if limit is None else limit, named=named)
+
+
+def _require_usable(earlier: Report) -> None:
+    """`InvalidError` unless a report can be a yardstick: it passed and its epochs have a time."""
+    if earlier.measured.status != "passed":
+        raise InvalidError(
+            f"{earlier.path}: its verification failed", "Compare with a report that passed."
+        )
+    if epoch_seconds(earlier.measured)[0] is None:
+        raise InvalidError(f"{earlier.path}: damaged: the time of an epoch cannot be")
+
+
+def compare(new: Report, earlier: Report, limit: float, *, named: bool) -> dict[str, Any]:
+    """The new report with a check named "against", and failed where it is slower or less accurate.
+
+    Speed: the warm epochs if both have some, else the first ones; their ratio may be `limit`.
+    Accuracy: after as many epochs as both trained; it may be lower by `ACCURACY_MARGIN`.
+    `InvalidError` where the two cannot be compared: other digits, or another machine, torch or
+    precision; where the earlier one was `named` by the user, only the digits must be the same and
+    the differences are said in the check.
+    """
+    _require_usable(earlier)
+    notes = _differences(new, earlier)
+    if _digits(new) != _digits(earlier):
+        raise _other_digits(earlier)
+    if notes and not named:
+        raise InvalidError(
+            f"{earlier.path}: the last report is not of the same kind: {'; '.join(notes)}",
+            f"To compare all the same, name it: --against {earlier.path}",
+        )
+    epoch, now, before = _seconds(new.measured, earlier.measured)
+    count, reached, reached_before = _accuracies(new.measured, earlier.measured)
+    ratio, least = now / before, reached_before - ACCURACY_MARGIN
+    speed = f"{epoch} epoch {amount(now)} s against {amount(before)} s: {ratio:.2f}×"
+    speed += f", at most {limit:.2f}× is allowed"
+    accuracy = f"accuracy {percent(reached)} against {percent(reached_before)} after {count}"
+    accuracy += f" epoch{'s' if count > 1 else ''}, at least {percent(least)} is needed"
+    # Written so that what is not a number fails.
+    problems = [f"slower: {speed}"] if not ratio <= limit else []
+    problems += [f"less accurate: {accuracy}"] if not reached >= least else []
+    status = "failed" if problems else "warning" if notes else "passed"
+    detail = "; ".join([*(problems or [speed, accuracy]), *notes])
+    name = earlier.path.name
+    compared = {
+        "report": name,
+        "epoch": epoch,
+        "seconds": now,
+        "seconds_before": before,
+        "max_slowdown": limit,
+        "epochs": count,
+        "accuracy": reached,
+        "accuracy_before": reached_before,
+        "differences": notes,
+    }
+    return {**_with_check(new.data, status, f"{name}: {detail}"), "against": compared}
+
+
+def _other_digits(earlier: Report) -> InvalidError:
+    return InvalidError(
+        f"{earlier.path}: trained on other digits (the full MNIST, or a subset of it); its times"
+        " and accuracy say nothing about this run",
+        "Verify both with --quick, or both without.",
+    )
+
+
+def _with_check(report: dict[str, Any], status: str, detail: str) -> dict[str, Any]:
+    """A report with the check "against"; one that failed makes the whole report fail."""
+    check = {"name": "against", "status": status, "seconds": 0.0, "detail": detail}
+    result = {**report, "checks": [*report["checks"], check]}
+    if status == "failed":
+        result["status"] = "failed"
+        result["reasons"] = [*report["reasons"], f"against {detail}"]
+    return result
+
+
+def _digits(report: Report) -> tuple[object, ...]:
+    data = report.measured.dataset
+    return report.quick, data.get("train"), data.get("test"), data.get("sha256")
+
+
+def _differences(new: Report, earlier: Report) -> list[str]:
+    """Sentences on what makes two reports not of the same kind; unknown is not equal to known."""
+    found = []
+    for name, keys in {
+        "profile": ("profile",),
+        "backend": ("backend",),
+        "device": ("device", "name"),
+        "CPU": ("host", "cpu", "model_name"),
+        "torch": ("torch", "version"),
+    }.items():
+        found.append((name, new.text(*keys), earlier.text(*keys)))
+    threads, before = (str(r.get("host", "cpu", "threads") or "") for r in (new, earlier))
+    found.append(("usable CPU threads", printable(threads), printable(before)))
+    found.append(("precision", precision(new), precision(earlier)))
+    return [f"{n}: {a or 'unknown'}, then {b or 'unknown'}" for n, a, b in found if a != b]
+
+
+def _seconds(new: Measured, earlier: Measured) -> tuple[str, float, float]:
+    """Which epochs are compared, and the seconds of each: the new one's first."""
+    (first, warm), (first_before, warm_before) = epoch_seconds(new), epoch_seconds(earlier)
+    if warm is not None and warm_before is not None:
+        return "warm", warm, warm_before
+    assert first_before is not None, "require_usable saw to it"
+    return "first", math.nan if first is None else first, first_before
+
+
+def _accuracies(new: Measured, earlier: Measured) -> tuple[int, float, float]:
+    """After how many epochs, and the accuracy of each there: the new one's first."""
+    trained = [r.training.epochs if r.training else () for r in (new, earlier)]
+    pairs = zip(*trained, strict=False)
+    known = [
+        (count, now.accuracy, before.accuracy)
+        for count, (now, before) in enumerate(pairs, 1)
+        if now.accuracy is not None and before.accuracy is not None
+    ]
+    if not known:
+        raise InvalidError("no epoch has an accuracy in both reports", "Give both --epochs 1.")
+    return known[-1]

@@ -1,0 +1,124 @@
+"""`envbuilder compare`."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from envbuilder import console
+from envbuilder.errors import BuildError, InvalidError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from envbuilder.comparison import Row
+    from envbuilder.history import Report
+
+FORMATS = ("table", "markdown", "csv", "json")
+
+
+@click.command("compare", short_help="Put reports of several machines side by side.")
+@click.argument(
+    "reports",
+    metavar="REPORT...",
+    nargs=-1,
+    required=True,
+    type=click.Path(path_type=Path, exists=True),
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
+    help="How to print them.  [default: table]",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write to this file instead of stdout.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+def command(
+    reports: tuple[Path, ...], form: str | None, output: Path | None, as_json: bool
+) -> None:
+    """Put reports of several machines side by side, the fastest accelerator first.
+
+    REPORT is a file that `envbuilder verify` wrote, or a folder of them. Each row has the first
+    epoch on the CPU and on the accelerator, whose ratio is the speed-up, and the median of the
+    later, warm epochs. Reports of subsets and of other precisions come last, and after them those
+    that failed. A file that is no whole report is refused (exit 2).
+
+    \b
+    Examples:
+      envbuilder compare laptop.json server.json
+      envbuilder compare reports/ --format markdown
+      envbuilder compare reports/ --format csv -o epochs.csv
+    """
+    from envbuilder import atomic, comparison
+
+    if as_json and form not in {None, "json"}:
+        raise click.UsageError(f"--json and --format {form} contradict each other")
+    rows = comparison.rows(_read(reports))
+    text = _text(rows, "json" if as_json else form or "table", to_file=output is not None)
+    if output is None:
+        click.echo(text, nl=not text.endswith("\n"))
+        return
+    try:
+        atomic.write(output, text.encode())
+    except OSError as error:
+        raise BuildError(
+            f"{output}: cannot be written: {error.strerror or error}",
+            "Name another place with --output.",
+        ) from error
+
+
+def _text(rows: Sequence[Row], form: str, *, to_file: bool) -> str:
+    from envbuilder import comparison
+    from envbuilder.summary import print_comparison
+
+    if form == "json":
+        return comparison.as_json(rows) + "\n"
+    if form == "csv":
+        return comparison.comma_separated(rows)
+    if form == "markdown":
+        return comparison.markdown(rows)
+    if not to_file:
+        shown = console.rich_console()
+        with shown.capture() as capture:
+            print_comparison(rows, shown)
+        return str(capture.get())
+    from rich.console import Console
+
+    stream = io.StringIO()
+    print_comparison(rows, Console(file=stream, width=console.WIDTH))
+    return "".join(f"{line.rstrip()}\n" for line in stream.getvalue().splitlines())
+
+
+def _read(paths: Sequence[Path]) -> list[Report]:
+    """Every report once; `InvalidError` names all that are damaged, and a folder without any."""
+    from envbuilder import history
+
+    found: dict[Path, Report] = {}
+    problems: list[InvalidError] = []
+    for path in paths:
+        for file in _files(path):
+            try:
+                found[file.resolve()] = history.read(file)
+            except InvalidError as error:
+                problems.append(error)
+    if problems:
+        raise InvalidError("\n".join(p.message for p in problems), problems[0].hint)
+    return list(found.values())
+
+
+def _files(path: Path) -> Iterator[Path]:
+    if not path.is_dir():
+        yield path
+        return
+    files = [p for p in sorted(path.glob("*.json")) if not p.name.startswith(".")]
+    if not files:
+        raise InvalidError(f"{path}: no report in this folder", "Reports end in .json.")
+    yield from files

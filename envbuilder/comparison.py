@@ -1,0 +1,198 @@
+"""Reports of many machines side by side: a row each, as Markdown, CSV or JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+import statistics
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from envbuilder.payload.precision import effective
+from envbuilder.summary import amount, gibibytes, percent, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from envbuilder.history import Report
+    from envbuilder.report import Measured
+
+STANDARD = (60_000, "float32")
+"""Digits and precision of the epoch that people publish."""
+COLUMNS = (
+    *("machine", "memory", "profile", "torch", "CPU epoch", "accelerator epoch", "warm epoch"),
+    *("speed-up", "accuracy", "verdict"),
+)
+_TIMES = slice(4, 7)
+FOOTNOTE = (
+    "not the standard epoch (60,000 digits, float32): do not compare its time with the others"
+)
+
+
+class Row(Struct, frozen=True, kw_only=True):
+    """What one report says; seconds are those of a training pass without evaluation.
+
+    `cpu_seconds` and `accelerator_seconds` are first epochs, which every report has; only a time
+    on the device that was asked for counts. `speedup` is their ratio, like with like.
+    """
+
+    file: str
+    machine: str
+    memory_bytes: int | None
+    profile: str
+    backend: str
+    torch: str
+    precision: str
+    images: int | None
+    quick: bool
+    epochs: int
+    cpu_seconds: float | None
+    accelerator_seconds: float | None
+    warm_seconds: float | None
+    speedup: float | None
+    accuracy: float | None
+    status: Literal["passed", "failed"]
+
+    @property
+    def standard(self) -> bool:
+        """Whether its epoch is the one that people publish."""
+        return not self.quick and (self.images, self.precision) == STANDARD
+
+
+def rows(reports: Iterable[Report]) -> tuple[Row, ...]:
+    """One row a report: by time on the accelerator, then by time on the CPU.
+
+    What does not compare comes after: other epochs than the standard one, then what failed.
+    """
+
+    def order(row: Row) -> tuple[Any, ...]:
+        own = row.accelerator_seconds
+        seconds = row.cpu_seconds if own is None else own
+        return (
+            row.status == "failed",
+            not row.standard,
+            own is None,
+            math.inf if seconds is None else seconds,
+            row.machine,
+            row.file,
+        )
+
+    return tuple(sorted(map(_row, reports), key=order))
+
+
+def _row(report: Report) -> Row:
+    measured = report.measured
+    device = measured.device
+    first, warm = epoch_seconds(measured) if device.used == device.requested else (None, None)
+    on_cpu = device.requested == "cpu"
+    cpu = first if on_cpu else _positive((measured.baseline or {}).get("seconds"))
+    own = None if on_cpu else first
+    epochs = measured.training.epochs if measured.training else ()
+    return Row(
+        file=printable(report.path.name),
+        machine=printable(device.name or "") or report.text("host", "cpu", "model_name"),
+        memory_bytes=_whole(device.memory_bytes),
+        profile=report.text("profile"),
+        backend=report.text("backend"),
+        torch=report.text("torch", "version"),
+        precision=precision(report),
+        images=_whole(measured.dataset.get("train")),
+        quick=report.quick,
+        epochs=len(epochs),
+        cpu_seconds=cpu,
+        accelerator_seconds=own,
+        warm_seconds=warm,
+        speedup=cpu / own if cpu and own else None,
+        accuracy=_positive(epochs[-1].accuracy) if epochs else None,
+        status=measured.status,
+    )
+
+
+def epoch_seconds(measured: Measured) -> tuple[float | None, float | None]:
+    """Seconds of the first epoch, and the median of the warm ones after it; None: not measured."""
+    epochs = measured.training.epochs if measured.training else ()
+    seconds = [s for e in epochs if (s := _positive(e.seconds)) is not None]
+    if not seconds or len(seconds) != len(epochs):
+        return None, None
+    return seconds[0], statistics.median(seconds[1:]) if seconds[1:] else None
+
+
+def precision(report: Report) -> str:
+    """The precision in effect, such as "float32" or "tf32"; empty where the report says none."""
+    try:
+        return printable(effective(report.get("precision")))
+    except (KeyError, TypeError, AttributeError):
+        return ""
+
+
+def _positive(value: object) -> float | None:
+    """A number from outside, if it can be a time, a size or a share at all."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if 0 < value < 1e18 else None
+
+
+def _whole(value: object) -> int | None:
+    number = _positive(value)
+    return None if number is None else round(number)
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """A row as text for people, in the order of `COLUMNS`."""
+    mark = "" if row.standard else "*"
+    times = (row.cpu_seconds, row.accelerator_seconds, row.warm_seconds)
+    return (
+        row.machine or "unknown",
+        gibibytes(row.memory_bytes),
+        row.profile or "-",
+        row.torch or "unknown",
+        *("-" if t is None else f"{amount(t)} s{mark}" for t in times),
+        "-" if row.speedup is None else f"{amount(row.speedup)}×",
+        percent(row.accuracy),
+        row.status,
+    )
+
+
+def markdown(shown: Sequence[Row]) -> str:
+    """The table in Markdown; nothing in a cell can end it or be markup."""
+    # Numbers to the right, from the first time on.
+    rules = ["---" if i in {0, 2, 3, 9} else "---:" for i in range(len(COLUMNS))]
+    lines = [COLUMNS, rules]
+    lines += [[re.sub(r"([\\`*_{}\[\]<>&#|~$!])", r"\\\1", c) for c in cells(r)] for r in shown]
+    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return f"{table}\n\\* {FOOTNOTE}\n" if marked(shown) else table
+
+
+def marked(shown: Sequence[Row]) -> bool:
+    """Whether a time in the table bears the mark of `FOOTNOTE`."""
+    return any(cell.endswith("*") for row in shown for cell in cells(row)[_TIMES])
+
+
+def comma_separated(shown: Sequence[Row]) -> str:
+    """The rows as CSV with a header; nothing that comes from a report is a formula."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(Row.__struct_fields__)
+    for row in shown:
+        writer.writerow(map(_no_formula, msgspec.structs.astuple(row)))
+    return out.getvalue()
+
+
+_FORMULA = frozenset("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
+
+
+def _no_formula(value: object) -> object:
+    # Spreadsheets compute a cell that begins with one of these, also in quotes; some take the
+    # full-width forms, too. (OWASP, "CSV Injection")
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"'{value}" if isinstance(value, str) and value[:1] in _FORMULA else value
+
+
+def as_json(shown: Sequence[Row]) -> str:
+    """The rows for machines."""
+    return msgspec.json.encode({"schema": 1, "reports": shown}).decode()

@@ -1,0 +1,198 @@
+"""Reports as files: kept after every verification, found again in order, read at the door.
+
+A report's name is `NUMBER-TIME-PROFILE-BACKEND-FINGERPRINT.json`. The number is one more than the
+newest report's, so that sorting by name is the order in which reports were stored, whatever clocks
+said: a clock set back, or a report from the future, moves nothing. TIME is when the verification
+began, and orders only what has the same number or, from earlier versions, none (those are older).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from envbuilder import report as reports
+from envbuilder.errors import BuildError, InvalidError, VerifyError
+from envbuilder.summary import printable
+
+KEPT = 200
+"""Reports kept of each profile: a few megabytes, and more than half a year of daily runs."""
+LIMIT_BYTES = 16 << 20
+"""No report is larger (a real one has some 10 kB); what is named might be any file."""
+_LOCK_SECONDS = 30.0
+_NAME = re.compile(
+    r"(?:(?P<number>\d{6,})-)?(?P<time>\d{8}T\d{6}Z)-(?P<profile>_?[a-z0-9][a-z0-9-]*)"
+    r"-(?P<backend>docker|venv|conda|external)(?:-(?P<fingerprint>[0-9a-f]{12}))?\.json"
+)
+
+
+class Report(Struct, frozen=True, kw_only=True):
+    """A report as it lies in a file: the parts that were checked, and everything as it came."""
+
+    path: Path
+    measured: reports.Measured
+    data: dict[str, Any]
+
+    def get(self, *keys: str) -> Any:
+        """The value under nested keys, of any type; None where there is none."""
+        value: Any = self.data
+        for key in keys:
+            value = value.get(key) if isinstance(value, dict) else None
+        return value
+
+    def text(self, *keys: str) -> str:
+        """The text under nested keys, safe to show; empty where there is none."""
+        value = self.get(*keys)
+        return printable(value) if isinstance(value, str) else ""
+
+    @property
+    def quick(self) -> bool:
+        """Whether it trained on a small subset, because it was told to or had nothing else."""
+        return bool(self.get("quick")) or bool(self.measured.dataset.get("subset"))
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """A stored report, as far as its name tells."""
+
+    path: Path
+    number: int
+    time: str
+    profile: str
+    backend: str
+
+
+def read(path: Path) -> Report:
+    """The report in a file; `InvalidError` when it cannot be read or is not a whole report."""
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(LIMIT_BYTES + 1)
+    except OSError as error:
+        raise InvalidError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if len(content) > LIMIT_BYTES:
+        raise InvalidError(f"{path}: too large for a report")
+    try:
+        data = msgspec.json.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidError(f"{path}: damaged: {error}", _WHAT_IT_IS) from error
+    try:
+        measured = reports.check(data)
+    except VerifyError as error:
+        raise InvalidError(f"{path}: damaged: {error.message}", _WHAT_IT_IS) from error
+    return Report(path=path, measured=measured, data=data)
+
+
+_WHAT_IT_IS = "A report is what `envbuilder verify --output FILE` writes."
+
+
+def entries(folder: Path, profile: str | None = None) -> tuple[Entry, ...]:
+    """The stored reports (of one profile), oldest first; other files are passed over."""
+    found = []
+    for path in folder.iterdir() if folder.is_dir() else ():
+        match = _NAME.fullmatch(path.name)
+        if match is None or path.is_symlink() or not path.is_file():
+            continue
+        if profile is None or match["profile"] == profile:
+            entry = Entry(
+                path=path,
+                number=int(match["number"] or 0),
+                time=match["time"],
+                profile=match["profile"],
+                backend=match["backend"],
+            )
+            found.append(entry)
+    return tuple(sorted(found, key=lambda e: (e.number, e.time, e.path.name)))
+
+
+def keep(report: dict[str, Any], folder: Path) -> Path:
+    """Store a report under the next number, whole or not at all, and return its path.
+
+    Of each profile the newest `KEPT` stay, and the newest passed one of each kind whatever its
+    age, so that there is always something to compare with. `BuildError` when it cannot be stored.
+    """
+    from filelock import FileLock
+
+    profile, backend = report["profile"], report["backend"]
+    fingerprint = f"-{report['fingerprint'][:12]}" if report.get("fingerprint") else ""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # Two verifications that end at once get two numbers.
+        with FileLock(folder / ".lock", timeout=_LOCK_SECONDS):
+            number = max((e.number for e in entries(folder)), default=0) + 1
+            name = f"{number:06}-{report['time']}-{profile}-{backend}{fingerprint}.json"
+            reports.write(report, folder / name)
+            _prune(folder, profile)
+    except (OSError, NotImplementedError) as error:  # a time-out is an OSError, too
+        why = getattr(error, "strerror", None) or error
+        raise BuildError(f"{folder}: the report cannot be kept: {why}", _ELSEWHERE) from error
+    except VerifyError as error:
+        raise BuildError(error.message, _ELSEWHERE) from error
+    return folder / name
+
+
+_ELSEWHERE = (
+    "The verification itself ended. Make room, or set ENVBUILDER_DATA_DIR to a folder you can"
+    " write to."
+)
+
+
+def kind(report: Report) -> tuple[str, ...]:
+    """What two reports must share for one to be the other's predecessor.
+
+    Profile, backend, device name and whether it was quick; for an interpreter that somebody else
+    set up (`verify --python`) also which one.
+    """
+    external = report.text("backend") == "external"
+    return (
+        report.text("profile"),
+        report.text("backend"),
+        printable(report.measured.device.name or ""),
+        "quick" if report.quick else "full",
+        report.text("artifact", "ref") if external else "",
+    )
+
+
+def last(
+    folder: Path, *, profile: str, backend: str, quick: bool, like: Report | None = None
+) -> Report | None:
+    """The newest stored report that passed, of this profile, backend and quick flag.
+
+    With `like`, of its whole kind. Damaged files are passed over.
+    """
+    for entry in reversed(entries(folder, profile)):
+        if entry.backend != backend:
+            continue
+        report = _readable(entry.path)
+        if report is None or report.measured.status != "passed" or report.quick != quick:
+            continue
+        if like is None or kind(report) == kind(like):
+            return report
+    return None
+
+
+def _prune(folder: Path, profile: str) -> None:
+    stored = entries(folder, profile)
+    surplus = {entry.path for entry in stored[:-KEPT]}
+    if not surplus:
+        return
+    seen = set()
+    for entry in reversed(stored):
+        report = _readable(entry.path)
+        if report is not None and report.measured.status == "passed" and kind(report) not in seen:
+            seen.add(kind(report))
+            surplus.discard(entry.path)
+    for path in surplus:
+        # One that cannot be removed does no harm; the new report is stored already.
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def _readable(path: Path) -> Report | None:
+    try:
+        return read(path)
+    except InvalidError:
+        return None

@@ -1,0 +1,195 @@
+"""The report page: one HTML file that needs no network and no script, for any report.
+
+Pure but for `write`. What a report says is outside data: it is read leniently, escaped by the
+templates, and believed no more than `report.check` believes it.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from envbuilder import atomic, resources
+from envbuilder import report as reports
+from envbuilder.errors import VerifyError
+from envbuilder.page import bars, curve, raw, sections
+from envbuilder.page.advice import advise
+from envbuilder.page.values import items, mapping, tail, text, texts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+
+class Verdict(Struct, frozen=True, kw_only=True):
+    """The page's verdict, why, and the one sentence on what it means."""
+
+    passed: bool
+    sentence: str
+    reasons: tuple[str, ...]
+    warnings: tuple[str, ...]
+    quick: bool
+
+
+def render(report: Mapping[str, Any] | Struct) -> str:
+    """The page of a report: the whole one as it is written, or what `report.check` returned.
+
+    Raises nothing, whatever the report holds. "Passed" is shown only where `report.check` accepts
+    the report; anything else is shown as failed.
+    """
+    found = mapping(msgspec.to_builtins(report) if isinstance(report, Struct) else report)
+    verdict = judge(found)
+    page: str = (
+        _templates()
+        .get_template("report.html.j2")
+        .render(
+            verdict=verdict,
+            about=_about(found),
+            figures=tuple(sections.figures(found)),
+            facts=tuple(sections.facts(found)),
+            checks=sections.checks(found),
+            epochs=bars.epochs(found),
+            passes=sections.passes(found),
+            training=tuple(sections.training(found)),
+            loss=curve.losses(found),
+            accuracy=bars.accuracies(found),
+            matmuls=bars.matmuls(found),
+            bandwidths=bars.bandwidths(found),
+            measured=tuple(sections.measured(found)),
+            memory=bars.memory(found),
+            memories=tuple(sections.memories(found)),
+            compiled=sections.compiled(found),
+            advice=advise(found, passed=verdict.passed),
+            raw=tuple(raw.tables(found)),
+            traceback=tail(found.get("traceback"), 8000),
+        )
+    )
+    return page
+
+
+def write(path: Path, page: str) -> None:
+    """Write a page atomically; `VerifyError` when the place cannot be written."""
+    try:
+        atomic.write(path, page.encode())
+    except OSError as error:
+        raise VerifyError(
+            f"{path}: the page cannot be written: {error.strerror or error}",
+            "The verification itself ended; name another place with --html.",
+        ) from error
+
+
+@cache
+def _templates() -> Any:
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(resources.templates_dir()),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=True,
+    )
+    environment.filters["code"] = _code
+    return environment
+
+
+def _code(sentence: str) -> Any:
+    """A sentence of ours with what stands between backquotes as <code>, the rest escaped."""
+    from markupsafe import Markup, escape
+
+    parts = re.split(r"`([^`]*)`", sentence)
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if place % 2 else escape(part)
+        for place, part in enumerate(parts)
+    )
+
+
+def judge(report: Mapping[str, Any]) -> Verdict:
+    """Passed or failed, as the report says and its form and contents bear out."""
+    status, reasons = report.get("status"), texts(report.get("reasons"))
+    passed = status == "passed"
+    if passed:
+        try:
+            reports.check(dict(report))
+        except VerifyError as error:
+            passed, reasons = False, [text(error.message), *reasons]
+    if not passed and not reasons:
+        reasons = [
+            f"{text(check.get('name'), 80)}: {text(check.get('detail'))}"
+            for check in map(mapping, items(report.get("checks")))
+            if check.get("status") == "failed"
+        ] or ["the report names no reason"]
+    if status not in ("passed", "failed"):
+        reasons.insert(0, "the report ends without a verdict")
+    quick = report.get("quick") is True or mapping(report.get("dataset")).get("subset") is True
+    return Verdict(
+        passed=passed,
+        sentence=_meaning(report, passed=passed, quick=quick),
+        reasons=() if passed else tuple(reasons),
+        warnings=tuple(texts(report.get("warnings"))),
+        quick=quick,
+    )
+
+
+def _meaning(report: Mapping[str, Any], *, passed: bool, quick: bool) -> str:
+    device = mapping(report.get("device"))
+    asked, used = text(device.get("requested"), 40), text(device.get("used"), 80)
+    asked = asked or "the device asked for"
+    name = text(device.get("name"), 120)
+    it = f"{name} ({asked})" if name else f"The accelerator {asked}"
+    if passed:
+        right = ", its numbers agree with a float64 reference," if _compared(report) else ""
+        learned = "a small subset of its data, which says little about full accuracy and speed"
+        return f"{it} did the work{right} and the network learned {learned if quick else 'MNIST'}."
+    if report.get("status") not in ("passed", "failed"):
+        return f"The verification did not finish, so nothing is shown about {asked}."
+    if not used:
+        return f"It is not shown that {asked} works here: nothing was trained on it."
+    if used != asked:
+        return f"The work did not run on {asked}, but on {used}."
+    if _failed(report) == {"against"}:
+        return f"The work ran on {asked} as it must, but not as fast or as exactly as before."
+    return (
+        f"The work ran on {asked}, but something in it is wrong: do not rely on this environment"
+        " on this machine."
+    )
+
+
+def _failed(report: Mapping[str, Any]) -> set[str]:
+    checks = map(mapping, items(report.get("checks")))
+    return {text(check.get("name"), 80) for check in checks if check.get("status") == "failed"}
+
+
+def _compared(report: Mapping[str, Any]) -> bool:
+    """Whether the numbers were checked and right: arithmetic, and the gradients of real steps."""
+    right = {
+        check.get("name")
+        for check in map(mapping, items(report.get("checks")))
+        if check.get("status") == "passed" and isinstance(check.get("name"), str)
+    }
+    return {"arithmetic", "gradients"} <= right
+
+
+def _about(report: Mapping[str, Any]) -> dict[str, str]:
+    """What the page is about: profile, backend, device, time and version, "" if not known."""
+    device = mapping(report.get("device"))
+    return {
+        "profile": text(report.get("profile"), 80),
+        "backend": text(report.get("backend"), 40),
+        "device": text(device.get("name"), 80) or text(device.get("requested"), 40),
+        "time": _time(report.get("time")),
+        "version": text(report.get("envbuilder"), 40),
+    }
+
+
+def _time(value: Any) -> str:
+    try:
+        when = datetime.strptime(str(value), "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+    except ValueError:
+        return text(value, 40)
+    return f"{when.day} {when:%B %Y, %H:%M} UTC"

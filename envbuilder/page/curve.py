@@ -1,0 +1,134 @@
+"""The page's loss curve: a report in, a path in a frame of 100 × 100 and texts out."""
+
+from __future__ import annotations
+
+import math
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from envbuilder.page.bars import position
+from envbuilder.page.values import amount, count, items, mapping, number, significant
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+MOST_POINTS = 400
+FARTHEST = 1e30
+"""Beyond this a loss or a step is no number to draw."""
+
+_BATCH = 64
+
+
+class Line(Struct, frozen=True, kw_only=True):
+    """A curve in a frame of 100 × 100, its ticks as (percent, text), and all of it in words."""
+
+    raw: str
+    smooth: str
+    ticks_y: tuple[tuple[float, str], ...]
+    ticks_x: tuple[tuple[float, str], ...]
+    epochs: tuple[float, ...]
+    logarithmic: bool
+    missing: int
+    spoken: str
+
+
+def losses(report: Mapping[str, Any]) -> Line | None:
+    """The loss over the steps; None where fewer than two points were recorded."""
+    training = mapping(report.get("training"))
+    points = [
+        (step, _drawable(pair[1]))
+        for pair in map(items, items(training.get("losses"), MOST_POINTS))
+        if len(pair) == 2 and (step := amount(pair[0])) is not None and step < FARTHEST
+    ]
+    finite = [(step, loss) for step, loss in points if loss is not None]
+    if len(finite) < 2:
+        return None
+    values = [loss for _, loss in finite]
+    low, high = min(values), max(values)
+    logarithmic = low > 0 and high / low > 10
+    bottom, top = (low, high) if logarithmic else (min(low, 0.0), high if high > low else low + 1)
+    first, last = min(s for s, _ in points), max(s for s, _ in points)
+
+    def across(step: float) -> float:
+        return position(step - first, last - first)
+
+    def down(loss: float) -> float:
+        if logarithmic:
+            return 100 - position(math.log(loss / bottom), math.log(top / bottom))
+        return 100 - position(loss - bottom, top - bottom)
+
+    ticks = _decades(bottom, top) if logarithmic else _even(bottom, top)
+    gone = len(points) - len(finite)
+    return Line(
+        raw=_path([(across(s), None if v is None else down(v)) for s, v in points]),
+        smooth=_path([(across(s), down(v)) for s, v in _smooth(finite)]) if not gone else "",
+        ticks_y=tuple(
+            (down(tick), significant(tick).rstrip("0").rstrip(".") or "0") for tick in ticks
+        ),
+        ticks_x=tuple((across(s), f"{s:,.0f}") for s in (first, (first + last) // 2, last)),
+        epochs=tuple(map(across, _boundaries(report, first, last))),
+        logarithmic=logarithmic,
+        missing=gone,
+        spoken=(
+            f"Training loss, from {significant(values[0])} at step {finite[0][0]:,.0f} to"
+            f" {significant(values[-1])} at step {finite[-1][0]:,.0f}; lowest {significant(low)}"
+        ),
+    )
+
+
+def _drawable(value: Any) -> float | None:
+    loss = number(value)
+    return loss if loss is not None and abs(loss) < FARTHEST else None
+
+
+def _boundaries(report: Mapping[str, Any], first: float, last: float) -> list[float]:
+    """The steps at which another epoch begins; none where there are too many to tell apart."""
+    training = mapping(report.get("training"))
+    images = count(mapping(report.get("dataset")).get("train"))
+    steps = -(-images // (count(training.get("batch")) or _BATCH)) if images else 0
+    if not steps or (last - first) / steps > 10:
+        return []
+    return [s for n in range(1, 11) if first < (s := n * steps) < last - steps / 10]
+
+
+def _path(points: Sequence[tuple[float, float | None]]) -> str:
+    """An SVG path; a point without a value breaks the line."""
+    parts, drawing = [], False
+    for x, y in points:
+        if y is not None:
+            parts.append(f"{'L' if drawing else 'M'}{x:.1f} {y:.1f}")
+        drawing = y is not None
+    return "".join(parts)
+
+
+def _smooth(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Each point with the median of itself and its neighbours; nothing of a short curve."""
+    reach = len(points) // 24
+    if reach < 1:
+        return []
+    return [
+        (step, median(loss for _, loss in points[max(n - reach, 0) : n + reach + 1]))
+        for n, (step, _) in enumerate(points)
+    ]
+
+
+def _decades(low: float, high: float) -> list[float]:
+    """1, 2 and 5 of each decade between two values; fewer where they would crowd."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for digits in ((1, 2, 5), (1, 3), (1,)):
+        found = [d * 10.0**p for p in powers for d in digits if low <= d * 10.0**p <= high]
+        if len(found) <= 6:
+            return found
+    return found[:: -(-len(found) // 6)]
+
+
+def _even(low: float, high: float) -> list[float]:
+    """Up to six evenly spaced round values between two."""
+    rough = (high - low) / 5
+    if rough < 1 / FARTHEST:
+        return [low]
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next((m * power for m in (1, 2, 5, 10) if m * power >= rough), rough)
+    return [n * step for n in range(math.ceil(low / step), math.floor(high / step) + 1)]

@@ -1,0 +1,48 @@
+"""The rest of a report, as tables of dotted names and texts that the page folds away."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from envbuilder.page.values import MOST_ITEMS, mapping, text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MOST_ROWS = 600
+"""Rows of one table; a usual host has about sixty."""
+
+MOST_DEPTH = 6
+
+_SHOWN = {"host", "kernels", "traceback", "checks", "reasons", "warnings"}
+_TABLES = (("This machine", "host"), ("Kernels that the profiler saw", "kernels"))
+
+
+def tables(report: Mapping[str, Any]) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """Each table's title and rows; what other sections show in full is left out."""
+    for title, key in _TABLES:
+        if mapping(report.get(key)):
+            yield title, list(islice(flat(report[key]), MOST_ROWS))
+    rest = {key: value for key, value in report.items() if key not in _SHOWN}
+    if training := mapping(rest.get("training")):
+        rest["training"] = {k: v for k, v in training.items() if k not in {"epochs", "losses"}}
+    if rest:
+        yield "The rest of the report", list(islice(flat(rest), MOST_ROWS))
+
+
+def flat(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
+    """Everything in a nested value as (dotted name, text), in order; null is "–"."""
+    if isinstance(value, Mapping) and value and depth < MOST_DEPTH:
+        for key, inner in list(value.items())[:MOST_ITEMS]:
+            label = text(key, 80) or "?"
+            yield from flat(inner, f"{name}.{label}" if name else label, depth + 1)
+    elif isinstance(value, list | tuple) and value and depth < MOST_DEPTH:
+        if any(isinstance(item, Mapping | list | tuple) for item in value):
+            for place, item in enumerate(value[:MOST_ITEMS], 1):
+                yield from flat(item, f"{name}[{place}]", depth + 1)
+        else:
+            yield name, ", ".join(text(item) or "–" for item in value[:MOST_ITEMS])
+    else:
+        yield name, text(value) or "–"

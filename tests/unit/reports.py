@@ -1,0 +1,108 @@
+"""Reports as `verify` stores them, for tests: a passing one, changed by dotted keys."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from envbuilder import report
+from envbuilder.history import Report
+
+
+def epoch(seconds: float = 20.0, accuracy: float | None = 0.984) -> dict[str, Any]:
+    return {
+        "seconds": seconds,
+        "data_seconds": 1.0,
+        "compute_seconds": seconds - 1,
+        "samples_per_second": 60000 / seconds if seconds else 0.0,
+        "loss": 0.2,
+        "accuracy": accuracy,
+    }
+
+
+def measured(**changes: Any) -> dict[str, Any]:
+    """What the payload reports: `changes` are new values under keys joined by `__`."""
+    data: dict[str, Any] = {
+        "schema": 1,
+        "device": {
+            "requested": "cpu",
+            "used": "cpu",
+            "name": "AMD EPYC",
+            "memory_bytes": 24 * 2**30,
+            "driver": None,
+        },
+        "torch": {"version": "2.13.0+cpu", "python": "3.11.7"},
+        "precision": {
+            "dtype": "float32",
+            "matmul": "highest",
+            "autocast": False,
+            "cuda_tf32": False,
+            "environment": {},
+        },
+        "dataset": {
+            "name": "MNIST",
+            "train": 60000,
+            "test": 10000,
+            "sha256": {"train": "00"},
+            "subset": False,
+        },
+        "quick": False,
+        "checks": [{"name": "import", "status": "passed", "seconds": 1.0, "detail": "ok"}],
+        "training": {"epochs": [epoch()], "cold_start_seconds": 3.0},
+        "compile": [],
+        "baseline": None,
+        "speedup": None,
+        "status": "passed",
+        "reasons": [],
+        "warnings": [],
+    }
+    for key, value in changes.items():
+        at = data
+        *parents, name = key.split("__")
+        for parent in parents:
+            at = at[parent]
+        at[name] = value
+    return data
+
+
+def whole(**changes: Any) -> dict[str, Any]:
+    """A whole report; `known__KEY` changes what the core knows, the rest what was measured."""
+    known: dict[str, Any] = {
+        "profile": "cpu",
+        "backend": "venv",
+        "artifact": {"kind": "venv", "ref": "envs/cpu", "digest": None},
+        "fingerprint": "0123456789abcdef" * 4,
+        "host": {"cpu": {"model_name": "AMD EPYC", "threads": 2}},
+        "envbuilder": "0.1.0",
+        "time": "20261120T095103Z",
+    }
+    own = {k.removeprefix("known__"): v for k, v in changes.items() if k.startswith("known__")}
+    rest = {k: v for k, v in changes.items() if not k.startswith("known__")}
+    return report.assemble(measured(**rest), {**known, **own})
+
+
+def loaded(name: str = "report.json", **changes: Any) -> Report:
+    """The same as it is read from a file."""
+    data = whole(**changes)
+    return Report(path=Path(name), measured=report.check(data), data=data)
+
+
+def written(path: Path, **changes: Any) -> Path:
+    """The same in a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(whole(**changes)))
+    return path
+
+
+CUDA = {
+    "known__profile": "cuda",
+    "device": {
+        "requested": "cuda",
+        "used": "cuda",
+        "name": "NVIDIA H200",
+        "memory_bytes": 141 * 2**30,
+    },
+    "torch__version": "2.14.1+cu130",
+}
+"""Changes that make it a report from a GPU."""
