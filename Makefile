@@ -26,5 +26,8 @@ golden: .venv/dev  ## rewrite the golden files, then look at the diff
 	.venv/bin/python -m pip install --quiet --editable '.[dev]'
 	touch $@
 
+soak: .venv/dev    ## the long proofs: property tests with thousands of examples each
+	.venv/bin/python -m pytest tests/unit --hypothesis-profile=soak -q --durations=10
+
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache

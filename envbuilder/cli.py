@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "detect": "Show this machine and the profile that fits it.",
+    "doctor": "Say what stands in the way here, and fix what is safe.",
     "profiles": "List profiles, or show one.",
     "lock": "Resolve a profile to exact files with hashes.",
     "render": "Write a Dockerfile or other files that need no envbuilder.",

@@ -31,6 +31,14 @@ class UnresolvableError(Exception):
     """No choice of files satisfies a target; the text is fit for a lock's `reason`."""
 
 
+class Found(Struct, frozen=True, kw_only=True):
+    """A file for a lock, and where it is now."""
+
+    file: File
+    url: str
+    """`http:`, `https:` or `file:`; it never enters a lock. Empty where nobody knows."""
+
+
 class Uv(Struct, frozen=True, kw_only=True):
     """How uv is run for one lock."""
 
@@ -48,7 +56,7 @@ class Uv(Struct, frozen=True, kw_only=True):
         platform: words.Platform,
         python: str,
         preferred: Mapping[str, str],
-    ) -> tuple[File, ...]:
+    ) -> tuple[Found, ...]:
         """The files for some requirements; `UnresolvableError` when no choice satisfies them.
 
         `preferred` versions (name → version) are kept where that is possible.
@@ -71,7 +79,7 @@ class Uv(Struct, frozen=True, kw_only=True):
         platform: words.Platform,
         python: str,
         preferred: Mapping[str, str],
-    ) -> tuple[File, ...]:
+    ) -> tuple[Found, ...]:
         source = self.folder / "requirements.in"
         source.write_text("\n".join(requirements) + "\n", encoding="utf-8")
         fixed = self.folder / "constraints.txt"
@@ -104,14 +112,14 @@ class Uv(Struct, frozen=True, kw_only=True):
                 "Check that your package index can be reached: pip download --no-deps six",
             )
         return tuple(
-            self._file(w)
+            self._found(w)
             for w in pylock.parse(result.read_text(encoding="utf-8"), platform, python)
         )
 
-    def _file(self, wheel: pylock.Wheel) -> File:
+    def _found(self, wheel: pylock.Wheel) -> Found:
         offer = self.offers.get(wheel.file)
         if offer is not None and wheel.location.startswith(self.loopback.removesuffix("simple")):
-            return _checked(
+            file = _checked(
                 name=wheel.name,
                 version=wheel.version,
                 file=wheel.file,
@@ -121,16 +129,21 @@ class Uv(Struct, frozen=True, kw_only=True):
                 provenance=offer.provenance,
                 by=offer.by,
             )
-        sha256, size = wheel.sha256, wheel.size
+            # Where it really is. A wheel in a folder has its size already.
+            return Found(file=file, url=offer.location if "://" in offer.location else "")
+        sha256, size, url = wheel.sha256, wheel.size, wheel.location
         local = indexes.local_folder(wheel.location)
-        if local is not None and not sha256:
-            sha256, size = _hash(self.folder / local)
+        if local is not None:
+            path = (self.folder / local).absolute()
+            url = path.as_uri()
+            if not sha256:
+                sha256, size = _hash(path)
         if not sha256:
             raise BuildError(
                 f"{wheel.file}: your package index states no sha256 for it",
                 "Use an index that states hashes.",
             )
-        return _checked(
+        file = _checked(
             name=wheel.name,
             version=wheel.version,
             file=wheel.file,
@@ -140,6 +153,7 @@ class Uv(Struct, frozen=True, kw_only=True):
             provenance="read",
             by="the package index",
         )
+        return Found(file=file, url=url)
 
 
 def _checked(**fields: object) -> File:

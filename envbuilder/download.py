@@ -78,7 +78,7 @@ def _once(session: requests.Session, url: str, part: Path, on_bytes: Callable[[i
                 out.write(chunk)
                 received += len(chunk)
                 on_bytes(len(chunk))
-    if expected is not None and expected.isdigit() and received != int(expected):
+    if expected is not None and expected.isdecimal() and received != int(expected):
         raise requests.ConnectionError(f"broke off after {received} of {expected} bytes")
 
 

@@ -49,6 +49,8 @@ class Engine(Struct, frozen=True, kw_only=True):
     build: tuple[str, ...]
     """The command that builds, up to the options that do not depend on the engine."""
     rootless: bool = False
+    folder: str = ""
+    """Where it keeps images, if that is on this machine."""
 
 
 class _Place(Struct, frozen=True, kw_only=True):
@@ -77,7 +79,9 @@ def describe(client: Any) -> Engine:
             rootless=client.rootless,
         )
     place = _place()
-    status = client.info().get("DriverStatus") or ()
+    info = client.info()
+    status = info.get("DriverStatus") or ()
+    local = (place.url or "").startswith("unix://")
     containerd = any("containerd.snapshotter" in str(value) for _, value in status)
     output = "type=image,oci-mediatypes=true,compression=zstd" if containerd else "type=docker"
     command = ("docker", *place.flags)
@@ -89,6 +93,7 @@ def describe(client: Any) -> Engine:
             *("--builder", place.builder, "--output", output),
             *("--provenance=false", "--sbom=false"),
         ),
+        folder=str(info.get("DockerRootDir") or "") if local else "",
     )
 
 

@@ -31,12 +31,15 @@ def prepare(
     The profile (asked for, or the one this host decides for) says which device must do the work;
     its torch version is not demanded, since the interpreter is not ours.
     """
-    from envbuilder import workflow
+    from envbuilder import host, workflow
 
     folders = profiles.search_path(settings.project, settings.config_dir)
-    profile, here = workflow.asked_or_chosen(request, settings, folders, progress)
+    profile = workflow.asked(request, folders)
+    here = host.probe()
+    profile = profile or workflow.decided(settings, folders, here, progress)
     if not request.force:
-        workflow.require_host(profile, here, folders, backend="venv", building=False)
+        # Its wheels are not the lock's: what those carry says nothing.
+        workflow.require_host(profile, here, folders, backend="venv", building=False, locked=False)
     known = {
         "profile": profile.name,
         "backend": "external",

@@ -42,24 +42,12 @@ def fetch(files: Sequence[File], target: Target, settings: Settings, progress: P
     wanted = [f for f in files if not store.has(f.sha256)]
     if not wanted:
         return 0
-    _require_space(wanted, settings.store_dir)
     folders = origins.find_links()
     remaining = [f for f in wanted if not _take_local(f, store, folders)]
     if remaining:
         urls = _locate(target, remaining, settings)
         _download_all(remaining, urls, store, progress)
     return len(wanted)
-
-
-def _require_space(files: Sequence[File], folder: Path) -> None:
-    needed = sum(f.size or 0 for f in files)
-    free = shutil.disk_usage(folder).free
-    if needed > free:
-        raise BuildError(
-            f"not enough space in {folder}:"
-            f" {needed / 1e9:.1f} GB to fetch, {free / 1e9:.1f} GB free",
-            "Make room, or set ENVBUILDER_CACHE_DIR to a larger disk.",
-        )
 
 
 def _take_local(file: File, store: Store, folders: Sequence[Path]) -> bool:

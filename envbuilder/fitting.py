@@ -11,18 +11,26 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 
 from envbuilder.detection.text import version
-from envbuilder.host import TRACKED_FLAGS
-from envbuilder.profiles import sm_of
+from envbuilder.host import TRACKED_FLAGS, Gpu
+from envbuilder.wheels import Needs, needs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from envbuilder.host import Gpu, Host
-    from envbuilder.profiles import Profile, Requires
+    from envbuilder import words
+    from envbuilder.host import Host, Vendor
+    from envbuilder.lockfile import Lock
+    from envbuilder.profiles import Profile
 
     Judge = Callable[[Gpu], list["Finding"]]
 
 Level = Literal["note", "warning", "no", "impossible"]
+_CONTAINERS: dict[str, words.Platform] = {
+    "x86_64": "linux/amd64",
+    "aarch64": "linux/arm64",
+    "arm64": "linux/arm64",
+}
+ACCELERATORS: dict[Vendor, words.Accelerator] = {"nvidia": "cuda", "intel": "xpu", "apple": "mps"}
 LEVELS: tuple[Level, ...] = ("note", "warning", "no", "impossible")
 
 
@@ -31,65 +39,92 @@ class Finding(Struct, frozen=True):
 
     level: Level
     text: str
+    code: str = ""
+    """Stable name of what it is about: a GPU's obstacle, or one of those given below."""
+    gpu: Gpu | None = None
 
 
-def findings(profile: Profile, host: Host, backend: str) -> tuple[Finding, ...]:
+def worst(found: Sequence[Finding]) -> Level:
+    """The level that decides."""
+    return max((f.level for f in found), key=LEVELS.index, default="note")
+
+
+def findings(
+    profile: Profile, host: Host, backend: str, lock: Lock | None = None
+) -> tuple[Finding, ...]:
     """Everything to say about a profile on a host with one backend."""
+    platform = host.platform if backend != "docker" else docker_platform(host)
+    wanted = needs(profile, lock, platform or profile.platforms[0])
     return (
         *_platform(profile, host, backend),
+        *(_system(wanted, host) if backend != "docker" else ()),
         *_translation(host, backend),
         *_cpu_flags(profile, host),
-        *_accelerator(profile, host, backend),
+        *_accelerator(profile, host, backend, wanted),
     )
 
 
 def _platform(profile: Profile, host: Host, backend: str) -> list[Finding]:
     if backend not in profile.backends:
-        return [Finding("impossible", f"it has no backend {backend}")]
+        return [Finding("impossible", f"it has no backend {backend}", "backend")]
     native = backend != "docker"
     wanted = [p for p in profile.platforms if native or p.startswith("linux/")]
-    here = host.platform if native else _docker_platform(host)
+    here = host.platform if native else docker_platform(host)
     named = f"{host.os} on {host.machine}"
     level: Level = "impossible" if native or not wanted else "no"
     possible = [p for p in wanted if not native or p.startswith(host.os)]
     if possible and host.os != "other" and host.machine == "unknown":
-        return [Finding("warning", "this machine's architecture could not be read")]
+        return [Finding("warning", "this machine's architecture could not be read", "unread")]
     if here not in wanted:
-        return [Finding(level, f"it is for {' and '.join(wanted)}; this host is {here or named}")]
-    return _macos(profile.requires, host) if native else []
+        text = f"it is for {' and '.join(wanted)}; this host is {here or named}"
+        return [Finding(level, text, "platform")]
+    return []
 
 
-def _docker_platform(host: Host) -> str | None:
+def docker_platform(host: Host) -> words.Platform | None:
     """The platform of containers here: on macOS too, an engine runs Linux on the same CPU."""
     if host.os == "other":
         return None
-    return {"x86_64": "linux/amd64", "aarch64": "linux/arm64", "arm64": "linux/arm64"}.get(
-        host.machine
-    )
+    return _CONTAINERS.get(host.machine)
 
 
-def _macos(requires: Requires, host: Host) -> list[Finding]:
-    needed, here = version(requires.macos), version(host.os_version)
-    if host.os != "macos" or needed is None:
+def _system(wanted: Needs, host: Host) -> list[Finding]:
+    """What a native environment needs of the operating system."""
+    if host.os == "macos":
+        return _at_least("macOS", host.os_version, wanted.macos)
+    if host.os != "linux" or not wanted.glibc:
+        return []
+    name, _, number = (host.libc or "glibc").partition(" ")
+    if name != "glibc":
+        text = f"the C library is {name}, and the wheels need glibc: use --backend docker"
+        return [Finding("impossible", text, "libc-other")]
+    return [f for f in _at_least("glibc", number, wanted.glibc) if f.level != "note"]
+
+
+def _at_least(name: str, found: str | None, wanted: str) -> list[Finding]:
+    needed, here = version(wanted), version(found)
+    if needed is None:
         return []
     if here is None:
-        return [Finding("warning", "the version of macOS could not be read")]
+        return [Finding("warning", f"the version of {name} could not be read", "system-unread")]
     if here < needed:
-        text = f"macOS {host.os_version} is older than {requires.macos}, which the wheels need"
-        return [Finding("impossible", text)]
-    return [Finding("note", f"macOS {host.os_version}")]
+        text = f"{name} {found} is older than {wanted}, which the wheels need"
+        return [Finding("impossible", text, "system-old")]
+    return [Finding("note", f"{name} {found}")]
 
 
 def _translation(host: Host, backend: str) -> list[Finding]:
     if host.os == "linux" and host.rosetta:
-        return [Finding("warning", "this is x86_64 Linux translated by Rosetta, which is slow")]
+        text = "this is x86_64 Linux translated by Rosetta, which is slow"
+        return [Finding("warning", text, "rosetta-linux")]
     if host.os != "macos" or backend == "docker":
         return []
     if host.rosetta:
         text = "Python is x86_64 under Rosetta; run envbuilder with an arm64 Python"
-        return [Finding("no", text)]
+        return [Finding("no", text, "rosetta")]
     if host.rosetta is None:
-        return [Finding("warning", "whether Python runs under Rosetta could not be read")]
+        text = "whether Python runs under Rosetta could not be read"
+        return [Finding("warning", text, "unread")]
     return []
 
 
@@ -98,11 +133,12 @@ def _cpu_flags(profile: Profile, host: Host) -> list[Finding]:
     if not needed:
         return []
     if host.cpu.flags is None:
-        return [Finding("warning", "the CPU's flags could not be read")]
+        return [Finding("warning", "the CPU's flags could not be read", "unread")]
     found = []
     untold = [flag for flag in needed if flag not in TRACKED_FLAGS]
     if untold:
-        found.append(Finding("warning", f"whether the CPU has {', '.join(untold)} is not recorded"))
+        text = f"whether the CPU has {', '.join(untold)} is not recorded"
+        found.append(Finding("warning", text, "unread"))
     missing = [flag for flag in needed if flag in TRACKED_FLAGS and flag not in host.cpu.flags]
     if missing:
         name = host.cpu.generation or host.cpu.model_name or "the CPU"
@@ -110,19 +146,17 @@ def _cpu_flags(profile: Profile, host: Host) -> list[Finding]:
         then = {"zentorch": ": zentorch would return the graph unchanged"}.get(
             profile.expects.extension, ""
         )
-        found.append(Finding("no", f"{name} has {lacks} ({', '.join(missing)} missing){then}"))
+        text = f"{name} has {lacks} ({', '.join(missing)} missing){then}"
+        found.append(Finding("no", text, "cpu-flags"))
     elif not untold:
         found.append(Finding("note", f"{host.cpu.generation or 'the CPU'} has {needed[-1]}"))
     return found
 
 
-def _accelerator(profile: Profile, host: Host, backend: str) -> list[Finding]:
-    requires = profile.requires
-    if profile.accelerator == "cuda" or requires.nvidia_driver or requires.sm:
-        arm = host.machine in {"aarch64", "arm64"}
-        carried = sm_of(requires, "linux/arm64" if arm else "linux/amd64")
-        return _best(host, "nvidia", "NVIDIA", lambda gpu: _nvidia(requires, carried, gpu))
-    if profile.accelerator == "xpu" or requires.intel_gpu:
+def _accelerator(profile: Profile, host: Host, backend: str, wanted: Needs) -> list[Finding]:
+    if profile.accelerator == "cuda" or wanted.nvidia_driver or wanted.sm:
+        return _best(host, "nvidia", "NVIDIA", lambda gpu: _nvidia(wanted, gpu))
+    if profile.accelerator == "xpu" or profile.requires.intel_gpu:
         found = _best(host, "intel", "Intel", lambda gpu: _intel(gpu, backend))
         return found + (_level_zero(host) if backend != "docker" else [])
     if profile.accelerator == "mps":
@@ -140,10 +174,9 @@ def _best(host: Host, vendor: str, name: str, judge: Judge) -> list[Finding]:
     if not own:
         untold = [gpu for gpu in host.gpus if gpu.vendor == "unknown"]
         if untold:
-            return [
-                Finding("warning", f"whether there is an {name} GPU is unknown: {_end(untold)}")
-            ]
-        return [Finding("no", f"no {name} GPU was found")]
+            text = f"whether there is an {name} GPU is unknown: {_end(untold)}"
+            return [Finding("warning", text, "unread", untold[0])]
+        return [Finding("no", f"no {name} GPU was found", "no-gpu")]
     for state in ("usable", "unknown", "present"):
         group = [gpu for gpu in own if gpu.state == state]
         if group:
@@ -155,54 +188,66 @@ def _end(gpus: Sequence[Gpu]) -> str:
     return gpus[0].detail.rstrip(".")
 
 
-def _nvidia(requires: Requires, carried: Sequence[str], gpu: Gpu) -> list[Finding]:
+def _nvidia(wanted: Needs, gpu: Gpu) -> list[Finding]:
     if gpu.state == "present":
-        return [Finding("no", f"{_named(gpu)}: {gpu.detail.rstrip('.')}")]
-    found = [*_driver(requires, gpu), *_kernels(requires, carried, gpu)]
+        # Whether it would do with its driver is worth knowing before one installs that.
+        too_old = [f for f in _kernels(wanted, gpu) if f.level == "no"]
+        return [*too_old, _blocked("no", f"{_named(gpu)}: {gpu.detail.rstrip('.')}", gpu)]
+    found = [*_driver(wanted, gpu), *_kernels(wanted, gpu)]
     if gpu.state == "unknown":
-        found.append(Finding("warning", f"{_named(gpu)}: {gpu.detail.rstrip('.')}"))
+        found.append(_blocked("warning", f"{_named(gpu)}: {gpu.detail.rstrip('.')}", gpu))
     return found
+
+
+def _blocked(level: Level, text: str, gpu: Gpu) -> Finding:
+    return Finding(level, text, gpu.obstacle or "gpu", gpu)
 
 
 def _named(gpu: Gpu) -> str:
     return f"{gpu.name} at {gpu.bus}" if gpu.bus else gpu.name
 
 
-def _driver(requires: Requires, gpu: Gpu) -> list[Finding]:
-    needed, here = version(requires.nvidia_driver), version(gpu.driver_version)
+def _driver(wanted: Needs, gpu: Gpu) -> list[Finding]:
+    needed, here = version(wanted.nvidia_driver), version(gpu.driver_version)
     if here is None:
-        return [Finding("warning", "the version of NVIDIA's driver could not be read")]
-    if needed is not None and here < needed:
+        text = "the version of NVIDIA's driver could not be read"
+        return [Finding("warning", text, "driver-unread", gpu)]
+    if needed is None:
+        text = "which driver its CUDA runtime needs is not known"
+        return [Finding("warning", text, "lock-unread", gpu)]
+    if here < needed:
         text = (
-            f"NVIDIA driver {gpu.driver_version} is older than {requires.nvidia_driver}, "
+            f"NVIDIA driver {gpu.driver_version} is older than {wanted.nvidia_driver}, "
             "which this profile's CUDA runtime needs"
         )
-        return [Finding("no", text)]
+        return [Finding("no", text, "driver-old", gpu)]
     return [Finding("note", f"NVIDIA driver {gpu.driver_version}")]
 
 
-def _kernels(requires: Requires, carried: Sequence[str], gpu: Gpu) -> list[Finding]:
+def _kernels(wanted: Needs, gpu: Gpu) -> list[Finding]:
     """Kernels run on their own SM and on higher minors of its major; PTX on anything newer."""
+    carried = wanted.sm
     if not carried:
-        return []
+        text = "which GPUs its wheels carry kernels for is not known"
+        return [Finding("warning", text, "lock-unread", gpu)]
     if gpu.sm is None:
         text = (
             f"the compute capability of {_named(gpu)} is not known "
-            f"(the wheels carry kernels for {_list(carried)}); install nvidia-ml-py to ask"
+            f"(the wheels carry kernels for {_list(carried)})"
         )
-        return [Finding("warning", text)]
+        return [Finding("warning", text, "sm-unread", gpu)]
     here = _sm(gpu.sm)
     kernels = [_sm(sm) for sm in carried]
     if any(major == here[0] and minor <= here[1] for major, minor in kernels):
         return [Finding("note", f"{gpu.name} is SM {gpu.sm}")]
-    if requires.sm_ptx and here > max(kernels):
+    if wanted.sm_ptx and here > max(kernels):
         text = (
             f"{_named(gpu)} is SM {gpu.sm}, newer than the wheels' kernels for "
             f"{_list(carried)}: the driver would compile their PTX at first use, if it can"
         )
-        return [Finding("warning", text)]
+        return [Finding("warning", text, "kernels-ptx", gpu)]
     text = f"{_named(gpu)} is SM {gpu.sm}; the wheels carry kernels for {_list(carried)}"
-    return [Finding("no", text)]
+    return [Finding("no", text, "kernels", gpu)]
 
 
 def _list(numbers: Sequence[str]) -> str:
@@ -217,14 +262,14 @@ def _sm(text: str) -> tuple[int, int]:
 def _intel(gpu: Gpu, backend: str) -> list[Finding]:
     if gpu.support == "validated" and gpu.render_node_readable is False and backend == "docker":
         # The engine opens the node as root, and the container joins the group that owns it.
-        return [Finding("warning", _sentence(gpu))]
+        return [_blocked("warning", _sentence(gpu), gpu)]
     if gpu.support == "unsupported" or gpu.state == "present":
-        return [Finding("no", _sentence(gpu))]
+        return [_blocked("no", _sentence(gpu), gpu)]
     if gpu.state == "unknown":
-        return [Finding("warning", _sentence(gpu))]
+        return [_blocked("warning", _sentence(gpu), gpu)]
     if gpu.support != "validated":
         text = f"{gpu.name} is not on PyTorch's list of validated Intel GPUs; it may work"
-        return [Finding("warning", text)]
+        return [Finding("warning", text, "unlisted", gpu)]
     return [Finding("note", f"{gpu.name} with the kernel driver {gpu.kernel_driver}")]
 
 
@@ -238,15 +283,16 @@ def _level_zero(host: Host) -> list[Finding]:
     if host.level_zero:
         return []
     if host.level_zero is None:
-        return [Finding("warning", "whether Level Zero is installed could not be read")]
+        text = "whether Level Zero is installed could not be read"
+        return [Finding("warning", text, "level-zero-unread")]
     text = (
-        "Level Zero and Intel's GPU driver for it, which no wheel brings, are not installed: "
-        "libze1 and libze-intel-gpu1 on Debian and Ubuntu"
+        "Level Zero and Intel's GPU driver for it, which no wheel brings, are not installed "
+        "(libze1, libze-intel-gpu1)"
     )
-    return [Finding("no", text)]
+    return [Finding("no", text, "level-zero")]
 
 
 def _apple(gpu: Gpu) -> list[Finding]:
     if gpu.state == "usable":
         return [Finding("note", gpu.name)]
-    return [Finding("warning" if gpu.state == "unknown" else "no", gpu.detail.rstrip("."))]
+    return [_blocked("warning" if gpu.state == "unknown" else "no", gpu.detail.rstrip("."), gpu)]

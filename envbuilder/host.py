@@ -24,6 +24,26 @@ if TYPE_CHECKING:
 Vendor = Literal["nvidia", "intel", "amd", "apple", "unknown"]
 State = Literal["usable", "present", "unknown"]
 Support = Literal["validated", "unlisted", "unsupported"]
+Obstacle = Literal[
+    "hidden",
+    "driver-missing",
+    "driver-other",
+    "driver-unread",
+    "library-failed",
+    "node-missing",
+    "node-closed",
+    "node-unread",
+    "not-given",
+    "unsupported",
+    "unlisted",
+    "virtual",
+    "wsl",
+    "unread",
+]
+"""What keeps a GPU from working: an environment variable; no, another or an unreadable kernel
+driver; the vendor's library; a device node that is missing, may not be opened or could not be seen;
+the container or the driver gives it to others; PyTorch does not support it; no table has it; a
+virtual machine; WSL hides it; /sys could not be read."""
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 
 # What oneDNN and zentorch choose their kernels by on x86, and their like on 64-bit ARM.
@@ -49,12 +69,54 @@ class Cpu(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Those of `TRACKED_FLAGS` that it has, sorted."""
     logical: Count | None = None
     physical: Count | None = None
+    sockets: Count | None = None
+    threads_per_core: Count | None = None
+    """2 where SMT is on; 1 where the CPU has none or it is off."""
+    numa_nodes: Count | None = None
+    l3_bytes: Count | None = None
+    """All level-3 caches together."""
     affinity: Count | None = None
     """CPUs that this process may run on."""
     quota: float | None = None
     """CPUs that the cgroup's quota pays for (1.5 = one and a half); None where none was found."""
     threads: Count | None = None
     """Threads that torch should use here."""
+
+
+class Memory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Main memory: how much, how much of it this process may have, how fast it can be."""
+
+    total_bytes: Count | None = None
+    limit_bytes: Count | None = None
+    """What the cgroup allows; None where no limit was found."""
+    shm_bytes: Count | None = None
+    """Size of /dev/shm, through which DataLoader workers pass their batches."""
+    kind: str | None = None
+    """Such as "DDR5"."""
+    speed: Count | None = None
+    """Transfers per second, in millions (MT/s), as configured."""
+    channels: Count | None = None
+    """Memory channels that hold at least one module."""
+    channels_available: Count | None = None
+    """Memory channels that the board has slots for."""
+    modules: Count | None = None
+    slots: Count | None = None
+    bandwidth: Count | None = None
+    """Theoretical bytes per second: channels × their width × transfers."""
+    detail: str = ""
+    """Why channels and speed are unknown; one sentence."""
+
+
+class Link(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A PCI Express link: transfers per second and lane in billions (GT/s), and lanes.
+
+    Idle GPUs lower the speed, not the width.
+    """
+
+    speed: float | None = None
+    width: Count | None = None
+    max_speed: float | None = None
+    max_width: Count | None = None
 
 
 class Gpu(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -65,6 +127,8 @@ class Gpu(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     state: State
     detail: str = ""
     """Why it is not usable, or why that is unknown; one sentence."""
+    obstacle: Obstacle | None = None
+    """The same for programs; None for a usable GPU."""
     bus: str | None = None
     device_id: str | None = None
     """PCI device id, four lower-case hexadecimal digits."""
@@ -75,9 +139,60 @@ class Gpu(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     driver_version: str | None = None
     sm: Annotated[str, Meta(pattern=r"^[0-9]{1,2}\.[0-9]\Z")] | None = None
     """CUDA compute capability, such as "8.9"."""
+    memory_kind: Literal["dedicated", "shared"] | None = None
     memory_bytes: Count | None = None
+    """Its own memory, or the main memory that it shares."""
+    usable_bytes: Count | None = None
+    """What programs can have of it: the driver keeps some, and hands out only a part of shared
+    memory."""
+    bandwidth: Count | None = None
+    """Theoretical bytes per second of its memory; None for shared memory (see `Memory`)."""
+    link: Link | None = None
+    power_limit_watts: float | None = None
+    power_default_watts: float | None = None
+    mig: bool | None = None
+    """NVIDIA: whether the GPU is split into instances."""
     render_node: str | None = None
     render_node_readable: bool | None = None
+    render_node_group: str | None = None
+    """The group that owns the render node, by name or number; only known on the live machine."""
+
+
+class Peer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How two NVIDIA GPUs reach each other, by their PCI addresses."""
+
+    first: str
+    second: str
+    path: Literal["nvlink", "switch", "bridge", "node", "system", "board"] | None = None
+    """NVLink, or what a transfer crosses: one or several PCIe switches, the CPU's host bridge, its
+    NUMA node, the link between sockets; `board`: two GPUs of one card."""
+    direct: bool | None = None
+    """Whether the driver lets one read the other's memory."""
+
+
+class Engine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A container engine behind a socket."""
+
+    name: Literal["docker", "podman", "unknown"]
+    socket: str
+    version: str | None = None
+    state: State
+    """usable: it answered; present: the socket refuses us; unknown: no answer in time."""
+    detail: str = ""
+
+
+class Containers(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What there is to build and run containers with."""
+
+    engines: tuple[Engine, ...] = ()
+    buildx: bool | None = None
+    """Whether docker's buildx plugin is installed."""
+    buildx_version: str | None = None
+    """Only with `--full`, since it must be asked."""
+    runtimes: tuple[str, ...] = ()
+    """GPU runtimes that are installed, such as "nvidia-container-runtime"."""
+    cdi: tuple[str, ...] = ()
+    """Devices of the Container Device Interface, such as "nvidia.com/gpu=0"."""
 
 
 class Host(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -95,24 +210,31 @@ class Host(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     container: bool = False
     rosetta: bool | None = None
     """Whether this process is x86_64 code translated on Apple silicon."""
+    libc: str | None = None
+    """The C library and its version, such as "glibc 2.36" or "musl"."""
     cpu: Cpu = Cpu()
-    memory_bytes: Count | None = None
+    memory: Memory = Memory()
     gpus: tuple[Gpu, ...] = ()
+    peers: tuple[Peer, ...] = ()
+    """Pairs of GPUs and how they are connected; empty with one GPU or where it is not known."""
+    containers: Containers = Containers()
     level_zero: bool | None = None
     """Whether Intel's Level Zero loader and GPU driver, which no wheel brings, are installed."""
     notes: tuple[str, ...] = ()
     """What could not be read, and what else one should know about this answer."""
 
 
-def probe(root: Path = Path("/"), environ: Mapping[str, str] | None = None) -> Host:
+def probe(
+    root: Path = Path("/"), environ: Mapping[str, str] | None = None, *, full: bool = False
+) -> Host:
     """The host, from this machine or from a recorded tree (`proc/ sys/ dev/ nvml.json sysctl.txt`).
 
-    Starts no process on Linux. Without `environ` this process's environment counts, and none for
-    a recorded tree.
+    Starts no process on Linux, unless `full` asks for what only commands can tell. Without
+    `environ` this process's environment counts, and none for a recorded tree.
     """
-    from envbuilder.detection import snapshot, system
+    from envbuilder.detection import fetch, system
 
-    taken = snapshot.fetch(root)
+    taken = fetch.fetch(root, full=full)
     if environ is None:
         environ = os.environ if taken.live else {}
     return system.decide(taken, environ)

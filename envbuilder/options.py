@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -28,6 +29,7 @@ class Request(Struct, frozen=True, kw_only=True):
     rebuild: bool = False
     force: bool = False
     dry_run: bool = False
+    target_host: Path | None = None
 
 
 def _complete_profile(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -50,6 +52,13 @@ json_option: Decorator = click.option(
 )
 python_option: Decorator = click.option(
     "--python-version", "python", metavar="X.Y", help="Python of the environment."
+)
+
+target_host_option: Decorator = click.option(
+    "--target-host",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    envvar="ENVBUILDER_TARGET_HOST",
+    help="Decide for this host (written by `detect --json`) instead of this machine.",
 )
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from envbuilder import indexes, loopback, process, upstream, words
+from envbuilder import indexes, loopback, process, sizes, upstream, words
 from envbuilder.compile import UnresolvableError, Uv, links
 from envbuilder.indexes import canonical
 from envbuilder.lockfile import SCHEMA, File, Lock, LockedBase, Target, inputs_digest
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from envbuilder.profiles import Profile
     from envbuilder.settings import Settings
 
+    Measure = Callable[[Iterable[str]], Mapping[str, int]]
+
 _KIND_ORDER = {"wheel": 0, "tool": 1, "deb": 2, "conda": 3, "oci": 4}
 
 
@@ -38,6 +40,7 @@ def resolve(
     on_progress: Callable[[str], None] = lambda _: None,
     *,
     run: Runner = process.run,
+    measure: Measure = sizes.measure,
     environ: Mapping[str, str] | None = None,
 ) -> Lock:
     """The lock of a profile, made now.
@@ -67,7 +70,8 @@ def resolve(
                 loopback=url,
                 offers={o.file: o for o in offers},
             )
-            targets = _targets(profile, settings, kept, uv, on_progress)
+            targets, urls = _targets(profile, settings, kept, uv, on_progress)
+            targets = _sized(targets, urls, previous, measure, on_progress)
     except UnresolvableError as reason:
         return _unlocked(profile, str(reason))
     return _lock(profile, targets)
@@ -134,8 +138,10 @@ def _targets(
     kept: Lock | None,
     uv: Uv,
     on_progress: Callable[[str], None],
-) -> tuple[Target, ...]:
+) -> tuple[tuple[Target, ...], dict[str, str]]:
+    """The targets of a profile, and where uv found their wheels (sha256 → URL)."""
     targets = []
+    urls: dict[str, str] = {}
     for platform in profile.platforms:
         debs = _debs(profile, settings, platform, kept, on_progress)
         for python in profile.python.supported:
@@ -145,7 +151,8 @@ def _targets(
             tools = uv.compile([f"uv=={profile.tools.uv}"], platform, python, {})
             # Without an image, .debs are only unpacked for a library to preload.
             own = debs if python in profile.base or profile.preload else ()
-            files = (*wheels, *(_as_tool(t) for t in tools), *own)
+            urls |= {found.file.sha256: found.url for found in (*wheels, *tools)}
+            files = (*(w.file for w in wheels), *(_as_tool(t.file) for t in tools), *own)
             targets.append(
                 Target(
                     platform=platform,
@@ -154,7 +161,37 @@ def _targets(
                     files=tuple(sorted(files, key=_order)),
                 )
             )
-    return tuple(targets)
+    return tuple(targets), urls
+
+
+def _sized(
+    targets: tuple[Target, ...],
+    urls: Mapping[str, str],
+    previous: Lock | None,
+    measure: Measure,
+    on_progress: Callable[[str], None],
+) -> tuple[Target, ...]:
+    """The targets with sizes that no index stated, as far as they can be had.
+
+    A size belongs to bytes, not to a place: where nobody can be asked, that of the previous lock
+    for the same sha256 holds.
+    """
+    unknown = {f.sha256 for t in targets for f in t.files if f.size is None}
+    asked = {sha256: urls[sha256] for sha256 in unknown if urls.get(sha256)}
+    if asked:
+        on_progress(f"asking for the sizes of {len(asked)} files")
+    stated = measure(asked.values()) if asked else {}
+    before = previous.targets if previous else ()
+    known = {f.sha256: f.size for t in before for f in t.files if f.size is not None}
+    known |= {sha256: stated[url] for sha256, url in asked.items() if url in stated}
+
+    def sized(file: File) -> File:
+        size = known.get(file.sha256) if file.size is None else file.size
+        return msgspec.structs.replace(file, size=size)
+
+    return tuple(
+        msgspec.structs.replace(t, files=tuple(sized(f) for f in t.files)) for t in targets
+    )
 
 
 def _order(file: File) -> tuple[int, str, str]:

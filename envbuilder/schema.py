@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_DEEPEST = 32
+_SHORT = 8192
+"""Characters: text up to here cannot be nested deeply enough to matter, and most profiles are."""
 
 
 class _Loader(_Base):  # type: ignore[misc]
@@ -49,9 +52,25 @@ def read_text(path: Path) -> str:
         raise InvalidError(f"{path}: cannot be read: {error}") from error
 
 
+def require_shallow(text: str) -> None:
+    """`ValueError` for YAML that is nested more than 32 deep.
+
+    The C loader follows nested collections by recursion: a file of 200,000 times "[" ends the
+    process (tried with PyYAML 6.0.3). Events are read without recursion.
+    """
+    depth = 0
+    for event in yaml.parse(text, _Base):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST:
+            raise ValueError("it is nested too deeply")
+
+
 def parse_yaml(text: str, where: str) -> dict[str, Any]:
     """One YAML mapping from `text`; `where` names the file in errors."""
     try:
+        if len(text) > _SHORT:
+            require_shallow(text)
         data = yaml.load(text, Loader=_Loader)  # noqa: S506 (_Loader is a safe loader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)

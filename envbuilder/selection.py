@@ -10,11 +10,14 @@ from envbuilder import fitting
 from envbuilder.errors import HostError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from envbuilder.fitting import Finding, Level
     from envbuilder.host import Host
+    from envbuilder.lockfile import Lock
     from envbuilder.profiles import Profile
+
+    Locks = Mapping[str, Lock | None]
 
 Verdict = Literal["fits", "warnings", "no"]
 _VERDICTS: tuple[Verdict, ...] = ("fits", "warnings", "no")
@@ -49,24 +52,25 @@ class Choice(Struct, frozen=True, kw_only=True):
     fits: tuple[Fit, ...]
 
 
-def fit(profile: Profile, host: Host, *, backend: str | None = None, building: bool = False) -> Fit:
-    """How a profile fits a host.
+def fit(
+    profile: Profile,
+    host: Host,
+    *,
+    lock: Lock | None = None,
+    backend: str | None = None,
+    building: bool = False,
+) -> Fit:
+    """How a profile, and what its lock names, fits a host.
 
-    Without `backend`, the backend that speaks for it most counts. `building` only asks whether the
+    `building` only asks whether the
     result can exist here: what keeps it from running becomes a warning.
     """
-    backends: Sequence[str] = (backend,) if backend else profile.backends
-    fits = [_judge(profile, host, name, building=building) for name in backends]
-    return min(fits, key=lambda f: (_VERDICTS.index(f.verdict), f.impossible))
-
-
-def _judge(profile: Profile, host: Host, backend: str, *, building: bool) -> Fit:
-    found = fitting.findings(profile, host, backend)
-    worst = max((fitting.LEVELS.index(f.level) for f in found), default=0)
-    impossible = fitting.LEVELS[worst] == "impossible"
-    if fitting.LEVELS[worst] == "note":
+    found = best_findings(profile, host, lock, backend)
+    worst = fitting.worst(found)
+    impossible = worst == "impossible"
+    if worst == "note":
         verdict: Verdict = "fits"
-    elif fitting.LEVELS[worst] == "warning" or (building and not impossible):
+    elif worst == "warning" or (building and not impossible):
         verdict = "warnings"
     else:
         verdict = "no"
@@ -79,22 +83,38 @@ def _judge(profile: Profile, host: Host, backend: str, *, building: bool) -> Fit
     )
 
 
+def best_findings(
+    profile: Profile, host: Host, lock: Lock | None = None, backend: str | None = None
+) -> tuple[Finding, ...]:
+    """The findings with one backend, or with the one that speaks for the profile most."""
+    backends: Sequence[str] = (backend,) if backend else profile.backends
+    found = [fitting.findings(profile, host, name, lock) for name in backends]
+    return min(found, key=lambda f: fitting.LEVELS.index(fitting.worst(f)))
+
+
 def _sentences(found: Sequence[Finding], levels: Sequence[Level]) -> tuple[str, ...]:
     texts = [f.text for level in levels for f in found if f.level == level]
     return tuple(dict.fromkeys(texts))
 
 
-def choose(profiles: Sequence[Profile], host: Host, *, backend: str | None = None) -> Choice:
+def choose(
+    profiles: Sequence[Profile],
+    host: Host,
+    *,
+    locks: Locks | None = None,
+    backend: str | None = None,
+) -> Choice:
     """The profile for a host.
 
     The rule: an accelerator that fits beats the CPU, in the order cuda, xpu, mps, cuda-legacy, then
     the user's own profiles by accelerator and name. On the CPU it is `cpu`: zendnn speeds up
     inference only, and is mentioned where it fits. What fits beats what fits with warnings, so
     `cpu` is taken where an accelerator could not be confirmed, and the reason says so; where
-    nothing fits for certain, the CPU goes first. Opt-in profiles are never taken.
+    nothing fits for certain, the CPU goes first. Opt-in profiles are never taken, nor are those
+    that `locks` has no usable lock for.
     """
     ordered = sorted((p for p in profiles if not p.opt_in), key=_rank)
-    fits = {p.name: fit(p, host, backend=backend) for p in profiles}
+    fits = {p.name: _fit_locked(p, host, locks, backend) for p in profiles}
     certain = [p for p in ordered if fits[p.name].verdict == "fits"]
     unsure = [p for p in ordered if fits[p.name].verdict == "warnings"]
     unsure.sort(key=lambda p: p.accelerator != "cpu")
@@ -102,7 +122,18 @@ def choose(profiles: Sequence[Profile], host: Host, *, backend: str | None = Non
     everything = tuple(fits[p.name] for p in sorted(profiles, key=_rank))
     if chosen is None:
         return Choice(profile=None, reason="no profile fits this host", fits=everything)
-    return Choice(profile=chosen.name, reason=_why(chosen, ordered, fits), fits=everything)
+    reason = _why(chosen, ordered, fits, host)
+    return Choice(profile=chosen.name, reason=reason, fits=everything)
+
+
+def _fit_locked(profile: Profile, host: Host, locks: Locks | None, backend: str | None) -> Fit:
+    lock = locks.get(profile.name) if locks is not None else None
+    found = fit(profile, host, lock=lock, backend=backend)
+    if locks is None or (lock is not None and lock.state != "unlocked"):
+        return found
+    reason = f"it has no lock: run `envbuilder lock --profile {profile.name}`"
+    rest = found.reasons if found.verdict == "no" else ()
+    return Fit(profile=profile.name, verdict="no", reasons=(*rest, reason))
 
 
 def _rank(profile: Profile) -> tuple[int, int, str]:
@@ -119,29 +150,50 @@ def _rank(profile: Profile) -> tuple[int, int, str]:
     )
 
 
-def _why(chosen: Profile, ordered: Sequence[Profile], fits: dict[str, Fit]) -> str:
+def _why(chosen: Profile, ordered: Sequence[Profile], fits: dict[str, Fit], host: Host) -> str:
     own = fits[chosen.name]
     facts = ", ".join(own.reasons)
     if own.verdict == "warnings":
         return f"{chosen.name} may run here, and nothing fits for certain: {facts}"
     if chosen.accelerator != "cpu":
-        return f"{chosen.name} fits: {facts}"
+        others = [
+            p.name
+            for p in ordered
+            if fits[p.name].verdict == "fits" and p.accelerator not in ("cpu", chosen.accelerator)
+        ]
+        also = f"; {' and '.join(others)} would fit too (--profile)" if others else ""
+        return f"{chosen.name} fits: {facts}{also}"
     unsure = [
         f"{p.name} may run too ({fits[p.name].reasons[0]})"
         for p in ordered
         if p.accelerator != "cpu" and fits[p.name].verdict == "warnings"
     ]
     first = "no accelerator is certain to work here" if unsure else "no accelerator fits this host"
+    kept = "; ".join(_kept(ordered, fits, host))
+    first += f" ({kept}): see `envbuilder doctor`" if kept and not unsure else ""
     zendnn = fits.get("zendnn")
     if chosen.name != "zendnn" and zendnn and zendnn.verdict == "fits":
         unsure.append("zendnn fits too, which speeds up inference, not training")
     return "; ".join([first, *unsure])
 
 
+def _kept(ordered: Sequence[Profile], fits: dict[str, Fit], host: Host) -> list[str]:
+    """Of each vendor that has GPUs here, what keeps the profile away that lacks least."""
+    found = []
+    for vendor in dict.fromkeys(gpu.vendor for gpu in host.gpus):
+        own = [fits[p.name] for p in ordered if p.accelerator == fitting.ACCELERATORS.get(vendor)]
+        if own:
+            found.append(min(own, key=lambda f: len(f.reasons)).reasons[0])
+        else:
+            found += [g.detail.rstrip(".") for g in host.gpus if g.vendor == vendor][:1]
+    return found
+
+
 def require(
     profile: Profile,
     host: Host,
     *,
+    locks: Locks | None = None,
     backend: str | None = None,
     building: bool = False,
     others: Sequence[Profile] = (),
@@ -150,10 +202,11 @@ def require(
 
     `others` are the profiles among which the hint looks for one that fits.
     """
-    result = fit(profile, host, backend=backend, building=building)
+    lock = locks.get(profile.name) if locks is not None else None
+    result = fit(profile, host, lock=lock, backend=backend, building=building)
     if result.verdict != "no":
         return result
-    instead = choose([p for p in others if p.name != profile.name], host)
+    instead = choose([p for p in others if p.name != profile.name], host, locks=locks)
     hint = "See `envbuilder detect` for what was found."
     if instead.profile is not None:
         hint = f"`--profile {instead.profile}` fits this host. {hint}"

@@ -12,7 +12,6 @@ from msgspec import Struct
 
 from envbuilder import backends, lockfile, profiles, render, words
 from envbuilder.errors import HostError, InvalidError
-from envbuilder.host import Host
 from envbuilder.plan import BuildResult
 from envbuilder.profiles import Profile
 
@@ -21,7 +20,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.console import Progress
+    from envbuilder.host import Host
+    from envbuilder.lockfile import Lock
     from envbuilder.options import Request
+    from envbuilder.selection import Fit
     from envbuilder.settings import Settings
 
 
@@ -29,39 +31,36 @@ class Chosen(Struct, frozen=True, kw_only=True):
     """A profile for this host, and why."""
 
     profile: Profile
-    host: Host
     name: str
     reason: str
 
 
-def choose_profile(settings: Settings, folders: Sequence[Path]) -> Chosen:
+def choose_profile(settings: Settings, folders: Sequence[Path], here: Host) -> Chosen:
     """The profile that the configuration or the host decides for; `HostError` when none fits."""
-    from envbuilder import host, selection
+    from envbuilder import selection
 
-    here = host.probe()
     wanted = settings.configuration.profile
     if wanted:
         profile = profiles.load(wanted, folders)
-        return Chosen(profile=profile, host=here, name=wanted, reason="set in the configuration")
+        return Chosen(profile=profile, name=wanted, reason="set in the configuration")
     candidates = known(folders)
-    choice = selection.choose(candidates, here)
+    choice = selection.choose(candidates, here, locks=locks(candidates, folders))
     if choice.profile is None:
         raise HostError(f"no profile fits this machine: {choice.reason}", "See: envbuilder detect")
     profile = next(p for p in candidates if p.name == choice.profile)
-    return Chosen(profile=profile, host=here, name=profile.name, reason=choice.reason)
+    return Chosen(profile=profile, name=profile.name, reason=choice.reason)
 
 
-def asked_or_chosen(
-    request: Request, settings: Settings, folders: Sequence[Path], progress: Progress
-) -> tuple[Profile, Host]:
-    """The profile that was asked for, or the one decided for (and noted), with this host."""
-    from envbuilder import host
+def asked(request: Request, folders: Sequence[Path]) -> Profile | None:
+    """The profile that was asked for, before anything looks at a host."""
+    return None if request.profile is None else profiles.load(request.profile, folders)
 
-    if request.profile is not None:
-        return profiles.load(request.profile, folders), host.probe()
-    chosen = choose_profile(settings, folders)
+
+def decided(settings: Settings, folders: Sequence[Path], here: Host, progress: Progress) -> Profile:
+    """The profile that the configuration or the host decides for, noted."""
+    chosen = choose_profile(settings, folders, here)
     progress.note(f"profile {chosen.name}: {chosen.reason}")
-    return chosen.profile, chosen.host
+    return chosen.profile
 
 
 def known(folders: Sequence[Path]) -> tuple[Profile, ...]:
@@ -69,23 +68,65 @@ def known(folders: Sequence[Path]) -> tuple[Profile, ...]:
     return tuple(profiles.load(name, folders) for name in profiles.names(folders))
 
 
+def locks(candidates: Sequence[Profile], folders: Sequence[Path]) -> dict[str, Lock | None]:
+    """The lock of each profile; None where it has none that can be read."""
+    found: dict[str, Lock | None] = {}
+    for profile in candidates:
+        path = lockfile.path_for(profile.name, folders)
+        try:
+            found[profile.name] = lockfile.load(path) if path else None
+        except InvalidError:
+            found[profile.name] = None
+    return found
+
+
 def require_host(
-    profile: Profile, here: Host, folders: Sequence[Path], *, backend: str | None, building: bool
-) -> None:
-    """`HostError` where this host cannot run the profile; other profiles are only read then."""
+    profile: Profile,
+    here: Host,
+    folders: Sequence[Path],
+    *,
+    backend: str | None,
+    building: bool,
+    locked: bool = True,
+) -> Fit:
+    """`HostError` where this host cannot run the profile; other profiles are only read then.
+
+    `locked`: what will run are the wheels of the profile's lock.
+    """
     from envbuilder import selection
 
-    if selection.fit(profile, here, backend=backend, building=building).verdict == "no":
+    own = locks([profile], folders) if locked else {profile.name: None}
+    fit = selection.fit(profile, here, lock=own[profile.name], backend=backend, building=building)
+    if fit.verdict == "no":
         others = known(folders)
-        selection.require(profile, here, backend=backend, building=building, others=others)
+        selection.require(
+            profile,
+            here,
+            locks=locks(others, folders) | own,
+            backend=backend,
+            building=building,
+            others=others,
+        )
+    return fit
 
 
 def prepare(
     request: Request, settings: Settings, progress: Progress, *, running: bool
 ) -> tuple[Profile, Host, backends.Environment]:
-    """Everything up to the plan. `running`: the result will be run here, so the host must fit."""
+    """Everything up to the plan.
+
+    The host must fit where the result will be run on it: here (`running`), or on a host that was
+    named. Otherwise only what cannot exist here is refused, and the rest is noted.
+    """
+    from envbuilder import host, target
+
     folders = profiles.search_path(settings.project, settings.config_dir)
-    profile, here = asked_or_chosen(request, settings, folders, progress)
+    profile = asked(request, folders)
+    elsewhere = not running and target.is_assumed(request.target_host)
+    here = target.find(request.target_host) if elsewhere else host.probe()
+    if elsewhere:
+        progress.note(f"note: {here.notes[0]}")
+    profile = profile or decided(settings, folders, here, progress)
     backend = request.backend
     if backend is not None and backend not in profile.backends:
         raise InvalidError(
@@ -97,21 +138,36 @@ def prepare(
             f"profile '{profile.name}' has no Python {request.python}",
             f"It has: {', '.join(profile.python.supported)}.",
         )
+    if backend is None:
+        backend, reason = choose_backend(profile, request, settings)
+        progress.note(f"backend {backend}: {reason}")
     if not request.force:
-        require_host(profile, here, folders, backend=backend, building=not running)
+        building = not running and not elsewhere
+        fit = require_host(profile, here, folders, backend=backend, building=building)
+        for reason in fit.reasons if fit.verdict == "warnings" else ():
+            progress.note(f"warning: {reason}")
     path = lockfile.path_for(profile.name, folders)
     lock = lockfile.require_usable(profile, lockfile.load(path) if path else None)
     for warning in profile.warnings:
         progress.note(f"note: {warning}")
-    if backend is None:
-        backend, reason = choose_backend(profile, request, settings)
-        progress.note(f"backend {backend}: {reason}")
+    if elsewhere and backend != "docker":
+        _require_platform(here.platform, host.probe().platform)
     environment = backends.prepare(backend)(profile, lock, here, request, settings)
     claimed = [f for f in environment.plan.files if f.provenance != "read"]
     if claimed:
         names = ", ".join(f"{f.name} {f.version} ({f.by})" for f in claimed)
         progress.note(f"note: hashes claimed by others, which the download confirms: {names}")
     return profile, here, environment
+
+
+def _require_platform(wanted: str | None, own: str | None) -> None:
+    """A native environment is made where it will be: on its own platform."""
+    if wanted != own:
+        raise HostError(
+            f"a native environment for {wanted or 'an unknown platform'} cannot be made on"
+            f" {own or 'this system'}",
+            "Run the build on that machine, or use --backend docker.",
+        )
 
 
 def choose_backend(
@@ -140,6 +196,7 @@ def build(
     environment: backends.Environment, request: Request, settings: Settings, progress: Progress
 ) -> BuildResult:
     """Fetch what is missing and run the plan, unless exactly this result exists."""
+    from envbuilder import space
     from envbuilder.execute import execute
     from envbuilder.fetch import fetch
 
@@ -147,6 +204,7 @@ def build(
     artifact = None if request.rebuild else environment.existing()
     status, seconds = "reused", 0.0
     if artifact is None:
+        space.require(plan, settings)
         fetch(plan.files, environment.target, settings, progress)
         seconds = execute(plan, settings, progress)
         status, artifact = "built", environment.existing()

@@ -10,8 +10,10 @@ import os
 from pathlib import Path
 from typing import NoReturn
 
+import hypothesis
 import pytest
 
+hypothesis.settings.register_profile("soak", max_examples=3000, deadline=None)
 REQUIRED = frozenset(filter(None, os.environ.get("ENVBUILDER_REQUIRE", "").split(",")))
 
 

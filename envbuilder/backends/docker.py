@@ -22,11 +22,13 @@ from envbuilder.plan import (
     Artifact,
     LinkFiles,
     Plan,
+    Room,
     Run,
     Step,
     Write,
     WritePayload,
     fingerprint,
+    unpacked,
 )
 from envbuilder.verify import TIMEOUT_SECONDS
 
@@ -141,6 +143,8 @@ def plan(
                 # What the step prints; its own text, which is printed too, has a variable there.
                 f"Python {target.python} is needed; the base image has 3": "The base image has"
                 f" another Python. Name one with Python {target.python}: --base-image REF",
+                "exec format error": f"This engine cannot run {target.platform} programs: build on"
+                " such a machine, or install emulation (qemu-user-static with binfmt).",
                 "no space left on device": "The engine's disk is full: envbuilder clean removes"
                 " images of ours, docker (or podman) system df shows the rest.",
             },
@@ -157,6 +161,12 @@ def plan(
         workdir=str(work),
         files=target.files,
         steps=tuple(steps),
+        # The engine copies the files in, installs them, and keeps the result.
+        room=tuple(
+            Room(folder=folder, bytes=sum(f.size or 0 for f in target.files) + unpacked(wheels))
+            for folder in [target_engine.folder]
+            if folder
+        ),
     )
 
 

@@ -22,6 +22,7 @@ from envbuilder.plan import (
     LinkFiles,
     Move,
     Plan,
+    Room,
     Run,
     Step,
     UnpackLibraries,
@@ -29,6 +30,7 @@ from envbuilder.plan import (
     Write,
     WritePayload,
     fingerprint,
+    unpacked,
 )
 from envbuilder.verify import TIMEOUT_SECONDS
 
@@ -130,6 +132,7 @@ def plan(
         workdir=str(work),
         files=files,
         steps=tuple(steps),
+        room=(Room(folder=str(settings.envs_dir), bytes=unpacked(files)),),
     )
 
 

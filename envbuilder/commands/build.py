@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from envbuilder import console, settings, workflow
 from envbuilder.errors import InvalidError
-from envbuilder.options import Request, environment_options, image_ref, json_option
+from envbuilder.options import (
+    Request,
+    environment_options,
+    image_ref,
+    json_option,
+    target_host_option,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @click.command("build", short_help="Build an environment from a locked profile.")
@@ -14,6 +25,7 @@ from envbuilder.options import Request, environment_options, image_ref, json_opt
 @click.option("--dry-run", is_flag=True, help="Print the plan as JSON; fetch and build nothing.")
 @click.option("--rebuild", is_flag=True, help="Build although it exists.")
 @click.option("--tag", metavar="TAG", callback=image_ref, help="A further tag for the image.")
+@target_host_option
 @json_option
 def command(
     profile: str | None,
@@ -23,6 +35,7 @@ def command(
     dry_run: bool,
     rebuild: bool,
     tag: str | None,
+    target_host: Path | None,
     as_json: bool,
 ) -> None:
     """Fetch what the profile's lock names, then build from it without a network.
@@ -32,6 +45,7 @@ def command(
       envbuilder build --profile cpu --backend venv
       envbuilder build --profile cuda --backend docker --tag me/cuda
       envbuilder build --profile zendnn --dry-run
+      envbuilder build --target-host laptop.json --backend docker
     """
     import msgspec
 
@@ -43,6 +57,7 @@ def command(
         tag=tag,
         rebuild=rebuild,
         dry_run=dry_run,
+        target_host=target_host,
     )
     found = settings.load()
     progress = console.progress()

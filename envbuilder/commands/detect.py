@@ -2,45 +2,72 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from envbuilder import console, profiles, selection, settings
-from envbuilder.options import json_option
+from envbuilder import console, profiles, selection, settings, workflow
+from envbuilder.options import json_option, target_host_option
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from envbuilder.host import Host
+    from envbuilder.selection import Choice
+    from envbuilder.sizing import Pool
+
+_MARKS = {"fits": ("✓", "green"), "warnings": ("!", "yellow"), "no": ("✗", "dim")}
 
 
 @click.command("detect", short_help="Show this machine and the profile that fits it.")
+@click.option("--full", is_flag=True, help="Also ask what only commands and slow answers tell.")
 @click.option(
     "--root",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     default=Path("/"),
     help="Read a recorded tree (proc/ sys/ dev/) instead of this machine.",
 )
+@target_host_option
+@click.option("--model", metavar="SIZE", help="Would a language model of this size fit? E.g. 70B.")
+@click.option("--quant", metavar="NAME", default="q4", help="How its weights are stored. [q4]")
 @json_option
-def command(root: Path, as_json: bool) -> None:
+def command(
+    full: bool,
+    root: Path,
+    target_host: Path | None,
+    model: str | None,
+    quant: str,
+    as_json: bool,
+) -> None:
     """Show what this machine has, the profile it would choose, and why not the others.
 
-    Reads files of the system only: no torch, no vendor tools, nothing is started.
+    Reads files of the system only: no torch, no vendor tools; nothing is started without --full.
 
     \b
     Examples:
       envbuilder detect
+      envbuilder detect --model 70B --quant q4
       envbuilder detect --json > machine.json
+      envbuilder detect --target-host machine.json
     """
-    from envbuilder import host
+    from envbuilder import capacity, host, sizing, target
 
+    asked = sizing.parse_model(model) if model is not None else None
+    sizing.bits_of(quant)
     found = settings.load()
     folders = profiles.search_path(found.project, found.config_dir)
-    here = host.probe(root)
-    choice = selection.choose([profiles.load(n, folders) for n in profiles.names(folders)], here)
+    if root != Path("/"):
+        here = host.probe(root, full=full)
+    elif target.is_assumed(target_host):
+        here = target.find(target_host)
+    else:
+        here = host.probe(full=full)
+    candidates = workflow.known(folders)
+    choice = selection.choose(candidates, here, locks=workflow.locks(candidates, folders))
+    chosen = next((p for p in candidates if p.name == choice.profile), None)
+    pools = capacity.pools(here, chosen.accelerator if chosen else "cpu")
+    estimate = sizing.estimate(asked, quant, pools) if asked else None
     if as_json:
         data = {
             "schema": 1,
@@ -48,55 +75,61 @@ def command(root: Path, as_json: bool) -> None:
             "profile": choice.profile,
             "reason": choice.reason,
             "fits": msgspec.to_builtins(choice.fits),
+            "memory": msgspec.to_builtins(pools),
+            "model": msgspec.to_builtins(estimate),
         }
         click.echo(msgspec.json.encode(data).decode())
         return
+    memory, *held = _room(pools)
+    _print(here, choice, (memory, *(sizing.sentences(estimate) if estimate else held)))
+
+
+def _room(pools: tuple[Pool, ...]) -> tuple[str, ...]:
+    """What the memory of the accelerator, or without one main memory, means for a model."""
+    from envbuilder import facts, sizing
+
+    first = [pool for pool in pools if pool.kind == pools[0].kind]
+    names = " and ".join(
+        f"{count} × {name}" if count > 1 else name
+        for name, count in Counter(pool.name for pool in first).items()
+    )
+    sizes = [pool.usable_bytes for pool in first if pool.usable_bytes]
+    if len(sizes) < len(first):
+        return (f"memory for models: size unknown ({names})",)
+    held = [
+        f"{8 * sum(sizes) / sizing.bits_of(quant) / 1e9:.1f}B at {quant}"
+        for quant in ("bf16", "q4")
+    ]
+    rates = [pool.bandwidth for pool in first if pool.bandwidth]
+    speed = f"{facts.rate(min(rates))}" if len(rates) == len(first) else "speed unknown"
+    each = " each" if len(first) > 1 and len(rates) == len(first) else ""
+    return (
+        f"memory for models: {facts.gib(sum(sizes))}, {speed}{each} ({names})",
+        f"  weights of up to {held[0]} or {held[1]}; more with --model SIZE",
+    )
+
+
+def _print(here: Host, choice: Choice, lines: tuple[str, ...]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    out = console.rich_console()
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(style="bold", no_wrap=True)
-    for label, value in _facts(here):
-        facts.add_row(label, Text(value))
-    out.print(facts)
+    from envbuilder.facts import facts
+
+    out: Any = console.rich_console()
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold", no_wrap=True)
+    for label, value in facts(here):
+        table.add_row(label, Text(value))
+    out.print(table)
     out.print()
     fits = Table.grid(padding=(0, 2))
     for fit in choice.fits:
-        mark, style = {
-            "fits": ("✓", "green"),
-            "warnings": ("!", "yellow"),
-            "no": ("✗", "dim"),
-        }[fit.verdict]
-        fits.add_row(Text(mark, style=style), fit.profile, Text("; ".join(fit.reasons)))
+        mark, style = _MARKS[fit.verdict]
+        said = "; ".join(fit.reasons) or "fits"
+        fits.add_row(Text(mark, style=style), fit.profile, Text(said))
     out.print(fits)
     out.print()
     chosen = f"profile {choice.profile}" if choice.profile else "no profile"
     out.print(Text(f"→ {chosen}: {choice.reason}", style="bold"))
-
-
-def _facts(here: Host) -> Iterator[tuple[str, str]]:
-    unknown = "unknown"
-    where = ["WSL"] if here.wsl else []
-    where += ["container"] if here.container else []
-    extra = f" ({', '.join(where)})" if where else ""
-    yield "system", f"{here.os} {here.os_version or ''} {here.machine}{extra}".replace("  ", " ")
-    cpu = here.cpu
-    name = cpu.model_name or cpu.vendor or unknown
-    yield "processor", name + (f" ({cpu.generation})" if cpu.generation else "")
-    quota = f", quota {cpu.quota:g}" if cpu.quota else ""
-    counts = f"{cpu.physical or unknown} physical, {cpu.logical or unknown} logical"
-    limits = f"{cpu.affinity or unknown} usable{quota} → {cpu.threads or unknown} threads"
-    yield "cores", f"{counts}, {limits}"
-    if cpu.flags:
-        yield "instructions", " ".join(cpu.flags)
-    memory: Any = here.memory_bytes
-    yield "memory", f"{memory / 2**30:.1f} GiB" if memory else unknown
-    for gpu in here.gpus:
-        driver = f", driver {gpu.driver_version}" if gpu.driver_version else ""
-        detail = f" – {gpu.detail}" if gpu.detail else ""
-        yield f"{gpu.vendor} GPU", f"{gpu.name}{driver}: {gpu.state}{detail}"
-    if not here.gpus:
-        yield "GPU", "none found"
-    for note in here.notes:
-        yield "note", note
+    for line in lines:
+        out.print(Text(line))

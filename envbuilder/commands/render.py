@@ -8,7 +8,7 @@ import click
 
 from envbuilder import lockfile, profiles, render, settings
 from envbuilder.errors import InvalidError
-from envbuilder.options import profile_option, python_option
+from envbuilder.options import profile_option, python_option, target_host_option
 
 
 @click.command("render", short_help="Write a Dockerfile or other files that need no envbuilder.")
@@ -25,11 +25,13 @@ from envbuilder.options import profile_option, python_option
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder to write to. Without it, the main file is printed.",
 )
+@target_host_option
 def command(
     profile: str | None,
     target: render.RenderTarget | None,
     python: str | None,
     output: Path | None,
+    target_host: Path | None,
 ) -> None:
     """Write files that build the environment without envbuilder.
 
@@ -46,9 +48,10 @@ def command(
     found = settings.load()
     folders = profiles.search_path(found.project, found.config_dir)
     if profile is None:
+        from envbuilder.target import find
         from envbuilder.workflow import choose_profile
 
-        profile = choose_profile(found, folders).name
+        profile = choose_profile(found, folders, find(target_host)).name
     chosen = profiles.load(profile, folders)
     path = lockfile.path_for(profile, folders)
     lock = lockfile.require_usable(chosen, lockfile.load(path) if path else None)

@@ -4,11 +4,44 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from envbuilder.detection import engines, tables
 from envbuilder.detection.text import clean, fields, integer
-from envbuilder.host import Cpu, Gpu, Host
+from envbuilder.host import Cpu, Gpu, Host, Memory
 
 if TYPE_CHECKING:
-    from envbuilder.detection.snapshot import Snapshot
+    from envbuilder.detection.snapshot import Reader, Snapshot
+
+_KEYS = (
+    "hw.optional.arm64",
+    "sysctl.proc_translated",
+    "hw.memsize",
+    "hw.logicalcpu",
+    "hw.physicalcpu",
+    "machdep.cpu.brand_string",
+    "kern.osrelease",
+    "kern.osproductversion",
+    "kern.hv_vmm_present",
+    "iogpu.wired_limit_mb",
+)
+_GIB = 2**30
+
+
+def read(reader: Reader, *, full: bool) -> None:
+    """What sysctl says; on the live machine that takes one process."""
+    del full
+    if not reader.live:
+        reader.file("sysctl.txt")
+        return
+    from envbuilder import process
+    from envbuilder.errors import ToolError
+
+    try:
+        # -i leaves out keys that this macOS does not know instead of failing.
+        done = process.run(["/usr/sbin/sysctl", "-i", *_KEYS], timeout=5)
+    except (ToolError, OSError) as error:
+        reader.unreadable["sysctl.txt"] = str(error)
+        return
+    reader.files["sysctl.txt"] = done.stdout
 
 
 def decide(snapshot: Snapshot) -> Host:
@@ -43,9 +76,13 @@ def decide(snapshot: Snapshot) -> Host:
             physical=physical,
             threads=physical or logical,
         ),
-        memory_bytes=integer(known.get("hw.memsize")),
+        memory=Memory(
+            total_bytes=integer(known.get("hw.memsize")),
+            bandwidth=_bandwidth(known) if arm else None,
+        ),
         gpus=_gpus(known, arm),
-        notes=tuple(notes),
+        containers=engines.decide(snapshot),
+        notes=(*notes, *engines.notes(snapshot)),
     )
 
 
@@ -55,6 +92,7 @@ def _gpus(known: dict[str, str], arm: bool) -> tuple[Gpu, ...]:
     name = f"{clean(known.get('machdep.cpu.brand_string')) or 'Apple silicon'} GPU"
     virtual = known.get("kern.hv_vmm_present") == "1"
     detail = "macOS runs in a virtual machine, where Metal may be missing." if virtual else ""
+    total = integer(known.get("hw.memsize"))
     return (
         Gpu(
             vendor="apple",
@@ -62,5 +100,28 @@ def _gpus(known: dict[str, str], arm: bool) -> tuple[Gpu, ...]:
             family="Apple silicon",
             state="unknown" if virtual else "usable",
             detail=detail,
+            obstacle="virtual" if virtual else None,
+            memory_kind="shared",
+            memory_bytes=total,
+            usable_bytes=None if virtual or total is None else _usable(known, total),
         ),
     )
+
+
+def _usable(known: dict[str, str], total: int) -> int:
+    """What Metal lets a program keep in memory; an estimate where no limit was set.
+
+    By default two thirds of less than 36 GiB, three quarters of 36 GiB and more: the
+    `recommendedMaxWorkingSetSize` that llama.cpp prints (10.7 of 16 GiB, 16 of 24, 27 of 36, 96 of
+    128). Apple does not document it, and newer systems give more (107.5 of 128 GiB on macOS 26).
+    """
+    limit = integer(known.get("iogpu.wired_limit_mb"))
+    if limit:
+        return min(limit * 2**20, total)
+    return total * 2 // 3 if total < 36 * _GIB else total * 3 // 4
+
+
+def _bandwidth(known: dict[str, str]) -> int | None:
+    virtual = known.get("kern.hv_vmm_present") == "1"
+    brand = clean(known.get("machdep.cpu.brand_string"))
+    return tables.apple_bandwidth(brand) if brand and not virtual else None

@@ -2,29 +2,59 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING
 
-from envbuilder.detection import apple, cpu, intel, nvidia, pci
-from envbuilder.detection.snapshot import PCI
-from envbuilder.detection.text import clean, fields, integer, lines
-from envbuilder.host import Gpu, Host
+from envbuilder.detection import amd, apple, cgroups, cpu, engines, intel, memory, nvidia, pci
+from envbuilder.detection.pci import PCI
+from envbuilder.detection.text import clean, lines, version
+from envbuilder.host import Gpu, Host, Obstacle
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from envbuilder import words
     from envbuilder.detection.pci import Device
-    from envbuilder.detection.snapshot import Snapshot
+    from envbuilder.detection.snapshot import Reader, Snapshot
 
-_AMD = 0x1002
 _PLATFORMS: dict[str, words.Platform] = {
     "x86_64": "linux/amd64",
     "aarch64": "linux/arm64",
     "arm64": "linux/arm64",
 }
-_CONTAINER = re.compile(r"docker|kubepods|containerd|libpod|lxc")
+# Cgroups of containers, not those of the engines' own services ("/system.slice/docker.service").
+_CONTAINER = re.compile(
+    r"docker[-/][0-9a-f]{12}|buildkit|kubepods|cri-containerd|crio-|libpod-[0-9a-f]|nerdctl-|/lxc[/.](?!monitor)"
+)
+_MANAGERS = ("run/systemd/container", "run/host/container-manager")
+_SIGNS = (".dockerenv", "run/.containerenv", ".singularity.d", "var/run/secrets/kubernetes.io")
+# What managers put into the variable `container`; a user's own variable may have that name, too.
+_NAMES = frozenset({"docker", "podman", "oci", "lxc", "lxc-libvirt", "systemd-nspawn", "rkt"})
+_LIBCS = frozenset({"glibc", "musl"})
+_MUSL = ("lib/ld-musl-x86_64.so.1", "lib/ld-musl-aarch64.so.1")
+_GLIBC = ("lib64/ld-linux-x86-64.so.2", "lib/ld-linux-aarch64.so.1")
 _HIDING = ("CUDA_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR")
+
+
+def read(reader: Reader) -> None:
+    """Kernel, distribution, C library, signs of a container."""
+    for path in ("proc/version", "proc/sys/kernel/osrelease", "etc/os-release", *_MANAGERS):
+        reader.file(path)
+    for path in _SIGNS:
+        reader.exists(path)
+    if reader.live:
+        try:
+            reader.files["libc.txt"] = os.confstr("CS_GNU_LIBC_VERSION") or ""
+        except (AttributeError, ValueError, OSError):  # not glibc
+            reader.absent.add("libc.txt")
+    else:
+        reader.file("libc.txt")
+    if not reader.files.get("libc.txt"):
+        for path in (*_MUSL, *_GLIBC):
+            reader.exists(path)
+    reader.folder("dev")
+    reader.folder("usr/lib/wsl/drivers")
 
 
 def decide(snapshot: Snapshot, environ: Mapping[str, str]) -> Host:
@@ -52,19 +82,41 @@ def _linux(snapshot: Snapshot, environ: Mapping[str, str]) -> Host:
         machine=machine,
         platform=_PLATFORMS.get(machine),
         wsl=wsl,
-        container=bool(
-            snapshot.has(".dockerenv")
-            or snapshot.has("run/.containerenv")
-            or _CONTAINER.search(snapshot.files.get("proc/self/cgroup", ""))
-        ),
+        container=_container(snapshot, environ),
         # What Rosetta's virtual machine shows to x86_64 programs on Apple silicon.
-        rosetta=processor.vendor == "VirtualApple",
+        rosetta=processor.vendor == "VirtualApple" if processor.vendor else None,
+        libc=_libc(snapshot),
         cpu=processor,
-        memory_bytes=_memory(snapshot),
-        gpus=_gpus(snapshot, environ, wsl=wsl),
+        memory=memory.decide(snapshot),
+        gpus=() if _is_wsl1(snapshot) else _gpus(snapshot, environ, wsl=wsl),
+        peers=nvidia.peers(snapshot),
+        containers=engines.decide(snapshot),
         level_zero=intel.level_zero(snapshot),
-        notes=(*_notes(snapshot), *_environment_notes(environ)),
+        notes=(*_notes(snapshot), *engines.notes(snapshot), *_environment_notes(environ)),
     )
+
+
+def _container(snapshot: Snapshot, environ: Mapping[str, str]) -> bool:
+    """Whether anything says so. The cgroup "/" says nothing: containers may have a namespace."""
+    managers = {snapshot.files.get(path, "").strip() for path in _MANAGERS}
+    return bool(
+        any(snapshot.has(path) for path in _SIGNS)
+        or managers - {"", "wsl"}  # systemd counts WSL as a container
+        or environ.get("container") in _NAMES
+        or "KUBERNETES_SERVICE_HOST" in environ
+        or _CONTAINER.search(snapshot.files.get("proc/self/cgroup", ""))
+    )
+
+
+def _libc(snapshot: Snapshot) -> str | None:
+    said = clean(snapshot.files.get("libc.txt"))
+    if said is not None:
+        name, _, number = said.partition(" ")
+        return said if name in _LIBCS and (not number or version(number)) else None
+    # Some systems with glibc have musl's loader, too; then this tells nothing.
+    if any(snapshot.has(path) for path in _MUSL) and not any(snapshot.has(p) for p in _GLIBC):
+        return "musl"
+    return None
 
 
 def _gpus(snapshot: Snapshot, environ: Mapping[str, str], *, wsl: bool) -> tuple[Gpu, ...]:
@@ -72,50 +124,41 @@ def _gpus(snapshot: Snapshot, environ: Mapping[str, str], *, wsl: bool) -> tuple
     known = (
         *nvidia.decide(snapshot, devices, environ, wsl=wsl),
         *intel.decide(snapshot, devices, wsl=wsl),
-        *(_amd(device) for device in devices if device.vendor == _AMD),
+        *amd.decide(snapshot, devices),
     )
     return (*known, *_unknown(snapshot, devices, known, wsl=wsl))
 
 
-def _amd(device: Device) -> Gpu:
-    return Gpu(
-        vendor="amd",
-        name=f"AMD GPU {device.device_id or ''}".strip(),
-        state="present",
-        detail="No profile supports AMD GPUs (ROCm).",
-        bus=device.bus,
-        device_id=device.device_id,
-        kernel_driver=device.driver,
-        render_node=device.render_node,
-    )
+def _is_wsl1(snapshot: Snapshot) -> bool:
+    """Where no program can use a GPU, whatever Windows has."""
+    kernel = snapshot.files.get("proc/sys/kernel/osrelease", "").strip()
+    return kernel.startswith("4.4.0-") and kernel.endswith("-Microsoft")
 
 
 def _unknown(
     snapshot: Snapshot, devices: tuple[Device, ...], known: tuple[Gpu, ...], *, wsl: bool
 ) -> tuple[Gpu, ...]:
     """What may be a GPU: its absence must not be concluded."""
-    details = [
-        f"The PCI device at {device.bus} could not be read."
+    addresses = {gpu.bus for gpu in known}
+    untold: list[tuple[str, Obstacle]] = [
+        (f"The PCI device at {device.bus} could not be read.", "unread")
         for device in devices
-        if (device.vendor is None and device.display is not False)
+        if (device.vendor is None and device.display is not False and device.bus not in addresses)
         or (device.vendor == intel.VENDOR and device.display is None and not intel.is_gpu(device))
     ]
     if PCI not in snapshot.folders and not _has_no_pci(snapshot):
-        details.append("PCI devices could not be listed.")
+        untold.append(("PCI devices could not be listed.", "unread"))
     if wsl and not known and snapshot.has("dev/dxg") is not False:
-        details.append("WSL does not show which GPU Windows has.")
-    return tuple(Gpu(vendor="unknown", name="unknown", state="unknown", detail=d) for d in details)
+        untold.append(("WSL does not show which GPU Windows has.", "wsl"))
+    return tuple(
+        Gpu(vendor="unknown", name="unknown", state="unknown", detail=detail, obstacle=obstacle)
+        for detail, obstacle in untold
+    )
 
 
 def _has_no_pci(snapshot: Snapshot) -> bool:
     """Some ARM boards have no PCI at all: the kernel then has /sys/bus, but no pci in it."""
     return snapshot.has(PCI) is False and snapshot.has("sys/bus") is True
-
-
-def _memory(snapshot: Snapshot) -> int | None:
-    words_ = fields(snapshot.files.get("proc/meminfo")).get("MemTotal", "").split()
-    amount = integer(words_[0]) if words_ and words_[-1] == "kB" else None
-    return amount * 1024 if amount is not None and amount < 2**43 else None
 
 
 def _kernel(snapshot: Snapshot) -> str | None:
@@ -144,6 +187,15 @@ def _notes(snapshot: Snapshot) -> list[str]:
         if snapshot.has(path) is not True:
             why = snapshot.unreadable.get(path, "not there")
             notes.append(f"/{path} could not be read ({why}): {what} may be unknown.")
+    hidden = cgroups.unreadable(snapshot)
+    if hidden:
+        path, why = hidden
+        notes.append(f"/{path} could not be read ({why}): there may be limits that are unknown.")
+    if _is_wsl1(snapshot):
+        notes.append(
+            "This is WSL 1, where no program can use a GPU;"
+            " in Windows, `wsl --set-version NAME 2` turns it into WSL 2."
+        )
     return notes
 
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import FrozenSet, List, Optional, Set, Tuple
+from pathlib import Path
+from typing import Dict, FrozenSet, List, Optional, Set, Tuple
 
 ROOT = Path("/")
+MOST_CPUS = 8192  # as many as Linux can be built for
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,7 @@ def chosen_by_user(value: Optional[str]) -> Optional[int]:
 
     OpenMP allows a list, one number a nesting level ("4,2"); the first is the outer level.
     """
-    first = (value or "").split(",")[0].strip()
-    return int(first) if first.isascii() and first.isdigit() and int(first) > 0 else None
+    return _number((value or "").split(",")[0].strip()) or None
 
 
 def fetch(root: Path = ROOT, allowed: Optional[FrozenSet[int]] = None) -> CpuFacts:
@@ -64,22 +64,59 @@ def allowed_cpus() -> FrozenSet[int]:
 
 def read_quota(root: Path) -> Optional[float]:
     """The tightest CPU quota, in CPUs, of this process's cgroup and all of its parents."""
+    cgroups = _read(root / "proc/self/cgroup") or "0::/"
     quotas = []
-    for hierarchy in parse_cgroups(_read(root / "proc/self/cgroup") or "0::/"):
-        for folder in _cgroup_folders(root, hierarchy):
-            quota = parse_cpu_max(_read(folder / "cpu.max") or "")
-            if quota is None:
-                quota = parse_cfs(
-                    _read(folder / "cpu.cfs_quota_us") or "",
-                    _read(folder / "cpu.cfs_period_us") or "",
-                )
-            if quota is not None:
-                quotas.append(quota)
+    for folder, version in cgroup_folders(cgroups, _read(root / "proc/self/mountinfo") or ""):
+        if version == 2:
+            quota = parse_cpu_max(_read(root / folder / "cpu.max") or "")
+        else:
+            quota = parse_cfs(
+                _read(root / folder / "cpu.cfs_quota_us") or "",
+                _read(root / folder / "cpu.cfs_period_us") or "",
+            )
+        if quota is not None:
+            quotas.append(quota)
     return min(quotas) if quotas else None
 
 
-def parse_cgroups(text: str) -> List[Tuple[str, str]]:
-    """``/proc/self/cgroup`` → (mount name, path) of each hierarchy that can limit the CPU.
+def cgroup_folders(cgroups: str, mounts: str, controller: str = "cpu") -> List[Tuple[str, int]]:
+    """Where the limits of this process's cgroup and of its parents are, innermost first.
+
+    ``cgroups`` is ``/proc/self/cgroup`` and ``mounts`` is ``/proc/self/mountinfo``, which may be
+    empty: then the usual places count. Each folder, relative to the root, comes with the version
+    (1 or 2) of its cgroup. Folders that do not exist may be among them.
+    """
+    mounted = parse_cgroup_mounts(mounts)
+    found: Dict[Tuple[str, int], None] = {}
+    for names, path in parse_cgroups(cgroups, controller)[:8]:
+        where = mounted.get(controller if names else "")
+        if where is not None:
+            bases, top = [where[0]], where[1]
+        else:
+            # v1 is mounted under its controllers' joint name; one name is the usual link to it.
+            joint = ["sys/fs/cgroup/" + name for name in (names, controller)]
+            bases, top = joint if names else ["sys/fs/cgroup"], "/"
+        parts = _inside(path, top)
+        for base in bases:
+            for length in range(len(parts), -1, -1):
+                found["/".join([base, *parts[:length]]), 1 if names else 2] = None
+    return list(found)
+
+
+def _inside(path: str, top: str) -> List[str]:
+    """A cgroup's path below the one that is mounted, as its parts."""
+    # A container without a cgroup namespace sees the host's path, but only its own part of the
+    # hierarchy is mounted.
+    if top != "/" and (path + "/").startswith(top + "/"):
+        path = path[len(top) :]
+    parts = [part for part in path.split("/") if part][:32]
+    # A path above the namespace's root ("/../..") names nothing that is mounted here. The mount's
+    # own root always is.
+    return [] if ".." in parts else parts
+
+
+def parse_cgroups(text: str, controller: str = "cpu") -> List[Tuple[str, str]]:
+    """``/proc/self/cgroup`` → (mount name, path) of each hierarchy that may have the controller.
 
     The mount name is empty for cgroup v2. Lines that do not parse are ignored.
     """
@@ -87,27 +124,32 @@ def parse_cgroups(text: str) -> List[Tuple[str, str]]:
     for line in text.splitlines():
         number, _, rest = line.partition(":")
         controllers, separator, path = rest.partition(":")
-        if not separator:
+        if not separator or "/" in controllers:
             continue
         if number == "0" and not controllers:
             found.append(("", path))
-        elif "cpu" in controllers.split(","):
+        elif controller in controllers.split(","):
             found.append((controllers, path))
     return found
 
 
-def _cgroup_folders(root: Path, hierarchy: Tuple[str, str]) -> List[Path]:
-    mount, path = hierarchy
-    parts = PurePosixPath(path).parts[1:]
-    # A path above the namespace's root ("/../..") names nothing that is mounted here; nor does a
-    # host's path inside a container without a cgroup namespace. The mount's own root always does.
-    if ".." in parts:
-        parts = ()
-    # v1 is mounted under its controllers' joint name; "cpu" alone is the usual link to it.
-    bases = [root / "sys/fs/cgroup" / name for name in ([mount, "cpu"] if mount else [""])]
-    return [
-        base.joinpath(*parts[:length]) for base in bases for length in range(len(parts), -1, -1)
-    ]
+def parse_cgroup_mounts(text: str) -> Dict[str, Tuple[str, str]]:
+    """``/proc/self/mountinfo`` → controller → (folder, the cgroup that is mounted there).
+
+    The controller is empty for cgroup v2. Only the usual place counts, ``/sys/fs/cgroup``.
+    """
+    found = {}
+    for line in text.splitlines():
+        place, _, kind = line.partition(" - cgroup")
+        words, options = place.split(" "), kind.split(" ")
+        if len(words) < 5 or len(options) < 3 or options[0] not in ("", "2"):
+            continue
+        top, folder = words[3], words[4]
+        if not (folder + "/").startswith("/sys/fs/cgroup/") or ".." in folder.split("/"):
+            continue
+        for name in [""] if options[0] == "2" else options[2].split(","):
+            found[name] = (folder.strip("/"), top)
+    return found
 
 
 def parse_cpu_max(text: str) -> Optional[float]:
@@ -118,11 +160,8 @@ def parse_cpu_max(text: str) -> Optional[float]:
 
 def parse_cfs(quota: str, period: str) -> Optional[float]:
     """A quota and its period in microseconds, as CPUs; None for "max", -1 or anything else."""
-    try:
-        quota_us, period_us = int(quota), int(period)
-    except ValueError:
-        return None
-    return quota_us / period_us if quota_us > 0 and period_us > 0 else None
+    quota_us, period_us = _number(quota.strip()), _number(period.strip())
+    return quota_us / period_us if quota_us and period_us else None
 
 
 def read_physical(root: Path, allowed: FrozenSet[int]) -> Optional[int]:
@@ -140,12 +179,12 @@ def read_physical(root: Path, allowed: FrozenSet[int]) -> Optional[int]:
 def parse_cpu_list(text: str) -> FrozenSet[int]:
     """A kernel CPU list such as "0-3,8"; empty where it does not parse."""
     cpus: Set[int] = set()
-    try:
-        for part in text.strip().split(","):
-            first, dash, last = part.partition("-")
-            cpus.update(range(int(first), int(last if dash else first) + 1))
-    except ValueError:
-        return frozenset()
+    for part in text.strip().split(","):
+        first, dash, last = part.partition("-")
+        low, high = _number(first), _number(last if dash else first)
+        if low is None or high is None or not low <= high < MOST_CPUS:
+            return frozenset()
+        cpus.update(range(low, high + 1))
     return frozenset(cpus)
 
 
@@ -155,14 +194,18 @@ def parse_cpuinfo_cores(text: str, allowed: FrozenSet[int]) -> Optional[int]:
     for block in text.split("\n\n"):
         pairs = (line.partition(":") for line in block.splitlines())
         fields = {key.strip(): value.strip() for key, _, value in pairs}
-        cpu = fields.get("processor", "")
-        if cpu.isdigit() and int(cpu) in allowed and "core id" in fields:
+        if _number(fields.get("processor", "")) in allowed and "core id" in fields:
             cores.add((fields.get("physical id", "0"), fields["core id"]))
     return len(cores) or None
+
+
+def _number(text: str) -> Optional[int]:
+    """A number of at most 15 digits, which always fits a float, or None."""
+    return int(text) if len(text) <= 15 and text.isascii() and text.isdigit() else None
 
 
 def _read(path: Path) -> Optional[str]:
     try:
         return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
+    except (OSError, ValueError):  # a null byte in a path
         return None

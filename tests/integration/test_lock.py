@@ -250,6 +250,26 @@ def test_find_links_are_used_as_pip_would(
     assert leaf.sha256 == hashlib.sha256(local.read_bytes()).hexdigest()
 
 
+def test_every_file_has_its_size_although_the_index_states_none(
+    default: Default, wheels: Path, own: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    links = tmp_path / "links"
+    links.mkdir()
+    local = wheel(links, "leaf", "3.0")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(links))
+    stated = default.lock(profile(), own)
+    read = upstream.read_wheel
+    monkeypatch.setattr(
+        upstream, "read_wheel", lambda path: msgspec.structs.replace(read(path), size=None)
+    )
+    asked = default.lock(profile(), own)
+    real = {p.name: p.stat().st_size for p in (*wheels.iterdir(), local)}
+    files = asked.targets[0].files
+    assert [f.name for f in files] == ["leaf", "top", "uv"]
+    assert {f.file: f.size for f in files} == {f.file: real[f.file] for f in files}
+    assert asked == stated
+
+
 def test_an_upstream_wheel_is_read(default: Default, own: Settings, tmp_path: Path) -> None:
     folder = tmp_path / "upstream"
     folder.mkdir()
@@ -265,4 +285,22 @@ def test_an_upstream_wheel_is_read(default: Default, own: Settings, tmp_path: Pa
     assert (torch.sha256, torch.provenance, torch.by) == (
         real.sha256, "read", "the index pytorch-cpu",
     )  # fmt: skip
+    assert torch.size == real.size
     assert lock.state == "locked"
+
+
+def test_an_upstream_wheel_has_its_size_although_its_index_states_none(
+    default: Default, own: Settings, tmp_path: Path
+) -> None:
+    folder = tmp_path / "upstream"
+    folder.mkdir()
+    path = wheel(folder, "torch", "7.0+up", "leaf")
+    silent = msgspec.structs.replace(upstream.read_wheel(path), size=None)
+    with loopback.serve([silent]) as url:
+        there = Configuration(indexes={"pytorch-cpu": url})
+        lock = default.lock(
+            profile("torch==7.0+up", indexes={"torch": "pytorch-cpu"}),
+            msgspec.structs.replace(own, configuration=there),
+        )
+    sizes = {f.name: f.size for f in lock.targets[0].files}
+    assert sizes["torch"] == path.stat().st_size

@@ -1,12 +1,29 @@
 """Recorded and constructed hosts: `tests/data/hosts/NAME.yaml` is planted as a tree of files.
 
-`NAME.json` beside it is what detection makes of it. Run this file to write those again, and read
-the difference: it is the review.
+`NAME.json` beside it is what detection makes of it. `python -m tests.unit.host_trees` writes those
+again: read the difference, it is the review. `… record` prints the machine that it runs on.
+
+A host says its `origin` (recorded or constructed) and `source`, which profile is `chosen` and the
+`verdicts` of all; if it likes, the `reasons` of some (a part of a sentence) and the codes of
+problems that the `doctor` must report. Names that begin with "_" are parts, for `extends`:
+
+    extends     hosts or parts that this one is made of, one after the other
+    without     paths, or beginnings of paths, of those that this one does not have
+    files       text, or what is written as JSON
+    binary      base64
+    links       symbolic links, as they are written
+    folders     empty folders, also in place of files that cannot be read
+    nodes       device nodes: whether they may be opened
+    cpus        `text` in /proc/cpuinfo of each of `sockets` × `cores` × `threads`
+    pci         devices by address: id, class, driver, node, link, and path in /sys/devices
 """
 
 from __future__ import annotations
 
+import base64
+import functools
 import json
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -15,30 +32,108 @@ from typing import Any
 import msgspec
 import yaml
 
-from envbuilder import host
+from envbuilder import host, selection
+from envbuilder.detection import fetch, smbios, system
 from envbuilder.profiles import Expects, Profile, Python, Requires, Tools
 
 FOLDER = Path(__file__).parents[1] / "data" / "hosts"
-NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
+NAMES = sorted(path.stem for path in FOLDER.glob("[!_]*.yaml"))
+PLANTED = ("files", "binary", "links", "folders", "nodes")
+_DEVICES = "sys/bus/pci/devices"
+_LINK = ("current_link_speed", "current_link_width", "max_link_speed", "max_link_width")
+
+
+@functools.cache
+def _text(name: str) -> Any:
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return yaml.load((FOLDER / f"{name}.yaml").read_text(), loader)
 
 
 def load(name: str) -> dict[str, Any]:
-    data: dict[str, Any] = yaml.safe_load((FOLDER / f"{name}.yaml").read_text())
-    below = load(data["extends"]) if "extends" in data else {}
-    for key in ("files", "links", "nodes"):
-        data[key] = {**below.get(key, {}), **data.get(key, {})}
-    for path in data.get("without", ()):
-        for key in ("files", "links", "nodes"):
+    """A host with everything that it is made of; the short forms are spelled out."""
+    own: dict[str, Any] = _text(name)
+    data: dict[str, Any] = {key: {} for key in PLANTED}
+    extended = own.get("extends", ())
+    for below in [extended] if isinstance(extended, str) else extended:
+        part = load(below)
+        for key in PLANTED:
+            data[key] |= part[key]
+    for path in own.get("without", ()):
+        for key in PLANTED:
             data[key] = {p: v for p, v in data[key].items() if not p.startswith(path)}
-    return data
+    if "cpus" in own:
+        data["files"] |= cpus(**own["cpus"])
+    spelled = {**own, "folders": dict.fromkeys(own.get("folders", ()))}
+    for key in PLANTED:
+        data[key] |= spelled.get(key) or {}
+    for address, device in own.get("pci", {}).items():
+        add_device(data, address, **device)
+    return {**own, **data}
+
+
+def cpus(text: str, sockets: int = 1, cores: int = 1, threads: int = 1) -> dict[str, str]:
+    """Files about CPUs, numbered as Linux does: second threads of all cores come after the first.
+
+    All are online, and this process may use them.
+    """
+    blocks = []
+    for cpu in range(sockets * cores * threads):
+        socket, core = divmod(cpu % (sockets * cores), cores)
+        where = f"physical id\t: {socket}\nsiblings\t: {cores * threads}\ncore id\t\t: {core}\n"
+        # 64-bit ARM and RISC-V do not say where a CPU is.
+        told = f"{where}cpu cores\t: {cores}\n" if "vendor_id" in text else ""
+        blocks.append(f"processor\t: {cpu}\n{text}{told}\n")
+    everything = f"0-{len(blocks) - 1}" if len(blocks) > 1 else "0"
+    return {
+        "proc/cpuinfo": "".join(blocks),
+        "proc/self/status": f"Cpus_allowed_list:\t{everything}\n",
+        "sys/devices/system/cpu/online": f"{everything}\n",
+    }
+
+
+def add_device(
+    data: dict[str, Any],
+    address: str,
+    id: str,  # noqa: A002 (its name in the files)
+    driver: str | None = None,
+    node: str | None = None,
+    link: str | None = None,
+    path: str | None = None,
+    **more: str,
+) -> None:
+    """A PCI device: "vendor:device", and what else sysfs shows of it.
+
+    `link` has speed, lanes, most speed and most lanes ("16.0 4 16.0 16"). With `path`, the bridges
+    above it, the device is a link into /sys/devices, as it really is.
+    """
+    folder = f"{_DEVICES}/{address}"
+    if path:
+        folder = f"sys/devices/{path}/{address}"
+        data["links"][f"{_DEVICES}/{address}"] = f"../../../devices/{path}/{address}"
+    vendor, _, device = id.partition(":")
+    files = {"class": more.get("class", "030000"), "vendor": vendor, "device": device}
+    for name, value in files.items():
+        data["files"][f"{folder}/{name}"] = f"0x{value}\n"
+    if driver:
+        data["links"][f"{folder}/driver"] = f"../../../../bus/pci/drivers/{driver}"
+    if node:
+        data["files"][f"{folder}/drm/{node}/dev"] = f"226:{node.removeprefix('renderD')}\n"
+    for name, value in zip(_LINK, (link or "").split(), strict=False):
+        speed = f"{value} GT/s PCIe" if name.endswith("speed") else value
+        data["files"][f"{folder}/{name}"] = f"{speed}\n"
 
 
 def plant(root: Path, data: dict[str, Any]) -> Path:
-    for path, text in data["files"].items():
+    """The tree of a host, below `root`."""
+    for path, text in data.get("files", {}).items():
         _at(root, path).write_text(text if isinstance(text, str) else json.dumps(text))
-    for path, target in data["links"].items():
+    for path, text in data.get("binary", {}).items():
+        _at(root, path).write_bytes(base64.b64decode(text))
+    for path in data.get("folders", ()):
+        (root / path).mkdir(parents=True, exist_ok=True)
+    for path, target in data.get("links", {}).items():
         _at(root, path).symlink_to(target)
-    for path, readable in data["nodes"].items():
+    for path, readable in data.get("nodes", {}).items():
         _at(root, path).touch()
         (root / path).chmod(0o644 if readable else 0)
     return root
@@ -50,6 +145,7 @@ def _at(root: Path, path: str) -> Path:
 
 
 def probe(root: Path, name: str) -> host.Host:
+    """What detection makes of a host, planted below `root`."""
     return host.probe(plant(root, load(name)))
 
 
@@ -94,7 +190,103 @@ _PROFILES: dict[str, Any] = {
 PROFILES = tuple(profile(name) for name in _PROFILES)
 
 
-def main() -> None:
+# What a recording keeps of files that tell more than detection reads, line by line.
+_KEPT = {
+    "proc/self/status": re.compile(r"Cpus_allowed_list"),
+    "proc/self/mountinfo": re.compile(r".* (/dev/shm|/sys/fs/cgroup\S*) "),
+    "information": re.compile(r"Model|Bus Location"),
+    "etc/os-release": re.compile(r"PRETTY_NAME|ID="),
+    "proc/meminfo": re.compile(r"MemTotal"),
+    "etc/group": re.compile(r"(video|render|docker):"),
+    "proc/cpuinfo": re.compile(
+        r"$|processor|vendor_id|cpu (family|cores)|model|stepping|physical id|siblings|core id"
+        r"|flags|BogoMIPS|Features|CPU|hart|isa"
+    ),
+}
+_PRIVATE = (
+    (re.compile(r"\([^ ()]+@[^ ()]+\)"), "(build@host)"),
+    (re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"), f"0{'-0' * 4}"),
+    (re.compile(r"\b([0-9a-f]{64}|[0-9a-f]{32})\b"), "0" * 12),
+    (re.compile(r"^(render|video|docker):(.*):.*$", re.MULTILINE), r"\1:\2:"),
+)
+
+
+def record() -> str:
+    """This machine as a host's YAML, without what tells one machine from the next of its kind.
+
+    What says where and when it was recorded, and whether the verdicts are right, is for people.
+    """
+    taken = fetch.fetch(Path("/"))
+    choice = selection.choose(PROFILES, system.decide(taken, {}))
+    files = {_public(path): _public(_kept(path, text)) for path, text in taken.files.items()}
+    if taken.machine:
+        files.setdefault("proc/sys/kernel/arch", f"{taken.machine}\n")
+    closed = {path for path, why in taken.unreadable.items() if why != "not there"}
+    tops = {top for top, below, _ in (path.partition("/") for path in taken.absent) if below}
+    listed = {
+        f"{folder}/{name}"
+        for folder, names in taken.folders.items()
+        for name in names
+        if folder not in {"dev", "sys/bus", _DEVICES}
+    }
+    planted = [*files, *taken.links, *taken.nodes, *taken.blobs]
+    empty = sorted(
+        folder
+        for folder in {*taken.folders, *closed, *listed, *tops}
+        if not any(f"{path}/".startswith(f"{folder}/") for path in planted)
+    )
+    blobs = {p: base64.b64encode(_nameless(blob)).decode() for p, blob in taken.blobs.items()}
+    sections: dict[str, dict[str, Any]] = {
+        "files": files,
+        "binary": blobs,
+        "links": taken.links,
+        "nodes": taken.nodes,
+    }
+    lines = ["origin: recorded", "source:"]
+    for section, entries in sections.items():
+        lines += [f"{section}:"] * bool(entries)
+        lines += [f"  {path}: {_scalar(value)}" for path, value in entries.items()]
+    lines += ["folders:"] * bool(empty) + [f"  - {path}" for path in empty]
+    verdicts = ", ".join(f'{fit.profile}: "{fit.verdict}"' for fit in choice.fits)
+    return "\n".join([*lines, f"verdicts: {{{verdicts}}}", f"chosen: {choice.profile}", ""])
+
+
+def _kept(path: str, text: str) -> str:
+    kept = next((pattern for end, pattern in _KEPT.items() if path.endswith(end)), None)
+    if kept is None:
+        return text
+    return "".join(line for line in text.splitlines(keepends=True) if kept.match(line))
+
+
+def _public(text: str) -> str:
+    for pattern, instead in _PRIVATE:
+        text = pattern.sub(instead, text)
+    return text
+
+
+def _scalar(value: str | bool) -> str:
+    """Text as a YAML block where that is possible, else as JSON, which YAML is a superset of."""
+    if isinstance(value, bool) or not re.match(r"\S[^\0]*\n\Z", value):
+        return json.dumps(value)
+    block = "|+" if value.endswith("\n\n") else "|"
+    return "\n".join([block, *(f"    {line}".rstrip() for line in value[:-1].split("\n"))])
+
+
+def _nameless(table: bytes) -> bytes:
+    """An SMBIOS table whose strings are all "x", but for the names of memory slots."""
+    parts = []
+    for each in smbios._structures(table):
+        named = {each.number(0x10, 1), each.number(0x11, 1)} if each.kind == 17 else set()
+        strings = [s if i + 1 in named else b"x" for i, s in enumerate(each.strings) if s]
+        parts.append(each.data + b"".join(s + b"\0" for s in strings or [b""]) + b"\0")
+    return b"".join(parts)
+
+
+def main(arguments: list[str]) -> None:
+    """Write the expected answers again, or record this machine."""
+    if arguments == ["record"]:
+        sys.stdout.write(record())
+        return
     for name in NAMES:
         with tempfile.TemporaryDirectory() as folder:
             found = probe(Path(folder), name)
@@ -104,4 +296,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -195,17 +195,6 @@ def test_what_no_index_lists_is_named(found: Settings, located: dict[str, tuple[
         run(found, wheel())
 
 
-def test_too_little_space_is_said_before_anything_is_fetched(
-    found: Settings, server: Server
-) -> None:
-    import msgspec
-
-    huge = msgspec.structs.replace(wheel(), size=10**18)
-    with pytest.raises(BuildError, match="not enough space"):
-        run(found, huge)
-    assert server.ranges == []
-
-
 def test_a_full_disk_is_an_error_with_advice(
     found: Settings, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

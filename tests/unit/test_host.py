@@ -1,15 +1,15 @@
 from __future__ import annotations
 
+import importlib
 import os
-import shutil
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import host, process, selection
+from envbuilder import host, process
 from envbuilder.detection import nvml, snapshot, system, tables, text
 from envbuilder.errors import InvalidError
 from envbuilder.host import Host
@@ -18,15 +18,7 @@ from tests.unit import host_trees
 if TYPE_CHECKING:
     from pathlib import Path
 
-ORDER = ("fits", "warnings", "no")
 PCI = "sys/bus/pci/devices"
-garbage = st.one_of(
-    st.binary(max_size=300),
-    st.text(max_size=100).map(lambda s: s.encode("utf-8", "replace")),
-    st.sampled_from(
-        [b"", b"\n", b"0x03", b"9" * 5000, b"1e999 1", b"[" * 5000, b"0-99999999999\n"]
-    ),
-)
 
 
 @pytest.mark.parametrize("name", host_trees.NAMES)
@@ -73,49 +65,6 @@ def test_an_empty_tree_says_that_nothing_could_be_read(tmp_path: Path) -> None:
     assert "no proc/" in found.notes[0]
 
 
-@pytest.mark.parametrize("name", host_trees.NAMES)
-def test_a_missing_file_never_makes_a_gpu_vanish_or_fit_better(name: str, tmp_path: Path) -> None:
-    data = host_trees.load(name)
-    before = host_trees.probe(tmp_path / "whole", name)
-    fits = {p.name: selection.fit(p, before) for p in host_trees.PROFILES}
-    for number, path in enumerate((*data["files"], *data["nodes"], *data["links"])):
-        # Without these nothing says that this was a Mac, and something says that WSL has no GPU.
-        if path in {"sysctl.txt", "dev/dxg"}:
-            continue
-        root = shutil.copytree(tmp_path / "whole", tmp_path / str(number), symlinks=True)
-        (root / path).unlink()
-        after = host.probe(root)
-        assert len(after.gpus) >= len(before.gpus), path
-        for profile in host_trees.PROFILES:
-            found = selection.fit(profile, after)
-            old = fits[profile.name]
-            assert ORDER.index(found.verdict) >= ORDER.index(old.verdict) or (
-                found.verdict == "warnings"
-            ), (path, found, old)
-            for vendor in ("NVIDIA", "Intel", "Apple"):
-                absent = f"no {vendor} GPU was found"
-                assert absent not in found.reasons or absent in old.reasons, path
-
-
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_no_bytes_crash_the_probe(data: st.DataObject, tmp_path_factory: object) -> None:
-    name = data.draw(st.sampled_from(host_trees.NAMES))
-    tree = host_trees.load(name)
-    tree["files"].setdefault("nvml.json", "{}")
-    root = tmp_path_factory.mktemp("tree")  # type: ignore[attr-defined]
-    host_trees.plant(root, tree)
-    for path in data.draw(st.lists(st.sampled_from(sorted(tree["files"])), max_size=3)):
-        (root / path).write_bytes(data.draw(garbage))
-    found = host.probe(root)
-    assert msgspec.json.decode(msgspec.json.encode(found), type=Host) == found
-    for profile in host_trees.PROFILES:
-        selection.fit(profile, found)
-    selection.choose(host_trees.PROFILES, found)
-    for gpu in found.gpus:
-        assert (gpu.name + gpu.detail).isprintable()
-
-
 @pytest.mark.parametrize("cut", range(0, 3000, 131))
 def test_a_cut_off_cpuinfo_never_denies_flags(cut: int, tmp_path: Path) -> None:
     root = host_trees.plant(tmp_path, host_trees.load("epyc-vm"))
@@ -133,7 +82,7 @@ def test_a_pipe_or_a_folder_in_place_of_a_file(tmp_path: Path) -> None:
     (root / "proc/meminfo").mkdir()
     found = host.probe(root)
     assert found.cpu.flags is None
-    assert found.memory_bytes is None
+    assert found.memory.total_bytes is None
     assert any("/proc/cpuinfo could not be read (not a file)" in note for note in found.notes)
 
 
@@ -245,12 +194,12 @@ class FakeNvml:
 
 
 def test_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvml.importlib, "import_module", lambda _: FakeNvml())
+    monkeypatch.setattr(importlib, "import_module", lambda _: FakeNvml())
     answer = nvml.parse(nvml.ask())
     assert answer is not None
     assert answer.driver_version == "580.95.05"
     assert answer.devices == (nvml.Device(name="NVIDIA GB10", bus="0000:01:00.0", sm="12.1"),)
-    monkeypatch.setattr(nvml.importlib, "import_module", lambda _: FakeNvml("init"))
+    monkeypatch.setattr(importlib, "import_module", lambda _: FakeNvml("init"))
     failed = nvml.parse(nvml.ask())
     assert failed is not None
     assert "mismatch" in failed.error
@@ -260,7 +209,7 @@ def test_without_the_package_nvml_says_nothing(monkeypatch: pytest.MonkeyPatch) 
     def absent(_: str) -> None:
         raise ImportError
 
-    monkeypatch.setattr(nvml.importlib, "import_module", absent)
+    monkeypatch.setattr(importlib, "import_module", absent)
     assert nvml.ask() is None
 
 
@@ -289,7 +238,7 @@ def test_every_row_of_every_table_says_where_it_was_read() -> None:
         rows = tables._rows(name)
         assert rows
         assert all(row["source"] and None not in row.values() for row in rows)
-        assert all(None not in row for row in rows)  # type: ignore[comparison-overlap]
+        assert all(None not in row for row in rows)
 
 
 def test_intel_ids_are_unique_and_states_known() -> None:

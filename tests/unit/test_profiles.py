@@ -155,12 +155,10 @@ def test_names_stay_in_their_folder(name: str) -> None:
         profiles.load(name, SHIPPED)
 
 
-def test_compute_capabilities_depend_on_the_platform() -> None:
-    requires = profiles.load("cuda", SHIPPED).requires
-    assert "7.5" in profiles.sm_of(requires, "linux/amd64")
-    assert "11.0" in profiles.sm_of(requires, "linux/arm64")
-    legacy = profiles.load("cuda-legacy", SHIPPED).requires
-    assert profiles.sm_of(legacy, "linux/arm64") == legacy.sm
+@pytest.mark.parametrize("text", ["[" * 8000, "[" * 200_000, "- " * 100_000, "{a: " * 50_000])
+def test_deep_nesting_is_an_error_and_not_the_end_of_the_process(tmp_path: Path, text: str) -> None:
+    with pytest.raises(InvalidError, match="not valid YAML"):
+        load(tmp_path, text)
 
 
 @given(st.text(max_size=200))

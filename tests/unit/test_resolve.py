@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envbuilder import compile as uv_compile
-from envbuilder import debian, lockfile, profiles, pylock, resolve, resources, upstream
+from envbuilder import debian, lockfile, profiles, pylock, resolve, resources, sizes, upstream
 from envbuilder.errors import BuildError
 from envbuilder.lockfile import File, Lock
 from envbuilder.loopback import Offer
@@ -19,7 +19,7 @@ from envbuilder.process import Completed
 from envbuilder.settings import Configuration, Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from envbuilder.profiles import Profile
 
@@ -110,7 +110,24 @@ ENVIRON = {"PIP_CONFIG_FILE": "/dev/null"}
 
 
 def made(own: Settings, uv: FakeUv, asked: Profile | None = None, **options: Any) -> Lock:
+    options.setdefault("measure", lambda _: {})
     return resolve.resolve(asked or profile(), own, run=uv, environ=ENVIRON, **options)
+
+
+class Measure:
+    """States some sizes by URL; notes which URLs it was asked for."""
+
+    def __init__(self, known: dict[str, int]) -> None:
+        self.known = known
+        self.asked: list[str] = []
+
+    def __call__(self, urls: Iterable[str]) -> dict[str, int]:
+        self.asked = sorted(urls)
+        return {url: self.known[url] for url in self.asked if url in self.known}
+
+
+def sizes_of(lock: Lock) -> dict[str, int | None]:
+    return {f.name: f.size for t in lock.targets for f in t.files}
 
 
 def test_a_lock_says_what_was_seen_and_what_is_claimed(own: Settings, offered: list[Offer]) -> None:
@@ -263,6 +280,99 @@ def test_find_links_without_what_the_loopback_serves(tmp_path: Path) -> None:
     assert remote == "https://x"
     assert [p.name for p in Path(mirror).iterdir()] == ["six-1-py2.py3-none-any.whl"]
     assert uv_compile.links((), {}, work) == ()
+
+
+JINJA = "https://i/p/Jinja2-3.1-py3-none-any.whl"
+UV = "https://i/uv-0.13.8-py3-none-manylinux_2_17_x86_64.whl"
+
+
+def answer(requirements: str, url: str) -> str:
+    """As usual, but every file has its own hash."""
+    if requirements.startswith("uv=="):
+        return package("uv", "0.13.8", UV, "c" * 64)
+    return FakeUv.usual(requirements, url)
+
+
+def test_sizes_that_no_index_states_are_asked_for(own: Settings, offered: list[Offer]) -> None:
+    measure = Measure({JINJA: 134899, UV: 17389450})
+    lines: list[str] = []
+    lock = made(own, FakeUv(answer), measure=measure, on_progress=lines.append)
+    assert sizes_of(lock) == {"jinja2": 134899, "torch": None, "uv": 17389450}
+    # torch is only claimed: there is no place to ask, least of all the index of this very run.
+    assert measure.asked == [JINJA, UV]
+    assert "asking for the sizes of 2 files" in lines
+    without = lockfile.dump(made(own, FakeUv(answer)))
+    assert lockfile.dump(lock).replace("134899", "null").replace("17389450", "null") == without
+
+
+def test_a_file_of_several_targets_is_asked_for_once(own: Settings, offered: list[Offer]) -> None:
+    asked: list[str] = []
+
+    def measure(urls: Iterable[str]) -> dict[str, int]:
+        asked.extend(urls)
+        return dict.fromkeys(asked, 5)
+
+    twice = profile(python=profiles.Python(default="3.11", supported=("3.11", "3.12")))
+    offered.append(offer(file=TORCH.replace("cp311", "cp312"), sha256="e" * 64))
+
+    def both(requirements: str, url: str) -> str:
+        found = answer(requirements, url)
+        return found if len(uv.calls) <= 2 else found.replace("cp311", "cp312")
+
+    uv = FakeUv(both)
+    lock = made(own, uv, twice, measure=measure)
+    assert sorted(asked) == [JINJA, UV]
+    assert [[f.size for f in t.files] for t in lock.targets] == [[5, None, 5], [5, None, 5]]
+
+
+def test_a_size_that_the_index_states_is_taken(own: Settings, offered: list[Offer]) -> None:
+    offered[0] = offer(size=200)
+    measure = Measure({JINJA: 1})
+    stating = FakeUv(lambda r, url: answer(r, url).replace("hashes =", "size = 9, hashes ="))
+    lock = made(own, stating, measure=measure)
+    assert sizes_of(lock) == {"jinja2": 9, "torch": 200, "uv": 9}
+    assert measure.asked == []
+
+
+def test_an_upstream_wheel_is_asked_for_at_its_own_index(
+    own: Settings, offered: list[Offer]
+) -> None:
+    offered[0] = offer(provenance="read", location="https://up.invalid/whl/torch.whl")
+    measure = Measure({"https://up.invalid/whl/torch.whl": 191794682})
+    assert sizes_of(made(own, FakeUv(answer), measure=measure))["torch"] == 191794682
+
+
+def test_a_size_stays_known_where_nobody_can_be_asked(own: Settings, offered: list[Offer]) -> None:
+    before = made(own, FakeUv(answer), measure=Measure({JINJA: 134899, UV: 17389450}))
+    again = made(own, FakeUv(answer), previous=before, upgrade=True)
+    assert sizes_of(again) == sizes_of(before)
+    assert sizes_of(made(own, FakeUv(answer), previous=before, measure=Measure({JINJA: 7}))) == {
+        "jinja2": 7, "torch": None, "uv": 17389450,
+    }  # fmt: skip
+    # Other bytes have another size.
+    moved = FakeUv(lambda r, url: answer(r, url).replace("c" * 64, "d" * 64))
+    assert sizes_of(made(own, moved, previous=before))["uv"] is None
+
+
+@pytest.mark.parametrize("how", ["path", "url", "relative"])
+def test_a_wheel_in_a_folder_has_its_size(own: Settings, tmp_path: Path, how: str) -> None:
+    def folder(requirements: str, url: str) -> str:
+        if requirements.startswith("uv=="):
+            return answer(requirements, url)
+        # uv names find-links relative to its result, and that folder is gone after the run.
+        place = Path(uv.calls[0]["argv"][3]).parent if how == "relative" else tmp_path
+        wheel = place / "a folder" / "Jinja2-3.1-py3-none-any.whl"
+        wheel.parent.mkdir()
+        wheel.write_bytes(b"12345")
+        shown = {"path": wheel, "url": wheel.as_uri(), "relative": wheel.relative_to(place)}
+        return package("jinja2", "3.1", str(shown[how])).replace("url =", "path =")
+
+    uv = FakeUv(folder)
+    lock = made(
+        own, uv, profile(indexes={}, requirements=("jinja2",)),
+        measure=lambda urls: sizes.measure(u for u in urls if u.startswith("file:")),
+    )  # fmt: skip
+    assert sizes_of(lock) == {"jinja2": 5, "uv": None}
 
 
 def stale(lock: Lock, asked: Profile) -> str:

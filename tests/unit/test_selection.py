@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from envbuilder import profiles as shipped
-from envbuilder import resources, selection
+from envbuilder import resources, selection, workflow
 from envbuilder.errors import HostError
 from envbuilder.host import Cpu, Gpu, Host
 from envbuilder.profiles import Requires
@@ -50,7 +50,13 @@ def test_shipped_profiles_are_chosen_like_those_of_the_tests(name: str, tmp_path
     folders = (resources.profiles_dir(),)
     everything = [shipped.load(n, folders) for n in shipped.names(folders)]
     host = host_trees.probe(tmp_path, name)
-    assert selection.choose(everything, host).profile == host_trees.load(name)["chosen"]
+    locks = workflow.locks(everything, folders)
+    choice = selection.choose(everything, host, locks=locks)
+    assert choice.profile == host_trees.load(name)["chosen"]
+    # What the lock says of kernels, drivers and systems is what the profiles of the tests state.
+    own = {p.name for p in PROFILES}
+    verdicts = {f.profile: f.verdict for f in choice.fits if f.profile in own}
+    assert verdicts == host_trees.load(name)["verdicts"]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -283,6 +284,74 @@ def test_another_profile_that_is_broken_is_no_obstacle(
     add(found, "accelerater: cpu\n", lock=None, name="broken")
     monkeypatch.setattr(VenvEnvironment, "existing", lambda self: self.plan.artifact)
     assert go(found, profile="mine", backend="venv").profile == "mine"
+
+
+# ---- for another host than this machine
+
+
+def written(tmp_path: Path, **changes: Any) -> Path:
+    """A host as `detect --json` writes it: an RTX card in a PC, changed."""
+    gpu = host.Gpu(vendor="nvidia", name="RTX", state="usable", driver_version="590.1", sm="8.9")
+    other = msgspec.structs.replace(PLAIN, gpus=(gpu,), libc="glibc 2.36", **changes)
+    path = tmp_path / "other.json"
+    path.write_bytes(msgspec.json.encode({"schema": 1, "host": other}))
+    return path
+
+
+def test_a_named_host_decides_for_a_build(found: Settings, said: Said, tmp_path: Path) -> None:
+    path = written(tmp_path)
+    request = Request(target_host=path, backend="venv", dry_run=True)
+    profile, here, _ = workflow.prepare(request, found, said, running=False)
+    assert (profile.name, here.gpus[0].name) == ("cuda", "RTX")
+    assert "not this machine" in said
+    # What runs here, runs here.
+    profile, here, _ = workflow.prepare(request, found, said, running=True)
+    assert (profile.name, here) == ("cpu", PLAIN)
+
+
+def test_what_a_named_host_cannot_run_is_not_built_for_it(found: Settings, tmp_path: Path) -> None:
+    old = host.Gpu(vendor="nvidia", name="P100", state="usable", driver_version="590.1", sm="6.0")
+    path = written(tmp_path)
+    told = fails(found, HostError, running=False, profile="xpu", target_host=path)
+    assert "no Intel GPU was found" in told
+    data = msgspec.json.decode(path.read_bytes())
+    data["host"]["gpus"] = [msgspec.to_builtins(old)]
+    path.write_bytes(msgspec.json.encode(data))
+    told = fails(found, HostError, running=False, profile="cuda", target_host=path)
+    assert "P100 is SM 6.0; the wheels carry kernels for 7.5" in told
+    assert "--profile cuda-legacy" in told
+
+
+def test_a_native_environment_is_made_on_its_own_platform(found: Settings, tmp_path: Path) -> None:
+    arm = written(tmp_path, machine="aarch64", platform="linux/arm64")
+    told = fails(found, HostError, running=False, profile="cuda", backend="venv", target_host=arm)
+    assert "for linux/arm64 cannot be made on linux/amd64" in told
+    assert "--backend docker" in told
+
+
+def test_assumed_gpus_count_for_builds_only(
+    found: Settings, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENVBUILDER_TARGET_GPU", "nvidia:sm=8.9,driver=580.65")
+    assert workflow.prepare(Request(), found, said, running=False)[0].name == "cuda"
+    assert workflow.prepare(Request(), found, said, running=True)[0].name == "cpu"
+    assert "assumed: ENVBUILDER_TARGET_GPU" in said
+
+
+def test_what_speaks_against_a_build_is_said_before_it(found: Settings, said: Said) -> None:
+    workflow.prepare(Request(profile="cuda", backend="venv"), found, said, running=False)
+    assert "warning: no NVIDIA GPU was found" in said
+
+
+def test_a_full_disk_stops_a_build_before_the_fetch(
+    found: Settings, doings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from envbuilder import space
+
+    monkeypatch.setattr(space.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1, 1, 5))
+    told = fails(found, BuildError, profile="cpu", backend="venv")
+    assert "not enough space" in told
+    assert doings == []
 
 
 # ---- which profile

@@ -55,6 +55,7 @@ def test_the_smallest_limit_decides(facts: CpuFacts, expected: int) -> None:
         ("-2", None),
         ("many", None),
         ("²", None),
+        ("9" * 5000, None),
     ],
 )
 def test_omp_num_threads(value: str | None, expected: int | None) -> None:
@@ -71,6 +72,9 @@ def test_omp_num_threads(value: str | None, expected: int | None) -> None:
         ("x y", None),
         ("-1 100000", None),
         ("100000 0", None),
+        ("9" * 400 + " 1", None),
+        ("9" * 5000 + " 1", None),
+        ("1 " + "9" * 400, None),
     ],
 )
 def test_cpu_max(text: str, expected: float | None) -> None:
@@ -79,7 +83,14 @@ def test_cpu_max(text: str, expected: float | None) -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("0-3,8\n", {0, 1, 2, 3, 8}), ("5", {5}), ("", set()), ("0-", set()), ("a-b", set())],
+    [
+        ("0-3,8\n", {0, 1, 2, 3, 8}),
+        ("5", {5}),
+        ("", set()),
+        ("0-", set()),
+        ("a-b", set()),
+        ("0-99999999999", set()),
+    ],
 )
 def test_cpu_list(text: str, expected: set[int]) -> None:
     assert threads.parse_cpu_list(text) == expected
@@ -161,6 +172,11 @@ def test_cores_from_cpuinfo_where_there_is_no_topology(tmp_path: Path) -> None:
     tree(tmp_path, {"proc/cpuinfo": text + "\n"})
     assert threads.read_physical(tmp_path, frozenset(range(5))) == 4
     assert threads.read_physical(tmp_path, frozenset({0, 4})) == 1
+
+
+def test_digits_that_are_no_numbers_in_cpuinfo() -> None:
+    text = "".join(f"processor : {n}\ncore id : {n}\n\n" for n in ("²", "9" * 5000, "1"))
+    assert threads.parse_cpuinfo_cores(text, frozenset({0, 1})) == 1
 
 
 def test_cores_are_unknown_not_zero_where_nothing_says(tmp_path: Path) -> None:

@@ -1,0 +1,174 @@
+"""`envbuilder doctor`."""
+
+from __future__ import annotations
+
+import re
+import sys
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from envbuilder import console, process, profiles, settings, workflow
+from envbuilder.errors import NOTHING_FITS, HostError
+from envbuilder.options import json_option, profile_option
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from envbuilder.doctor import Problem, Repair
+    from envbuilder.doctor.around import Around
+    from envbuilder.doctor.repair import Done
+    from envbuilder.host import Host
+    from envbuilder.profiles import Profile
+
+_HEADINGS = {"blocks": "in the way", "limits": "works less", "slows": "costs speed"}
+_STYLES = {"blocks": "bold red", "limits": "yellow", "slows": "cyan"}
+_COMMAND = re.compile(r"`[^`]*`")
+_HARD_SPACE = "\N{NO-BREAK SPACE}"
+
+
+@click.command("doctor", short_help="Say what stands in the way here, and fix what is safe.")
+@profile_option
+@click.option("--fix", is_flag=True, help="Mend what is safe and reversible, after showing it.")
+@click.option("--yes", is_flag=True, help="With --fix: do not ask.")
+@click.option(
+    "--root",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    default=Path("/"),
+    help="Examine a recorded tree (proc/ sys/ dev/) instead of this machine.",
+)
+@json_option
+def command(profile: str | None, fix: bool, yes: bool, root: Path, as_json: bool) -> int:
+    """Say what stands in the way on this machine, worst first, each with its fix.
+
+    Also what costs speed. With --profile, what keeps that profile from working. Exits with 3 when
+    something is in the way; after --fix, when something is left.
+
+    \b
+    Examples:
+      envbuilder doctor
+      envbuilder doctor --profile xpu
+      envbuilder doctor --fix
+    """
+    live = root == Path("/")
+    if fix and not live:
+        raise click.UsageError("--fix mends this machine; it cannot mend a recorded tree (--root)")
+    problems, seen = _examine(profile, root)
+    done: tuple[Done, ...] = ()
+    if not as_json:
+        _print(problems)
+    if fix:
+        done = _mend(problems, seen, yes=yes)
+        if done:
+            problems, seen = _examine(profile, root)
+            if not as_json:
+                click.echo("\nAfter that:")
+                _print(problems)
+    if as_json:
+        data = {"schema": 1, "problems": problems, "repairs": done}
+        click.echo(msgspec.json.encode(data).decode())
+    elif not fix and (count := len(_offered(problems, seen))):
+        what = "one of these" if count == 1 else f"{count} of these"
+        click.echo(f"\n`envbuilder doctor --fix` can mend {what}; it shows the commands first.")
+    return NOTHING_FITS if any(p.severity == "blocks" for p in problems) else 0
+
+
+def _examine(name: str | None, root: Path) -> tuple[tuple[Problem, ...], Around]:
+    from envbuilder import doctor, host
+    from envbuilder.doctor import around
+
+    found = settings.load()
+    folders = profiles.search_path(found.project, found.config_dir)
+    asked = profiles.load(name, folders) if name else None
+    candidates = workflow.known(folders)
+    locks = workflow.locks(candidates, folders)
+    here = host.probe(root)
+    seen = around.Around()
+    if root == Path("/"):
+        chosen = asked
+        if chosen is None:
+            chosen = _chosen(found, folders, here)
+        lock = locks.get(chosen.name) if chosen else None
+        seen = around.look(chosen, lock, here, found)
+    return doctor.diagnose(here, candidates, locks, seen, asked), seen
+
+
+def _chosen(found: settings.Settings, folders: Sequence[Path], here: Host) -> Profile | None:
+    try:
+        return workflow.choose_profile(found, folders, here).profile
+    except HostError:
+        return None  # the diagnosis says why
+
+
+def _print(problems: Sequence[Problem]) -> None:
+    from rich.text import Text
+
+    out = console.rich_console()
+    if not problems:
+        out.print(Text("nothing stands in the way", style="green"))
+    for problem in problems:
+        heading = f"{_HEADINGS[problem.severity]}: "
+        text = Text(_wrapped(heading + problem.text, ""))
+        text.stylize(_STYLES[problem.severity], 0, len(heading))
+        out.print(text, soft_wrap=True)
+        out.print(Text(_wrapped(problem.fix, "    ")), soft_wrap=True)
+
+
+def _wrapped(text: str, indent: str) -> str:
+    """Lines of at most 80 columns; a command stays on one line, to be copied."""
+    whole = _COMMAND.sub(lambda match: match[0].replace(" ", _HARD_SPACE), text)
+    lines = textwrap.wrap(
+        whole,
+        console.WIDTH,
+        initial_indent=indent,
+        subsequent_indent=indent or "  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(lines).replace(_HARD_SPACE, " ")
+
+
+def _offered(problems: Sequence[Problem], seen: Around) -> tuple[Repair, ...]:
+    from envbuilder.doctor import repair
+
+    return repair.offered(problems, may=seen.root or "sudo" in seen.programs)
+
+
+def _mend(problems: Sequence[Problem], seen: Around, *, yes: bool) -> tuple[Done, ...]:
+    """Show the commands, ask, run them. Whoever is not asked is not touched."""
+    from envbuilder.doctor import repair
+
+    offered = _offered(problems, seen)
+    if not offered:
+        if problems:
+            click.echo("\nnothing of this is safe to mend for you", err=True)
+        return ()
+    click.echo("\nThese commands mend it:", err=True)
+    for one in offered:
+        for argv in one.commands:
+            click.echo(f"  {_typed(argv, seen)}", err=True)
+        for argv in one.undo:
+            click.echo(f"    undo: {_typed(argv, seen)}", err=True)
+    if not yes and not (_is_terminal() and click.confirm("Run them?", err=True)):
+        click.echo("nothing was changed; --yes runs them without asking", err=True)
+        return ()
+    done = []
+    for one in offered:
+        error = repair.apply(one, root=seen.root)
+        done.append(repair.Done(repair=one, error=error))
+        said = f"failed: {error}" if error else f"done{f'; {one.after}' if one.after else ''}"
+        click.echo(f"  {_typed(one.commands[0], seen)}: {said}", err=True)
+        if error and not seen.root and "password" in error:
+            click.echo("  run `sudo -v` first, then this again", err=True)
+    return tuple(done)
+
+
+def _typed(argv: Sequence[str], seen: Around) -> str:
+    return process.quoted(argv if seen.root else ("sudo", *argv))
+
+
+def _is_terminal() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty()

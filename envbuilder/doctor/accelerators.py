@@ -1,0 +1,173 @@
+"""What keeps each accelerator from working here, or the profile that was asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from envbuilder import fitting, selection
+from envbuilder.doctor import Problem, Repair, Severity, remedies
+from envbuilder.wheels import needs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from envbuilder.doctor.around import Around
+    from envbuilder.fitting import Finding
+    from envbuilder.host import Gpu, Host
+    from envbuilder.lockfile import Lock
+    from envbuilder.profiles import Profile
+
+_ACCELERATORS = {"nvidia": "cuda", "intel": "xpu", "apple": "mps"}
+_LASTING = ("unsupported", "kernels", "platform", "cpu-flags")
+"""What no command on this machine can change."""
+
+
+def problems(
+    host: Host,
+    candidates: Sequence[Profile],
+    locks: Mapping[str, Lock | None],
+    around: Around,
+    asked: Profile | None,
+) -> list[Problem]:
+    """What keeps the profile away that was asked for; without one, each vendor's best profile."""
+    looked = _Look(host, candidates, locks, around)
+    if asked is not None:
+        return looked.of_profile(asked, asked_for=True)
+    found = looked.of_vendors()
+    if host.wsl and (host.kernel or "").startswith("4.4."):
+        text = "this is WSL 1, where no program can use a GPU"
+        fix = "In Windows, run `wsl --set-version NAME 2` (`wsl --list` has the name)."
+        found.append(Problem(severity="blocks", code="wsl1", text=text, fix=fix))
+    if not looked.fitting and not any(p.severity == "blocks" for p in found):
+        found += looked.of_nothing()
+    return list({(p.code, p.text): p for p in found}.values())
+
+
+class _Look:
+    """One host and the profiles, judged once."""
+
+    def __init__(
+        self,
+        host: Host,
+        candidates: Sequence[Profile],
+        locks: Mapping[str, Lock | None],
+        around: Around,
+    ) -> None:
+        self.host, self.around, self.locks = host, around, locks
+        self.engine = any(e.state == "usable" for e in host.containers.engines)
+        self.profiles = [p for p in candidates if not p.opt_in]
+        self.findings = {p.name: self.judge(p) for p in self.profiles}
+        self.fitting = [p for p in self.profiles if self.level(p) < _level("no")]
+
+    def judge(self, profile: Profile) -> tuple[Finding, ...]:
+        """The findings with the backend that a build here would take: venv without an engine."""
+        venv = not self.engine and "venv" in profile.backends
+        lock = self.locks.get(profile.name)
+        return selection.best_findings(profile, self.host, lock, "venv" if venv else None)
+
+    def native(self, profile: Profile) -> list[Finding]:
+        """What a native environment lacks where an engine could build an image that has it."""
+        if not self.engine or "venv" not in profile.backends:
+            return []
+        found = fitting.findings(profile, self.host, "venv", self.locks.get(profile.name))
+        return [replace(f, level="warning") for f in found if f.code == "level-zero"]
+
+    def level(self, profile: Profile) -> int:
+        return _level(fitting.worst(self.findings[profile.name]))
+
+    def of_vendors(self) -> list[Problem]:
+        found: list[Problem] = []
+        works = any(p.accelerator != "cpu" for p in self.fitting)
+        for vendor in dict.fromkeys(gpu.vendor for gpu in self.host.gpus):
+            told: set[int] = set()
+            own = [p for p in self.profiles if p.accelerator == _ACCELERATORS.get(vendor)]
+            if own:
+                best = min(own, key=self._hopeless)
+                told = {id(f.gpu) for f in self.findings[best.name] if f.level != "note"}
+                # Nobody needs to hear in each run that a display's GPU is no accelerator.
+                if not (works and self._hopeless(best)[1]):
+                    found += self.of_profile(best, asked_for=False)
+            found += [
+                self._idle(gpu)
+                for gpu in self.host.gpus
+                if gpu.vendor == vendor and gpu.state != "usable" and id(gpu) not in told
+                if not (works and gpu.obstacle in (None, "unsupported") and vendor != "unknown")
+            ]
+        return found
+
+    def _hopeless(self, profile: Profile) -> tuple[int, int]:
+        """How bad it is, and how much of that will stay so: the least is the best."""
+        lasting = [f for f in self.findings[profile.name] if f.code in _LASTING]
+        return self.level(profile), len(lasting)
+
+    def of_nothing(self) -> list[Problem]:
+        """Where no profile fits at all: what keeps the plainest one away."""
+        plainest = [p for p in self.profiles if p.accelerator == "cpu"] or self.profiles
+        if not plainest:
+            return []
+        return self.of_profile(min(plainest, key=self.level), asked_for=True)
+
+    def of_profile(self, profile: Profile, *, asked_for: bool) -> list[Problem]:
+        platform = fitting.docker_platform(self.host) or profile.platforms[0]
+        wanted = needs(profile, self.locks.get(profile.name), platform)
+        instead = [
+            p.name
+            for p in self.profiles
+            if p.name != profile.name
+            and p.accelerator == profile.accelerator
+            and self.level(p) == _level("note")
+        ]
+        known = self.findings.get(profile.name) or self.judge(profile)
+        found = [f for f in (*known, *self.native(profile)) if f.level != "note"]
+        if any(f.code == "no-gpu" for f in found):
+            found = [f for f in found if not f.code.startswith("level-zero")]
+        lasting = [f for f in found if f.code in _LASTING]
+        return [
+            Problem(
+                severity=_severity(finding, asked_for=asked_for),
+                code=finding.code,
+                text=f"{profile.name}: {finding.text}",
+                fix=self._joined(finding.gpu) or remedies.fix(finding, wanted, self.host, instead),
+                repair=self._repair(finding.gpu),
+            )
+            # Where it can never work, what else is missing is nobody's business.
+            for finding in (found if asked_for else lasting or found)
+        ]
+
+    def _idle(self, gpu: Gpu) -> Problem:
+        """A GPU that does not work beside one that does, or one that no profile is for."""
+        return Problem(
+            severity="limits",
+            code=gpu.obstacle or ("unread" if gpu.vendor == "unknown" else "no-profile"),
+            text=f"{_name(gpu)}: {gpu.detail.rstrip('.')}",
+            fix=self._joined(gpu) or remedies.of_gpu(gpu, self.host),
+            repair=self._repair(gpu),
+        )
+
+    def _repair(self, gpu: Gpu | None) -> Repair | None:
+        return remedies.repair(gpu, self.host, self.around) if gpu else None
+
+    def _joined(self, gpu: Gpu | None) -> str:
+        """A process keeps the groups it was started with."""
+        group = gpu.render_node_group if gpu and gpu.obstacle == "node-closed" else None
+        if group not in self.around.joined:
+            return ""
+        return f"Log in again: {self.around.user} joined {group} after this session began."
+
+
+def _name(gpu: Gpu) -> str:
+    if gpu.vendor == "unknown":
+        return "whether there is a GPU is unknown"
+    return f"{gpu.name} at {gpu.bus}" if gpu.bus else gpu.name
+
+
+def _level(level: fitting.Level) -> int:
+    return fitting.LEVELS.index(level)
+
+
+def _severity(finding: Finding, *, asked_for: bool) -> Severity:
+    if finding.level == "warning" or (finding.code in _LASTING and not asked_for):
+        return "limits"
+    return "blocks"

@@ -1,0 +1,183 @@
+"""Look at what surrounds a build: disks, interpreters, programs, the user. Starts processes."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from envbuilder import plan, process
+from envbuilder.doctor.tools import CDI_FILE
+from envbuilder.errors import EnvbuilderError
+from envbuilder.space import disks
+from envbuilder.store import Store
+
+if TYPE_CHECKING:
+    from envbuilder.host import Host
+    from envbuilder.lockfile import Lock
+    from envbuilder.profiles import Profile
+    from envbuilder.settings import Settings
+
+_PROGRAMS = (
+    *("sudo", "usermod", "nvidia-modprobe", "nvidia-ctk"),
+    *("g++", "c++", "clang++"),
+)
+_ADMIN_FOLDERS = ("/usr/sbin", "/sbin")
+"""Where sudo looks, and an ordinary user's PATH on Debian does not."""
+_VARIABLES = ("OMP_NUM_THREADS", "OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+_CAPABILITIES = re.compile(r"^(CapEff|CapBnd):\s*([0-9a-f]{1,16})$", re.ASCII | re.MULTILINE)
+_SYS_ADMIN = 21  # include/uapi/linux/capability.h: CAP_SYS_ADMIN, which mount needs
+
+
+class Room(Struct, frozen=True, kw_only=True):
+    """A disk that builds write to, in bytes."""
+
+    folder: str
+    free: int
+    needed: int
+    """For the profile in question, at least; 0 where that is not known."""
+
+
+class Around(Struct, frozen=True, kw_only=True):
+    """What a diagnosis needs to know besides the host; by itself, that nothing was looked at."""
+
+    looked: bool = False
+    """Whether this is about the machine that we run on."""
+    user: str = ""
+    root: bool = False
+    joined: frozenset[str] = frozenset()
+    """Groups that the user joined, but this session does not have yet."""
+    may_mount: bool = False
+    """Whether root's commands may mount here: in most containers not even root may."""
+    programs: frozenset[str] = frozenset()
+    variables: dict[str, str] = {}
+    cdi_file: bool = False
+    """Whether there is a CDI specification where `nvidia-ctk` would write it."""
+    rooms: tuple[Room, ...] = ()
+    closed: tuple[str, ...] = ()
+    """Folders of envbuilder that cannot be written to."""
+    backends: tuple[str, ...] = ()
+    """Those of the profile in question."""
+    python: str = ""
+    """Why no interpreter fits; empty where one does, or where none was looked for."""
+    python_fix: str = ""
+    engine: str = ""
+    """Why the engine cannot be used; empty where it can, or where there is none."""
+    engine_fix: str = ""
+
+
+def look(profile: Profile | None, lock: Lock | None, host: Host, settings: Settings) -> Around:
+    """What surrounds this process, for building `profile`."""
+    python, python_fix = _python(profile, lock, host)
+    engine, engine_fix = _engine(host)
+    root = os.geteuid() == 0
+    user = _user(root=root)
+    return Around(
+        looked=True,
+        user=user,
+        root=root,
+        joined=_joined(user),
+        may_mount=may_mount(_status(), root=root),
+        programs=frozenset(p for p in _PROGRAMS if _is_there(p)),
+        variables={name: os.environ[name] for name in _VARIABLES if name in os.environ},
+        cdi_file=os.path.lexists(CDI_FILE),
+        rooms=_rooms(lock, host, settings),
+        closed=tuple(
+            str(folder)
+            for folder in (settings.cache_dir, settings.data_dir)
+            if not os.access(_existing(folder), os.W_OK)
+        ),
+        backends=tuple(profile.backends) if profile else (),
+        python=python,
+        python_fix=python_fix,
+        engine=engine,
+        engine_fix=engine_fix,
+    )
+
+
+def may_mount(status: str, *, root: bool) -> bool:
+    """Whether mounting is allowed, from /proc/self/status: now for root, else after sudo."""
+    masks = {name: int(mask, 16) for name, mask in _CAPABILITIES.findall(status)}
+    return bool(masks.get("CapEff" if root else "CapBnd", 0) >> _SYS_ADMIN & 1)
+
+
+def _status() -> str:
+    try:
+        return Path("/proc/self/status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _is_there(program: str) -> bool:
+    return process.which(program) is not None or any(
+        os.access(f"{folder}/{program}", os.X_OK) for folder in _ADMIN_FOLDERS
+    )
+
+
+def _user(*, root: bool) -> str:
+    """Whom to help: under sudo the one who called it. Empty for a number without a name."""
+    import pwd
+
+    # Only sudo to root: `sudo -u other` sets the variable, too.
+    caller = os.environ.get("SUDO_USER", "") if root else ""
+    try:
+        return pwd.getpwnam(caller).pw_name if caller else pwd.getpwuid(os.geteuid()).pw_name
+    except (KeyError, ValueError):
+        return ""
+
+
+def _joined(user: str) -> frozenset[str]:
+    import grp
+
+    if not user:
+        return frozenset()
+    now = {os.getegid(), *os.getgroups()}
+    return frozenset(g.gr_name for g in grp.getgrall() if user in g.gr_mem and g.gr_gid not in now)
+
+
+def _existing(folder: Path) -> Path:
+    return next((f for f in (folder, *folder.parents) if f.exists()), Path("/"))
+
+
+def _python(profile: Profile | None, lock: Lock | None, host: Host) -> tuple[str, str]:
+    """Why no interpreter here is one that the profile's native environment can be made from."""
+    versions = [t.python for t in lock.targets if t.platform == host.platform] if lock else []
+    if profile is None or not versions or "venv" not in profile.backends:
+        return "", ""
+    from envbuilder import pythons
+
+    preferred = sorted(versions, key=lambda v: v != profile.python.default)
+    try:
+        pythons.find(None, preferred, host.machine)
+    except EnvbuilderError as error:
+        return error.message, error.hint
+    return "", ""
+
+
+def _engine(host: Host) -> tuple[str, str]:
+    """Why the engine that answers cannot build."""
+    if not any(e.state == "usable" for e in host.containers.engines):
+        return "", ""
+    from envbuilder import engine
+
+    try:
+        engine.require_client(engine.describe(engine.connect()))
+    except EnvbuilderError as error:
+        return error.message, error.hint
+    return "", ""
+
+
+def _rooms(lock: Lock | None, host: Host, settings: Settings) -> tuple[Room, ...]:
+    """The disks of the store and of native environments, and what the lock's files take there."""
+    target = next((t for t in lock.targets if t.platform == host.platform), None) if lock else None
+    files = target.files if target else ()
+    store = Store(settings.store_dir)
+    missing = sum(f.size or 0 for f in files if not store.has(f.sha256))
+    wanted = (
+        plan.Room(folder=str(settings.store_dir), bytes=missing),
+        plan.Room(folder=str(settings.envs_dir), bytes=plan.unpacked(files)),
+    )
+    return tuple(Room(folder=d.folder, free=d.free, needed=d.needed) for d in disks(wanted))

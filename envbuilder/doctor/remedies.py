@@ -1,0 +1,199 @@
+"""What to do: one sentence for each code of a finding and each obstacle of a GPU.
+
+Every obstacle of `host.Obstacle` and every code in `fitting` has its sentence; a test holds that.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from envbuilder.doctor import Repair, drivers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from envbuilder.doctor.around import Around
+    from envbuilder.fitting import Finding
+    from envbuilder.host import Gpu, Host, Obstacle
+    from envbuilder.wheels import Needs
+
+_TRY = "Try it: `envbuilder verify` tells."
+_FORCE = "`envbuilder verify --force` tries it all the same."
+_NOTHING = ("kernels", "platform", "unsupported")
+"""Where a profile that fits is the whole answer."""
+# udev gives render nodes to `render`, systemd before 239 to `video` (50-udev-default.rules). Any
+# other group may do more than use a GPU.
+_GPU_GROUPS = ("render", "video")
+_USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,62}\Z", re.ASCII)
+_CONTROL_MINOR = 255
+"""That of /dev/nvidiactl (the driver's README, chapter on device files)."""
+
+
+def fix(finding: Finding, wanted: Needs, host: Host, instead: Sequence[str]) -> str:
+    """What to do about a finding. `instead`: profiles for the same accelerator that fit."""
+    sentence = _sentence(finding, wanted, host)
+    if not instead:
+        return sentence
+    other = f"Use --profile {instead[0]}, which fits."
+    return other if finding.code in _NOTHING else f"{other} Or: {sentence}"
+
+
+def _sentence(finding: Finding, wanted: Needs, host: Host) -> str:
+    gpu = finding.gpu
+    if gpu is not None and (finding.code == gpu.obstacle or gpu.vendor == "unknown"):
+        return of_gpu(gpu, host, wanted.nvidia_driver)
+    return {
+        "backend": "Choose another --backend.",
+        "platform": "Start a container engine and use --backend docker, or a profile for macOS."
+        if host.os == "macos"
+        else "Use a profile for this platform: see `envbuilder profiles`.",
+        "libc-other": "Use --backend docker: the image brings its own C library.",
+        "system-old": "Update macOS."
+        if host.os == "macos"
+        else "Use --backend docker, whose image brings its own C library; or update the system.",
+        "system-unread": _TRY,
+        "rosetta": "Install an arm64 Python (python.org's, or Homebrew's in /opt/homebrew), and"
+        " envbuilder with it, in a terminal where `uname -m` says arm64.",
+        "rosetta-linux": "Use containers for linux/arm64: they run on this chip itself.",
+        "cpu-flags": "Use --profile cpu: no setting adds instructions to a CPU.",
+        "no-gpu": "Use --profile cpu. If there is one, `envbuilder detect` tells what was read.",
+        "gpu": "See `envbuilder detect` for what is known about it.",
+        "driver-old": drivers.nvidia(gpu, host, wanted.nvidia_driver) if gpu else "",
+        "driver-unread": "See `nvidia-smi` for what the driver says.",
+        "kernels": "None: these wheels have no kernels for this GPU, whatever the driver.",
+        "kernels-ptx": f"{_TRY} The first start takes long.",
+        "sm-unread": _TRY,
+        "lock-unread": "Make the lock anew with `envbuilder lock`; if it stays, the tables do not"
+        f" have this torch. {_TRY}",
+        "unlisted": _TRY,
+        "level-zero": drivers.level_zero(host),
+        "level-zero-unread": _TRY,
+        "unread": "Run envbuilder as a user who can read /proc and /sys, or outside the sandbox.",
+    }[finding.code]
+
+
+def of_gpu(gpu: Gpu, host: Host, driver: str = "") -> str:
+    """What to do about what keeps a GPU from working; `driver`: the oldest that would do."""
+    sentences: dict[Obstacle | None, str] = {
+        None: "None yet: no profile is for it.",
+        "hidden": "Run `unset CUDA_VISIBLE_DEVICES`, and look where it is set.",
+        "driver-missing": _driver(gpu, host, driver),
+        "driver-other": "It is kept for virtual machines: give it back where that was set up"
+        " (vfio-pci.ids, driverctl)."
+        if gpu.kernel_driver == "vfio-pci"
+        else _driver(gpu, host, driver),
+        "driver-unread": "Run envbuilder as a user who can read /sys and /proc/driver.",
+        "library-failed": _library(gpu, host),
+        "node-missing": _missing(gpu, host),
+        "node-closed": _closed(gpu, host),
+        "node-unread": "See who may open the nodes: `ls -l /dev/dri /dev/nvidia*`.",
+        "not-given": "Give it to this container or process (--gpus all, NVIDIA_VISIBLE_DEVICES,"
+        " the scheduler's request); if it is, `sudo dmesg | grep NVRM` tells what failed.",
+        "unsupported": "None: PyTorch does not support it. Use --profile cpu.",
+        "unlisted": "Use NVIDIA's own torch for Jetson; `envbuilder verify --python` checks it."
+        if gpu.vendor == "nvidia"
+        else _FORCE,
+        "virtual": f"Run envbuilder on the Mac itself; here, {_FORCE}",
+        "wsl": f"See what Windows says (`nvidia-smi.exe`, Device Manager); {_FORCE}",
+        "unread": "Run envbuilder as a user who can read /sys, or outside the sandbox.",
+    }
+    obstacle = gpu.obstacle
+    if gpu.vendor == "unknown" and obstacle is None:
+        obstacle = "wsl" if host.wsl else "unread"
+    return sentences[obstacle]
+
+
+def _driver(gpu: Gpu, host: Host, needed: str) -> str:
+    if gpu.vendor != "nvidia":
+        return drivers.intel(gpu, host)
+    sentence = drivers.nvidia(gpu, host, needed)
+    if gpu.obstacle == "driver-missing" and not (host.wsl or host.container):
+        sentence += " Where it is installed, `sudo modprobe nvidia` says why it does not load."
+    return sentence
+
+
+def _library(gpu: Gpu, host: Host) -> str:
+    if "mismatch" in gpu.detail:
+        # The driver in the kernel is the one from before an update.
+        return "Run `wsl --shutdown` in Windows." if host.wsl else "Restart the machine."
+    if "not found" in gpu.detail.lower() and host.container:
+        return "Start the container with --gpus all and NVIDIA_DRIVER_CAPABILITIES=compute,utility."
+    return "See what `nvidia-smi` says; `sudo dmesg | grep NVRM` has the kernel's word."
+
+
+def _closed(gpu: Gpu, host: Host) -> str:
+    if gpu.vendor == "nvidia":
+        node = "/dev/dxg" if host.wsl else "/dev/nvidia*"
+        return f"See who may open it: `ls -l {node}`. NVIDIA's driver lets everybody by default."
+    group = gpu.render_node_group or "render"
+    node = gpu.render_node or "/dev/dri/renderD128"
+    if host.container:
+        return f"Start the container with --group-add $(stat -c %g {node})."
+    if group == "root" or group.isdecimal():
+        # Nobody should join root; a number without a name cannot be joined.
+        return f"Its group is {group}: udev should give it to render; see `ls -l /dev/dri`."
+    return f"Run `sudo usermod -aG {group} $USER`, then log in again."
+
+
+def _missing(gpu: Gpu, host: Host) -> str:
+    if gpu.vendor == "nvidia":
+        if host.wsl:
+            return drivers.nvidia(gpu, host)
+        if host.container:
+            return "Start the container with --gpus all."
+        commands = " and ".join(f"`sudo {' '.join(argv)}`" for argv in _node_commands(host))
+        return f"Run {commands}, or restart."
+    if host.container:
+        return "Start the container with --device /dev/dri."
+    # The kernel's driver has it, so what lacks is the node alone.
+    return "Run `sudo udevadm trigger --subsystem-match=drm`; a sandbox must be given /dev/dri."
+
+
+def repair(gpu: Gpu, host: Host, around: Around) -> Repair | None:
+    """The commands that `doctor --fix` may run for it, on the machine itself."""
+    if host.container:
+        return None
+    if gpu.obstacle == "node-closed" and gpu.vendor != "nvidia":
+        return _join(gpu.render_node_group or "", around)
+    if gpu.obstacle == "node-missing" and gpu.vendor == "nvidia" and not host.wsl:
+        return _nodes(host, around)
+    return None
+
+
+def _join(group: str, around: Around) -> Repair | None:
+    if group not in _GPU_GROUPS or group in around.joined or not _USER.match(around.user):
+        return None
+    if around.user == "root" or "usermod" not in around.programs:
+        return None
+    return Repair(
+        commands=(("usermod", "-aG", group, around.user),),
+        undo=(("gpasswd", "-d", around.user, group),),
+        after=f"it counts when {around.user} has logged in again",
+    )
+
+
+def _nodes(host: Host, around: Around) -> Repair | None:
+    if "nvidia-modprobe" not in around.programs:
+        return None
+    nodes = [f"/dev/nvidia{number}" for number in range(_cards(host))]
+    return Repair(
+        commands=_node_commands(host),
+        undo=(("rm", "-f", *nodes, "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"),),
+    )
+
+
+def _node_commands(host: Host) -> tuple[tuple[str, ...], ...]:
+    """Make each card's node and the control node, then those of unified memory.
+
+    With -u the same option means other nodes, so one call does not do (nvidia-modprobe.c).
+    """
+    minors = (*range(_cards(host)), _CONTROL_MINOR)
+    return (
+        ("nvidia-modprobe", *(word for n in minors for word in ("-c", str(n)))),
+        ("nvidia-modprobe", "-u", "-c", "0", "-c", "1"),
+    )
+
+
+def _cards(host: Host) -> int:
+    return sum(g.vendor == "nvidia" and g.kernel_driver in (None, "nvidia") for g in host.gpus)

@@ -1,0 +1,53 @@
+"""Run the repairs that were agreed to: the only part of the doctor that changes the machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from envbuilder import process
+from envbuilder.doctor import Repair
+from envbuilder.errors import ToolError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from envbuilder.doctor import Problem
+
+_SECONDS = 60.0
+
+
+class Done(Struct, frozen=True, kw_only=True):
+    """A repair that was run."""
+
+    repair: Repair
+    error: str = ""
+    """Why it failed; empty where it did not."""
+
+
+def offered(problems: Sequence[Problem], *, may: bool) -> tuple[Repair, ...]:
+    """The repairs of some problems, each once; none where nobody may run them."""
+    found = (p.repair for p in problems if p.repair is not None)
+    return tuple(dict.fromkeys(found)) if may else ()
+
+
+def as_run(argv: Sequence[str], *, root: bool) -> tuple[str, ...]:
+    """The command as this user must run it."""
+    # -n: a password is never asked for, since nobody may be there to type it.
+    return tuple(argv) if root else ("sudo", "-n", *argv)
+
+
+def apply(repair: Repair, *, root: bool) -> str:
+    """Run its commands until one fails; why it failed, or nothing."""
+    for argv in repair.commands:
+        command = as_run(argv, root=root)
+        try:
+            done = process.run(command, timeout=_SECONDS)
+        except (ToolError, OSError) as error:
+            return str(error)
+        if done.timed_out:
+            return f"{process.quoted(command)} did not end within {_SECONDS:g} seconds"
+        if done.returncode != 0:
+            return done.last_words or f"exit status {done.returncode}"
+    return ""

@@ -1,0 +1,148 @@
+"""What keeps builds from working besides the GPU: lock, interpreter, engine, disk, rights."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from envbuilder import lockfile
+from envbuilder.doctor import Problem, Repair
+from envbuilder.errors import InvalidError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from envbuilder.doctor.around import Around
+    from envbuilder.host import Engine, Host
+    from envbuilder.lockfile import Lock
+    from envbuilder.profiles import Profile
+
+_COMPILERS = {"g++", "c++", "clang++"}
+_FULL = 2 << 30
+"""Room that is too little for most profiles, in bytes, where a lock's sizes are not known."""
+CDI_FILE = "/etc/cdi/nvidia.yaml"
+"""Where `nvidia-ctk` is told to write its specification."""
+
+
+def problems(host: Host, around: Around, asked: Profile | None, lock: Lock | None) -> list[Problem]:
+    """What is wrong around the host, and with the lock of the profile that was asked for."""
+    engine = any(e.state == "usable" for e in host.containers.engines) and not around.engine
+    return [
+        *_lock(asked, lock),
+        *_native(around, asked, engine=engine),
+        *_disks(around),
+        *_engines(host, around),
+        *_gpus_in_containers(host, around),
+    ]
+
+
+def _lock(asked: Profile | None, lock: Lock | None) -> Iterator[Problem]:
+    if asked is None:
+        return
+    try:
+        lockfile.require_usable(asked, lock)
+    except InvalidError as error:
+        fix = f"Run `envbuilder lock --profile {asked.name}`."
+        yield Problem(severity="blocks", code="lock", text=error.message, fix=fix)
+
+
+def _native(around: Around, asked: Profile | None, *, engine: bool) -> Iterator[Problem]:
+    if around.python:
+        image = engine and "docker" in around.backends
+        yield Problem(
+            severity="limits" if image else "blocks",
+            code="python",
+            text=around.python,
+            fix=around.python_fix,
+        )
+    compiles = asked is not None and "g++" in asked.system_packages
+    if compiles and around.looked and not _COMPILERS & around.programs:
+        yield Problem(
+            severity="limits",
+            code="compiler",
+            text=f"{asked.name if asked else ''} compiles at run time, and there is no compiler",
+            fix="Install one (Debian, Ubuntu: `sudo apt install g++`; Fedora: `sudo dnf install"
+            " gcc-c++`), or use --backend docker.",
+        )
+    for folder in around.closed:
+        yield Problem(
+            severity="blocks",
+            code="folder",
+            text=f"{folder} cannot be written to",
+            fix="Set ENVBUILDER_CACHE_DIR and ENVBUILDER_DATA_DIR to folders you can write to.",
+        )
+
+
+def _disks(around: Around) -> Iterator[Problem]:
+    for room in around.rooms:
+        needed = room.needed or _FULL
+        if room.free < needed:
+            yield Problem(
+                severity="blocks",
+                code="disk",
+                text=f"{room.folder}: {room.free / 1e9:.1f} GB free, {needed / 1e9:.1f} GB needed",
+                fix="Make room (`envbuilder clean`), or set ENVBUILDER_CACHE_DIR and"
+                " ENVBUILDER_DATA_DIR to a larger disk.",
+            )
+
+
+def _engines(host: Host, around: Around) -> Iterator[Problem]:
+    engines = host.containers.engines
+    # One that answers is enough: nobody is meant to open root's podman, too.
+    for engine in engines if not any(e.state == "usable" for e in engines) else ():
+        yield Problem(
+            severity="limits",
+            code="engine",
+            text=f"{engine.socket}: {engine.detail.rstrip('.')}",
+            fix=f"{_engine_fix(engine, host)} `--backend venv` needs none.",
+        )
+    if around.engine:
+        yield Problem(severity="limits", code="engine", text=around.engine, fix=around.engine_fix)
+
+
+def _engine_fix(engine: Engine, host: Host) -> str:
+    podman = "podman" in engine.socket
+    if engine.state == "unknown":
+        return f"Ask it yourself: `{'podman' if podman else 'docker'} version`."
+    closed = "may not open" in engine.detail
+    if closed and not podman:
+        return "Run `sudo usermod -aG docker $USER` and log in again: as good as root, so choose."
+    if podman:
+        return "Run `systemctl --user start podman.socket` for your own."
+    if host.os == "macos" or host.wsl:
+        return "Start Docker Desktop, or whatever provides the engine."
+    return "Run `sudo systemctl start docker`."
+
+
+def _gpus_in_containers(host: Host, around: Around) -> Iterator[Problem]:
+    usable = {e.name for e in host.containers.engines if e.state == "usable"}
+    if host.wsl or not any(g.vendor == "nvidia" and g.state == "usable" for g in host.gpus):
+        return  # Docker Desktop brings its own way
+    devices = any(device.startswith("nvidia") for device in host.containers.cdi)
+    if "docker" in usable and not devices and not host.containers.runtimes:
+        yield Problem(
+            severity="limits",
+            code="gpu-runtime",
+            text="containers cannot reach the NVIDIA GPU: no GPU runtime and no CDI device",
+            # docs.nvidia.com/datacenter/cloud-native/container-toolkit, install guide
+            fix="Install nvidia-container-toolkit (from NVIDIA's repository), then run"
+            " `sudo nvidia-ctk runtime configure --runtime=docker` and"
+            " `sudo systemctl restart docker`.",
+        )
+    if "podman" in usable and not devices:
+        makes = "nvidia-ctk" in around.programs
+        first = "" if makes else "Install nvidia-container-toolkit (NVIDIA's repository). "
+        yield Problem(
+            severity="limits",
+            code="cdi",
+            text="podman finds NVIDIA GPUs by CDI, and there is no specification",
+            fix=f"{first}Run `sudo nvidia-ctk cdi generate --output={CDI_FILE}`.",
+            # What is there already could not be put back.
+            repair=_specification() if makes and not around.cdi_file else None,
+        )
+
+
+def _specification() -> Repair:
+    return Repair(
+        commands=(("nvidia-ctk", "cdi", "generate", f"--output={CDI_FILE}"),),
+        undo=(("rm", CDI_FILE),),
+    )

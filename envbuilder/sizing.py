@@ -1,0 +1,299 @@
+"""Whether a language model's weights fit into memory, and how fast they can be read there.
+
+One token for one stream reads every active weight once. The time for that limits the speed from
+above: it is a ceiling, never a forecast. Only weights are counted: the key-value cache, activations
+and the runtime's own memory come on top, so the spare bytes are part of the answer. Assumptions,
+sources and measured runs are in docs/sizing.md. Sizes are bytes, bandwidths bytes per second.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from decimal import Decimal
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
+
+from envbuilder.errors import InvalidError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+Verdict = Literal["no", "unknown", "split", "fits"]
+
+PARAMETERS_MIN, PARAMETERS_MAX = 10**6, 10**14
+LINE_WIDTH = 76
+_NAME_WIDTH = 24
+_UNITS = MappingProxyType({"m": 10**6, "b": 10**9, "t": 10**12})
+_COUNT = r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([MmBbTt])"
+_MODEL = re.compile(rf"{_COUNT}(?:-[Aa]{_COUNT})?")
+_EXPERTS = re.compile(r"[0-9]+[xX][0-9.]+[MmBbTt]")
+
+# Bytes a block takes, with its scales, and weights it holds: the structs of ggml-common.h in
+# ggml-org/llama.cpp, whose static_asserts state the sizes. nf4 is bitsandbytes' quantize_4bit (32
+# bytes of nibbles, one float32 for 64 weights; QLoRA, arXiv 2305.14314, section 3).
+_BLOCKS: Mapping[str, tuple[int, int]] = {
+    "q8_0": (34, 32),
+    "q6_k": (210, 256),
+    "q5_1": (24, 32),
+    "q5_0": (22, 32),
+    "q4_1": (20, 32),
+    "q4_0": (18, 32),
+    "nvfp4": (36, 64),
+    "nf4": (36, 64),
+    "mxfp4": (17, 32),
+}
+
+# Files that mix block types: bits of Llama 3.1 8B in llama.cpp's tools/quantize/README.md, of
+# Llama 2 7B in its older version for q3_k_m. Other models differ by up to 8 %.
+_MIXTURES: Mapping[str, float] = {
+    "q5_k_m": 5.7036,
+    "q5_k_s": 5.5704,
+    "q4_k_m": 4.8944,
+    "q4_k_s": 4.6672,
+    "q3_k_l": 4.2979,
+    "q3_k_m": 3.91,
+    "q3_k_s": 3.6429,
+    "q2_k": 3.1593,
+    "q2_k_s": 2.9697,
+}
+
+QUANTS: Mapping[str, float] = MappingProxyType(
+    {
+        "f32": 32.0,
+        "bf16": 16.0,
+        "f16": 16.0,
+        "fp8": 8.0,  # one scale a tensor, which does not show in the bits of a weight
+        "q8": 8.5,  # q8_0
+        "q6": 6.5625,  # q6_K
+        "q5": 5.5,  # q5_0 and the block of q5_K
+        "q4": 4.5,  # q4_0 and the block of q4_K
+        "q3": 3.4375,  # the block of q3_K, 110 bytes for 256 weights; files of that name mix
+        "q2": 2.625,  # the block of q2_K, 84 bytes for 256 weights; files of that name mix
+        **{name: size * 8 / weights for name, (size, weights) in _BLOCKS.items()},
+        **_MIXTURES,
+    }
+)
+"""Name in lower case to bits a weight, with the scales of its blocks."""
+
+
+class Model(Struct, frozen=True, kw_only=True):
+    """A model by its size: `parameters` in all, `active` of them read for each token."""
+
+    text: str
+    parameters: int
+    active: int
+
+
+class Pool(Struct, frozen=True, kw_only=True):
+    """One memory: an accelerator's own, or the host's main memory.
+
+    None means unknown, never zero; zero or less as bandwidth is unknown, too. A chip whose
+    accelerator shares main memory has one pool, else the same bytes would be counted twice.
+    """
+
+    name: str
+    usable_bytes: int | None
+    bandwidth: int | None
+    kind: Literal["accelerator", "memory"]
+
+
+class Estimate(Struct, frozen=True, kw_only=True):
+    """What `estimate` found.
+
+    `spare_bytes` is what the weights leave for the key-value cache and the rest: in the pools of
+    the first kind where they fit, in main memory where they are split. It is negative where they
+    do not fit (what is missing) and None where that is unknown. Pools of unknown size are named
+    in `unknown_sizes`; placement and spare bytes leave them out. `unknown_bandwidths` names the
+    pools of the placement without one; then there is no ceiling.
+    """
+
+    model: Model
+    quant: str
+    bits: float
+    weights_bytes: int
+    active_bytes: int
+    verdict: Verdict
+    placement: tuple[tuple[str, int], ...] = ()
+    tokens_per_second: float | None = None
+    spare_bytes: int | None = None
+    unknown_sizes: tuple[str, ...] = ()
+    unknown_bandwidths: tuple[str, ...] = ()
+
+
+def parse_model(text: str) -> Model:
+    """The model that `350M`, `1.5B`, `70b`, `1T` or `30B-A3B` (total and active) names.
+
+    Raises `InvalidError` for anything else, and for counts outside 10^6 to 10^14.
+    """
+    text = text.strip()
+    found = _MODEL.fullmatch(text)
+    if found is None:
+        hint = "write parameters as 350M, 1.5B, 70B or 1T, or total and active as 30B-A3B"
+        if _EXPERTS.fullmatch(text):
+            hint = (
+                "experts share layers, so 8x7B is not 56B: "
+                "write total and active parameters, for example 47B-A13B"
+            )
+        raise InvalidError(f"{_quoted(text)} is not the size of a model", hint)
+    # Decimal: as a binary fraction, 1.001 × 10^9 is no whole number.
+    parameters = int(Decimal(found[1]) * _UNITS[found[2].lower()])
+    active = int(Decimal(found[3]) * _UNITS[found[4].lower()]) if found[3] else parameters
+    for count in (parameters, active):
+        if not PARAMETERS_MIN <= count <= PARAMETERS_MAX:
+            raise InvalidError(
+                f"{_quoted(text)}: {count:,} parameters are out of range", "between 1M and 100T"
+            )
+    if active > parameters:
+        raise InvalidError(
+            f"{_quoted(text)}: more parameters are active than there are",
+            "the total comes first, then the active ones, as in 30B-A3B",
+        )
+    return Model(text=text, parameters=parameters, active=active)
+
+
+def bits_of(quant: str) -> float:
+    """Bits a weight of a name in `QUANTS`, in any case; `InvalidError` for other names."""
+    name = quant.strip().lower()
+    if name in QUANTS:
+        return QUANTS[name]
+    from difflib import get_close_matches
+
+    close = " or ".join(get_close_matches(name[:40], QUANTS, n=2))
+    hint = f"did you mean {close}? " if close else ""
+    raise InvalidError(
+        f"{_quoted(quant)} is not a known format of weights", f"{hint}known: {', '.join(QUANTS)}"
+    )
+
+
+def estimate(model: Model, quant: str, pools: Sequence[Pool]) -> Estimate:
+    """Whether the weights fit into `pools`, and the ceiling for one stream.
+
+    `pools` are the accelerators that share the model, in the order they are filled, and last
+    main memory; without an accelerator, main memory is where they have to fit. A pool of unknown
+    size gets nothing: where the others suffice, the answer holds with and without it. Raises
+    `InvalidError` for an unknown `quant`.
+    """
+    bits = bits_of(quant)
+    weights = math.ceil(model.parameters * bits / 8)
+    accelerators = [pool for pool in pools if pool.kind == "accelerator"]
+    memory = [pool for pool in pools if pool.kind == "memory"]
+    first, rest = (accelerators, memory) if accelerators else (memory, [])
+    verdict, spare = _verdict(weights, first, rest)
+    shares = _shares(weights, [*first, *rest]) if verdict in {"fits", "split"} else []
+    active = math.ceil(model.active * bits / 8)
+    return Estimate(
+        model=model,
+        quant=quant.strip().lower(),
+        bits=bits,
+        weights_bytes=weights,
+        active_bytes=active,
+        verdict=verdict,
+        placement=tuple((pool.name, size) for pool, size in shares),
+        tokens_per_second=_ceiling(shares, active / weights),
+        spare_bytes=spare,
+        unknown_sizes=tuple(p.name for p in [*first, *rest] if p.usable_bytes is None),
+        unknown_bandwidths=tuple(p.name for p, _ in shares if not _bandwidth(p)),
+    )
+
+
+def sentences(found: Estimate) -> tuple[str, ...]:
+    """The estimate for a terminal: two or three lines of at most `LINE_WIDTH` columns."""
+    size = f"{found.model.text} as {found.quant}: {_gib(found.weights_bytes)} of weights"
+    if found.active_bytes < found.weights_bytes:
+        size += f", {_gib(found.active_bytes)} read per token"
+    spare = found.spare_bytes or 0
+    if found.verdict == "unknown":
+        more = f" and {n} more" if (n := len(found.unknown_sizes) - 1) else ""
+        lines = [size, f"cannot be said: unknown size of {_short(found.unknown_sizes[0])}{more}"]
+    elif found.verdict == "no":
+        lines = [size, f"does not fit: {_gib(-spare)} are missing"]
+    else:
+        lines = [size, _where(found), f"{_speed(found)}; {_gib(spare)} left for its cache"]
+    return tuple(_clip(line, LINE_WIDTH) for line in lines)
+
+
+def _verdict(
+    weights: int, first: Sequence[Pool], rest: Sequence[Pool]
+) -> tuple[Verdict, int | None]:
+    """The verdict, and the bytes to spare where they are known."""
+    left = sum(map(_size, first)) - weights
+    if left >= 0:
+        return "fits", left
+    if any(pool.usable_bytes is None for pool in first):
+        return "unknown", None
+    left += sum(map(_size, rest))
+    if left >= 0:
+        return "split", left
+    if any(pool.usable_bytes is None for pool in rest):
+        return "unknown", None
+    return "no", left
+
+
+def _shares(weights: int, pools: Sequence[Pool]) -> list[tuple[Pool, int]]:
+    """Pools filled one after the other."""
+    shares = []
+    for pool in pools:
+        if share := min(weights, _size(pool)):
+            shares.append((pool, share))
+            weights -= share
+    return shares
+
+
+def _ceiling(shares: Sequence[tuple[Pool, int]], active: float) -> float | None:
+    """Tokens a second: layers are read one after the other, so the pools' times add up."""
+    if not shares or not all(_bandwidth(pool) for pool, _ in shares):
+        return None
+    return 1 / sum(size * active / _bandwidth(pool) for pool, size in shares)
+
+
+def _size(pool: Pool) -> int:
+    return max(0, pool.usable_bytes or 0)
+
+
+def _bandwidth(pool: Pool) -> int:
+    """Bytes a second, 0 where unknown."""
+    return max(0, pool.bandwidth or 0)
+
+
+def _where(found: Estimate) -> str:
+    groups: dict[str, list[int]] = {}
+    for name, size in found.placement:
+        groups.setdefault(_short(name), []).append(size)
+    texts = [
+        f"{_gib(sum(sizes))} in {f'{len(sizes)} × ' if len(sizes) > 1 else ''}{name}"
+        for name, sizes in groups.items()
+    ]
+    if len(groups) > 2:
+        *_, last = groups
+        front = [size for name, sizes in groups.items() if name != last for size in sizes]
+        texts = [f"{_gib(sum(front))} in {len(front)} devices", texts[-1]]
+    return f"{found.verdict}: {', '.join(texts)}"
+
+
+def _speed(found: Estimate) -> str:
+    rate = found.tokens_per_second
+    if rate is None:
+        return "no ceiling: unknown bandwidth"
+    text = f"{rate:.2g}" if rate < 1 else f"{rate:.1f}" if rate < 100 else f"{rate:,.0f}"
+    return f"at most {text} tokens/s for one stream"
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:,.1f} GiB"
+
+
+def _short(name: str) -> str:
+    """A name from a driver on one line, without what a terminal would obey."""
+    plain = "".join(c if c.isprintable() else " " for c in name)
+    return _clip(" ".join(plain.split()) or "a pool without a name", _NAME_WIDTH)
+
+
+def _clip(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def _quoted(text: str) -> str:
+    return repr(_clip(text, 40))

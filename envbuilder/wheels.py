@@ -1,0 +1,114 @@
+"""What the wheels of a profile need of a host, known before anything is downloaded.
+
+The lock says which torch it is, for which CUDA, and in its wheels' file names for which C library
+and macOS; tables say which kernels that torch carries and which driver that CUDA needs. What a
+profile states itself (`requires`) goes first: somebody may have built their own torch.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from envbuilder.profiles import sm_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from envbuilder import words
+    from envbuilder.lockfile import Lock, Target
+    from envbuilder.profiles import Profile
+
+_GLIBC = re.compile(r"manylinux_([0-9]{1,3})_([0-9]{1,3})_", re.ASCII)
+_MACOS = re.compile(r"macosx_([0-9]{1,3})_([0-9]{1,3})_", re.ASCII)
+# PEP 600: what the older names of manylinux tags mean.
+_OLD_GLIBC = {"manylinux1_": (2, 5), "manylinux2010_": (2, 12), "manylinux2014_": (2, 17)}
+_RUNTIMES = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime-cu11")
+_ARCHITECTURES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
+
+
+class Needs(Struct, frozen=True, kw_only=True):
+    """Lowest versions, and kernels by CUDA compute capability; empty where that is not known."""
+
+    sm: tuple[str, ...] = ()
+    sm_ptx: bool = False
+    nvidia_driver: str = ""
+    macos: str = ""
+    glibc: str = ""
+
+
+def needs(profile: Profile, lock: Lock | None, platform: words.Platform) -> Needs:
+    """What a profile's wheels for one platform need. All Pythons have the same torch."""
+    requires = profile.requires
+    stated = Needs(
+        sm=sm_of(requires, platform),
+        sm_ptx=requires.sm_ptx,
+        nvidia_driver=requires.nvidia_driver,
+        macos=requires.macos,
+    )
+    target = next((t for t in lock.targets if t.platform == platform), None) if lock else None
+    if target is None:
+        return stated
+    names = [f.basename for f in target.of_kind("wheel")]
+    locked = Needs(
+        macos=_newest(_oldest_macos(name) for name in names),
+        glibc=_newest(_oldest_glibc(name) for name in names),
+    )
+    if profile.accelerator == "cuda":
+        locked = _cuda(target, locked)
+    return Needs(
+        sm=stated.sm or locked.sm,
+        sm_ptx=stated.sm_ptx if stated.sm else locked.sm_ptx,
+        nvidia_driver=stated.nvidia_driver or locked.nvidia_driver,
+        macos=stated.macos or locked.macos,
+        glibc=locked.glibc,
+    )
+
+
+def _cuda(target: Target, known: Needs) -> Needs:
+    """Kernels and driver, from the versions of torch and of the CUDA runtime beside it."""
+    import msgspec
+
+    from envbuilder.detection import tables
+
+    versions = {f.name: f.version for f in target.of_kind("wheel")}
+    runtime = next((versions[name] for name in _RUNTIMES if name in versions), "")
+    major, _, rest = runtime.partition(".")
+    minor = rest.partition(".")[0]
+    if not (major.isdecimal() and minor.isdecimal()):
+        return known
+    variant, architecture = f"cu{major}{minor}", _ARCHITECTURES[target.platform]
+    kernels = tables.torch_kernels(variant, versions.get("torch", ""), architecture)
+    return msgspec.structs.replace(
+        known,
+        sm=kernels.sm if kernels else (),
+        sm_ptx=kernels.ptx if kernels else False,
+        nvidia_driver=tables.cuda_driver(int(major)) or "",
+    )
+
+
+def _tags(name: str) -> list[str]:
+    """The platform tags of a wheel: any of them will do."""
+    return name.removesuffix(".whl").rpartition("-")[2].split(".")
+
+
+def _oldest_glibc(name: str) -> tuple[int, int] | None:
+    found = []
+    for tag in _tags(name):
+        if match := _GLIBC.match(tag):
+            found.append((int(match[1]), int(match[2])))
+        found += [version for old, version in _OLD_GLIBC.items() if tag.startswith(old)]
+    return min(found, default=None)
+
+
+def _oldest_macos(name: str) -> tuple[int, int] | None:
+    matches = (_MACOS.match(tag) for tag in _tags(name))
+    return min(((int(m[1]), int(m[2])) for m in matches if m), default=None)
+
+
+def _newest(versions: Iterable[tuple[int, int] | None]) -> str:
+    """The newest of the versions that each wheel needs."""
+    newest = max((v for v in versions if v), default=None)
+    return f"{newest[0]}.{newest[1]}" if newest else ""

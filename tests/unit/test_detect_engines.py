@@ -1,0 +1,647 @@
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import tempfile
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envbuilder import process
+from envbuilder.detection import cdi, engines, sockets
+from envbuilder.detection.snapshot import Reader, Snapshot
+from envbuilder.errors import ToolError
+from envbuilder.host import Containers, Engine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Reply = Callable[[socket.socket, threading.Event], None]
+
+DOCKER = {"Version": "28.5.2", "Components": [{"Name": "Engine", "Version": "28.5.2"}]}
+PODMAN = {"Version": "5.4.2", "Components": [{"Name": "Podman Engine", "Version": "5.4.2"}]}
+NVIDIA = """\
+---
+cdiVersion: 0.5.0
+containerEdits:
+  hooks:
+  - args: [nvidia-cdi-hook, chmod]
+    hookName: createContainer
+    name: a hook
+devices:
+- containerEdits:
+    deviceNodes:
+    - path: /dev/nvidia0
+      name: a node
+  name: "0"
+- containerEdits:
+    deviceNodes:
+    - path: /dev/nvidia0
+  name: GPU-520e01f2-cf30-6396-abef-e8e9a5233b0e # the same
+- name: all
+kind: nvidia.com/gpu
+"""
+BUILDX = "github.com/docker/buildx v0.30.1 9e66234\n"
+
+
+# --- sockets: a real server in a thread ---------------------------------------------------------
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    # Not `tmp_path`: a socket's path holds about 100 characters.
+    with tempfile.TemporaryDirectory(prefix="eb-") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def serve(folder: Path) -> Iterator[Callable[..., Path]]:
+    """`serve(reply, name)`: a socket whose connections `reply(connection, stop)` handles."""
+    stop, listeners, threads = threading.Event(), [], []
+
+    def start(reply: Reply, name: str = "docker.sock") -> Path:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(path))
+        listener.listen()
+        thread = threading.Thread(target=accept, args=(listener, reply))
+        listeners.append(listener)
+        threads.append(thread)
+        thread.start()
+        return path
+
+    def accept(listener: socket.socket, reply: Reply) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                with connection, contextlib.suppress(OSError):
+                    reply(connection, stop)
+
+    yield start
+    stop.set()
+    for listener in listeners:
+        with contextlib.suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+    for thread in threads:
+        thread.join()
+
+
+def says(*bodies: object, status: str = "200 OK") -> Reply:
+    """One body for each connection in turn, the last one for all further ones."""
+    queue = list(bodies)
+
+    def reply(connection: socket.socket, stop: threading.Event) -> None:
+        request = connection.recv(4096)
+        assert request.startswith(b"GET /")
+        assert b" HTTP/1.0\r\n" in request
+        body = queue.pop(0) if len(queue) > 1 else queue[0]
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        connection.sendall(f"HTTP/1.0 {status}\r\nServer: x\r\n\r\n".encode() + content)
+
+    return reply
+
+
+def silent(connection: socket.socket, stop: threading.Event) -> None:
+    stop.wait()
+
+
+def trickling(connection: socket.socket, stop: threading.Event) -> None:
+    connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n")
+    while not stop.wait(0.01):
+        connection.sendall(b" ")
+
+
+def flooding(connection: socket.socket, stop: threading.Event) -> None:
+    connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n")
+    while not stop.is_set():
+        connection.sendall(b" " * 100)
+
+
+def closing(connection: socket.socket, stop: threading.Event) -> None:
+    connection.recv(4096)
+
+
+def garbage(connection: socket.socket, stop: threading.Event) -> None:
+    connection.recv(4096)
+    connection.sendall(b"\x00\xff\r\n\r\n\r\n")
+
+
+@pytest.fixture
+def ask(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Callable[..., dict[str, Engine]]:
+    """The engines below the test's folder, by what follows it; none of this machine's own."""
+    monkeypatch.setattr(sockets, "DOCKERS", ())
+    monkeypatch.setattr(sockets, "_PODMAN", "nonexistent/podman.sock")
+    monkeypatch.setattr(sockets, "_SECONDS", 0.1)
+    session = {"XDG_RUNTIME_DIR": str(folder)}
+
+    def run(environ: dict[str, str] = session, home: str = "", full: bool = False) -> Any:
+        text = sockets.ask(environ, home, full=full)
+        taken = Snapshot(live=True, system="linux", files={"engines.json": text})
+        found = engines.decide(taken).engines
+        return {e.socket.removeprefix(f"{folder}/"): e for e in found}
+
+    return run
+
+
+def test_an_engine_that_answers_is_usable(ask: Any, serve: Any, folder: Path) -> None:
+    serve(says(DOCKER))
+    serve(says(PODMAN), "podman/podman.sock")
+    docker = Engine(name="docker", socket=f"{folder}/docker.sock", version="28.5.2", state="usable")
+    podman = Engine(
+        name="podman", socket=f"{folder}/podman/podman.sock", version="5.4.2", state="usable"
+    )
+    assert ask() == {"docker.sock": docker, "podman/podman.sock": podman}
+
+
+@pytest.mark.parametrize(
+    ("reply", "detail"),
+    [
+        (silent, "timed out"),
+        (trickling, "timed out"),
+        (closing, "it said nothing"),
+        (garbage, "it answered '"),
+        (says(DOCKER, status="403 Forbidden"), "403 Forbidden"),
+        (says(b"{"), "truncated"),
+        (says(b"\xff"), "malformed"),
+        (says([]), "Expected `object`"),
+        (says({"Version": 5}), "Expected `str`"),
+        (says({}), "it names no version"),
+        (says(b'{"x":' * 10_000), "recursion"),
+        (says(b" " * 1_000_000), "too long"),
+    ],
+)
+def test_an_engine_that_answers_badly_is_unknown(
+    reply: Reply, detail: str, ask: Any, serve: Any
+) -> None:
+    serve(reply)
+    found = ask()["docker.sock"]
+    assert (found.name, found.version, found.state) == ("unknown", None, "unknown")
+    assert found.detail.startswith("No usable answer: ")
+    assert detail.lower() in found.detail.lower()
+
+
+def test_an_answer_of_the_greatest_length_is_taken(serve: Any) -> None:
+    head = len(b"HTTP/1.0 200 OK\r\nServer: x\r\n\r\n")
+    path = serve(says(b"x" * (2000 - head)))
+    assert len(sockets.get(str(path), "/", seconds=5, limit=2000)) == 2000 - head
+    with pytest.raises(ValueError, match="too long"):
+        sockets.get(str(path), "/", seconds=5, limit=1999)
+
+
+def test_the_deadline_is_for_all_of_the_answer(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(serve(flooding))
+    with pytest.raises(TimeoutError):
+        sockets.get(path, "/", seconds=0.05, limit=1 << 40)
+    given_: list[float] = []
+    real = socket.socket.settimeout
+
+    def settimeout(self: socket.socket, value: float) -> None:
+        given_.append(value)
+        real(self, value)
+
+    monkeypatch.setattr(socket.socket, "settimeout", settimeout)
+    sockets.get(str(serve(says(DOCKER), "other.sock")), "/", seconds=60)
+    assert given_[0] == 60
+    assert given_[1] < 60
+
+
+def test_a_socket_that_nobody_listens_on(ask: Any, folder: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(folder / "docker.sock"))
+    found = ask()["docker.sock"]
+    assert (found.name, found.state) == ("unknown", "present")
+    assert found.detail.startswith("Nobody listens")
+
+
+def test_no_socket_is_no_engine(ask: Any, folder: Path) -> None:
+    assert ask() == {}
+    (folder / "docker.sock").mkdir()  # what Docker makes of a bind mount's missing source
+    assert ask() == {}
+    (folder / "docker.sock").rmdir()
+    (folder / "docker.sock").touch()
+    assert ask() == {}
+
+
+def test_two_paths_to_one_socket_count_once(ask: Any, serve: Any, folder: Path) -> None:
+    path = serve(says(DOCKER))
+    (folder / "podman").mkdir()
+    (folder / "podman/podman.sock").symlink_to(path)
+    environ = {"XDG_RUNTIME_DIR": str(folder), "DOCKER_HOST": f"unix://{path}"}
+    assert list(ask(environ)) == ["docker.sock"]
+
+
+def test_a_closed_socket_is_present_and_a_closed_folder_a_note(
+    ask: Any, serve: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    path = serve(says(DOCKER))
+    with monkeypatch.context() as patch:
+        patch.setattr(socket.socket, "connect", refuse)
+        found = ask()["docker.sock"]
+        assert (found.name, found.state) == ("unknown", "present")
+        assert found.detail == "This user may not open it."
+        patch.setattr(sockets, "DOCKERS", (str(path)[1:],))
+        assert "join the group docker" in ask({})["docker.sock"].detail
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "stat", refuse)
+        assert ask() == {}
+        text = sockets.ask({"XDG_RUNTIME_DIR": str(folder)}, "", full=False)
+    notes = engines.notes(Snapshot(live=True, system="linux", files={"engines.json": text}))
+    assert f"Whether an engine listens at {path} is not known" in notes[1]
+
+
+def test_sockets_of_the_home_and_the_one_that_is_named(ask: Any, serve: Any, folder: Path) -> None:
+    for name in (".docker/run", ".docker/desktop", ".colima/default", ".orbstack/run", "elsewhere"):
+        serve(says(DOCKER), f"{name}/docker.sock")
+    environ = {"DOCKER_HOST": f"unix://{folder}/elsewhere/docker.sock"}
+    found = ask(environ, home=str(folder)[1:])
+    assert [e.state for e in found.values()] == ["usable"] * 5
+    assert "elsewhere/docker.sock" in found
+
+
+@pytest.mark.parametrize("value", ["tcp://user:secret@10.0.0.1:2376", "ssh://me@there", "unix://x"])
+def test_an_engine_that_is_named_elsewhere_is_unknown(value: str, ask: Any) -> None:
+    found = ask({"DOCKER_HOST": value})["DOCKER_HOST"]
+    assert (found.name, found.state) == ("unknown", "unknown")
+    assert "not asked" in found.detail
+    assert "secret" not in str(found)
+
+
+def test_a_socket_that_cannot_be_named(ask: Any, folder: Path) -> None:
+    deep = folder / ("x" * 120)
+    deep.mkdir()
+    odd = folder / "\udcff"
+    with contextlib.suppress(OSError):  # macOS has only names in UTF-8
+        odd.mkdir()
+    for home in (deep, odd):
+        with contextlib.chdir(folder), socket.socket(socket.AF_UNIX) as stale:
+            stale.bind("docker.sock")
+            (folder / "docker.sock").rename(home / "docker.sock")
+    assert next(iter(ask({"XDG_RUNTIME_DIR": str(deep)}).values())).state == "unknown"
+    found = ask({"XDG_RUNTIME_DIR": str(odd)})
+    assert next(iter(found.values())).state == "present"
+    msgspec.json.encode(list(found.values()))
+
+
+INFO = {
+    "Runtimes": {
+        "runc": {"path": "runc", "status": {"x": "y"}},
+        "io.containerd.runc.v2": {"path": "runc"},
+        "nvidia": {"path": "nvidia-container-runtime"},
+        "amd": {"path": "/usr/bin/amd-container-runtime"},
+        "no word nvidia": {},
+    },
+    "DiscoveredDevices": [
+        {"Source": "cdi", "ID": "nvidia.com/gpu=0"},
+        {"Source": "cdi", "ID": "nonsense"},
+    ],
+    "CDISpecDirs": ["/etc/cdi", "/opt/cdi", "relative", "/etc/../root"],
+}
+
+
+def test_full_asks_for_runtimes_and_devices(serve: Any, ask: Any, folder: Path) -> None:
+    serve(says(DOCKER, INFO))
+    text = sockets.ask({"XDG_RUNTIME_DIR": str(folder)}, "", full=True)
+    taken = Snapshot(
+        live=True,
+        system="linux",
+        files={"engines.json": text, "opt/cdi/x.yaml": NVIDIA.replace("nvidia.com", "told.org")},
+        folders={"opt/cdi": ("x.yaml",)},
+    )
+    found = engines.decide(taken)
+    assert found.runtimes == ("amd", "nvidia")
+    assert [d for d in found.cdi if d.endswith("=0")] == ["nvidia.com/gpu=0", "told.org/gpu=0"]
+
+
+@pytest.mark.parametrize("info", [b"{", b"x" * 2_000_000, {"Runtimes": []}])
+def test_without_further_answers_an_engine_is_still_usable(
+    info: object, serve: Any, ask: Any
+) -> None:
+    serve(says(DOCKER, info))
+    assert ask(full=True)["docker.sock"].state == "usable"
+
+
+# --- recorded trees -----------------------------------------------------------------------------
+
+
+def tree(root: Path, files: dict[str, Any]) -> Path:
+    for path, content in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        text = content if isinstance(content, str) else json.dumps(content)
+        (root / path).write_text(text)
+    return root
+
+
+def look(root: Path, *, full: bool = False, live: bool = False) -> tuple[Containers, list[str]]:
+    reader = Reader(root)
+    reader.live = live
+    engines.read(reader, full=full)
+    taken = reader.snapshot("linux")
+    return engines.decide(taken), engines.notes(taken)
+
+
+def test_a_recorded_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("a recorded tree asks nobody")
+
+    monkeypatch.setattr(sockets, "get", never)
+    monkeypatch.setattr(process, "run", never)
+    answers = {
+        "run/docker.sock": {**DOCKER, "Info": INFO},
+        "run/podman/podman.sock": {"error": "Connection refused"},
+        "var/run/docker.sock": {"error": "Permission denied"},
+        "run/user/1000/docker.sock": 5,
+    }
+    plugin = "usr/libexec/docker/cli-plugins/docker-buildx"
+    files = {
+        "engines.json": answers,
+        "full.json": {"docker buildx version": BUILDX},
+        plugin: "",
+        "usr/bin/nvidia-ctk": "",
+        "usr/local/bin/nvidia-container-runtime": "",
+        "etc/cdi/nvidia.yaml": NVIDIA,
+        # Folders that the engine names in a form that is not followed.
+        "root/x.yaml": NVIDIA.replace("nvidia.com", "root.org"),
+        "relative/x.yaml": NVIDIA.replace("nvidia.com", "relative.org"),
+    }
+    found, notes = look(tree(tmp_path, files), full=True)
+    assert [(e.socket, e.name, e.state) for e in found.engines] == [
+        ("/run/docker.sock", "docker", "usable"),
+        ("/run/podman/podman.sock", "unknown", "present"),
+        ("/var/run/docker.sock", "unknown", "present"),
+        ("/run/user/1000/docker.sock", "unknown", "unknown"),
+    ]
+    assert "group docker" in found.engines[2].detail
+    assert (found.buildx, found.buildx_version) == (True, "0.30.1")
+    assert found.runtimes == ("amd", "nvidia", "nvidia-container-runtime", "nvidia-ctk")
+    assert found.cdi == (
+        "nvidia.com/gpu=0",
+        "nvidia.com/gpu=GPU-520e01f2-cf30-6396-abef-e8e9a5233b0e",
+        "nvidia.com/gpu=all",
+    )
+    assert notes == []
+    assert look(tmp_path)[0].buildx_version is None
+    (tmp_path / plugin).unlink()
+    assert look(tmp_path)[0].buildx is None  # whose home counts is not recorded
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        ("26.1.5+dfsg1", "26.1.5+dfsg1"),
+        ("29.0.0-rc.1", "29.0.0-rc.1"),
+        ("dev", "dev"),
+        ("\x1b[31m1.0", None),
+        ("1" * 200, None),
+    ],
+)
+def test_versions_are_checked(version: str, expected: str | None, tmp_path: Path) -> None:
+    tree(tmp_path, {"engines.json": {"run/docker.sock": {"Version": version}}})
+    assert look(tmp_path)[0].engines[0].version == expected
+
+
+def test_damaged_answers_are_noted(tmp_path: Path) -> None:
+    found, notes = look(tree(tmp_path, {"engines.json": "[]"}))
+    assert found.engines == ()
+    assert "engines.json is damaged" in notes[0]
+
+
+# --- programs -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that counts as the live machine, without engines."""
+    monkeypatch.setattr(sockets, "ask", lambda *_, **__: "{}")
+    monkeypatch.setenv("HOME", "/home/me")
+    for name in ("home/me", "usr/bin", "etc", "run"):
+        (tmp_path / name).mkdir(parents=True)
+    return tmp_path
+
+
+def test_buildx_needs_a_plugin_that_may_run(live: Path) -> None:
+    assert look(live, live=True)[0].buildx is False
+    plugin = live / "home/me/.docker/cli-plugins/docker-buildx"
+    tree(live, {str(plugin.relative_to(live)): ""})
+    plugin.chmod(0o644)
+    assert look(live, live=True)[0].buildx is False
+    plugin.chmod(0o755)
+    assert look(live, live=True)[0].buildx is True
+
+
+def test_buildx_behind_a_folder_that_cannot_be_read_is_unknown() -> None:
+    name = "home/me/.docker/cli-plugins/docker-buildx"
+    for reason, expected in (("Permission denied", None), ("not there", False)):
+        taken = Snapshot(live=True, system="linux", unreadable={name: reason})
+        assert engines.decide(taken).buildx is expected
+
+
+@pytest.mark.parametrize(
+    ("printed", "code", "version"),
+    [
+        (BUILDX, 0, "0.30.1"),
+        ("github.com/docker/buildx 0.13.1+ds1 0.13.1+ds1-3\n", 0, "0.13.1+ds1"),
+        (BUILDX, 1, None),
+        ("unknown command\n", 0, None),
+    ],
+)
+def test_full_asks_buildx(
+    printed: str, code: int, version: str | None, live: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def run(argv: list[str], *, timeout: float) -> process.Completed:
+        asked.append(argv)
+        return process.Completed(
+            argv=tuple(argv), returncode=code, stdout=printed, stderr="", seconds=0
+        )
+
+    monkeypatch.setattr(process, "run", run)
+    assert look(live, live=True)[0].buildx_version is None
+    assert asked == []
+    found, _ = look(live, live=True, full=True)
+    assert asked == [["docker", "buildx", "version"]]
+    assert (found.buildx_version, found.buildx) == (version, bool(version))
+
+
+@pytest.mark.parametrize("error", [ToolError("docker: not found"), OSError(8, "exec format")])
+def test_buildx_that_cannot_start_is_no_failure(
+    error: Exception, live: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(process, "run", run)
+    assert look(live, live=True, full=True)[0].buildx_version is None
+
+
+def test_what_other_commands_said_is_kept(live: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = process.Completed(argv=(), returncode=0, stdout=BUILDX, stderr="", seconds=0)
+    monkeypatch.setattr(process, "run", lambda *_, **__: done)
+    reader = Reader(live)
+    reader.live = True
+    reader.files["full.json"] = '{"another": "word"}'
+    engines.read(reader, full=True)
+    said = json.loads(reader.files["full.json"])
+    assert said == {"another": "word", "docker buildx version": BUILDX}
+
+
+# --- CDI ----------------------------------------------------------------------------------------
+
+
+def devices(**files: str) -> tuple[set[str], list[str]]:
+    names = {name.replace("_", "."): text for name, text in files.items()}
+    taken = Snapshot(
+        live=False,
+        system="linux",
+        files={f"etc/cdi/{name}": text for name, text in names.items()},
+        folders={"etc/cdi": (*sorted(names), "readme.txt")},
+    )
+    return cdi.decide(taken, cdi.FOLDERS)
+
+
+words = st.from_regex(r"\A[A-Za-z][A-Za-z0-9_.-]{0,8}\Z")
+names = st.lists(
+    st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9_.:-]{0,8}\Z"), min_size=1, max_size=9, unique=True
+)
+
+
+@given(words, words, names, st.booleans(), st.booleans())
+def test_yaml_and_json_say_the_same(
+    vendor: str, kind: str, listed: list[str], flow: bool, quoted: bool
+) -> None:
+    kind = f"{vendor}/{kind.replace('.', '_')}"
+    spec = {
+        "kind": kind,
+        "devices": [{"containerEdits": {"env": ["name: x"]}, "name": n} for n in listed],
+    }
+    style = '"' if quoted else None
+    expected = {f"{kind}={name}" for name in listed}
+    text = yaml.safe_dump(spec, default_flow_style=flow, default_style=style)
+    assert devices(a_yml=text) == (expected, [])
+    assert devices(a_json=json.dumps(spec)) == (expected, [])
+    assert devices(a_yaml=json.dumps(spec)) == (expected, [])  # tools do write that
+
+
+def test_a_number_is_a_name_like_any_other() -> None:
+    assert devices(a_yaml="kind: a.b/c\ndevices:\n- name: 010\n")[0] == {"a.b/c=010"}
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "Expected `object`"),
+        ("kind: a.b/c", "missing required field `devices`"),
+        ("kind: a.b/c\ndevices: []", "no device"),
+        ("kind: nonsense\ndevices: [{name: x}]", "'nonsense=x' names no device"),
+        ("kind: a.b/c\ndevices: [{name: x}, {name: '../y'}]", "a.b/c=../y"),
+        ("kind: a.b/c\ndevices: [{name: x}, {}]", "missing required field `name`"),
+        ("kind: [", "while parsing"),
+        ("kind: a\tb: \x00", "unacceptable character"),
+        ("a: &a [*a]", "recursive"),
+        ("!!python/object/apply:os.system [x]", "Expected `object`"),
+        ("[" * 200_000, "nested too deeply"),
+        ("- " * 200_000, "nested too deeply"),
+        ("{" * 200_000, "nested too deeply"),
+        ('{"x":' * 200_000, "nested too deeply"),
+        ("kind: a.b/c\ndevices:\n- name: x\n" + "#" * (1 << 20), "larger than 1 MiB"),
+    ],
+)
+def test_a_damaged_specification_is_noted_and_others_count(text: str, why: str) -> None:
+    found, notes = devices(bad_yaml=text, good_yaml=NVIDIA)
+    assert len(found) == 3
+    assert len(notes) == 1
+    assert notes[0].startswith("/etc/cdi/bad.yaml tells of no CDI devices (")
+    assert why in notes[0]
+    assert notes[0].isprintable()
+
+
+def test_json_that_is_nested_too_deeply() -> None:
+    assert "recursion" in devices(a_json='{"x":' * 150_000)[1][0]
+
+
+def test_a_specification_that_cannot_be_read_is_noted(tmp_path: Path) -> None:
+    (tmp_path / "etc/cdi/odd.json").mkdir(parents=True)
+    found, notes = look(tmp_path)
+    assert found.cdi == ()
+    assert "/etc/cdi/odd.json tells of no CDI devices (not a file)" in notes[0]
+
+
+def test_aliases_that_multiply_cost_nothing() -> None:
+    laughs = "a0: &a0 [x, x]\n"
+    laughs += "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 60))
+    laughs += "".join(
+        f"b{n}: &b{n} {{<<: [{', '.join([f'*b{n - 1}'] * 9)}]}}\n" if n else "b0: &b0 {k: v}\n"
+        for n in range(30)
+    )
+    assert devices(a_yaml=laughs + NVIDIA.removeprefix("---\n"))[1] == []
+
+
+def test_the_folders_of_specifications(tmp_path: Path) -> None:
+    spec = "kind: a.b/c\ndevices: [{name: %s}]\n"
+    files = {"etc/cdi/a.yml": spec % "x", "var/run/cdi/b.yaml": spec % "y"}
+    assert look(tree(tmp_path, files))[0].cdi == ("a.b/c=x", "a.b/c=y")
+    tree(tmp_path, {"run/cdi/c.yaml": spec % "z"})  # the same folder by another name, nearly always
+    assert look(tmp_path)[0].cdi == ("a.b/c=x", "a.b/c=z")
+
+
+def test_many_devices_keep_the_names_that_people_use() -> None:
+    every = [f"nvidia.com/gpu={n}" for n in (*range(56), *(f"GPU-{n:036}" for n in range(56)))]
+    kept = cdi.chosen([*every, "nvidia.com/gpu=all"])
+    assert len(kept) == cdi.MOST
+    assert "nvidia.com/gpu=all" in kept
+    assert "nvidia.com/gpu=55" in kept
+    assert list(kept) == sorted(kept)
+
+
+# --- anything -----------------------------------------------------------------------------------
+
+KEYS = """
+Version Components Name Info Runtimes DiscoveredDevices CDISpecDirs ID error kind devices name path
+"""
+values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text()),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(
+            st.sampled_from(KEYS.split()),
+            inner,
+            max_size=5,
+        ),
+    ),
+    max_leaves=20,
+)
+anything = st.one_of(
+    st.text(max_size=60),
+    values.map(json.dumps),
+    st.dictionaries(st.text(max_size=20), values, max_size=3).map(json.dumps),
+    values.map(lambda v: json.dumps({"docker buildx version": v})),
+    values.map(lambda v: yaml.safe_dump(v, allow_unicode=True)),
+)
+
+
+@given(anything, anything, anything, st.booleans())
+def test_no_answer_and_no_file_crashes(said: str, printed: str, spec: str, live_: bool) -> None:
+    taken = Snapshot(
+        live=live_,
+        system="linux",
+        files={"engines.json": said, "full.json": printed, "etc/cdi/a.yaml": spec},
+        folders={"etc/cdi": ("a.yaml", "b.json")},
+        unreadable={"etc/cdi/b.json": "Permission denied"},
+    )
+    found = engines.decide(taken)
+    assert msgspec.json.decode(msgspec.json.encode(found), type=Containers) == found
+    for engine in found.engines:
+        assert (engine.socket + engine.detail).isprintable()
+    assert all(note.isprintable() for note in engines.notes(taken))

@@ -1,0 +1,519 @@
+"""Memory: amounts, limits, and modules from tables of the firmware that are built here.
+
+The modules of `REAL` are those of `dmidecode --type 17` on real machines, as published at the
+address beside each.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envbuilder import host
+from envbuilder.detection import channels, edac, memory, modules, smbios
+from envbuilder.detection.smbios import Device
+from envbuilder.detection.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+TABLE = "sys/firmware/dmi/tables/DMI"
+EDAC = "sys/devices/system/edac/mc"
+ARRAY = 0x1000
+GB = 10**9
+KINDS = {"DDR3": 0x18, "DDR4": 0x1A, "DDR5": 0x22, "LPDDR5": 0x23, "RAM": 0x07, "NV": 0x1F}
+
+
+def structure(kind: int, body: bytes, *strings: str, handle: int = 0) -> bytes:
+    head = struct.pack("<BBH", kind, len(body) + 4, handle)
+    texts = b"".join(text.encode() + b"\0" for text in strings) or b"\0"
+    return head + body + texts + b"\0"
+
+
+def array(handle: int = ARRAY, use: int = 3) -> bytes:
+    return structure(16, struct.pack("<BBBIHH", 3, use, 3, 0, 0xFFFE, 8), handle=handle)
+
+
+def module(
+    bank: str = "",
+    locator: str = "",
+    kind: str = "DDR5",
+    *,
+    megabytes: int = 16384,
+    speed: int = 4800,
+    width: int = 64,
+    length: int = 0x5C,
+    owner: int = ARRAY,
+    technology: int = 3,
+) -> bytes:
+    """A memory device (type 17) as long as SMBIOS 3.3 makes it, or cut to `length`."""
+    size, extended = (megabytes, 0) if megabytes < 0x7FFF else (0x7FFF, megabytes)
+    short, long = (speed, 0) if speed < 0xFFFF else (0xFFFF, speed)
+    body = struct.pack("<HHHHH", owner, 0xFFFE, width, width, size)
+    body += struct.pack("<BBBBBHH", 9, 0, 1, 2, KINDS.get(kind, 2), 0, 9999)
+    body += struct.pack("<BBBBB", 0, 0, 0, 0, 0) + struct.pack("<I", extended)
+    body += struct.pack("<HHHH", short, 0, 0, 0) + bytes([technology]) + bytes(0x54 - 0x29)
+    body += struct.pack("<II", 0, long)
+    assert len(body) == 0x5C - 4
+    return structure(17, body[: length - 4], *(text or "Not Specified" for text in (locator, bank)))
+
+
+def empty(bank: str = "", locator: str = "") -> bytes:
+    return module(bank, locator, "?", megabytes=0, speed=0, width=0)
+
+
+END = structure(127, b"")
+
+
+def table(*parts: bytes, virtual: bool = False) -> bytes:
+    bios = structure(0, bytes(14) + bytes([0, 0x10 if virtual else 0]) + bytes(4), "vendor")
+    return bios + array() + b"".join(parts) + END
+
+
+def found(root: Path, files: Mapping[str, str | bytes]) -> host.Memory:
+    for name, content in {"proc/meminfo": "MemTotal: 33554432 kB\n", **files}.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    return host.probe(root).memory
+
+
+def of(*parts: bytes) -> host.Memory:
+    taken = Snapshot(live=False, system="linux", blobs={TABLE: table(*parts)})
+    return modules.decide(taken, virtual=False)
+
+
+def slots(
+    names: Sequence[tuple[str, str]], filled: Sequence[int], kind: str, **facts: Any
+) -> list[bytes]:
+    return [
+        module(bank, locator, kind, **facts) if number in filled else empty(bank, locator)
+        for number, (bank, locator) in enumerate(names)
+    ]
+
+
+AGESA = [(f"P0 CHANNEL {c}", f"DIMM {n}") for c in "AB" for n in (0, 1)]
+EPYC = [
+    (f"P0_Node0_Channel{n}_Dimm{d}", f"DIMM{'ABCDEFGH'[n]}{d + 1}")
+    for n in range(8)
+    for d in (0, 1)
+]
+XEON = [
+    (f"P{p}_Node{c // 3}_Channel{c % 3}_Dimm{d}", f"P{p + 1}-DIMM{'ABCDEF'[c]}{d + 1}")
+    for p in (0, 1)
+    for c in range(6)
+    for d in ((0, 1) if c % 3 == 0 else (0,))
+]
+HP = [("", f"PROC  {p} DIMM {n} ") for p in (1, 2) for n in range(1, 13)]
+REAL: dict[str, tuple[list[bytes], tuple[int | None, ...], str, int | None]] = {
+    # Ryzen 9 7950X, two modules (github.com/cyring/CoreFreq/issues/378)
+    "desktop": (
+        slots(AGESA, [1, 3], "DDR5", speed=6000),
+        (2, 2, 2, 4),
+        "",
+        96 * GB,
+    ),
+    # Four modules slow the same board down (github.com/noonghunna/club-3090/issues/1130)
+    "full desktop": (
+        slots(AGESA, [0, 1, 2, 3], "DDR5", megabytes=32768, speed=4200),
+        (2, 2, 4, 4),
+        "",
+        67_200_000_000,
+    ),
+    # Intel desktop: the letter is the channel's (github.com/ckb-next/ckb-next/issues/1220)
+    "intel desktop": (
+        slots(
+            [(f"BANK {n}", f"Controller{n // 2}-DIMM{'AB'[n // 2]}{n % 2 + 1}") for n in range(4)],
+            [1, 3],
+            "DDR5",
+            megabytes=32768,
+            speed=5200,
+        ),
+        (2, 2, 2, 4),
+        "",
+        83_200_000_000,
+    ),
+    # Crosshair VI Hero (github.com/groeck/i2c-tools/issues/8)
+    "am4": (
+        slots(
+            [(f"Channel {c}", f"DIMM_{c}{n}") for c in "AB" for n in (1, 2)],
+            [1, 3],
+            "DDR4",
+            speed=2133,
+            length=40,
+        ),
+        (2, 2, 2, 4),
+        "",
+        34_128_000_000,
+    ),
+    # EPYC 7xx2 with half of its slots filled (github.com/mchehab/rasdaemon/issues/64)
+    "epyc": (
+        slots(EPYC, range(1, 16, 2), "DDR4", megabytes=32768, speed=3200, length=84),
+        (8, 8, 8, 16),
+        "",
+        204_800_000_000,
+    ),
+    # Two Xeons: each controller counts its channels again, and the modules run below what they
+    # could (github.com/kvcache-ai/ktransformers/issues/1073)
+    "xeon": (
+        slots(XEON, range(16), "DDR4", megabytes=32768, speed=2133, length=40),
+        (12, 12, 16, 16),
+        "",
+        12 * 8 * 2_133_000_000,
+    ),
+    # Ryzen AI Max+ 395: eight chips of 32 bits (github.com/cyring/CoreFreq/issues/561)
+    "strix halo": (
+        [
+            module(f"P0 CHANNEL {c}", "DIMM 0", "LPDDR5", speed=8000, width=32, length=100)
+            for c in "ABCDEFGH"
+        ],
+        (8, 8, 8, 8),
+        "",
+        256 * GB,
+    ),
+    # Panther Lake laptop (github.com/thesofproject/linux/issues/5857)
+    "laptop": (
+        [
+            module(f"BANK {n}", f"Controller{n // 4}-Channel{'ABCD'[n % 4]}", "LPDDR5",
+                   megabytes=4096, speed=8533, width=16)
+            for n in range(8)
+        ],
+        (8, 8, 8, 8),
+        "",
+        136_528_000_000,
+    ),
+    # Dual Xeon E5-2680 v2 by HP: numbers only (github.com/cyring/CoreFreq/issues/142)
+    "hp": (
+        slots(HP, range(0, 24, 2), "DDR3", megabytes=8192, speed=1333, length=40),
+        (None, None, 12, 24),
+        "do not tell",
+        None,
+    ),
+    # PowerEdge M420: the letter is the processor's (Owner's Manual, "Memory Socket Locations")
+    "dell": (
+        slots([("", f"{p}{n}") for p in "AB" for n in range(1, 7)], range(12), "DDR3", speed=1600),
+        (None, None, 12, 12),
+        "do not tell",
+        None,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_modules_of_real_machines(name: str) -> None:
+    parts, counts, detail, bandwidth = REAL[name]
+    here = of(*parts)
+    assert (here.channels, here.channels_available, here.modules, here.slots) == counts
+    assert here.bandwidth == bandwidth
+    assert detail in here.detail
+    assert bool(here.detail) == bool(detail)
+
+
+def test_kind_and_speed_are_as_configured() -> None:
+    here = of(*REAL["xeon"][0])
+    assert (here.kind, here.speed) == ("DDR4", 2133)
+
+
+@pytest.mark.parametrize(
+    ("names", "count"),
+    [
+        ([("", f"DIMM_P{p}_{c}0") for p in (0, 1) for c in "ABCD"], 8),
+        ([("", f"CPU{p}_C{c}D{d}") for p in (0, 1) for c in range(6) for d in (0, 1)], 12),
+        ([(f"NODE {p}", f"CPU{p}_DIMM_{c}{d}") for p in (1, 2) for c in "AB" for d in (1, 2)], 4),
+        ([("", f"SOCKET {p} CHANNEL {c} DIMM 0") for p in (0, 1) for c in range(8)], 16),
+        ([(f"BANK {n}", f"Controller{n}-ChannelA-DIMM0") for n in (0, 1)], 2),
+        ([("", f"Channel{c}-DIMM{d}") for c in "AB" for d in (0, 1)], 2),
+        ([("", f"DDR4_{c}1") for c in "ABCDEFGH"], 8),
+        ([("", f"{c}{d}") for c in "AB" for d in (1, 2)], 2),
+        ([("", "DIMM_A1"), ("", "DIMM_A2")], None),  # a server's processor as likely as a channel
+        ([("", f"A{n}") for n in range(1, 5)], None),
+        ([("", f"{p}{n}") for p in "AB" for n in (1, 2, 3)], None),
+        ([("", f"DIMM {n}") for n in range(4)], None),
+        ([("BANK 0", "Chassis slot"), ("BANK 1", "Chassis slot")], None),
+        ([("", "ChannelA-DIMM0"), ("", "riser")], None),
+        ([("", "ChannelA-DIMM0"), ("", "ChannelA-DIMM0")], None),  # of two sockets, unsaid
+        ([("Channel A", f"DIMM {n}") for n in range(4)], None),  # too many for one channel
+    ],
+)
+def test_names_of_slots(names: list[tuple[str, str]], count: int | None) -> None:
+    here = of(*slots(names, range(len(names)), "DDR4", speed=3200))
+    assert here.channels == count
+    assert here.bandwidth == (count and count * 25_600_000_000)
+
+
+def test_an_empty_slot_without_a_name_leaves_the_number_of_channels_open() -> None:
+    here = of(module("P0 CHANNEL A", "DIMM 0"), empty("", "spare"))
+    assert (here.channels, here.channels_available) == (1, None)
+
+
+@pytest.mark.parametrize(
+    ("change", "fact"),
+    [
+        ({"speed": 0}, "how fast"),
+        ({"speed": 2400}, "how fast"),  # the clock, stated in place of the transfers
+        ({"length": 0x1B}, "how fast"),  # SMBIOS 2.3 has no such field
+        ({"kind": "DDR4", "speed": 2400}, "several kinds"),
+    ],
+)
+def test_one_module_that_is_not_known_well(change: dict[str, Any], fact: str) -> None:
+    good, odd = ("P0 CHANNEL A", "DIMM 0"), ("P0 CHANNEL B", "DIMM 0")
+    here = of(module(*good), module(*odd, **change))
+    assert (here.channels, here.modules, here.bandwidth) == (2, 2, None)
+    assert fact in here.detail
+
+
+@pytest.mark.parametrize("width", [0, 0xFFFF, 63])
+def test_a_width_that_is_not_known(width: int) -> None:
+    here = of(module("Channel A", "DIMM 0"), module("Channel B", "DIMM 0", width=width))
+    assert (here.channels, here.speed, here.bandwidth) == (2, 4800, None)
+
+
+def test_widths_that_contradict_each_other() -> None:
+    here = of(module("Channel A", "0", width=64), module("Channel A", "1", width=32))
+    assert (here.channels, here.speed, here.bandwidth) == (1, 4800, None)
+
+
+@pytest.mark.parametrize(("width", "bits"), [(72, 64), (80, 64), (40, 32), (64, 64)])
+def test_bits_of_correction_carry_no_data(width: int, bits: int) -> None:
+    assert of(module("Channel A", width=width)).bandwidth == bits // 8 * 4_800_000_000
+
+
+def test_modules_of_different_speed_run_at_the_slower_one() -> None:
+    here = of(module("Channel A", "0", speed=5600), module("Channel B", "0", speed=4800))
+    assert (here.speed, here.bandwidth) == (4800, 2 * 8 * 4_800_000_000)
+
+
+def test_sizes() -> None:
+    assert of(module("Channel A", megabytes=131072)).modules == 1  # too many for the old field
+    assert of(module("Channel A", megabytes=0x7FFF)).modules == 1
+    unknown = struct.pack("<H", 0xFFFF)
+    part = bytearray(module("Channel B"))
+    part[0x0C:0x0E] = unknown
+    here = of(module("Channel A"), bytes(part))
+    assert (here.modules, here.channels, here.slots) == (None, None, 2)
+
+
+def test_more_than_a_number_can_hold() -> None:
+    chips = [module(str(n), kind="LPDDR5", width=1024, speed=1_000_000) for n in range(2000)]
+    here = of(*chips)
+    assert (here.channels, here.bandwidth) == (2000, None)
+
+
+def test_very_fast_memory_has_its_own_field() -> None:
+    assert of(module("Channel A", speed=70_000)).speed == 70_000
+
+
+def test_only_main_memory_counts() -> None:
+    flash = array(0x2000, use=5) + module("", "BIOS", "?", megabytes=32, owner=0x2000)
+    optane = module("P0 CHANNEL A", "DIMM 1", "NV", speed=2666)
+    newer = module("P0 CHANNEL B", "DIMM 1", "DDR4", technology=7)
+    here = of(module("P0 CHANNEL A", "DIMM 0"), flash, optane, newer)
+    assert (here.modules, here.slots, here.channels, here.channels_available) == (1, 3, 1, 2)
+
+
+def test_a_table_without_modules() -> None:
+    assert of().detail == of(empty("Channel A")).detail
+    assert "lists no memory module" in of().detail
+    assert of().modules is None
+
+
+def test_a_virtual_machine(tmp_path: Path) -> None:
+    """QEMU: one module without a speed; the processor says what it is, or the firmware."""
+    qemu = module("", "DIMM 0", "RAM", speed=0, width=0)
+    cpuinfo = "processor\t: 0\nvendor_id\t: GenuineIntel\nflags\t\t: fpu hypervisor lm\n"
+    first = found(tmp_path / "cpu", {TABLE: table(qemu), "proc/cpuinfo": cpuinfo})
+    second = found(tmp_path / "firmware", {TABLE: table(qemu, virtual=True)})
+    real = found(tmp_path / "real", {TABLE: table(qemu)})
+    assert first == second
+    assert "virtual machine" in first.detail
+    assert (first.modules, first.slots) == (None, None)
+    assert (real.modules, real.kind) == (1, None)
+
+
+def test_a_damaged_table(tmp_path: Path) -> None:
+    whole = table(*REAL["desktop"][0])
+    here = found(tmp_path, {TABLE: whole[:-30]})
+    assert here.detail.endswith("is damaged.")
+    assert (here.modules, here.channels, here.total_bytes) == (None, None, 32 << 30)
+    assert smbios.parse(b"") is None
+    assert smbios.parse(bytes(100)) is None
+    assert smbios.parse(whole + b"rest") == smbios.parse(whole)
+
+
+def test_without_a_table(tmp_path: Path) -> None:
+    """A folder stands in for a file that only root may read."""
+    hidden = found(tmp_path / "container", {"sys/kernel/x": ""})
+    assert "no table of memory modules here" in hidden.detail
+    (tmp_path / "odd" / TABLE).mkdir(parents=True)
+    assert "(not a file)" in found(tmp_path / "odd", {}).detail
+    denied = Snapshot(live=True, system="linux", unreadable={TABLE: "Permission denied"})
+    assert "run this as root" in modules.decide(denied, virtual=False).detail
+    assert "virtual machine" in modules.decide(denied, virtual=True).detail
+
+
+def counted(place: str, kind: str = "Registered-DDR5", size: str = "32768") -> dict[str, str]:
+    return {"dimm_location": place + " \n", "dimm_mem_type": kind + "\n", "size": size + "\n"}
+
+
+def counters(parts: Mapping[str, dict[str, str]]) -> dict[str, str]:
+    return {
+        f"{EDAC}/{part}/{fact}": text
+        for part, facts in parts.items()
+        for fact, text in facts.items()
+    }
+
+
+def test_what_everyone_may_read_of_modules(tmp_path: Path) -> None:
+    intel = {
+        f"mc{mc}/dimm{n}": counted(f"channel {n // 2} slot {n % 2}")
+        for mc in range(4)
+        for n in range(4)
+    }
+    here = found(tmp_path, counters(intel) | {f"{EDAC}/mc0/dimm9/size": "0\n"})
+    assert (here.kind, here.channels, here.modules) == ("DDR5", 8, 16)
+    assert (here.speed, here.bandwidth, here.channels_available) == (None, None, None)
+    assert here.detail
+
+
+def test_ranks_are_no_modules(tmp_path: Path) -> None:
+    amd = {
+        f"mc0/rank{n}": counted(f"csrow {n // 8} channel {n % 8}", "Unbuffered-DDR4")
+        for n in range(16)
+    }
+    here = found(tmp_path, counters(amd))
+    assert (here.kind, here.channels, here.modules) == ("DDR4", 8, None)
+
+
+@pytest.mark.parametrize("fact", ["dimm_location", "dimm_mem_type", "size"])
+def test_counters_that_can_only_be_read_in_part(fact: str, tmp_path: Path) -> None:
+    files = counters({f"mc0/dimm{n}": counted(f"channel {n} slot 0") for n in range(2)})
+    del files[f"{EDAC}/mc0/dimm1/{fact}"]
+    here = found(tmp_path, files)
+    assert here.kind == (None if fact == "dimm_mem_type" else "DDR5")
+    assert here.channels is None
+    assert here.modules == (2 if fact == "dimm_location" else None)
+
+
+def test_memory_of_gpus_is_not_counted(tmp_path: Path) -> None:
+    parts = {
+        "mc0/rank0": counted("csrow 0 channel 0", "Registered-DDR4"),
+        "mc1/rank0": counted("csrow 0 channel 0", "High-bandwidth-memory-Gen2"),
+    }
+    here = found(tmp_path, counters(parts))
+    assert (here.kind, here.channels) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("Unbuffered-DDR5", "DDR5"),
+        ("Load-Reduced-DDR4-RAM", "DDR4"),
+        ("Low-Power-DDR4-RAM", "LPDDR4"),
+        ("Registered-DDR", "DDR"),
+        ("Non-volatile-RAM", None),
+        ("Unknown", None),
+        ("", None),
+    ],
+)
+def test_kinds_of_the_counters(text: str, kind: str | None) -> None:
+    assert edac._kind(text + "\n") == kind
+
+
+MOUNT = "25 24 0:23 / {} rw,nosuid - {} shm {}\n"
+
+
+@pytest.mark.parametrize(
+    ("mounts", "size"),
+    [
+        (MOUNT.format("/dev/shm", "tmpfs", "rw,size=65536k"), 64 << 20),
+        (MOUNT.format("/dev/shm", "tmpfs", "rw,size=2g,inode64"), 2 << 30),
+        (MOUNT.format("/dev/shm", "tmpfs", "rw,size=1048576"), 1 << 20),
+        (MOUNT.format("/dev/shm", "tmpfs", "rw,nr_inodes=5,size=25%"), 8 << 30),
+        (MOUNT.format("/dev/shm", "tmpfs", "rw,inode64"), 16 << 30),
+        (MOUNT.format("/dev/shm", "tmpfs", "rw,size=0k"), 32 << 30),
+        (MOUNT.format("/dev/shm", "tmpfs", "rw,size=many"), None),
+        (MOUNT.format("/dev/shm", "tmpfs", "rw,size=9999999999999999t"), None),
+        (MOUNT.format("/dev/shm", "ext4", "rw,size=1k"), None),
+        (MOUNT.format("/dev/shm", "tmpfs", "rw,size=1k") + MOUNT.format("/x", "tmpfs", "rw"), 1024),
+        (MOUNT.format("/dev/shm", "tmpfs", "rw,size=1k") * 2, 1024),
+        (
+            MOUNT.format("/dev/shm", "tmpfs", "rw,size=1k")
+            + MOUNT.format("/dev/shm", "tmpfs", "rw,size=2k"),
+            2048,
+        ),
+        (MOUNT.format("/dev/shm", "tmpfs", "rw,size=1k")[:-3], None),  # cut off
+        (MOUNT.format("/run", "tmpfs", "rw"), 0),
+        ("25 24 0:23 / /dev/shm\n", None),
+        ("\n", 0),
+    ],
+)
+def test_shared_memory(mounts: str, size: int | None, tmp_path: Path) -> None:
+    assert found(tmp_path, {"proc/self/mountinfo": mounts, "dev/null": ""}).shm_bytes == size
+
+
+def test_shared_memory_that_is_not_known_is_not_absent(tmp_path: Path) -> None:
+    other = MOUNT.format("/run", "tmpfs", "rw")
+    folder = found(tmp_path / "a", {"proc/self/mountinfo": other, "dev/shm/x": ""})
+    assert folder.shm_bytes is None  # as large as whatever it is in
+    assert found(tmp_path / "b", {"dev/null": ""}).shm_bytes is None  # no mounts
+    assert found(tmp_path / "c", {"proc/self/mountinfo": other}).shm_bytes is None  # no dev
+
+
+def test_limits_are_part_of_memory(tmp_path: Path) -> None:
+    files = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "4294967296\n"}
+    here = found(tmp_path, files)
+    assert (here.total_bytes, here.limit_bytes) == (32 << 30, 4 << 30)
+
+
+names = st.text("PC0 ChannelADIMM_-x1²", max_size=14)
+parts = st.builds(
+    module,
+    names,
+    names,
+    st.sampled_from(list(KINDS)),
+    megabytes=st.integers(0, 2**31 - 1),
+    speed=st.integers(0, 2**32 - 1),
+    width=st.integers(0, 0xFFFF),
+    length=st.integers(4, 0x5C),
+    owner=st.sampled_from([ARRAY, 0x2000]),
+    technology=st.integers(0, 255),
+)
+
+
+@given(st.lists(parts, max_size=6), st.integers(0, 400), st.binary(max_size=4))
+def test_no_table_makes_the_parser_raise(some: list[bytes], cut: int, noise: bytes) -> None:
+    whole = table(*some)
+    for blob in (whole, whole[: len(whole) - cut], whole[:cut] + noise + whole[cut:], noise):
+        taken = Snapshot(live=False, system="linux", blobs={TABLE: blob})
+        here = modules.decide(taken, virtual=False)
+        assert here.bandwidth is None or 0 < here.bandwidth <= 2**53
+        assert (here.modules or 0) <= (here.slots or 0)
+        assert (here.channels or 0) <= (here.channels_available or 2**53)
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_make_the_parser_raise(blob: bytes) -> None:
+    smbios.parse(blob)
+    smbios.parse(blob + END)
+
+
+@given(st.lists(st.builds(Device, bank=st.text(max_size=12), locator=st.text(max_size=12))))
+def test_every_slot_has_a_channel_or_none(devices: list[Device]) -> None:
+    assert len(channels.channels(devices)) == len(devices)
+
+
+@given(st.text(max_size=60), st.text(max_size=20), st.integers(0, 2**53))
+def test_no_text_makes_the_amounts_raise(mounts: str, option: str, total: int) -> None:
+    files = {
+        "proc/self/mountinfo": mounts + MOUNT.format("/dev/shm", "tmpfs", f"rw,{option}"),
+        "proc/meminfo": f"MemTotal: {total} kB\n",
+        f"{EDAC}/mc0/dimm0/dimm_location": mounts,
+        f"{EDAC}/mc0/dimm0/dimm_mem_type": option,
+    }
+    folders = {EDAC: ("mc0",), f"{EDAC}/mc0": ("dimm0",)}
+    here = memory.decide(Snapshot(live=False, system="linux", files=files, folders=folders))
+    assert here.shm_bytes is None or 0 <= here.shm_bytes <= 2**53

@@ -1,0 +1,422 @@
+"""Sizes are sums anybody can redo; what is unknown stays unknown."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from envbuilder import sizing
+from envbuilder.errors import InvalidError
+from envbuilder.sizing import Estimate, Model, Pool
+
+GB = 10**9
+
+
+def card(size: int | None = 24 * GB, bandwidth: int | None = 900 * GB, name: str = "card") -> Pool:
+    return Pool(name=name, usable_bytes=size, bandwidth=bandwidth, kind="accelerator")
+
+
+def memory(size: int | None = 64 * GB, bandwidth: int | None = 100 * GB) -> Pool:
+    return Pool(name="main memory", usable_bytes=size, bandwidth=bandwidth, kind="memory")
+
+
+def dense(parameters: int) -> Model:
+    return Model(text="any", parameters=parameters, active=parameters)
+
+
+@pytest.mark.parametrize(
+    ("text", "parameters", "active"),
+    [
+        ("350M", 350 * 10**6, 350 * 10**6),
+        ("1.5B", 15 * 10**8, 15 * 10**8),
+        ("7b", 7 * GB, 7 * GB),
+        (" 70B\n", 70 * GB, 70 * GB),
+        ("1T", 10**12, 10**12),
+        ("30B-A3B", 30 * GB, 3 * GB),
+        ("1t-a32b", 10**12, 32 * GB),
+        ("0.350B", 350 * 10**6, 350 * 10**6),
+        ("1M", 10**6, 10**6),
+        ("100T", 10**14, 10**14),
+        # The nearest binary fraction is a little less.
+        ("1.001B", 1_001_000_000, 1_001_000_000),
+    ],
+)
+def test_sizes_of_models(text: str, parameters: int, active: int) -> None:
+    model = sizing.parse_model(text)
+    assert (model.parameters, model.active) == (parameters, active)
+    assert model.text == text.strip()
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("", "is not the size", "350M"),
+        ("70", "is not the size", "350M"),
+        ("B", "is not the size", "350M"),
+        ("-7B", "is not the size", "350M"),
+        ("7,5B", "is not the size", "350M"),
+        ("1e3B", "is not the size", "350M"),
+        ("\uff17B", "is not the size", "350M"),
+        ("Llama-3-70B", "is not the size", "350M"),
+        ("8x7B", "is not the size", "47B-A13B"),
+        ("8X22b", "is not the size", "47B-A13B"),
+        ("0.9M", "900,000 parameters are out of range", "1M"),
+        ("0B", "out of range", "1M"),
+        ("100.000001T", "out of range", "100T"),
+        ("7B-A0.5M", "500,000 parameters are out of range", "1M"),
+        ("3B-A30B", "more parameters are active", "30B-A3B"),
+    ],
+)
+def test_what_is_no_size_is_refused(text: str, message: str, hint: str) -> None:
+    with pytest.raises(InvalidError, match=message) as caught:
+        sizing.parse_model(text)
+    assert hint in caught.value.hint
+
+
+@given(st.text(max_size=300) | st.from_regex(r"[0-9.xX]{1,12}[MBT](-A[0-9.]{1,8}[MBT])?"))
+def test_any_text_is_a_model_or_a_clear_error(text: str) -> None:
+    try:
+        model = sizing.parse_model(text)
+    except InvalidError:
+        return
+    assert 10**6 <= model.active <= model.parameters <= 10**14
+
+
+def test_a_message_quotes_only_the_beginning_of_a_long_text() -> None:
+    with pytest.raises(InvalidError) as caught:
+        sizing.parse_model("9" * 10_000 + "B")
+    assert len(caught.value.message) < 100
+
+
+# Bytes of a block and its weights, counted from the struct of each type in ggml-common.h and from
+# bitsandbytes, independently of the module: scales + quants.
+@pytest.mark.parametrize(
+    ("quant", "size", "weights"),
+    [
+        ("q8", 2 + 32, 32),
+        ("q6", 128 + 64 + 16 + 2, 256),
+        ("q5", 2 + 4 + 16, 32),
+        ("q5", 4 + 12 + 32 + 128, 256),
+        ("q4", 2 + 16, 32),
+        ("q4", 4 + 12 + 128, 256),
+        ("q3", 32 + 64 + 12 + 2, 256),
+        ("q2", 16 + 64 + 4, 256),
+        ("q5_1", 4 + 4 + 16, 32),
+        ("q4_1", 4 + 16, 32),
+        ("mxfp4", 1 + 16, 32),
+        ("nvfp4", 4 + 32, 64),
+        ("nf4", 4 + 32, 64),
+        ("f32", 4, 1),
+        ("bf16", 2, 1),
+        ("f16", 2, 1),
+        ("fp8", 1, 1),
+    ],
+)
+def test_bits_count_the_scales(quant: str, size: int, weights: int) -> None:
+    assert sizing.bits_of(quant) == size * 8 / weights
+
+
+@pytest.mark.parametrize("pair", [("q8", "q8_0"), ("q6", "q6_k"), ("q5", "q5_0"), ("q4", "q4_0")])
+def test_short_names_are_the_exact_types(pair: tuple[str, str]) -> None:
+    assert sizing.QUANTS[pair[0]] == sizing.QUANTS[pair[1]]
+
+
+def test_a_mixture_takes_more_than_its_main_type() -> None:
+    mixed = {"q5": "q5_k_s", "q4": "q4_k_s", "q3": "q3_k_s", "q2": "q2_k_s"}
+    for block, name in mixed.items():
+        assert sizing.QUANTS[name] > sizing.QUANTS[block]
+
+
+def test_names_of_quants_have_no_case() -> None:
+    assert sizing.bits_of(" Q4_K_M ") == sizing.bits_of("q4_k_m") == 4.8944
+
+
+@given(st.text(max_size=80).filter(lambda t: t.strip().lower() not in sizing.QUANTS))
+def test_any_other_quant_is_refused_with_the_known_ones(text: str) -> None:
+    with pytest.raises(InvalidError) as caught:
+        sizing.estimate(dense(GB), text, [card()])
+    assert "q4_0" in caught.value.hint
+
+
+def test_an_ambiguous_quant_is_refused_with_its_mixtures() -> None:
+    with pytest.raises(InvalidError) as caught:
+        sizing.bits_of("q4_k")
+    assert "q4_k_s or q4_k_m" in caught.value.hint or "q4_k_m or q4_k_s" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("pools", "verdict", "placed", "spare"),
+    [
+        # 80 GB of weights: 40 billion at 16 bits.
+        ([card(80 * GB)], "fits", [80], 0),
+        ([card(80 * GB - 1)], "no", [], -1),
+        ([card(50 * GB), card(50 * GB)], "fits", [50, 30], 20 * GB),
+        ([card(50 * GB), memory(50 * GB)], "split", [50, 30], 20 * GB),
+        ([memory(50 * GB), card(50 * GB)], "split", [50, 30], 20 * GB),
+        ([card(20 * GB), memory(20 * GB)], "no", [], -40 * GB),
+        ([memory(100 * GB)], "fits", [80], 20 * GB),
+        ([memory(50 * GB)], "no", [], -30 * GB),
+        ([card(0), memory(100 * GB)], "split", [80], 20 * GB),
+        ([card(-5), memory(100 * GB)], "split", [80], 20 * GB),
+        ([], "no", [], -80 * GB),
+        # What is unknown matters only where the rest does not settle it.
+        ([card(None), card(90 * GB)], "fits", [80], 10 * GB),
+        ([card(90 * GB), memory(None)], "fits", [80], 10 * GB),
+        ([card(None), memory(100 * GB)], "unknown", [], None),
+        ([card(None), memory(10 * GB)], "unknown", [], None),
+        ([card(20 * GB), memory(None)], "unknown", [], None),
+        ([memory(None)], "unknown", [], None),
+    ],
+)
+def test_verdicts(pools: list[Pool], verdict: str, placed: list[int], spare: int | None) -> None:
+    found = sizing.estimate(dense(40 * GB), "f16", pools)
+    assert found.weights_bytes == 80 * GB
+    assert found.verdict == verdict
+    assert [size for _, size in found.placement] == [size * GB for size in placed]
+    assert found.spare_bytes == spare
+
+
+def test_unknown_pools_are_named() -> None:
+    pools = [card(None, name="a"), card(90 * GB, None, name="b"), memory(None)]
+    found = sizing.estimate(dense(40 * GB), "f16", pools)
+    assert found.verdict == "fits"
+    assert found.unknown_sizes == ("a", "main memory")
+    assert found.unknown_bandwidths == ("b",)
+    assert found.tokens_per_second is None
+
+
+@pytest.mark.parametrize(
+    ("model", "quant", "pools", "rate"),
+    [
+        # 8 GB at 100 GB/s.
+        ("8B", "fp8", [memory()], 100 / 8),
+        # Two cards add their times: 40 GB + 40 GB at 1,000 GB/s take 80 ms, as on one of them.
+        ("40B", "f16", [card(40 * GB, 1000 * GB), card(40 * GB, 1000 * GB)], 1000 / 80),
+        ("40B", "f16", [card(80 * GB, 1000 * GB)], 1000 / 80),
+        # 20 GB at 1,000 GB/s and 60 GB at 100 GB/s: 20 ms + 600 ms.
+        ("40B", "f16", [card(20 * GB, 1000 * GB), memory()], 1 / 0.620),
+        # A tenth is active, in both memories alike.
+        ("40B-A4B", "f16", [card(20 * GB, 1000 * GB), memory()], 1 / 0.062),
+        ("40B", "f16", [card(80 * GB, None)], None),
+        ("40B", "f16", [card(80 * GB, 0)], None),
+        ("40B", "f16", [card(80 * GB, -1)], None),
+        ("40B", "f16", [card(20 * GB, None), memory()], None),
+        ("40B", "f16", [card(20 * GB), memory(bandwidth=None)], None),
+        # A bandwidth that nothing needs may be unknown.
+        ("8B", "f16", [card(), memory(bandwidth=None)], 900 / 16),
+        ("40B", "f16", [card(), memory(1)], None),
+    ],
+)
+def test_ceilings(model: str, quant: str, pools: list[Pool], rate: float | None) -> None:
+    found = sizing.estimate(sizing.parse_model(model), quant, pools)
+    assert found.tokens_per_second == (None if rate is None else pytest.approx(rate))
+
+
+def test_the_examples_of_the_documentation() -> None:
+    rtx = card(24 * 2**30, 936 * GB)
+    ddr5 = memory(64 * 2**30, 89_600_000_000)
+    found = sizing.estimate(sizing.parse_model("70B"), "q4", [rtx, ddr5])
+    assert found.weights_bytes == 39_375_000_000
+    assert found.placement == (("card", 25_769_803_776), ("main memory", 13_605_196_224))
+    assert found.tokens_per_second == pytest.approx(5.575, abs=0.001)
+    found = sizing.estimate(sizing.parse_model("30B-A3B"), "q4", [ddr5])
+    assert (found.weights_bytes, found.active_bytes) == (16_875_000_000, 1_687_500_000)
+    assert found.tokens_per_second == pytest.approx(53.1, abs=0.01)
+
+
+BYTES = st.integers(0, 2**44)
+BANDWIDTH = st.integers(1, 2**44)
+PARAMETERS = st.integers(10**6, 10**13)
+QUANT = st.sampled_from(sorted(sizing.QUANTS))
+RANK = {"no": 0, "split": 1, "fits": 2}
+
+
+@st.composite
+def hosts(draw: st.DrawFn, *, known: bool = True) -> list[Pool]:
+    size, bandwidth = BYTES, BANDWIDTH
+    cards = draw(st.integers(0, 4))
+    if known:
+        pools = [card(draw(size), draw(bandwidth), f"card {i}") for i in range(cards)]
+        return [*pools, memory(draw(size), draw(bandwidth))]
+    maybe = st.none() | st.integers(-5, 2**63)
+    name = st.text(max_size=60)
+    pools = [card(draw(maybe), draw(maybe), draw(name)) for _ in range(cards)]
+    return [*pools, *([memory(draw(maybe), draw(maybe))] if draw(st.booleans()) else [])]
+
+
+@st.composite
+def models(draw: st.DrawFn) -> Model:
+    parameters = draw(PARAMETERS)
+    active = draw(st.integers(10**6, parameters))
+    return Model(text="any", parameters=parameters, active=active)
+
+
+@given(models(), QUANT, hosts(known=False))
+def test_whatever_the_host_the_answer_is_consistent(
+    model: Model, quant: str, pools: list[Pool]
+) -> None:
+    found = sizing.estimate(model, quant, pools)
+    placed = sum(size for _, size in found.placement)
+    assert placed == (found.weights_bytes if found.verdict in {"fits", "split"} else 0)
+    assert all(size > 0 for _, size in found.placement)
+    assert 0 < found.active_bytes <= found.weights_bytes
+    assert (found.spare_bytes is None) == (found.verdict == "unknown")
+    assert (found.verdict == "no") == (found.spare_bytes is not None and found.spare_bytes < 0)
+    if found.verdict == "unknown":
+        assert found.unknown_sizes
+    ceiling = bool(found.placement) and not found.unknown_bandwidths
+    assert (found.tokens_per_second is not None) == ceiling
+    lines = sizing.sentences(found)
+    assert 2 <= len(lines) <= 3
+    assert all(len(line) <= 76 and line.isprintable() for line in lines)
+
+
+@given(models(), QUANT, hosts(), st.integers(0, 4), BYTES)
+def test_more_memory_is_never_worse(
+    model: Model, quant: str, pools: list[Pool], at: int, more: int
+) -> None:
+    before = sizing.estimate(model, quant, pools)
+    at %= len(pools)
+    old = pools[at]
+    grown = Pool(
+        name=old.name,
+        usable_bytes=(old.usable_bytes or 0) + more,
+        bandwidth=old.bandwidth,
+        kind=old.kind,
+    )
+    after = sizing.estimate(model, quant, [*pools[:at], grown, *pools[at + 1 :]])
+    assert RANK[after.verdict] >= RANK[before.verdict]
+    if old.kind == "accelerator":
+        another = sizing.estimate(model, quant, [card(more), *pools])
+        assert RANK[another.verdict] >= RANK[before.verdict]
+
+
+@given(models(), QUANT, hosts(), st.integers(0, 4), st.none() | BYTES)
+def test_what_was_unknown_contradicts_nothing_that_was_said(
+    model: Model, quant: str, pools: list[Pool], at: int, size: int | None
+) -> None:
+    at %= len(pools)
+    old = pools[at]
+
+    def told(value: int | None) -> Estimate:
+        pool = Pool(name=old.name, usable_bytes=value, bandwidth=old.bandwidth, kind=old.kind)
+        return sizing.estimate(model, quant, [*pools[:at], pool, *pools[at + 1 :]])
+
+    blind = told(None)
+    assume(blind.verdict != "unknown")
+    assert told(size).verdict == blind.verdict
+
+
+@given(PARAMETERS, PARAMETERS, QUANT, hosts())
+def test_a_larger_dense_model_is_never_faster(
+    one: int, other: int, quant: str, pools: list[Pool]
+) -> None:
+    small, large = (
+        sizing.estimate(dense(n), quant, pools).tokens_per_second or 0 for n in sorted((one, other))
+    )
+    assert large <= small * (1 + 1e-9)
+
+
+@given(models(), QUANT, QUANT, hosts())
+def test_fewer_bits_are_never_worse(model: Model, one: str, other: str, pools: list[Pool]) -> None:
+    few, many = sorted((one, other), key=sizing.bits_of)
+    light, heavy = (sizing.estimate(model, quant, pools) for quant in (few, many))
+    assert light.weights_bytes <= heavy.weights_bytes
+    assert RANK[light.verdict] >= RANK[heavy.verdict]
+
+
+@given(PARAMETERS, QUANT, hosts())
+def test_no_ceiling_above_the_fastest_or_below_the_slowest_memory(
+    parameters: int, quant: str, pools: list[Pool]
+) -> None:
+    found = sizing.estimate(dense(parameters), quant, pools)
+    assume(found.tokens_per_second is not None)
+    used = {name for name, _ in found.placement}
+    speeds = [pool.bandwidth or 0 for pool in pools if pool.name in used]
+    read = (found.tokens_per_second or 0) * found.weights_bytes
+    assert min(speeds) * (1 - 1e-9) <= read <= max(speeds) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("model", "pools", "lines"),
+    [
+        (
+            "70B",
+            [card(), memory()],
+            (
+                "70B as q4: 36.7 GiB of weights",
+                "split: 22.4 GiB in card, 14.3 GiB in main memory",
+                "at most 5.5 tokens/s for one stream; 45.3 GiB left for its cache",
+            ),
+        ),
+        (
+            "30B-A3B",
+            [memory()],
+            (
+                "30B-A3B as q4: 15.7 GiB of weights, 1.6 GiB read per token",
+                "fits: 15.7 GiB in main memory",
+                "at most 59.3 tokens/s for one stream; 43.9 GiB left for its cache",
+            ),
+        ),
+        (
+            "70B",
+            [card(), card()],
+            (
+                "70B as q4: 36.7 GiB of weights",
+                "fits: 36.7 GiB in 2 × card",
+                "at most 22.9 tokens/s for one stream; 8.0 GiB left for its cache",
+            ),
+        ),
+        (
+            "70B",
+            [card(10 * GB, name="a"), card(10 * GB, name="b"), memory(bandwidth=None)],
+            (
+                "70B as q4: 36.7 GiB of weights",
+                "split: 18.6 GiB in 2 devices, 18.0 GiB in main memory",
+                "no ceiling: unknown bandwidth; 41.6 GiB left for its cache",
+            ),
+        ),
+        (
+            "70B",
+            [card(10 * GB, name=name) for name in ("a", "b", "c", "b")],
+            (
+                "70B as q4: 36.7 GiB of weights",
+                "fits: 27.4 GiB in 3 devices, 9.3 GiB in c",
+                "at most 22.9 tokens/s for one stream; 0.6 GiB left for its cache",
+            ),
+        ),
+        (
+            "70B",
+            [card(name="a card with a name that is much too long for a line"), memory()],
+            (
+                "70B as q4: 36.7 GiB of weights",
+                "split: 22.4 GiB in a card with a name that…, 14.3 GiB in main memory",
+                "at most 5.5 tokens/s for one stream; 45.3 GiB left for its cache",
+            ),
+        ),
+        (
+            "1T",
+            [card(), memory(bandwidth=10 * GB)],
+            ("1T as q4: 523.9 GiB of weights", "does not fit: 441.9 GiB are missing"),
+        ),
+        (
+            "70B",
+            [card(None, name="x\x1b[31m\ny"), memory(None)],
+            (
+                "70B as q4: 36.7 GiB of weights",
+                "cannot be said: unknown size of x [31m y and 1 more",
+            ),
+        ),
+    ],
+)
+def test_sentences(model: str, pools: list[Pool], lines: tuple[str, ...]) -> None:
+    found = sizing.estimate(sizing.parse_model(model), "q4", pools)
+    assert sizing.sentences(found) == lines
+
+
+def test_a_slow_and_a_fast_ceiling_keep_their_digits() -> None:
+    slow = sizing.estimate(dense(8 * GB), "fp8", [memory(bandwidth=GB)])
+    fast = sizing.estimate(dense(10**6), "fp8", [memory(bandwidth=2 * GB)])
+    assert "at most 0.12 tokens/s" in sizing.sentences(slow)[2]
+    assert "at most 2,000 tokens/s" in sizing.sentences(fast)[2]

@@ -1,0 +1,659 @@
+"""The data tables in `profiles/devices/`, what reads them, and what brings them up to date."""
+
+from __future__ import annotations
+
+import csv
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envbuilder import resources
+from envbuilder.detection import tables
+from tools import refresh_devices as refresh
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DEVICES = resources.profiles_dir() / "devices"
+ID = "[0-9a-f]{4}"
+TEXT = r"\S.*\S|\S"
+MAYBE = rf"({TEXT})?"
+NUMBER = "0|[1-9][0-9]*"
+GB_S = r"[1-9][0-9]*(\.[0-9]{1,2})?"
+SM = r"[1-9][0-9]?\.[0-9]"
+TORCH = r"2\.[0-9]{1,2}"
+VENDORS = "AuthenticAMD|GenuineIntel"
+
+# Of each table its columns with a pattern for their values, and how many make the key.
+SCHEMAS: dict[str, tuple[dict[str, str], int]] = {
+    "apple-chips": (
+        {
+            "name": r"Apple [AM][0-9]+( (Pro|Max|Ultra))?",
+            "gb_s": GB_S,
+            "gpu_cores": f"({NUMBER})?",
+            "note": MAYBE,
+            "source": TEXT,
+        },
+        1,
+    ),
+    "arm-cpus": (
+        {"implementer": "0x[0-9a-f]{2}", "part": "0x[0-9a-f]{3}", "name": TEXT, "source": TEXT},
+        2,
+    ),
+    "cuda-drivers": ({"cuda_major": NUMBER, "linux_driver": "[1-9][0-9]{2}", "source": TEXT}, 1),
+    "intel-gpus": (
+        {
+            "id": ID,
+            "family": TEXT,
+            "torch_xpu": "validated|unlisted|unsupported",
+            "memory": "dedicated|shared",
+            "name": MAYBE,
+            "source": TEXT,
+        },
+        1,
+    ),
+    "intel-memory": ({"id": ID, "gib": f"({NUMBER})?", "gb_s": GB_S, "source": TEXT}, 1),
+    "nvidia-chips": (
+        {"chip": "[A-Z]{2}[0-9]{1,2}[0-9A-F]?", "sm": SM, "source": TEXT},
+        1,
+    ),
+    "nvidia-gpus": (
+        {"id": ID, "chip": "[A-Z]{2}[0-9]{2}[0-9A-F]", "name": MAYBE, "source": TEXT},
+        1,
+    ),
+    "nvidia-sm": ({"name": TEXT, "sm": SM, "note": MAYBE, "source": TEXT}, 1),
+    "torch-cuda": (
+        {
+            "index": "cu1[0-9]{2}",
+            "torch_min": TORCH,
+            "torch_max": TORCH,
+            "arch": "x86_64|aarch64",
+            "sm_list": f"{SM}( {SM})*",
+            "ptx": "yes|no",
+            "source": TEXT,
+        },
+        4,
+    ),
+    "x86-cpus": (
+        {
+            "vendor": VENDORS,
+            "family": NUMBER,
+            "first_model": NUMBER,
+            "last_model": NUMBER,
+            "generation": TEXT,
+            "source": TEXT,
+        },
+        3,
+    ),
+}
+RANGES = {
+    "gb_s": (20, 20_000),
+    "gib": (1, 1024),
+    "gpu_cores": (1, 256),
+    "family": (6, 26),
+    "first_model": (0, 255),
+    "last_model": (0, 255),
+    "cuda_major": (11, 20),
+    "linux_driver": (450, 999),
+}
+
+
+def rows(name: str) -> list[dict[str, str]]:
+    with (DEVICES / f"{name}.csv").open(encoding="utf-8", newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def number(text: str) -> Any:
+    """How values sort: numbers and versions by their size."""
+    parts = re.fullmatch(r"([0-9]+)(?:\.([0-9]+))?", text)
+    return tuple(int(part) for part in parts.groups("0")) if parts else text
+
+
+def test_every_table_has_a_schema() -> None:
+    assert {path.stem for path in DEVICES.iterdir()} == set(SCHEMAS)
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_schema(name: str) -> None:
+    columns, _ = SCHEMAS[name]
+    text = (DEVICES / f"{name}.csv").read_bytes().decode("ascii")
+    # One row is one line: `tables` looks for a key at its start.
+    assert "\r" not in text
+    assert text.endswith("\n")
+    found = rows(name)
+    assert found
+    assert len(found) == text.count("\n") - 1
+    for row in found:
+        assert list(row) == list(columns), row
+        for column, pattern in columns.items():
+            assert re.fullmatch(pattern, row[column]), f"{column}: {row}"
+            if column in RANGES and pattern != TEXT and row[column]:
+                lowest, highest = RANGES[column]
+                assert lowest <= float(row[column]) <= highest, row
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_keys_are_unique_and_sorted(name: str) -> None:
+    columns, size = SCHEMAS[name]
+    names = list(columns)[:size]
+    # Only where all of a column are numbers do they sort as such.
+    numeric = {n: all(not isinstance(number(row[n]), str) for row in rows(name)) for n in names}
+    keys = [tuple(number(r[n]) if numeric[n] else r[n] for n in names) for r in rows(name)]
+    assert keys == sorted(keys)
+    assert len(keys) == len(set(keys))
+
+
+def test_ranges_of_cpu_models_do_not_overlap() -> None:
+    seen: dict[tuple[str, str, int], str] = {}
+    for row in rows("x86-cpus"):
+        first, last = int(row["first_model"]), int(row["last_model"])
+        assert first <= last
+        for model in range(first, last + 1):
+            key = row["vendor"], row["family"], model
+            assert key not in seen, (key, seen.get(key), row["generation"])
+            seen[key] = row["generation"]
+
+
+def test_what_is_listed_beside_intel_gpus_is_one_with_its_own_memory() -> None:
+    for row in rows("intel-memory"):
+        gpu = tables.intel_gpu(row["id"])
+        assert gpu is not None
+        assert gpu.memory == "dedicated"
+        assert gpu.name
+
+
+def test_a_family_of_intel_has_one_kind_of_memory() -> None:
+    families = {(row["family"], row["memory"]) for row in rows("intel-gpus")}
+    assert len(families) == len(dict(families))
+
+
+def test_names_and_chips_of_nvidia_agree() -> None:
+    """What the name says and what the chip says is the same, or the name's row tells of it."""
+    notes = {row["name"]: row["note"] for row in rows("nvidia-sm")}
+    compared, excepted = 0, set()
+    for row in rows("nvidia-gpus"):
+        by_name = tables.nvidia_sm(row["name"])
+        gpu = tables.nvidia_gpu(row["id"])
+        assert gpu is not None
+        if by_name is None or gpu.sm is None:
+            continue
+        compared += 1
+        if by_name != gpu.sm:
+            stems = [n for n in notes if row["name"].startswith(n.rstrip("*"))]
+            assert f"{row['id']}: " in notes[max(stems, key=len)], (row, by_name, gpu.sm)
+            excepted.add(row["id"])
+    assert compared > 300
+    mentioned = {i for note in notes.values() for i in re.findall(f"({ID}): ", note)}
+    assert mentioned == excepted, "an exception that is none any more"
+
+
+def test_chips_of_unknown_capability_are_the_newest() -> None:
+    chips = {row["chip"] for row in rows("nvidia-gpus")}
+    gpus = [tables.nvidia_gpu(row["id"]) for row in rows("nvidia-gpus")]
+    unknown = {gpu.chip for gpu in gpus if gpu is not None and gpu.sm is None}
+    assert unknown <= {"GB102", "GB112", "GB120", "GR100", "GR102"}
+    assert unknown < chips
+
+
+@pytest.mark.parametrize(
+    ("device_id", "chip", "name", "sm"),
+    [
+        ("1b80", "GP104", "GeForce GTX 1080", "6.1"),
+        ("15f8", "GP100", "Tesla P100 PCIe 16GB", "6.0"),
+        ("102d", "GK210", "Tesla K80", "3.7"),
+        ("1db4", "GV100", "Tesla V100 PCIe 16GB", "7.0"),
+        ("1d13", "GP108", "GeForce MX250", "6.1"),
+        ("1c96", "GP107", "GeForce MX350", "6.1"),
+        ("1f97", "TU117", "GeForce MX450", "7.5"),
+        ("25a6", "GA107", "GeForce MX570", "8.6"),
+        ("2684", "AD102", "GeForce RTX 4090", "8.9"),
+        ("2822", "AD106", "GeForce RTX 3050 A Laptop GPU", "8.9"),
+        ("2901", "GB100", "B200", "10.0"),
+        ("3182", "GB110", "B300 SXM6 AC", "10.3"),
+        ("2b85", "GB202", "GeForce RTX 5090", "12.0"),
+        ("2e12", "GB20B", "GB10", "12.1"),
+        ("29bc", "GB102", "B100", None),
+    ],
+)
+def test_nvidia_gpus(device_id: str, chip: str, name: str, sm: str | None) -> None:
+    assert tables.nvidia_gpu(device_id) == tables.NvidiaGpu(name=name, chip=chip, sm=sm)
+
+
+@pytest.mark.parametrize(
+    "device_id",
+    [
+        "0040",  # NV40, long before Fermi
+        "10f0",  # the sound of a GP104
+        "1ad6",  # the USB of a TU102
+        "1af1",  # an NVSwitch
+        "22d1",  # a bridge
+        "1B80",
+        "1b80,GP104",
+        "id",
+        "",
+        "\n1b80",
+    ],
+)
+def test_what_is_no_nvidia_gpu(device_id: str) -> None:
+    assert tables.nvidia_gpu(device_id) is None
+
+
+def test_only_the_line_of_one_gpu_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str) -> tuple[dict[str, str], ...]:
+        raise AssertionError(f"all of {name} was parsed")
+
+    monkeypatch.setattr(tables, "_rows", refuse)
+    assert tables.nvidia_gpu("ffff") is None
+    assert tables.intel_gpu("56a0") is not None
+
+
+def test_intel_gpus() -> None:
+    assert tables.intel_gpu("e20b") == tables.IntelGpu(
+        family="Arc B (BMG)", support="validated", memory="dedicated", name="Arc B580"
+    )
+    iris = tables.intel_gpu("9a49")
+    assert iris is not None
+    assert (iris.support, iris.memory) == ("unsupported", "shared")
+    assert tables.intel_gpu("ffff") is None
+
+
+def test_intel_memory() -> None:
+    assert tables.intel_memory("e20b") == tables.MemoryFacts(
+        memory_bytes=12 * 2**30, bandwidth=456 * 10**9
+    )
+    # Cards with 8 and with 16 GB have one id.
+    assert tables.intel_memory("56a0") == tables.MemoryFacts(
+        memory_bytes=None, bandwidth=560 * 10**9
+    )
+    assert tables.intel_memory("9a49") is None
+
+
+@pytest.mark.parametrize(
+    ("brand", "gb_s"),
+    [("Apple M1", 68.25), ("Apple M3 Max", 300), ("Apple M4 Max", 410), ("Apple M2 Ultra", 800)],
+)
+def test_apple_bandwidth(brand: str, gb_s: float) -> None:
+    assert tables.apple_bandwidth(brand) == gb_s * 10**9
+
+
+@pytest.mark.parametrize("brand", ["Apple M", "Apple M1 (Virtual)", "apple m1", "M1", ""])
+def test_apple_names_match_exactly(brand: str) -> None:
+    assert tables.apple_bandwidth(brand) is None
+
+
+@pytest.mark.parametrize(
+    ("variant", "torch", "arch", "first", "last", "ptx"),
+    [
+        ("cu130", "2.14.1", "x86_64", "7.5", "12.0", True),
+        ("cu130", "2.9.0+cu130", "aarch64", "8.0", "12.0", True),
+        ("cu126", "2.14.1", "x86_64", "5.0", "9.0", False),
+        ("cu128", "2.10.0", "x86_64", "7.0", "12.0", False),
+        ("cu128", "2.11", "x86_64", "7.5", "12.0", False),
+    ],
+)
+def test_torch_kernels(
+    variant: str, torch: str, arch: str, first: str, last: str, ptx: bool
+) -> None:
+    kernels = tables.torch_kernels(variant, torch, arch)
+    assert kernels is not None
+    assert (kernels.sm[0], kernels.sm[-1], kernels.ptx) == (first, last, ptx)
+
+
+@pytest.mark.parametrize(
+    ("variant", "torch", "arch"),
+    [
+        ("cu126", "2.15.0", "x86_64"),
+        ("cu130", "2.8.0", "x86_64"),
+        ("cu130", "2.100.0", "x86_64"),
+        ("cu126", "2.10.0", "aarch64"),
+        ("cu130", "2.14.1", "riscv64"),
+        ("cpu", "2.14.1", "x86_64"),
+        ("cu130", "nightly", "x86_64"),
+        ("cu130", "2", "x86_64"),
+    ],
+)
+def test_kernels_that_no_source_tells(variant: str, torch: str, arch: str) -> None:
+    assert tables.torch_kernels(variant, torch, arch) is None
+
+
+def test_kernels_are_ascending_and_ranges_do_not_overlap() -> None:
+    seen: set[tuple[str, str, int]] = set()
+    for row in rows("torch-cuda"):
+        kernels = [number(sm) for sm in row["sm_list"].split()]
+        assert kernels == sorted(set(kernels))
+        first, last = number(row["torch_min"])[1], number(row["torch_max"])[1]
+        assert first <= last
+        for minor in range(first, last + 1):
+            key = row["index"], row["arch"], minor
+            assert key not in seen
+            seen.add(key)
+
+
+def test_cuda_drivers() -> None:
+    assert [tables.cuda_driver(major) for major in (11, 12, 13)] == ["450", "525", "580"]
+    assert tables.cuda_driver(10) is None
+    assert tables.cuda_driver(1) is None
+
+
+@pytest.mark.parametrize(
+    ("vendor", "family", "model", "name"),
+    [
+        ("AuthenticAMD", 23, 1, "Zen 1"),
+        ("AuthenticAMD", 23, 0x31, "Zen 2"),
+        ("AuthenticAMD", 25, 0x21, "Zen 3"),
+        ("AuthenticAMD", 25, 0x61, "Zen 4"),
+        ("AuthenticAMD", 26, 0x44, "Zen 5"),
+        ("AuthenticAMD", 26, 0x50, "Zen 6"),
+        ("GenuineIntel", 6, 0x3C, "Haswell"),
+        ("GenuineIntel", 6, 0x4F, "Broadwell"),
+        ("GenuineIntel", 6, 0x55, "Skylake-SP, Cascade Lake or Cooper Lake"),
+        ("GenuineIntel", 6, 0xA5, "Comet Lake"),
+        ("GenuineIntel", 6, 0xA7, "Rocket Lake"),
+        ("GenuineIntel", 6, 0x6A, "Ice Lake-SP"),
+        ("GenuineIntel", 6, 0x97, "Alder Lake"),
+        ("GenuineIntel", 6, 0xB7, "Raptor Lake"),
+        ("GenuineIntel", 6, 0xAA, "Meteor Lake"),
+        ("GenuineIntel", 6, 0xC6, "Arrow Lake"),
+        ("GenuineIntel", 6, 0xBD, "Lunar Lake"),
+        ("GenuineIntel", 6, 0xCC, "Panther Lake"),
+        ("GenuineIntel", 6, 0x8F, "Sapphire Rapids"),
+        ("GenuineIntel", 6, 0xCF, "Emerald Rapids"),
+        ("GenuineIntel", 6, 0xAE, "Granite Rapids"),
+        ("GenuineIntel", 6, 0xAF, "Crestmont (Sierra Forest)"),
+        ("GenuineIntel", 19, 1, "Diamond Rapids"),
+        ("GenuineIntel", 6, 0xFF, None),
+        ("AuthenticAMD", 6, 0x8F, None),
+        (None, 6, 0x8F, None),
+        ("GenuineIntel", None, 0x8F, None),
+    ],
+)
+def test_x86_generations(
+    vendor: str | None, family: int | None, model: int | None, name: str | None
+) -> None:
+    assert tables.x86_generation(vendor, family, model) == name
+
+
+@pytest.mark.parametrize(
+    ("implementer", "part", "name"),
+    [
+        (0x41, 0xD4F, "Neoverse-V2"),
+        (0x46, 0x001, "A64FX"),
+        (0x61, 0x023, "Firestorm-M1"),
+        (0xC0, 0xAC4, "Ampere-1a"),
+        (0x42, 0x00F, "Brahma-B15"),
+        (0x41, 0xFFF, None),
+        (-1, -1, None),
+        (None, 0xD4F, None),
+    ],
+)
+def test_arm_cores(implementer: int | None, part: int | None, name: str | None) -> None:
+    assert tables.arm_core(implementer, part) == name
+
+
+@given(st.text(max_size=30), st.text(max_size=10), st.integers())
+def test_nothing_that_is_asked_for_raises(text: str, other: str, number: int) -> None:
+    for ask in (tables.intel_gpu, tables.intel_memory, tables.nvidia_gpu, tables.apple_bandwidth):
+        ask(text)
+    tables.nvidia_sm(text)
+    tables.torch_kernels(text, other, text)
+    tables.torch_kernels("cu130", f"2.{text}", "x86_64")
+    tables.cuda_driver(number)
+    tables.arm_core(number, number)
+
+
+# What brings the tables up to date.
+
+INTEL = """
+#ifdef SUPPORT_DG2
+NAMEDDEVICE(0x56A0, Dg2HwConfig, "Intel(R) Arc(TM) A770 Graphics")
+DEVICE(0x56A3, Dg2HwConfig)
+NAMEDDEVICE(0x56C0, Dg2HwConfig, "Intel(R) Data Center GPU Flex 170")
+#endif
+NAMEDDEVICE(0xE20B, BmgHwConfig, "Intel(R) Arc(TM) B580 Graphics")
+NAMEDDEVICE(0x64A0, LnlHwConfig, "Intel(R) Arc(TM) Graphics")
+"""
+INTEL_TABLE = """\
+id,family,torch_xpu,memory,name,source
+56a0,Arc A (DG2),validated,dedicated,Arc A770,a file @1; a remark
+56a3,Arc A (DG2),validated,dedicated,,a file @1; a remark
+56c0,Flex (DG2),unlisted,dedicated,Flex 170,a file @1
+64a0,Lunar Lake,validated,shared,Arc 140V,a file @1
+e20b,Arc B (BMG),validated,dedicated,Arc B580,a file @1; a remark
+"""
+PCI = """\
+#	Version: 2026.10.24
+1002  Advanced Micro Devices
+	1b81  GP104 [of another vendor]
+10de  NVIDIA Corporation
+	0040  NV40 [GeForce 6800 Ultra]
+	10f0  GP104 High Definition Audio Controller
+	1b78  GP102GL
+	1b80  GP104 [GeForce GTX 1080]
+		1043 8591  ROG STRIX [a board]
+# a comment
+	2c18  GB203M / GN22 [GeForce RTX 5090 Max-Q / Mobile]
+	2331  GH100 [H100 PCIe]
+	22a3  GH100 [H100 NVSwitch]
+	29f1  GB10 GEN5 X4 PCIe host
+	2e12  GB20B [GB10]
+10df  Emulex Corporation
+	2684  AD102 [of another vendor]
+"""
+X86 = """
+#define IFM(_fam, _model)	VFM_MAKE(X86_VENDOR_INTEL, _fam, _model)
+#define INTEL_ANY			IFM(X86_FAMILY_ANY, X86_MODEL_ANY)
+#define INTEL_FAM5_START		IFM(5, 0x00) /* a mark */
+#define INTEL_PENTIUM_PRO		IFM(6, 0x01)
+#define INTEL_SKYLAKE_X			IFM(6, 0x55) /* Sky Lake */
+#define INTEL_SAPPHIRERAPIDS_X		IFM(6, 0x8F) /* Golden Cove */
+#define INTEL_ATOM_CRESTMONT_X		IFM(6, 0xAF) /* Sierra Forest */
+#define INTEL_XEON_PHI_KNL		IFM(6, 0x57) /* Knights Landing */
+#define INTEL_NOVALAKE_L		IFM(18, 0x03)
+#define INTEL_FAM6_LAST			IFM(6, 0xFF)
+"""
+ARM = """
+static const struct id_part arm_part[] = {
+    { 0xd0c, "Neoverse-N1" },
+    { -1, "unknown" },
+};
+
+static const struct id_part brcm_part[] = {
+    { 0x0f, "Brahma-B15" },
+    { -1, "unknown" },
+};
+
+static const struct hw_impl hw_implementer[] = {
+    { 0x41, arm_part,     "ARM" },
+    { 0x42, brcm_part,    "Broadcom" },
+    { -1,   unknown_part, "unknown" },
+};
+"""
+EMPTY = {name: ",".join(table.columns) + "\n" for name, table in refresh.TABLES.items()}
+
+
+@pytest.fixture
+def update(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Refreshes a table with a text; returns exit code, the table and what was printed."""
+
+    def run(table: str, old: str, text: str | bytes, *options: str) -> tuple[int, str, str]:
+        path, source = tmp_path / f"{table}.csv", tmp_path / "upstream"
+        path.write_text(old, errors="surrogateescape")
+        source.write_bytes(text.encode() if isinstance(text, str) else text)
+        code = refresh.main([table, str(source), "--version", "2", *options], folder=tmp_path)
+        printed = capsys.readouterr()
+        return code, path.read_text(errors="surrogateescape"), printed.out + printed.err
+
+    return run
+
+
+def test_nothing_new(update: Any) -> None:
+    code, table, told = update("intel-gpus", INTEL_TABLE, INTEL, "--write")
+    assert (code, table) == (0, INTEL_TABLE)
+    assert told == "intel-gpus.csv: 0 added, 0 changed, 0 kept, 0 gone; written\n"
+
+
+def test_a_new_gpu_of_a_known_family_inherits(update: Any) -> None:
+    new = 'NAMEDDEVICE(0xE20C, BmgHwConfig, "Intel(R) Arc(TM) B570 Graphics")\n'
+    code, table, told = update("intel-gpus", INTEL_TABLE, INTEL + new, "--write")
+    row = (
+        "e20c,Arc B (BMG),validated,dedicated,Arc B570,"
+        "intel/compute-runtime devices_base.inl @2; a remark\n"
+    )
+    assert (code, table) == (0, INTEL_TABLE + row)
+    assert "added    e20c: e20c, Arc B (BMG), validated, dedicated, Arc B570\n" in told
+
+
+def test_a_new_gpu_of_an_unknown_family_is_unlisted(update: Any) -> None:
+    _, table, told = update(
+        "intel-gpus", INTEL_TABLE, INTEL + "DEVICE(0xAA00, XyzHwConfig)\n", "--write"
+    )
+    assert "aa00,Xyz,unlisted,,,intel/compute-runtime devices_base.inl @2\n" in table
+    assert "no memory" in told
+
+
+def test_a_new_gpu_of_two_families_takes_what_they_share(update: Any) -> None:
+    _, table, _ = update(
+        "intel-gpus", INTEL_TABLE, INTEL + "DEVICE(0x56B0, Dg2HwConfig)\n", "--write"
+    )
+    assert "56b0,Arc A (DG2) or Flex (DG2),unlisted,dedicated,,intel" in table
+
+
+def test_a_gpu_that_is_gone_is_told_and_kept(update: Any) -> None:
+    less = INTEL.replace("DEVICE(0x56A3, Dg2HwConfig)\n", "")
+    code, table, told = update("intel-gpus", INTEL_TABLE, less, "--write")
+    assert (code, table) == (0, INTEL_TABLE)
+    assert "gone     56a3: " in told
+
+
+def test_a_renamed_gpu_keeps_what_was_written_by_hand(update: Any) -> None:
+    _, table, told = update("intel-gpus", INTEL_TABLE, INTEL.replace("B580", "B585"), "--write")
+    source = "intel/compute-runtime devices_base.inl @2; a remark"
+    assert f"e20b,Arc B (BMG),validated,dedicated,Arc B585,{source}\n" in table
+    assert "changed  e20b: name 'Arc B580', upstream 'Arc B585'\n" in told
+    # The runtime calls it just "Arc", which says less than what was found out by hand.
+    assert "64a0,Lunar Lake,validated,shared,Arc 140V,a file @1\n" in table
+
+
+def test_without_write_nothing_is_written(update: Any) -> None:
+    code, table, told = update("intel-gpus", INTEL_TABLE, INTEL.replace("B580", "B585"))
+    assert (code, table) == (0, INTEL_TABLE)
+    assert "not written: add --write" in told
+
+
+def test_gpus_of_pci_ids(update: Any) -> None:
+    _, table, _ = update("nvidia-gpus", EMPTY["nvidia-gpus"], PCI, "--write")
+    assert table.splitlines()[1:] == [
+        "1b78,GP102,,pci.ids 2",
+        "1b80,GP104,GeForce GTX 1080,pci.ids 2",
+        "2331,GH100,H100 PCIe,pci.ids 2",
+        "2c18,GB203,GeForce RTX 5090 Max-Q / Mobile,pci.ids 2",
+        "2e12,GB20B,GB10,pci.ids 2",
+    ]
+
+
+def test_pci_ids_names_its_version(tmp_path: Path) -> None:
+    (tmp_path / "nvidia-gpus.csv").write_text(EMPTY["nvidia-gpus"])
+    source = tmp_path / "pci.ids"
+    source.write_text(PCI)
+    assert refresh.main(["nvidia-gpus", str(source), "--write"], folder=tmp_path) == 0
+    assert "1b78,GP102,,pci.ids 2026.10.24\n" in (tmp_path / "nvidia-gpus.csv").read_text()
+
+
+def test_models_of_intel_family_h(update: Any) -> None:
+    old = EMPTY["x86-cpus"] + (
+        "AuthenticAMD,25,0,15,Zen 3,Linux\n"
+        "GenuineIntel,6,85,85,Skylake-SP or Cascade Lake,Linux 1\n"
+        "GenuineIntel,6,143,143,Golden Rapids,Linux 1\n"
+    )
+    code, table, told = update("x86-cpus", old, X86, "--write")
+    source = "Linux 2 arch/x86/include/asm/intel-family.h"
+    assert code == 0
+    assert table.splitlines()[1:] == [
+        "AuthenticAMD,25,0,15,Zen 3,Linux",
+        "GenuineIntel,6,85,85,Skylake-SP or Cascade Lake,Linux 1",
+        f"GenuineIntel,6,87,87,Knights Landing,{source}",
+        "GenuineIntel,6,143,143,Golden Rapids,Linux 1",
+        f"GenuineIntel,6,175,175,Crestmont (Sierra Forest),{source}",
+        f"GenuineIntel,18,3,3,Nova Lake,{source}",
+    ]
+    assert "kept     GenuineIntel 6 143: generation 'Golden Rapids', upstream" in told
+    assert "3 added, 0 changed, 1 kept, 0 gone" in told
+
+
+def test_the_older_form_of_intel_family_h() -> None:
+    (found,) = refresh.parse_x86("#define INTEL_FAM6_HASWELL_L\t\t0x45\n")
+    assert found.values["family"] == "6"
+    assert found.values["first_model"] == found.values["last_model"] == "69"
+    assert found.values["generation"] == "Haswell"
+
+
+def test_parts_of_lscpu(update: Any) -> None:
+    _, table, _ = update("arm-cpus", EMPTY["arm-cpus"], ARM, "--write")
+    source = "util-linux 2 sys-utils/lscpu-arm.c"
+    assert table.splitlines()[1:] == [
+        f"0x41,0xd0c,Neoverse-N1,{source}",
+        f"0x42,0x00f,Brahma-B15,{source}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("table", "text", "message"),
+    [
+        ("intel-gpus", "<html>Not found</html>", "no device is in it"),
+        ("intel-gpus", "DEVICE(0xZZZZ, Dg2HwConfig)\n", "line 1 is a device that cannot be read"),
+        ("intel-gpus", "NEWDEVICE(0x56A0, Dg2HwConfig)\n", "line 1 is a device"),
+        ("intel-gpus", "DEVICE(0x56A0, Dg2HwConfig)\n", "4 of the table's 5 rows are not in it"),
+        ("intel-gpus", b"\x7fELF\0\0", "no text file"),
+        ("nvidia-gpus", INTEL, "vendor 10de (NVIDIA) is not in it"),
+        ("nvidia-gpus", "\n10de  NVIDIA\n\t0040  NV40\n", "no device is in it"),
+        ("x86-cpus", PCI, "no device is in it"),
+        ("arm-cpus", X86, "no device is in it"),
+        ("arm-cpus", ARM.replace("brcm_part[]", "other[]"), "list brcm_part of implementer 0x42"),
+    ],
+)
+def test_a_file_that_is_something_else(
+    update: Any, table: str, text: str | bytes, message: str
+) -> None:
+    old = INTEL_TABLE if table == "intel-gpus" else EMPTY[table]
+    code, new, told = update(table, old, text, "--write")
+    assert (code, new) == (2, old)
+    assert message in told
+
+
+@pytest.mark.parametrize(
+    "old", ["", "id,name\n", INTEL_TABLE + "56a1,Arc A\n", INTEL_TABLE + "," * 9, "\udcff"]
+)
+def test_a_table_that_is_something_else(update: Any, old: str) -> None:
+    code, new, told = update("intel-gpus", old, INTEL, "--write")
+    assert (code, new) == (2, old)
+    assert "intel-gpus.csv does not have the columns" in told or "decode" in told
+
+
+def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert refresh.main(["arm-cpus", str(tmp_path / "none")], folder=tmp_path) == 2
+    assert "none" in capsys.readouterr().err
+
+
+@given(st.text())
+def test_no_text_crashes_a_parser(text: str) -> None:
+    for table in refresh.TABLES.values():
+        for candidate in (text, f"\n10de  {text}", f"DEVICE({text}", f"#define INTEL_{text}"):
+            try:
+                rows, _ = refresh.merge(table, [], table.parse(candidate), "2")
+            except refresh.UnexpectedError:
+                continue
+            assert rows
+
+
+def test_the_tables_in_the_repository_are_as_the_script_writes_them(
+    update: Any, tmp_path: Path
+) -> None:
+    for name, table in refresh.TABLES.items():
+        text = (DEVICES / f"{name}.csv").read_text()
+        old = refresh.read_table(DEVICES / f"{name}.csv", table)
+        found = [refresh.Found(values={column: row[column] for column in table.key}) for row in old]
+        assert refresh.merge(table, old, found, "2") == (old, []), name
+        assert text.splitlines()[0] == ",".join(table.columns)
