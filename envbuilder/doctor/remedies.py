@@ -61,7 +61,7 @@ def _sentence(finding: Finding, wanted: Needs, host: Host) -> str:
         "gpu": "See `envbuilder detect` for what is known about it.",
         "driver-old": drivers.nvidia(gpu, host, wanted.nvidia_driver) if gpu else "",
         "driver-unread": "See `nvidia-smi` for what the driver says.",
-        "kernels": "None: these wheels have no kernels for this GPU, whatever the driver.",
+        "kernels": "No driver helps: these wheels have no kernels for this GPU.",
         "kernels-ptx": f"{_TRY} The first start takes long.",
         "sm-unread": _TRY,
         "lock-unread": "Make the lock anew with `envbuilder lock`; if it stays, the tables do not"
@@ -76,7 +76,7 @@ def _sentence(finding: Finding, wanted: Needs, host: Host) -> str:
 def of_gpu(gpu: Gpu, host: Host, driver: str = "") -> str:
     """What to do about what keeps a GPU from working; `driver`: the oldest that would do."""
     sentences: dict[Obstacle | None, str] = {
-        None: "None yet: no profile is for it.",
+        None: "No profile is for it yet.",
         "hidden": "Run `unset CUDA_VISIBLE_DEVICES`, and look where it is set.",
         "driver-missing": _driver(gpu, host, driver),
         "driver-other": "It is kept for virtual machines: give it back where that was set up"
@@ -90,7 +90,7 @@ def of_gpu(gpu: Gpu, host: Host, driver: str = "") -> str:
         "node-unread": "See who may open the nodes: `ls -l /dev/dri /dev/nvidia*`.",
         "not-given": "Give it to this container or process (--gpus all, NVIDIA_VISIBLE_DEVICES,"
         " the scheduler's request); if it is, `sudo dmesg | grep NVRM` tells what failed.",
-        "unsupported": "None: PyTorch does not support it. Use --profile cpu.",
+        "unsupported": "Nothing helps: PyTorch does not support it. Use --profile cpu.",
         "unlisted": "Use NVIDIA's own torch for Jetson; `envbuilder verify --python` checks it."
         if gpu.vendor == "nvidia"
         else _FORCE,
