@@ -26,8 +26,9 @@ golden: .venv/dev  ## rewrite the golden files, then look at the diff
 	.venv/bin/python -m pip install --quiet --editable '.[dev]'
 	touch $@
 
-soak: .venv/dev    ## the long proofs: property tests with thousands of examples each
+soak: .venv/dev    ## the long proofs: property tests with thousands of examples, all sabotage
 	.venv/bin/python -m pytest tests/unit --hypothesis-profile=soak -q --durations=10
+	.venv/bin/python -m pytest tests/integration --soak -m soak -q --durations=10
 
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache

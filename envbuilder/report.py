@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+import math
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from envbuilder import atomic
 from envbuilder.errors import VerifyError
+from envbuilder.measurements import Count, Determinism, Measurements, Positive
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 SCHEMA = 1
+MOST_LOSSES = 200
 
 
 class Device(Struct, frozen=True, kw_only=True):
@@ -47,10 +50,11 @@ class Epoch(Struct, frozen=True, kw_only=True):
 
 
 class Training(Struct, frozen=True, kw_only=True):
-    """All training passes."""
+    """All training passes. `losses` are (step, loss) of some steps; null is a loss not finite."""
 
     epochs: tuple[Epoch, ...]
     cold_start_seconds: float | None = None
+    losses: Annotated[tuple[tuple[Count, float | None], ...], Meta(max_length=MOST_LOSSES)] = ()
 
 
 class Speed(Struct, frozen=True, kw_only=True):
@@ -77,6 +81,35 @@ class Compiled(Struct, frozen=True, kw_only=True):
     training: Speed | None = None
 
 
+class ScalingDevice(Struct, frozen=True, kw_only=True):
+    """One device alone: its training speed, or null where it failed."""
+
+    index: Annotated[int, Meta(ge=0)]
+    name: str | None = None
+    samples_per_second: Positive | None = None
+    checks: tuple[Check, ...] = ()
+
+
+class Scaling(Struct, frozen=True, kw_only=True):
+    """Several devices in data parallel; null where nothing ran in parallel.
+
+    `batch` is that of all ranks together, 64 for each (weak scaling). `efficiency` is the speed of
+    all together over the sum of what each reaches alone.
+    """
+
+    devices: tuple[ScalingDevice, ...]
+    ranks: Annotated[int, Meta(ge=0)]
+    status: Literal["passed", "failed"]
+    backend: str | None = None
+    batch: Annotated[int, Meta(ge=0)] | None = None
+    samples_per_second: Positive | None = None
+    efficiency: Positive | None = None
+    gradients_equal: bool | None = None
+    checks: tuple[Check, ...] = ()
+    reasons: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
 class Measured(Struct, frozen=True, kw_only=True):
     """The parts of the payload's report that the core relies on; the rest is passed through."""
 
@@ -89,6 +122,9 @@ class Measured(Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...]
     torch: dict[str, Any] = {}
     compile: tuple[Compiled, ...] = ()
+    measurements: Measurements | None = None
+    determinism: Determinism | None = None
+    scaling: Scaling | None = None
     speedup: float | None = None
     baseline: dict[str, Any] | None = None
 
@@ -96,9 +132,13 @@ class Measured(Struct, frozen=True, kw_only=True):
 def check(data: Any) -> Measured:
     """A payload's report as typed data; `VerifyError` when it is not one.
 
-    A report is outside data: an environment may send anything. A passing report must name the
-    device it used, trained epochs with an accuracy, and no failed check.
+    A report is outside data: an environment may send anything. No number in it may be NaN or
+    infinite. A passing report must name the device it used, trained epochs that took time and
+    reached an accuracy, and no failed check.
     """
+    place = _not_finite(data)
+    if place:
+        raise VerifyError(f"the payload's report is malformed: a number at {place} is not finite")
     try:
         measured = msgspec.convert(data, Measured)
     except msgspec.ValidationError as error:
@@ -112,7 +152,41 @@ def check(data: Any) -> Measured:
     return measured
 
 
+def check_scaling(data: Any) -> Scaling:
+    """What the payload reports of several devices; `VerifyError` where it is not to be believed."""
+    place = _not_finite(data)
+    if place:
+        raise VerifyError(f"the scaling report is malformed: a number at {place} is not finite")
+    try:
+        scaling = msgspec.convert(data, Scaling)
+    except msgspec.ValidationError as error:
+        raise VerifyError(f"the scaling report is malformed: {error}") from error
+    problem = _scaling_contradiction(scaling)
+    if problem:
+        raise VerifyError(f"the scaling report contradicts itself: {problem}")
+    return scaling
+
+
+def _scaling_contradiction(scaling: Scaling) -> str:
+    if scaling.status == "failed":
+        return ""
+    checks = [*scaling.checks, *(c for device in scaling.devices for c in device.checks)]
+    if any(c.status == "failed" for c in checks):
+        return "passed, although a check failed"
+    if not scaling.ranks or len(scaling.devices) != scaling.ranks:
+        return f"passed with {scaling.ranks} ranks on {len(scaling.devices)} devices"
+    if any(device.samples_per_second is None for device in scaling.devices):
+        return "passed, although not every device trained"
+    if scaling.ranks > 1 and (not scaling.gradients_equal or scaling.efficiency is None):
+        return "passed, although the ranks did not train together"
+    return ""
+
+
 def _contradiction(measured: Measured) -> str:
+    if measured.scaling is not None:
+        problem = _scaling_contradiction(measured.scaling)
+        if problem or measured.scaling.status == "failed":
+            return f"passed, although several devices did not: {problem or 'failed'}"
     failed = [c.name for c in measured.checks if c.status == "failed"]
     if failed:
         return f"passed, although these checks failed: {', '.join(failed)}"
@@ -120,9 +194,34 @@ def _contradiction(measured: Measured) -> str:
         return (
             f"passed on {measured.device.used}, although {measured.device.requested} was asked for"
         )
-    epochs = measured.training.epochs if measured.training else ()
+    return _epochs_contradiction(measured.training.epochs if measured.training else ())
+
+
+def _epochs_contradiction(epochs: tuple[Epoch, ...]) -> str:
     if not epochs or epochs[-1].accuracy is None:
         return "passed without a trained epoch"
+    for epoch in epochs:
+        if epoch.seconds <= 0 or epoch.samples_per_second <= 0:
+            return f"passed although an epoch took {epoch.seconds:g} s"
+        if epoch.accuracy is not None and not 0 <= epoch.accuracy <= 1:
+            return f"passed with an accuracy of {epoch.accuracy:g}"
+    return ""
+
+
+def _not_finite(data: Any) -> str:
+    """Where a number is NaN or infinite, such as `$.training.losses[3]`; "" where all are finite.
+
+    Python's JSON reader takes NaN, and NaN passes every comparison with a limit that is not met.
+    """
+    waiting = [("$", data)]
+    while waiting:
+        place, value = waiting.pop()
+        if isinstance(value, float) and not math.isfinite(value):
+            return place
+        if isinstance(value, dict):
+            waiting += [(f"{place}.{key}", item) for key, item in value.items()]
+        elif isinstance(value, list | tuple):
+            waiting += [(f"{place}[{number}]", item) for number, item in enumerate(value)]
     return ""
 
 

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from envbuilder.comparison import Row
-    from envbuilder.report import Measured, Speed
+    from envbuilder.report import Measured, Scaling, Speed
 
 _MARKS = {
     "passed": ("✓", "green"),
@@ -74,6 +74,9 @@ def print_verdict(report: dict[str, Any], measured: Measured, console: Any) -> N
     if measured.compile:
         console.print()
         console.print(_compilers(measured, Table))
+    if measured.scaling and measured.scaling.devices:
+        console.print()
+        console.print(_devices(measured.scaling, Table))
     measurements = list(_measurements(report, measured))
     if measurements:
         console.print()
@@ -172,6 +175,22 @@ def _compilers(measured: Measured, table: Any) -> Any:
     return compilers
 
 
+def _devices(scaling: Scaling, table: Any) -> Any:
+    from rich.text import Text
+
+    devices = table(box=None, pad_edge=False, header_style="bold")
+    devices.add_column("device", overflow="fold")
+    for name in ("samples/s alone", "share"):
+        devices.add_column(name, justify="right")
+    whole = sum(device.samples_per_second or 0 for device in scaling.devices)
+    for device in scaling.devices:
+        label = Text(printable(f"{device.index} {device.name or ''}"))
+        rate = device.samples_per_second
+        alone = (amount(rate), f"{100 * rate / whole:.0f} %") if rate else ("failed", "-")
+        devices.add_row(label, *alone)
+    return devices
+
+
 def _speed(speed: Speed | None) -> str:
     if speed is None or speed.speedup_over_eager is None:
         return "not measured"
@@ -186,6 +205,11 @@ def _measurements(report: dict[str, Any], measured: Measured) -> Iterator[tuple[
     """What was measured beside the epochs; reports of earlier versions have none of it."""
     known = report.get("measurements")
     known = known if isinstance(known, dict) else {}
+    scaling = measured.scaling
+    if scaling and scaling.samples_per_second and scaling.efficiency:
+        speed = _say(scaling.samples_per_second, " digits/s")
+        of_sum = f"{100 * scaling.efficiency:.0f} % of the sum of each alone"
+        yield "all together", f"{speed} on {scaling.ranks} ranks ({scaling.backend}), {of_sum}"
     if measured.speedup and measured.baseline:
         seconds = _say(measured.baseline.get("seconds"), " s")
         yield "the same on the CPU", f"{seconds} an epoch: {amount(measured.speedup)}× faster"

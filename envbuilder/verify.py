@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from envbuilder import report as reports
 from envbuilder.errors import VerifyError
+from envbuilder.payload.report import REQUIRED
 from envbuilder.summary import printable
 
 if TYPE_CHECKING:
@@ -110,6 +111,33 @@ def run_payload(
 
     Raises `VerifyError` when it was killed, ran out of time or ended without a valid report.
     """
+    done, found, where = follow(start, progress, log)
+    measured = reports.check(found)
+    data = as_stored(found, where)
+    require_agreement(done, measured.status, where)
+    problem = _incomplete(measured) if measured.status == "passed" else ""
+    if problem:
+        raise VerifyError(f"the payload reported passed {problem}: not to be trusted", where)
+    return Outcome(measured=measured, data=data)
+
+
+def _incomplete(measured: reports.Measured) -> str:
+    """Why a payload of ours cannot have given this passing report; "" where it can."""
+    made = {check.name for check in measured.checks if check.status in {"passed", "warning"}}
+    lacking = [name for name in REQUIRED if name not in made]
+    if lacking:
+        return f"without these checks: {', '.join(lacking)}"
+    early = next((check for check in measured.checks if check.seconds < 0), None)
+    return f"although {early.name} took {early.seconds:g} s" if early else ""
+
+
+def follow(
+    start: Callable[[Callable[[str], None]], Completed], progress: Progress, log: Path
+) -> tuple[Completed, Any, str]:
+    """Run the payload: how it ended, its report, not yet checked, and where its own words are.
+
+    Raises `VerifyError` when it was killed, ran out of time or ended without a report.
+    """
     events = Events(progress)
     try:
         done = start(events.line)
@@ -122,13 +150,16 @@ def run_payload(
         )
     if events.report is None:
         raise VerifyError(_ended(done), where)
-    measured = reports.check(events.report)
-    data = _as_stored(events.report, where)
-    if done.returncode not in {0, 5} or (done.returncode == 0) != (measured.status == "passed"):
+    return done, events.report, where
+
+
+def require_agreement(done: Completed, status: str, where: str) -> None:
+    """`VerifyError` where the payload's exit code says something else than its report."""
+    if done.returncode not in {0, 5} or (done.returncode == 0) != (status == "passed"):
+        # The last line that it printed comes last: it may be as long as a report.
         raise VerifyError(
-            f"the payload reported {measured.status} but {_ended(done)}: not to be trusted", where
+            f"the payload reported {status}, not to be trusted: {_ended(done)}", where
         )
-    return Outcome(measured=measured, data=data)
 
 
 def unfinished(
@@ -164,7 +195,7 @@ def _keep_log(text: str, log: Path, progress: Progress) -> str:
     return f"What it printed is in {log}"
 
 
-def _as_stored(report: Any, where: str) -> Any:
+def as_stored(report: Any, where: str) -> Any:
     """A report as it will be read again; `VerifyError` where JSON has no form for it."""
     try:
         return msgspec.json.decode(msgspec.json.encode(report))

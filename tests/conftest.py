@@ -32,6 +32,17 @@ def need() -> object:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite-golden", action="store_true", help="write golden files anew")
+    parser.addoption("--soak", action="store_true", help="run the tests marked soak, too")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the long proofs out where nobody asked for them."""
+    if config.getoption("--soak"):
+        return
+    long = [item for item in items if item.get_closest_marker("soak")]
+    if long:
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in long]
 
 
 def pytest_report_header() -> str:

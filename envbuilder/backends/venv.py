@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envbuilder import lockfile, process, render
-from envbuilder.errors import InvalidError, ToolError
-from envbuilder.pack import payload_sha256
+from envbuilder.errors import InvalidError, ToolError, VerifyError
+from envbuilder.pack import payload_pyz, payload_sha256
 from envbuilder.payload import threads
 from envbuilder.plan import (
     Artifact,
@@ -185,13 +185,15 @@ class VenvEnvironment:
         data: Path,
         on_line: Callable[[str], None],
     ) -> Completed:
-        """Run the payload with the environment's own interpreter."""
+        """Run the payload with its interpreter; `VerifyError` where it was changed."""
+        payload = self.prefix / OWN / "payload.pyz"
+        if not payload.is_file() or payload.read_bytes() != payload_pyz():
+            raise VerifyError(
+                f"{payload}: was changed after the build, so that nothing it says can be trusted",
+                f"Remove {self.prefix}, and build again.",
+            )
         return process.run(
-            [
-                str(self.prefix / "bin" / "python"),
-                str(self.prefix / OWN / "payload.pyz"),
-                *arguments(str(data)),
-            ],
+            [str(self.prefix / "bin" / "python"), str(payload), *arguments(str(data))],
             env=environment(self.profile, self.prefix, os.environ),
             timeout=TIMEOUT_SECONDS,
             on_stdout=on_line,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from envbuilder.against import Yardstick
+    from envbuilder.report import Measured
 
 
 def _factor(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
@@ -73,6 +74,24 @@ def _factor(ctx: click.Context, param: click.Parameter, value: float | None) -> 
     help="How many times as long as there --against lets the epoch take.  [default: 1.3]",
 )
 @click.option(
+    "--devices",
+    metavar="all|0,1,…",
+    help="Also train on these devices, each alone and then all together; on the CPU, in so many"
+    " processes.",
+)
+@click.option(
+    "--tune",
+    is_flag=True,
+    help="Instead of verifying, time settings (threads, allocators, loaders and more) against"
+    " the defaults, and tell what helps here: a quarter of an hour, with --quick less.",
+)
+@click.option(
+    "--write",
+    is_flag=True,
+    help="With --tune: put what helps into a profile of your own. Shows the difference and asks"
+    " before overwriting.",
+)
+@click.option(
     "--python",
     "executable",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
@@ -96,6 +115,9 @@ def command(
     html: Path | None,
     against: str | None,
     max_slowdown: float | None,
+    devices: str | None,
+    tune: bool,
+    write: bool,
     executable: Path | None,
     force: bool,
     as_json: bool,
@@ -115,8 +137,10 @@ def command(
       envbuilder verify --python ~/mine/bin/python --profile cuda
       envbuilder verify --against last --max-slowdown 1.2
       envbuilder verify --against before-the-update.json
+      envbuilder verify --devices all
+      envbuilder verify --tune --write
     """
-    from envbuilder import mnist, report, verify
+    from envbuilder import mnist, report, scaling, tune_results, verify
 
     found = settings.load()
     progress = console.progress()
@@ -125,14 +149,19 @@ def command(
     )
     if executable is not None and (backend or base_image or python):
         raise InvalidError("--python checks an interpreter as it is; leave out the build options")
-    if max_slowdown is not None and against is None:
-        raise InvalidError("--max-slowdown says how much slower than a report", "Add --against.")
-    yardstick = _yardstick(against, found)
+    tune_results.require_options(
+        {"--epochs": epochs, "--html": html, "--against": against, "--devices": devices},
+        tune=tune,
+        write=write,
+        external=executable is not None,
+    )
+    yardstick = _yardstick(against, max_slowdown, found)
     dataset = mnist.from_folder(data) if data else None
     small = quick or (dataset is not None and dataset.subset)
 
-    def comparable(profile: str, backend: str) -> None:
-        """Nothing is built or trained where there is nothing to compare it with."""
+    def sensible(profile: str, backend: str, accelerator: str) -> None:
+        """Nothing is built or trained for devices that cannot be, or with nothing to compare."""
+        scaling.require(devices, accelerator)
         if yardstick is not None:
             yardstick.require(profile=profile, backend=backend, quick=small, like=None)
 
@@ -140,17 +169,23 @@ def command(
         from envbuilder import external
 
         chosen, known, start = external.prepare(executable, request, found, progress)
-        comparable(known["profile"], known["backend"])
+        sensible(known["profile"], known["backend"], chosen.device)
     else:
-        chosen, known, start = _built(request, found, progress, comparable)
+        chosen, known, start = _built(request, found, progress, sensible)
     if dataset is None:
         dataset = mnist.subset() if quick else mnist.obtain(found, progress)
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     name = f"{stamp}-{known['profile']}-{known['backend']}"
     known = {**known, "envbuilder": __version__, "time": stamp}
+    if tune:
+        outcome = tune_results.measure(start, dataset, chosen, progress, quick=quick)
+        return tune_results.finish(
+            outcome, known, found, as_json=as_json, output=output, write=write
+        )
 
     def arguments(seen: str) -> tuple[str, ...]:
-        return verify.payload_arguments(chosen, dataset, seen, epochs=epochs, quick=quick)
+        given = verify.payload_arguments(chosen, dataset, seen, epochs=epochs, quick=quick)
+        return (*given, *scaling.selection(devices, chosen.device))
 
     errors: list[EnvbuilderError] = []
     try:
@@ -162,6 +197,12 @@ def command(
     except VerifyError as error:
         errors.append(error)
         measured = verify.unfinished(chosen, dataset, quick=quick, error=error)
+    if devices is not None:
+        log = found.logs_dir / f"{name}-devices.log"
+        few = quick or dataset.subset
+        measured = scaling.extend(
+            measured, devices, start, dataset.folder, progress, log, quick=few
+        )
     # What we know about the environment is ours to say: no payload overrides it.
     whole = {**report.assemble(measured, known), **known}
     if yardstick is not None:
@@ -171,6 +212,15 @@ def command(
             whole = comparing.judge(whole, yardstick, max_slowdown)
         except InvalidError as error:
             errors.append(error)
+    checked = _show(whole, as_json=as_json)
+    errors += _write(whole, found.reports_dir, output, html, progress)
+    return _exit_code(passed=checked.status == "passed", errors=errors)
+
+
+def _show(whole: dict[str, Any], *, as_json: bool) -> Measured:
+    """Print the report, for machines or for people; returns its checked form."""
+    from envbuilder import report
+
     checked = report.check(whole)
     if as_json:
         click.echo(msgspec.json.encode(whole).decode())
@@ -178,13 +228,16 @@ def command(
         from envbuilder.summary import print_verdict
 
         print_verdict(whole, checked, console.rich_console())
-    errors += _write(whole, found.reports_dir, output, html, progress)
-    return _exit_code(passed=checked.status == "passed", errors=errors)
+    return checked
 
 
-def _yardstick(against: str | None, found: settings.Settings) -> Yardstick | None:
+def _yardstick(
+    against: str | None, max_slowdown: float | None, found: settings.Settings
+) -> Yardstick | None:
     from envbuilder.against import yardstick
 
+    if max_slowdown is not None and against is None:
+        raise InvalidError("--max-slowdown says how much slower than a report", "Add --against.")
     return yardstick(against, found.reports_dir) if against is not None else None
 
 
@@ -246,11 +299,11 @@ def _built(
     request: Request,
     found: settings.Settings,
     progress: console.Progress,
-    before_building: Callable[[str, str], None],
+    before_building: Callable[[str, str, str], None],
 ) -> Any:
     """An environment of ours, built if missing: expectations, report facts, how to start."""
     profile, host, environment = workflow.prepare(request, found, progress, running=True)
-    before_building(profile.name, environment.plan.backend)
+    before_building(profile.name, environment.plan.backend, profile.expects.device)
     result = workflow.build(environment, request, found, progress)
     known = {
         "profile": profile.name,

@@ -17,7 +17,7 @@ from msgspec import Struct
 from envbuilder import atomic, resources
 from envbuilder import report as reports
 from envbuilder.errors import VerifyError
-from envbuilder.page import bars, curve, raw, sections
+from envbuilder.page import bars, curve, devices, raw, sections
 from envbuilder.page.advice import advise
 from envbuilder.page.values import items, mapping, tail, text, texts
 
@@ -64,6 +64,7 @@ def render(report: Mapping[str, Any] | Struct) -> str:
             memory=bars.memory(found),
             memories=tuple(sections.memories(found)),
             compiled=sections.compiled(found),
+            devices=devices.devices(found),
             advice=advise(found, passed=verdict.passed),
             raw=tuple(raw.tables(found)),
             traceback=tail(found.get("traceback"), 8000),

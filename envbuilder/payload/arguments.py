@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from . import facts
+from . import facts, parallel_command, trial_command
 from .compilers import BACKENDS
 from .device import ACCELERATORS
-from .numerics import ARITHMETIC_TOLERANCE
+from .numerics import GRADIENT_TOLERANCE
 
 
 def parser() -> argparse.ArgumentParser:
@@ -19,21 +19,28 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("probe", help="print facts about Python and torch as JSON")
     commands.add_parser("exec", help="exec -- CMD: set OMP_NUM_THREADS for this host, become CMD")
+    trial_command.add_to(commands)
+    parallel_command.add_to(commands)
     verify = commands.add_parser("verify", help="train MNIST and check", allow_abbrev=False)
     add = verify.add_argument
     add("--device", required=True, choices=ACCELERATORS)
     add("--data", required=True, type=Path, help="folder with the four IDX files, raw or .gz")
     add("--dataset-name", help="the name in the report; by default from the files' hashes")
     add("--epochs", type=_positive, help="default: 1, or 3 on a subset")
-    add("--quick", action="store_true", help="a small part of the data, no compile section")
+    add(
+        "--quick",
+        action="store_true",
+        help="part of the data, measures briefly, compiles nothing",
+    )
     add("--seed", type=int, default=1)
     add("--min-accuracy", type=_fraction, help="default: 0.975, or the subset's own gate")
-    add("--precision", choices=tuple(ARITHMETIC_TOLERANCE), default="float32")
+    add("--precision", choices=tuple(GRADIENT_TOLERANCE), default="float32")
     add("--torch-version", help="exact; with a local part (+cpu) that must match too")
     add("--require-kernels", action="append", default=[], metavar="PREFIX")
     add("--compile-backend", action="append", default=[], choices=BACKENDS)
     add("--extension", action="append", default=[], choices=sorted(facts.EXTENSIONS))
     add("--no-baseline", action="store_true", help="do not train on the CPU for comparison")
+    add("--index", type=parallel_command.index, default=0, help="which device, of several")
     return top
 
 

@@ -1,11 +1,13 @@
-"""The payload's commands: ``verify``, ``exec`` and ``probe``.
+"""The payload's commands: ``verify``, ``parallel``, ``trial``, ``exec`` and ``probe``.
 
-Exit codes of verify: 0 passed, 5 failed, 2 usage or damaged data, 130 interrupted. exec passes the
-command's own code through; 127 and 126 mean that the command is missing or cannot be executed.
+Exit codes of verify and parallel: 0 passed, 5 failed, 2 usage or damaged data, 130 interrupted.
+exec passes the command's own code through; 127 and 126 mean that the command is missing or cannot
+be executed.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, List, Optional, Sequence, Tuple
 
@@ -32,6 +34,14 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     if options.command == "probe":
         return _probe()
     try:
+        if options.command == "trial":
+            from . import trial_command
+
+            return trial_command.run(options)
+        if options.command in ("parallel", "parallel-rank"):
+            from . import parallel_command
+
+            return parallel_command.run(options)
         return _verify(options)
     except KeyboardInterrupt:
         print("payload: interrupted", file=sys.stderr)
@@ -48,9 +58,12 @@ def _probe() -> int:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    from . import dataset, events, idx, verify
+    from . import dataset, events, idx, shares, verify
     from .options import Options
 
+    if options.index:
+        # Before torch is imported, which counts once. What is left to see is its device 0.
+        os.environ.update(shares.visible(options.device, [options.index], os.environ))
     out = events.Events(events.take_stdout())
     out.phase("read data")
     try:

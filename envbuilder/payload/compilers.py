@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import os
 import statistics
-import time
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
 
-from . import device, extensions, model, numerics, profiling, train
+from . import arithmetic, clock, extensions, model, numerics, profiling, train
 from .report import PASSED, WARNING
 
 if TYPE_CHECKING:
@@ -136,7 +135,7 @@ def _measure_inference(bench: Bench, outcome: Outcome) -> None:
         if len(images) == size
     ]
     with torch.no_grad():
-        seconds, output = _timed(bench, partial(call, batches[0]))
+        seconds, output = clock.timed(bench.torch, bench.accelerator, partial(call, batches[0]))
         outcome.compile_seconds["inference"] = seconds
         outcome.output_error = _output_error(bench, net, batches[0], output)
         numerics.load_weights(torch, net, bench.trials[-1])
@@ -145,8 +144,8 @@ def _measure_inference(bench: Bench, outcome: Outcome) -> None:
         eager, compiled = [], []
         for number in range(INFERENCE_SAMPLES):
             batch = batches[number % len(batches)]
-            eager.append(_timed(bench, partial(net, batch))[0])
-            compiled.append(_timed(bench, partial(call, batch))[0])
+            eager.append(clock.timed(bench.torch, bench.accelerator, partial(net, batch))[0])
+            compiled.append(clock.timed(bench.torch, bench.accelerator, partial(call, batch))[0])
         outcome.observed["inference"] = profiling.observe(
             torch, bench.accelerator, partial(call, batches[0])
         )
@@ -157,7 +156,7 @@ def _measure_inference(bench: Bench, outcome: Outcome) -> None:
 def _output_error(bench: Bench, net: Any, images: Any, output: Any) -> float:
     exact = numerics.network(bench.torch, model.PUBLISHED).double().eval()
     exact.load_state_dict(net.state_dict())
-    return numerics.relative_error(output, exact(images.cpu().double()))
+    return arithmetic.relative_error(output, exact(images.cpu().double()))
 
 
 def _measure_training(bench: Bench, outcome: Outcome) -> None:
@@ -169,14 +168,15 @@ def _measure_training(bench: Bench, outcome: Outcome) -> None:
     batches = _batches(bench)
     for job in (eager, compiled):
         job.model.train()
-    seconds, _ = _timed(bench, partial(train.step, compiled, *batches[0]))
+    first = partial(train.step, compiled, *batches[0])
+    seconds, _ = clock.timed(torch, bench.accelerator, first)
     outcome.compile_seconds["training"] = seconds
     samples: Dict[int, List[float]] = {id(eager): [], id(compiled): []}
     for job in (eager, compiled):
         _steps(job, batches)
     for _ in range(TRAINING_BLOCKS):
         for job in (eager, compiled):
-            spent, _ = _timed(bench, partial(_steps, job, batches))
+            spent, _ = clock.timed(bench.torch, bench.accelerator, partial(_steps, job, batches))
             samples[id(job)].append(spent / len(batches))
     outcome.training_eager_ms = statistics.median(samples[id(eager)]) * 1000
     outcome.training_ms = statistics.median(samples[id(compiled)]) * 1000
@@ -195,14 +195,6 @@ def _batches(bench: Bench) -> List[Tuple[Any, Any]]:
 def _steps(job: train.Job, batches: List[Tuple[Any, Any]]) -> None:
     for images, labels in batches:
         train.step(job, images, labels)
-
-
-def _timed(bench: Bench, work: Callable[[], Any]) -> Tuple[float, Any]:
-    device.synchronize(bench.torch, bench.accelerator)
-    began = time.perf_counter()
-    result = work()
-    device.synchronize(bench.torch, bench.accelerator)
-    return time.perf_counter() - began, result
 
 
 def _within(error: Optional[float]) -> bool:

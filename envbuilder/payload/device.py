@@ -69,6 +69,23 @@ def require_usable(torch: Any, accelerator: str) -> str:
     return f"{describe(torch, accelerator)['name']}: allocated, computed and read back"
 
 
+def runtime(torch: Any, accelerator: str) -> str:
+    """The runtime and libraries that this torch uses to drive the accelerator, with versions."""
+    if accelerator == "cpu":
+        found = [name for name in ("mkl", "mkldnn") if getattr(torch.backends, name).is_available()]
+        return f"libraries: {', '.join(found) or 'none'}"
+    if accelerator == "mps":
+        return f"Metal of macOS {platform.mac_ver()[0]}"
+    version = facts.runtime_of(torch)
+    if accelerator == "xpu":
+        driver = getattr(torch.xpu.get_device_properties(0), "driver_version", None)
+        return f"SYCL {version}, Level Zero driver {driver or 'unknown'}"
+    name = "HIP" if getattr(torch.version, "hip", None) else "CUDA"
+    # Asking loads the library and compares its version with the one torch was built with.
+    library = torch.backends.cudnn.version()
+    return f"{name} {version}, cuDNN {library or 'missing'}, driver {nvidia_driver() or 'unknown'}"
+
+
 def describe(torch: Any, accelerator: str) -> Dict[str, Any]:
     """Name, memory in bytes, driver version and instruction set or architecture of the device."""
     if accelerator == "cpu":

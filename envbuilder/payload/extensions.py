@@ -18,17 +18,20 @@ from .report import CheckError
 IMPORT_TIMEOUT = 300.0
 """Seconds; a cold import from a slow disk takes half a minute."""
 
+MARK = "imported-by-envbuilder"
+"""What the subprocess prints last."""
+
 
 def require_importable(name: str, timeout: float = IMPORT_TIMEOUT) -> str:
     """Import torch and the extension in a subprocess; a sentence with its version.
 
-    CheckError with the last line that it printed where that fails or ends the process.
+    CheckError with the last lines that it printed where that fails or ends the process.
     """
     module = facts.EXTENSIONS[name]
-    code = f"import torch, {module} as x; print(getattr(x, '__version__', 'unknown'))"
+    code = f"import torch, {module} as x; print('{MARK}', getattr(x, '__version__', 'unknown'))"
     try:
         done = subprocess.run(
-            [sys.executable, "-c", code],
+            [sys.executable, "-W", "ignore", "-c", code],
             capture_output=True,
             text=True,
             errors="replace",
@@ -37,11 +40,15 @@ def require_importable(name: str, timeout: float = IMPORT_TIMEOUT) -> str:
         )
     except subprocess.TimeoutExpired:
         raise CheckError(f"{module} did not finish importing in {timeout:.0f} s") from None
-    if done.returncode == 0:
-        return f"{module} {done.stdout.strip().splitlines()[-1]} imports beside this torch"
-    lines = (done.stdout + "\n" + done.stderr).strip().splitlines()
-    last = lines[-1].strip() if lines else "no output"
-    raise CheckError(f"{module} cannot be imported (exit {done.returncode}): {last}")
+    # Some end the process with code 0 in the middle of the import: only the mark shows its end.
+    version = [line for line in done.stdout.splitlines() if line.startswith(f"{MARK} ")]
+    if done.returncode == 0 and version:
+        return f"{module} {version[-1].partition(' ')[2]} imports beside this torch"
+    last = [
+        text.strip().splitlines()[-1].strip() for text in (done.stdout, done.stderr) if text.strip()
+    ]
+    said = "; ".join(last) or "no output"
+    raise CheckError(f"{module} cannot be imported (exit {done.returncode}): {said}")
 
 
 def load(name: str) -> Any:

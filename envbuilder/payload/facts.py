@@ -156,4 +156,8 @@ def probe() -> Dict[str, Any]:
         "xpu": bool(hasattr(torch, "xpu") and torch.xpu.is_available()),
         "mps": bool(torch.backends.mps.is_available()),
     }
+    result["count"] = {
+        "cuda": int(torch.cuda.device_count()),
+        "xpu": int(torch.xpu.device_count()) if hasattr(torch, "xpu") else 0,
+    }
     return result

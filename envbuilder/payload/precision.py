@@ -29,7 +29,7 @@ def observe(
     """The report's ``precision``: what is in effect now."""
     return {
         "dtype": str(torch.get_default_dtype()).replace("torch.", ""),
-        "matmul": str(torch.get_float32_matmul_precision()),
+        "matmul": _matmul(torch, accelerator),
         "autocast": bool(torch.is_autocast_enabled(accelerator)),
         "cuda_tf32": bool(
             accelerator == "cuda"
@@ -37,6 +37,16 @@ def observe(
         ),
         "environment": {name: environ[name] for name in LOWERING_VARIABLES if name in environ},
     }
+
+
+def _matmul(torch: Any, accelerator: str) -> str:
+    """How exactly float32 matrices multiply: "highest", "high" (TF32) or "medium" (bfloat16)."""
+    try:
+        return str(torch.get_float32_matmul_precision())
+    except RuntimeError:
+        # Refused once the newer setting of a single backend was used (torch 2.13).
+        library = torch.backends.mkldnn if accelerator == "cpu" else torch.backends.cuda
+        return {"tf32": "high", "bf16": "medium"}.get(library.matmul.fp32_precision, "highest")
 
 
 def effective(observed: Mapping[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, List, Optional, Tuple
 
 from . import device
 
@@ -73,31 +73,47 @@ def _kernels(torch: Any, profile: Any) -> List[Kernel]:
     return found
 
 
-def problems(
-    accelerator: str, devices: Sequence[str], observation: Observation, growth: Optional[int]
-) -> Tuple[List[str], str]:
-    """Sentences on why the work was not done on the accelerator, and one on how that was seen.
+@dataclass(frozen=True)
+class Seen:
+    """What a training left behind.
 
     ``devices`` are the device types of parameters, gradients and activations in a training step;
-    ``growth`` is by how many bytes the device's memory grew from before the training to after it.
+    ``growth`` is by how many bytes the device's memory grew from before the training to after it,
+    None where torch does not count; ``needed`` are the bytes of the data alone.
     """
+
+    devices: Tuple[str, ...]
+    observation: Observation
+    growth: Optional[int]
+    needed: int
+
+
+def problems(accelerator: str, seen: Seen) -> Tuple[List[str], str]:
+    """Sentences on why the work was not done on the accelerator, and one on how that was seen."""
     found = []
-    if list(devices) != [accelerator]:
-        found.append(f"tensors of the training step lived on {', '.join(devices) or 'nothing'}")
+    if seen.devices != (accelerator,):
+        found.append(
+            f"tensors of the training step lived on {', '.join(seen.devices) or 'nothing'}"
+        )
     if accelerator == "cpu":
-        convolutions = [k for k in observation.kernels if "conv" in k.name]
-        if observation.on_device():
-            found.append(f"the profiler saw work elsewhere: {observation.on_device()[0].name}")
-        if not convolutions:
-            found.append("the profiler saw no convolution on the CPU")
-        return found, f"the profiler saw {len(observation.kernels)} operators on the CPU"
-    kernels = observation.on_device()
-    if kernels:
-        return found, f"the profiler saw {len(kernels)} different kernels on {accelerator}"
+        return _problems_on_cpu(found, seen.observation)
+    kernels, growth = seen.observation.on_device(), seen.growth
+    if growth is not None and growth < seen.needed:
+        found.append(
+            f"the memory of {accelerator} grew by {growth} bytes, "
+            f"less than the data's {seen.needed}"
+        )
     # MPS has no profiler activity, and CUPTI is often closed in containers.
-    if not growth or growth <= 0:
+    if not kernels and growth is None:
         found.append(f"neither a kernel nor memory of {accelerator} was used")
-    return found, (
-        f"the profiler saw no kernel on {accelerator}; "
-        f"its memory grew by {growth or 0} bytes during training"
-    )
+    count = f"{len(kernels)} different kernels" if kernels else "no kernel"
+    how = f"the profiler saw {count} on {accelerator}"
+    return found, how if growth is None else f"{how}; its memory grew by {growth} bytes"
+
+
+def _problems_on_cpu(found: List[str], observation: Observation) -> Tuple[List[str], str]:
+    if observation.on_device():
+        found.append(f"the profiler saw work elsewhere: {observation.on_device()[0].name}")
+    if not any("conv" in kernel.name for kernel in observation.kernels):
+        found.append("the profiler saw no convolution on the CPU")
+    return found, f"the profiler saw {len(observation.kernels)} operators on the CPU"

@@ -18,6 +18,9 @@ REQUIRED = (
     "device used",
     "arithmetic",
     "gradients",
+    "vae",
+    "determinism",
+    "clock",
 )
 """Checks without which nothing is verified; each must have run and not have failed."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
-from . import SCHEMA, compilers, facts, numerics, train
+from . import SCHEMA, clock, compilers, facts, numerics, train
 from .report import Checks, judge, not_run
 
 if TYPE_CHECKING:
@@ -22,11 +22,12 @@ class Run:
     options: Options
     data: Dataset
     events: Events
+    started: clock.Reading = field(default_factory=clock.read)
     checks: Checks = field(default_factory=Checks)
     torch: Optional[Any] = None
     ipex: Optional[Any] = None
     job: Optional[train.Job] = None
-    tensors: Tuple[Any, Any] = (None, None)
+    tensors: Tuple[train.Tensors, ...] = ()
     epochs: List[Dict[str, float]] = field(default_factory=list)
     cold_start: Optional[float] = None
     used: Optional[str] = None
@@ -36,6 +37,9 @@ class Run:
     observed: Optional[Observation] = None
     trials: List[numerics.Trial] = field(default_factory=list)
     outcomes: List[compilers.Outcome] = field(default_factory=list)
+    peak_memory: Optional[int] = None
+    determinism: Optional[Dict[str, Any]] = None
+    measurements: Optional[Dict[str, Any]] = None
     baseline: Optional[Dict[str, Any]] = None
     traceback: Optional[str] = None
 
@@ -77,6 +81,8 @@ class Run:
             "training": self._training(),
             "kernels": {"training": self.observed.top() if self.observed else []},
             "compile": compilers.summary(self.outcomes, self.tolerance),
+            "determinism": self.determinism,
+            "measurements": self.measurements,
             "baseline": self.baseline,
             "speedup": self._speedup(),
             "status": verdict.status,
@@ -92,6 +98,7 @@ class Run:
             return None
         return {
             "epochs": self.epochs,
+            "losses": self.job.curve.points if self.job.curve else [],
             "cold_start_seconds": self.cold_start,
             "seed": self.options.seed,
             "batch": train.BATCH,

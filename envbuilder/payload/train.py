@@ -9,11 +9,12 @@ Nothing that PyTorch's example does in an epoch is left out of it, and nothing i
 
 from __future__ import annotations
 
+import ctypes
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Set, Tuple
 
-from . import device, model
+from . import clock, device, model
 from .dataset import SIDE
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ TEST_BATCH = 1000
 LEARNING_RATE = 1.0
 GAMMA = 0.7
 MEAN, DEVIATION = 0.1307, 0.3081
+POINTS = 200
+"""Points that a loss curve has at most."""
 
 Progress = Callable[[int, int], None]
 
@@ -35,6 +38,44 @@ class Tensors:
 
     images: Any
     labels: Any
+
+    def nbytes(self) -> int:
+        """Bytes that both take on the device."""
+        return int(self.images.nbytes + self.labels.nbytes)
+
+
+@dataclass
+class Curve:
+    """The loss curve, kept on the device until an epoch's end: fetching a number would wait."""
+
+    every: int
+    steps: int = 0
+    points: List[Tuple[int, float]] = field(default_factory=list)
+    waiting: List[Any] = field(default_factory=list)
+
+    def add(self, loss: Any) -> None:
+        """Count one step and keep its loss if it is due; the very first one always is."""
+        if self.steps % self.every == 0:
+            self.waiting.append(loss)
+        self.steps += 1
+
+    def fetch(self, torch: Any) -> None:
+        """Fetch what waits on the device, all at once."""
+        if self.waiting:
+            losses = torch.stack(self.waiting).tolist()
+            first = len(self.points)
+            self.points += [(1 + (first + n) * self.every, loss) for n, loss in enumerate(losses)]
+            self.waiting.clear()
+
+
+def curve(images: int, epochs: int) -> Curve:
+    """A curve of at most ``POINTS`` points over so many epochs."""
+    return Curve(every=max(1, -(-epochs * steps_of(images) // POINTS)))
+
+
+def steps_of(images: int) -> int:
+    """Steps of one epoch; the last one may have a smaller batch."""
+    return -(-images // BATCH)
 
 
 @dataclass
@@ -48,6 +89,7 @@ class Job:
     optimizer: Any
     scheduler: Any
     generator: Any
+    curve: Optional[Curve] = None
     on_first_step: Optional[Callable[[], None]] = None
     epochs: List[Dict[str, float]] = field(default_factory=list)
 
@@ -58,6 +100,13 @@ def tensors(torch: Any, split: Split, accelerator: str) -> Tensors:
     images = pixels.view(-1, 1, SIDE, SIDE)[: split.count]
     labels = torch.frombuffer(bytearray(split.labels), dtype=torch.uint8)[: split.count]
     return Tensors(images.to(accelerator), labels.to(accelerator, torch.int64))
+
+
+def content(torch: Any, tensor: Any) -> bytes:
+    """A tensor's whole numbers as unsigned bytes, copied back from the device."""
+    here = tensor.to("cpu", torch.uint8).contiguous()
+    # Read where they lie: what torch itself would say of them is what is in question.
+    return ctypes.string_at(here.data_ptr(), here.nbytes)
 
 
 def normalise(images: Any) -> Any:
@@ -107,27 +156,31 @@ def epoch(job: Job, data: Tensors, progress: Progress) -> Dict[str, float]:
     images = model.arrange(torch, normalise(data.images[order]), job.form)
     labels = data.labels[order]
     device.synchronize(torch, job.accelerator)
-    data_ready = time.perf_counter()
+    data_seconds = clock.since(began)
 
     total = torch.zeros((), device=job.accelerator)
-    steps = -(-count // BATCH)
+    steps = steps_of(count)
     for number in range(steps):
         batch = slice(number * BATCH, (number + 1) * BATCH)
         loss = step(job, images[batch], labels[batch])
         total += loss * len(labels[batch])
+        if job.curve is not None:
+            job.curve.add(loss)
         if job.on_first_step is not None:
             device.synchronize(torch, job.accelerator)
             job.on_first_step()
             job.on_first_step = None
         progress(number + 1, steps)
     device.synchronize(torch, job.accelerator)
-    ended = time.perf_counter()
+    seconds = clock.since(began)
     job.scheduler.step()
+    if job.curve is not None:
+        job.curve.fetch(torch)
     result = {
-        "seconds": ended - began,
-        "data_seconds": data_ready - began,
-        "compute_seconds": ended - data_ready,
-        "samples_per_second": count / (ended - began),
+        "seconds": seconds,
+        "data_seconds": data_seconds,
+        "compute_seconds": seconds - data_seconds,
+        "samples_per_second": count / seconds,
         "loss": float(total) / count,
     }
     job.epochs.append(result)

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from envbuilder import pack
+from envbuilder import pack, report
 from envbuilder.payload import dataset, idx
 
 SUBSET = Path(dataset.__file__).parents[1] / "data" / "mnist-subset"
 
-RUN_ONLY = ("--epochs", "1", "--min-accuracy", "0")
+RUN_ONLY = ("--quick", "--epochs", "1", "--min-accuracy", "0")
 """Few digits are learned badly; most faults show all the same."""
 
 pytestmark = pytest.mark.torch
@@ -107,6 +107,30 @@ def test_times_add_up(quick: Done) -> None:
         assert epoch["seconds"] == pytest.approx(epoch["data_seconds"] + epoch["compute_seconds"])
         assert epoch["samples_per_second"] == pytest.approx(3000 / epoch["seconds"])
     assert training["cold_start_seconds"] > quick.check("import")["seconds"]
+
+
+def test_what_was_measured_is_believed_by_the_core(quick: Done) -> None:
+    measured = report.check(quick.report)
+    measurements = measured.measurements
+    assert measurements is not None
+    assert [m.dtype for m in measurements.matmul or ()] == ["float32", "bfloat16"]
+    assert measurements.bandwidth is not None
+    assert measurements.bandwidth.device is not None
+    assert measurements.bandwidth.host_to_device is None
+    for part in ("launch_seconds", "inference", "peak_memory_bytes", "logging"):
+        assert getattr(measurements, part) is not None, part
+    # 4.3 TFLOP an epoch of 60,000 images is the figure that is measured and published elsewhere.
+    assert measurements.epoch_flops == pytest.approx(4.294e12 / 20, rel=1e-3)
+    assert 0 < (measurements.matmul_share or 0) < 1.5
+    assert measured.determinism is not None
+    assert measured.determinism.equal
+
+
+def test_the_loss_curve_spans_all_epochs_and_falls(quick: Done) -> None:
+    losses = quick.report["training"]["losses"]
+    assert [step for step, _ in losses] == list(range(1, 142))
+    assert losses[0][1] == pytest.approx(2.3, abs=0.3)
+    assert sum(loss for _, loss in losses[-10:]) < sum(loss for _, loss in losses[:10]) / 3
 
 
 def test_events_come_before_the_report(quick: Done) -> None:
@@ -217,6 +241,17 @@ model.arrange = lambda torch, value, form: (
 )
 """
 
+VAE_OVERFLOWS = """
+import torch
+real = torch.exp
+torch.exp = lambda values: real(values) * float("inf")
+"""
+
+VAE_DOES_NOT_LEARN = """
+from envbuilder.payload import vae
+vae.LEARNING_RATE = 0.0
+"""
+
 
 @pytest.mark.parametrize(
     ("code", "check", "words"),
@@ -226,14 +261,24 @@ model.arrange = lambda torch, value, form: (
         (SLIGHTLY_WRONG_CONVOLUTION, "arithmetic", "conv2d"),
         (NO_LEARNING, "accuracy", "is needed"),
         (DOUBLE_TENSORS, "precision", "tensors of float64"),
+        (VAE_OVERFLOWS, "vae", "not finite from step 1"),
+        (VAE_DOES_NOT_LEARN, "vae", "is expected"),
     ],
-    ids=["zero gradient", "stale weights", "rounded convolution", "no learning", "float64"],
+    ids=[
+        "zero gradient",
+        "stale weights",
+        "rounded convolution",
+        "no learning",
+        "float64",
+        "vae overflows",
+        "vae does not learn",
+    ],
 )
 def test_sabotage_is_found(
     torch_python: Path, tmp_path: Path, tiny: Path, code: str, check: str, words: str
 ) -> None:
     gate = "0.2" if check == "accuracy" else "0"
-    options = ("--epochs", "1", "--min-accuracy", gate)
+    options = ("--quick", "--epochs", "1", "--min-accuracy", gate)
     done = sabotaged(torch_python, tmp_path, code, *options, data=tiny)
     assert done.code == 5
     assert done.check(check)["status"] == "failed"
@@ -243,10 +288,102 @@ def test_sabotage_is_found(
 def test_without_sabotage_the_same_run_passes(
     torch_python: Path, tmp_path: Path, tiny: Path
 ) -> None:
-    done = sabotaged(
-        torch_python, tmp_path, "", "--epochs", "1", "--min-accuracy", "0.2", data=tiny
-    )
+    done = sabotaged(torch_python, tmp_path, "", *RUN_ONLY[:-1], "0.2", data=tiny)
     assert (done.code, done.report["reasons"]) == (0, [])
+
+
+TIME_RUNS_BACKWARDS = """
+import time
+real, start = time.perf_counter, time.perf_counter()
+time.perf_counter = lambda: 2 * start - real()
+"""
+
+TIME_RUNS_SLOWLY = """
+import time
+real, start = time.perf_counter, time.perf_counter()
+time.perf_counter = time.monotonic = lambda: start + (real() - start) / 4
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [(TIME_RUNS_BACKWARDS, "moved by -"), (TIME_RUNS_SLOWLY, "no duration can be trusted")],
+    ids=["backwards", "slowly"],
+)
+def test_a_clock_that_lies_fails(
+    torch_python: Path, tmp_path: Path, tiny: Path, code: str, words: str
+) -> None:
+    done = sabotaged(torch_python, tmp_path, code, *RUN_ONLY, data=tiny)
+    assert done.code == 5
+    assert any(words in reason for reason in done.report["reasons"])
+
+
+def test_a_wall_clock_that_jumps_changes_nothing(
+    torch_python: Path, tmp_path: Path, tiny: Path
+) -> None:
+    code = "import time\nreal = time.time\ntime.time = lambda: 2e9 - 100 * real()\n"
+    done = sabotaged(torch_python, tmp_path, code, *RUN_ONLY, data=tiny)
+    assert (done.code, done.report["reasons"]) == (0, [])
+    assert "the wall clock was moved by -" in done.check("clock")["detail"]
+    assert all(check["seconds"] >= 0 for check in done.report["checks"])
+
+
+def test_seeds_that_are_ignored_are_told(torch_python: Path, tmp_path: Path, tiny: Path) -> None:
+    code = "import torch\ntorch.manual_seed = lambda seed: torch.seed()\n"
+    done = sabotaged(torch_python, tmp_path, code, *RUN_ONLY, data=tiny)
+    assert done.code == 0, "a difference is reported, not judged"
+    assert done.check("determinism")["status"] == "warning"
+    found = done.report["determinism"]
+    assert found["equal"] is False
+    assert found["largest_difference"] > 0
+
+
+def test_a_measurement_that_fails_is_null_and_a_warning(
+    torch_python: Path, tmp_path: Path, tiny: Path
+) -> None:
+    code = "from envbuilder.payload import bandwidth, measure\n"
+    code += "bandwidth._triad = measure._inference = lambda *arguments: 1 / 0\n"
+    done = sabotaged(torch_python, tmp_path, code, *RUN_ONLY, data=tiny)
+    assert done.code == 0
+    measurements = done.report["measurements"]
+    assert measurements["bandwidth"]["device"] is measurements["inference"] is None
+    assert measurements["matmul"][0]["flops_per_second"] > 0
+    detail = done.check("measurements")["detail"]
+    assert f"measurements: {detail}" in done.report["warnings"]
+    assert "bandwidth device could not be measured" in detail
+    assert report.check(done.report).status == "passed"
+
+
+@pytest.mark.parametrize("code", [0, 1, 127])
+def test_an_extension_whose_import_ends_the_process_fails(
+    torch_python: Path, pyz: Path, tiny: Path, tmp_path: Path, code: int
+) -> None:
+    module = tmp_path / "intel_extension_for_pytorch.py"
+    module.write_text(f"import os\nprint('wrong minor', flush=True)\nos._exit({code})\n")
+    extension = ("--extension", "ipex")
+    done = verify(torch_python, pyz, *RUN_ONLY, *extension, data=tiny, PYTHONPATH=str(tmp_path))
+    assert done.code == 5
+    (reason,) = done.report["reasons"]
+    assert f"cannot be imported (exit {code}): wrong minor" in reason
+
+
+def test_without_shared_memory_all_works_and_the_report_says_so(
+    torch_python: Path, pyz: Path, tiny: Path, tmp_path: Path
+) -> None:
+    hide = tmp_path / "python"
+    # What was mounted below /dev/shm is hidden in a mount namespace of this process only.
+    hide.write_text(
+        "#!/bin/sh\nexec unshare --mount sh -c "
+        f'\'mount -t tmpfs -o ro,size=4k none /dev/shm && exec {torch_python} "$@"\' sh "$@"\n'
+    )
+    hide.chmod(0o755)
+    tried = subprocess.run([hide, "-c", ""], capture_output=True, text=True, check=False)
+    if tried.returncode:
+        pytest.skip(f"no mount namespace of our own here: {tried.stderr.strip()}")
+    done = verify(hide, pyz, *RUN_ONLY, data=tiny)
+    assert done.code == 0
+    assert done.check("shared memory")["status"] == "warning"
+    assert "/dev/shm cannot be written" in done.check("shared memory")["detail"]
 
 
 def test_a_crash_still_reports(torch_python: Path, tmp_path: Path, tiny: Path) -> None:
@@ -274,7 +411,7 @@ def test_inductor_is_checked_before_its_numbers_count(
 ) -> None:
     if shutil.which("g++") is None:
         pytest.skip("no g++: Inductor cannot compile")
-    done = verify(torch_python, pyz, *RUN_ONLY, "--compile-backend", "inductor", data=tiny)
+    done = verify(torch_python, pyz, *RUN_ONLY[1:], "--compile-backend", "inductor", data=tiny)
     assert done.code == 0, "a fault of a compile backend is a warning, not a failure"
     (entry,) = done.report["compile"]
     assert entry["training"]["counts"] is entry["gradients"]["passed"]
@@ -291,7 +428,7 @@ def test_a_missing_compiler_is_told_in_plain_words(
     torch_python: Path, pyz: Path, tiny: Path, tmp_path: Path
 ) -> None:
     backend = ("--compile-backend", "inductor")
-    done = verify(torch_python, pyz, *RUN_ONLY, *backend, data=tiny, PATH=str(tmp_path))
+    done = verify(torch_python, pyz, *RUN_ONLY[1:], *backend, data=tiny, PATH=str(tmp_path))
     assert done.code == 0
     (entry,) = done.report["compile"]
     assert "install g++" in entry["error"]

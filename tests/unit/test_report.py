@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 from envbuilder import report, verify
 from envbuilder.console import PlainProgress
 from envbuilder.errors import VerifyError
+from envbuilder.measurements import Determinism
+from envbuilder.payload.report import REQUIRED
 from envbuilder.process import Completed
 
 if TYPE_CHECKING:
@@ -33,7 +36,9 @@ def passing() -> dict[str, Any]:
         "device": {"requested": "cpu", "used": "cpu", "name": "A CPU"},
         "torch": {"version": "2.13.0+cpu"},
         "dataset": {"name": "MNIST", "train": 60000, "test": 10000, "subset": False},
-        "checks": [{"name": "import", "status": "passed", "seconds": 1.0, "detail": "ok"}],
+        "checks": [
+            {"name": name, "status": "passed", "seconds": 1.0, "detail": "ok"} for name in REQUIRED
+        ],
         "training": {"epochs": [epoch], "cold_start_seconds": 3.0},
         "status": "passed",
         "reasons": [],
@@ -47,8 +52,8 @@ def test_a_good_report_is_believed() -> None:
     assert measured.training.epochs[0].accuracy == 0.98
 
 
-def spoil(path: str, value: Any) -> dict[str, Any]:
-    data = passing()
+def spoil(path: str, value: Any, data: dict[str, Any] | None = None) -> dict[str, Any]:
+    data = passing() if data is None else data
     at: Any = data
     *parents, last = path.split(".")
     for key in parents:
@@ -69,6 +74,14 @@ def spoil(path: str, value: Any) -> dict[str, Any]:
         (spoil("training.epochs.0.accuracy", None), "without a trained epoch"),
         (spoil("training.epochs.0.seconds", "20"), "malformed"),
         (spoil("training", None), "without a trained epoch"),
+        (spoil("training.epochs.0.seconds", 0.0), "an epoch took 0 s"),
+        (spoil("training.epochs.0.seconds", -3.0), "an epoch took -3 s"),
+        (spoil("training.epochs.0.samples_per_second", -1.0), "an epoch took"),
+        (spoil("training.epochs.0.accuracy", 1.5), "an accuracy of 1.5"),
+        (spoil("training.epochs.0.accuracy", float("nan")), "accuracy is not finite"),
+        (spoil("training.epochs.0.loss", float("inf")), r"epochs\[0\].loss is not finite"),
+        (spoil("device.memory_bytes", float("nan")), "memory_bytes is not finite"),
+        (spoil("anything", {"deep": [1, {"er": float("nan")}]}), r"deep\[1\].er is not finite"),
         ([], "malformed"),
         (None, "malformed"),
     ],
@@ -78,8 +91,93 @@ def test_a_report_that_lies_or_is_damaged_is_refused(data: Any, said: str) -> No
         report.check(data)
 
 
+MEASUREMENTS = {
+    "matmul": [{"dtype": "float32", "size": 2048, "flops_per_second": 2.2e11}],
+    "bandwidth": {"device": 4.7e10, "host_to_device": None},
+    "launch_seconds": 4.1e-6,
+    "inference": {"batch": 1000, "samples_per_second": 4900.0},
+    "peak_memory_bytes": 683479040,
+    "epoch_flops": 4293918720000,
+    "matmul_share": 0.61,
+    "logging": {"steps": 50, "every_step_seconds": 1.3, "at_end_seconds": 1.2},
+}
+
+
+def measuring(path: str, value: Any) -> dict[str, Any]:
+    data = {**passing(), "measurements": copy.deepcopy(MEASUREMENTS)}
+    data["determinism"] = {"steps": 20, "equal": True, "largest_difference": 0.0}
+    data["training"]["losses"] = [[1, 2.3], [6, None]]
+    return spoil(path, value, data)
+
+
+def test_a_report_with_measurements_is_believed() -> None:
+    measured = report.check(measuring("quick", False))
+    assert measured.measurements is not None
+    assert measured.measurements.matmul is not None
+    assert measured.measurements.matmul[0].flops_per_second == 2.2e11
+    assert measured.measurements.epoch_flops == 4293918720000
+    assert measured.determinism == Determinism(steps=20, equal=True, largest_difference=0.0)
+    assert measured.training is not None
+    assert measured.training.losses == ((1, 2.3), (6, None))
+
+
+def test_a_report_of_an_older_payload_has_none() -> None:
+    measured = report.check(passing())
+    assert measured.measurements is measured.determinism is None
+    assert measured.training is not None
+    assert measured.training.losses == ()
+
+
+@pytest.mark.parametrize("path", ["measurements", "determinism", *(
+    f"measurements.{key}" for key in MEASUREMENTS
+)])  # fmt: skip
+def test_what_was_not_measured_is_null(path: str) -> None:
+    assert report.check(measuring(path, None)).status == "passed"
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("measurements.matmul.0.flops_per_second", 0.0),
+        ("measurements.matmul.0.flops_per_second", -2.2e11),
+        ("measurements.matmul.0.flops_per_second", float("nan")),
+        ("measurements.matmul.0.flops_per_second", float("inf")),
+        ("measurements.matmul.0.size", 0),
+        ("measurements.bandwidth.device", -1.0),
+        ("measurements.bandwidth.device", float("nan")),
+        ("measurements.bandwidth.device", "fast"),
+        ("measurements.launch_seconds", -4e-6),
+        ("measurements.inference.samples_per_second", 0.0),
+        ("measurements.peak_memory_bytes", -1),
+        ("measurements.epoch_flops", -1),
+        ("measurements.matmul_share", -0.5),
+        ("measurements.logging.steps", 0),
+        ("measurements.logging.at_end_seconds", float("nan")),
+        ("determinism.steps", 0),
+        ("determinism.equal", "yes"),
+        ("determinism.largest_difference", -1.0),
+        ("determinism.largest_difference", float("nan")),
+        ("training.losses", [[1, 0.5]] * 201),
+        ("training.losses", [[0, 0.5]]),
+        ("training.losses", [[1]]),
+        ("training.losses", [[1, float("nan")]]),
+    ],
+)
+def test_a_measurement_out_of_range_is_refused(path: str, value: Any) -> None:
+    with pytest.raises(VerifyError, match="malformed"):
+        report.check(measuring(path, value))
+
+
+def test_a_very_deep_report_is_refused() -> None:
+    deep: Any = float("nan")
+    for _ in range(5000):
+        deep = [deep]
+    with pytest.raises(VerifyError, match="not finite"):
+        report.check({**passing(), "deep": deep})
+
+
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
 )
 
@@ -136,9 +234,9 @@ def test_the_report_comes_through(tmp_path: Path) -> None:
         (ended(1, stderr="Traceback\nImportError: no torch"), "ImportError: no torch"),
         (ended(0), "exit code 0"),
         (ended(-2, timed_out=True), "did not end within"),
-        (ended(5, report_line(passing())), "reported passed but"),
+        (ended(5, report_line(passing())), "reported passed, not to be trusted"),
         (ended(1, report_line(passing())), "not to be trusted"),
-        (ended(0, report_line(spoil("status", "failed"))), "reported failed but"),
+        (ended(0, report_line(spoil("status", "failed"))), "reported failed, not to be trusted"),
     ],
 )
 def test_a_payload_that_ends_badly_is_5(start: Any, said: str, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import types
 from typing import Any
 
 import pytest
@@ -58,3 +59,32 @@ def test_tf32_computes_on_float32_tensors() -> None:
     tf32 = {**PLAIN, "cuda_tf32": True}
     assert precision.problems("tf32", tf32, tf32, ["float32"]) == []
     assert precision.problems("tf32", PLAIN, PLAIN, ["float32"]) != []
+
+
+class Mixed:
+    """A torch whose settings were made by the newer names, of a single library."""
+
+    def __init__(self, library: str, value: str) -> None:
+        none = types.SimpleNamespace(matmul=types.SimpleNamespace(fp32_precision="none"))
+        self.backends = types.SimpleNamespace(cuda=none, mkldnn=none)
+        setting = types.SimpleNamespace(fp32_precision=value, allow_tf32=False)
+        setattr(self.backends, library, types.SimpleNamespace(matmul=setting))
+
+    def get_float32_matmul_precision(self) -> str:
+        raise RuntimeError("PyTorch is checking the matmul precision without a specific backend")
+
+
+@pytest.mark.parametrize(
+    ("library", "accelerator", "value", "expected"),
+    [
+        ("mkldnn", "cpu", "bf16", "medium"),
+        ("mkldnn", "cpu", "tf32", "high"),
+        ("mkldnn", "cpu", "ieee", "highest"),
+        ("cuda", "cuda", "tf32", "high"),
+        ("cuda", "cpu", "tf32", "highest"),
+    ],
+)
+def test_the_newer_setting_of_a_library_is_read(
+    library: str, accelerator: str, value: str, expected: str
+) -> None:
+    assert precision._matmul(Mixed(library, value), accelerator) == expected

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from envbuilder.payload.profiling import TOP, Kernel, Observation, problems
+from envbuilder.payload.profiling import TOP, Kernel, Observation, Seen, problems
 
 ON_CPU = Observation(
     (Kernel("aten::mkldnn_convolution", 9.0, False), Kernel("aten::mm", 2.0, False))
@@ -10,44 +10,65 @@ ON_CPU = Observation(
 ON_GPU = Observation((*ON_CPU.kernels, Kernel("sgemm_128x64", 5.0, True)))
 
 
+NEEDED = 100
+
+
+def judged(
+    accelerator: str, devices: list[str], observation: Observation, growth: int | None
+) -> tuple[list[str], str]:
+    return problems(accelerator, Seen(tuple(devices), observation, growth, NEEDED))
+
+
 def test_work_on_the_cpu() -> None:
-    found, how = problems("cpu", ["cpu"], ON_CPU, None)
+    found, how = judged("cpu", ["cpu"], ON_CPU, None)
     assert found == []
     assert how == "the profiler saw 2 operators on the CPU"
 
 
 def test_work_on_a_gpu() -> None:
-    found, how = problems("cuda", ["cuda"], ON_GPU, 100)
+    found, how = judged("cuda", ["cuda"], ON_GPU, 100)
     assert found == []
-    assert how == "the profiler saw 1 different kernels on cuda"
+    assert how == "the profiler saw 1 different kernels on cuda; its memory grew by 100 bytes"
 
 
 @pytest.mark.parametrize("devices", [["cpu"], ["cpu", "cuda"], []])
 def test_tensors_elsewhere(devices: list[str]) -> None:
-    found, _ = problems("cuda", devices, ON_GPU, 100)
+    found, _ = judged("cuda", devices, ON_GPU, 100)
     assert len(found) == 1
     assert "lived on" in found[0]
 
 
-@pytest.mark.parametrize("growth", [None, 0, -5])
-def test_no_kernel_and_no_memory_means_not_used(growth: int | None) -> None:
-    found, _ = problems("cuda", ["cuda"], ON_CPU, growth)
-    assert found == ["neither a kernel nor memory of cuda was used"]
+@pytest.mark.parametrize("observation", [ON_CPU, ON_GPU])
+@pytest.mark.parametrize("growth", [NEEDED - 1, 0, -5])
+def test_memory_that_did_not_grow_by_the_data_means_not_used(
+    observation: Observation, growth: int
+) -> None:
+    found, _ = judged("cuda", ["cuda"], observation, growth)
+    assert found == [f"the memory of cuda grew by {growth} bytes, less than the data's 100"]
+
+
+def test_no_kernel_and_no_count_of_memory_means_not_used() -> None:
+    found, _ = judged("xpu", ["xpu"], ON_CPU, None)
+    assert found == ["neither a kernel nor memory of xpu was used"]
+    assert judged("xpu", ["xpu"], ON_GPU, None) == (
+        [],
+        "the profiler saw 1 different kernels on xpu",
+    )
 
 
 def test_memory_stands_in_where_the_profiler_is_blind_and_the_report_says_so() -> None:
-    found, how = problems("mps", ["mps"], ON_CPU, 4096)
+    found, how = judged("mps", ["mps"], ON_CPU, 4096)
     assert found == []
-    assert how == "the profiler saw no kernel on mps; its memory grew by 4096 bytes during training"
+    assert how == "the profiler saw no kernel on mps; its memory grew by 4096 bytes"
 
 
 def test_a_cpu_run_without_convolutions_did_something_else() -> None:
-    found, _ = problems("cpu", ["cpu"], Observation((Kernel("aten::mm", 2.0, False),)), None)
+    found, _ = judged("cpu", ["cpu"], Observation((Kernel("aten::mm", 2.0, False),)), None)
     assert found == ["the profiler saw no convolution on the CPU"]
 
 
 def test_a_cpu_run_with_kernels_elsewhere() -> None:
-    found, _ = problems("cpu", ["cpu"], ON_GPU, None)
+    found, _ = judged("cpu", ["cpu"], ON_GPU, None)
     assert found == ["the profiler saw work elsewhere: sgemm_128x64"]
 
 

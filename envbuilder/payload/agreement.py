@@ -1,0 +1,124 @@
+"""Did the ranks do their work, on devices of their own, and do they agree? Pure functions."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from .report import PASSED, WARNING, CheckError
+
+SAME = 1e-6
+"""Relative difference of two ranks' gradients or weights that still counts as equal."""
+
+
+@dataclass
+class Ended:
+    """How a part of the work ended (None: it was ended after ``limit`` s), and what was left.
+
+    Of each rank: its result, its last state, and its gradients and weights as float32.
+    """
+
+    returncode: Optional[int]
+    output: str
+    results: List[Dict[str, Any]]
+    states: List[Dict[str, Any]]
+    gradients: List[bytes]
+    weights: List[bytes]
+    limit: float
+
+
+def check_ended(ended: Ended) -> Tuple[str, str]:
+    """Every rank did all of its work and ended."""
+    lost = [n for n, result in enumerate(ended.results) if "block_seconds" not in result]
+    if ended.returncode is None and lost:
+        where = "; ".join(
+            f"rank {n}: {s.get('phase', 'start')}" for n, s in enumerate(ended.states)
+        )
+        raise CheckError(
+            f"hung: not done after {ended.limit:g} s, and was ended. Last seen: {where}"
+        )
+    if lost:
+        raise CheckError(_why(ended, lost))
+    for number, result in enumerate(ended.results):
+        if result["loss"] is None:
+            raise CheckError(f"rank {number}: the loss is not a finite number")
+    if ended.returncode != 0:
+        # Everything was computed and is judged by what it is; how they left is another matter.
+        how = "hung" if ended.returncode is None else f"exit code {ended.returncode}"
+        return WARNING, f"all work was done, but leaving failed ({how})"
+    threads = ended.results[0]["threads"]
+    return PASSED, f"{len(ended.results)} done, {threads} threads each"
+
+
+def _why(ended: Ended, lost: Sequence[int]) -> str:
+    """Which rank failed first, and of what."""
+    told = [(n, ended.results[n]) for n in lost if "error" in ended.results[n]]
+    told.sort(key=lambda pair: pair[1].get("time", 0))
+    # torchrun's own summary; what ends without a word, as by a signal, is told by nobody else.
+    root = re.search(
+        r"Root Cause.*?rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)", ended.output, re.DOTALL
+    )
+    first = []
+    if root and int(root[1]) not in [n for n, _ in told]:
+        code = int(root[2])
+        died = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        phase = ended.states[int(root[1])].get("phase", "start") if int(root[1]) in lost else "?"
+        first = [f"rank {root[1]} {died} (last seen: {phase})"]
+    first += [f"rank {n}: {result['error']}" for n, result in told]
+    last = ended.output.strip().splitlines()[-1:] or ["no word"]
+    return "; ".join(first) or f"exit code {ended.returncode} before it was done: {last[0]}"
+
+
+def check_distinct(results: Sequence[Dict[str, Any]]) -> Tuple[str, str]:
+    """No two ranks worked on one device."""
+    places = [str(result["device"]) for result in results]
+    if len({result["pid"] for result in results}) < len(results):
+        raise CheckError("two ranks are one process")
+    if "" in places:
+        return WARNING, "this system cannot tie a process to cores: nothing says they were distinct"
+    if len(set(places)) == len(places):
+        return PASSED, "; ".join(f"rank {n}: {place}" for n, place in enumerate(places))
+    if places[0].startswith("CPUs"):
+        return WARNING, f"fewer cores than ranks: all share {places[0]}, so none can gain anything"
+    raise CheckError(f"two ranks worked on the same device: {'; '.join(places)}")
+
+
+def check_single(result: Dict[str, Any]) -> Tuple[str, str]:
+    """The gradients are those of one process over the joined batch."""
+    error, tolerance = result["gradient_error"], result["gradient_tolerance"]
+    said = f"{result['gradient']} differs by {'?' if error is None else format(error, '.1e')}"
+    if error is None or not error <= tolerance:
+        raise CheckError(
+            f"not those of one float64 process over the joined batch: {said}, at most"
+            f" {tolerance:g} is rounding"
+        )
+    return PASSED, f"as one float64 process over the joined batch: {said}"
+
+
+def check_same(what: str, contents: Sequence[bytes]) -> Tuple[str, str]:
+    """All ranks have the same numbers."""
+    if not contents[0]:
+        raise CheckError(f"there are no {what}")
+    differences = [difference(contents[0], other) for other in contents[1:]]
+    worst = max(differences)
+    if not worst <= SAME:
+        rank = 1 + differences.index(worst)
+        raise CheckError(f"the {what} of rank {rank} differ from rank 0's by {worst:.1e}")
+    same = "bit for bit" if worst == 0 else f"within {worst:.1e}"
+    return PASSED, f"{what} equal on {len(contents)} ranks, {same}"
+
+
+def difference(ours: bytes, theirs: bytes) -> float:
+    """Norm of the difference of two rows of float32 over the first one's; infinite if unlike."""
+    if ours == theirs:
+        return 0.0
+    if len(ours) != len(theirs) or len(ours) % 4:
+        return float("inf")
+    first, second = array("f", ours), array("f", theirs)
+    apart = sum((a - second[n]) ** 2 for n, a in enumerate(first))
+    norm = sum(a * a for a in first)
+    found = (apart / norm) ** 0.5 if norm else float("inf")
+    # NaN is in one of them; it would pass any comparison the wrong way round.
+    return found if found == found else float("inf")  # noqa: PLR0124

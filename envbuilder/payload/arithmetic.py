@@ -1,0 +1,104 @@
+"""Is the arithmetic right? Every case on the device against float64 on the CPU, dtype by dtype.
+
+All errors are relative and norm-wise: the norm of the difference over the norm of the reference.
+Both sides begin with equal numbers, rounded to the device's dtype. In float32 each case must run;
+half precision is checked where the device has it, and what it lacks is named.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Optional
+
+from .cases import CASES, Case, Outputs
+
+SEED = 1
+SCALE = 0.25
+"""Of the numbers drawn; it keeps every sum of every case within float16's range."""
+
+TOLERANCE = {"float32": 5e-5, "tf32": 3e-3, "bfloat16": 5e-2, "float16": 1e-2}
+"""float32 with any algorithm (Winograd included) stays near 1e-6, and TF32 cannot reach 1e-4. A
+half type's results and gradients differed by at most 5e-3 (bfloat16) and 7e-4 (float16) with torch
+2.13.0 on the CPU; the rest is for devices that add up in half precision. A wrong one differs by 0.1
+to 1."""
+
+HALVES = ("bfloat16", "float16")
+
+LACKING = ("not implemented", "not supported", "unsupported", "arch mismatch", "no kernel image")
+"""How torch and its libraries say that a device lacks an operator for a dtype."""
+
+
+@dataclass
+class Errors:
+    """One dtype's largest error of each case, and the cases that the device does not offer."""
+
+    dtype: str
+    tolerance: float
+    found: Dict[str, float] = field(default_factory=dict)
+    lacking: List[str] = field(default_factory=list)
+
+    def wrong(self) -> List[str]:
+        """A phrase for each case outside the tolerance."""
+        return [
+            f"{self.dtype} {name} (relative error {error:.1e})"
+            for name, error in self.found.items()
+            if not error <= self.tolerance
+        ]
+
+    def phrase(self) -> str:
+        """What was found right, in a few words."""
+        if not self.found:
+            return f"no {self.dtype} on this device"
+        text = (
+            f"{self.dtype} {len(self.found)} cases, largest relative error "
+            f"{max(self.found.values()):.1e} (tolerance {self.tolerance:.0e})"
+        )
+        lacking = f", not offered: {', '.join(self.lacking)}" if self.lacking else ""
+        return text + lacking
+
+
+def errors(torch: Any, accelerator: str, dtype: str, stated: str) -> Errors:
+    """Run every case in ``dtype``; float32's tolerance is that of the stated precision."""
+    result = Errors(dtype, TOLERANCE[stated if dtype == "float32" else dtype])
+    for name, case in CASES.items():
+        error = _case_error(torch, accelerator, case, dtype)
+        if error is None:
+            result.lacking.append(name)
+        else:
+            result.found[name] = error
+    return result
+
+
+def _case_error(torch: Any, accelerator: str, case: Case, dtype: str) -> Optional[float]:
+    try:
+        ours = _run(torch, case, accelerator, dtype, dtype)
+    except (RuntimeError, TypeError) as error:
+        if dtype in HALVES and _says_lacking(error):
+            return None
+        raise
+    exact = _run(torch, case, "cpu", dtype, "float64")
+    return max(relative_error(ours[number], exact[number]) for number in range(len(exact)))
+
+
+def _run(torch: Any, case: Case, place: str, rounded: str, dtype: str) -> Outputs:
+    generator = torch.Generator().manual_seed(SEED)
+
+    def make(*shape: int) -> Any:
+        values = torch.randn(*shape, generator=generator, dtype=torch.float32) * SCALE
+        values = values.to(getattr(torch, rounded))
+        return values.to(place, getattr(torch, dtype)).requires_grad_()
+
+    return case(torch, make)
+
+
+def _says_lacking(error: BaseException) -> bool:
+    text = str(error).lower().replace("_", " ")
+    return any(words in text for words in LACKING)
+
+
+def relative_error(ours: Any, exact: Any) -> float:
+    """Norm of the difference over the norm of ``exact``; infinite where anything is not finite."""
+    difference = (ours.detach().to("cpu").double() - exact.detach()).norm()
+    error = float(difference / exact.detach().norm())
+    return error if math.isfinite(error) else math.inf

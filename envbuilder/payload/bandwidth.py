@@ -1,0 +1,99 @@
+"""How fast memory moves: on the device, between host and device, and between two devices.
+
+On a device it is STREAM's triad, a = b + s·c, over arrays too large for its caches; as in STREAM,
+three arrays' bytes count. Copies count their bytes once.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Callable, Dict, Optional, Tuple
+
+from . import clock, memory
+
+MIB = 1 << 20
+LEAST_ARRAY, MOST_ARRAY = 64 * MIB, 512 * MIB
+COPY = 64 * MIB
+SHARE = 16
+"""One array takes at most this part of the free memory; three are needed."""
+
+PATHS = (
+    "device",
+    "host_to_device",
+    "host_to_device_pinned",
+    "device_to_host",
+    "device_to_host_pinned",
+    "device_to_device",
+)
+
+PINNABLE = ("cuda", "xpu")
+"""Accelerators that copy faster from page-locked memory; on MPS host and device share memory."""
+
+Measurement = Callable[[], Optional[float]]
+
+
+def measurements(torch: Any, accelerator: str, budget: float) -> Dict[str, Measurement]:
+    """Path → what measures it in bytes a second, in about ``budget`` seconds each.
+
+    A path that does not exist here measures None.
+    """
+    found: Dict[str, Measurement] = dict.fromkeys(PATHS, _none)
+    found["device"] = partial(_triad, torch, accelerator, budget)
+    if accelerator == "cpu":
+        return found
+    for pinned in (False, True) if accelerator in PINNABLE else (False,):
+        suffix = "_pinned" if pinned else ""
+        copy = partial(_copy, torch, accelerator, budget, pinned)
+        found[f"host_to_device{suffix}"] = partial(copy, to_device=True)
+        found[f"device_to_host{suffix}"] = partial(copy, to_device=False)
+    if accelerator in PINNABLE and getattr(torch, accelerator).device_count() > 1:
+        found["device_to_device"] = partial(_between, torch, accelerator, budget)
+    return found
+
+
+def _none() -> Optional[float]:
+    return None
+
+
+def array_bytes(accelerator: str, free: Optional[int], cache: Optional[int]) -> int:
+    """Size of one array: four times the CPU's caches or more, but little of the free memory."""
+    wanted = LEAST_ARRAY if accelerator == "cpu" else MOST_ARRAY
+    # Three arrays together are then at least four times the cache.
+    wanted = min(MOST_ARRAY, max(wanted, (cache or 0) * 4 // 3))
+    return wanted if free is None else max(MIB, min(wanted, free // SHARE))
+
+
+def _triad(torch: Any, accelerator: str, budget: float) -> float:
+    size = array_bytes(accelerator, *_room(torch, accelerator))
+    first, second, result = (torch.ones(size // 4, device=accelerator) for _ in range(3))
+    work = partial(torch.add, first, second, alpha=3, out=result)
+    return 3 * size / clock.median_seconds(torch, accelerator, work, budget)
+
+
+def _room(torch: Any, accelerator: str) -> Tuple[Optional[int], Optional[int]]:
+    if accelerator == "cuda":
+        return int(torch.cuda.mem_get_info()[0]), None
+    # The memory of MPS and of integrated GPUs is the system's.
+    cache = memory.cache_bytes() if accelerator == "cpu" else None
+    return memory.available_bytes(), cache
+
+
+def _copy(torch: Any, accelerator: str, budget: float, pinned: bool, *, to_device: bool) -> float:
+    host = torch.ones(COPY // 4, pin_memory=pinned)
+    there = torch.ones(COPY // 4, device=accelerator)
+    target, source = (there, host) if to_device else (host, there)
+    # Without pinned memory non_blocking has no effect; with it the copies need not wait.
+    work = partial(target.copy_, source, non_blocking=pinned)
+    return COPY / clock.median_seconds(torch, accelerator, work, budget)
+
+
+def _between(torch: Any, accelerator: str, budget: float) -> float:
+    source = torch.ones(COPY // 4, device=f"{accelerator}:0")
+    target = torch.ones(COPY // 4, device=f"{accelerator}:1")
+
+    def work() -> None:
+        target.copy_(source)
+        # Timing waits for the first device only.
+        getattr(torch, accelerator).synchronize(1)
+
+    return COPY / clock.median_seconds(torch, accelerator, work, budget)

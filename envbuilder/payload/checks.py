@@ -1,0 +1,295 @@
+"""Each check of a verification: what it looks at, and the sentence it gives.
+
+A check returns a status and a detail, or raises CheckError. What they judge was observed by other
+modules; which of them run, and when, says ``verify``.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+
+from . import (
+    arithmetic,
+    clock,
+    compilers,
+    determinism,
+    device,
+    extensions,
+    measure,
+    memory,
+    model,
+    numerics,
+    precision,
+    profiling,
+    threads,
+    train,
+    vae,
+)
+from .options import only_compiled
+from .report import PASSED, SKIPPED, WARNING, CheckError
+
+if TYPE_CHECKING:
+    from .dataset import Dataset
+    from .run import Run
+
+Result = Tuple[str, str]
+
+DROPPED_FROM = 1 << 16
+"""Numbers that dropout is tried on."""
+
+
+def check_extension(name: str) -> Result:
+    """The extension imports beside this torch, in a process of its own."""
+    return PASSED, extensions.require_importable(name)
+
+
+def check_import(run: Run) -> Result:
+    """Torch imports and is the version expected; thread count and extension are set up."""
+    import torch
+
+    run.torch = torch
+    if threads.chosen_by_user(run.threads["OMP_NUM_THREADS"]) is None:
+        torch.set_num_threads(run.threads["decided"])
+    if "ipex" in run.options.extensions:
+        run.ipex = extensions.load("ipex")
+    installed, wanted = str(torch.__version__), run.options.torch_version
+    # A version without a local part names every build of that release.
+    comparable = installed if wanted and "+" in wanted else installed.partition("+")[0]
+    if wanted and comparable != wanted:
+        raise CheckError(f"torch {installed} is installed, but {wanted} is expected")
+    return PASSED, f"torch {installed}"
+
+
+def check_dataset(data: Dataset) -> Result:
+    """The data are MNIST or the shipped subset, by hash."""
+    counts = f"{data.train.count} training and {data.test.count} test images of {data.name}"
+    if data.genuine:
+        return PASSED, counts
+    return WARNING, f"{counts}; by sha256 these are neither MNIST nor the shipped subset"
+
+
+def check_copied(run: Run, torch: Any) -> Result:
+    """What lies on the device is what was read from the files, byte by byte."""
+    splits = {"training": run.data.train, "test": run.data.test}
+    for tensors, (name, split) in zip(run.tensors, splits.items()):  # noqa: B905 - Python 3.9
+        parts = {"images": (tensors.images, split.images), "labels": (tensors.labels, split.labels)}
+        for part, (tensor, read) in parts.items():
+            wanted = read[: len(read) // len(split.labels) * split.count]
+            if train.content(torch, tensor) != wanted:
+                where = f"the {name} {part} on {run.accelerator}"
+                raise CheckError(f"{where} are not those that were read from the file")
+    return PASSED, f"images and labels on {run.accelerator} are those that were read"
+
+
+def check_dropout(run: Run, torch: Any) -> Result:
+    """Dropout drops what it should in training, and nothing in evaluation."""
+    values = torch.ones(DROPPED_FROM, device=run.accelerator)
+    layer = torch.nn.Dropout(0.5)
+    layer.train()
+    trained = layer(values).to("cpu")
+    layer.eval()
+    evaluated = layer(values).to("cpu")
+    # What is kept is doubled. The share has a standard deviation of 0.2 %.
+    share = float((trained == 0).double().mean())
+    kept = trained[trained != 0]
+    if not 0.48 < share < 0.52 or not torch.equal(kept, torch.full_like(kept, 2)):
+        raise CheckError(f"dropout of a half dropped {share:.0%} in training")
+    if not torch.equal(evaluated, torch.ones(DROPPED_FROM)):
+        raise CheckError("dropout changes numbers in evaluation mode, too")
+    return PASSED, f"a half drops {share:.1%} in training and nothing in evaluation"
+
+
+def check_build(torch: Any, accelerator: str) -> Result:
+    """The build of torch can drive the accelerator."""
+    return PASSED, device.require_build(torch, accelerator)
+
+
+def check_device(torch: Any, accelerator: str) -> Result:
+    """The device allocates, computes and gives back what it should; its runtime is named."""
+    usable = device.require_usable(torch, accelerator)
+    return PASSED, f"{usable}; {device.runtime(torch, accelerator)}"
+
+
+def check_shared_memory() -> Result:
+    """Whether data loading in workers will find /dev/shm; the payload needs none."""
+    problem, text = memory.shared_problem()
+    return (WARNING, problem) if problem else (PASSED, text)
+
+
+def check_accuracy(run: Run) -> Result:
+    """The loss stayed finite and the network learned."""
+    gate, reached = run.options.gate_for(run.data), run.epochs[-1]["accuracy"]
+    losses = [epoch["loss"] for epoch in run.epochs]
+    if not all(math.isfinite(loss) for loss in losses):
+        raise CheckError(f"the training loss is not finite: {losses}")
+    plural = "s" if len(losses) > 1 else ""
+    text = f"{reached:.2%} after {len(losses)} epoch{plural}, at least {gate:.2%} is needed"
+    if reached < gate:
+        raise CheckError(text)
+    return PASSED, text
+
+
+def check_device_used(run: Run, devices: List[str], growth: Optional[int]) -> Result:
+    """Tensors, kernels and memory were on the device asked for, and nowhere else."""
+    assert run.observed is not None
+    needed = sum(part.nbytes() for part in run.tensors)
+    seen = profiling.Seen(tuple(devices), run.observed, growth, needed)
+    found, how = profiling.problems(run.accelerator, seen)
+    if found:
+        raise CheckError("; ".join([*found, how]))
+    return PASSED, f"parameters, gradients and activations were on {run.accelerator}; {how}"
+
+
+def check_precision(run: Run, before: Dict[str, Any], dtypes: List[str]) -> Result:
+    """The stated precision held from before the training to after it."""
+    assert run.precision is not None
+    found = precision.problems(run.options.precision, before, run.precision, dtypes)
+    if found:
+        raise CheckError("; ".join(found))
+    return PASSED, f"{run.options.precision} throughout"
+
+
+def check_arithmetic(run: Run, torch: Any) -> Result:
+    """Every case of ``cases`` in every dtype that the device has."""
+    stated = run.options.precision
+    results = [
+        arithmetic.errors(torch, run.accelerator, dtype, stated)
+        for dtype in ("float32", *arithmetic.HALVES)
+    ]
+    wrong = [phrase for result in results for phrase in result.wrong()]
+    phrases = "; ".join(result.phrase() for result in results)
+    if wrong:
+        raise CheckError(f"wrong numbers against float64: {', '.join(wrong)}; of {phrases}")
+    return PASSED, f"against float64: {phrases}"
+
+
+def check_vae(run: Run, torch: Any) -> Result:
+    """A variational autoencoder's loss stays finite and falls."""
+    losses = vae.train(torch, run.accelerator, run.tensors[0], run.options.seed)
+    found = vae.problems(losses)
+    if found:
+        raise CheckError("; ".join(found))
+    return PASSED, f"loss {losses[0]:.0f} to {losses[-1]:.0f} in {len(losses)} steps"
+
+
+def check_determinism(run: Run, torch: Any) -> Result:
+    """Two seeded trainings; a difference is told, not judged."""
+    steps = determinism.QUICK_STEPS if run.options.quick else determinism.STEPS
+    form = model.fastest(run.accelerator)
+    batches = [
+        (model.arrange(torch, images, form), labels)
+        for images, labels in train.batches(run.tensors[0], steps)
+    ]
+    found = determinism.compare(partial(make_job, run, torch), batches)
+    run.determinism = found
+    text = f"two trainings of {steps} steps from one seed"
+    if found["equal"]:
+        return PASSED, f"{text} give equal weights"
+    return WARNING, (
+        f"{text} give weights that differ by up to {found['largest_difference']:.1e}; "
+        "torch.use_deterministic_algorithms(True) is for those who need them equal"
+    )
+
+
+def check_measurements(run: Run, torch: Any) -> Result:
+    """Measure what the machine reaches; what cannot be measured is a warning."""
+    assert run.job is not None
+    bench = measure.Bench(
+        torch,
+        run.accelerator,
+        measure.QUICK if run.options.quick else measure.FULL,
+        run.job,
+        partial(make_job, run, torch),
+        run.tensors[0],
+        run.tensors[1],
+    )
+    progress = partial(run.events.progress, "measurements")
+    last = run.epochs[-1] if run.epochs else None
+    try:
+        run.measurements = measure.measure(bench, last, run.peak_memory, progress)
+    except Exception as error:
+        return WARNING, f"nothing could be measured: {type(error).__name__}: {error}"
+    if bench.problems:
+        return WARNING, "; ".join(bench.problems)
+    rates = [f"{m['dtype']} {m['flops_per_second']:.2e}" for m in run.measurements["matmul"]]
+    return PASSED, f"matmul in operations a second: {', '.join(rates)}"
+
+
+def check_clock(run: Run) -> Result:
+    """All clocks agree on how long this run took, and every duration is above zero."""
+    found, text = clock.problems(run.started, clock.read())
+    short = [epoch["seconds"] for epoch in run.epochs if not epoch["seconds"] > 0]
+    if short:
+        found.append(f"an epoch took {short[0]:.3f} s")
+    if found:
+        raise CheckError("; ".join(found))
+    return PASSED, text
+
+
+def make_job(run: Run, torch: Any) -> train.Job:
+    """A network as new, prepared as the one that was trained."""
+    job = train.prepare(torch, run.accelerator, model.fastest(run.accelerator), run.options.seed)
+    if run.ipex is not None:
+        extensions.optimize(run.ipex, job)
+    return job
+
+
+def check_gradients(run: Run, torch: Any) -> Result:
+    """Training steps of the real network give the right loss and gradients."""
+    count = numerics.QUICK_TRIALS if run.options.quick else numerics.TRIALS
+    run.trials = numerics.trials(torch, run.tensors[0], count)
+    form = model.fastest(run.accelerator)
+    if run.ipex is not None:
+        steps = [
+            extensions.ipex_step(torch, run.ipex, run.accelerator, trial) for trial in run.trials
+        ]
+        comparison = numerics.compare(steps, run.trials)
+    else:
+        net = numerics.network(torch, form).to(run.accelerator)
+        comparison = numerics.check(torch, form, net, net, run.trials)
+    name, error = comparison.worst()
+    limits = f"{name}; {len(run.trials)} steps of {train.BATCH}, tolerance {run.tolerance:.0e}"
+    if not comparison.passed(run.tolerance):
+        raise CheckError(
+            f"training steps give wrong gradients against float64: relative error {error:.2g} "
+            f"({limits})"
+        )
+    return PASSED, f"largest relative error against float64 {error:.1e} ({limits})"
+
+
+def check_compile(run: Run, torch: Any, backend: str) -> Result:
+    """A compile backend is right and how fast it is; it keeps its measurements in ``run``."""
+    form = model.fastest(run.accelerator)
+    bench = compilers.Bench(
+        torch, run.accelerator, form, run.tensors[0], run.tensors[1], run.trials, run.tolerance
+    )
+    progress = partial(run.events.progress, f"compile {backend}")
+    outcome = compilers.measure(bench, backend, progress)
+    run.outcomes.append(outcome)
+    return compilers.verdict(outcome, run.tolerance)
+
+
+def check_kernels(run: Run) -> Result:
+    """The kernels that the profile requires ran."""
+    found: List[str] = []
+    missing: List[str] = []
+    for prefix in run.options.required_kernels():
+        for place, observation in _places(run, prefix).items():
+            names = observation.matching(prefix) if observation else []
+            text = f"{prefix} in {place}: {', '.join(names) or 'none'}"
+            (found if names else missing).append(text)
+    if missing:
+        errors = [f"{o.backend}: {o.error}" for o in run.outcomes if o.error]
+        raise CheckError("; ".join(["required kernels did not run", *missing, *errors]))
+    if not found:
+        return SKIPPED, "the kernels asked for run only in compiled code; quick compiles nothing"
+    return PASSED, "; ".join(found)
+
+
+def _places(run: Run, prefix: str) -> Dict[str, Optional[profiling.Observation]]:
+    if not only_compiled(prefix):
+        return {"training": run.observed}
+    seen = next((o.observed for o in run.outcomes if o.backend == "zentorch"), {})
+    return {f"compiled {phase}": seen.get(phase) for phase in ("inference", "training")}

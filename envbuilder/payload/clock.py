@@ -1,0 +1,126 @@
+"""Timing: how long a piece of work takes, and whether the clock that says so can be trusted.
+
+All durations come from ``time.perf_counter``, which no change of the system's time moves. The wall
+clock is read here only to tell of such a change.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Callable, List, Optional, Tuple
+
+from . import device
+
+BLOCK_SECONDS = 0.002
+"""Calls are timed in blocks at least this long, so that reading the clock does not count."""
+
+MOST_CALLS, MOST_BLOCKS, LEAST_BLOCKS = 10_000, 25, 3
+
+AGREEMENT = 0.02
+"""By which share two clocks may differ over a run; clocks of one machine agree to a millionth."""
+
+RESOLUTION = 1.5
+"""Seconds by which they may differ besides; some containers count their uptime in whole seconds."""
+
+JUMP = 1.0
+"""Seconds from which a change of the wall clock is told."""
+
+UPTIME = Path("/proc/uptime")
+
+
+def since(began: float) -> float:
+    """Seconds since ``time.perf_counter`` read ``began``; RuntimeError where it did not advance."""
+    elapsed = time.perf_counter() - began
+    if not elapsed > 0:
+        raise RuntimeError(f"the clock that times the work moved by {elapsed:.3f} s during it")
+    return elapsed
+
+
+def timed(torch: Any, accelerator: str, work: Callable[[], Any]) -> Tuple[float, Any]:
+    """Seconds until ``work`` has finished on the device, and what it returned."""
+    device.synchronize(torch, accelerator)
+    began = time.perf_counter()
+    result = work()
+    device.synchronize(torch, accelerator)
+    return since(began), result
+
+
+def median_seconds(torch: Any, accelerator: str, work: Callable[[], Any], budget: float) -> float:
+    """Median seconds of one call of ``work``, warmed up by two calls, within about ``budget``.
+
+    The device works through a block of calls without being waited for, as in real use.
+    """
+    timed(torch, accelerator, work)
+    single, _ = timed(torch, accelerator, work)
+    calls = min(MOST_CALLS, max(1, math.ceil(BLOCK_SECONDS / single)))
+
+    def block() -> None:
+        for _ in range(calls):
+            work()
+
+    samples: List[float] = []
+    ends = time.perf_counter() + budget
+    while len(samples) < LEAST_BLOCKS or (
+        len(samples) < MOST_BLOCKS and time.perf_counter() < ends
+    ):
+        samples.append(timed(torch, accelerator, block)[0] / calls)
+    return statistics.median(samples)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """All clocks at one moment; ``uptime`` is the kernel's own count, None where it tells none."""
+
+    counter: float
+    monotonic: float
+    wall: float
+    uptime: Optional[float]
+
+
+def read() -> Reading:
+    """Read all clocks now."""
+    return Reading(time.perf_counter(), time.monotonic(), time.time(), parse_uptime(_text(UPTIME)))
+
+
+def parse_uptime(text: str) -> Optional[float]:
+    """Seconds since boot in ``/proc/uptime``; None where it does not parse."""
+    try:
+        return float(text.split(maxsplit=1)[0])
+    except (ValueError, IndexError):
+        return None
+
+
+def problems(before: Reading, after: Reading) -> Tuple[List[str], str]:
+    """Sentences on why durations measured between two readings are wrong, and one on the clocks.
+
+    A change of the wall clock is told and harmless. The kernel's count of its uptime goes on while
+    a machine sleeps, and a library that fakes time for a process does not reach it.
+    """
+    elapsed = after.counter - before.counter
+    allowed = RESOLUTION + AGREEMENT * abs(elapsed)
+    found = []
+    if elapsed <= 0:
+        found.append(f"the clock that times the work moved by {elapsed:.3f} s during it")
+    others = {"the monotonic clock": after.monotonic - before.monotonic}
+    if before.uptime is not None and after.uptime is not None:
+        others["the kernel"] = after.uptime - before.uptime
+    for name, counted in others.items():
+        if not abs(counted - elapsed) <= allowed:
+            found.append(
+                f"the clock that times the work counted {elapsed:.1f} s and {name} {counted:.1f} s:"
+                " the time is faked, or the machine slept; no duration can be trusted"
+            )
+    jump = after.wall - before.wall - elapsed
+    wall = f"the wall clock was moved by {jump:+.1f} s, " if abs(jump) >= JUMP else ""
+    return found, f"{wall}{elapsed:.1f} s on {len(others) + 1} clocks that agree"
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return ""

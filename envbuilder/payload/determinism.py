@@ -1,0 +1,38 @@
+"""Whether two trainings from one seed give the same weights.
+
+Reported, not judged: cuDNN and MPS choose kernels and orders of addition for speed, and users who
+need equal results must ask for them. What differs is the random numbers or the arithmetic.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Tuple
+
+from . import train
+
+if TYPE_CHECKING:
+    from .train import Job
+
+STEPS, QUICK_STEPS = 20, 5
+
+
+def compare(make: Callable[[], Job], batches: List[Tuple[Any, Any]]) -> Dict[str, Any]:
+    """The report's ``determinism``: train twice from new on the same batches, compare weights.
+
+    ``make`` prepares a job from one seed. The largest absolute difference of two weights is
+    infinite where a weight is not finite.
+    """
+    first, second = (_weights(make(), batches) for _ in range(2))
+    largest = 0.0
+    for name, values in first.items():
+        difference = float((values - second[name]).abs().max())
+        largest = max(largest, difference if math.isfinite(difference) else math.inf)
+    return {"steps": len(batches), "equal": largest == 0.0, "largest_difference": largest}
+
+
+def _weights(job: Job, batches: List[Tuple[Any, Any]]) -> Dict[str, Any]:
+    job.model.train()
+    for images, labels in batches:
+        train.step(job, images, labels)
+    return {name: value.detach().cpu().double() for name, value in job.model.state_dict().items()}

@@ -1,0 +1,34 @@
+"""How many floating-point operations an epoch of the network needs, counted from its layers.
+
+A multiplication and an addition count as two. Only convolutions and linear layers are counted;
+everything else in this network is below one per cent of them. Each has three products of the same
+size: the result, the weight's gradient, and the input's gradient. The images need no gradient, so
+the first layer has two.
+"""
+
+from __future__ import annotations
+
+from typing import Any, List
+
+from . import model
+from .dataset import SIDE
+
+
+def training_flops(torch: Any, images: int) -> int:
+    """Operations of one training pass over ``images`` images."""
+    layers = forward_flops(torch)
+    return images * (3 * sum(layers) - layers[0])
+
+
+def forward_flops(torch: Any) -> List[int]:
+    """Operations for one image, layer by layer, in the network's published form."""
+    nn, side, found = torch.nn, SIDE, []
+    for layer in model.build(torch, 1, model.PUBLISHED).children():
+        if isinstance(layer, nn.Conv2d):
+            side -= layer.kernel_size[0] - 1
+            found.append(2 * side * side * layer.weight.numel())
+        elif isinstance(layer, nn.MaxPool2d):
+            side //= layer.kernel_size
+        elif isinstance(layer, nn.Linear):
+            found.append(2 * layer.weight.numel())
+    return found

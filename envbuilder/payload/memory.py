@@ -1,0 +1,102 @@
+"""Memory: the most a run has used, how much is free, how large the caches are, and /dev/shm."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any, Optional, Tuple
+
+from .threads import allowed_cpus, parse_cpu_list
+
+ROOT = Path("/")
+SHARED = Path("/dev/shm")  # noqa: S108 - looked at, nothing is written there
+SMALL_SHARED = 1 << 30
+"""Bytes of /dev/shm below which workers that load data run out of it; Docker gives 64 MiB."""
+_BYTES = re.compile(r"[0-9]{1,19}\Z")
+
+
+def peak_bytes(torch: Any, accelerator: str) -> Optional[int]:
+    """The most that torch held on the accelerator; on the CPU, the process's largest size."""
+    if accelerator in ("cuda", "xpu"):
+        count = getattr(getattr(torch, accelerator), "max_memory_allocated", None)
+        return int(count()) if count else None
+    # On MPS torch keeps no such count.
+    return process_peak() if accelerator == "cpu" else None
+
+
+def process_peak(status: Path = Path("/proc/self/status")) -> Optional[int]:
+    """Largest resident size of this process in bytes; None where the system does not say."""
+    # getrusage comes second: on Linux its number outlives exec, so it may be the parent's.
+    found = re.search(r"^VmHWM:\s+(\d+) kB$", _read(status), re.MULTILINE)
+    if found:
+        return int(found.group(1)) * 1024
+    try:
+        import resource
+    except ImportError:
+        return None
+    largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return largest if sys.platform == "darwin" else largest * 1024
+
+
+def available_bytes(root: Path = ROOT) -> Optional[int]:
+    """Bytes that this process may still take: the system's or its cgroup's, the smaller."""
+    limits = []
+    found = re.search(
+        r"^MemAvailable:\s+([0-9]{1,15}) kB$", _read(root / "proc/meminfo"), re.MULTILINE
+    )
+    if found:
+        limits.append(int(found.group(1)) * 1024)
+    folder = root / "sys/fs/cgroup"
+    pairs = (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    )
+    for most, now in pairs:
+        limit, used = _read(folder / most).strip(), _read(folder / now).strip()
+        if _BYTES.match(limit) and _BYTES.match(used):
+            limits.append(max(0, int(limit) - int(used)))
+    return min(limits) if limits else None
+
+
+def cache_bytes(root: Path = ROOT) -> Optional[int]:
+    """Bytes of last-level cache behind the CPUs this process may use; None if it is not told."""
+    caches = {}
+    for cpu in allowed_cpus():
+        folders = (root / f"sys/devices/system/cpu/cpu{cpu}/cache").glob("index*")
+        levels = {_read(folder / "level").strip(): folder for folder in folders}
+        if not levels:
+            continue
+        last = levels[max(levels)]
+        size = re.fullmatch(r"([0-9]{1,9})K", _read(last / "size").strip())
+        shared = parse_cpu_list(_read(last / "shared_cpu_list"))
+        if size:
+            caches[shared or frozenset({cpu})] = int(size.group(1)) * 1024
+    return sum(caches.values()) or None
+
+
+def shared_problem(folder: Path = SHARED) -> Tuple[Optional[str], str]:
+    """What will fail here for lack of shared memory (None: nothing), and what there is.
+
+    The payload itself needs none. DataLoader workers and NCCL do.
+    """
+    advice = "DataLoader workers and NCCL need it (Docker: --shm-size 1g or --ipc host)"
+    if not sys.platform.startswith("linux"):
+        return None, "this system has no /dev/shm and needs none"
+    if not folder.is_dir():
+        return f"there is no {folder}; {advice}", ""
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return f"{folder} cannot be written; {advice}", ""
+    free = shutil.disk_usage(folder).free
+    text = f"{folder} has {free / (1 << 20):.0f} MiB free"
+    small = f"; {advice}" if free < SMALL_SHARED else ""
+    return None, text + small
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

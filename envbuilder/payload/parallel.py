@@ -1,0 +1,141 @@
+"""Several devices: each trains alone, then all train together, and what they did is judged.
+
+This process imports no torch: it has the ranks started (``launch``), which tell of themselves in
+files (``ranks``), and compares what they left (``agreement``). More devices mean larger steps, 64
+images for each (weak scaling), so that every device has as much to do as alone.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
+
+from . import SCHEMA, launch, shares
+from .agreement import Ended, check_distinct, check_ended, check_same, check_single
+from .report import FAILED, PASSED, WARNING, Checks
+from .train import BATCH
+
+if TYPE_CHECKING:
+    import argparse
+
+    from .events import Events
+
+
+@dataclass
+class Scaling:
+    """The report, as it grows."""
+
+    accelerator: str
+    devices: List[Dict[str, Any]] = field(default_factory=list)
+    checks: Checks = field(default_factory=Checks)
+    rate: Optional[float] = None
+    ranks: int = 0
+    gradients_equal: Optional[bool] = None
+
+    def report(self) -> Dict[str, Any]:
+        """The report's form; passed only if no check of a device or of all together failed."""
+        own = [check.as_dict() for check in self.checks.done]
+        named = [(f"device {d['index']}", c) for d in self.devices for c in d["checks"]]
+        named += [("together", check) for check in own]
+
+        def said(status: str) -> List[str]:
+            return [
+                f"{place}: {c['name']}: {c['detail']}"
+                for place, c in named
+                if c["status"] == status
+            ]
+
+        alone = [device["samples_per_second"] for device in self.devices]
+        whole = sum(alone) if alone and None not in alone else None
+        reasons = said(FAILED)
+        return {
+            "schema": SCHEMA,
+            "devices": self.devices,
+            "ranks": self.ranks,
+            "backend": shares.BACKENDS.get(self.accelerator) if self.ranks > 1 else None,
+            "batch": BATCH * self.ranks,
+            "samples_per_second": self.rate,
+            "efficiency": self.rate / whole if self.rate and whole else None,
+            "gradients_equal": self.gradients_equal,
+            "checks": own,
+            "status": FAILED if reasons else PASSED,
+            "reasons": reasons,
+            "warnings": said(WARNING),
+        }
+
+
+def measure(options: argparse.Namespace, out: Events) -> Dict[str, Any]:
+    """Each device alone, then all together; returns the report. Nothing it starts outlives it."""
+    scaling = Scaling(options.device)
+    indices: Tuple[int, ...] = ()
+
+    def find() -> Tuple[str, str]:
+        nonlocal indices
+        shares.require(options.device, options.devices)
+        count = 0 if options.device == "cpu" else launch.count(options.device, options.limit)
+        indices = shares.choose(options.device, options.devices, count)
+        return PASSED, f"{len(indices)} of {count or len(indices)}"
+
+    out.phase("count devices")
+    if not scaling.checks.run("devices", find):
+        return scaling.report()
+    scaling.ranks = len(indices)
+    for index in indices:
+        out.phase(f"device {index} alone")
+        alone(scaling, index, partial(launch.run, options, indices, index))
+    if len(indices) > 1 and scaling.report()["status"] == PASSED:
+        out.phase(f"{len(indices)} ranks together")
+        together(scaling, partial(launch.run, options, indices, None))
+    return scaling.report()
+
+
+class _Part:
+    """A part of the work, as a check that takes as long as it."""
+
+    def __init__(self, start: Callable[[], Ended]) -> None:
+        self._start = start
+        self.results: List[Dict[str, Any]] = []
+
+    def check(self) -> Tuple[str, str]:
+        """Do it, and check that every rank came to its end."""
+        self.ended = self._start()
+        outcome = check_ended(self.ended)
+        self.results = self.ended.results
+        return outcome
+
+
+def alone(scaling: Scaling, index: int, start: Callable[[], Ended]) -> None:
+    """Judge what one device did alone."""
+    checks, part = Checks(), _Part(start)
+    rate = None
+    if checks.run("run", part.check):
+        (result,) = part.results
+        checks.run("gradients", check_single, result)
+        rate = BATCH * result["block_steps"] / statistics.median(result["block_seconds"])
+    scaling.devices.append(
+        {
+            "index": index,
+            "name": part.results[0]["name"] if part.results else None,
+            "samples_per_second": rate,
+            "checks": [check.as_dict() for check in checks.done],
+        }
+    )
+
+
+def together(scaling: Scaling, start: Callable[[], Ended]) -> None:
+    """Judge what all ranks did together."""
+    run, part = scaling.checks.run, _Part(start)
+    if not run("ranks", part.check):
+        return
+    ended = part.ended
+    run("own devices", check_distinct, ended.results)
+    same = run("gradients equal", check_same, "gradients", ended.gradients)
+    scaling.gradients_equal = run("gradients", check_single, ended.results[0]) and same
+    run("weights equal", check_same, "weights", ended.weights)
+    # A block ends for all when the slowest rank has ended it.
+    blocks = [result["block_seconds"] for result in ended.results]
+    slowest = [max(rank[n] for rank in blocks) for n in range(min(map(len, blocks)))]
+    steps = ended.results[0]["block_steps"]
+    scaling.rate = BATCH * len(ended.results) * steps / statistics.median(slowest)

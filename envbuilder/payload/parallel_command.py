@@ -1,0 +1,69 @@
+"""The commands ``parallel`` and ``parallel-rank``: their options, and starting them."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any, Optional, Tuple
+
+from . import shares
+from .device import ACCELERATORS
+
+LIMIT = 600
+"""Seconds for each device alone, and for all together: most of it is room for slow starts."""
+
+
+def add_to(commands: Any) -> None:
+    """Add both commands to the command line."""
+    parallel = commands.add_parser(
+        "parallel", help="train on each device alone, then on all together", allow_abbrev=False
+    )
+    parallel.add_argument("--devices", type=_devices, help="all (the default), or 0,1,…")
+    parallel.add_argument("--quick", action="store_true", help="fewer steps on the CPU")
+    rank = commands.add_parser("parallel-rank", help="one process of parallel", allow_abbrev=False)
+    rank.add_argument("--folder", required=True, type=Path, help="where it leaves what it saw")
+    rank.add_argument("--shares", required=True, type=positive, help="parts of the CPU's cores")
+    rank.add_argument("--index", type=index, help="the part to take; by default the rank's own")
+    rank.add_argument("--seed", type=int, default=1)
+    for command in (parallel, rank):
+        command.add_argument("--device", required=True, choices=ACCELERATORS)
+        command.add_argument("--data", required=True, type=Path)
+        command.add_argument("--steps", type=positive, help="timed ones, on each rank")
+        command.add_argument("--limit", type=positive, default=LIMIT, help="seconds a part")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run one of them; returns the exit code."""
+    if options.command == "parallel-rank":
+        from . import ranks
+
+        return ranks.main(options)
+    from . import events, parallel
+
+    out = events.Events(events.take_stdout())
+    report = parallel.measure(options, out)
+    out.report(report)
+    return 0 if report["status"] == "passed" else 5
+
+
+def index(text: str) -> int:
+    """A device's number, from 0."""
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text} is below 0")
+    return number
+
+
+def positive(text: str) -> int:
+    """A whole number from 1."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return number
+
+
+def _devices(text: str) -> Optional[Tuple[int, ...]]:
+    try:
+        return shares.parse(text)
+    except shares.ChoiceError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error

@@ -1,0 +1,253 @@
+"""One rank of a data-parallel training: a process with one device, or with its share of the CPU.
+
+It trains the real network in DistributedDataParallel, 64 images a step and rank, and leaves in a
+folder what it saw: files, not messages, so that what is compared did not pass through the very
+collectives that are to be judged. Without torchrun's variables it is alone and uses neither.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import gc
+import json
+import math
+import os
+import signal
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Dict, List, Tuple
+
+from . import clock, dataset, device, model, numerics, shares, train
+from .arithmetic import relative_error
+
+if TYPE_CHECKING:
+    import argparse
+    from pathlib import Path
+
+BLOCKS = 5
+"""Timed blocks of steps; their median counts, since others may use the machine now and then."""
+
+WARM_UP = 3
+BATCHES = 32
+"""Batches of each rank that stay on the device and are used in turn."""
+
+PR_SET_PDEATHSIG = 1
+ALIVE = "alive"
+"""A file that the payload keeps locked."""
+
+
+def end_with_parent() -> None:
+    """Have the kernel end this process as its parent dies, however that dies (Linux only).
+
+    torchrun starts ranks in sessions of their own: a signal to its group does not reach them.
+    """
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def hold(folder: Path) -> Any:
+    """Lock a file for as long as this process lives, or until the returned file is closed."""
+    stream = (folder / ALIVE).open("wb")
+    fcntl.flock(stream, fcntl.LOCK_EX)
+    return stream
+
+
+def _end_with_payload(folder: Path) -> None:
+    """End this process as soon as the one that holds the folder's lock is gone.
+
+    The kernel's signal alone is not enough: a parent may die before it was asked for.
+    """
+    try:
+        with (folder / ALIVE).open("rb") as stream:
+            fcntl.flock(stream, fcntl.LOCK_SH)
+    except OSError:
+        # No file, no folder: whoever made them has tidied up.
+        pass
+    os._exit(1)
+
+
+@dataclass(frozen=True)
+class Rank:
+    """Which rank this is, of how many, and the folder in which it tells of itself."""
+
+    number: int
+    world: int
+    folder: Path
+
+    def phase(self, name: str) -> None:
+        """What the rank does from now on; with its process id, so that it can be ended."""
+        self.leave("state.json", json.dumps({"pid": os.getpid(), "phase": name}).encode())
+
+    def leave(self, name: str, content: bytes) -> None:
+        """Write a file of this rank, whole or not at all."""
+        path = self.folder / f"rank-{self.number}.{name}"
+        partial = path.with_suffix(".partial")
+        partial.write_bytes(content)
+        partial.replace(path)
+
+
+def main(options: argparse.Namespace) -> int:
+    """Be a rank; returns the exit code. What it has to say is in its files."""
+    end_with_parent()
+    threading.Thread(target=_end_with_payload, args=(options.folder,), daemon=True).start()
+    rank = Rank(
+        int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")), options.folder
+    )
+    rank.phase("start")
+    try:
+        result = _work(rank, options)
+    except Exception as error:
+        failure = {"error": f"{type(error).__name__}: {error}", "time": time.monotonic()}
+        rank.leave("result.json", json.dumps(failure).encode())
+        raise
+    # Before anything is torn down: a crash there says nothing about the work.
+    rank.leave("result.json", json.dumps(result).encode())
+    if rank.world > 1:
+        _leave_group(rank)
+    return 0
+
+
+def _work(rank: Rank, options: argparse.Namespace) -> Dict[str, Any]:
+    accelerator = options.device
+    where = ""
+    if accelerator == "cpu":
+        cpus = shares.split(shares.fetch_cores(), options.shares)[options.index or rank.number]
+        where = f"CPUs {','.join(map(str, cpus))}" if shares.pin(cpus) else ""
+    rank.phase("import torch")
+    import torch
+
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    if accelerator != "cpu":
+        device.require_build(torch, accelerator)
+        getattr(torch, accelerator).set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    usable = device.require_usable(torch, accelerator)
+    data = dataset.load(options.data)
+    digits = train.tensors(torch, data.train, accelerator)
+    if rank.world > 1:
+        rank.phase("meet the other ranks")
+        # Who started this rank waits for the limit and then says where each rank was.
+        torch.distributed.init_process_group(
+            shares.BACKENDS[accelerator], timeout=timedelta(seconds=2 * options.limit)
+        )
+    rank.phase("compare gradients")
+    worst, error = _prove(torch, rank, accelerator, digits)
+    seconds, steps, loss = _train(torch, rank, options, digits)
+    return {
+        "pid": os.getpid(),
+        "name": device.cpu_name() if accelerator == "cpu" else _properties(torch, accelerator).name,
+        "device": where or _identity(torch, accelerator),
+        "usable": usable,
+        "threads": torch.get_num_threads(),
+        "gradient": worst,
+        "gradient_error": error if math.isfinite(error) else None,
+        "gradient_tolerance": numerics.GRADIENT_TOLERANCE["float32"],
+        "block_steps": steps,
+        "block_seconds": seconds,
+        "loss": loss if math.isfinite(loss) else None,
+    }
+
+
+def _properties(torch: Any, accelerator: str) -> Any:
+    module = getattr(torch, accelerator)
+    return module.get_device_properties(module.current_device())
+
+
+def _identity(torch: Any, accelerator: str) -> str:
+    """What tells this device from every other one; without an id, its place among the visible."""
+    if accelerator == "cpu":
+        return ""
+    found = getattr(_properties(torch, accelerator), "uuid", None)
+    if found is not None:
+        return f"UUID {found}"
+    place = getattr(torch, accelerator).current_device()
+    return f"{os.environ.get(shares.VISIBLE[accelerator], '')} #{place}"
+
+
+def _wrapped(torch: Any, rank: Rank, accelerator: str, net: Any) -> Any:
+    """The network, in DistributedDataParallel where there are other ranks."""
+    if rank.world == 1:
+        return net
+    place = None if accelerator == "cpu" else [getattr(torch, accelerator).current_device()]
+    return torch.nn.parallel.DistributedDataParallel(net, device_ids=place)
+
+
+def _prove(torch: Any, rank: Rank, accelerator: str, digits: train.Tensors) -> Tuple[str, float]:
+    """One backward pass over this rank's share of a joined batch; its gradients go to a file.
+
+    Rank 0 compares them with those of one process: the joined batch, eagerly, in float64, on the
+    CPU. Returns the parameter that differs most and its relative error; 0 on other ranks, whose
+    gradients are compared with rank 0's. Without dropout, which draws differently on each rank.
+    """
+    form = model.fastest(accelerator)
+    net = numerics.network(torch, form).to(accelerator)
+    joined = train.batches(digits, rank.world)
+    images, labels = joined[rank.number]
+    call = _wrapped(torch, rank, accelerator, net)
+    ours = numerics.backward(torch, net, call, model.arrange(torch, images, form), labels)
+    rank.leave("gradients", _bytes(torch, list(ours.gradients.values())))
+    if rank.number > 0:
+        return "", 0.0
+    single = numerics.network(torch, model.PUBLISHED).double()
+    together = torch.cat([images for images, _ in joined]).cpu().double()
+    exact = numerics.backward(
+        torch, single, single, together, torch.cat([labels for _, labels in joined]).cpu()
+    )
+    errors = {
+        name: relative_error(ours.gradients[name], exact.gradients[name])
+        for name in exact.gradients
+    }
+    return max(errors.items(), key=lambda pair: pair[1])
+
+
+def _train(
+    torch: Any, rank: Rank, options: argparse.Namespace, digits: train.Tensors
+) -> Tuple[List[float], int, float]:
+    """Train as `verify` does; returns the seconds of each block, its steps, and the last loss."""
+    accelerator, form = options.device, model.fastest(options.device)
+    job = train.prepare(torch, accelerator, form, options.seed)
+    job.model = _wrapped(torch, rank, accelerator, job.model)
+    job.model.train()
+    # Dropout draws differently on each rank, as it must; the weights begin equal.
+    torch.manual_seed(options.seed + rank.number)
+    mine = train.batches(digits, BATCHES * rank.world)[rank.number :: rank.world]
+    mine = [(model.arrange(torch, images, form), labels) for images, labels in mine]
+    done, loss = 0, torch.zeros(())
+
+    def steps(count: int) -> None:
+        nonlocal done, loss
+        for _ in range(count):
+            loss = train.step(job, *mine[done % BATCHES])
+            done += 1
+
+    rank.phase("warm up")
+    steps(WARM_UP)
+    each, seconds = max(1, options.steps // BLOCKS), []
+    for number in range(BLOCKS):
+        rank.phase(f"train: block {number + 1} of {BLOCKS}")
+        if rank.world > 1:
+            torch.distributed.barrier()
+        seconds.append(clock.timed(torch, accelerator, lambda: steps(each))[0])
+    rank.phase("leave")
+    rank.leave("weights", _bytes(torch, list(job.model.parameters())))
+    return seconds, each, float(loss)
+
+
+def _bytes(torch: Any, tensors: List[Any]) -> bytes:
+    """The values of some tensors as float32, one after the other; numpy may not be there."""
+    joined = torch.cat([t.detach().to("cpu", torch.float32).reshape(-1) for t in tensors])
+    return ctypes.string_at(joined.data_ptr(), joined.nbytes)
+
+
+def _leave_group(rank: Rank) -> None:
+    import torch
+
+    # In this order, and after all ranks have got here: ranks that leave while another one still
+    # holds its network have aborted now and then.
+    torch.distributed.barrier()
+    gc.collect()
+    torch.distributed.destroy_process_group()
+    rank.phase("end")

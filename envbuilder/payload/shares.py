@@ -1,0 +1,145 @@
+"""Which part of the machine each rank of a data-parallel training gets; pure but for `fetch_cores`.
+
+A rank is one process. On an accelerator it has one device; on the CPU it has its own cores.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
+
+from . import threads
+from .report import CheckError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ALL = "all"
+CPU_RANKS = 2
+"""Ranks that `all` means on the CPU: the fewest that have to agree with each other."""
+
+MOST_RANKS = 64
+BACKENDS = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl"}
+"""What carries the gradients; an accelerator that is not here has one device only."""
+
+VISIBLE = {"cuda": "CUDA_VISIBLE_DEVICES", "xpu": "ZE_AFFINITY_MASK"}
+"""The variable that hides all devices but those it lists."""
+
+_FOREIGN = (
+    *("MASTER_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_", "ROLE_"),
+    *("PET_", "TORCHELASTIC_"),
+)
+
+
+class ChoiceError(CheckError):
+    """The devices asked for cannot be had; the message is a plain sentence on why."""
+
+
+def parse(text: str) -> Optional[Tuple[int, ...]]:
+    """What ``--devices`` asks for: None for ``all``, else numbers from 0, each once."""
+    if text.strip() == ALL:
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and len(part) <= 4 for part in parts):
+        raise ChoiceError(f"{text!r} is neither 'all' nor numbers such as 0,1")
+    numbers = tuple(map(int, parts))
+    if len(set(numbers)) < len(numbers):
+        raise ChoiceError(f"{text!r} names a device twice")
+    return numbers
+
+
+def require(accelerator: str, asked: Optional[Tuple[int, ...]]) -> None:
+    """ChoiceError where no machine could give that: what is known before anything starts."""
+    if accelerator not in BACKENDS:
+        raise ChoiceError(f"{accelerator} has one device: there is nothing to choose from")
+    if accelerator != "cpu" or asked is None:
+        return
+    if len(asked) > 1:
+        raise ChoiceError(
+            "on the CPU the number is how many processes train together, such as 2; its cores are"
+            " not chosen one by one"
+        )
+    if not 1 <= asked[0] <= MOST_RANKS:
+        raise ChoiceError(f"{asked[0]} processes: 1 to {MOST_RANKS} can train together")
+
+
+def choose(accelerator: str, asked: Optional[Tuple[int, ...]], count: int) -> Tuple[int, ...]:
+    """The devices to use, of ``count``; on the CPU as many numbers as there are to be ranks."""
+    require(accelerator, asked)
+    if accelerator == "cpu":
+        return tuple(range(CPU_RANKS if asked is None else asked[0]))
+    if count < 1:
+        raise ChoiceError(f"torch sees no {accelerator} device")
+    missing = [number for number in asked or () if number >= count]
+    if missing:
+        raise ChoiceError(
+            f"device {missing[0]} was asked for, but torch sees {count}, numbered from 0"
+        )
+    return tuple(range(count)) if asked is None else asked
+
+
+def visible(
+    accelerator: str, indices: Sequence[int], environment: Mapping[str, str]
+) -> Dict[str, str]:
+    """The variable that shows a process these devices only, counted among those it sees now."""
+    name = VISIBLE.get(accelerator)
+    if name is None:
+        return {}
+    listed = [entry.strip() for entry in environment.get(name, "").split(",") if entry.strip()]
+    # A list that is there renumbers the devices: the first one of it is device 0.
+    shown = [listed[i] if i < len(listed) else str(i) for i in indices] if listed else indices
+    return {name: ",".join(map(str, shown))}
+
+
+def environment_for(
+    accelerator: str, indices: Sequence[int], ranks: int, outside: Mapping[str, str], system: str
+) -> Dict[str, str]:
+    """The whole environment of ranks on these devices: ``ranks`` share this machine's threads.
+
+    What a scheduler or a launcher around us has set for its own ranks is left out. Everything
+    stays on the loopback interface, since a container may have no other.
+    """
+    result = {k: v for k, v in outside.items() if not k.startswith(_FOREIGN)}
+    result.update(visible(accelerator, indices, outside))
+    loopback = "lo0" if system == "darwin" else "lo"
+    result.update(dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), loopback))
+    total = threads.chosen_by_user(outside.get("OMP_NUM_THREADS"))
+    total = total or threads.decide(threads.fetch())
+    result["OMP_NUM_THREADS"] = str(max(1, total // ranks))
+    return result
+
+
+def split(cores: Sequence[Tuple[int, ...]], ranks: int) -> List[Tuple[int, ...]]:
+    """CPUs of each rank: whole cores, each to one rank. With fewer cores than ranks all share."""
+    if len(cores) < ranks:
+        return [tuple(cpu for core in cores for cpu in core)] * ranks
+    cuts = [rank * len(cores) // ranks for rank in range(ranks + 1)]
+    return [
+        tuple(cpu for core in cores[cuts[rank] : cuts[rank + 1]] for cpu in core)
+        for rank in range(ranks)
+    ]
+
+
+def fetch_cores(
+    root: Path = threads.ROOT, allowed: Optional[FrozenSet[int]] = None
+) -> List[Tuple[int, ...]]:
+    """The cores that this process may use, each with its CPUs (SMT siblings stay together)."""
+    cpus = threads.allowed_cpus() if allowed is None else allowed
+    cores: Dict[int, List[int]] = {}
+    for cpu in sorted(cpus):
+        path = root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
+        try:
+            siblings = threads.parse_cpu_list(path.read_text(encoding="ascii", errors="replace"))
+        except OSError:
+            siblings = frozenset()
+        cores.setdefault(min(siblings or {cpu}), []).append(cpu)
+    return [tuple(cores[first]) for first in sorted(cores)]
+
+
+def pin(cpus: Sequence[int]) -> bool:
+    """Keep this process on these CPUs; False where the system has no such thing (macOS)."""
+    setter = getattr(os, "sched_setaffinity", None)
+    if setter is None:
+        return False
+    setter(0, cpus)
+    return True

@@ -1,0 +1,157 @@
+"""The payload's command ``trial``: its options, its process, its one line of JSON.
+
+Variables such as OMP_NUM_THREADS and LD_PRELOAD are read when a process starts. With ``--set`` the
+process therefore becomes itself again with the variables in place, in whatever environment it runs:
+nothing outside has to know how to pass them on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import os
+import sys
+from pathlib import Path
+from typing import Any, Dict, List, Sequence
+
+from . import SCHEMA, dataset, events, idx, model, survey, trial
+from .compilers import BACKENDS
+from .device import ACCELERATORS
+
+EXIT_USAGE, EXIT_FAILED = 2, 5
+LIMIT_SECONDS = 900
+"""A trial takes seconds, with a compiler a minute. Workers can wait for one another for ever."""
+
+START_METHODS = ("fork", "forkserver", "spawn")
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to the payload's commands."""
+    made = commands.add_parser("trial", help="time a setting", allow_abbrev=False)
+    add = made.add_argument
+    add("--survey", action="store_true", help="say what could be tried here, and end")
+    add("--device", default="cpu", choices=ACCELERATORS)
+    add("--data", type=Path, help="folder with the four IDX files, raw or .gz")
+    add("--steps", type=_positive, default=trial.STEPS, help="steps that are timed, at batch 64")
+    add("--warm-up", type=_positive, default=trial.WARM_UP, help="steps before them")
+    add("--seed", type=int, default=1)
+    add("--batch", type=_positive, default=trial.Asked.batch)
+    add("--layout", choices=("contiguous", "channels_last"))
+    add("--order", choices=("published", "pool-first"))
+    add("--bfloat16", action="store_true", help="autocast to bfloat16")
+    add("--flush-denormal", action="store_true")
+    add("--compile", dest="compile_backend", choices=BACKENDS)
+    add("--check-compile", action="store_true", help="check the backend's gradients instead")
+    add("--workers", type=_count, help="a DataLoader's; without it data lies on the device")
+    add("--start-method", choices=START_METHODS)
+    add("--extension", choices=("ipex", "zentorch"))
+    add("--set", dest="variables", action="append", default=[], metavar="NAME=VALUE")
+    add("--limit", type=_positive, default=LIMIT_SECONDS, help="seconds until it is given up")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command; returns the exit code: 0, 2 for damaged data or usage, 5 for a failure."""
+    if options.variables:
+        _become(variables(options.variables))
+    out = events.Events(events.take_stdout())
+    if options.survey:
+        out.report({"schema": SCHEMA, **survey.survey()})
+        return 0
+    if options.data is None:
+        return _refuse(out, "trial needs --data, or --survey")
+    if options.check_compile and not options.compile_backend:
+        return _refuse(out, "--check-compile needs --compile")
+    faulthandler.dump_traceback_later(options.limit, exit=True)
+    try:
+        data = dataset.load(options.data)
+        work = trial.check_compile if options.check_compile else trial.run
+        out.report({"schema": SCHEMA, **work(asked(options), data)})
+    except idx.DataError as error:
+        return _refuse(out, str(error))
+    except Exception as error:
+        out.error(f"{type(error).__name__}: {error}")
+        return EXIT_FAILED
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+    return 0
+
+
+def asked(options: argparse.Namespace) -> trial.Asked:
+    """The setting that the options name; the form is the accelerator's fastest but for them."""
+    form = model.fastest(options.device)
+    if options.layout:
+        form = model.Form(form.pool_first, options.layout == "channels_last")
+    if options.order:
+        form = model.Form(options.order == "pool-first", form.channels_last)
+    return trial.Asked(
+        device=options.device,
+        form=form,
+        steps=options.steps,
+        warm_up=options.warm_up,
+        seed=options.seed,
+        batch=options.batch,
+        bfloat16=options.bfloat16,
+        flush_denormal=options.flush_denormal,
+        compile_backend=options.compile_backend,
+        workers=options.workers,
+        start_method=options.start_method,
+        ipex=options.extension == "ipex",
+    )
+
+
+def variables(pairs: Sequence[str]) -> Dict[str, str]:
+    """``NAME=VALUE`` → variables; an empty value means that the variable is to be removed."""
+    found = {}
+    for pair in pairs:
+        name, _, value = pair.partition("=")
+        found[name] = value
+    return found
+
+
+def started(original: Sequence[str], shown: Sequence[str]) -> List[str]:
+    """How this program was started, without its own arguments, so that it can be started again.
+
+    ``original`` is ``sys.orig_argv``, empty before Python 3.10; ``shown`` is ``sys.argv``.
+    """
+    if not original:
+        return [sys.executable, shown[0]]
+    return [sys.executable, *original[1 : len(original) - len(shown) + 1]]
+
+
+def without_set(arguments: Sequence[str]) -> List[str]:
+    """The arguments without ``--set NAME=VALUE`` and ``--set=NAME=VALUE``."""
+    kept: List[str] = []
+    given = iter(arguments)
+    for argument in given:
+        if argument == "--set":
+            next(given, None)
+        elif not argument.startswith("--set="):
+            kept.append(argument)
+    return kept
+
+
+def _become(wanted: Dict[str, str]) -> None:
+    command = [*started(getattr(sys, "orig_argv", ()), sys.argv), *without_set(sys.argv[1:])]
+    environ = {**os.environ, **wanted}
+    kept = {name: value for name, value in environ.items() if value or name not in wanted}
+    os.execve(command[0], command, kept)  # noqa: S606 - the same program again
+
+
+def _refuse(out: events.Events, message: str) -> int:
+    print(f"payload: {message}", file=sys.stderr)
+    out.error(message)
+    return EXIT_USAGE
+
+
+def _positive(text: str) -> int:
+    number = _count(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return number
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text} is below 0")
+    return number

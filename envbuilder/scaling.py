@@ -1,0 +1,122 @@
+"""`verify --devices`: several devices, each alone and then all together in data parallel.
+
+The work and its judgement are the payload's (`envbuilder/payload/parallel.py`), so that it is the
+same in a container, a native environment and somebody else's interpreter. Here it is asked for,
+believed or not, and made part of the report.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from envbuilder import report as reports
+from envbuilder import verify
+from envbuilder.errors import InvalidError, VerifyError
+from envbuilder.payload import shares
+from envbuilder.summary import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from envbuilder.console import Progress
+    from envbuilder.process import Completed
+
+CHECK = "several devices"
+
+
+def require(devices: str | None, accelerator: str) -> None:
+    """`InvalidError` (2) where `--devices` names nothing, or nothing that this accelerator has."""
+    if devices is None:
+        return
+    try:
+        shares.require(accelerator, shares.parse(devices))
+    except shares.ChoiceError as error:
+        raise InvalidError(
+            f"--devices {printable(devices, 60)}: {error}",
+            "Name all, or numbers from 0 such as 0,1; on the CPU how many processes, such as 2.",
+        ) from error
+
+
+def selection(devices: str | None, accelerator: str) -> tuple[str, ...]:
+    """Further arguments of the payload's `verify`: the first device that was asked for."""
+    asked = shares.parse(devices) if devices is not None else None
+    return ("--index", str(asked[0])) if asked and accelerator != "cpu" else ()
+
+
+def extend(
+    report: dict[str, Any],
+    devices: str,
+    start: Callable[..., Completed],
+    folder: Path,
+    progress: Progress,
+    log: Path,
+    *,
+    quick: bool,
+) -> dict[str, Any]:
+    """A payload's report, with what the devices do, tried only where the verification passed.
+
+    `start` runs the payload, given its arguments, the data's folder and who gets its lines.
+    """
+    if report["status"] != "passed":
+        return _with_check(report, "skipped", "not tried, because the verification failed")
+    accelerator = report["device"]["requested"]
+
+    def arguments(seen: str) -> tuple[str, ...]:
+        """`seen`: the data's folder as the payload sees it."""
+        given = ("parallel", "--device", accelerator, "--devices", devices, "--data", seen)
+        return (*given, "--quick") if quick else given
+
+    found = measure(lambda on_line: start(arguments, folder, on_line), progress, log)
+    return add(report, found)
+
+
+def measure(
+    start: Callable[[Callable[[str], None]], Completed], progress: Progress, log: Path
+) -> dict[str, Any]:
+    """Run the payload through `start`; its report, or one that says why there is none."""
+    try:
+        done, found, where = verify.follow(start, progress, log)
+        checked = reports.check_scaling(found)
+        data = verify.as_stored(found, where)
+        verify.require_agreement(done, checked.status, where)
+    except VerifyError as error:
+        reason = printable(error.message)
+        return {"devices": [], "ranks": 0, "status": "failed", "reasons": [reason]}
+    return {key: value for key, value in data.items() if key != "schema"}
+
+
+def add(report: dict[str, Any], scaling: dict[str, Any]) -> dict[str, Any]:
+    """The report with what several devices did, and failed where they failed."""
+    reasons = [printable(reason) for reason in scaling["reasons"]]
+    if scaling["status"] != "passed":
+        failed = _with_check(report, "failed", "; ".join(reasons))
+        return {
+            **failed,
+            "scaling": scaling,
+            "status": "failed",
+            "reasons": [*report["reasons"], *(f"{CHECK}: {reason}" for reason in reasons)],
+        }
+    before = report.get("warnings")
+    warnings = [f"{CHECK}: {printable(warning)}" for warning in scaling.get("warnings", ())]
+    said = _with_check(report, "warning" if warnings else "passed", _sentence(scaling))
+    return {
+        **said,
+        "scaling": scaling,
+        "warnings": [*(before if isinstance(before, list) else []), *warnings],
+    }
+
+
+def _sentence(scaling: dict[str, Any]) -> str:
+    if scaling["ranks"] == 1:
+        device = scaling["devices"][0]
+        return f"device {device['index']} alone; nothing to run in parallel"
+    return (
+        f"{scaling['ranks']} ranks ({scaling['backend']}) have equal gradients, those of one"
+        f" process; {100 * scaling['efficiency']:.0f} % of what the devices reach alone"
+    )
+
+
+def _with_check(report: dict[str, Any], status: str, detail: str) -> dict[str, Any]:
+    check = {"name": CHECK, "status": status, "seconds": 0.0, "detail": detail}
+    return {**report, "checks": [*report["checks"], check]}

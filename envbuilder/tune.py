@@ -1,0 +1,198 @@
+"""`verify --tune`: try settings inside an environment, in turns with its defaults, and advise."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from envbuilder import candidates, tuning
+from envbuilder.errors import VerifyError
+from envbuilder.summary import printable
+from envbuilder.tuning import Finding, Pair, Rules, Setting, Trial
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from envbuilder.console import Progress
+    from envbuilder.mnist import Dataset
+    from envbuilder.process import Completed
+    from envbuilder.profiles import Expects
+
+    Start = Callable[..., Completed]
+    Ask = Callable[[tuple[str, ...]], object]
+    """Run the payload's `trial` with these arguments; its report, or `VerifyError`."""
+
+QUICK_STEPS, QUICK_WARM_UP = 60, 10
+QUICK_ACCURACY = 0.03
+"""After so few steps accuracy still rises fast, so right settings lie further apart."""
+
+
+class Compiler(Struct, frozen=True, kw_only=True):
+    """What the check of a compile backend's gradients said on this machine."""
+
+    backend: str
+    passed: bool
+    detail: str = ""
+
+
+class Outcome(Struct, frozen=True, kw_only=True):
+    """Everything that was tried: single settings, winners together, compilers that were checked.
+
+    `noise` is the share by which the defaults differ between trials.
+    """
+
+    survey: candidates.Survey
+    defaults: Trial
+    noise: float
+    findings: tuple[Finding, ...]
+    combined: tuple[Finding, ...]
+    compilers: tuple[Compiler, ...]
+
+    @property
+    def written(self) -> tuple[Finding, ...]:
+        """Findings whose settings a profile should hold."""
+        chosen = tuning.to_write(self.findings, self.combined)
+        return tuple(f for s in chosen for f in self.findings if f.setting == s)
+
+
+def asking(start: Start, dataset: Dataset, expects: Expects) -> Ask:
+    """How to run one trial inside an environment."""
+
+    def ask(arguments: tuple[str, ...]) -> object:
+        heard: dict[str, Any] = {}
+
+        def line(text: str) -> None:
+            try:
+                event = json.loads(text)
+            except (ValueError, RecursionError):
+                return
+            if isinstance(event, dict) and event.get("event") in {"report", "error"}:
+                heard[event["event"]] = event.get("report") or event.get("message")
+
+        def whole(seen: str) -> tuple[str, ...]:
+            extension = ("--extension", expects.extension) if expects.extension else ()
+            own = ("--device", expects.device, "--data", seen, *extension)
+            return ("trial", *own, *arguments)
+
+        done = start(whole, dataset.folder, line)
+        if "error" in heard:
+            raise VerifyError(printable(str(heard["error"]), 300))
+        if done.returncode != 0 or "report" not in heard:
+            raise VerifyError(f"the trial ended with code {done.returncode}{_last_line(done)}")
+        return heard["report"]
+
+    return ask
+
+
+def run(ask: Ask, expects: Expects, progress: Progress, *, quick: bool) -> Outcome:
+    """Survey the environment, try every setting alone, then what helped together.
+
+    `VerifyError` where the environment's own defaults cannot be timed. A setting that fails is a
+    finding.
+    """
+    try:
+        survey = candidates.read(ask(("--survey",)))
+    except ValueError as error:
+        raise VerifyError(str(error)) from error
+    compilers = () if quick else _check_compilers(ask, expects, progress)
+    settings = (
+        *candidates.candidates(survey, expects.device),
+        *(candidates.compiled(c.backend) for c in compilers if c.passed),
+    )
+    # Else as long as the payload's own defaults say.
+    length = ("--steps", str(QUICK_STEPS), "--warm-up", str(QUICK_WARM_UP)) if quick else ()
+
+    def trial(arguments: tuple[str, ...]) -> Trial:
+        try:
+            return tuning.read(ask((*length, *arguments)))
+        except ValueError as error:
+            raise VerifyError(str(error)) from error
+
+    baselines: list[Trial] = []
+    rules = tuning.Rules(accuracy=QUICK_ACCURACY) if quick else tuning.Rules()
+    findings = measure(trial, settings, baselines, rules, progress, "try settings")
+    several = tuning.combinations(tuning.winners(findings))
+    combined = measure(trial, several, baselines, rules, progress, "try winners together")
+    return Outcome(
+        survey=survey,
+        defaults=_median(baselines),
+        noise=tuning.noise(baselines),
+        findings=findings,
+        combined=combined,
+        compilers=compilers,
+    )
+
+
+def measure(
+    trial: Callable[[tuple[str, ...]], Trial],
+    settings: Sequence[Setting],
+    baselines: list[Trial],
+    rules: Rules,
+    progress: Progress,
+    what: str,
+) -> tuple[Finding, ...]:
+    """Time each setting in turns with the defaults, whose trials are added to `baselines`.
+
+    A setting that can no longer reach the gain is not tried again, nor one that failed.
+    """
+    if not settings:
+        return ()
+    pairs: dict[str, list[Pair]] = {s.name: [] for s in settings}
+    errors: dict[str, str] = {}
+    done = 0
+    with progress.task(what, total=len(settings) * rules.pairs) as task:
+        for _ in range(rules.pairs):
+            for setting in settings:
+                known = pairs[setting.name]
+                if setting.name not in errors and not tuning.hopeless(known, rules):
+                    _pair(trial, setting, baselines, known, errors)
+                done += 1
+                task.update(done)
+    spread = tuning.noise(baselines)
+    return tuple(
+        tuning.judge(s, pairs[s.name], rules, spread, errors.get(s.name, "")) for s in settings
+    )
+
+
+def _pair(
+    trial: Callable[[tuple[str, ...]], Trial],
+    setting: Setting,
+    baselines: list[Trial],
+    pairs: list[Pair],
+    errors: dict[str, str],
+) -> None:
+    baselines.append(trial(()))
+    try:
+        candidate = trial(setting.command)
+    except VerifyError as error:
+        errors[setting.name] = error.message
+        return
+    problem = tuning.without_effect(setting, candidate)
+    if problem:
+        errors[setting.name] = problem
+    else:
+        pairs.append(Pair(baseline=baselines[-1], candidate=candidate))
+
+
+def _check_compilers(ask: Ask, expects: Expects, progress: Progress) -> tuple[Compiler, ...]:
+    found = []
+    for backend in expects.compile or ("inductor",):
+        with progress.task(f"check the gradients of torch.compile, {backend}"):
+            try:
+                report = ask(("--compile", backend, "--check-compile"))
+                found.append(msgspec.convert(report, Compiler))
+            except (VerifyError, msgspec.ValidationError) as error:
+                found.append(Compiler(backend=backend, passed=False, detail=str(error)))
+    return tuple(found)
+
+
+def _median(trials: Sequence[Trial]) -> Trial:
+    return sorted(trials, key=lambda t: t.samples_per_second)[len(trials) // 2]
+
+
+def _last_line(done: Completed) -> str:
+    words = done.last_words.splitlines()
+    return f": {printable(words[-1], 200)}" if words else ""

@@ -1,0 +1,229 @@
+"""Faults of a device, as a script for an interpreter with torch: which cases see each of them?
+
+Each fault changes one operator of torch for every dtype but float64, the reference's, and prints
+the cases that fail then. Most are faults that MPS has had.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from payload import arithmetic
+
+functional = torch.nn.functional
+Operator = Callable[..., Any]
+Fault = Callable[[Operator], Operator]
+
+
+def without_offset(tensor: Any) -> Any:
+    """Read from the storage's beginning, as if a view had no offset."""
+    return tensor.as_strided(tensor.shape, tensor.stride(), 0)
+
+
+def as_if_contiguous(tensor: Any) -> Any:
+    return tensor.as_strided(tensor.shape, torch.empty(tensor.shape).stride())
+
+
+def weight_strides_ignored(real: Operator) -> Operator:
+    def conv2d(images: Any, weight: Any, *rest: Any, **options: Any) -> Any:
+        usual = weight.is_contiguous() or weight.is_contiguous(memory_format=torch.channels_last)
+        return real(images, weight if usual else as_if_contiguous(weight), *rest, **options)
+
+    return conv2d
+
+
+def offset_ignored(*, channels_last: bool) -> Fault:
+    def fault(real: Operator) -> Operator:
+        def conv2d(images: Any, *rest: Any, **options: Any) -> Any:
+            hit = images.storage_offset() and (images.stride(1) == 1) is channels_last
+            return real(without_offset(images) if hit else images, *rest, **options)
+
+        return conv2d
+
+    return fault
+
+
+def offset_ignored_by_operator(real: Operator) -> Operator:
+    def operator(first: Any, *rest: Any, **options: Any) -> Any:
+        return real(without_offset(first) if first.storage_offset() else first, *rest, **options)
+
+    return operator
+
+
+def groups_only_in_the_first_image(real: Operator) -> Operator:
+    def conv2d(images: Any, weight: Any, *rest: Any, groups: int = 1, **options: Any) -> Any:
+        result = real(images, weight, *rest, groups=groups, **options)
+        if groups > 1 and len(images) > 1:
+            return torch.cat([result[:1], result[1:].roll(1, dims=1)])
+        return result
+
+    return conv2d
+
+
+def channels_above_65536_left_out(real: Operator) -> Operator:
+    def conv2d(images: Any, weight: Any, *rest: Any, **options: Any) -> Any:
+        most = 1 << 16
+        if images.shape[1] > most:
+            images, weight = images[:, :most], weight[:, :most]
+        return real(images, weight, *rest, **options)
+
+    return conv2d
+
+
+def weight_without_gradient(real: Operator) -> Operator:
+    def convolution(images: Any, weight: Any, *rest: Any, **options: Any) -> Any:
+        return real(images, weight.detach() + 0 * weight, *rest, **options)
+
+    return convolution
+
+
+def one_value_is_nan(real: Operator) -> Operator:
+    def operator(*arguments: Any, **options: Any) -> Any:
+        result = real(*arguments, **options).clone()
+        result[tuple(0 for _ in result.shape)] = float("nan")
+        return result
+
+    return operator
+
+
+def only_the_first_of_an_expanded_batch(real: Operator) -> Operator:
+    def operator(first: Any, *rest: Any, **options: Any) -> Any:
+        if first.dim() > 1 and 0 in first.stride():
+            keep = torch.zeros_like(first)
+            keep[tuple(slice(0, 1) if s == 0 else slice(None) for s in first.stride())] = 1
+            first = first * keep
+        return real(first, *rest, **options)
+
+    return operator
+
+
+def lost_in_a_strided_view(real: Operator) -> Operator:
+    def in_place(target: Any, *rest: Any, **options: Any) -> Any:
+        return real(target, *rest, **options) if target.is_contiguous() else target
+
+    return in_place
+
+
+def added_up_in_its_own_precision(real: Operator) -> Operator:
+    def mean(values: Any, *rest: Any, **options: Any) -> Any:
+        if values.dtype != torch.bfloat16 or rest or options:
+            return real(values, *rest, **options)
+        lanes = values[:100_000].reshape(1000, 100)
+        total = torch.zeros(100, dtype=values.dtype)
+        for row in lanes:
+            total = total + row
+        return (total.float().sum() / len(values)).to(values.dtype)
+
+    return mean
+
+
+def a_tenth_too_large(dtype: Any) -> Fault:
+    def fault(real: Operator) -> Operator:
+        def operator(first: Any, *rest: Any, **options: Any) -> Any:
+            result = real(first, *rest, **options)
+            return result * 1.1 if first.dtype == dtype else result
+
+        return operator
+
+    return fault
+
+
+def a_thousandth_too_large(real: Operator) -> Operator:
+    def operator(first: Any, *rest: Any, **options: Any) -> Any:
+        result = real(first, *rest, **options)
+        return result * 1.001 if first.dtype == torch.float32 else result
+
+    return operator
+
+
+def kernels_without_two_rows(real: Operator) -> Operator:
+    def conv3d(images: Any, weight: Any, *rest: Any, **options: Any) -> Any:
+        return real(images, weight.flip(2), *rest, **options)
+
+    return conv3d
+
+
+FAULTS: dict[str, tuple[Any, str, Fault]] = {
+    "weight strides ignored": (functional, "conv2d", weight_strides_ignored),
+    "channel slice": (functional, "conv2d", offset_ignored(channels_last=True)),
+    "chunk in conv2d": (functional, "conv2d", offset_ignored(channels_last=False)),
+    "chunk in matmul": (torch.Tensor, "__matmul__", offset_ignored_by_operator),
+    "chunk in tanh": (torch, "tanh", offset_ignored_by_operator),
+    "slice in linear": (functional, "linear", offset_ignored_by_operator),
+    "groups": (functional, "conv2d", groups_only_in_the_first_image),
+    "many channels": (functional, "conv2d", channels_above_65536_left_out),
+    "no weight gradient": (functional, "conv2d", weight_without_gradient),
+    "one NaN": (functional, "conv2d", one_value_is_nan),
+    "expanded in matmul": (torch.Tensor, "__matmul__", only_the_first_of_an_expanded_batch),
+    "expanded in conv2d": (functional, "conv2d", only_the_first_of_an_expanded_batch),
+    "expanded in sum": (torch.Tensor, "sum", only_the_first_of_an_expanded_batch),
+    "sum": (torch.Tensor, "sum", a_thousandth_too_large),
+    "in place": (torch.Tensor, "addcdiv_", lost_in_a_strided_view),
+    "bfloat16 mean": (torch.Tensor, "mean", added_up_in_its_own_precision),
+    "bfloat16 matmul": (torch.Tensor, "__matmul__", a_tenth_too_large(torch.bfloat16)),
+    "float16 conv2d": (functional, "conv2d", a_tenth_too_large(torch.float16)),
+    "flipped conv3d": (functional, "conv3d", kernels_without_two_rows),
+    "max_pool2d": (functional, "max_pool2d", a_thousandth_too_large),
+    "variance": (torch.Tensor, "var", a_thousandth_too_large),
+    "maximum": (torch.Tensor, "amax", a_thousandth_too_large),
+    "log_softmax": (functional, "log_softmax", a_thousandth_too_large),
+}
+
+
+@contextlib.contextmanager
+def injected(place: Any, name: str, fault: Fault) -> Iterator[None]:
+    real = getattr(place, name)
+    broken = fault(real)
+
+    def either(first: Any, *rest: Any, **options: Any) -> Any:
+        chosen = real if first.dtype == torch.float64 else broken
+        return chosen(first, *rest, **options)
+
+    setattr(place, name, either)
+    try:
+        yield
+    finally:
+        setattr(place, name, real)
+
+
+def failing() -> list[str]:
+    found = []
+    for dtype in ("float32", *arithmetic.HALVES):
+        errors = arithmetic.errors(torch, "cpu", dtype, "float32")
+        assert not errors.lacking
+        found += [
+            f"{dtype} {case}" for case in errors.found if errors.found[case] > errors.tolerance
+        ]
+    return found
+
+
+def remember_references() -> None:
+    """Compute each float64 reference once: no fault touches it, and they take most of the time."""
+    run, known = arithmetic._run, {}
+
+    def remembered(torch: Any, case: Any, place: str, rounded: str, dtype: str) -> Any:
+        if dtype != "float64":
+            return run(torch, case, place, rounded, dtype)
+        if (case, rounded) not in known:
+            known[case, rounded] = run(torch, case, place, rounded, dtype)
+        return known[case, rounded]
+
+    arithmetic._run = remembered
+
+
+def main() -> None:
+    remember_references()
+    seen = {"none": failing()}
+    for title, (place, name, fault) in FAULTS.items():
+        with injected(place, name, fault):
+            seen[title] = failing()
+    json.dump(seen, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

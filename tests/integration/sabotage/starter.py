@@ -1,0 +1,34 @@
+"""Runs the sabotage as soon as torch has been imported, whoever imports it.
+
+A copy of this module lies in an environment's site-packages, and a .pth file imports it when the
+interpreter starts: what is verified is a real environment that is broken.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from typing import Any
+
+
+class AfterTorch:
+    """A finder of torch that finds the real one, with the sabotage behind its last line."""
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        if name != "torch":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        assert spec is not None
+        assert spec.loader is not None
+        load = spec.loader.exec_module
+
+        def load_and_break(module: Any) -> None:
+            load(module)
+            importlib.import_module("sabotage_fault")
+
+        spec.loader.exec_module = load_and_break
+        return spec
+
+
+sys.meta_path.insert(0, AfterTorch())

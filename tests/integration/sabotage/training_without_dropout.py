@@ -1,0 +1,5 @@
+"""Dropout that drops nothing."""
+
+import torch
+
+torch.nn.functional.dropout = lambda values, *rest, **options: values

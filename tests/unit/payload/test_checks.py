@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from envbuilder.payload import checks, clock, dataset, train
+from envbuilder.payload.compilers import Outcome
+from envbuilder.payload.events import Events
+from envbuilder.payload.options import Options
+from envbuilder.payload.profiling import Kernel, Observation
+from envbuilder.payload.report import PASSED, SKIPPED, WARNING, CheckError
+from envbuilder.payload.run import Run
+
+DATA = dataset.load(Path(dataset.__file__).parents[1] / "data" / "mnist-subset")
+
+
+def a_run(options: Options | None = None) -> Run:
+    return Run(options or Options("cpu"), DATA, Events(io.StringIO()))
+
+
+@pytest.mark.parametrize(
+    ("installed", "wanted", "fits"),
+    [
+        ("2.13.0+cpu", None, True),
+        ("2.13.0+cpu", "2.13.0", True),
+        ("2.13.0+cpu", "2.13.0+cpu", True),
+        ("2.13.0+cpu", "2.13.0+cu130", False),
+        ("2.13.0", "2.13.0+cpu", False),
+        ("2.13.1+cpu", "2.13.0", False),
+        ("2.13.0a0+cpu", "2.13.0", False),
+    ],
+)
+def test_the_version_of_torch(
+    monkeypatch: pytest.MonkeyPatch, installed: str, wanted: str | None, fits: bool
+) -> None:
+    torch = SimpleNamespace(__version__=installed, set_num_threads=lambda _: None)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    run = Run(Options("cpu", torch_version=wanted), DATA, Events(io.StringIO()))
+    run.threads = {"OMP_NUM_THREADS": None, "decided": 1}
+    assert run.checks.run("import", checks.check_import, run) is fits
+    if not fits:
+        assert installed in run.checks.done[0].detail
+        assert str(wanted) in run.checks.done[0].detail
+
+
+@pytest.mark.parametrize(("chosen", "expected"), [(None, [3]), ("", [3]), ("many", [3]), ("2", [])])
+def test_a_thread_count_of_the_user_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch, chosen: str | None, expected: list[int]
+) -> None:
+    counts: list[int] = []
+    torch = SimpleNamespace(__version__="2.13.0", set_num_threads=counts.append)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    run = Run(Options("cpu"), DATA, Events(io.StringIO()))
+    run.threads = {"OMP_NUM_THREADS": chosen, "decided": 3}
+    checks.check_import(run)
+    assert counts == expected
+
+
+def accuracy(loss: float, reached: float) -> tuple[str, str]:
+    run = Run(Options("cpu", min_accuracy=0.975), DATA, Events(io.StringIO()))
+    run.epochs = [{"loss": 0.5, "accuracy": 0.1}, {"loss": loss, "accuracy": reached}]
+    return checks.check_accuracy(run)
+
+
+def test_accuracy_at_the_gate_passes() -> None:
+    assert accuracy(0.1, 0.975)[0] == PASSED
+
+
+@pytest.mark.parametrize(
+    ("loss", "reached", "words"),
+    [
+        (0.1, 0.9749, "97.49%"),
+        (float("nan"), 0.99, "not finite"),
+        (float("inf"), 0.99, "not finite"),
+    ],
+)
+def test_accuracy_below_the_gate_or_without_a_loss_fails(
+    loss: float, reached: float, words: str
+) -> None:
+    with pytest.raises(CheckError, match=words):
+        accuracy(loss, reached)
+
+
+def kernels(*names: str) -> Observation:
+    return Observation(tuple(Kernel(name, 1.0, False) for name in names))
+
+
+def checked(options: Options, outcomes: list[Outcome]) -> tuple[str, str]:
+    run = Run(options, DATA, Events(io.StringIO()))
+    run.observed = kernels("aten::conv2d", "torch_ipex::convolution_forward")
+    run.outcomes = outcomes
+    return checks.check_kernels(run)
+
+
+ZENTORCH = Options("cpu", require_kernels=("zentorch::",))
+
+
+def test_kernels_in_training() -> None:
+    found = checked(Options("cpu", require_kernels=("torch_ipex::",)), [])
+    assert found == (PASSED, "torch_ipex:: in training: torch_ipex::convolution_forward")
+
+
+def test_zentorch_must_be_seen_in_compiled_inference_and_in_compiled_training() -> None:
+    seen = {"inference": kernels("zentorch::a"), "training": kernels("zentorch::b")}
+    assert checked(ZENTORCH, [Outcome("inductor"), Outcome("zentorch", observed=seen)])[0] == PASSED
+
+
+@pytest.mark.parametrize(
+    "observed",
+    [
+        {},
+        {"inference": kernels("zentorch::a")},
+        {"inference": kernels("zentorch::a"), "training": kernels("aten::mm")},
+    ],
+)
+def test_zentorch_kernels_that_are_missing_in_one_of_the_two(
+    observed: dict[str, Observation],
+) -> None:
+    with pytest.raises(CheckError, match="compiled training: none; zentorch: install g"):
+        checked(ZENTORCH, [Outcome("zentorch", error="install g++", observed=observed)])
+
+
+def test_kernels_of_stock_inductor_are_not_zentorchs() -> None:
+    seen = {"inference": kernels("zentorch::a"), "training": kernels("zentorch::b")}
+    with pytest.raises(CheckError):
+        checked(ZENTORCH, [Outcome("inductor", observed=seen)])
+
+
+def test_quick_skips_kernels_that_run_only_in_compiled_code() -> None:
+    options = Options("cpu", quick=True, require_kernels=("zentorch::",))
+    assert checked(options, [])[0] == SKIPPED
+
+
+def test_an_epoch_that_took_no_time_fails_the_clock() -> None:
+    run = a_run()
+    run.started = clock.Reading(*(now - 10 for now in vars(clock.read()).values() if now))
+    run.epochs = [{"seconds": 5.0}, {"seconds": -0.5}]
+    with pytest.raises(CheckError, match=r"an epoch took -0.500 s"):
+        checks.check_clock(run)
+
+
+def test_a_clock_that_ran_backwards_fails() -> None:
+    run = a_run()
+    now = clock.read()
+    run.started = clock.Reading(now.counter + 60, now.monotonic - 60, now.wall, None)
+    with pytest.raises(CheckError, match="moved by -"):
+        checks.check_clock(run)
+
+
+@pytest.mark.parametrize(
+    ("found", "status"),
+    [
+        ({"steps": 5, "equal": True, "largest_difference": 0.0}, PASSED),
+        ({"steps": 5, "equal": False, "largest_difference": 1e-4}, WARNING),
+    ],
+)
+def test_a_difference_of_two_seeded_runs_is_told_and_not_judged(
+    monkeypatch: pytest.MonkeyPatch, found: dict[str, Any], status: str
+) -> None:
+    monkeypatch.setattr(checks.train, "batches", lambda data, count: [])
+    monkeypatch.setattr(checks.determinism, "compare", lambda make, batches: found)
+    run = a_run(Options("cpu", quick=True))
+    run.tensors = (train.Tensors([], []),)
+    outcome, detail = checks.check_determinism(run, None)
+    assert outcome == status
+    assert ("1.0e-04" in detail) is (status == WARNING)
+    assert run.report()["determinism"] == found
+
+
+def test_missing_shared_memory_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks.memory, "shared_problem", lambda: ("there is no /dev/shm", ""))
+    assert checks.check_shared_memory() == (WARNING, "there is no /dev/shm")
+
+
+def measured(monkeypatch: pytest.MonkeyPatch, problems: list[str]) -> tuple[str, str]:
+    def measure(bench: Any, epoch: Any, peak: Any, progress: Any) -> dict[str, Any]:
+        if problems == ["crash"]:
+            raise MemoryError("no room")
+        bench.problems.extend(problems)
+        return {"matmul": None if problems else [{"dtype": "float32", "flops_per_second": 2e11}]}
+
+    monkeypatch.setattr(checks.measure, "measure", measure)
+    run = a_run()
+    run.job = SimpleNamespace()  # type: ignore[assignment]
+    run.tensors = (train.Tensors([], []), train.Tensors([], []))
+    return checks.check_measurements(run, None)
+
+
+def test_a_failing_measurement_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert measured(monkeypatch, []) == (PASSED, "matmul in operations a second: float32 2.00e+11")
+    assert measured(monkeypatch, ["matmul: no memory"]) == (WARNING, "matmul: no memory")
+    crashed = measured(monkeypatch, ["crash"])
+    assert crashed == (WARNING, "nothing could be measured: MemoryError: no room")

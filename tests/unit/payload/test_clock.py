@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import envbuilder.payload
+from envbuilder.payload import clock
+from envbuilder.payload.clock import Reading, problems
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FILES = sorted(Path(envbuilder.payload.__file__).parent.glob("*.py"))
+BEFORE = Reading(100.0, 1000.0, 1.7e9, 5000.0)
+
+
+def after(counter: float, monotonic: float, wall: float, uptime: float) -> Reading:
+    return Reading(100.0 + counter, 1000.0 + monotonic, 1.7e9 + wall, 5000.0 + uptime)
+
+
+def test_clocks_that_agree() -> None:
+    assert problems(BEFORE, after(60, 60, 60, 60)) == ([], "60.0 s on 3 clocks that agree")
+
+
+@pytest.mark.parametrize("jump", [-86400.0, 3600.0])
+def test_a_jump_of_the_wall_clock_is_told_and_harmless(jump: float) -> None:
+    found, text = problems(BEFORE, after(60, 60, 60 + jump, 60))
+    assert found == []
+    assert f"the wall clock was moved by {jump:+.1f} s" in text
+
+
+@pytest.mark.parametrize(
+    ("counted", "words"),
+    [
+        ((-5, 60, 60, 60), "moved by -5.000 s"),
+        ((0, 0, 0, 0), r"moved by 0.000 s"),
+        ((6, 60, 60, 60), r"counted 6.0 s and the monotonic clock 60.0 s"),
+        ((6, 6, 6, 60), r"counted 6.0 s and the kernel 60.0 s"),
+        ((600, 600, 600, 60), r"counted 600.0 s and the kernel 60.0 s"),
+        ((float("nan"), 60, 60, 60), "counted nan"),
+    ],
+)
+def test_a_clock_that_lies(counted: tuple[float, float, float, float], words: str) -> None:
+    found, _ = problems(BEFORE, after(*counted))
+    assert any(words in sentence for sentence in found)
+
+
+def test_a_system_without_an_uptime_has_two_clocks() -> None:
+    end = Reading(160.0, 1060.0, 1.7e9 + 60, None)
+    assert problems(BEFORE, end) == ([], "60.0 s on 2 clocks that agree")
+
+
+def test_real_clocks_agree_with_themselves() -> None:
+    start = clock.read()
+    end = clock.read()
+    assert end.counter > start.counter
+    assert problems(start, end)[0] == []
+
+
+@given(st.text())
+def test_no_text_breaks_the_uptime(text: str) -> None:
+    clock.parse_uptime(text)
+
+
+def test_the_uptime() -> None:
+    assert clock.parse_uptime("3011.08 4059.44\n") == 3011.08
+    assert clock.parse_uptime("") is None
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_no_module_times_by_the_wall_clock(path: Path) -> None:
+    used = {
+        f"{node.value.id}.{node.attr}"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+    }
+    imported = {
+        alias.name
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module in {"time", "datetime"}
+        for alias in node.names
+    }
+    wall = {"time.time", "time.time_ns", "time.localtime", "datetime.now", "datetime.datetime"}
+    # ranks.py marks when a rank failed, to tell which of several processes was first.
+    allowed = {"time.time"} if path.name in {"clock.py", "ranks.py"} else set()
+    assert used & wall <= allowed
+    assert not imported & {"time", "time_ns", "localtime", "datetime"}
+
+
+@pytest.fixture
+def seconds(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[float]], tuple[float, int]]:
+    """Median and number of calls of work whose calls take these seconds, the last for ever."""
+
+    def run(costs: list[float]) -> tuple[float, int]:
+        now, calls = [0.0], [0]
+
+        def work() -> None:
+            now[0] += costs[min(calls[0], len(costs) - 1)]
+            calls[0] += 1
+
+        monkeypatch.setattr(clock.time, "perf_counter", lambda: now[0])
+        return clock.median_seconds(None, "cpu", work, 1.0), calls[0]
+
+    return run
+
+
+def test_the_first_call_does_not_count(seconds: Any) -> None:
+    median, calls = seconds([100.0, 0.1])
+    assert median == pytest.approx(0.1)
+    assert 2 + clock.LEAST_BLOCKS <= calls <= 2 + 11
+
+
+def test_short_work_is_timed_in_blocks(seconds: Any) -> None:
+    median, calls = seconds([1e-6])
+    assert median == pytest.approx(1e-6)
+    assert calls == pytest.approx(2 + clock.MOST_BLOCKS * 2000, rel=0.01)
+
+
+def test_long_work_is_repeated_three_times(seconds: Any) -> None:
+    assert seconds([5.0]) == (5.0, 2 + clock.LEAST_BLOCKS)
+
+
+def test_one_slow_call_does_not_move_the_median(seconds: Any) -> None:
+    assert seconds([0.3, 0.3, 0.3, 9.0, 0.3])[0] == pytest.approx(0.3)

@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+import json
+import sys
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from envbuilder.payload import arguments, cli, events, loader, model, survey, trial, trial_command
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def options(*given: str) -> Any:
+    return arguments.parser().parse_args(["trial", *given])
+
+
+class ReplacedError(Exception):
+    """The process has become another one."""
+
+
+@pytest.fixture
+def became(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What the process became: its command and variables."""
+    seen: list[Any] = []
+
+    def execve(path: str, command: list[str], environ: dict[str, str]) -> None:
+        seen.extend([path, command, environ])
+        raise ReplacedError
+
+    monkeypatch.setattr(trial_command.os, "execve", execve)
+    return seen
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Events instead of this process's own stdout."""
+
+    class Lines(list[str]):
+        def write(self, text: str) -> None:
+            self.append(text)
+
+        def flush(self) -> None:
+            pass
+
+    lines = Lines()
+    monkeypatch.setattr(events, "take_stdout", lambda: lines)
+    return lambda: [json.loads(line) for line in lines]
+
+
+def test_other_batches_see_as_many_images() -> None:
+    asked = {
+        size: trial.Asked(device="cpu", form=model.PUBLISHED, batch=size) for size in (64, 256, 100)
+    }
+    assert asked[64].samples == 180 * 64
+    assert asked[256].samples == 180 * 64
+    assert asked[100].samples == 11_500
+    assert [asked[size].untimed for size in (64, 256, 100)] == [30, 7, 19]
+
+
+def test_the_smallest_trial_still_has_a_step_to_time() -> None:
+    asked = trial.Asked(device="cpu", form=model.PUBLISHED, steps=1, warm_up=1, batch=1024)
+    assert asked.samples // asked.batch > asked.untimed >= 1
+
+
+def test_the_form_is_the_accelerators_own_unless_it_is_named() -> None:
+    assert trial_command.asked(options()).form == model.fastest("cpu")
+    named = trial_command.asked(options("--layout", "contiguous", "--order", "published"))
+    assert named.form == model.PUBLISHED
+    one = trial_command.asked(options("--device", "cuda", "--layout", "channels_last"))
+    assert one.form == model.Form(pool_first=True, channels_last=True)
+
+
+def test_without_workers_named_data_lies_on_the_device() -> None:
+    assert trial_command.asked(options()).workers is None
+    assert trial_command.asked(options("--workers", "0")).workers == 0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("--workers", "-1"),
+        ("--batch", "0"),
+        ("--steps", "x"),
+        ("--start-method", "thread"),
+        ("--compile", "magic"),
+        ("--bfloat",),
+    ],
+)
+def test_nonsense_is_refused(wrong: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        options(*wrong)
+    assert caught.value.code == 2
+    assert "usage" in capsys.readouterr().err
+
+
+def test_variables_are_in_place_before_anything_is_imported(
+    became: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = ["trial", "--set", "OMP_NUM_THREADS=1", "--seed", "3", "--set=LD_PRELOAD="]
+    monkeypatch.setattr(sys, "argv", ["payload.pyz", *own])
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-X", "dev", "payload.pyz", *own])
+    monkeypatch.setenv("LD_PRELOAD", "libold.so")
+    monkeypatch.setenv("KEPT", "")
+    with pytest.raises(ReplacedError):
+        cli.main(own)
+    path, command, environ = became
+    assert path == sys.executable
+    assert command == [sys.executable, "-X", "dev", "payload.pyz", "trial", "--seed", "3"]
+    assert environ["OMP_NUM_THREADS"] == "1"
+    assert "LD_PRELOAD" not in environ, "an empty value removes a variable"
+    assert environ["KEPT"] == "", "empty variables of others stay"
+
+
+@pytest.mark.parametrize(
+    ("original", "shown", "expected"),
+    [
+        ([], ["/x/payload.pyz", "trial"], ["/x/payload.pyz"]),
+        (["p", "/x/payload.pyz", "trial"], ["/x/payload.pyz", "trial"], ["/x/payload.pyz"]),
+        (["p", "-m", "payload", "trial"], ["/x/__main__.py", "trial"], ["-m", "payload"]),
+        (["p", "-c", "code", "trial"], ["-c", "trial"], ["-c", "code"]),
+    ],
+)
+def test_the_process_starts_again_as_it_was_started(
+    original: list[str], shown: list[str], expected: list[str]
+) -> None:
+    assert trial_command.started(original, shown) == [sys.executable, *expected]
+
+
+def test_a_value_may_hold_an_equals_sign() -> None:
+    assert trial_command.variables(["A=b=c", "B="]) == {"A": "b=c", "B": ""}
+
+
+def test_a_failure_is_an_event_and_a_code(
+    said: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(asked: Any, data: Any) -> Any:
+        raise RuntimeError("no such thing here")
+
+    monkeypatch.setattr(trial, "run", fail)
+    monkeypatch.setattr(trial_command.dataset, "load", lambda folder: None)
+    assert cli.main(["trial", "--data", str(tmp_path)]) == 5
+    assert said() == [{"event": "error", "message": "RuntimeError: no such thing here"}]
+
+
+def test_damaged_data_is_a_usage_error(said: Any, tmp_path: Path) -> None:
+    assert cli.main(["trial", "--data", str(tmp_path)]) == 2
+    assert "is missing" in said()[0]["message"]
+
+
+@pytest.mark.parametrize("given", [(), ("--data", ".", "--check-compile")])
+def test_what_is_missing_is_named(said: Any, given: tuple[str, ...]) -> None:
+    assert cli.main(["trial", *given]) == 2
+    assert said()[0]["event"] == "error"
+
+
+def test_the_survey_needs_neither_data_nor_torch(said: Any) -> None:
+    before = set(sys.modules)
+    assert cli.main(["trial", "--survey"]) == 0
+    report = said()[0]["report"]
+    assert report["threads"]["decided"] >= 1
+    assert "spawn" in report["start_methods"]
+    assert "torch" not in set(sys.modules) - before
+
+
+def test_allocators_are_found_by_name_the_nearest_first(tmp_path: Path) -> None:
+    near, far = tmp_path / "near", tmp_path / "far"
+    for folder in (near, far):
+        folder.mkdir()
+    (far / "libtcmalloc_minimal.so.4").touch()
+    (far / "libjemalloc.so.2").touch()
+    (near / "libtcmalloc.so").touch()
+    (near / "libtcmalloc.so.4.5").touch()
+    (near / "libnotjemalloc.so.2").touch()
+    assert survey.find_allocators([tmp_path / "absent", near, far]) == {
+        "tcmalloc": str(near / "libtcmalloc.so.4.5"),
+        "jemalloc": str(far / "libjemalloc.so.2"),
+    }
+
+
+def test_a_link_is_followed_since_the_kernel_names_the_file(tmp_path: Path) -> None:
+    (tmp_path / "libjemalloc.so.2.1").touch()
+    (tmp_path / "libjemalloc.so.2").symlink_to("libjemalloc.so.2.1")
+    assert survey.find_allocators([tmp_path])["jemalloc"].endswith("libjemalloc.so.2.1")
+
+
+def test_the_survey_tells_allocators_from_other_preloads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LD_PRELOAD", "/a/libtcmalloc.so.4:/b/libfaketime.so.1 libjemalloc.so.2")
+    assert survey.survey()["preload"] == ["/b/libfaketime.so.1"]
+
+
+def test_where_the_payload_looks_for_allocators(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["/prefix/lib/envbuilder/payload.pyz"])
+    names = [str(path) for path in survey.folders("/own/libx.so:plain.so")]
+    assert names[:2] == ["/own", "/prefix/lib/envbuilder"]
+
+
+def test_workers_have_one_thread_and_a_loader_without_workers_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads: list[int] = []
+    made: list[dict[str, Any]] = []
+    torch: Any = SimpleNamespace(
+        set_num_threads=threads.append,
+        utils=SimpleNamespace(data=SimpleNamespace(DataLoader=lambda d, **o: made.append(o))),
+    )
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    data: Any = SimpleNamespace(images=[], labels=[])
+    for workers in (2, 0):
+        loader.make(torch, data, [0], 64, workers, "spawn", pinned=False)
+    made[0]["worker_init_fn"](0)
+    assert threads == [1]
+    assert [m["multiprocessing_context"] for m in made] == ["spawn", None]
+    assert made[1]["worker_init_fn"] is None
+    assert all(m["drop_last"] for m in made)
+
+
+def test_the_start_method_is_the_loaders_own() -> None:
+    context = SimpleNamespace(get_start_method=lambda: "fork")
+    loaded = SimpleNamespace(num_workers=1, multiprocessing_context=context)
+    assert loader.method_of(loaded) == "fork"
+    assert loader.method_of(SimpleNamespace(num_workers=0, multiprocessing_context=None)) is None
