@@ -15,6 +15,8 @@ REQUIRED = (
     "precision",
     "dataset",
     "accuracy",
+    "data copied",
+    "dropout",
     "device used",
     "arithmetic",
     "gradients",
