@@ -2,9 +2,9 @@
 
     python benchmarks/contributions.py [ROUNDS] --data DIR
 
-Trials of the built environment (`payload trial`, 150 timed steps each), all ways in turns; medians of
-images a second and of the ratio to the profile within a round. "example's way" leaves all of them out
-and loads one image after the other.
+Trials of the built environment (`payload trial`, 150 timed steps each), all ways in turns; medians
+of images a second and of the ratio to the profile within a round. "none of these" leaves out all of
+the first four and loads batches with a DataLoader.
 """
 
 from __future__ import annotations
