@@ -173,6 +173,8 @@ def test_a_killed_build_leaves_no_image_and_the_next_works(
     test_cache: Path,
 ) -> None:
     tag = f"envbuilder-test/killed:{number.name.lower()}"
+    if engine.image(docker_client, tag):  # of an earlier run that could not be interrupted
+        docker_client.images.remove(tag, force=True)
 
     def folders() -> set[str]:
         return {p.name for p in (test_cache / "build").glob("*") if p.is_dir()}
