@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shutil
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
 
     from envbuilder.console import Progress
     from envbuilder.settings import Settings
+_REMOVE_TRIES = 50
+_REMOVE_PAUSE_SECONDS = 0.2
 
 
 def execute(plan: plans.Plan, settings: Settings, progress: Progress) -> float:
@@ -159,9 +160,16 @@ def _unpack_libraries(step: plans.UnpackLibraries, store: Store) -> None:
 def _remove(path: Path) -> None:
     if path.is_symlink() or path.is_file():
         path.unlink()
-    elif path.exists():
-        with contextlib.suppress(OSError):  # a process that was just killed may still write
-            shutil.rmtree(path)
+    # An installer whose parent was killed goes on writing until it finds its folder gone.
+    for left in reversed(range(_REMOVE_TRIES)):
+        if not path.exists():
             return
-        time.sleep(0.2)
-        shutil.rmtree(path)
+        try:
+            shutil.rmtree(path)
+        except OSError as error:
+            if not left:
+                raise BuildError(
+                    f"{path}: cannot be removed: {error.strerror or error}",
+                    "Another process may still write there: end it, or remove the folder.",
+                ) from error
+            time.sleep(_REMOVE_PAUSE_SECONDS)

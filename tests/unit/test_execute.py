@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import lzma
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -21,6 +22,8 @@ from envbuilder.lockfile import File
 from envbuilder.store import Store
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from envbuilder.settings import Settings
 
 REAL_POPEN = subprocess.Popen
@@ -90,6 +93,32 @@ def deb(members: dict[str, bytes | str]) -> bytes:
         out += f"{name:<16}{0:<12}{0:<6}{0:<6}{'100644':<8}{len(content):<10}`\n".encode()
         out += content + (b"\n" if len(content) % 2 else b"")
     return out
+
+
+@pytest.mark.parametrize("failures", [3, 1000])
+def test_a_folder_that_is_still_written_to_is_removed_with_patience(
+    failures: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An installer that outlived its killed parent fills the folder while it is emptied."""
+    (tmp_path / "work").mkdir()
+    from envbuilder import execute as module
+
+    real, tried = shutil.rmtree, []
+
+    def rmtree(path: Path) -> None:
+        tried.append(path)
+        if len(tried) <= failures:
+            raise OSError(39, "Directory not empty")
+        real(path)
+
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    monkeypatch.setattr(module, "_REMOVE_PAUSE_SECONDS", 0)
+    if failures == 3:
+        module._remove(tmp_path / "work")
+        assert not (tmp_path / "work").exists()
+    else:
+        with pytest.raises(BuildError, match="Directory not empty"):
+            module._remove(tmp_path / "work")
 
 
 def test_a_finished_folder_moves_into_place_and_the_work_is_removed(found: Settings) -> None:
