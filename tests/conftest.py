@@ -7,12 +7,15 @@ it (engine, torch, network …): then it fails.
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import NoReturn
 
 import hypothesis
 import pytest
 
+# Where tests run in the background, Ctrl-C is ignored, and programs that they start inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 hypothesis.settings.register_profile("soak", max_examples=3000, deadline=None)
 REQUIRED = frozenset(filter(None, os.environ.get("ENVBUILDER_REQUIRE", "").split(",")))
 
