@@ -9,6 +9,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from envbuilder.errors import EnvbuilderError
+
+
+def save(
+    path: Path, content: bytes, failure: type[EnvbuilderError], hint: str, what: str = ""
+) -> None:
+    """`write`, with an `OSError` as a failure of ours; `what` it is that cannot be written."""
+    try:
+        write(path, content)
+    except OSError as error:
+        said = f"{what} cannot be written" if what else "cannot be written"
+        raise failure(f"{path}: {said}: {error.strerror or error}", hint) from error
+
 
 def write(path: Path, content: bytes) -> None:
     """Replace a file's content in one step, making its folder; `OSError` leaves the old file."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from envbuilder.fitting import ACCELERATORS
 from envbuilder.sizing import Pool
 
 if TYPE_CHECKING:
     from envbuilder import words
     from envbuilder.host import Gpu, Host, Memory
-
-_VENDORS = {"cuda": "nvidia", "xpu": "intel", "mps": "apple"}
 
 
 def pools(host: Host, accelerator: words.Accelerator) -> tuple[Pool, ...]:
@@ -19,8 +18,8 @@ def pools(host: Host, accelerator: words.Accelerator) -> tuple[Pool, ...]:
     GPUs that share main memory are one pool, and main memory is not counted again. Dedicated GPUs
     go before shared ones.
     """
-    vendor = _VENDORS.get(accelerator)
-    gpus = [g for g in host.gpus if g.vendor == vendor and g.state == "usable"]
+    usable = [g for g in host.gpus if g.state == "usable"]
+    gpus = [g for g in usable if ACCELERATORS.get(g.vendor) == accelerator]
     dedicated = [g for g in gpus if g.memory_kind != "shared"]
     if gpus and not dedicated:
         return (_shared(gpus[0], host.memory),)

@@ -224,6 +224,11 @@ class Host(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What could not be read, and what else one should know about this answer."""
 
 
+def is_wsl1(kernel: str | None) -> bool:
+    """Whether a kernel release is that of WSL 1, where no program can use a GPU."""
+    return bool(kernel and kernel.startswith("4.4.0-") and kernel.endswith("-Microsoft"))
+
+
 def probe(
     root: Path = Path("/"), environ: Mapping[str, str] | None = None, *, full: bool = False
 ) -> Host:

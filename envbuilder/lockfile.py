@@ -177,6 +177,17 @@ def select(lock: Lock, platform: str, python: str) -> Target:
     )
 
 
+def first(lock: Lock | None, platform: str | None) -> Target | None:
+    """A target of a platform, whatever its Python; None without one."""
+    return next((t for t in lock.targets if t.platform == platform), None) if lock else None
+
+
+def pythons(lock: Lock, platform: str | None, default: str) -> list[str]:
+    """The Pythons that a lock covers on a platform, the default first."""
+    found = [t.python for t in lock.targets if t.platform == platform]
+    return sorted(found, key=lambda python: python != default)
+
+
 def require_usable(profile: Profile, lock: Lock | None) -> Lock:
     """The lock, if a build may use it; `InvalidError` when missing, stale or unlocked."""
     again = f"Run: envbuilder lock --profile {profile.name}"

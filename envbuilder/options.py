@@ -54,6 +54,12 @@ python_option: Decorator = click.option(
     "--python-version", "python", metavar="X.Y", help="Python of the environment."
 )
 
+root_option: Decorator = click.option(
+    "--root",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    default=Path("/"),
+    help="Read a recorded tree (proc/ sys/ dev/) instead of this machine.",
+)
 target_host_option: Decorator = click.option(
     "--target-host",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),

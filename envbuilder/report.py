@@ -232,10 +232,6 @@ def assemble(data: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
 
 def write(report: dict[str, Any], path: Path) -> None:
     """Write a report atomically; `VerifyError` when the place cannot be written."""
-    try:
-        atomic.write(path, msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
-    except OSError as error:
-        raise VerifyError(
-            f"{path}: the report cannot be written: {error.strerror or error}",
-            "The verification itself ended; name another place with --output.",
-        ) from error
+    content = msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n"
+    hint = "The verification itself ended; name another place with --output."
+    atomic.save(path, content, VerifyError, hint, "the report")

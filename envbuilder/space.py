@@ -6,6 +6,9 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from envbuilder.errors import BuildError
 from envbuilder.plan import Room
 from envbuilder.store import Store
@@ -13,17 +16,25 @@ from envbuilder.store import Store
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from envbuilder.lockfile import File
     from envbuilder.plan import Plan
     from envbuilder.settings import Settings
 
 
+class Disk(Struct, frozen=True, kw_only=True):
+    """A file system that a build writes to, in bytes."""
+
+    folder: str
+    free: int
+    needed: int
+    """At least; 0 where that is not known."""
+
+
 def require(plan: Plan, settings: Settings) -> None:
     """`BuildError` where a disk has less room than the plan takes, as far as sizes are known."""
-    store = Store(settings.store_dir)
-    missing = [f for f in plan.files if not store.has(f.sha256)]
-    downloads = Room(folder=str(settings.store_dir), bytes=sum(f.size or 0 for f in missing))
+    missing = _missing(plan.files, settings)
     unknown = sum(1 for f in missing if f.size is None)
-    for disk in disks((downloads, *plan.room)):
+    for disk in disks((downloads(missing, settings), *plan.room)):
         if disk.needed > disk.free:
             more = f" (and {unknown} files of unknown size)" if unknown else ""
             raise BuildError(
@@ -34,25 +45,31 @@ def require(plan: Plan, settings: Settings) -> None:
             )
 
 
-class Disk:
-    """A file system, what is needed on it, and what is free there, in bytes."""
+def downloads(files: Iterable[File], settings: Settings) -> Room:
+    """What the files that the store lacks take there, at least."""
+    missing = _missing(files, settings)
+    return Room(folder=str(settings.store_dir), bytes=sum(f.size or 0 for f in missing))
 
-    def __init__(self, folder: str, free: int) -> None:
-        self.folder, self.free, self.needed = folder, free, 0
+
+def _missing(files: Iterable[File], settings: Settings) -> list[File]:
+    store = Store(settings.store_dir)
+    return [f for f in files if not store.has(f.sha256)]
 
 
 def disks(rooms: Iterable[Room]) -> tuple[Disk, ...]:
     """The file systems that some rooms are on. A folder that cannot be asked is left out."""
     found: dict[int, Disk] = {}
     for room in rooms:
-        folder = _existing(Path(room.folder))
+        folder = existing(Path(room.folder))
         try:
             device, free = folder.stat().st_dev, shutil.disk_usage(folder).free
         except OSError:
             continue
-        found.setdefault(device, Disk(room.folder, free)).needed += room.bytes
+        known = found.get(device) or Disk(folder=room.folder, free=free, needed=0)
+        found[device] = replace(known, needed=known.needed + room.bytes)
     return tuple(found.values())
 
 
-def _existing(folder: Path) -> Path:
+def existing(folder: Path) -> Path:
+    """The folder, or the nearest one above it that is there."""
     return next((f for f in (folder, *folder.parents) if f.exists()), Path("/"))

@@ -81,10 +81,9 @@ def finish(
         click.echo(encoded.decode())
     if output is not None:
         try:
-            atomic.write(output, encoded + b"\n")
-        except OSError as error:
-            message = f"{output}: cannot be written: {error.strerror or error}"
-            errors.append(BuildError(message, "Name another place."))
+            atomic.save(output, encoded + b"\n", BuildError, "Name another place.")
+        except BuildError as error:
+            errors.append(error)
     if errors:
         raise errors[0]
     return 0

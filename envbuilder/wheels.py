@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from envbuilder import lockfile
 from envbuilder.profiles import sm_of
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def needs(profile: Profile, lock: Lock | None, platform: words.Platform) -> Need
         nvidia_driver=requires.nvidia_driver,
         macos=requires.macos,
     )
-    target = next((t for t in lock.targets if t.platform == platform), None) if lock else None
+    target = lockfile.first(lock, platform)
     if target is None:
         return stated
     names = [f.basename for f in target.of_kind("wheel")]

@@ -229,12 +229,11 @@ def prepare(
     from envbuilder import pythons
 
     platform = host.platform
-    locked = [t.python for t in lock.targets if t.platform == platform]
+    locked = lockfile.pythons(lock, platform, profile.python.default)
     if not locked or (request.python and request.python not in locked):
         lockfile.select(lock, str(platform), request.python or profile.python.default)
-    preferred = sorted(locked, key=lambda v: v != profile.python.default)
     check_tools(profile)
-    interpreter = pythons.find(request.python, preferred, host.machine)
+    interpreter = pythons.find(request.python, locked, host.machine)
     minor = ".".join(interpreter.version.split(".")[:2])
     target = lockfile.select(lock, str(platform), minor)
     return VenvEnvironment(profile, target, plan(profile, lock, target, interpreter, settings))

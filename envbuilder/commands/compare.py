@@ -66,13 +66,7 @@ def command(
     if output is None:
         click.echo(text, nl=not text.endswith("\n"))
         return
-    try:
-        atomic.write(output, text.encode())
-    except OSError as error:
-        raise BuildError(
-            f"{output}: cannot be written: {error.strerror or error}",
-            "Name another place with --output.",
-        ) from error
+    atomic.save(output, text.encode(), BuildError, "Name another place with --output.")
 
 
 def _text(rows: Sequence[Row], form: str, *, to_file: bool) -> str:

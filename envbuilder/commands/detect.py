@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from envbuilder import console, profiles, selection, settings, workflow
-from envbuilder.options import json_option, target_host_option
+from envbuilder.options import json_option, root_option, target_host_option
 
 if TYPE_CHECKING:
     from envbuilder.host import Host
@@ -22,12 +22,7 @@ _MARKS = {"fits": ("✓", "green"), "warnings": ("!", "yellow"), "no": ("✗", "
 
 @click.command("detect", short_help="Show this machine and the profile that fits it.")
 @click.option("--full", is_flag=True, help="Also ask what only commands and slow answers tell.")
-@click.option(
-    "--root",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    default=Path("/"),
-    help="Read a recorded tree (proc/ sys/ dev/) instead of this machine.",
-)
+@root_option
 @target_host_option
 @click.option("--model", metavar="SIZE", help="Would a language model of this size fit? E.g. 70B.")
 @click.option("--quant", metavar="NAME", default="q4", help="How its weights are stored. [q4]")

@@ -13,7 +13,7 @@ import msgspec
 
 from envbuilder import console, process, profiles, settings, workflow
 from envbuilder.errors import NOTHING_FITS, HostError
-from envbuilder.options import json_option, profile_option
+from envbuilder.options import json_option, profile_option, root_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,12 +34,7 @@ _HARD_SPACE = "\N{NO-BREAK SPACE}"
 @profile_option
 @click.option("--fix", is_flag=True, help="Mend what is safe and reversible, after showing it.")
 @click.option("--yes", is_flag=True, help="With --fix: do not ask.")
-@click.option(
-    "--root",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    default=Path("/"),
-    help="Examine a recorded tree (proc/ sys/ dev/) instead of this machine.",
-)
+@root_option
 @json_option
 def command(profile: str | None, fix: bool, yes: bool, root: Path, as_json: bool) -> int:
     """Say what stands in the way on this machine, worst first, each with its fix.

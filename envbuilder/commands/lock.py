@@ -96,10 +96,5 @@ def _place(name: str, found: settings.Settings, output_dir: Path | None) -> Path
 
 
 def _write(path: Path, text: str) -> None:
-    try:
-        atomic.write(path, text.encode())
-    except OSError as error:
-        raise InvalidError(
-            f"{path}: the lock cannot be written: {error.strerror or error}",
-            "Name another folder with --output-dir.",
-        ) from error
+    hint = "Name another folder with --output-dir."
+    atomic.save(path, text.encode(), InvalidError, hint, "the lock")

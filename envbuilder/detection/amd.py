@@ -104,7 +104,7 @@ def _memory(snapshot: Snapshot, folder: str, node: dict[str, int]) -> Size:
         for name in snapshot.folders.get(f"{folder}/hwmon/{chip}", ())
     }
     if _ONLY_APU in sensors or node.get("cpu_cores_count"):
-        main = memory.decide(snapshot).total_bytes
+        main = memory.total(snapshot)
         if main is None or vram is None:
             return Size("shared")
         total = main + vram

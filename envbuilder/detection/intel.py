@@ -117,7 +117,7 @@ def _memory(
 ) -> Size:
     own = _own_memory(snapshot, folder)
     if kind == "shared":
-        total = memory.decide(snapshot).total_bytes
+        total = memory.total(snapshot)
         return Size("shared", total, _shared(snapshot, device.driver, total))
     if kind == "dedicated" or own:
         facts = tables.intel_memory(device.device_id or "")

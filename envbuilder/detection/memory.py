@@ -26,16 +26,17 @@ def read(reader: Reader) -> None:
 
 def decide(snapshot: Snapshot) -> Memory:
     """The memory of a Linux host."""
-    total = _total(snapshot)
+    whole = total(snapshot)
     return msgspec.structs.replace(
         modules.decide(snapshot, virtual=cpu.virtual(snapshot)),
-        total_bytes=total,
+        total_bytes=whole,
         limit_bytes=cgroups.memory(snapshot),
-        shm_bytes=_shared(snapshot, total),
+        shm_bytes=_shared(snapshot, whole),
     )
 
 
-def _total(snapshot: Snapshot) -> int | None:
+def total(snapshot: Snapshot) -> int | None:
+    """The kernel's sum, in bytes."""
     words = fields(snapshot.files.get("proc/meminfo")).get("MemTotal", "").split()
     amount = integer(words[0]) if words and words[-1] == "kB" else None
     return amount * 1024 if amount is not None and amount < 2**43 else None

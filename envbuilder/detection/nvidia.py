@@ -157,7 +157,7 @@ def _memory(snapshot: Snapshot, told: nvml.Device) -> Size:
     if told.shared_memory and not told.mig and told.memory_bytes is None:
         # GB10 and Jetson: NVML answers "Not Supported" (NVIDIA, DGX Spark known issues). How much
         # of the main memory CUDA hands out depends on what else is in it.
-        return Size(kind="shared", total=memory.decide(snapshot).total_bytes)
+        return Size(kind="shared", total=memory.total(snapshot))
     if told.memory_bytes is None:
         return Size()
     usable = None

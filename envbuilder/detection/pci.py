@@ -25,7 +25,7 @@ _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\Z", re.ASCI
 # Intel and AMD put a PCI Express switch on their cards. Behind it the GPU's own link says 2.5 GT/s
 # x1 (Intel: Syllo/nvtop pull request 344; a B580 in geerlingguy/raspberry-pi-pcie-devices issue
 # 695) or always the most (AMD: Linux amdgpu_device_gpu_bandwidth, which looks upstream, too).
-_OWN_SWITCH = (0x8086, 0x1002)
+_OWN_SWITCH = (0x8086, _AMD)
 _MOST_MICROWATTS = 10**10
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from envbuilder.detection import amd, apple, cgroups, cpu, engines, intel, memory, nvidia, pci
 from envbuilder.detection.pci import PCI
 from envbuilder.detection.text import clean, lines, version
-from envbuilder.host import Gpu, Host, Obstacle
+from envbuilder.host import Gpu, Host, Obstacle, is_wsl1
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,7 +88,7 @@ def _linux(snapshot: Snapshot, environ: Mapping[str, str]) -> Host:
         libc=_libc(snapshot),
         cpu=processor,
         memory=memory.decide(snapshot),
-        gpus=() if _is_wsl1(snapshot) else _gpus(snapshot, environ, wsl=wsl),
+        gpus=() if is_wsl1(_kernel(snapshot)) else _gpus(snapshot, environ, wsl=wsl),
         peers=nvidia.peers(snapshot),
         containers=engines.decide(snapshot),
         level_zero=intel.level_zero(snapshot),
@@ -127,12 +127,6 @@ def _gpus(snapshot: Snapshot, environ: Mapping[str, str], *, wsl: bool) -> tuple
         *amd.decide(snapshot, devices),
     )
     return (*known, *_unknown(snapshot, devices, known, wsl=wsl))
-
-
-def _is_wsl1(snapshot: Snapshot) -> bool:
-    """Where no program can use a GPU, whatever Windows has."""
-    kernel = snapshot.files.get("proc/sys/kernel/osrelease", "").strip()
-    return kernel.startswith("4.4.0-") and kernel.endswith("-Microsoft")
 
 
 def _unknown(
@@ -191,7 +185,7 @@ def _notes(snapshot: Snapshot) -> list[str]:
     if hidden:
         path, why = hidden
         notes.append(f"/{path} could not be read ({why}): there may be limits that are unknown.")
-    if _is_wsl1(snapshot):
+    if is_wsl1(_kernel(snapshot)):
         notes.append(
             "This is WSL 1, where no program can use a GPU;"
             " in Windows, `wsl --set-version NAME 2` turns it into WSL 2."

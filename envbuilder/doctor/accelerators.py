@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from envbuilder import fitting, selection
 from envbuilder.doctor import Problem, Repair, Severity, remedies
+from envbuilder.host import is_wsl1
 from envbuilder.wheels import needs
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from envbuilder.lockfile import Lock
     from envbuilder.profiles import Profile
 
-_ACCELERATORS = {"nvidia": "cuda", "intel": "xpu", "apple": "mps"}
 _LASTING = ("unsupported", "kernels", "platform", "cpu-flags")
 """What no command on this machine can change."""
 
@@ -36,7 +36,7 @@ def problems(
     if asked is not None:
         return looked.of_profile(asked, asked_for=True)
     found = looked.of_vendors()
-    if host.wsl and (host.kernel or "").startswith("4.4."):
+    if is_wsl1(host.kernel):
         text = "this is WSL 1, where no program can use a GPU"
         fix = "In Windows, run `wsl --set-version NAME 2` (`wsl --list` has the name)."
         found.append(Problem(severity="blocks", code="wsl1", text=text, fix=fix))
@@ -82,7 +82,7 @@ class _Look:
         works = any(p.accelerator != "cpu" for p in self.fitting)
         for vendor in dict.fromkeys(gpu.vendor for gpu in self.host.gpus):
             told: set[int] = set()
-            own = [p for p in self.profiles if p.accelerator == _ACCELERATORS.get(vendor)]
+            own = [p for p in self.profiles if p.accelerator == fitting.ACCELERATORS.get(vendor)]
             if own:
                 best = min(own, key=self._hopeless)
                 told = {id(f.gpu) for f in self.findings[best.name] if f.level != "note"}

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder import plan, process
+from envbuilder import lockfile, plan, process
 from envbuilder.doctor.tools import CDI_FILE
 from envbuilder.errors import EnvbuilderError
-from envbuilder.space import disks
-from envbuilder.store import Store
+from envbuilder.space import Disk, disks, downloads, existing
 
 if TYPE_CHECKING:
     from envbuilder.host import Host
@@ -32,15 +31,6 @@ _CAPABILITIES = re.compile(r"^(CapEff|CapBnd):\s*([0-9a-f]{1,16})$", re.ASCII | 
 _SYS_ADMIN = 21  # include/uapi/linux/capability.h: CAP_SYS_ADMIN, which mount needs
 
 
-class Room(Struct, frozen=True, kw_only=True):
-    """A disk that builds write to, in bytes."""
-
-    folder: str
-    free: int
-    needed: int
-    """For the profile in question, at least; 0 where that is not known."""
-
-
 class Around(Struct, frozen=True, kw_only=True):
     """What a diagnosis needs to know besides the host; by itself, that nothing was looked at."""
 
@@ -56,7 +46,7 @@ class Around(Struct, frozen=True, kw_only=True):
     variables: dict[str, str] = {}
     cdi_file: bool = False
     """Whether there is a CDI specification where `nvidia-ctk` would write it."""
-    rooms: tuple[Room, ...] = ()
+    rooms: tuple[Disk, ...] = ()
     closed: tuple[str, ...] = ()
     """Folders of envbuilder that cannot be written to."""
     backends: tuple[str, ...] = ()
@@ -88,7 +78,7 @@ def look(profile: Profile | None, lock: Lock | None, host: Host, settings: Setti
         closed=tuple(
             str(folder)
             for folder in (settings.cache_dir, settings.data_dir)
-            if not os.access(_existing(folder), os.W_OK)
+            if not os.access(existing(folder), os.W_OK)
         ),
         backends=tuple(profile.backends) if profile else (),
         python=python,
@@ -138,20 +128,17 @@ def _joined(user: str) -> frozenset[str]:
     return frozenset(g.gr_name for g in grp.getgrall() if user in g.gr_mem and g.gr_gid not in now)
 
 
-def _existing(folder: Path) -> Path:
-    return next((f for f in (folder, *folder.parents) if f.exists()), Path("/"))
-
-
 def _python(profile: Profile | None, lock: Lock | None, host: Host) -> tuple[str, str]:
     """Why no interpreter here is one that the profile's native environment can be made from."""
-    versions = [t.python for t in lock.targets if t.platform == host.platform] if lock else []
-    if profile is None or not versions or "venv" not in profile.backends:
+    if profile is None or lock is None:
+        return "", ""
+    versions = lockfile.pythons(lock, host.platform, profile.python.default)
+    if not versions or "venv" not in profile.backends:
         return "", ""
     from envbuilder import pythons
 
-    preferred = sorted(versions, key=lambda v: v != profile.python.default)
     try:
-        pythons.find(None, preferred, host.machine)
+        pythons.find(None, versions, host.machine)
     except EnvbuilderError as error:
         return error.message, error.hint
     return "", ""
@@ -170,14 +157,9 @@ def _engine(host: Host) -> tuple[str, str]:
     return "", ""
 
 
-def _rooms(lock: Lock | None, host: Host, settings: Settings) -> tuple[Room, ...]:
+def _rooms(lock: Lock | None, host: Host, settings: Settings) -> tuple[Disk, ...]:
     """The disks of the store and of native environments, and what the lock's files take there."""
-    target = next((t for t in lock.targets if t.platform == host.platform), None) if lock else None
+    target = lockfile.first(lock, host.platform)
     files = target.files if target else ()
-    store = Store(settings.store_dir)
-    missing = sum(f.size or 0 for f in files if not store.has(f.sha256))
-    wanted = (
-        plan.Room(folder=str(settings.store_dir), bytes=missing),
-        plan.Room(folder=str(settings.envs_dir), bytes=plan.unpacked(files)),
-    )
-    return tuple(Room(folder=d.folder, free=d.free, needed=d.needed) for d in disks(wanted))
+    environment = plan.Room(folder=str(settings.envs_dir), bytes=plan.unpacked(files))
+    return disks((downloads(files, settings), environment))

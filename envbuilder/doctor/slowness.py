@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from envbuilder.doctor import Problem, Repair
+from envbuilder.facts import gib
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -120,7 +121,7 @@ def _main_memory(host: Host) -> Iterator[Problem]:
     if own and limits and min(limits) < sum(own):
         yield _slow(
             "main-memory",
-            f"{min(limits) / 2**30:.1f} GiB of main memory for {sum(own) / 2**30:.1f} GiB on GPUs:"
+            f"{gib(min(limits))} of main memory for {gib(sum(own))} on GPUs:"
             " checkpoints and pinned buffers may not fit",
             "Add memory, raise the container's limit, or load models in pieces"
             " (`torch.load(mmap=True)`, safetensors).",

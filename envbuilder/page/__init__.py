@@ -75,13 +75,8 @@ def render(report: Mapping[str, Any] | Struct) -> str:
 
 def write(path: Path, page: str) -> None:
     """Write a page atomically; `VerifyError` when the place cannot be written."""
-    try:
-        atomic.write(path, page.encode())
-    except OSError as error:
-        raise VerifyError(
-            f"{path}: the page cannot be written: {error.strerror or error}",
-            "The verification itself ended; name another place with --html.",
-        ) from error
+    hint = "The verification itself ended; name another place with --html."
+    atomic.save(path, page.encode(), VerifyError, hint, "the page")
 
 
 @cache

@@ -17,7 +17,7 @@ from typing import Any
 import platformdirs
 import pytest
 
-from envbuilder import console, engine, mnist, settings
+from envbuilder import console, engine, lockfile, loopback, mnist, settings
 from envbuilder.errors import ToolError
 from tests.conftest import missing
 
@@ -149,3 +149,17 @@ def tiny(tiny_lock: str, tmp_path: Path) -> Path:
     lock = tmp_path / "profiles" / "locks" / "tiny.json"
     lock.write_text(tiny_lock)
     return lock
+
+
+def offer_of(file: lockfile.File, location: Path) -> loopback.Offer:
+    """A locked wheel as an index would offer it, from a file of this machine."""
+    return loopback.Offer(
+        distribution=file.name,
+        version=file.version,
+        file=file.basename,
+        sha256=file.sha256,
+        source=file.source,
+        provenance=file.provenance,
+        by=file.by,
+        location=str(location),
+    )

@@ -14,6 +14,7 @@ import yaml
 
 from envbuilder import indexes, lockfile, loopback, resources, settings
 from envbuilder.store import Store
+from tests.integration.conftest import offer_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -47,16 +48,7 @@ def torch_wheels(
 def torch_index(torch_wheels: Path) -> Iterator[str]:
     """An index that has torch, as PyTorch's own does."""
     torch = next(f for f in TARGET.of_kind("wheel") if f.name == "torch")
-    offer = loopback.Offer(
-        distribution=torch.name,
-        version=torch.version,
-        file=torch.basename,
-        sha256=torch.sha256,
-        source=torch.source,
-        provenance=torch.provenance,
-        by=torch.by,
-        location=str(torch_wheels / torch.basename),
-    )
+    offer = offer_of(torch, torch_wheels / torch.basename)
     with loopback.serve([offer]) as url:
         yield url
 

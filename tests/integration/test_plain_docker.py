@@ -20,6 +20,7 @@ import requests
 
 from envbuilder import archives, indexes, lockfile, loopback, resources, settings
 from envbuilder.store import Store
+from tests.integration.conftest import offer_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,16 +58,7 @@ def pytorch_index(own: settings.Settings) -> Iterator[str]:
     machine = "arm64" if platform.machine() == "aarch64" else "amd64"
     target = lockfile.select(lock, f"linux/{machine}", "3.11")
     torch = next(f for f in target.of_kind("wheel") if f.name == "torch")
-    offer = loopback.Offer(
-        distribution=torch.name,
-        version=torch.version,
-        file=torch.basename,
-        sha256=torch.sha256,
-        source=torch.source,
-        provenance=torch.provenance,
-        by=torch.by,
-        location=str(Store(own.store_dir).path(torch.sha256)),
-    )
+    offer = offer_of(torch, Store(own.store_dir).path(torch.sha256))
     with loopback.serve([offer]) as url:
         yield url
 

@@ -12,8 +12,9 @@ from envbuilder.doctor import (
     slowness,
     tools,
 )
-from envbuilder.doctor.around import Around, Room
+from envbuilder.doctor.around import Around
 from envbuilder.host import Containers, Cpu, Engine, Host, Link, Memory
+from envbuilder.space import Disk
 from tests.unit.sick_hosts import (
     ADA,
     ARC,
@@ -228,7 +229,7 @@ def test_no_interpreter_blocks_only_where_no_image_could_be_built() -> None:
     ],
 )
 def test_room_on_disks(free: int, needed: int, told: bool) -> None:
-    seen = changed(SEEN, rooms=(Room(folder="/data", free=free, needed=needed),))
+    seen = changed(SEEN, rooms=(Disk(folder="/data", free=free, needed=needed),))
     assert codes(around_problems(seen)) == ["disk"] * told
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from envbuilder.console import PlainProgress
 from envbuilder.errors import BuildError, WrongHashError
 from envbuilder.lockfile import File, Target
 from envbuilder.store import Store
+from tests.unit.serving import serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,12 +87,8 @@ class Server:
 @pytest.fixture
 def server() -> Iterator[Server]:
     made = Server()
-    thread = threading.Thread(target=made.http.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield made
-    made.http.shutdown()
-    thread.join()
-    made.http.server_close()
+    with serving(made.http):
+        yield made
 
 
 @pytest.fixture(autouse=True)

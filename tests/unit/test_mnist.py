@@ -20,6 +20,7 @@ from envbuilder.console import PlainProgress
 from envbuilder.errors import BuildError, InvalidError, ToolError
 from envbuilder.payload import dataset, idx
 from envbuilder.settings import Configuration
+from tests.unit.serving import serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -73,12 +74,8 @@ def mirrors(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirrors]:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
     made = Mirrors()
-    thread = threading.Thread(target=made.http.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield made
-    made.http.shutdown()
-    thread.join()
-    made.http.server_close()
+    with serving(made.http):
+        yield made
 
 
 @pytest.fixture

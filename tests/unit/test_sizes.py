@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envbuilder import origins, sizes
+from tests.unit.serving import serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,12 +55,8 @@ class Server:
 @pytest.fixture
 def server() -> Iterator[Server]:
     made = Server()
-    thread = threading.Thread(target=made.http.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield made
-    made.http.shutdown()
-    thread.join()
-    made.http.server_close()
+    with serving(made.http):
+        yield made
 
 
 class Silent:

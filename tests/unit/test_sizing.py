@@ -303,9 +303,7 @@ def test_what_was_unknown_contradicts_nothing_that_was_said(
         pool = Pool(name=old.name, usable_bytes=value, bandwidth=old.bandwidth, kind=old.kind)
         return sizing.estimate(model, quant, [*pools[:at], pool, *pools[at + 1 :]])
 
-    blind = told(None)
-    assume(blind.verdict != "unknown")
-    assert told(size).verdict == blind.verdict
+    assert told(None).verdict in {"unknown", told(size).verdict}
 
 
 @given(PARAMETERS, PARAMETERS, QUANT, hosts())

@@ -1,0 +1,23 @@
+"""An HTTP server of a test, in a thread of its own for as long as it is needed."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from http.server import HTTPServer
+
+
+@contextlib.contextmanager
+def serving(http: HTTPServer) -> Iterator[None]:
+    thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield
+    finally:
+        http.shutdown()
+        thread.join()
+        http.server_close()
