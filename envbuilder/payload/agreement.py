@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from array import array
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Sequence, Tuple
@@ -56,19 +57,26 @@ def _why(ended: Ended, lost: Sequence[int]) -> str:
     """Which rank failed first, and of what."""
     told = [(n, ended.results[n]) for n in lost if "error" in ended.results[n]]
     told.sort(key=lambda pair: pair[1].get("time", 0))
-    # torchrun's own summary; what ends without a word, as by a signal, is told by nobody else.
-    root = re.search(
-        r"Root Cause.*?rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)", ended.output, re.DOTALL
-    )
+    # A rank that ended without a word comes first, whatever torchrun calls the root cause: it
+    # counts whole seconds, and losing that rank is what the others then complain of.
+    silent = _exit_codes(ended.output, [n for n in lost if "error" not in ended.results[n]])
+    # What torchrun itself ended is no cause, if there is another one.
+    if told or set(silent.values()) != {-signal.SIGTERM}:
+        silent = {n: code for n, code in silent.items() if code != -signal.SIGTERM}
     first = []
-    if root and int(root[1]) not in [n for n, _ in told]:
-        code = int(root[2])
-        died = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        phase = ended.states[int(root[1])].get("phase", "start") if int(root[1]) in lost else "?"
-        first = [f"rank {root[1]} {died} (last seen: {phase})"]
+    for number, code in sorted(silent.items()):
+        how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        phase = ended.states[number].get("phase", "start")
+        first.append(f"rank {number} {how} (last seen: {phase})")
     first += [f"rank {n}: {result['error']}" for n, result in told]
     last = ended.output.strip().splitlines()[-1:] or ["no word"]
     return "; ".join(first) or f"exit code {ended.returncode} before it was done: {last[0]}"
+
+
+def _exit_codes(output: str, ranks: Sequence[int]) -> Dict[int, int]:
+    """The exit codes of these ranks, as far as torchrun's summary of failures has them."""
+    found = re.findall(r"^\s*rank\s*:\s*(\d+)\b.*\n\s*exitcode\s*:\s*(-?\d+)", output, re.MULTILINE)
+    return {int(rank): int(code) for rank, code in found if int(rank) in ranks}
 
 
 def check_distinct(results: Sequence[Dict[str, Any]]) -> Tuple[str, str]:

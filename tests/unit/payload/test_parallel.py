@@ -172,14 +172,24 @@ def ended(*results: dict[str, Any], **changes: Any) -> Ended:
     return Ended(**fields)
 
 
-ROOT = """
-Root Cause (first observed failure):
-[0]:
+def summary(root: str, *others: str) -> str:
+    """torchrun's last words, with each rank's number and exit code as "RANK EXITCODE"."""
+    return "Failures:\n{}\nRoot Cause (first observed failure):\n{}".format(
+        "\n".join(map(failure, others)) or "  <NO_OTHER_FAILURES>", failure(root)
+    )
+
+
+def failure(words: str) -> str:
+    rank, code = words.split()
+    return f"""[0]:
   time      : 2026-11-20_10:00:00
   host      : here
-  rank      : 1 (local_rank: 1)
+  rank      : {rank} (local_rank: {rank})
   exitcode  : {code} (pid: 7)
-"""
+  error_file: <N/A>"""
+
+
+LOST = {"error": "lost rank 1", "time": 1}
 
 
 def scaled(part: Ended | None = None) -> dict[str, Any]:
@@ -210,12 +220,33 @@ def test_two_good_ranks() -> None:
         (ended(result(0), {}, returncode=None), "hung: not done after 60 s"),
         (ended(result(0), {}, returncode=None), "rank 1: train: block 2 of 5"),
         (
-            ended({}, {}, returncode=1, output=ROOT.format(code=-11)),
+            ended({}, {}, returncode=1, output=summary("1 -11")),
             "rank 1 was ended by signal 11 (last seen: train: block 2 of 5)",
         ),
         (
             ended({"error": "lost", "time": 2}, {"error": "bad", "time": 1}, returncode=1),
             "rank 1: bad; rank 0: lost",
+        ),
+        (
+            # Within the second by which torchrun tells which was first.
+            ended(LOST, {}, returncode=1, output=summary("0 1", "1 3")),
+            "ranks: rank 1 ended with exit code 3 (last seen: train: block 2 of 5); rank 0: lost",
+        ),
+        (
+            ended(LOST, {}, {}, returncode=1, output=summary("0 1", "1 -15", "2 -9")),
+            "ranks: rank 2 was ended by signal 9 (last seen: train: block 2 of 5); rank 0: lost",
+        ),
+        (
+            ended(LOST, {}, returncode=1, output=summary("0 1", "1 -15")),
+            "together: ranks: rank 0: lost rank 1",
+        ),
+        (
+            ended({}, {}, returncode=1, output=summary("1 3", "0 -15")),
+            "together: ranks: rank 1 ended with exit code 3 (last seen: train: block 2 of 5)",
+        ),
+        (
+            ended({}, result(1), returncode=1, output=summary("0 -15")),
+            "rank 0 was ended by signal 15",
         ),
         (
             ended({}, {}, returncode=1, output="no such module: torch\n"),
