@@ -4,7 +4,7 @@
 
 Trials of the built environment (`payload trial`, 150 timed steps each), all ways in turns; medians
 of images a second and of the ratio to the profile within a round. "none of these" leaves out all of
-the first four and loads batches with a DataLoader.
+the first five and loads batches with a DataLoader.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ import sys
 from pathlib import Path
 
 ENVBUILDER = str(Path(sys.executable).with_name("envbuilder"))
-PLAIN = ("--layout", "contiguous", "--order", "published")
+PLAIN = ("--layout", "contiguous", "--order", "published", "--dropout", "torch")
 WAYS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
     "the profile": ((), {}),
     "without tcmalloc": ((), {"LD_PRELOAD": ""}),
     "without channels-last": (("--layout", "contiguous"), {}),
     "relu before max-pool, as published": (("--order", "published"), {}),
+    "torch's own dropout": (("--dropout", "torch"), {}),
     "images through a DataLoader": (("--workers", "0"), {}),
     "none of these": ((*PLAIN, "--workers", "0"), {"LD_PRELOAD": ""}),
     "also: large pages (THP_MEM_ALLOC_ENABLE)": ((), {"THP_MEM_ALLOC_ENABLE": "1"}),

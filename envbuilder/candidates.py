@@ -197,6 +197,14 @@ def _forms(device: str) -> Iterator[Setting]:
         effect={"reordered": None},
         advice="relu before max-pool, as the example is published",
     )
+    if device == "cpu":
+        yield Setting(
+            name="torch's own dropout",
+            group="dropout",
+            arguments=("--dropout", "torch"),
+            effect={"dropout": None},
+            advice="torch.nn.Dropout, as the example is published",
+        )
 
 
 def _arithmetic(device: str) -> Iterator[Setting]:

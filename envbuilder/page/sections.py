@@ -132,6 +132,7 @@ def _work(report: Mapping[str, Any]) -> Iterator[Fact]:
             _named("seed", training.get("seed")),
             text(training.get("reordered")),
             text(training.get("memory_format")),
+            text(training.get("dropout")),
             text(training.get("extension")),
         )
         yield Fact(label="Training", value=optimizer, note=note)

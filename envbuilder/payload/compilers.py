@@ -163,7 +163,8 @@ def _measure_training(bench: Bench, outcome: Outcome) -> None:
     torch = bench.torch
     torch._dynamo.reset()
     eager = train.prepare(torch, bench.accelerator, bench.form, numerics.SEED)
-    compiled = train.prepare(torch, bench.accelerator, bench.form, numerics.SEED)
+    form = bench.form.for_compilers()
+    compiled = train.prepare(torch, bench.accelerator, form, numerics.SEED)
     compiled.model = _compiled(bench, outcome.backend, compiled.model)
     batches = _batches(bench)
     for job in (eager, compiled):

@@ -7,23 +7,31 @@ decreases; pooling first leaves it a quarter of the numbers.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Tuple
+
+from . import dropout
 
 
 @dataclass(frozen=True)
 class Form:
-    """How the same function is computed: the order of two layers and the layout of memory."""
+    """How the same function is computed: order of two layers, layout of memory, dropout's masks."""
 
     pool_first: bool
     channels_last: bool
+    byte_masks: bool = False
 
     def summary(self) -> Dict[str, Any]:
         """The report's words for what differs from the published form."""
         return {
             "reordered": "max-pool before relu" if self.pool_first else None,
             "memory_format": "channels_last" if self.channels_last else "contiguous",
+            "dropout": "masks drawn as bytes" if self.byte_masks else None,
         }
+
+    def for_compilers(self) -> Form:
+        """The same for `torch.compile`, whose generated code draws dropout's masks by itself."""
+        return replace(self, byte_masks=False)
 
 
 PUBLISHED = Form(pool_first=False, channels_last=False)
@@ -33,12 +41,14 @@ def fastest(accelerator: str) -> Form:
     """The form to train in.
 
     channels_last is used on the CPU, where it measured faster, and nowhere else: on MPS operators
-    have returned wrong numbers for it (pytorch#180984), elsewhere it is unmeasured.
+    have returned wrong numbers for it (pytorch#180984), elsewhere it is unmeasured. Other devices
+    draw dropout's masks in parallel.
     """
-    return Form(pool_first=True, channels_last=accelerator == "cpu")
+    cpu = accelerator == "cpu"
+    return Form(pool_first=True, channels_last=cpu, byte_masks=cpu)
 
 
-def build(torch: Any, seed: int, form: Form, dropout: Tuple[float, float] = (0.25, 0.5)) -> Any:
+def build(torch: Any, seed: int, form: Form, shares: Tuple[float, float] = (0.25, 0.5)) -> Any:
     """A new network on the CPU; the same seed gives the same weights in every form."""
     nn = torch.nn
     torch.manual_seed(seed)
@@ -49,16 +59,21 @@ def build(torch: Any, seed: int, form: Form, dropout: Tuple[float, float] = (0.2
         ("relu1", nn.ReLU()),
         ("conv2", nn.Conv2d(32, 64, 3)),
         *([pool, relu] if form.pool_first else [relu, pool]),
-        ("dropout1", nn.Dropout(dropout[0])),
+        ("dropout1", drop(torch, shares[0], form)),
         ("flatten", nn.Flatten()),
         ("fc1", nn.Linear(9216, 128)),
         ("relu3", nn.ReLU()),
-        ("dropout2", nn.Dropout(dropout[1])),
+        ("dropout2", drop(torch, shares[1], form)),
         ("fc2", nn.Linear(128, 10)),
         ("log_softmax", nn.LogSoftmax(dim=1)),
     ]
     model = nn.Sequential(OrderedDict(layers))
     return arrange(torch, model, form)
+
+
+def drop(torch: Any, share: float, form: Form) -> Any:
+    """The dropout layer of a form."""
+    return dropout.layer(torch, share) if form.byte_masks else torch.nn.Dropout(share)
 
 
 def arrange(torch: Any, value: Any, form: Form) -> Any:

@@ -67,7 +67,7 @@ class Comparison:
 
 def network(torch: Any, form: Form) -> Any:
     """The real network without dropout, which no two devices draw alike; always equal weights."""
-    return model.build(torch, SEED, form, dropout=(0.0, 0.0))
+    return model.build(torch, SEED, form, shares=(0.0, 0.0))
 
 
 def trials(torch: Any, data: train.Tensors, count: int) -> List[Trial]:

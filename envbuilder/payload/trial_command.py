@@ -11,6 +11,7 @@ import argparse
 import faulthandler
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, List, Sequence
 
@@ -38,6 +39,7 @@ def add_to(commands: Any) -> None:
     add("--batch", type=_positive, default=trial.Asked.batch)
     add("--layout", choices=("contiguous", "channels_last"))
     add("--order", choices=("published", "pool-first"))
+    add("--dropout", choices=("torch", "bytes"), help="how its masks are drawn")
     add("--bfloat16", action="store_true", help="autocast to bfloat16")
     add("--flush-denormal", action="store_true")
     add("--compile", dest="compile_backend", choices=BACKENDS)
@@ -80,9 +82,11 @@ def asked(options: argparse.Namespace) -> trial.Asked:
     """The setting that the options name; the form is the accelerator's fastest but for them."""
     form = model.fastest(options.device)
     if options.layout:
-        form = model.Form(form.pool_first, options.layout == "channels_last")
+        form = replace(form, channels_last=options.layout == "channels_last")
     if options.order:
-        form = model.Form(options.order == "pool-first", form.channels_last)
+        form = replace(form, pool_first=options.order == "pool-first")
+    if options.dropout or options.compile_backend:
+        form = replace(form, byte_masks=options.dropout == "bytes")
     return trial.Asked(
         device=options.device,
         form=form,

@@ -199,8 +199,8 @@ def test_the_user_s_thread_count_is_honoured(torch_python: Path, pyz: Path) -> N
 ZERO_GRADIENT = """
 from envbuilder.payload import model
 build = model.build
-def broken(torch, seed, form, dropout=(0.25, 0.5)):
-    net = build(torch, seed, form, dropout)
+def broken(torch, seed, form, shares=(0.25, 0.5)):
+    net = build(torch, seed, form, shares)
     if form.pool_first:
         net.conv1.weight.register_hook(lambda gradient: gradient * 0)
     return net

@@ -126,6 +126,7 @@ def effects(arguments: tuple[str, ...]) -> dict[str, Any]:
     found["compile"] = given.get("--compile")
     found["memory_format"] = given.get("--layout", "channels_last")
     found["reordered"] = None if "--order" in given else "max-pool before relu"
+    found["dropout"] = None if "--dropout" in given else "masks drawn as bytes"
     found["workers"] = int(given["--workers"]) if "--workers" in given else None
     found["start_method"] = given.get("--start-method")
     found["batch"] = int(given.get("--batch", "64"))

@@ -67,8 +67,10 @@ def test_the_smallest_trial_still_has_a_step_to_time() -> None:
 
 def test_the_form_is_the_accelerators_own_unless_it_is_named() -> None:
     assert trial_command.asked(options()).form == model.fastest("cpu")
-    named = trial_command.asked(options("--layout", "contiguous", "--order", "published"))
-    assert named.form == model.PUBLISHED
+    published = ("--layout", "contiguous", "--order", "published", "--dropout", "torch")
+    assert trial_command.asked(options(*published)).form == model.PUBLISHED
+    compiled = trial_command.asked(options("--compile", "inductor")).form
+    assert compiled == model.fastest("cpu").for_compilers() != model.fastest("cpu")
     one = trial_command.asked(options("--device", "cuda", "--layout", "channels_last"))
     assert one.form == model.Form(pool_first=True, channels_last=True)
 
