@@ -1,0 +1,221 @@
+"""An OCI image layout on disk: `oci-layout`, `index.json` and `blobs/sha256/…`.
+
+Blobs enter by one atomic rename after they were hashed; `checked` hashes them again on the way out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from envbuilder import atomic
+from envbuilder.errors import BuildError, InvalidError, WrongHashError
+from envbuilder.oci.descriptor import (
+    INDEX,
+    INDEXES,
+    JSON_LIMIT,
+    MANIFESTS,
+    Descriptor,
+    Index,
+    Manifest,
+    Platform,
+    decode,
+    digest_of,
+    encode,
+)
+from envbuilder.store import file_sha256
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from envbuilder import words
+
+MARK = "oci-layout"
+_VERSION = {"imageLayoutVersion": "1.0.0"}
+_DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
+_DEPTH = 4
+"""Indexes within indexes that are followed."""
+_FULL = "The disk may be full."
+
+
+class Layout:
+    """A folder with blobs by digest, and an index of what they make up."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @classmethod
+    def create(cls, folder: Path) -> Layout:
+        """The layout in `folder`, made empty where there is none."""
+        layout = cls(folder)
+        if not (folder / MARK).is_file():
+            (folder / "blobs" / "sha256").mkdir(parents=True, exist_ok=True)
+            layout.write_index(Index(schema_version=2, media_type=INDEX, manifests=()))
+            atomic.save(folder / MARK, json.dumps(_VERSION).encode(), BuildError, _FULL)
+        return layout
+
+    @classmethod
+    def open(cls, folder: Path) -> Layout:
+        """An existing layout; `InvalidError` where `folder` is none."""
+        try:
+            version = json.loads((folder / MARK).read_bytes()[:JSON_LIMIT])
+        except (OSError, ValueError) as error:
+            raise InvalidError(
+                f"{folder}: no OCI image layout (a folder with {MARK} and index.json)"
+            ) from error
+        if version != _VERSION:
+            raise InvalidError(f"{folder}: an OCI image layout of an unknown version: {version}")
+        layout = cls(folder)
+        layout.index()
+        return layout
+
+    # --- blobs
+
+    def blob(self, digest: words.Digest) -> Path:
+        """Where a blob is, or would be; nothing is looked at."""
+        found = _DIGEST.fullmatch(digest)
+        if found is None:
+            raise InvalidError(f"{digest!r}: not a sha256 digest")
+        return self.folder / "blobs" / "sha256" / found[1]
+
+    def has(self, of: Descriptor) -> bool:
+        """Whether a blob of this size is here; its bytes are not looked at."""
+        path = self.blob(of.digest)
+        return path.is_file() and path.stat().st_size == of.size
+
+    def add(self, content: bytes | Path, media_type: str, **fields: Any) -> Descriptor:
+        """Take bytes or a file in (by hard link where possible) and describe them.
+
+        `fields` are further ones of the descriptor. Raises `OSError` on a full disk.
+        """
+        if isinstance(content, bytes):
+            digest, size = digest_of(content), len(content)
+        else:
+            digest, size = f"sha256:{file_sha256(content)}", content.stat().st_size
+        found = Descriptor(media_type=media_type, digest=digest, size=size, **fields)
+        if self.has(found):
+            return found
+        target = self.blob(digest)
+        if isinstance(content, bytes):
+            atomic.write(target, content)
+        else:
+            place(content, target)
+        return found
+
+    def checked(self, of: Descriptor) -> Path:
+        """Where a blob is, after its size and hash were checked.
+
+        `BuildError` where it is missing, `WrongHashError` where it is damaged.
+        """
+        path = self.blob(of.digest)
+        if not path.is_file():
+            raise BuildError(f"{of.digest}: not in the OCI layout {self.folder}")
+        size = path.stat().st_size
+        if size != of.size:
+            raise WrongHashError(
+                f"{path}: damaged: {size} bytes, but {of.size} belong to {of.digest}"
+            )
+        found = file_sha256(path)
+        if f"sha256:{found}" != of.digest:
+            raise WrongHashError(f"{path}: damaged: expected {of.digest}, found sha256:{found}")
+        return path
+
+    def read(self, of: Descriptor) -> bytes:
+        """The checked bytes of a small blob: a manifest, an index or a configuration."""
+        if of.size > JSON_LIMIT:
+            raise InvalidError(f"{of.digest}: {of.size} bytes; at most {JSON_LIMIT} are read")
+        return self.checked(of).read_bytes()
+
+    # --- what the blobs make up
+
+    def index(self) -> Index:
+        """Everything that is in the layout."""
+        path = self.folder / "index.json"
+        try:
+            with path.open("rb") as stream:
+                data = stream.read(JSON_LIMIT + 1)
+        except OSError as error:
+            raise InvalidError(f"{path}: cannot be read: {error.strerror or error}") from error
+        return decode(data, Index, str(path))
+
+    def write_index(self, index: Index) -> None:
+        """Say what is in the layout, in one step."""
+        atomic.save(self.folder / "index.json", encode(index), BuildError, _FULL)
+
+    def images(self) -> Iterator[Descriptor]:
+        """The manifests of the layout, those of indexes within it too, each with its platform.
+
+        What is no image (an attestation, a signature) is left out.
+        """
+        seen: set[str] = set()
+        for found in self._walk(self.index().manifests, _DEPTH):
+            if found.digest in seen:
+                continue
+            seen.add(found.digest)
+            platform = found.platform or self._platform(found)
+            if platform and platform.os not in {"", "unknown"}:
+                yield msgspec.structs.replace(found, platform=platform)
+
+    def find(self, platform: words.Platform) -> Descriptor:
+        """The one image for a platform; `InvalidError` where there is none, or a choice."""
+        images = list(self.images())
+        fitting = [d for d in images if d.platform and d.platform.is_of(platform)]
+        if len(fitting) == 1:
+            return fitting[0]
+        have = sorted({f"{d.platform.os}/{d.platform.architecture}" for d in images if d.platform})
+        raise InvalidError(
+            f"{self.folder}: holds {len(fitting) or 'no'} images for {platform}",
+            f"It holds: {', '.join(have) or 'no image at all'}. One image for it is needed.",
+        )
+
+    def manifest(self, platform: words.Platform) -> Manifest:
+        """The manifest of the one image for a platform."""
+        return self.read_manifest(self.find(platform))
+
+    def read_manifest(self, of: Descriptor) -> Manifest:
+        """A manifest by its descriptor, checked."""
+        return decode(self.read(of), Manifest, of.digest)
+
+    def read_config(self, manifest: Manifest) -> dict[str, Any]:
+        """The image configuration of a manifest: JSON as it is, an object."""
+        return decode(self.read(manifest.config), dict[str, Any], manifest.config.digest)
+
+    def _walk(self, descriptors: tuple[Descriptor, ...], depth: int) -> Iterator[Descriptor]:
+        for found in descriptors:
+            if found.media_type in MANIFESTS:
+                yield found
+            elif found.media_type in INDEXES and depth and self.has(found):
+                within = decode(self.read(found), Index, found.digest)
+                # A layout need not hold all of an index: the other platforms may be elsewhere.
+                held = tuple(d for d in within.manifests if self.has(d))
+                yield from self._walk(held, depth - 1)
+
+    def _platform(self, of: Descriptor) -> Platform | None:
+        """What the image's configuration says that it runs on."""
+        manifest = self.read_manifest(of)
+        if not self.has(manifest.config):
+            return None
+        config = self.read_config(manifest)
+        os_name, architecture = config.get("os"), config.get("architecture")
+        if not isinstance(os_name, str) or not isinstance(architecture, str):
+            return None
+        return Platform(architecture=architecture, os=os_name)
+
+
+def place(source: Path, target: Path) -> None:
+    """A file at its place in one step, by hard link where possible; `OSError` on a full disk."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".part-", dir=target.parent) as scratch:
+        part = Path(scratch) / "blob"
+        try:
+            os.link(source, part)
+        except OSError:
+            shutil.copyfile(source, part)
+        part.replace(target)
