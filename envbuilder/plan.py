@@ -90,6 +90,14 @@ class Artifact(Struct, frozen=True, kw_only=True):
     digest: str | None = None
 
 
+class UsedBase(Struct, frozen=True, kw_only=True):
+    """The image that an image is built on."""
+
+    ref: str
+    digest: str
+    """Its digest, or its id in the engine where no registry names it."""
+
+
 class Room(Struct, frozen=True, kw_only=True):
     """Disk space that a build takes in one place, besides its downloads."""
 
@@ -119,6 +127,9 @@ class Plan(Struct, frozen=True, kw_only=True):
     python: words.PythonVersion
     fingerprint: str
     artifact: Artifact
+    lock: str = ""
+    """Digest of the lock that names the files."""
+    base: UsedBase | None = None
     workdir: str
     files: tuple[File, ...]
     steps: tuple[Step, ...]

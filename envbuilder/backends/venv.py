@@ -129,6 +129,7 @@ def plan(
         python=target.python,
         fingerprint=digest,
         artifact=Artifact(kind="venv", ref=str(prefix)),
+        lock=lockfile.lock_digest(lock),
         workdir=str(work),
         files=files,
         steps=tuple(steps),
