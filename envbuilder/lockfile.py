@@ -6,6 +6,8 @@ holds behind any mirror.
 
 from __future__ import annotations
 
+import calendar
+import datetime
 import hashlib
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,9 +25,10 @@ if TYPE_CHECKING:
     from envbuilder.profiles import Profile
 
 SCHEMA = 1
+_EARLIEST = datetime.date(1980, 1, 1)
 
 
-class File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One file of a lock."""
 
     kind: words.FileKind
@@ -41,6 +44,8 @@ class File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     provenance: words.Provenance
     by: words.Sentence
     """Where the hash was seen (read), or who claims it."""
+    role: words.Role = ""
+    """`base`: not installed on the base, but part of what the base is made of."""
 
     @property
     def basename(self) -> str:
@@ -48,14 +53,30 @@ class File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return self.file.rpartition("/")[2]
 
 
-class LockedBase(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The base image of a target."""
+class LockedBase(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The base of a target: an image, or a Debian system made from locked packages."""
 
     ref: words.ImageRef
     digest: words.Digest | None
     date: words.Date | None
     python_path: words.AbsolutePath
     python_version: str
+    suite: words.DebianSuite = ""
+    """Not an image that somebody published: a system of this suite, made from the target's files
+    that have the role `base`. `ref` is what it is called where it is made."""
+    status: words.Sha256 | None = None
+    """sha256 of the base's dpkg status that the target's .debs were computed for. Null: the base
+    could not be read, and they go with any minimal system of the suite."""
+
+    @property
+    def epoch(self) -> int:
+        """The time of everything that a build writes (SOURCE_DATE_EPOCH): the base image's date.
+
+        It comes from what the lock says already, so that locks made earlier keep their digest, and
+        never from a clock. A base without a date gets the earliest that ZIP archives can hold.
+        """
+        date = datetime.date.fromisoformat(self.date) if self.date else _EARLIEST
+        return calendar.timegm(date.timetuple())
 
 
 class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -67,8 +88,13 @@ class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     files: tuple[File, ...]
 
     def of_kind(self, kind: words.FileKind) -> tuple[File, ...]:
-        """The files of one kind, in the lock's order."""
-        return tuple(f for f in self.files if f.kind == kind)
+        """The files of one kind that are installed on the base, in the lock's order."""
+        return tuple(f for f in self.files if f.kind == kind and not f.role)
+
+    @property
+    def base_files(self) -> tuple[File, ...]:
+        """The packages that the base itself is made of; none where it is an image."""
+        return tuple(f for f in self.files if f.role == "base")
 
 
 class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -86,7 +112,7 @@ class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 def inputs_digest(profile: Profile) -> str:
     """sha256 over the parts of a profile that decide what is resolved."""
-    decides = {
+    decides: dict[str, Any] = {
         "requirements": profile.requirements,
         "indexes": profile.indexes,
         "python": profile.python.supported,
@@ -96,6 +122,8 @@ def inputs_digest(profile: Profile) -> str:
         "system_packages": profile.system_packages,
         "tools": profile.tools,
     }
+    if profile.debian_base:  # only then, so that locks made before it existed stay fresh
+        decides["debian_base"] = profile.debian_base
     return hashlib.sha256(msgspec.json.encode(decides, order="sorted")).hexdigest()
 
 
@@ -142,6 +170,17 @@ def _check(lock: Lock, path: Path) -> None:
         twice = sorted({n for n in names if names.count(n) > 1})
         if twice:
             raise InvalidError(f"{path}: {target.platform} {target.python}: {twice[0]} is twice")
+        try:
+            _ = target.base and target.base.epoch
+        except ValueError as error:
+            raise InvalidError(
+                f"{path}: {target.platform} {target.python}: base: date: {error}"
+            ) from error
+        loose = target.base_files and not (target.base and target.base.suite)
+        if loose:
+            raise InvalidError(
+                f"{path}: {target.platform} {target.python}: files of a base, but no base of them"
+            )
     claims = any(f.provenance != "read" for t in lock.targets for f in t.files)
     if lock.state == "locked" and claims:
         raise InvalidError(f"{path}: state: says locked, but some files are only claimed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -124,6 +125,29 @@ def test_words_are_checked(tmp_path: Path, key: str, value: object) -> None:
     data = json.loads(lockfile.dump(lock()))
     data["targets"][0]["files"][0][key] = value
     with pytest.raises(InvalidError, match=key):
+        lockfile.load(written(tmp_path, json.dumps(data)))
+
+
+@pytest.mark.parametrize(
+    ("date", "epoch"), [("2026-09-22", 1790035200), ("2024-02-29", 1709164800), (None, 315532800)]
+)
+def test_the_time_of_a_build_is_the_bases_date(
+    date: str | None, epoch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = lock().targets[0].base
+    assert base is not None
+    for zone in ("UTC", "Asia/Tokyo", "America/Los_Angeles"):
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+        assert msgspec.structs.replace(base, date=date).epoch == epoch
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_a_date_that_is_none_is_refused(tmp_path: Path) -> None:
+    data = json.loads(lockfile.dump(lock()))
+    data["targets"][0]["base"]["date"] = "2026-02-30"
+    with pytest.raises(InvalidError, match=r"linux/amd64 3\.11: base: date: day"):
         lockfile.load(written(tmp_path, json.dumps(data)))
 
 
