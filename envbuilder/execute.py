@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
 from envbuilder import plan as plans
-from envbuilder import process
+from envbuilder import process, seal
 from envbuilder.download import full_or_broken
 from envbuilder.errors import BuildError
 from envbuilder.pack import payload_pyz
@@ -76,6 +76,8 @@ def _perform(step: plans.Step, store: Store, log: Path) -> None:
             _unpack_libraries(step, store)
         case plans.Run():
             _run(step, log)
+        case plans.Seal():
+            seal.close(Path(step.folder), step.facts)
         case plans.Remove():
             _remove(Path(step.path))
         case plans.Move():

@@ -66,6 +66,13 @@ class Run(_Step, frozen=True, kw_only=True):
     """What a failing command may print → what to do about it."""
 
 
+class Seal(_Step, frozen=True, kw_only=True):
+    """Write down what a finished environment holds, with facts about it."""
+
+    folder: str
+    facts: dict[str, Any]
+
+
 class Remove(_Step, frozen=True, kw_only=True):
     """Remove a folder of our own, if it is there."""
 
@@ -79,7 +86,7 @@ class Move(_Step, frozen=True, kw_only=True):
     target: str
 
 
-Step = Write | WritePayload | LinkFiles | UnpackTool | UnpackLibraries | Run | Remove | Move
+Step = Write | WritePayload | LinkFiles | UnpackTool | UnpackLibraries | Run | Seal | Remove | Move
 
 
 class Artifact(Struct, frozen=True, kw_only=True):

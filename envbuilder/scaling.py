@@ -60,23 +60,23 @@ def extend(
     """
     if report["status"] != "passed":
         return _with_check(report, "skipped", "not tried, because the verification failed")
-    accelerator = report["device"]["requested"]
+    accelerator, run_id = report["device"]["requested"], verify.new_run_id()
 
     def arguments(seen: str) -> tuple[str, ...]:
         """`seen`: the data's folder as the payload sees it."""
         given = ("parallel", "--device", accelerator, "--devices", devices, "--data", seen)
-        return (*given, "--quick") if quick else given
+        return (*given, "--run-id", run_id, *(["--quick"] if quick else []))
 
-    found = measure(lambda on_line: start(arguments, folder, on_line), progress, log)
+    found = measure(lambda on_line: start(arguments, folder, on_line), progress, log, run_id)
     return add(report, found)
 
 
 def measure(
-    start: Callable[[Callable[[str], None]], Completed], progress: Progress, log: Path
+    start: Callable[[Callable[[str], None]], Completed], progress: Progress, log: Path, run_id: str
 ) -> dict[str, Any]:
     """Run the payload through `start`; its report, or one that says why there is none."""
     try:
-        done, found, where = verify.follow(start, progress, log)
+        done, found, where = verify.follow(start, progress, log, run_id)
         checked = reports.check_scaling(found)
         data = verify.as_stored(found, where)
         verify.require_agreement(done, checked.status, where)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -31,6 +32,11 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
     measured: reports.Measured
     data: dict[str, Any]
+
+
+def new_run_id() -> str:
+    """What ties a report to its run: the payload cannot know it before."""
+    return secrets.token_hex(16)
 
 
 def payload_arguments(
@@ -65,6 +71,7 @@ class Events:
         self._open: Any = None
         self._task: Task | None = None
         self._name = ""
+        self.run_id: Any = None
         self.report: Any = None
 
     def line(self, text: str) -> None:
@@ -84,7 +91,7 @@ class Events:
             if self._task and isinstance(done, int):
                 self._task.update(done)
         elif kind == "report":
-            self.report = event.get("report")
+            self.run_id, self.report = event.get("run_id"), event.get("report")
 
     def _start(self, name: str, total: object = None) -> None:
         if name == self._name:
@@ -106,12 +113,13 @@ def run_payload(
     start: Callable[[Callable[[str], None]], Completed],
     progress: Progress,
     log: Path,
+    run_id: str,
 ) -> Outcome:
-    """Run the payload through `start` and return what it reported.
+    """Run the payload through `start`, which gives it this id, and return what it reported.
 
     Raises `VerifyError` when it was killed, ran out of time or ended without a valid report.
     """
-    done, found, where = follow(start, progress, log)
+    done, found, where = follow(start, progress, log, run_id)
     measured = reports.check(found)
     data = as_stored(found, where)
     require_agreement(done, measured.status, where)
@@ -132,11 +140,11 @@ def _incomplete(measured: reports.Measured) -> str:
 
 
 def follow(
-    start: Callable[[Callable[[str], None]], Completed], progress: Progress, log: Path
+    start: Callable[[Callable[[str], None]], Completed], progress: Progress, log: Path, run_id: str
 ) -> tuple[Completed, Any, str]:
     """Run the payload: how it ended, its report, not yet checked, and where its own words are.
 
-    Raises `VerifyError` when it was killed, ran out of time or ended without a report.
+    Raises `VerifyError` when it was killed, ran out of time or ended without a report of this run.
     """
     events = Events(progress)
     try:
@@ -145,11 +153,11 @@ def follow(
         events.close()
     where = _keep_log(done.stderr, log, progress)
     if done.timed_out:
-        raise VerifyError(
-            f"the payload did not end within {TIMEOUT_SECONDS / 3600:.0f} hours", where
-        )
+        raise VerifyError(f"the payload did not end within {done.seconds:.0f} s", where)
     if events.report is None:
         raise VerifyError(_ended(done), where)
+    if events.run_id != run_id:
+        raise VerifyError("the report is not of this run: not to be trusted", where)
     return done, events.report, where
 
 

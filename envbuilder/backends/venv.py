@@ -7,13 +7,15 @@ another environment (a shared cache would install the edited file without compla
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from envbuilder import lockfile, process, render
+import msgspec
+
+from envbuilder import lockfile, process, render, seal
 from envbuilder.errors import InvalidError, ToolError, VerifyError
 from envbuilder.pack import payload_pyz, payload_sha256
 from envbuilder.payload import threads
@@ -24,6 +26,7 @@ from envbuilder.plan import (
     Plan,
     Room,
     Run,
+    Seal,
     Step,
     UnpackLibraries,
     UnpackTool,
@@ -32,6 +35,7 @@ from envbuilder.plan import (
     fingerprint,
     unpacked,
 )
+from envbuilder.seal import OWN
 from envbuilder.verify import TIMEOUT_SECONDS
 
 if TYPE_CHECKING:
@@ -45,11 +49,6 @@ if TYPE_CHECKING:
     from envbuilder.profiles import Profile
     from envbuilder.pythons import Interpreter
     from envbuilder.settings import Settings
-
-MARKER = "envbuilder.json"
-"""In a prefix: says that envbuilder made it, and from what."""
-OWN = "lib/envbuilder"
-"""Below a prefix: the payload and the preloaded libraries."""
 
 
 def plan(
@@ -109,7 +108,7 @@ def plan(
                 folder=str(env / OWN),
             )
         )
-    marker = {
+    marks = {
         "schema": 1,
         "made_by": "envbuilder",
         "profile": profile.name,
@@ -118,7 +117,7 @@ def plan(
     }
     steps += [
         WritePayload(what="add the payload", path=str(env / OWN / "payload.pyz")),
-        Write(what="mark", path=str(env / MARKER), text=json.dumps(marker, indent=1) + "\n"),
+        Seal(what="write down what is in it", folder=str(env), facts=marks),
         Move(what="put in place", source=str(env), target=str(prefix)),
     ]
     return Plan(
@@ -173,12 +172,10 @@ class VenvEnvironment:
 
     def existing(self) -> Artifact | None:
         """The environment, if an earlier build finished it."""
-        try:
-            marker = json.loads((self.prefix / MARKER).read_text())
-        except (OSError, ValueError):
+        found = seal.marker(self.prefix)
+        if found.get("fingerprint") != self.plan.fingerprint or "tree" not in found:
             return None
-        same = isinstance(marker, dict) and marker.get("fingerprint") == self.plan.fingerprint
-        return self.plan.artifact if same else None
+        return msgspec.structs.replace(self.plan.artifact, digest=found.get("digest"))
 
     def run_payload(
         self,
@@ -193,12 +190,19 @@ class VenvEnvironment:
                 f"{payload}: was changed after the build, so that nothing it says can be trusted",
                 f"Remove {self.prefix}, and build again.",
             )
-        return process.run(
-            [str(self.prefix / "bin" / "python"), str(payload), *arguments(str(data))],
-            env=environment(self.profile, self.prefix, os.environ),
-            timeout=TIMEOUT_SECONDS,
-            on_stdout=on_line,
-        )
+        seal.require_unchanged(self.prefix)
+        # Bytecode in the environment is not sealed, so none of it is believed.
+        with TemporaryDirectory(prefix="envbuilder-") as bytecode:
+            return process.run(
+                [str(self.prefix / "bin" / "python"), str(payload), *arguments(str(data))],
+                env={
+                    **environment(self.profile, self.prefix, os.environ),
+                    "PYTHONPYCACHEPREFIX": bytecode,
+                    "PYTHONDONTWRITEBYTECODE": "",
+                },
+                timeout=TIMEOUT_SECONDS,
+                on_stdout=on_line,
+            )
 
     def become(self, argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
         """Become the command, found on the environment's PATH first."""

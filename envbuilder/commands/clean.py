@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envbuilder import console, settings
-from envbuilder.backends.venv import MARKER
+from envbuilder import console, seal, settings
 from envbuilder.errors import BuildError
 from envbuilder.options import json_option
 
@@ -74,11 +73,8 @@ def _environments(folder: Path, profile: str | None) -> Iterator[Path]:
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if not _is_folder(path) or path.name.startswith("."):
             continue
-        try:
-            marker = json.loads((path / MARKER).read_text())
-        except (OSError, ValueError):
-            continue
-        ours = isinstance(marker, dict) and marker.get("made_by") == "envbuilder"
+        marker = seal.marker(path)
+        ours = marker.get("made_by") == "envbuilder"
         if ours and (profile is None or marker.get("profile") == profile):
             yield path
 

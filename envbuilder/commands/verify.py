@@ -183,9 +183,14 @@ def command(
             outcome, known, found, as_json=as_json, output=output, write=write
         )
 
+    run_id = verify.new_run_id()
+
     def arguments(seen: str) -> tuple[str, ...]:
-        given = verify.payload_arguments(chosen, dataset, seen, epochs=epochs, quick=quick)
-        return (*given, *scaling.selection(devices, chosen.device))
+        return (
+            *verify.payload_arguments(chosen, dataset, seen, epochs=epochs, quick=quick),
+            *scaling.selection(devices, chosen.device),
+            *("--run-id", run_id),
+        )
 
     errors: list[EnvbuilderError] = []
     try:
@@ -193,6 +198,7 @@ def command(
             lambda on_line: start(arguments, dataset.folder, on_line),
             progress,
             found.logs_dir / f"{name}-payload.log",
+            run_id,
         ).data
     except VerifyError as error:
         errors.append(error)

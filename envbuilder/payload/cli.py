@@ -64,7 +64,7 @@ def _verify(options: argparse.Namespace) -> int:
     if options.index:
         # Before torch is imported, which counts once. What is left to see is its device 0.
         os.environ.update(shares.visible(options.device, [options.index], os.environ))
-    out = events.Events(events.take_stdout())
+    out = events.Events(events.take_stdout(), options.run_id)
     out.phase("read data")
     try:
         data = dataset.load(options.data, options.dataset_name)

@@ -26,10 +26,13 @@ def take_stdout() -> TextIO:
 
 
 class Events:
-    """Writes events, one line each, flushed at once."""
+    """Writes events, one line each, flushed at once; the last one says for which run it is."""
 
-    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, stream: TextIO, run_id: str = "", clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._stream = stream
+        self._run_id = run_id
         self._clock = clock
         self._last_progress: Optional[float] = None
 
@@ -53,7 +56,7 @@ class Events:
 
     def report(self, report: Dict[str, Any]) -> None:
         """The final event. Numbers that are not finite become null: JSON has no NaN."""
-        self._write({"event": "report", "report": finite(report)})
+        self._write({"event": "report", "run_id": self._run_id, "report": finite(report)})
 
     def _write(self, event: Dict[str, Any]) -> None:
         self._stream.write(json.dumps(event, allow_nan=False) + "\n")

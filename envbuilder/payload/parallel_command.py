@@ -19,6 +19,7 @@ def add_to(commands: Any) -> None:
         "parallel", help="train on each device alone, then on all together", allow_abbrev=False
     )
     parallel.add_argument("--devices", type=_devices, help="all (the default), or 0,1,…")
+    parallel.add_argument("--run-id", default="", help="comes back with the report")
     parallel.add_argument("--quick", action="store_true", help="fewer steps on the CPU")
     rank = commands.add_parser("parallel-rank", help="one process of parallel", allow_abbrev=False)
     rank.add_argument("--folder", required=True, type=Path, help="where it leaves what it saw")
@@ -40,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
         return ranks.main(options)
     from . import events, parallel
 
-    out = events.Events(events.take_stdout())
+    out = events.Events(events.take_stdout(), options.run_id)
     report = parallel.measure(options, out)
     out.report(report)
     return 0 if report["status"] == "passed" else 5

@@ -396,10 +396,10 @@ def test_a_payload_that_hangs(bench: Bench) -> None:
 # Reports.
 
 
-def forged(bench: Bench, report: dict[str, Any], code: int) -> Overlay:
+def forged(bench: Bench, report: dict[str, Any], code: int, run_id: str = "RUN-ID") -> Overlay:
     """An environment whose interpreter prints this report in place of the payload's."""
     overlay = bench.overlay.at_start("forged_report")
-    line = json.dumps({"event": "report", "report": report}) + "\n"
+    line = json.dumps({"event": "report", "run_id": run_id, "report": report}) + "\n"
     (overlay.site / "forged.jsonl").write_text(line)
     (overlay.site / "forged.code").write_text(str(code))
     return overlay
@@ -426,10 +426,10 @@ def test_a_forged_report(bench: Bench, changes: dict[str, Any], code: int, words
     bench.verify(forged(bench, report, code)).require_failed("run", words)
 
 
-@pytest.mark.xfail(reason="nothing ties a report to the run that asked for it", strict=True)
 def test_a_report_of_another_run(bench: Bench) -> None:
     """What a payload printed here once is printed again, without training."""
-    assert bench.verify(forged(bench, measured(checks=ALL_CHECKS), 0)).code == 5
+    recorded = forged(bench, measured(checks=ALL_CHECKS), 0, run_id="0123456789abcdef")
+    bench.verify(recorded).require_failed("run", "the report is not of this run")
 
 
 def test_an_exit_code_that_lies(bench: Bench) -> None:
@@ -541,6 +541,10 @@ class Changed:
             raise RuntimeError("built anew: the change was not looked at")
         return found
 
+    def verify_as_it_is(self) -> Verdict:
+        python = self.prefix / "bin" / "python"
+        return self.bench.envbuilder("--profile", "cpu", "--python", python, *ONE_EPOCH)
+
 
 @pytest.fixture
 def changed(bench: Bench) -> Changed:
@@ -550,7 +554,8 @@ def changed(bench: Bench) -> Changed:
 def test_another_torch_put_in_place_after_the_build(changed: Changed) -> None:
     file = changed.torch / "version.py"
     changed.replace(file, file.read_bytes().replace(b"2.13.0+cpu", b"2.12.0+cpu"))
-    changed.verify().require_failed("import", "but 2.13.0+cpu is expected")
+    changed.verify().require_failed("run", "torch/version.py (changed)")
+    changed.verify_as_it_is().require_failed("import", "but 2.13.0+cpu is expected")
 
 
 EDITED = b"""
@@ -564,7 +569,8 @@ def conv2d(images, weight, *rest, **options):
 def test_torch_edited_after_the_build_so_that_results_change(changed: Changed) -> None:
     file = changed.torch / "nn" / "functional.py"
     changed.replace(file, file.read_bytes() + EDITED)
-    changed.verify().require_failed("arithmetic", "float32 conv2d")
+    changed.verify().require_failed("run", "torch/nn/functional.py (changed)")
+    changed.verify_as_it_is().require_failed("arithmetic", "float32 conv2d")
 
 
 def test_a_payload_put_in_place_after_the_build(changed: Changed) -> None:
@@ -577,12 +583,36 @@ def test_a_payload_put_in_place_after_the_build(changed: Changed) -> None:
 
 
 @soak
-@pytest.mark.xfail(
-    reason="no digest of the environment's files before issue 5",
-    raises=AssertionError,
-    strict=True,
-)
 def test_an_edit_that_changes_no_result(changed: Changed) -> None:
     file = changed.torch / "nn" / "functional.py"
     changed.replace(file, file.read_bytes() + b"\n# edited\n")
-    assert changed.verify().code == 5
+    changed.verify().require_failed("run", "torch/nn/functional.py (changed)")
+
+
+def test_a_module_added_after_the_build(changed: Changed) -> None:
+    (changed.torch.parent / "sitecustomize.py").write_text("")
+    changed.verify().require_failed("run", "sitecustomize.py (added)")
+
+
+BYTECODE = """
+import importlib.util, marshal, os, struct, sys
+source = sys.argv[1]
+cached = importlib.util.cache_from_source(source)
+os.makedirs(os.path.dirname(cached), exist_ok=True)
+found = os.stat(source)
+code = marshal.dumps(compile("print('this bytecode ran')", source, "exec"))
+if os.path.exists(cached):
+    os.unlink(cached)
+with open(cached, "wb") as stream:
+    stream.write(importlib.util.MAGIC_NUMBER)
+    stream.write(struct.pack("<3I", 0, int(found.st_mtime), found.st_size) + code)
+"""
+
+
+def test_bytecode_put_beside_a_module_is_not_run(changed: Changed) -> None:
+    """Python believes bytecode that states its source's time and size; verification does not."""
+    python = changed.prefix / "bin" / "python"
+    changed.bench.run(python, "-c", BYTECODE, changed.torch / "version.py")
+    assert "this bytecode ran" in changed.bench.run(python, "-c", "import torch").stdout
+    found = changed.verify()
+    assert (found.code, found.report["reasons"]) == (0, [])

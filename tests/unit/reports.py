@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from envbuilder import report
 from envbuilder.history import Report
 from envbuilder.payload.report import REQUIRED
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def epoch(seconds: float = 20.0, accuracy: float | None = 0.984) -> dict[str, Any]:
@@ -109,3 +112,9 @@ CUDA = {
     "torch__version": "2.14.1+cu130",
 }
 """Changes that make it a report from a GPU."""
+
+
+def report_line(argv: Sequence[str], report: Any) -> str:
+    """The event with which a payload that was started with `argv` ends."""
+    run_id = argv[argv.index("--run-id") + 1]
+    return json.dumps({"event": "report", "run_id": run_id, "report": report})

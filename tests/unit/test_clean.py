@@ -11,8 +11,8 @@ import pytest
 from filelock import FileLock
 
 from envbuilder import cli, engine, settings
-from envbuilder.backends.venv import MARKER
 from envbuilder.errors import BuildError, ToolError
+from envbuilder.seal import MARKER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

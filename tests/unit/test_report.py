@@ -197,6 +197,9 @@ def test_no_line_breaks_the_events(line: str) -> None:
     events.close()
 
 
+RUN = "0f"
+
+
 def ended(
     code: int, *lines: str, timed_out: bool = False, stderr: str = ""
 ) -> Callable[[Callable[[str], None]], Completed]:
@@ -211,11 +214,12 @@ def ended(
 
 
 def run(start: Any, tmp_path: Path) -> verify.Outcome:
-    return verify.run_payload(start, PlainProgress(lambda text: None), tmp_path / "log" / "x.log")
+    log = tmp_path / "log" / "x.log"
+    return verify.run_payload(start, PlainProgress(lambda text: None), log, RUN)
 
 
-def report_line(data: dict[str, Any]) -> str:
-    return json.dumps({"event": "report", "report": data})
+def report_line(data: dict[str, Any], run_id: str = RUN) -> str:
+    return json.dumps({"event": "report", "run_id": run_id, "report": data})
 
 
 def test_the_report_comes_through(tmp_path: Path) -> None:
@@ -236,6 +240,8 @@ def test_the_report_comes_through(tmp_path: Path) -> None:
         (ended(-2, timed_out=True), "did not end within"),
         (ended(5, report_line(passing())), "reported passed, not to be trusted"),
         (ended(1, report_line(passing())), "not to be trusted"),
+        (ended(0, report_line(passing(), "f0")), "not of this run: not to be trusted"),
+        (ended(0, json.dumps({"event": "report", "report": passing()})), "not of this run"),
         (ended(0, report_line(spoil("status", "failed"))), "reported failed, not to be trusted"),
     ],
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import signal
 import sys
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ import rich.console
 from envbuilder import cli, history, host, page, process, report, scaling, settings
 from envbuilder.errors import InvalidError, VerifyError
 from envbuilder.summary import print_verdict
-from tests.unit.reports import measured, whole
+from tests.unit.reports import measured, report_line, whole
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -188,7 +187,7 @@ class Payload:
         together = argv[2] == "parallel"
         found = self.parallel if together else self.verify
         if found is not None:
-            options["on_stdout"](json.dumps({"event": "report", "report": found}))
+            options["on_stdout"](report_line(argv, found))
         code = 0 if found and found.get("status") == "passed" else 5
         return process.Completed(
             argv=tuple(argv),
@@ -236,8 +235,11 @@ def test_the_payload_is_started_twice_and_both_are_reported(
     verify, parallel = payload.calls
     assert "--index" not in verify
     data = verify[verify.index("--data") + 1]
+    own = parallel[parallel.index("--run-id") + 1]
+    assert own != verify[verify.index("--run-id") + 1]
     assert parallel == [
-        *("parallel", "--device", "cpu", "--devices", "2", "--data", data, "--quick")
+        *("parallel", "--device", "cpu", "--devices", "2", "--data", data),
+        *("--run-id", own, "--quick"),
     ]
     stored = kept()["scaling"]
     assert (stored["ranks"], stored["efficiency"], "schema" in stored) == (2, 0.9, False)

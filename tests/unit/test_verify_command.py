@@ -14,7 +14,7 @@ import pytest
 import envbuilder
 from envbuilder import atomic, cli, history, host, process, settings
 from envbuilder.errors import VerifyError
-from tests.unit.reports import epoch, measured
+from tests.unit.reports import epoch, measured, report_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +47,7 @@ class Payload:
     def run(self, argv: list[str], **options: Any) -> process.Completed:
         self.started += 1
         if self.report is not None:
-            options["on_stdout"](json.dumps({"event": "report", "report": self.report}))
+            options["on_stdout"](report_line(argv, self.report))
         code = self.code
         if code is None:
             code = 0 if self.report["status"] == "passed" else 5

@@ -22,10 +22,11 @@ from envbuilder import (
     profiles,
     pythons,
     resources,
+    seal,
     workflow,
 )
 from envbuilder.backends import docker
-from envbuilder.backends.venv import MARKER, VenvEnvironment
+from envbuilder.backends.venv import VenvEnvironment
 from envbuilder.console import PlainProgress
 from envbuilder.errors import BuildError, EnvbuilderError, HostError, InvalidError, ToolError
 from envbuilder.options import Request
@@ -539,7 +540,7 @@ def finish(made: Any) -> None:
     """What an execution of the plan leaves."""
     prefix = Path(made.artifact.ref)
     prefix.mkdir(parents=True)
-    (prefix / MARKER).write_text(json.dumps({"fingerprint": made.fingerprint}))
+    seal.close(prefix, {"fingerprint": made.fingerprint})
 
 
 def test_what_is_missing_is_built_and_what_exists_is_reused(
@@ -586,12 +587,12 @@ def test_a_prefix_that_is_not_exactly_this_one_is_not_reused(
         Request(profile="cpu", backend="venv"), found, Said(), running=False
     )
     finish(environment.plan)
-    path = Path(environment.plan.artifact.ref) / MARKER
+    path = Path(environment.plan.artifact.ref) / seal.MARKER
     path.write_text(marker)
 
     def performed(made: Any, *rest: Any) -> float:
         doings.append("execute")
-        path.write_text(json.dumps({"fingerprint": made.fingerprint}))
+        seal.close(path.parent, {"fingerprint": made.fingerprint})
         return 0.0
 
     monkeypatch.setattr(execute, "execute", performed)

@@ -78,9 +78,10 @@ def test_quick_limits_the_data(
 def test_a_failed_verification_exits_5(
     asked: list[tuple[Options, Dataset]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["verify", "--device", "cuda", "--data", str(SHIPPED)]) == 5
+    asked_for = ["--device", "cuda", "--data", str(SHIPPED), "--run-id", "f00"]
+    assert cli.main(["verify", *asked_for]) == 5
     last = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert last == {"event": "report", "report": {"status": "failed"}}
+    assert last == {"event": "report", "run_id": "f00", "report": {"status": "failed"}}
 
 
 def test_damaged_data_exits_2_and_says_which_file(

@@ -26,7 +26,7 @@ class Clock:
 
 def test_one_object_a_line() -> None:
     stream = io.StringIO()
-    events = Events(stream)
+    events = Events(stream, "f00")
     events.phase("import torch")
     events.progress("epoch 1", 1, 2)
     events.error("no data")
@@ -35,13 +35,13 @@ def test_one_object_a_line() -> None:
         {"event": "phase", "name": "import torch"},
         {"event": "progress", "phase": "epoch 1", "done": 1, "total": 2},
         {"event": "error", "message": "no data"},
-        {"event": "report", "report": {"status": "passed", "text": "two\nlines"}},
+        {"event": "report", "run_id": "f00", "report": {"status": "passed", "text": "two\nlines"}},
     ]
 
 
 def test_progress_is_limited_to_four_a_second() -> None:
     stream, clock = io.StringIO(), Clock()
-    events = Events(stream, clock)
+    events = Events(stream, clock=clock)
     for done in range(1, 101):
         clock.now += 0.01
         events.progress("epoch 1", done, 1000)
