@@ -102,7 +102,7 @@ class UsedBase(Struct, frozen=True, kw_only=True):
 
     ref: str
     digest: str
-    """Its digest, or its id in the engine where no registry names it."""
+    """Its digest, or its id in the engine where no registry names it; empty in a dry run."""
 
 
 class Room(Struct, frozen=True, kw_only=True):

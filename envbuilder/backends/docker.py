@@ -8,6 +8,7 @@ store; the final stage is the same text in all cases.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -160,7 +161,7 @@ def plan(
         fingerprint=digest,
         artifact=Artifact(kind="image", ref=ref),
         lock=lockfile.lock_digest(lock),
-        base=UsedBase(ref=base[0], digest=base[1].rpartition("@")[2]),
+        base=UsedBase(ref=base[0], digest=_digest(base[1])),
         workdir=str(work),
         files=target.files,
         steps=tuple(steps),
@@ -171,6 +172,12 @@ def plan(
             if folder
         ),
     )
+
+
+def _digest(identity: str) -> str:
+    """The digest in `name@digest`, or an engine's id; empty where only a name is known."""
+    found = re.search(r"(?:^|@)(?:sha256:)?([0-9a-f]{64})\Z", identity)
+    return f"sha256:{found[1]}" if found else ""
 
 
 class DockerEnvironment:
