@@ -64,6 +64,8 @@ class Run(_Step, frozen=True, kw_only=True):
     env: dict[str, str] = {}
     hints: dict[str, str] = {}
     """What a failing command may print → what to do about it."""
+    output: str = ""
+    """A file for what it prints, besides the log."""
 
 
 class Seal(_Step, frozen=True, kw_only=True):
@@ -86,7 +88,32 @@ class Move(_Step, frozen=True, kw_only=True):
     target: str
 
 
-Step = Write | WritePayload | LinkFiles | UnpackTool | UnpackLibraries | Run | Seal | Remove | Move
+class RecordImage(_Step, frozen=True, kw_only=True):
+    """Keep what a build says of the image that it made, outside of the image."""
+
+    profile: words.Name
+    fingerprint: words.Sha256
+    ref: str
+    builder: str
+    metadata: str
+    """The file in which the client tells the image's digests."""
+    versions: str
+    """The file with what the client says of its builder."""
+    folder: str
+
+
+Step = (
+    Write
+    | WritePayload
+    | LinkFiles
+    | UnpackTool
+    | UnpackLibraries
+    | Run
+    | Seal
+    | RecordImage
+    | Remove
+    | Move
+)
 
 
 class Artifact(Struct, frozen=True, kw_only=True):
@@ -95,6 +122,8 @@ class Artifact(Struct, frozen=True, kw_only=True):
     kind: str
     ref: str
     digest: str | None = None
+    """Of an image: of its configuration, which names its layers by their uncompressed bytes, so
+    that neither a compression nor a kind of engine changes it. Of a prefix: of its tree."""
 
 
 class UsedBase(Struct, frozen=True, kw_only=True):
@@ -153,8 +182,12 @@ class BuildResult(Struct, frozen=True, kw_only=True):
     backend: str
     builder: str
     artifact: Artifact
+    documents: dict[str, str] = {}
+    """Where the artifact's documents are: `sbom` and `provenance`."""
     fingerprint: str
     seconds: float
+    made_by: dict[str, str] = {}
+    """The programs that decide the artifact's bytes → their versions when it was built."""
 
 
 def fingerprint(facts: Mapping[str, Any]) -> str:

@@ -196,7 +196,7 @@ def build(
     environment: backends.Environment, request: Request, settings: Settings, progress: Progress
 ) -> BuildResult:
     """Fetch what is missing and run the plan, unless exactly this result exists."""
-    from envbuilder import space
+    from envbuilder import documents, space
     from envbuilder.execute import execute
     from envbuilder.fetch import fetch
 
@@ -215,6 +215,7 @@ def build(
         backend=plan.backend,
         builder=plan.builder,
         artifact=artifact,
+        documents=documents.ensure(plan, artifact, settings, anew=status == "built"),
         fingerprint=plan.fingerprint,
         seconds=round(seconds, 3),
     )

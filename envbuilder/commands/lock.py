@@ -7,13 +7,14 @@ from pathlib import Path
 import click
 
 from envbuilder import atomic, console, lockfile, profiles, settings
-from envbuilder.errors import INVALID, InvalidError
+from envbuilder.errors import INVALID, InvalidError, ToolError
 from envbuilder.options import json_option, profile_option
 
 
 @click.command("lock", short_help="Resolve a profile to exact files with hashes.")
 @profile_option
 @click.option("--check", is_flag=True, help="Only say whether the lock is fresh; needs no network.")
+@click.option("--audit", is_flag=True, help="Look every pin up in a database of vulnerabilities.")
 @click.option("--upgrade", is_flag=True, help="Move to the newest versions the profile allows.")
 @click.option(
     "--output-dir",
@@ -22,7 +23,12 @@ from envbuilder.options import json_option, profile_option
 )
 @json_option
 def command(
-    profile: str | None, check: bool, upgrade: bool, output_dir: Path | None, as_json: bool
+    profile: str | None,
+    check: bool,
+    audit: bool,
+    upgrade: bool,
+    output_dir: Path | None,
+    as_json: bool,
 ) -> int:
     """Resolve a profile to exact files with sha256, for each of its platforms and Pythons.
 
@@ -32,14 +38,19 @@ def command(
     \b
     Examples:
       envbuilder lock --check
+      envbuilder lock --audit --profile cpu
       envbuilder lock --profile cpu
       envbuilder lock --profile cuda --upgrade
     """
     found = settings.load()
     folders = profiles.search_path(found.project, found.config_dir)
     names = (profile,) if profile else profiles.names(folders)
+    if check and audit:
+        raise click.UsageError("--check needs no network, --audit does: ask one at a time")
     if check:
         return _check(names, folders, as_json)
+    if audit:
+        return _audit(names, folders, found, as_json)
     from envbuilder import resolve
 
     progress = console.progress()
@@ -88,6 +99,33 @@ def _check(names: tuple[str, ...], folders: tuple[Path, ...], as_json: bool) -> 
             stale = "; ".join(state["stale"])
             click.echo(f"{state['profile']:<14} {state['state']:<9} {stale or 'fresh'}")
     return INVALID if any(s["stale"] for s in states) else 0
+
+
+def _audit(
+    names: tuple[str, ...], folders: tuple[Path, ...], found: settings.Settings, as_json: bool
+) -> int:
+    import msgspec
+
+    from envbuilder import osv
+    from envbuilder.audit import audit, table
+
+    locks = {}
+    for name in names:
+        path = lockfile.path_for(name, folders)
+        if path is not None:
+            locks[name] = [f for t in lockfile.load(path).targets for f in t.files]
+    if not any(locks.values()):
+        raise InvalidError(f"no lock of {', '.join(names)} names a file", "Run: envbuilder lock")
+    with console.progress().task("look up known vulnerabilities"):
+        result = audit(locks, osv.Database(found))
+    if as_json:
+        click.echo(msgspec.json.encode(result).decode())
+    else:
+        click.echo("\n".join(table(result)))
+    if result.unchecked and not result.vulnerabilities:
+        pins = f"{len(result.unchecked)} of {len(result.unchecked) + result.checked} pins"
+        raise ToolError(f"{pins} could not be checked for known vulnerabilities", osv.HINT)
+    return result.exit_code
 
 
 def _place(name: str, found: settings.Settings, output_dir: Path | None) -> Path:

@@ -1,0 +1,85 @@
+"""The papers of an artifact: its bill of materials and its provenance, beside it, never inside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from envbuilder import atomic, components, licences, provenance, sbom
+from envbuilder.errors import BuildError
+from envbuilder.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from envbuilder.plan import Artifact, Plan
+    from envbuilder.settings import Settings
+
+_FULL = "The artifact itself is finished. Make room, then run the same command again."
+
+
+def places(plan: Plan, artifact: Artifact, settings: Settings) -> dict[str, str]:
+    """Where an artifact's documents belong: beside a file or folder, by digest for an image."""
+    if artifact.kind == "image":
+        name = str(artifact.digest).replace(":", "-")
+        beside = str(images_dir(settings) / plan.profile / name)
+    else:
+        beside = artifact.ref.rstrip("/")
+    return {"sbom": beside + sbom.SUFFIX, "provenance": beside + provenance.SUFFIX}
+
+
+def images_dir(settings: Settings) -> Path:
+    """Documents of images, which live in an engine: one folder per profile."""
+    return settings.data_dir / "images"
+
+
+def ensure(
+    plan: Plan,
+    artifact: Artifact,
+    settings: Settings,
+    *,
+    anew: bool,
+    versions: Mapping[str, str] | None = None,
+    seen: Iterable[components.Component] = (),
+) -> dict[str, str]:
+    """Write the documents where one is missing, or `anew` after a build; returns where they are.
+
+    `versions` are those of further builders; `seen` is what was found in the result beside the
+    lock's files. Raises `BuildError` where they cannot be written.
+    """
+    found = places(plan, artifact, settings)
+    if anew or not all(Path(path).is_file() for path in found.values()):
+        contents = {
+            "sbom": bill(plan, settings, seen),
+            "provenance": provenance.statement(plan, [subject(artifact)], versions=versions),
+        }
+        for name, path in found.items():
+            atomic.save(Path(path), contents[name], BuildError, _FULL)
+    return found
+
+
+def bill(plan: Plan, settings: Settings, seen: Iterable[components.Component] = ()) -> bytes:
+    """The bill of materials of what a plan makes: its base, its files, and what else was seen."""
+    known = licences.of_wheels(plan.files, Store(settings.store_dir))
+    base = plan.base
+    parts = [components.of_base(base.ref, base.digest, plan.platform)] if base else []
+    parts += components.locked(plan.files, known)
+    names = {part.purl for part in parts}
+    parts += [part for part in seen if part.purl not in names]
+    return sbom.document(plan.profile, parts, facts(plan.lock, plan.platform, plan.python))
+
+
+def facts(lock: str, platform: str, python: str) -> dict[str, str]:
+    """What a bill of materials says of the environment itself; `lock` is a digest."""
+    return {"lock": lock, "platform": platform, "python": python}
+
+
+def subject(artifact: Artifact) -> provenance.Subject:
+    """An artifact as a statement names it: an image or archive by its digest, a venv by its tree's.
+
+    A tree's digest is none of a file's bytes, so it has a name of its own.
+    """
+    digest = str(artifact.digest).removeprefix("sha256:")
+    algorithm = "envbuilderTree" if artifact.kind == "venv" else "sha256"
+    name = Path(artifact.ref).name if artifact.kind == "venv" else artifact.ref
+    return provenance.Subject(name=name, digest={algorithm: digest})

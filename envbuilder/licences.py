@@ -1,0 +1,67 @@
+"""Licences as a distribution's METADATA states them; what they mean is for the reader to judge."""
+
+from __future__ import annotations
+
+import zipfile
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from envbuilder.lockfile import File
+    from envbuilder.store import Store
+
+METADATA_LIMIT = 4 << 20
+"""Bytes of a METADATA file at most (it holds the project's whole description)."""
+LONGEST = 120
+"""Characters of a stated licence at most: some projects put the licence's whole text there."""
+_CLASSIFIER = "License ::"
+_EMPTY = frozenset({"", "unknown", "none", "n/a"})
+
+
+def stated(metadata: bytes) -> tuple[str, ...]:
+    """What a METADATA file says: its expression, else its `License` line, else its classifiers."""
+    from packaging.metadata import parse_email
+
+    raw, _ = parse_email(metadata)
+    for key, limit in (("license_expression", METADATA_LIMIT), ("license", LONGEST)):
+        text = str(raw.get(key, "")).strip()
+        if _usable(text, limit):
+            return (text,)
+    said = (c for c in raw.get("classifiers", []) if c.startswith(_CLASSIFIER))
+    leaves = {c.rpartition("::")[2].strip() for c in said}
+    return tuple(sorted(leaf for leaf in leaves if _usable(leaf, LONGEST)))
+
+
+def _usable(text: str, limit: int) -> bool:
+    return len(text) <= limit and text.isprintable() and text.lower() not in _EMPTY
+
+
+def of_wheels(files: Iterable[File], store: Store) -> dict[str, tuple[str, ...]]:
+    """sha256 → licences, for the wheels that are in the store."""
+    found = {}
+    for file in files:
+        path = store.path(file.sha256)
+        if file.kind in {"wheel", "tool"} and path.is_file():
+            said = stated(read_metadata(path))
+            if said:
+                found[file.sha256] = said
+    return found
+
+
+def read_metadata(wheel: Path) -> bytes:
+    """The METADATA file of a wheel; empty where there is none that can be read.
+
+    The store's wheels were hashed on their way in, but a damaged one must not end a report on
+    licences: installing it does.
+    """
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            for entry in archive.infolist():
+                folder, _, name = entry.filename.partition("/")
+                if folder.endswith(".dist-info") and name == "METADATA":
+                    return archive.read(entry) if entry.file_size <= METADATA_LIMIT else b""
+    except (OSError, ValueError, RuntimeError, zipfile.BadZipFile, zipfile.LargeZipFile):
+        pass
+    return b""
