@@ -22,6 +22,7 @@ COMMANDS = {
     "doctor": "Say what stands in the way here, and fix what is safe.",
     "profiles": "List profiles, or show one.",
     "lock": "Resolve a profile to exact files with hashes.",
+    "sbom": "Write a profile's bill of materials from its lock.",
     "render": "Write a Dockerfile or other files that need no envbuilder.",
     "build": "Build an environment from a locked profile.",
     "verify": "Train MNIST inside an environment and report what did the work.",

@@ -5,17 +5,29 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from envbuilder import atomic, components, licences, provenance, sbom
 from envbuilder.errors import BuildError
 from envbuilder.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from envbuilder.plan import Artifact, Plan
+    from envbuilder.lockfile import File
+    from envbuilder.plan import Artifact, Plan, UsedBase
     from envbuilder.settings import Settings
 
 _FULL = "The artifact itself is finished. Make room, then run the same command again."
+
+
+class About(Struct, frozen=True, kw_only=True):
+    """Which environment a bill of materials is of; `lock` is a lock's digest."""
+
+    profile: str
+    lock: str
+    platform: str
+    python: str
 
 
 def places(plan: Plan, artifact: Artifact, settings: Settings) -> dict[str, str]:
@@ -50,7 +62,7 @@ def ensure(
     found = places(plan, artifact, settings)
     if anew or not all(Path(path).is_file() for path in found.values()):
         contents = {
-            "sbom": bill(plan, settings, seen),
+            "sbom": bill(_about(plan), plan.files, plan.base, settings, seen),
             "provenance": provenance.statement(plan, [subject(artifact)], versions=versions),
         }
         for name, path in found.items():
@@ -58,20 +70,33 @@ def ensure(
     return found
 
 
-def bill(plan: Plan, settings: Settings, seen: Iterable[components.Component] = ()) -> bytes:
-    """The bill of materials of what a plan makes: its base, its files, and what else was seen."""
-    known = licences.of_wheels(plan.files, Store(settings.store_dir))
-    base = plan.base
-    parts = [components.of_base(base.ref, base.digest, plan.platform)] if base else []
-    parts += components.locked(plan.files, known)
-    names = {part.purl for part in parts}
-    parts += [part for part in seen if part.purl not in names]
-    return sbom.document(plan.profile, parts, facts(plan.lock, plan.platform, plan.python))
+def _about(plan: Plan) -> About:
+    return About(profile=plan.profile, lock=plan.lock, platform=plan.platform, python=plan.python)
 
 
-def facts(lock: str, platform: str, python: str) -> dict[str, str]:
-    """What a bill of materials says of the environment itself; `lock` is a digest."""
-    return {"lock": lock, "platform": platform, "python": python}
+def bill(
+    about: About,
+    files: Sequence[File],
+    base: UsedBase | None,
+    settings: Settings,
+    seen: Iterable[components.Component] = (),
+) -> bytes:
+    """A bill of materials: a base, files of a lock, and what else was seen.
+
+    Licences are known of the wheels that are in the store.
+    """
+    known = licences.of_wheels(files, Store(settings.store_dir))
+    parts = [components.of_base(base.ref, base.digest, about.platform)] if base else []
+    parts += components.locked(files, known)
+    named = {_unqualified(part) for part in parts}
+    parts += [part for part in seen if _unqualified(part) not in named]
+    facts = {"lock": about.lock, "platform": about.platform, "python": about.python}
+    return sbom.document(about.profile, parts, facts)
+
+
+def _unqualified(part: components.Component) -> str:
+    """A package URL without architecture and suite, which a status file may not tell."""
+    return part.purl.partition("?")[0]
 
 
 def subject(artifact: Artifact) -> provenance.Subject:

@@ -1,0 +1,62 @@
+"""`envbuilder sbom`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from envbuilder import lockfile, profiles, settings, words
+from envbuilder.errors import InvalidError
+from envbuilder.options import profile_option, python_option
+
+
+@click.command("sbom", short_help="Write a profile's bill of materials from its lock.")
+@profile_option
+@click.option(
+    "--platform", type=click.Choice(words.PLATFORMS), help="Platform; without it, the first one."
+)
+@python_option
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File to write; without it, the document is printed.",
+)
+def command(
+    profile: str | None, platform: str | None, python: str | None, output: Path | None
+) -> None:
+    """Write what a lock pins as a CycloneDX document, without building anything.
+
+    Licences are those of the wheels that were fetched before. `build` writes the document of what
+    it made by itself, and says where.
+
+    \b
+    Examples:
+      envbuilder sbom --profile cpu
+      envbuilder sbom --profile cuda --platform linux/arm64 --output cuda.sbom.cdx.json
+    """
+    from envbuilder import atomic, documents, plan
+
+    found = settings.load()
+    folders = profiles.search_path(found.project, found.config_dir)
+    if profile is None:
+        from envbuilder.target import find
+        from envbuilder.workflow import choose_profile
+
+        profile = choose_profile(found, folders, find(None)).name
+    chosen = profiles.load(profile, folders)
+    path = lockfile.path_for(profile, folders)
+    lock = lockfile.require_usable(chosen, lockfile.load(path) if path else None)
+    target = lockfile.select(lock, platform or chosen.platforms[0], python or chosen.python.default)
+    base = target.base and plan.UsedBase(ref=target.base.ref, digest=target.base.digest or "")
+    about = documents.About(
+        profile=profile,
+        lock=lockfile.lock_digest(lock),
+        platform=target.platform,
+        python=target.python,
+    )
+    content = documents.bill(about, target.files, base, found)
+    if output is None:
+        click.echo(content, nl=False)
+    else:
+        atomic.save(output, content, InvalidError, "Name another file with --output.")
