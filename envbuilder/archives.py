@@ -94,10 +94,13 @@ def _today() -> str:
 
 def urls(file: File, settings: Settings) -> tuple[str, ...]:
     """Where a .deb of a lock may be had, best first: the mirror, then the snapshot that had it."""
-    seen = re.search(r"Release of (\S+Z)$", file.by)
-    return tuple(
-        f"{root}/{file.file}" for root in roots(file.source, settings, seen[1] if seen else "")
-    )
+    return tuple(f"{root}/{file.file}" for root in roots(file.source, settings, seen(file)))
+
+
+def seen(file: File) -> str:
+    """When the archive had a .deb of a lock (`2026-11-18T02:10:24Z`); empty where nobody says."""
+    found = re.search(r"Release of (\S+Z)$", file.by)
+    return found[1] if found else ""
 
 
 def snapshot(file: File, settings: Settings) -> str:
@@ -105,9 +108,8 @@ def snapshot(file: File, settings: Settings) -> str:
 
     Never the machine's own mirror: a rendered file is the same wherever it is rendered.
     """
-    seen = re.search(r"Release of (\S+Z)$", file.by)
     own = indexes.override(file.source, settings)
-    return own or roots(file.source, settings, seen[1] if seen else "")[-1]
+    return own or roots(file.source, settings, seen(file))[-1]
 
 
 def fields(text: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Debian packages for a lock: which .debs make `system_packages` work on a minimal base image.
+"""Debian packages for a lock: a suite's package lists, and files of a lock from them.
 
 Package lists are read over HTTP from the machine's own mirror and checked against the sha256 in
 their Release file. The Release file's signature is not checked: trust in the mirror is needed when
@@ -15,44 +15,63 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec import Struct
 
 from envbuilder import archives, indexes
 from envbuilder.archives import MAIN
-from envbuilder.debian_packages import Package, closure, keep_newest, parse_packages
+from envbuilder.debian_closure import on_base
+from envbuilder.debian_packages import Package, closure, keep_newest, minimal, parse_packages
 from envbuilder.errors import BuildError, InvalidError
 from envbuilder.lockfile import File
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from envbuilder import words
+    from envbuilder.debian_packages import Stanza
     from envbuilder.settings import Settings
 
 ARCHITECTURES: dict[str, str] = {"linux/amd64": "amd64", "linux/arm64": "arm64"}
 
 
+class Suite(Struct, frozen=True, kw_only=True):
+    """The packages of a suite for one platform, with its updates and security fixes."""
+
+    packages: dict[str, Package]
+    """The newest of each name."""
+    rolling: bool
+    """It still moves: testing and unstable state no version, a released suite does."""
+
+
 def lock(
     wanted: Sequence[str],
-    suite: str,
-    platform: str,
-    settings: Settings,
-    on_progress: Callable[[str], None] = lambda _: None,
-    *,
-    read: Callable[[str], bytes] | None = None,
+    suite: Suite,
+    installed: Mapping[str, Stanza] | None = None,
+    listed: Iterable[str] = (),
 ) -> tuple[File, ...]:
-    """The .debs that bring `wanted` to any minimal system of a suite, sorted by name.
+    """The .debs that bring `wanted` to a base, sorted by name.
 
-    Raises `BuildError` where no mirror answers or a list is damaged, `InvalidError` for a package
-    that the suite does not have.
+    `installed` is what the base has; without it they go with any minimal system of the suite. For
+    `listed` see `debian_closure.on_base`. Raises `InvalidError` for what cannot be had or does not
+    go together.
     """
-    if platform not in ARCHITECTURES:
-        raise InvalidError(f"{platform}: Debian packages are only for Linux")
-    on_progress(f"reading Debian {suite}'s package lists for {platform}")
-    universe, rolling = load(suite, ARCHITECTURES[platform], settings, read or _read)
-    chosen = closure(wanted, universe, rolling=rolling)
+    if installed is None:
+        chosen = closure(wanted, suite.packages, rolling=suite.rolling)
+    else:
+        chosen = on_base(wanted, suite.packages, installed, listed)
     return tuple(_file(p) for p in sorted(chosen, key=lambda p: p.name))
 
 
-def _file(package: Package) -> File:
+def lock_base(wanted: Sequence[str], suite: Suite) -> tuple[File, ...]:
+    """The .debs of a whole system with `wanted`, sorted by name; each has the role `base`.
+
+    That is what every system of the suite has, and everything that this and `wanted` need.
+    """
+    names = minimal(suite.packages, wanted)
+    return tuple(_file(suite.packages[name], "base") for name in sorted(names))
+
+
+def _file(package: Package, role: words.Role = "") -> File:
     try:
         return msgspec.convert(
             {
@@ -65,6 +84,7 @@ def _file(package: Package) -> File:
                 "source": package.source,
                 "provenance": "read",
                 "by": package.by,
+                "role": role,
             },
             File,
         )
@@ -75,12 +95,22 @@ def _file(package: Package) -> File:
 
 
 def load(
-    suite: str, architecture: str, settings: Settings, read: Callable[[str], bytes]
-) -> tuple[dict[str, Package], bool]:
-    """The newest packages of a suite with updates and security fixes, and whether it still moves.
+    suite: str,
+    platform: str,
+    settings: Settings,
+    on_progress: Callable[[str], None] = lambda _: None,
+    *,
+    read: Callable[[str], bytes] | None = None,
+) -> Suite:
+    """Read a suite's package lists.
 
-    A released suite states a version; testing and unstable do not.
+    Raises `BuildError` where no mirror answers or a list is damaged, `InvalidError` for a platform
+    that Debian has no packages for.
     """
+    if platform not in ARCHITECTURES:
+        raise InvalidError(f"{platform}: Debian packages are only for Linux")
+    architecture, read = ARCHITECTURES[platform], read or _read
+    on_progress(f"reading Debian {suite}'s package lists for {platform}")
     universe: dict[str, Package] = {}
     rolling = True
     for name, source in (
@@ -100,7 +130,7 @@ def load(
         raw = _answer(read, f"{root}/dists/{name}/{path}")
         _verify(raw, text, path, name)
         keep_newest(universe, parse_packages(lzma.decompress(raw).decode(), source=source, by=by))
-    return universe, rolling
+    return Suite(packages=universe, rolling=rolling)
 
 
 def _release(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -14,22 +15,29 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 _KEYS = frozenset(
-    {"Package", "Version", "Depends", "Pre-Depends", "Provides", "Breaks", "Essential", "Priority",
-     "Filename", "Size", "SHA256"}
+    {"Package", "Version", "Depends", "Pre-Depends", "Provides", "Breaks", "Conflicts", "Essential",
+     "Priority", "Filename", "Size", "SHA256"}
 )  # fmt: skip
 
 
-class Package(Struct, frozen=True, kw_only=True):
-    """One stanza of a package list."""
+class Stanza(Struct, frozen=True, kw_only=True):
+    """What a package says of itself, in a package list or in the dpkg status of a system."""
 
     name: str
     version: str
+    depends: str = ""
+    """Pre-Depends as well."""
+    provides: str = ""
+    breaks: str = ""
+    conflicts: str = ""
+
+
+class Package(Stanza, frozen=True, kw_only=True):
+    """One stanza of a package list."""
+
     file: str
     sha256: str
     size: int
-    depends: str = ""
-    provides: str = ""
-    breaks: str = ""
     base: bool = False
     """Essential, or of priority required: part of every minimal system."""
     source: str = MAIN
@@ -59,20 +67,28 @@ def parse_packages(text: str, *, source: str = MAIN, by: str = "") -> Iterator[P
         needed = [fields.get(k, "") for k in ("Package", "Version", "Filename", "SHA256", "Size")]
         if not all(needed) or not needed[4].isdecimal():
             continue
-        depends = (fields.get("Pre-Depends", ""), fields.get("Depends", ""))
         yield Package(
             name=needed[0],
             version=needed[1],
             file=needed[2],
             sha256=needed[3],
             size=int(needed[4]),
-            depends=", ".join(d for d in depends if d),
-            provides=fields.get("Provides", ""),
-            breaks=fields.get("Breaks", ""),
+            **said(fields),
             base=fields.get("Essential") == "yes" or fields.get("Priority") == "required",
             source=source,
             by=by,
         )
+
+
+def said(fields: Mapping[str, str]) -> dict[str, str]:
+    """What a stanza's fields say of other packages, as fields of `Stanza`."""
+    depends = (fields.get("Pre-Depends", ""), fields.get("Depends", ""))
+    return {
+        "depends": ", ".join(d for d in depends if d),
+        "provides": fields.get("Provides", ""),
+        "breaks": fields.get("Breaks", ""),
+        "conflicts": fields.get("Conflicts", ""),
+    }
 
 
 def keep_newest(universe: dict[str, Package], packages: Iterable[Package]) -> None:
@@ -91,6 +107,7 @@ def compare(one: str, other: str) -> int:
     return result
 
 
+@lru_cache(maxsize=4096)
 def relations(text: str) -> tuple[tuple[Atom, ...], ...]:
     """A dependency field: all groups are needed, any alternative within a group will do."""
     groups = []
@@ -120,50 +137,86 @@ def satisfies(version: str, atom: Atom) -> bool:
     }[atom.relation]  # fmt: skip
 
 
-class _Closure:
-    """Collects packages until nothing is missing."""
+class Offered:
+    """A set of packages by name, and who of them fulfils what."""
 
-    def __init__(self, universe: Mapping[str, Package], *, rolling: bool) -> None:
-        self.universe = universe
-        self.rolling = rolling
-        self.chosen: dict[str, Package] = {}
-        self.providers: dict[str, list[tuple[str, str]]] = {}
-        for package in universe.values():
+    def __init__(self, packages: Mapping[str, Stanza]) -> None:
+        self._packages = packages
+        self._providers: dict[str, list[tuple[str, str]]] = {}
+        for package in packages.values():
             for group in relations(package.provides):
                 for atom in group:
                     entry = (package.name, atom.version)
-                    self.providers.setdefault(atom.name, []).append(entry)
-        self.base = frozenset(self._base())
+                    self._providers.setdefault(atom.name, []).append(entry)
 
-    def _base(self) -> set[str]:
-        """Names of a minimal system: essential and required packages and what they need."""
-        found: set[str] = set()
-        queue = sorted(p.name for p in self.universe.values() if p.base)
-        while queue:
-            name = queue.pop()
-            if name in found:
-                continue
-            found.add(name)
-            for group in relations(self.universe[name].depends):
-                if not any(p in found for a in group for p in self._answers(a)):
-                    queue += self._pick(group)
-        return found
-
-    def _answers(self, atom: Atom) -> list[str]:
+    def answers(self, atom: Atom) -> list[str]:
         """The packages that fulfil an alternative: the one so named first, then its providers."""
         found = []
-        own = self.universe.get(atom.name)
+        own = self._packages.get(atom.name)
         if own and satisfies(own.version, atom):
             found.append(own.name)
-        for name, version in sorted(self.providers.get(atom.name, ())):
+        for name, version in sorted(self._providers.get(atom.name, ())):
             # An unversioned Provides fulfils only unversioned needs.
             if not atom.relation or (version and satisfies(version, atom)):
                 found.append(name)
         return found
 
-    def _pick(self, group: tuple[Atom, ...]) -> list[str]:
-        """The first package that fulfils a group, as a list of at most one."""
-        return next(([n[0]] for a in group if (n := self._answers(a))), [])
+    def among(self, group: Iterable[Atom]) -> list[str]:
+        """The packages that fulfil any alternative of a group, the group's order first."""
+        return [name for atom in group for name in self.answers(atom)]
+
+
+def minimal(universe: Mapping[str, Package], wanted: Iterable[str] = ()) -> frozenset[str]:
+    """Names of a minimal system with the wanted packages, and what all of them need.
+
+    That is the essential packages and those of priority required. Raises `InvalidError` for a
+    wanted package that does not exist, or one whose needs cannot be met.
+    """
+    offered = Offered(universe)
+    found: set[str] = set()
+    # The last is looked at first. Tools that make a system choose `usr-is-merged` where it exists
+    # over its alternative `usrmerge`, which brings perl.
+    queue = sorted(p.name for p in universe.values() if p.base)
+    queue += [require(name, universe).name for name in wanted]
+    queue += [name for name in ("usr-is-merged",) if name in universe]
+    while queue:
+        name = queue.pop()
+        if name in found:
+            continue
+        found.add(name)
+        for group in relations(universe[name].depends):
+            able = offered.among(group)
+            if not able:
+                raise _lacking(name, group)
+            if not found.intersection(able):
+                queue += able[:1]
+    return frozenset(found)
+
+
+def require(name: str, universe: Mapping[str, Package]) -> Package:
+    """A package of a suite; `InvalidError` where it has none of that name."""
+    if name not in universe:
+        raise InvalidError(
+            f"Debian: the suite has no package '{name}'",
+            "Check system_packages, debian_base and debian_suite in the profile.",
+        )
+    return universe[name]
+
+
+def _lacking(name: str, group: Iterable[Atom]) -> InvalidError:
+    needs = " | ".join(a.name for a in group)
+    return InvalidError(f"Debian: {name} needs {needs}, which the suite lacks")
+
+
+class _Closure:
+    """Collects packages until nothing is missing on any minimal system."""
+
+    def __init__(self, universe: Mapping[str, Package], *, rolling: bool) -> None:
+        self.universe = universe
+        self.rolling = rolling
+        self.chosen: dict[str, Package] = {}
+        self.offered = Offered(universe)
+        self.base = minimal(universe)
 
     def add(self, name: str) -> None:
         """Choose a package and everything it needs beyond the minimal system."""
@@ -174,10 +227,9 @@ class _Closure:
                 continue
             package = self.chosen[current] = self.universe[current]
             for group in relations(package.depends):
-                names = [n for a in group for n in self._answers(a)]
+                names = self.offered.among(group)
                 if not names:
-                    wanted = " | ".join(a.name for a in group)
-                    raise InvalidError(f"Debian: {current} needs {wanted}, which the suite lacks")
+                    raise _lacking(current, group)
                 if not any(n in self.base or n in self.chosen for n in names):
                     queue.append(names[0])
 
@@ -205,7 +257,7 @@ class _Closure:
             for group in relations(package.depends)
             for atom in group
             if atom.relation in tight
-            for name in self._answers(atom)[:1]
+            for name in self.offered.answers(atom)[:1]
             if name in self.base and name not in self.chosen
         }
 
@@ -237,11 +289,6 @@ def closure(
     """The packages to install for `wanted` on a minimal system; `InvalidError` for unknown ones."""
     found = _Closure(universe, rolling=rolling)
     for name in wanted:
-        if name not in universe:
-            raise InvalidError(
-                f"Debian: the suite has no package '{name}'",
-                "Check system_packages and debian_suite in the profile.",
-            )
-        found.add(name)
+        found.add(require(name, universe).name)
     found.couple()
     return tuple(found.chosen.values())

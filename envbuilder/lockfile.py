@@ -53,7 +53,9 @@ class File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
         return self.file.rpartition("/")[2]
 
 
-class LockedBase(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class LockedBase(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """The base of a target: an image, or a Debian system made from locked packages."""
 
     ref: words.ImageRef
@@ -64,6 +66,8 @@ class LockedBase(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     suite: words.DebianSuite = ""
     """Not an image that somebody published: a system of this suite, made from the target's files
     that have the role `base`. `ref` is what it is called where it is made."""
+    unpacked: bool = False
+    """Those packages are only unpacked; none of their scripts runs."""
     status: words.Sha256 | None = None
     """sha256 of the base's dpkg status that the target's .debs were computed for. Null: the base
     could not be read, and they go with any minimal system of the suite."""

@@ -41,6 +41,16 @@ class Base(_Strict, frozen=True):
     python_version: str = ""
 
 
+class DebianBase(_Strict, frozen=True):
+    """A base made from locked Debian packages: the suite's minimal system, and these."""
+
+    include: tuple[words.DebianPackage, ...]
+    """Python among them."""
+    unpacked: tuple[words.Platform, ...] = ()
+    """Platforms on which the packages are only unpacked, and none of their scripts runs. It is said
+    here and not found out, so that every machine makes the same bits."""
+
+
 class Run(_Strict, frozen=True):
     """What a container needs to reach the device (`docker run` flags, by meaning)."""
 
@@ -100,8 +110,11 @@ class Profile(_Strict, frozen=True):
     expects: Expects
     extends: words.Name | None = None
     base: dict[words.PythonVersion, Base] = {}
-    debian_suite: Annotated[str, Meta(pattern=r"^[a-z]*\Z")] = ""
-    """The Debian suite of the base image, which `system_packages` are resolved against."""
+    debian_base: dict[words.PythonVersion, DebianBase] = {}
+    """Python → a base that is made from packages of `debian_suite`. It goes before `base`: every
+    file of it is in the lock, and no image is needed."""
+    debian_suite: words.DebianSuite = ""
+    """The Debian suite of the base, which `system_packages` are resolved against."""
     system_packages: tuple[words.DebianPackage, ...] = ()
     indexes: dict[words.Distribution, words.Source] = {}
     """Distribution → symbolic name of the index it comes from; all others: the user's own."""
@@ -112,6 +125,11 @@ class Profile(_Strict, frozen=True):
     warnings: tuple[words.Comment, ...] = ()
     opt_in: bool = False
     """Never chosen automatically; only on request."""
+
+    @property
+    def image_pythons(self) -> frozenset[str]:
+        """The Pythons that an image can be made for: those that have a base."""
+        return frozenset(self.base) | frozenset(self.debian_base)
 
 
 def search_path(project: Path | None, user: Path) -> tuple[Path, ...]:
@@ -158,6 +176,13 @@ def _merged(
     return _merge(inherited, own), str(path), text
 
 
+def chain(name: str, folders: Sequence[Path]) -> tuple[Path, ...]:
+    """The files that make up a profile that can be loaded: its own, then those it extends."""
+    path = _find(name, folders)
+    parent = parse_yaml(read_text(path), str(path)).get("extends")
+    return (path, *(chain(parent, folders) if parent else ()))
+
+
 def _find(name: str, folders: Sequence[Path]) -> Path:
     for folder in folders:
         path = folder / f"{name}.yaml"
@@ -190,13 +215,15 @@ def _check(profile: Profile, where: str) -> None:
     """What types alone cannot say."""
     if profile.python.default not in profile.python.supported:
         raise InvalidError(f"{where}: python.default: must be one of python.supported")
-    if "docker" in profile.backends and not profile.base:
+    if "docker" in profile.backends and not profile.image_pythons:
         raise InvalidError(f"{where}: base: the backend docker needs a base image")
-    stray = sorted(set(profile.base) - set(profile.python.supported))
-    if stray:
-        raise InvalidError(f"{where}: base.{stray[0]}: is not in python.supported")
-    if profile.system_packages and not profile.debian_suite:
-        raise InvalidError(f"{where}: debian_suite: system_packages need one")
+    for key, stated in (("base", profile.base), ("debian_base", profile.debian_base)):
+        stray = sorted(set(stated) - set(profile.python.supported))
+        if stray:
+            raise InvalidError(f"{where}: {key}.{stray[0]}: is not in python.supported")
+    for key in ("system_packages", "debian_base"):
+        if getattr(profile, key) and not profile.debian_suite:
+            raise InvalidError(f"{where}: debian_suite: {key} need one")
     unlocked = profile.preload and not profile.system_packages
     if unlocked:
         raise InvalidError(f"{where}: preload: no system_packages that could hold the library")

@@ -47,9 +47,9 @@ def default_target(profile: Profile) -> RenderTarget:
 
 def image_python(profile: Profile) -> str:
     """The Python of a profile's image: the default one, or the newest that has a base image."""
-    if profile.python.default in profile.base:
+    if profile.python.default in profile.image_pythons:
         return profile.python.default
-    have = [v for v in profile.python.supported if v in profile.base]
+    have = [v for v in profile.python.supported if v in profile.image_pythons]
     return max(have, key=lambda v: int(v.partition(".")[2]), default=profile.python.default)
 
 
@@ -149,7 +149,7 @@ def _image(profile: Profile, context: Mapping[str, Any], urls: Mapping[str, str]
     targets = tuple(t for t in context["targets"] if t.platform.startswith("linux/"))
     base = targets[0].base if targets else None
     if base is None:
-        have = sorted(v for v in profile.base if v in profile.python.supported)
+        have = sorted(profile.image_pythons)
         raise InvalidError(
             f"profile '{profile.name}' has no base image for Python {context['python']}",
             f"It has one for Python {', '.join(have)}: use --python-version.",

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from envbuilder import indexes, loopback, process, sizes, upstream, words
+from envbuilder import base_status, indexes, loopback, process, sizes, target_debs, upstream
 from envbuilder.compile import UnresolvableError, Uv, links
 from envbuilder.indexes import canonical
-from envbuilder.lockfile import SCHEMA, File, Lock, LockedBase, Target, inputs_digest
+from envbuilder.lockfile import SCHEMA, File, Lock, Target, inputs_digest
+from envbuilder.target_debs import Debs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from envbuilder.loopback import Offer
     from envbuilder.profiles import Profile
     from envbuilder.settings import Settings
+    from envbuilder.target_debs import ReadBase
 
     Measure = Callable[[Iterable[str]], Mapping[str, int]]
 
@@ -39,15 +41,18 @@ def resolve(
     upgrade: bool = False,
     on_progress: Callable[[str], None] = lambda _: None,
     *,
+    base_image: str | None = None,
     run: Runner = process.run,
     measure: Measure = sizes.measure,
+    read_base: ReadBase = base_status.read,
     environ: Mapping[str, str] | None = None,
 ) -> Lock:
     """The lock of a profile, made now.
 
-    Versions that `previous` names are kept where they still fit, unless `upgrade`. What no index
-    and no claim can serve makes an `unlocked` lock that says why. Raises `BuildError` where an
-    index fails, `ToolError` without uv, `InvalidError` where a local wheel has other bytes than
+    Versions that `previous` names are kept where they still fit, unless `upgrade`. System packages
+    are computed for `base_image`, else for the profile's own base, where that can be read. What no
+    index and no claim can serve makes an `unlocked` lock that says why. Raises `BuildError` where
+    an index fails, `ToolError` without uv, `InvalidError` where a local wheel has other bytes than
     its index or a claim states.
     """
     environ = os.environ if environ is None else environ
@@ -70,7 +75,8 @@ def resolve(
                 loopback=url,
                 offers={o.file: o for o in offers},
             )
-            targets, urls = _targets(profile, settings, kept, uv, on_progress)
+            debs = Debs(profile, settings, kept, on_progress, read_base, base_image)
+            targets, urls = _targets(profile, debs, kept, uv, on_progress)
             targets = _sized(targets, urls, previous, measure, on_progress)
     except UnresolvableError as reason:
         return _unlocked(profile, str(reason))
@@ -106,7 +112,7 @@ def check(profile: Profile, lock: Lock) -> tuple[str, ...]:
         tools = {f.name: f.version for f in target.of_kind("tool")}
         if tools.get("uv") != profile.tools.uv:
             reasons.append(f"{where}: uv is {tools.get('uv', 'missing')}, not {profile.tools.uv}")
-        if target.base != _base(profile, target.platform, target.python, target.of_kind("deb")):
+        if not target_debs.is_current(profile, target):
             reasons.append(f"{where}: the base image is not the profile's")
     return tuple(reasons)
 
@@ -134,7 +140,7 @@ def _require_offers(profile: Profile, offers: Iterable[Offer]) -> None:
 
 def _targets(
     profile: Profile,
-    settings: Settings,
+    debs: Debs,
     kept: Lock | None,
     uv: Uv,
     on_progress: Callable[[str], None],
@@ -143,21 +149,19 @@ def _targets(
     targets = []
     urls: dict[str, str] = {}
     for platform in profile.platforms:
-        debs = _debs(profile, settings, platform, kept, on_progress)
         for python in profile.python.supported:
             on_progress(f"{profile.name}: resolving {platform} with Python {python}")
             before = _preferred(kept, platform, python)
             wheels = uv.compile(profile.requirements, platform, python, before)
             tools = uv.compile([f"uv=={profile.tools.uv}"], platform, python, {})
-            # Without an image, .debs are only unpacked for a library to preload.
-            own = debs if python in profile.base or profile.preload else ()
+            base, own = debs.of(platform, python)
             urls |= {found.file.sha256: found.url for found in (*wheels, *tools)}
             files = (*(w.file for w in wheels), *(_as_tool(t.file) for t in tools), *own)
             targets.append(
                 Target(
                     platform=platform,
                     python=python,
-                    base=_base(profile, platform, python, own),
+                    base=base,
                     files=tuple(sorted(files, key=_order)),
                 )
             )
@@ -207,48 +211,6 @@ def _preferred(kept: Lock | None, platform: str, python: str) -> dict[str, str]:
         if (target.platform, target.python) == (platform, python):
             return {f.name: f.version for f in target.of_kind("wheel")}
     return {}
-
-
-def _base(
-    profile: Profile, platform: words.Platform, python: str, debs: Iterable[File]
-) -> LockedBase | None:
-    """The base image of a target. Where Python comes from a .deb, that says which one it is."""
-    base = profile.base.get(python)
-    installed = {f.name: f.version.partition("-")[0] for f in debs}
-    if base is None or not platform.startswith("linux/"):
-        return None
-    return LockedBase(
-        ref=base.ref,
-        digest=base.digest,
-        date=base.date,
-        python_path=base.python_path,
-        python_version=base.python_version or installed.get(f"python{python}", ""),
-    )
-
-
-def _debs(
-    profile: Profile,
-    settings: Settings,
-    platform: words.Platform,
-    kept: Lock | None,
-    on_progress: Callable[[str], None],
-) -> tuple[File, ...]:
-    """The .debs of a Linux platform.
-
-    A suite only has its newest versions, so old ones are kept as they are where the profile did
-    not change: there is nothing in between to prefer.
-    """
-    if not platform.startswith("linux/") or not profile.system_packages:
-        return ()
-    if kept is not None and kept.inputs == inputs_digest(profile):
-        for target in kept.targets:
-            if target.platform == platform and target.of_kind("deb"):
-                return target.of_kind("deb")
-    from envbuilder import debian
-
-    return debian.lock(
-        profile.system_packages, profile.debian_suite, platform, settings, on_progress
-    )
 
 
 def _lock(profile: Profile, targets: tuple[Target, ...]) -> Lock:

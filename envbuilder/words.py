@@ -10,6 +10,7 @@ Accelerator = Literal["cpu", "cuda", "xpu", "mps"]
 Backend = Literal["docker", "venv", "conda"]
 Platform = Literal["linux/amd64", "linux/arm64", "macos/arm64"]
 FileKind = Literal["wheel", "deb", "conda", "tool", "oci"]
+Role = Literal["", "base"]
 Provenance = Literal["read", "claim", "assumed"]
 LockState = Literal["locked", "claimed", "unlocked"]
 
@@ -36,6 +37,7 @@ Requirement = Annotated[
 ]
 Distribution = Annotated[str, Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z")]
 DebianPackage = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9+.-]+\Z")]
+DebianSuite = Annotated[str, Meta(pattern=r"^[a-z]*\Z")]
 FileVersion = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+:~!_-]*\Z")]
 # A wheel's name, or a .deb's path below the root of its archive. Never `..`, never absolute.
 FilePath = Annotated[

@@ -148,7 +148,9 @@ def tool(target: Target, name: str) -> File:
 
 
 def _named(target: Target, names: tuple[str, ...]) -> tuple[File, ...]:
-    return tuple(f for f in target.of_kind("deb") if f.name in names)
+    """The .debs of these names: what a library is taken from may be part of the base, too."""
+    debs = (*target.of_kind("deb"), *target.base_files)
+    return tuple(f for f in debs if f.name in names)
 
 
 def check_tools(profile: Profile) -> None:
@@ -176,6 +178,14 @@ class VenvEnvironment:
         if found.get("fingerprint") != self.plan.fingerprint or "tree" not in found:
             return None
         return msgspec.structs.replace(self.plan.artifact, digest=found.get("digest"))
+
+    def changed(self) -> str:
+        """Nothing: its name is its folder's, and what is in it is looked at before it is run."""
+        return ""
+
+    def made_by(self) -> dict[str, str]:
+        """uv, as the lock names it."""
+        return {"uv": tool(self.target, "uv").version}
 
     def run_payload(
         self,

@@ -226,12 +226,18 @@ def own(tmp_path: Path) -> Settings:
     )  # fmt: skip
 
 
+def locked(
+    wanted: list[str], suite: str, platform: str, own: Settings, read: Callable[[str], bytes]
+) -> tuple[File, ...]:
+    return debian.lock(wanted, debian.load(suite, platform, own, read=read))
+
+
 def test_a_lock_of_debs(own: Settings) -> None:
     read = mirror(
         bookworm="\n".join((*BASE, stanza("tool"))),
         bookworm_security=stanza("tool", "1.0-2"),
     )
-    (file,) = debian.lock(["tool"], "bookworm", "linux/amd64", own, read=read)
+    (file,) = locked(["tool"], "bookworm", "linux/amd64", own, read)
     assert (file.kind, file.name, file.version) == ("deb", "tool", "1.0-2")
     assert (file.source, file.provenance) == ("debian-security", "read")
     assert file.file == "pool/tool_1.0-2.deb"
@@ -241,7 +247,7 @@ def test_a_lock_of_debs(own: Settings) -> None:
 
 def test_a_suite_without_a_version_rolls(own: Settings) -> None:
     read = mirror(forky="\n".join((*BASE, stanza("tool", Depends="libc6 (>= 2)"))))
-    found = debian.lock(["tool"], "forky", "linux/amd64", own, read=read)
+    found = locked(["tool"], "forky", "linux/amd64", own, read)
     assert "libc6" in {f.name for f in found}
 
 
@@ -252,31 +258,52 @@ def test_a_changed_list_is_refused(own: Settings) -> None:
         return good(url) + b"x" if url.endswith(".xz") else good(url)
 
     with pytest.raises(BuildError, match="has sha256"):
-        debian.lock(["tool"], "bookworm", "linux/amd64", own, read=read)
+        locked(["tool"], "bookworm", "linux/amd64", own, read)
 
 
 def test_a_release_that_does_not_list_it_is_refused(own: Settings) -> None:
     good = mirror(bookworm=stanza("tool"))
     with pytest.raises(BuildError, match="does not list"):
-        debian.lock(["tool"], "bookworm", "linux/arm64", own, read=lambda u: good(
+        locked(["tool"], "bookworm", "linux/arm64", own, lambda u: good(
             u.replace("arm64", "amd64")))  # fmt: skip
 
 
 def test_a_mirror_out_of_reach_is_an_error_with_a_hint(own: Settings) -> None:
     with pytest.raises(BuildError, match="no mirror of Debian answers") as caught:
-        debian.lock(["tool"], "bookworm", "linux/amd64", own, read=mirror())
+        locked(["tool"], "bookworm", "linux/amd64", own, mirror())
     assert "ENVBUILDER_INDEX_DEBIAN" in caught.value.hint
 
 
 def test_odd_entries_do_not_enter_a_lock(own: Settings) -> None:
     odd = stanza("tool").replace("pool/tool", "../../etc/tool")
     with pytest.raises(BuildError, match="odd entry"):
-        debian.lock(["tool"], "bookworm", "linux/amd64", own, read=mirror(bookworm=odd))
+        locked(["tool"], "bookworm", "linux/amd64", own, mirror(bookworm=odd))
 
 
 def test_only_linux_has_debs(own: Settings) -> None:
     with pytest.raises(InvalidError, match="only for Linux"):
-        debian.lock(["tool"], "bookworm", "macos/arm64", own, read=mirror())
+        locked(["tool"], "bookworm", "macos/arm64", own, mirror())
+
+
+def test_usrmerge_is_not_taken_for_part_of_every_base() -> None:
+    base = (
+        stanza("init-system-helpers", Essential="yes", Depends="usrmerge | usr-is-merged"),
+        stanza("usrmerge", Depends="perl"), stanza("perl"), stanza("usr-is-merged"),
+    )  # fmt: skip
+    assert names(["tool"], *base, stanza("tool", Depends="perl")) == ["perl", "tool"]
+
+
+def test_a_base_is_the_minimal_system_and_what_is_included(own: Settings) -> None:
+    listed = (*BASE, stanza("tool", Depends="helper"), stanza("helper"), stanza("other"))
+    suite = debian.load("bookworm", "linux/amd64", own, read=mirror(bookworm="\n".join(listed)))
+    found = debian.lock_base(["tool"], suite)
+    assert [f.name for f in found] == [
+        "apt", "dpkg", "gcc-12-base", "helper", "libc-bin", "libc6", "libgcc-s1", "libstdc++6",
+        "tool",
+    ]  # fmt: skip
+    assert {f.role for f in found} == {"base"}
+    with pytest.raises(InvalidError, match="no package 'nothing'"):
+        debian.lock_base(["nothing"], suite)
 
 
 def test_snapshots_stand_in_for_the_mirror(tmp_path: Path) -> None:

@@ -1,0 +1,341 @@
+"""A base made from locked Debian packages: the same packages give the same bytes.
+
+mmdebstrap installs (or only unpacks) exactly the packages of the lock, from a folder with nothing
+else in it and without a network; the result becomes an OCI layout with one layer. What depends on
+the machine or the moment is left out of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tarfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import msgspec
+
+from envbuilder import dpkg_status, process, words
+from envbuilder.debian import ARCHITECTURES
+from envbuilder.errors import BuildError, EnvbuilderError, ToolError
+from envbuilder.oci import descriptor
+from envbuilder.oci.descriptor import Index, Manifest
+from envbuilder.oci.image import DEFAULT_PATH
+from envbuilder.oci.layer import Layer, Member, write
+from envbuilder.oci.layout import Layout, place
+from envbuilder.plan import MakeBase
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from envbuilder.lockfile import Target
+    from envbuilder.settings import Settings
+    from envbuilder.store import Store
+
+RECIPE = 1
+"""Counts up when the same packages give other bytes."""
+
+_TOOL = "mmdebstrap"
+_HINT = (
+    "It makes the base from Debian packages. On Debian and Ubuntu: apt-get install mmdebstrap."
+    " Elsewhere use a base image: --base-image REF."
+)
+_INSTALL = ("--variant=custom",)
+_UNPACK = ("--variant=extract",)
+# What apt and debian:slim images leave out; licences stay.
+_DPKG_OPTIONS = (
+    *(f"path-exclude=/usr/share/{n}/*" for n in ("doc", "info", "locale", "man")),
+    "path-include=/usr/share/doc/*/copyright",
+    "force-unsafe-io",
+)
+# Folders that belong under /usr, as every Debian since 12 wants it before the first package is
+# unpacked: the work of debootstrap, which mmdebstrap leaves to a hook.
+_MERGED = {"amd64": "bin sbin lib lib64", "arm64": "bin sbin lib"}
+_LEFT_EMPTY = (
+    *("dev/", "proc/", "run/", "sys/", "tmp/", "var/cache/apt/", "var/cache/ldconfig/"),
+    *("var/lib/apt/lists/", "var/log/", "var/tmp/"),
+)
+_LEFT_OUT = frozenset(
+    {"etc/apt/sources.list", "etc/dpkg/dpkg.cfg.d/99mmdebstrap", "etc/hostname", "etc/machine-id",
+     "etc/resolv.conf", "var/cache/debconf/config.dat-old", "var/cache/debconf/templates.dat-old",
+     "var/lib/dpkg/diversions-old", "var/lib/dpkg/status-old"}
+)  # fmt: skip
+_MASTERS = {f"usr/share/base-passwd/{n}.master": f"etc/{n}" for n in ("group", "passwd")}
+
+
+def step(target: Target, settings: Settings) -> MakeBase:
+    """How to make the base of a target whose base has a suite; pure."""
+    base = target.base
+    assert base is not None, "a target with a base"
+    made_from = {
+        "recipe": RECIPE,
+        "suite": base.suite,
+        "platform": target.platform,
+        "files": sorted(f.sha256 for f in target.base_files),
+        "epoch": base.epoch,
+        "unpacked": base.unpacked,
+    }
+    identity = hashlib.sha256(msgspec.json.encode(made_from, order="sorted")).hexdigest()
+    return MakeBase(
+        what=f"make the base from {len(target.base_files)} Debian packages",
+        identity=identity,
+        ref=base.ref,
+        suite=base.suite,
+        platform=target.platform,
+        files=target.base_files,
+        epoch=base.epoch,
+        unpacked=base.unpacked,
+        layout=str(settings.cache_dir / "bases" / identity),
+    )
+
+
+def require_tool(wanted: MakeBase) -> None:
+    """`ToolError` where the base has to be made and nothing here can do that."""
+    if (Path(wanted.layout) / "index.json").is_file():
+        return
+    if process.which(_TOOL) is None:
+        raise ToolError(f"{_TOOL} is not on PATH", _HINT)
+
+
+def make(wanted: MakeBase, store: Store, log: Callable[[str], None]) -> Layout:
+    """The base as an OCI layout, made where it is not there; only one process makes a given one.
+
+    Raises `BuildError` where mmdebstrap fails or installs something else than the lock says,
+    `ToolError` without it, `OSError` on a full disk.
+    """
+    from filelock import FileLock
+
+    final = Path(wanted.layout)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{final}.lock"):
+        found = _existing(final, wanted.platform, log)
+        if found is not None:
+            return found
+        work = final.with_name(f".{final.name}.partial")
+        shutil.rmtree(work, ignore_errors=True)  # what a killed build left
+        work.mkdir()
+        try:
+            _make(wanted, store, work, log)
+            (work / "layout").replace(final)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+    return Layout(final)
+
+
+def _existing(folder: Path, platform: words.Platform, log: Callable[[str], None]) -> Layout | None:
+    """An earlier base, every byte of it hashed; a damaged one is removed."""
+    if not folder.exists():
+        return None
+    try:
+        layout = Layout.open(folder)
+        manifest = layout.manifest(platform)
+        for blob in (manifest.config, *manifest.layers):
+            layout.checked(blob)
+    except EnvbuilderError as error:
+        log(f"warning: {error.message}; the base is made anew")
+        shutil.rmtree(folder)
+        return None
+    return layout
+
+
+def _make(wanted: MakeBase, store: Store, work: Path, log: Callable[[str], None]) -> None:
+    controls = _lay_archive(wanted, store, work / "archive")
+    tar = work / "root.tar"
+    done = process.run(
+        command(wanted, work / "archive", tar),
+        env={"SOURCE_DATE_EPOCH": str(wanted.epoch), "LC_ALL": "C.UTF-8", "TZ": "UTC"},
+        on_stdout=log,
+        on_stderr=log,
+    )
+    if done.returncode != 0:
+        raise BuildError(
+            f"{wanted.what}: {_TOOL} failed (exit {done.returncode}):\n{done.last_words}",
+            _advice(done.stderr, wanted.platform),
+        )
+    (work / "files").mkdir()
+    members = {m.path: m for m in _members(tar, work / "files")}
+    tar.unlink()
+    if wanted.unpacked:
+        members |= {m.path: m for m in _without_scripts(members, controls)}
+    else:
+        _require_exactly(wanted, members)
+    layer = write(members.values(), work / "layer", wanted.epoch)
+    _lay_image(wanted, layer, work / "layer", Layout.create(work / "layout"))
+
+
+def command(wanted: MakeBase, archive: Path, tar: Path) -> list[str]:
+    """The call of mmdebstrap that makes a root file system from an archive of packages."""
+    architecture = ARCHITECTURES[wanted.platform]
+    links = _MERGED[architecture]
+    merge = f'for d in {links}; do mkdir -p "$1/usr/$d" && ln -s "usr/$d" "$1/$d"; done'
+    return [
+        *(_TOOL, "--quiet", *(_UNPACK if wanted.unpacked else _INSTALL)),
+        *(f"--architectures={architecture}", "--format=tar"),
+        *(f"--dpkgopt={option}" for option in _DPKG_OPTIONS),
+        f"--setup-hook={merge}",
+        f"--include={','.join(f'{f.name}={f.version}' for f in wanted.files)}",
+        *(wanted.suite, str(tar)),
+        f"deb [trusted=yes] copy://{quote(str(archive))} ./",
+    ]
+
+
+def _advice(printed: str, platform: words.Platform) -> str:
+    if "cannot execute" in printed or "arch-test" in printed or "qemu" in printed:
+        return (
+            f"Programs for {platform} do not run here. Add {platform} to debian_base's `unpacked:`"
+            " in the profile, or build on such a machine."
+        )
+    return f"{_TOOL} needs root, or user namespaces with /etc/subuid, or fakechroot."
+
+
+# --- the archive that mmdebstrap installs from
+
+
+def _lay_archive(wanted: MakeBase, store: Store, folder: Path) -> dict[str, str]:
+    """A Debian archive with exactly these packages; returns the control stanza of each by name."""
+    folder.mkdir()
+    stanzas, controls = [], {}
+    for file in wanted.files:
+        control = _control(store.link(file, folder))
+        controls[file.name] = control
+        path = store.path(file.sha256)
+        stanzas.append(
+            f"{control}Filename: ./{file.basename}\nSize: {path.stat().st_size}\n"
+            f"SHA256: {file.sha256}\n"
+        )
+    listed = "\n".join(stanzas).encode()
+    (folder / "Packages").write_bytes(listed)
+    release = f"Suite: {wanted.suite}\nCodename: {wanted.suite}\nSHA256:\n"
+    release += f" {hashlib.sha256(listed).hexdigest()} {len(listed)} Packages\n"
+    (folder / "Release").write_text(release)
+    return controls
+
+
+def _control(path: Path) -> str:
+    """What a .deb says of itself, as a stanza that ends in a line end."""
+    from debian.arfile import ArError
+    from debian.debfile import DebError, DebFile
+
+    try:
+        with DebFile(str(path)) as package:
+            text: bytes = package.control.get_content("control")
+    except (ArError, DebError, tarfile.TarError, OSError, EOFError) as error:
+        raise BuildError(f"{path.name}: not a Debian package: {error}") from error
+    return text.decode("utf-8", "replace").strip("\n") + "\n"
+
+
+# --- what it made
+
+
+def _members(tar: Path, folder: Path) -> Iterator[Member]:
+    """What belongs into the layer; the bytes of files go into `folder`."""
+    files: dict[str, Path] = {}
+    with tarfile.open(tar, "r:") as archive:
+        for number, entry in enumerate(archive):
+            path = _clean(entry.name)
+            if not path or not _belongs(path, is_folder=entry.isdir()):
+                continue
+            owned: dict[str, Any] = {"path": path, "mode": entry.mode & 0o7777}
+            owned |= {"uid": entry.uid, "gid": entry.gid}
+            if any("security.capability" in key for key in entry.pax_headers):
+                raise BuildError(f"/{path}: has file capabilities, which a base cannot keep")
+            if entry.isdir():
+                yield Member(kind="folder", **owned)
+            elif entry.issym():
+                yield Member(kind="link", target=entry.linkname, **owned)
+            elif entry.islnk():
+                linked = files.get(_clean(entry.linkname))
+                if linked is None:
+                    raise BuildError(f"/{path}: a link to {entry.linkname}, which is not there")
+                yield Member(source=linked, **owned)
+            elif entry.isreg():
+                files[path] = folder / str(number)
+                stream = archive.extractfile(entry)
+                assert stream is not None, "a plain file has content"
+                with files[path].open("wb") as out:
+                    shutil.copyfileobj(stream, out)
+                yield Member(source=files[path], **owned)
+            else:
+                raise BuildError(f"/{path}: neither a file nor a folder nor a link")
+
+
+def _clean(name: str) -> str:
+    parts = [part for part in name.split("/") if part not in {"", "."}]
+    if ".." in parts:
+        raise BuildError(f"{_TOOL} made a path that leads out of the base: {name}")
+    return "/".join(parts)
+
+
+def _belongs(path: str, *, is_folder: bool) -> bool:
+    """Whether a path depends on the packages alone, and not on the machine or the moment."""
+    if "__pycache__" in path.split("/"):
+        return False  # bytecode states times; Python's own images come without it as well
+    return is_folder or not (path in _LEFT_OUT or path.startswith(_LEFT_EMPTY))
+
+
+def _require_exactly(wanted: MakeBase, members: dict[str, Member]) -> None:
+    """The packages of the lock and no others, all of them configured."""
+    status = members.get(dpkg_status.FILE)
+    found = dpkg_status.parse(
+        {dpkg_status.FILE: status.source.read_bytes()} if status and status.source else {},
+        ARCHITECTURES[wanted.platform],
+    )
+    have = {n: s.version for n, s in found.packages.items()} if found else {}
+    locked = {f.name: f.version for f in wanted.files}
+    differ = sorted(n for n in have.keys() | locked.keys() if have.get(n) != locked.get(n))
+    if differ:
+        name = differ[0]
+        raise BuildError(
+            f"{_TOOL} made another base than the lock says: {name}"
+            f" {have.get(name, 'is missing')}, locked {locked.get(name, 'nothing')}",
+            "See the log; a newer mmdebstrap may help.",
+        )
+
+
+def _without_scripts(members: dict[str, Member], controls: dict[str, str]) -> Iterable[Member]:
+    """What the scripts of packages would have made, as far as it is plain data.
+
+    The users and groups that every system has, and a dpkg status that says what was unpacked.
+    """
+    for source, place_at in _MASTERS.items():
+        if source in members and place_at not in members:
+            yield msgspec.structs.replace(members[source], path=place_at)
+    status = "\n".join(
+        control.replace("\n", "\nStatus: install ok unpacked\n", 1)
+        for _, control in sorted(controls.items())
+    )
+    yield Member(path=dpkg_status.FILE, content=status.encode())
+
+
+def _lay_image(wanted: MakeBase, layer: Layer, blob: Path, layout: Layout) -> None:
+    import datetime
+
+    time = datetime.datetime.fromtimestamp(wanted.epoch, datetime.UTC)
+    created = time.strftime("%Y-%m-%dT%H:%M:%SZ")
+    about = f"{len(wanted.files)} packages of Debian {wanted.suite}"
+    config = {
+        "created": created,
+        "architecture": ARCHITECTURES[wanted.platform],
+        "os": "linux",
+        "config": {"Env": [f"PATH={DEFAULT_PATH}", "LANG=C.UTF-8"], "Cmd": ["bash"]},
+        "rootfs": {"type": "layers", "diff_ids": [layer.diff_id]},
+        "history": [{"created": created, "created_by": f"envbuilder: {about}"}],
+    }
+    place(blob, layout.blob(layer.digest))
+    manifest = Manifest(
+        schema_version=2,
+        media_type=descriptor.MANIFEST,
+        config=layout.add(descriptor.encode(config), descriptor.CONFIG),
+        layers=(layer.descriptor,),
+    )
+    found = layout.add(
+        descriptor.encode(manifest),
+        descriptor.MANIFEST,
+        platform=descriptor.platform(wanted.platform),
+        annotations={
+            "io.containerd.image.name": f"docker.io/{wanted.ref}",
+            "org.opencontainers.image.ref.name": wanted.ref.rpartition(":")[2],
+        },
+    )
+    layout.write_index(Index(schema_version=2, media_type=descriptor.INDEX, manifests=(found,)))

@@ -1,0 +1,106 @@
+"""The members of a layer that somebody else made: streamed, decompressed, and bounded.
+
+A layer's names, sizes and compression are its maker's; a small file may claim to hold terabytes.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+import zlib
+from typing import IO, TYPE_CHECKING, cast
+
+from envbuilder.errors import InvalidError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+LAYER_LIMIT = 64 << 30
+"""Bytes of one layer after it was decompressed."""
+READ_LIMIT = 64 << 20
+"""Bytes that are read in one piece: a header, or a file that is looked at."""
+_PIECE = 1 << 20
+
+
+def members(layer: Path) -> Iterator[tuple[tarfile.TarInfo, tarfile.TarFile]]:
+    """Each member of a layer, with the archive that its content can be taken from at once.
+
+    The layer is a tar, plain or compressed with gzip or zstd, told by its first bytes: what a media
+    type says is not always so. Raises `InvalidError` where it is damaged or beyond the limits.
+    """
+    where = str(layer)
+    try:
+        with layer.open("rb") as raw:
+            stream = cast("IO[bytes]", _Forward(_plain(raw), where))
+            with tarfile.open(fileobj=stream, mode="r:") as archive:
+                while (member := archive.next()) is not None:
+                    yield member, archive
+                    archive.members.clear()  # a layer may have millions
+    except _faults() as error:
+        raise InvalidError(f"{where}: not a layer that can be read: {error}") from error
+
+
+def content(member: tarfile.TarInfo, archive: tarfile.TarFile) -> bytes:
+    """The bytes of a plain file; `InvalidError` where it is none or has more than `READ_LIMIT`."""
+    stream = archive.extractfile(member) if member.isreg() else None
+    if stream is None:
+        raise InvalidError(f"{member.name}: in its layer it is no plain file; not read")
+    if member.size > READ_LIMIT:
+        raise InvalidError(f"{member.name}: {member.size} bytes; at most {READ_LIMIT} are read")
+    return stream.read()
+
+
+def _faults() -> tuple[type[Exception], ...]:
+    """What a damaged tar or compressed stream raises."""
+    import zstandard
+
+    return tarfile.TarError, OSError, EOFError, ValueError, zlib.error, zstandard.ZstdError
+
+
+def _plain(raw: IO[bytes]) -> IO[bytes]:
+    magic = raw.read(4)
+    raw.seek(0)
+    if magic[:2] == b"\x1f\x8b":
+        return cast("IO[bytes]", gzip.GzipFile(fileobj=raw))
+    if magic == b"\x28\xb5\x2f\xfd":
+        import zstandard
+
+        packed = zstandard.ZstdDecompressor(max_window_size=1 << 27)
+        reader = cast("io.RawIOBase", packed.stream_reader(raw, read_across_frames=True))
+        return cast("IO[bytes]", io.BufferedReader(reader, _PIECE))
+    return raw
+
+
+class _Forward:
+    """A stream that can only be skipped forward, and refuses to be read in one huge piece.
+
+    tarfile takes the length of a header from the archive: an archive could ask for all memory.
+    """
+
+    def __init__(self, stream: IO[bytes], where: str) -> None:
+        self._stream, self._where, self._at = stream, where, 0
+
+    def read(self, size: int) -> bytes:
+        """So many bytes, or what is left."""
+        if not 0 <= size <= READ_LIMIT:
+            raise InvalidError(f"{self._where}: a header of {size} bytes; not read")
+        data = bytearray()
+        while len(data) < size and (piece := self._stream.read(min(_PIECE, size - len(data)))):
+            data += piece
+        self._at += len(data)
+        if self._at > LAYER_LIMIT:
+            raise InvalidError(f"{self._where}: more than {LAYER_LIMIT} bytes; not read")
+        return bytes(data)
+
+    def tell(self) -> int:
+        """Bytes that were read or skipped."""
+        return self._at
+
+    def seek(self, position: int) -> None:
+        """Skip to a later position."""
+        if position < self._at:
+            raise tarfile.StreamError("a layer can only be read forward")
+        while self._at < position and self.read(min(_PIECE, position - self._at)):
+            pass

@@ -1,0 +1,203 @@
+"""The Debian side of a target: what its base is, and which packages go on top of it.
+
+A base is an image, named in the profile, or a system of Debian's own (`debian_base`), every package
+of which is in the lock. What goes on top is computed for the base that will be used, where that can
+be read, else so that it goes with any minimal system of the suite.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from envbuilder import archives, debian
+from envbuilder.errors import InvalidError
+from envbuilder.lockfile import File, Lock, LockedBase, Target, inputs_digest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from envbuilder import words
+    from envbuilder.debian import Suite
+    from envbuilder.debian_packages import Stanza
+    from envbuilder.dpkg_status import Status
+    from envbuilder.profiles import Profile
+    from envbuilder.settings import Settings
+
+    ReadBase = Callable[[str, words.Platform, Callable[[str], None]], Status | None]
+
+
+class Debs:
+    """The bases and .debs of one profile's targets; each suite and base is read once."""
+
+    def __init__(
+        self,
+        profile: Profile,
+        settings: Settings,
+        kept: Lock | None,
+        on_progress: Callable[[str], None],
+        read_base: ReadBase,
+        base_image: str | None = None,
+    ) -> None:
+        self._profile, self._settings, self._note = profile, settings, on_progress
+        self._read_base, self._base_image = read_base, base_image
+        self._kept = kept if kept is not None and kept.inputs == inputs_digest(profile) else None
+        self._suites: dict[str, Suite] = {}
+        self._closures: dict[tuple[str, str], tuple[File, ...]] = {}
+
+    def of(
+        self, platform: words.Platform, python: words.PythonVersion
+    ) -> tuple[LockedBase | None, tuple[File, ...]]:
+        """The base of a target and its .debs; nothing where it is not for Linux."""
+        profile = self._profile
+        if not platform.startswith("linux/"):
+            return None, ()
+        if python in profile.debian_base:
+            return self._made(platform, python)
+        status = self._status(platform, python)
+        files: tuple[File, ...] = ()
+        # Without an image, .debs are only unpacked for a library to preload.
+        if profile.system_packages and (python in profile.base or profile.preload):
+            files = self._on_image(platform, python, status)
+        found = base(profile, platform, python, files, status.packages if status else {})
+        if found is not None and status is not None:
+            found = msgspec.structs.replace(found, status=status.digest)
+        return found, files
+
+    def _made(
+        self, platform: words.Platform, python: words.PythonVersion
+    ) -> tuple[LockedBase | None, tuple[File, ...]]:
+        """A base made from packages of the lock, and what goes on top of it."""
+        kept = self._before(platform, python)
+        if kept:
+            return base(self._profile, platform, python, kept), kept
+        suite = self._suite(platform)
+        own = debian.lock_base(self._profile.debian_base[python].include, suite)
+        if not any(f.name == f"python{python}" for f in own):
+            raise InvalidError(
+                f"profile '{self._profile.name}': debian_base.{python}: brings no python{python}",
+                f"Add python{python}, or python3 where that is the suite's own Python.",
+            )
+        installed: dict[str, Stanza] = {f.name: suite.packages[f.name] for f in own}
+        files = (*own, *debian.lock(self._profile.system_packages, suite, installed))
+        return base(self._profile, platform, python, files), files
+
+    def _on_image(
+        self, platform: words.Platform, python: words.PythonVersion, status: Status | None
+    ) -> tuple[File, ...]:
+        """What goes on top of an image.
+
+        A suite only has its newest versions, so old ones are kept as they are where neither the
+        profile nor the base changed: there is nothing in between to prefer.
+        """
+        kept = self._before(platform, python)
+        if kept and self._fits(platform, python, status):
+            return kept
+        key = (platform, status.digest if status else "")
+        if key not in self._closures:
+            installed = status.packages if status else None
+            wanted = self._profile.system_packages
+            suite = self._suite(platform)
+            self._closures[key] = debian.lock(wanted, suite, installed, self._listed())
+        return self._closures[key]
+
+    def _status(self, platform: words.Platform, python: words.PythonVersion) -> Status | None:
+        image = self._profile.base.get(python)
+        if image is None or not self._profile.system_packages:
+            return None
+        named = self._base_image or self._settings.configuration.base_images.get(image.ref)
+        locked = f"{image.ref}@{image.digest}" if image.digest else image.ref
+        return self._read_base(named or locked, platform, self._note)
+
+    def _before(self, platform: str, python: str) -> tuple[File, ...]:
+        """The .debs of the previous lock, in the same order as they would be resolved."""
+        for target in self._kept.targets if self._kept else ():
+            if (target.platform, target.python) == (platform, python):
+                return (*target.base_files, *target.of_kind("deb"))
+        return ()
+
+    def _fits(self, platform: str, python: str, status: Status | None) -> bool:
+        """Whether kept .debs go with the base: they go with any, or were computed for it."""
+        stated = {
+            (t.platform, t.python): t.base.status if t.base else None
+            for t in (self._kept.targets if self._kept else ())
+        }
+        own = stated.get((platform, python))
+        return own is None or (status is not None and status.digest == own)
+
+    def _listed(self) -> tuple[str, ...]:
+        """Packages that are in the lock even where the base has them.
+
+        A native environment has no base: it unpacks the library that it preloads from the same
+        files.
+        """
+        native = self._profile.preload and "venv" in self._profile.backends
+        return self._profile.system_packages if native else ()
+
+    def _suite(self, platform: str) -> Suite:
+        if platform not in self._suites:
+            name = self._profile.debian_suite
+            self._suites[platform] = debian.load(name, platform, self._settings, self._note)
+        return self._suites[platform]
+
+
+def base(
+    profile: Profile,
+    platform: words.Platform,
+    python: words.PythonVersion,
+    debs: Iterable[File],
+    installed: Mapping[str, Stanza] | None = None,
+) -> LockedBase | None:
+    """The base of a target, as its profile and its .debs say; pure.
+
+    Where Python comes from a Debian package, that says which one it is.
+    """
+    if not platform.startswith("linux/"):
+        return None
+    debs = tuple(debs)
+    versions = {n: s.version for n, s in (installed or {}).items()} | {
+        f.name: f.version for f in debs
+    }
+    packaged = versions.get(f"python{python}", "").partition("-")[0]
+    own = tuple(f for f in debs if f.role == "base")
+    if python in profile.debian_base:
+        seen = [when for f in own if (when := archives.seen(f))]
+        unpacked = platform in profile.debian_base[python].unpacked
+        named = hashlib.sha256("".join(sorted(f.sha256 for f in own)).encode()).hexdigest()
+        kind = "unpacked-" if unpacked else ""
+        return LockedBase(
+            ref=f"envbuilder/debian:{profile.debian_suite}-{kind}{named[:12]}",
+            digest=None,
+            date=max(seen)[:10] if seen else None,
+            python_path=f"/usr/bin/python{python}",
+            python_version=packaged,
+            suite=profile.debian_suite,
+            unpacked=unpacked,
+        )
+    image = profile.base.get(python)
+    if image is None:
+        return None
+    return LockedBase(
+        ref=image.ref,
+        digest=image.digest,
+        date=image.date,
+        python_path=image.python_path,
+        python_version=image.python_version or packaged,
+    )
+
+
+def is_current(profile: Profile, target: Target) -> bool:
+    """Whether a target's base is still the one that its profile and its .debs name."""
+    stated = base(
+        profile, target.platform, target.python, (*target.base_files, *target.of_kind("deb"))
+    )
+    own = target.base
+    if own is None or stated is None:
+        return own is stated
+    # What was read in the base itself cannot be told again without it.
+    version = stated.python_version or own.python_version
+    return msgspec.structs.replace(own, status=None) == msgspec.structs.replace(
+        stated, python_version=version
+    )
