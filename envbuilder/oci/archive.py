@@ -1,0 +1,129 @@
+"""OCI layouts as one tar: what `docker load` and other tools read, and `docker save` writes.
+
+`manifest.json` is in it too, which Docker's classic store and older tools read.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from envbuilder.errors import BuildError, InvalidError
+from envbuilder.oci.descriptor import encode
+from envbuilder.oci.layer import Member, gathered, tar
+from envbuilder.oci.layout import MARK, Layout
+from envbuilder.podman import qualified
+from envbuilder.store import file_sha256
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from envbuilder import words
+
+NAME = "io.containerd.image.name"
+"""The annotation that Docker's and containerd's `load` name an image by."""
+_TAG = "org.opencontainers.image.ref.name"
+_BLOBS = PurePosixPath("blobs/sha256")
+_HEX = frozenset("0123456789abcdef")
+
+
+def named(ref: str) -> dict[str, str]:
+    """Annotations of a manifest in an index that give an image its name."""
+    return {NAME: qualified(ref), _TAG: ref.rpartition(":")[2]}
+
+
+def pieces(layout: Layout, without: Collection[words.Digest] = ()) -> Iterator[bytes]:
+    """A layout with one image as a tar, but for the blobs that the reader has already."""
+    listed = layout.index().manifests
+    manifest = layout.read_manifest(listed[0])
+    blobs = {d.digest for d in (listed[0], manifest.config, *manifest.layers)} - set(without)
+    refs = [d.annotations[NAME] for d in listed if NAME in d.annotations]
+    classic = {
+        "Config": _path(manifest.config.digest),
+        "RepoTags": refs,
+        "Layers": [_path(d.digest) for d in manifest.layers],
+    }
+    members = [Member(path=_path(d), source=layout.blob(d)) for d in blobs]
+    members += [Member(path=n, source=layout.folder / n) for n in (MARK, "index.json")]
+    members.append(Member(path="manifest.json", content=encode([classic])))
+    # A fixed time: the same image gives the same archive.
+    return gathered(tar(members, epoch=0))
+
+
+def write(layout: Layout, path: Path) -> None:
+    """A layout with one image as a file, in one step; `OSError` on a full disk."""
+    part = path.with_name(f".{path.name}.part")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with part.open("wb") as out:
+            for piece in pieces(layout):
+                out.write(piece)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def unpack(path: Path, folder: Path) -> Layout:
+    """An archive as a layout in a new folder: blobs by their digest, checked, and nothing else.
+
+    `InvalidError` where the file is no archive of an OCI layout, `BuildError` where it is damaged.
+    """
+    try:
+        with path.open("rb") as stream:
+            return receive(iter(lambda: stream.read(1 << 20), b""), folder, str(path))
+    except OSError as error:
+        raise InvalidError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def receive(stream: Iterator[bytes], folder: Path, where: str) -> Layout:
+    """The same from pieces as they come, as an engine sends them."""
+    (folder / _BLOBS).mkdir(parents=True)
+    try:
+        with tarfile.open(fileobj=_Reader(stream), mode="r|*") as archive:  # type: ignore[call-overload]
+            for member in archive:
+                _take(archive, member, folder)
+    except (tarfile.TarError, EOFError) as error:
+        raise InvalidError(f"{where}: not a tar archive: {error}") from error
+    try:
+        return Layout.open(folder)
+    except InvalidError as error:
+        raise InvalidError(
+            f"{where}: not an archive of an OCI layout",
+            "Docker writes one from version 25 on (docker save), skopeo as oci-archive:FILE.",
+        ) from error
+
+
+def _take(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
+    path = PurePosixPath(member.name)
+    blob = path.parent == _BLOBS and len(path.name) == 64 and set(path.name) <= _HEX
+    if not member.isreg() or not (blob or str(path) in {MARK, "index.json"}):
+        return
+    stream = archive.extractfile(member)
+    assert stream is not None, "a regular file"
+    target = folder / path
+    with target.open("wb") as out:
+        shutil.copyfileobj(stream, out, 1 << 20)
+    if not blob:
+        return
+    found = file_sha256(target)
+    if found != path.name:
+        raise BuildError(f"{member.name}: damaged in the archive: its sha256 is {found}")
+
+
+def _path(digest: words.Digest) -> str:
+    return str(_BLOBS / digest.rpartition(":")[2])
+
+
+class _Reader:
+    """Pieces as a file to read from."""
+
+    def __init__(self, stream: Iterator[bytes]) -> None:
+        self._stream, self._held = stream, b""
+
+    def read(self, size: int) -> bytes:
+        while len(self._held) < size and (piece := next(self._stream, b"")):
+            self._held += piece
+        data, self._held = self._held[:size], self._held[size:]
+        return data

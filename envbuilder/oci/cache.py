@@ -1,0 +1,82 @@
+"""The cache of layers: derived data, shared by all profiles, never trusted without a hash.
+
+A layer is found by what it is made from; what is found is a blob by its digest, hashed before it is
+used. Blobs and what points to them appear by one rename each, so that a killed build leaves nothing
+that a later one trusts. Removing the folder costs time, nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from envbuilder import atomic
+from envbuilder.errors import EnvbuilderError, InvalidError
+from envbuilder.oci.descriptor import decode, digest_of, encode
+from envbuilder.oci.layer import Layer, compressor
+from envbuilder.oci.layout import Layout, place
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+_T = TypeVar("_T")
+FORMAT = 1
+"""Counts up when the same facts give other bytes."""
+
+
+class LayerCache:
+    """Layers by what they are made from, below one folder.
+
+    `fresh`: nothing that was made before is used.
+    """
+
+    def __init__(self, folder: Path, note: Callable[[str], None], *, fresh: bool) -> None:
+        self.layout = Layout(folder)
+        self._note, self._fresh = note, fresh
+
+    def find(self, facts: Mapping[str, Any]) -> Layer | None:
+        """The layer made from `facts`, after its blob was hashed; None where there is none.
+
+        A damaged one is named, removed and made anew.
+        """
+        entry = self._entry(facts)
+        if self._fresh:
+            return None
+        try:
+            layer = decode(entry.read_bytes(), Layer, str(entry))
+            self.layout.checked(layer.descriptor)
+        except FileNotFoundError:
+            return None
+        except EnvbuilderError as error:
+            self._note(f"warning: {error.message}; it is made anew")
+            entry.unlink(missing_ok=True)
+            if not isinstance(error, InvalidError):
+                self.layout.blob(layer.digest).unlink(missing_ok=True)
+            return None
+        return layer
+
+    def keep(self, facts: Mapping[str, Any], layer: Layer, written: Path) -> Layer:
+        """Take a layer in that was just written to a file on the same disk."""
+        place(written, self.layout.blob(layer.digest))
+        atomic.write(self._entry(facts), encode(layer))
+        return layer
+
+    def remembered(self, facts: Mapping[str, Any], kind: type[_T], make: Callable[[], _T]) -> _T:
+        """A value made from `facts`, kept with a hash of its own; made where none is kept."""
+        entry = self._entry(facts)
+        with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
+            digest, _, text = entry.read_bytes().partition(b"\n")
+            if not self._fresh and digest_of(text).encode() == digest:
+                return msgspec.json.decode(text, type=kind)
+        value = make()
+        text = encode(value)
+        atomic.write(entry, digest_of(text).encode() + b"\n" + text)
+        return value
+
+    def _entry(self, facts: Mapping[str, Any]) -> Path:
+        key = hashlib.sha256(encode({"format": FORMAT, **compressor(), "facts": facts})).hexdigest()
+        return self.layout.folder / "made" / f"{key}.json"

@@ -1,0 +1,135 @@
+"""OCI layouts out of and into a container engine.
+
+An engine that has some of an image's blobs already gets only the others: it knows them by digest.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from envbuilder import engine, podman, process
+from envbuilder.errors import BuildError, EnvbuilderError, ToolError
+from envbuilder.oci import archive
+from envbuilder.oci.descriptor import MANIFEST, Descriptor
+from envbuilder.oci.layout import Layout
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from envbuilder import words
+
+_SECONDS = 1800.0
+"""The engine unpacks a whole image before it answers."""
+
+
+def export(client: Any, found: engine.Image, folder: Path) -> Layout:
+    """An image of the engine as a layout in `folder`, kept there under the image's id.
+
+    `BuildError` where the engine sends no OCI layout (Docker does from version 25 on).
+    """
+    target = folder / found.id.removeprefix("sha256:")
+    if target.is_dir():
+        return Layout.open(target)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".part-", dir=folder) as scratch:
+        part = Path(scratch) / "layout"
+        if isinstance(client, podman.Podman):
+            saved = Path(scratch) / "saved.tar"
+            where = ("--format", "oci-archive", "--output", str(saved))
+            _podman(client, "save", "--quiet", *where, found.id)
+            archive.unpack(saved, part)
+        else:
+            archive.receive(_saved(client, found), part, f"the image {found.id} of the engine")
+        if not target.is_dir():  # else another process was faster
+            part.rename(target)
+    return Layout.open(target)
+
+
+def _saved(client: Any, found: engine.Image) -> Iterator[bytes]:
+    from docker.errors import APIError
+    from requests import RequestException
+
+    try:
+        # By name: only so does a layout say which image it holds.
+        yield from client.api.get_image(found.tags[0] if found.tags else found.id)
+    except (APIError, RequestException) as error:
+        raise ToolError(f"the engine cannot export {found.id}: {engine.short(error)}") from error
+
+
+def load(client: Any, layout: Layout, made: Layout) -> tuple[words.Digest, words.Digest]:
+    """Load a layout's one image; returns the digests of its configuration and of its manifest.
+
+    `made` holds the manifests of images that were loaded earlier: what those that are still in the
+    engine are made of is not sent again. `BuildError` where the engine has something else in the
+    end.
+    """
+    found = layout.index().manifests[0]
+    manifest = layout.read_manifest(found)
+    ids = (manifest.config.digest, found.digest)
+    if isinstance(client, podman.Podman):
+        with tempfile.TemporaryDirectory(dir=layout.folder.parent) as scratch:
+            packed = Path(scratch) / "image.tar"
+            archive.write(layout, packed)
+            _podman(client, "load", "--quiet", "--input", str(packed))
+    else:
+        known = _known(client, made)
+        try:
+            _send(client, layout, known)
+            _require(client, layout, ids)
+        except EnvbuilderError:
+            if not known:
+                raise
+            # The engine may have dropped a blob that it had.
+            _send(client, layout, ())
+    _require(client, layout, ids)
+    made.add(layout.read(found), MANIFEST)
+    return ids
+
+
+def _known(client: Any, made: Layout) -> set[words.Digest]:
+    """Blobs of our images that are in the engine."""
+    found: set[words.Digest] = set()
+    images = client.images.list(filters={"label": f"{engine.LABEL}fingerprint"})
+    for image in images:
+        path = made.blob(image.id)
+        if path.is_file():
+            about = Descriptor(media_type=MANIFEST, digest=image.id, size=path.stat().st_size)
+            manifest = made.read_manifest(about)
+            found |= {d.digest for d in manifest.layers}
+    return found
+
+
+def _send(client: Any, layout: Layout, known: Collection[words.Digest]) -> None:
+    from docker.errors import APIError
+    from requests import RequestException
+
+    api = client.api
+    usual, api.timeout = api.timeout, _SECONDS
+    try:
+        for said in api.load_image(archive.pieces(layout, known), quiet=True):
+            if "error" in said or "message" in said:
+                why = said.get("error") or said["message"]
+                raise BuildError(f"the engine cannot load the image: {why}")
+    except (APIError, RequestException) as error:
+        raise BuildError(f"the engine cannot load the image: {engine.short(error)}") from error
+    finally:
+        api.timeout = usual
+
+
+def _require(client: Any, layout: Layout, ids: Collection[words.Digest]) -> None:
+    for listed in layout.index().manifests:
+        name = listed.annotations.get(archive.NAME)
+        there = engine.image(client, name) if name else None
+        if name and (there is None or there.id not in ids):
+            raise BuildError(
+                f"{name}: the engine has {there.id if there else 'no such image'} after it was"
+                f" loaded, not {' or '.join(ids)}"
+            )
+
+
+def _podman(client: podman.Podman, *arguments: str) -> None:
+    done = process.run([*client.command, *arguments], timeout=_SECONDS)
+    if done.returncode != 0:
+        raise BuildError(f"podman {arguments[0]}: {done.last_words}")

@@ -1,0 +1,32 @@
+"""What every image of ours is, whoever makes it: the Dockerfile and `oci.image` ask here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from envbuilder.profiles import Profile
+
+PREFIX = "/opt/env"
+"""The environment."""
+PAYLOAD = "/opt/envbuilder/payload.pyz"
+USER = "user"
+ID = 1000
+"""The number of the user, and of its group."""
+HOME = "/home/user"
+WORK = "/work"
+SHELL = "/bin/sh"
+ENTRYPOINT = (f"{PREFIX}/bin/python", PAYLOAD, "exec", "--")
+"""Sets the number of threads from the container's CPU quota and affinity, then becomes the
+command."""
+COMMAND = ("python",)
+PATH = f"{PREFIX}/bin"
+"""Goes before the base image's own."""
+
+
+def variables(profile: Profile) -> dict[str, str]:
+    """What an image sets besides PATH, in this order."""
+    found = {"VIRTUAL_ENV": PREFIX, **dict(sorted(profile.environment.items()))}
+    if profile.preload:
+        found["LD_PRELOAD"] = ":".join(profile.preload)
+    return found

@@ -1,0 +1,181 @@
+"""Debian packages without dpkg: the files and the records that installing them would leave.
+
+Only packages that are nothing but files: no maintainer script, no configuration file; a trigger may
+ask for ldconfig, whose cache the dynamic loader does not need for libraries in its own folders. The
+result is compared with dpkg's in the tests; whatever else a package wants is refused.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from typing import TYPE_CHECKING
+
+from envbuilder.errors import BuildError
+from envbuilder.oci.layer import Member
+
+if TYPE_CHECKING:
+    import tarfile
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from envbuilder.lockfile import File
+    from envbuilder.oci.rootfs import RootFs
+
+STATUS = "var/lib/dpkg/status"
+_INFO = "var/lib/dpkg/info"
+_REMOVED = re.compile(
+    r"var/(log/(dpkg|alternatives)\.log|cache/ldconfig|(lib/dpkg|cache/debconf)/[^/]+-old)"
+)
+"""What the Dockerfile removes after dpkg, logs and backups: here, what the base has of it."""
+_LEFT_OUT = ("usr/share/doc/", "usr/share/man/")
+"""As the Dockerfile's dpkg leaves them out."""
+_RECORDS = ("md5sums", "shlibs", "symbols", "triggers")
+"""What dpkg keeps of a package besides its list of files."""
+_TRIGGER = "activate-noawait ldconfig"
+# The order in which dpkg writes the fields it knows; the others follow in the package's own.
+_FIELDS = (
+    *("Package", "Essential", "Protected", "Status", "Priority", "Section", "Installed-Size"),
+    *("Origin", "Maintainer", "Bugs", "Architecture", "Multi-Arch", "Source", "Version"),
+    *("Config-Version", "Replaces", "Provides", "Depends", "Pre-Depends", "Recommends"),
+    *("Suggests", "Breaks", "Conflicts", "Enhances", "Conffiles", "Description"),
+)
+_INSTALLED = "install ok installed"
+
+
+def members(files: Sequence[tuple[File, Path]], root: RootFs) -> tuple[Member, ...]:
+    """What installing .deb files changes in an image; a package that is there already stays.
+
+    `BuildError` where installing takes more than files.
+    """
+    status = root.contents.get(STATUS)
+    if status is None:
+        raise BuildError(
+            "the base image has no dpkg status, so packages cannot be recorded in it",
+            "Name a Debian base image (--base-image REF), or use --builder buildkit.",
+        )
+    stanzas = {_key(s): s for s in _stanzas(status.decode())}
+    found: dict[str, Member] = {}
+    for file, path in files:
+        for member in _package(file, path, root, stanzas):
+            found[member.path] = member
+    if not found:
+        return ()
+    text = "".join(stanzas[k] + "\n\n" for k in sorted(stanzas))
+    found[STATUS] = Member(path=STATUS, content=text.encode())
+    for path in root.entries:
+        if _REMOVED.fullmatch(path):
+            folder, _, name = path.rpartition("/")
+            found[path] = Member(path=f"{folder}/.wh.{name}")
+    return tuple(found.values())
+
+
+def _package(file: File, path: Path, root: RootFs, stanzas: dict[str, str]) -> Iterator[Member]:
+    from debian.debfile import DebFile
+
+    with DebFile(str(path)) as package:
+        control = package.control.tgz()
+        parts = {
+            m.name.removeprefix("./"): _content(control, m)
+            for m in control.getmembers()
+            if m.isreg()
+        }
+        stanza = parts.pop("control").decode().strip("\n")
+        fields = _fields(stanza)
+        _require_files_only(file, parts)
+        key = f"{fields['Package']}:{fields['Architecture']}"
+        if key in stanzas:
+            if _fields(stanzas[key])["Version"] == fields["Version"]:
+                return
+            raise _refused(file, "the base image has another version of it")
+        stanzas[key] = _installed(fields)
+        data = package.data.tgz()
+        listed = ["/."]
+        for member in data.getmembers():
+            name = posixpath.normpath(f"/{member.name}").lstrip("/")
+            if not name or name == ".":
+                continue
+            listed.append(f"/{name}")
+            if not name.startswith(_LEFT_OUT):
+                yield from _placed(file, data, member, name, root)
+    same = fields.get("Multi-Arch") == "same"
+    record = f"{_INFO}/{fields['Package']}" + (f":{fields['Architecture']}" if same else "")
+    yield Member(path=f"{record}.list", content=("\n".join(listed) + "\n").encode())
+    for kind, content in parts.items():
+        yield Member(path=f"{record}.{kind}", content=content)
+
+
+def _require_files_only(file: File, parts: Mapping[str, bytes]) -> None:
+    more = sorted(set(parts) - set(_RECORDS))
+    if more:
+        raise _refused(file, f"installing it runs or keeps {', '.join(more)}")
+    lines = [s for line in parts.get("triggers", b"").decode().splitlines() if (s := line.strip())]
+    if any(line != _TRIGGER and not line.startswith("#") for line in lines):
+        raise _refused(file, "it triggers more than ldconfig")
+
+
+def _refused(file: File, why: str) -> BuildError:
+    return BuildError(
+        f"{file.basename}: cannot be unpacked into an image: {why}", "Use --builder buildkit."
+    )
+
+
+def _placed(
+    file: File, data: tarfile.TarFile, member: tarfile.TarInfo, name: str, root: RootFs
+) -> Iterator[Member]:
+    """A package's file where the base's links lead: /lib is one on merged systems."""
+    folder, _, base = name.rpartition("/")
+    resolved = root.resolve(folder) if folder else ""
+    place = f"{folder if resolved is None else resolved}/{base}".lstrip("/")
+    there = root.entries.get(place)
+    owned = {"path": place, "mode": member.mode, "uid": member.uid, "gid": member.gid}
+    if member.isdir():
+        if there is None:
+            yield Member(kind="folder", **owned)
+        return
+    if there is not None:
+        raise _refused(file, f"/{place} is in the base image already")
+    if member.issym():
+        yield Member(path=place, kind="link", mode=0o777, target=member.linkname)
+    elif member.isreg() or member.islnk():
+        yield Member(content=_content(data, member), **owned)
+    else:
+        raise _refused(file, f"/{place} is neither a file nor a folder nor a link")
+
+
+def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    stream = archive.extractfile(member)
+    if stream is None:
+        raise BuildError(f"{member.name}: a link that leads nowhere")
+    return stream.read()
+
+
+# --- dpkg's text format
+
+
+def _stanzas(text: str) -> Iterator[str]:
+    return (s.strip("\n") for s in text.split("\n\n") if s.strip())
+
+
+def _fields(stanza: str) -> dict[str, str]:
+    """Field → value, continuation lines as they stand."""
+    found: dict[str, str] = {}
+    name = ""
+    for line in stanza.splitlines():
+        if line[:1] in {" ", "\t"}:
+            found[name] += f"\n{line}"
+            continue
+        name, _, value = line.partition(":")
+        found[name] = value.strip()
+    return found
+
+
+def _key(stanza: str) -> str:
+    fields = _fields(stanza)
+    return f"{fields.get('Package')}:{fields.get('Architecture')}"
+
+
+def _installed(fields: Mapping[str, str]) -> str:
+    stated = {**fields, "Status": _INSTALLED}
+    order = [*(f for f in _FIELDS if f in stated), *(f for f in stated if f not in _FIELDS)]
+    return "\n".join(f"{name}: {stated[name]}" for name in order)

@@ -1,0 +1,181 @@
+"""What an image's layers add up to: a listing of its files, and the few that a build must read.
+
+Nothing is unpacked. Upper layers replace and remove (whiteouts) what lower ones hold.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Literal, cast
+
+from msgspec import Struct
+
+from envbuilder.errors import InvalidError
+from envbuilder.oci.members import READ_LIMIT, content, members
+
+if TYPE_CHECKING:
+    import tarfile
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from envbuilder.oci.descriptor import Manifest
+    from envbuilder.oci.layout import Layout
+
+Kind = Literal["file", "folder", "link", "other"]
+_KEPT = re.compile(r"etc/(passwd|group)|var/lib/dpkg/status(\.d/[^/]+)?")
+"""Files whose content is kept."""
+_PYTHON = re.compile(r"(?:lib)?python(3\.[0-9]+)(?:\.so\.[0-9.]+)?")
+_OPAQUE, _GONE = ".wh..wh..opq", ".wh."
+_LINKS = 40
+"""Links that are followed one after another, as in Linux."""
+
+
+class Entry(Struct, frozen=True, array_like=True):
+    """One path of an image."""
+
+    kind: Kind
+    mode: int
+    uid: int
+    gid: int
+    target: str = ""
+    """Where a link points."""
+
+
+class RootFs(Struct, frozen=True, kw_only=True):
+    """The listing of an image; paths are below its root, without a leading slash."""
+
+    entries: dict[str, Entry]
+    contents: dict[str, bytes]
+    """Of the users' files and dpkg's status, those that are there."""
+    versions: dict[str, str]
+    """Interpreters and their libraries → the Python version that stands in them."""
+
+    def resolve(self, path: str) -> str | None:
+        """Where a path leads after all links; None where it leads nowhere."""
+        todo, place = list(reversed(PurePosixPath("/", path).parts[1:])), PurePosixPath()
+        for _ in range(len(todo) + _LINKS * 8):
+            if not todo:
+                return "" if place == PurePosixPath() else str(place)
+            part = todo.pop()
+            if part == "..":
+                place = place.parent
+                continue
+            entry = self.entries.get(str(place / part))
+            if entry is None:
+                return None
+            if entry.kind != "link":
+                place /= part
+                continue
+            target = PurePosixPath(entry.target)
+            if target.is_absolute():
+                place = PurePosixPath()
+            todo += reversed([p for p in target.parts if p != "/"])
+        return None
+
+    def python(self, minor: str, search: str) -> tuple[str, str]:
+        """An interpreter X.Y as a shell would find it, and its version X.Y.Z.
+
+        `search` is the image's PATH. `InvalidError` where there is none.
+        """
+        for name in (f"python{minor}", "python3"):
+            for folder in search.split(":"):
+                path = f"{folder}/{name}"
+                found = self.resolve(path)
+                if found is None or self.entries[found].kind != "file":
+                    continue
+                version = self.versions.get(found) or self._library_version(minor)
+                if version and version.startswith(f"{minor}."):
+                    return path, version
+        raise InvalidError(
+            f"Python {minor} is needed; the base image has none on its PATH",
+            f"Name one with Python {minor}: --base-image REF",
+        )
+
+    def _library_version(self, minor: str) -> str | None:
+        library = f"libpython{minor}.so."
+        found = (v for p, v in self.versions.items() if library in p)
+        return next(found, None)
+
+
+def read(layout: Layout, manifest: Manifest) -> RootFs:
+    """List what a manifest's layers add up to.
+
+    `BuildError` where a layer's bytes are not its own, `InvalidError` where it is no layer.
+    """
+    root = RootFs(entries={}, contents={}, versions={})
+    for layer in manifest.layers:
+        _apply(layout.checked(layer), root)
+    return root
+
+
+def _apply(layer: Path, root: RootFs) -> None:
+    # Whiteouts speak of the layers below only, wherever in the layer they stand.
+    below = set(root.entries)
+    for member, archive in members(layer):
+        path = str(PurePosixPath("/", member.name)).lstrip("/")
+        if ".." in path.split("/"):
+            raise InvalidError(f"{layer}: {member.name}: a path that leads out of its layer")
+        folder, _, name = path.rpartition("/")
+        if name == _OPAQUE:
+            _remove(root, _within(below, folder))
+        elif name.startswith(_GONE):
+            hidden = f"{folder}/{name.removeprefix(_GONE)}".lstrip("/")
+            _remove(root, [*_within(below, hidden), hidden])
+        elif path:
+            there = root.entries.get(path)
+            if there and there.kind == "folder" and not member.isdir():
+                _remove(root, _within(below, path))
+            _put(archive, member, path, root)
+            below.discard(path)
+            while folder and folder not in root.entries:  # a layer need not name them
+                root.entries[folder] = Entry("folder", 0o755, 0, 0)
+                folder = folder.rpartition("/")[0]
+
+
+def _within(paths: Iterable[str], folder: str) -> Iterator[str]:
+    above = f"{folder}/" if folder else ""
+    return (p for p in list(paths) if p.startswith(above))
+
+
+def _remove(root: RootFs, paths: Iterable[str]) -> None:
+    for path in paths:
+        root.entries.pop(path, None)
+        root.contents.pop(path, None)
+        root.versions.pop(path, None)
+
+
+def _put(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str, root: RootFs) -> None:
+    _remove(root, [path])
+    if member.islnk():
+        linked = str(PurePosixPath("/", member.linkname)).lstrip("/")
+        if linked in root.entries:
+            root.entries[path] = root.entries[linked]
+        for kept in (root.contents, root.versions):
+            values = cast("dict[str, object]", kept)
+            if linked in values:
+                values[path] = values[linked]
+        return
+    kind: Kind = "other"
+    if member.isreg():
+        kind = "file"
+    elif member.isdir():
+        kind = "folder"
+    elif member.issym():
+        kind = "link"
+    root.entries[path] = Entry(kind, member.mode, member.uid, member.gid, member.linkname)
+    wanted, python = _KEPT.fullmatch(path), _PYTHON.fullmatch(path.rpartition("/")[2])
+    if kind != "file" or member.size > READ_LIMIT or not (wanted or python):
+        return
+    data = content(member, archive)
+    if wanted:
+        root.contents[path] = data
+    if python and (version := _version(data, python[1])):
+        root.versions[path] = version
+
+
+def _version(data: bytes, minor: str) -> str | None:
+    """The full version of a Python X.Y: it stands in its data as a C string."""
+    number = re.escape(minor.encode()) + rb"\.[0-9]{1,2}(?:(?:a|b|rc)[0-9]+)?"
+    found = re.search(rb"\x00(" + number + rb")\+?\x00", data)
+    return found[1].decode() if found else None
