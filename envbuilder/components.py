@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 
 from envbuilder import archives
+from envbuilder.errors import InvalidError
 from envbuilder.licences import METADATA_LIMIT, stated
 
 if TYPE_CHECKING:
@@ -122,16 +123,19 @@ def image_purl(ref: str, digest: str, platform: str) -> str:
 
     from envbuilder.oci import reference
 
-    parsed = reference.parse(ref.partition("@")[0])
+    architecture = platform.rpartition("/")[2]
+    try:
+        parsed = reference.parse(ref.partition("@")[0])
+    except InvalidError:  # a folder or an archive
+        name = ref.rstrip("/").rpartition("/")[2]
+        return PackageURL("oci", None, name, digest, {"arch": architecture}).to_string()
     folder, _, name = parsed.repository.rpartition("/")
-    qualifiers = {
-        "arch": platform.rpartition("/")[2],
-        "repository_url": parsed.name,
-        **({"tag": parsed.tag} if parsed.tag else {}),
-    }
-    if digest:
-        return PackageURL("oci", None, name, digest, qualifiers).to_string()
-    return PackageURL("docker", folder, name, parsed.tag).to_string()
+    if not digest:
+        return PackageURL("docker", folder, name, parsed.tag).to_string()
+    qualifiers = {"arch": architecture, "repository_url": parsed.name}
+    if parsed.tag:
+        qualifiers["tag"] = parsed.tag
+    return PackageURL("oci", None, name, digest, qualifiers).to_string()
 
 
 def installed(prefix: Path) -> tuple[Component, ...]:

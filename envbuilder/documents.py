@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from envbuilder import atomic, components, licences, provenance, sbom
-from envbuilder.errors import BuildError
+from envbuilder.errors import BuildError, EnvbuilderError
 from envbuilder.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from envbuilder.console import Progress
     from envbuilder.lockfile import File
     from envbuilder.plan import Artifact, Plan, UsedBase
     from envbuilder.settings import Settings
 
+SUFFIXES = {"sbom": sbom.SUFFIX, "provenance": provenance.SUFFIX}
+"""What follows an artifact's name in that of each of its documents."""
 _FULL = "The artifact itself is finished. Make room, then run the same command again."
 
 
@@ -31,36 +34,30 @@ class About(Struct, frozen=True, kw_only=True):
 
 
 def places(plan: Plan, artifact: Artifact, settings: Settings) -> dict[str, str]:
-    """Where an artifact's documents belong: beside a file or folder, by digest for an image."""
+    """Where an artifact's documents belong: beside it, or beside the record of an image."""
     if artifact.kind == "image":
-        name = str(artifact.digest).replace(":", "-")
-        beside = str(images_dir(settings) / plan.profile / name)
+        beside = str(settings.records_dir / plan.fingerprint / _digest(artifact))
     else:
         beside = artifact.ref.rstrip("/")
-    return {"sbom": beside + sbom.SUFFIX, "provenance": beside + provenance.SUFFIX}
-
-
-def images_dir(settings: Settings) -> Path:
-    """Documents of images, which live in an engine: one folder per profile."""
-    return settings.data_dir / "images"
+    return {name: beside + suffix for name, suffix in SUFFIXES.items()}
 
 
 def ensure(
     plan: Plan,
     artifact: Artifact,
     settings: Settings,
+    progress: Progress,
     *,
     anew: bool,
     versions: Mapping[str, str] | None = None,
-    seen: Iterable[components.Component] = (),
 ) -> dict[str, str]:
     """Write the documents where one is missing, or `anew` after a build; returns where they are.
 
-    `versions` are those of further builders; `seen` is what was found in the result beside the
-    lock's files. Raises `BuildError` where they cannot be written.
+    `versions` are those of further builders. Raises `BuildError` where they cannot be written.
     """
     found = places(plan, artifact, settings)
     if anew or not all(Path(path).is_file() for path in found.values()):
+        seen = installed(plan, artifact, settings, progress)
         contents = {
             "sbom": bill(_about(plan), plan.files, plan.base, settings, seen),
             "provenance": provenance.statement(plan, [subject(artifact)], versions=versions),
@@ -68,6 +65,38 @@ def ensure(
         for name, path in found.items():
             atomic.save(Path(path), contents[name], BuildError, _FULL)
     return found
+
+
+def installed(
+    plan: Plan, artifact: Artifact, settings: Settings, progress: Progress
+) -> tuple[components.Component, ...]:
+    """What is really in an artifact: the distributions of a venv, the packages of a Debian system.
+
+    An image is looked at in the engine; of an archive, its base where that was fetched. Where an
+    image cannot be read that is noted, and its base stays one component without parts.
+    """
+    if artifact.kind == "venv":
+        return components.installed(Path(artifact.ref))
+    from envbuilder import base_status, engine
+    from envbuilder.oci import bases
+    from envbuilder.oci.layout import Layout
+
+    status = None
+    try:
+        if artifact.kind == "image":
+            status = base_status.of_engine(engine.connect(), artifact.ref, plan.platform)
+        elif plan.base and plan.base.digest:
+            folder = bases.folder(plan.base.digest, plan.platform, settings)
+            if folder.is_dir():
+                status = base_status.of_layout(Layout.open(folder), plan.platform)
+    except EnvbuilderError as error:
+        progress.note(
+            f"note: the bill of materials lacks what the base image holds: {error.message}"
+        )
+    if status is None:
+        return ()
+    suites = (components.suite(f) for f in plan.files if f.kind == "deb")
+    return components.of_packages(status.packages.values(), next(suites, ""))
 
 
 def _about(plan: Plan) -> About:
@@ -104,7 +133,12 @@ def subject(artifact: Artifact) -> provenance.Subject:
 
     A tree's digest is none of a file's bytes, so it has a name of its own.
     """
-    digest = str(artifact.digest).removeprefix("sha256:")
+    digest = _digest(artifact)
     algorithm = "envbuilderTree" if artifact.kind == "venv" else "sha256"
     name = Path(artifact.ref).name if artifact.kind == "venv" else artifact.ref
     return provenance.Subject(name=name, digest={algorithm: digest})
+
+
+def _digest(artifact: Artifact) -> str:
+    assert artifact.digest is not None, "what was built has a digest"
+    return artifact.digest.removeprefix("sha256:")

@@ -75,6 +75,28 @@ def statement(
             },
         },
     }
+    return _encode(document)
+
+
+def also_about(content: bytes, subject: Subject) -> bytes:
+    """A statement of ours with one more subject, such as the manifest that a registry was given.
+
+    `ValueError` for anything else than a statement of ours.
+    """
+    try:
+        document = json.loads(content)
+        ours = document["predicate"]["buildDefinition"]["buildType"] == BUILD_TYPE
+        known = [s["digest"] for s in document["subject"]]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"no provenance statement: {error}") from error
+    if not ours:
+        raise ValueError("a provenance statement of another builder")
+    if subject.digest not in known:
+        document["subject"].append({"name": subject.name, "digest": subject.digest})
+    return _encode(document)
+
+
+def _encode(document: dict[str, Any]) -> bytes:
     return (json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 

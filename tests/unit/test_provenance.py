@@ -1,0 +1,240 @@
+"""Provenance: statements that follow in-toto's and SLSA's specifications, the same bytes each time.
+
+The schema below is written from the texts of in-toto's Statement v1 (with ResourceDescriptor and
+DigestSet) and SLSA's Provenance v1.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packageurl import PackageURL
+
+from envbuilder import __version__, lockfile, pack, plan, provenance, resources
+from envbuilder.provenance import Invocation, Subject
+
+TEXT = {"type": "string", "minLength": 1}
+URI = {"type": "string", "pattern": r"^[a-z][a-z0-9+.-]*:[^\s]+$"}
+TIME = {"type": "string", "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$"}
+DIGESTS = {
+    "type": "object",
+    "minProperties": 1,
+    "additionalProperties": TEXT,
+    "properties": {"sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$"}},
+}
+RESOURCE = {
+    "type": "object",
+    "additionalProperties": False,
+    "anyOf": [{"required": ["uri"]}, {"required": ["digest"]}, {"required": ["content"]}],
+    "properties": {
+        "name": TEXT,
+        "uri": URI,
+        "digest": DIGESTS,
+        "content": TEXT,
+        "downloadLocation": URI,
+        "mediaType": TEXT,
+        "annotations": {"type": "object"},
+    },
+}
+SCHEMA = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["_type", "subject", "predicateType", "predicate"],
+    "properties": {
+        "_type": {"const": "https://in-toto.io/Statement/v1"},
+        "predicateType": {"const": "https://slsa.dev/provenance/v1"},
+        "subject": {
+            "type": "array",
+            "minItems": 1,
+            "items": {"allOf": [RESOURCE, {"required": ["digest"]}]},
+        },
+        "predicate": {
+            "type": "object",
+            "additionalProperties": False,
+            "required": ["buildDefinition", "runDetails"],
+            "properties": {
+                "buildDefinition": {
+                    "type": "object",
+                    "additionalProperties": False,
+                    "required": ["buildType", "externalParameters"],
+                    "properties": {
+                        "buildType": URI,
+                        "externalParameters": {"type": "object", "additionalProperties": TEXT},
+                        "internalParameters": {"type": "object", "additionalProperties": TEXT},
+                        "resolvedDependencies": {"type": "array", "items": RESOURCE},
+                    },
+                },
+                "runDetails": {
+                    "type": "object",
+                    "additionalProperties": False,
+                    "required": ["builder"],
+                    "properties": {
+                        "builder": {
+                            "type": "object",
+                            "additionalProperties": False,
+                            "required": ["id"],
+                            "properties": {
+                                "id": URI,
+                                "version": {"type": "object", "additionalProperties": TEXT},
+                                "builderDependencies": {"type": "array", "items": RESOURCE},
+                            },
+                        },
+                        "metadata": {
+                            "type": "object",
+                            "additionalProperties": False,
+                            "properties": {
+                                "invocationId": TEXT,
+                                "startedOn": TIME,
+                                "finishedOn": TIME,
+                            },
+                        },
+                        "byproducts": {"type": "array", "items": RESOURCE},
+                    },
+                },
+            },
+        },
+    },
+}
+LOCKS = resources.profiles_dir() / "locks"
+IMAGE = Subject(name="envbuilder/cpu:latest", digest={"sha256": "ef" * 32})
+
+
+def planned(name: str = "cpu", number: int = 0, **facts: Any) -> plan.Plan:
+    lock = lockfile.load(LOCKS / f"{name}.json")
+    target = lock.targets[number]
+    return plan.Plan(
+        **{
+            "profile": name,
+            "backend": "docker",
+            "builder": "buildkit",
+            "platform": target.platform,
+            "python": target.python,
+            "fingerprint": "12" * 32,
+            "artifact": plan.Artifact(kind="image", ref="envbuilder/cpu:latest"),
+            "lock": lockfile.lock_digest(lock),
+            "base": plan.UsedBase(ref="python:3.11-slim", digest="sha256:" + "cd" * 32),
+            "workdir": "/work",
+            "files": target.files,
+            "steps": (),
+            **facts,
+        }
+    )
+
+
+def read(content: bytes) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(content)
+    jsonschema.validate(document, SCHEMA)
+    return document
+
+
+@pytest.mark.parametrize("name", sorted(p.stem for p in LOCKS.glob("*.json")))
+def test_a_statement_names_everything_that_went_in(name: str) -> None:
+    made = planned(name)
+    document = read(provenance.statement(made, [IMAGE]))
+    definition = document["predicate"]["buildDefinition"]
+    went_in = {d["name"]: d["digest"]["sha256"] for d in definition["resolvedDependencies"]}
+    assert {f.basename: f.sha256 for f in made.files}.items() <= went_in.items()
+    assert went_in["python:3.11-slim"] == "cd" * 32
+    assert went_in[f"{name}.lock"] == made.lock
+    assert went_in["payload.pyz"] == pack.payload_sha256()
+    assert len(went_in) == len(made.files) + 3
+    for dependency in definition["resolvedDependencies"]:
+        if dependency["uri"].startswith("pkg:"):
+            PackageURL.from_string(dependency["uri"])
+
+
+def test_a_statement_says_what_was_asked_for_and_who_built_it() -> None:
+    document = read(provenance.statement(planned(), [IMAGE], versions={"buildkit": "0.13.2"}))
+    assert document["subject"] == [{"name": IMAGE.name, "digest": IMAGE.digest}]
+    predicate = document["predicate"]
+    assert predicate["buildDefinition"]["externalParameters"] == {
+        "profile": "cpu",
+        "platform": "linux/amd64",
+        "python": "3.11",
+        "backend": "docker",
+        "builder": "buildkit",
+        "baseImage": "python:3.11-slim",
+    }
+    assert predicate["buildDefinition"]["internalParameters"] == {"fingerprint": "12" * 32}
+    assert predicate["runDetails"]["builder"]["version"] == {
+        "envbuilder": __version__,
+        "uv": "0.13.8",
+        "buildkit": "0.13.2",
+    }
+    assert "metadata" not in predicate["runDetails"]
+
+
+def test_the_same_build_gives_the_same_bytes() -> None:
+    assert provenance.statement(planned(), [IMAGE]) == provenance.statement(planned(), [IMAGE])
+
+
+def test_times_and_an_invocation_are_written_when_they_are_given() -> None:
+    east = timezone(timedelta(hours=2))
+    run = Invocation(
+        id="job-7",
+        started=datetime(2026, 11, 20, 14, 0, tzinfo=east),
+        finished=datetime(2026, 11, 20, 12, 5, 9, 999999, tzinfo=UTC),
+    )
+    document = read(provenance.statement(planned(), [IMAGE], invocation=run))
+    assert document["predicate"]["runDetails"]["metadata"] == {
+        "invocationId": "job-7",
+        "startedOn": "2026-11-20T12:00:00Z",
+        "finishedOn": "2026-11-20T12:05:09Z",
+    }
+    only_started = Invocation(started=datetime(2026, 1, 1, tzinfo=UTC))
+    document = read(provenance.statement(planned(), [IMAGE], invocation=only_started))
+    assert set(document["predicate"]["runDetails"]["metadata"]) == {"startedOn"}
+
+
+def test_what_cannot_be_said_truly_is_refused() -> None:
+    with pytest.raises(ValueError, match="digest"):
+        provenance.statement(planned(), [])
+    with pytest.raises(ValueError, match="digest"):
+        provenance.statement(planned(), [Subject(name="x", digest={})])
+    naive = Invocation(started=datetime(2026, 1, 1))
+    with pytest.raises(ValueError, match="zone"):
+        provenance.statement(planned(), [IMAGE], invocation=naive)
+
+
+def test_a_venv_has_no_base_image_and_a_base_without_a_digest_is_named_only() -> None:
+    document = read(provenance.statement(planned(base=None), [IMAGE]))
+    assert "baseImage" not in document["predicate"]["buildDefinition"]["externalParameters"]
+    unknown = plan.UsedBase(ref="base:latest", digest="")
+    document = read(provenance.statement(planned(base=unknown), [IMAGE]))
+    named = document["predicate"]["buildDefinition"]["resolvedDependencies"]
+    assert {"name": "base:latest", "uri": "pkg:docker/library/base@latest"} in named
+
+
+def test_a_statement_can_be_about_a_registrys_manifest_as_well() -> None:
+    content = provenance.statement(planned(), [IMAGE])
+    manifest = Subject(name="registry/cpu", digest={"sha256": "99" * 32})
+    both = provenance.also_about(content, manifest)
+    assert [s["digest"]["sha256"][:2] for s in read(both)["subject"]] == ["ef", "99"]
+    assert provenance.also_about(both, manifest) == both
+    before, after = (json.loads(c)["predicate"] for c in (content, both))
+    assert before == after
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"{}", b'{"predicate": 1}', b'{"subject": [1]}', b"\xff"]
+)
+def test_only_our_statements_get_further_subjects(content: bytes) -> None:
+    with pytest.raises(ValueError, match="statement"):
+        provenance.also_about(content, IMAGE)
+    foreign = json.loads(provenance.statement(planned(), [IMAGE]))
+    foreign["predicate"]["buildDefinition"]["buildType"] = "https://example.org/other"
+    with pytest.raises(ValueError, match="another builder"):
+        provenance.also_about(json.dumps(foreign).encode(), IMAGE)
+
+
+@given(name=st.text(st.characters(codec="utf-8"), min_size=1), number=st.integers(0, 3))
+def test_any_name_of_a_subject_survives(name: str, number: int) -> None:
+    subject = Subject(name=name, digest={"sha256": "ef" * 32})
+    document = read(provenance.statement(planned("cpu", number), [subject]))
+    assert document["subject"][0]["name"] == name
