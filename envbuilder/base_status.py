@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import io
 import tarfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envbuilder import debian, dpkg_status, engine, podman
+from envbuilder import console, debian, dpkg_status, engine, podman
 from envbuilder.errors import EnvbuilderError, InvalidError, ToolError
-from envbuilder.oci import rootfs
+from envbuilder.oci import bases, rootfs
 from envbuilder.oci.layout import Layout
 from envbuilder.oci.members import READ_LIMIT
 
@@ -19,26 +18,53 @@ if TYPE_CHECKING:
 
     from envbuilder import words
     from envbuilder.dpkg_status import Status
+    from envbuilder.settings import Settings
 
 
-def read(ref: str, platform: words.Platform, on_progress: Callable[[str], None]) -> Status | None:
+def read(
+    ref: str,
+    platform: words.Platform,
+    settings: Settings,
+    on_progress: Callable[[str], None] = lambda _: None,
+) -> Status | None:
     """The dpkg status of a base image; None, and a note, where it cannot be read.
 
-    `ref` is a folder with an OCI layout, or an image of the engine. Nothing is pulled.
+    Asked are, in this order: what was fetched earlier, the engine, and the registry; the last only
+    for a reference with a digest.
     """
-    try:
-        if Path(ref).is_absolute():
-            return of_layout(Layout.open(Path(ref)), platform)
-        if not engine.configured():
-            on_progress(f"{ref}: not read: no container engine was found")
-            return None
-        found = of_engine(engine.connect(), ref, platform)
-    except EnvbuilderError as error:
-        on_progress(f"{ref}: not read: {error.message}")
+    problems = []
+    for way in (_fetched, _in_engine, _in_registry):
+        try:
+            found = way(ref, platform, settings)
+        except EnvbuilderError as error:
+            problems.append(error.message)
+            continue
+        if found is not None:
+            return found
+    why = f" ({'; '.join(problems)})" if problems else ""
+    on_progress(f"{ref}: cannot be read for {platform}{why}; any minimal system is assumed")
+    return None
+
+
+def _fetched(ref: str, platform: words.Platform, settings: Settings) -> Status | None:
+    _, _, digest = ref.partition("@")
+    folder = bases.folder(digest, platform, settings)
+    if not digest or not folder.is_dir():
         return None
-    if found is None:
-        on_progress(f"{ref}: not read: the engine does not have it for {platform}")
-    return found
+    return of_layout(Layout.open(folder), platform)
+
+
+def _in_engine(ref: str, platform: words.Platform, settings: Settings) -> Status | None:
+    del settings
+    return of_engine(engine.connect(), ref, platform) if engine.configured() else None
+
+
+def _in_registry(ref: str, platform: words.Platform, settings: Settings) -> Status | None:
+    name, _, digest = ref.partition("@")
+    if not digest:
+        return None
+    silent = console.PlainProgress(lambda _: None)
+    return of_layout(bases.obtain(name, digest, platform, settings, silent), platform)
 
 
 def of_layout(layout: Layout, platform: words.Platform) -> Status:

@@ -18,8 +18,10 @@ import msgspec
 
 from envbuilder import dpkg_status, process, words
 from envbuilder.debian import ARCHITECTURES
+from envbuilder.engine import LABEL
 from envbuilder.errors import BuildError, EnvbuilderError, ToolError
 from envbuilder.oci import descriptor
+from envbuilder.oci.archive import named
 from envbuilder.oci.descriptor import Index, Manifest
 from envbuilder.oci.image import DEFAULT_PATH
 from envbuilder.oci.layer import Layer, Member, write
@@ -86,13 +88,13 @@ def step(target: Target, settings: Settings) -> MakeBase:
         files=target.base_files,
         epoch=base.epoch,
         unpacked=base.unpacked,
-        layout=str(settings.cache_dir / "bases" / identity),
+        layout=str(settings.cache_dir / "bases" / f"debian-{identity}"),
     )
 
 
-def require_tool(wanted: MakeBase) -> None:
-    """`ToolError` where the base has to be made and nothing here can do that."""
-    if (Path(wanted.layout) / "index.json").is_file():
+def require_tool(wanted: MakeBase | None = None) -> None:
+    """`ToolError` where a base (this one, if it is not there yet) cannot be made here."""
+    if wanted is not None and (Path(wanted.layout) / "index.json").is_file():
         return
     if process.which(_TOOL) is None:
         raise ToolError(f"{_TOOL} is not on PATH", _HINT)
@@ -318,7 +320,12 @@ def _lay_image(wanted: MakeBase, layer: Layer, blob: Path, layout: Layout) -> No
         "created": created,
         "architecture": ARCHITECTURES[wanted.platform],
         "os": "linux",
-        "config": {"Env": [f"PATH={DEFAULT_PATH}", "LANG=C.UTF-8"], "Cmd": ["bash"]},
+        "config": {
+            "Env": [f"PATH={DEFAULT_PATH}", "LANG=C.UTF-8"],
+            "Cmd": ["bash"],
+            # So that `clean` knows it as ours.
+            "Labels": {f"{LABEL}fingerprint": wanted.identity},
+        },
         "rootfs": {"type": "layers", "diff_ids": [layer.diff_id]},
         "history": [{"created": created, "created_by": f"envbuilder: {about}"}],
     }
@@ -333,9 +340,6 @@ def _lay_image(wanted: MakeBase, layer: Layer, blob: Path, layout: Layout) -> No
         descriptor.encode(manifest),
         descriptor.MANIFEST,
         platform=descriptor.platform(wanted.platform),
-        annotations={
-            "io.containerd.image.name": f"docker.io/{wanted.ref}",
-            "org.opencontainers.image.ref.name": wanted.ref.rpartition(":")[2],
-        },
+        annotations=named(wanted.ref),
     )
     layout.write_index(Index(schema_version=2, media_type=descriptor.INDEX, manifests=(found,)))

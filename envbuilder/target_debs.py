@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from envbuilder.profiles import Profile
     from envbuilder.settings import Settings
 
-    ReadBase = Callable[[str, words.Platform, Callable[[str], None]], Status | None]
+    ReadBase = Callable[[str, words.Platform, Settings, Callable[[str], None]], Status | None]
 
 
 class Debs:
@@ -109,7 +109,7 @@ class Debs:
             return None
         named = self._base_image or self._settings.configuration.base_images.get(image.ref)
         locked = f"{image.ref}@{image.digest}" if image.digest else image.ref
-        return self._read_base(named or locked, platform, self._note)
+        return self._read_base(named or locked, platform, self._settings, self._note)
 
     def _before(self, platform: str, python: str) -> tuple[File, ...]:
         """The .debs of the previous lock, in the same order as they would be resolved."""

@@ -1,0 +1,68 @@
+"""Small real .deb files, made without dpkg."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+from typing import TYPE_CHECKING
+
+from envbuilder.lockfile import File
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from envbuilder.store import Store
+
+
+def tar(members: dict[str, bytes], mtime: int = 0) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for name, data in members.items():
+            entry = tarfile.TarInfo(f"./{name}")
+            entry.size, entry.mtime = len(data), mtime
+            archive.addfile(entry, io.BytesIO(data))
+    return out.getvalue()
+
+
+def deb(name: str, version: str = "1", **fields: str) -> bytes:
+    stated = {"Package": name, "Version": version, "Architecture": "amd64", **fields}
+    control = "".join(f"{k}: {v}\n" for k, v in stated.items())
+    parts = {
+        "debian-binary": b"2.0\n",
+        "control.tar": tar({"control": control.encode()}),
+        "data.tar": tar({f"usr/share/{name}": b"x"}),
+    }
+    out = b"!<arch>\n"
+    for part, data in parts.items():
+        out += f"{part:<16}{0:<12}{0:<6}{0:<6}{'100644':<8}{len(data):<10}`\n".encode()
+        out += data + b"\n" * (len(data) % 2)
+    return out
+
+
+def stored(store: Store, name: str, version: str = "1", **fields: str) -> File:
+    """A package of a base, in the store."""
+    data = deb(name, version, **fields)
+    path = store.path(hashlib.sha256(data).hexdigest())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return File(
+        kind="deb", name=name, version=version, file=f"pool/{name}_{version}_amd64.deb",
+        sha256=path.name, size=len(data), source="debian", provenance="read",
+        by="bookworm Release of 2026-07-11T10:16:37Z", role="base",
+    )  # fmt: skip
+
+
+def layer(path: Path, members: list[tuple[str, bytes | str | None]]) -> Path:
+    """A layer as a tar: bytes make a file, text a link to it, None a folder."""
+    with tarfile.open(path, "w") as archive:
+        for name, content in members:
+            entry = tarfile.TarInfo(name)
+            if content is None:
+                entry.type = tarfile.DIRTYPE
+            elif isinstance(content, str):
+                entry.type, entry.linkname = tarfile.SYMTYPE, content
+            else:
+                entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content if isinstance(content, bytes) else b""))
+    return path
