@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from envbuilder.debian_packages import Stanza
     from envbuilder.lockfile import File
 
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 Kind = Literal["library", "application", "container"]
 
 
@@ -50,12 +51,17 @@ def locked(
 
 
 def of_base(ref: str, digest: str, platform: str) -> Component:
-    """A base image; `digest` is empty where it is not known."""
+    """A base image. `digest` is what the engine calls it; one that `ref` names goes first.
+
+    What is no digest is left out: an engine's own id may be of another kind.
+    """
+    name, _, named = ref.partition("@")
+    digest = next((d for d in (named, digest) if _DIGEST.fullmatch(d)), "")
     return Component(
         kind="container",
-        name=ref,
+        name=name,
         version=digest,
-        purl=image_purl(ref, digest, platform),
+        purl=image_purl(name, digest, platform),
         sha256=digest.removeprefix("sha256:"),
     )
 
@@ -118,14 +124,17 @@ def _deb_purl(vendor: str, name: str, version: str, architecture: str, distro: s
 
 
 def image_purl(ref: str, digest: str, platform: str) -> str:
-    """The package URL of an image: `pkg:oci` where its digest is known, else `pkg:docker`."""
+    """The package URL of an image: `pkg:oci` where its digest is known, else `pkg:docker`.
+
+    `ref` has no digest; it may be a folder or an archive.
+    """
     from packageurl import PackageURL
 
     from envbuilder.oci import reference
 
     architecture = platform.rpartition("/")[2]
     try:
-        parsed = reference.parse(ref.partition("@")[0])
+        parsed = reference.parse(ref)
     except InvalidError:  # a folder or an archive
         name = ref.rstrip("/").rpartition("/")[2]
         return PackageURL("oci", None, name, digest, {"arch": architecture}).to_string()

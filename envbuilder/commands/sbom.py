@@ -48,7 +48,8 @@ def command(
     path = lockfile.path_for(profile, folders)
     lock = lockfile.require_usable(chosen, lockfile.load(path) if path else None)
     target = lockfile.select(lock, platform or chosen.platforms[0], python or chosen.python.default)
-    base = target.base and plan.UsedBase(ref=target.base.ref, digest=target.base.digest or "")
+    image = target.base if target.base and not target.base.suite else None
+    base = image and plan.UsedBase(ref=image.ref, digest=image.digest or "")
     about = documents.About(
         profile=profile,
         lock=lockfile.lock_digest(lock),

@@ -173,7 +173,13 @@ HUB = "docker.io/library"
             DIGEST,
             f"pkg:oci/base@{DIGEST}?arch=arm64&repository_url=ghcr.io/me/base",
         ),
+        (
+            f"ghcr.io/me/base@{DIGEST}",
+            "sha256:" + "00" * 32,
+            f"pkg:oci/base@{DIGEST}?arch=arm64&repository_url=ghcr.io/me/base",
+        ),
         ("me/base:1", "", "pkg:docker/me/base@1"),
+        ("me/base:1", "me/base:1", "pkg:docker/me/base@1"),
     ],
 )
 def test_a_base_image_is_named_by_its_digest_where_that_is_known(
