@@ -56,11 +56,14 @@ class Debs:
             return None, ()
         if python in profile.debian_base:
             return self._made(platform, python)
-        status = self._status(platform, python)
-        files: tuple[File, ...] = ()
         # Without an image, .debs are only unpacked for a library to preload.
-        if profile.system_packages and (python in profile.base or profile.preload):
-            files = self._on_image(platform, python, status)
+        if not profile.system_packages or not (python in profile.base or profile.preload):
+            return base(profile, platform, python, ()), ()
+        before = self._before(platform, python)
+        status = self._status(platform, python)
+        if before is not None and _goes_with(before, status):
+            return before.base, before.of_kind("deb")
+        files = self._on_image(platform, status)
         found = base(profile, platform, python, files, status.packages if status else {})
         if found is not None and status is not None:
             found = msgspec.structs.replace(found, status=status.digest)
@@ -70,9 +73,9 @@ class Debs:
         self, platform: words.Platform, python: words.PythonVersion
     ) -> tuple[LockedBase | None, tuple[File, ...]]:
         """A base made from packages of the lock, and what goes on top of it."""
-        kept = self._before(platform, python)
-        if kept:
-            return base(self._profile, platform, python, kept), kept
+        before = self._before(platform, python)
+        if before is not None:
+            return before.base, (*before.base_files, *before.of_kind("deb"))
         suite = self._suite(platform)
         own = debian.lock_base(self._profile.debian_base[python].include, suite)
         if not any(f.name == f"python{python}" for f in own):
@@ -84,17 +87,8 @@ class Debs:
         files = (*own, *debian.lock(self._profile.system_packages, suite, installed))
         return base(self._profile, platform, python, files), files
 
-    def _on_image(
-        self, platform: words.Platform, python: words.PythonVersion, status: Status | None
-    ) -> tuple[File, ...]:
-        """What goes on top of an image.
-
-        A suite only has its newest versions, so old ones are kept as they are where neither the
-        profile nor the base changed: there is nothing in between to prefer.
-        """
-        kept = self._before(platform, python)
-        if kept and self._fits(platform, python, status):
-            return kept
+    def _on_image(self, platform: words.Platform, status: Status | None) -> tuple[File, ...]:
+        """What goes on top of an image; the same for all Pythons whose images have the same."""
         key = (platform, status.digest if status else "")
         if key not in self._closures:
             installed = status.packages if status else None
@@ -111,21 +105,16 @@ class Debs:
         locked = f"{image.ref}@{image.digest}" if image.digest else image.ref
         return self._read_base(named or locked, platform, self._settings, self._note)
 
-    def _before(self, platform: str, python: str) -> tuple[File, ...]:
-        """The .debs of the previous lock, in the same order as they would be resolved."""
+    def _before(self, platform: str, python: str) -> Target | None:
+        """The target of the previous lock, where the profile did not change since.
+
+        A suite only has its newest versions: there is nothing in between to prefer, so packages
+        are kept as they are or chosen anew.
+        """
         for target in self._kept.targets if self._kept else ():
             if (target.platform, target.python) == (platform, python):
-                return (*target.base_files, *target.of_kind("deb"))
-        return ()
-
-    def _fits(self, platform: str, python: str, status: Status | None) -> bool:
-        """Whether kept .debs go with the base: they go with any, or were computed for it."""
-        stated = {
-            (t.platform, t.python): t.base.status if t.base else None
-            for t in (self._kept.targets if self._kept else ())
-        }
-        own = stated.get((platform, python))
-        return own is None or (status is not None and status.digest == own)
+                return target
+        return None
 
     def _listed(self) -> tuple[str, ...]:
         """Packages that are in the lock even where the base has them.
@@ -141,6 +130,12 @@ class Debs:
             name = self._profile.debian_suite
             self._suites[platform] = debian.load(name, platform, self._settings, self._note)
         return self._suites[platform]
+
+
+def _goes_with(before: Target, status: Status | None) -> bool:
+    """Whether kept .debs go with a base: they go with any, or with this one as far as is known."""
+    stated = before.base.status if before.base else None
+    return stated is None or status is None or status.digest == stated
 
 
 def base(

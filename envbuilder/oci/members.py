@@ -31,14 +31,15 @@ def members(layer: Path) -> Iterator[tuple[tarfile.TarInfo, tarfile.TarFile]]:
     type says is not always so. Raises `InvalidError` where it is damaged or beyond the limits.
     """
     where = str(layer)
+    faults = _faults()
     try:
         with layer.open("rb") as raw:
-            stream = cast("IO[bytes]", _Forward(_plain(raw), where))
+            stream = cast("IO[bytes]", _Forward(plain(raw), where))
             with tarfile.open(fileobj=stream, mode="r:") as archive:
                 while (member := archive.next()) is not None:
                     yield member, archive
                     archive.members.clear()  # a layer may have millions
-    except _faults() as error:
+    except faults as error:
         raise InvalidError(f"{where}: not a layer that can be read: {error}") from error
 
 
@@ -49,7 +50,10 @@ def content(member: tarfile.TarInfo, archive: tarfile.TarFile) -> bytes:
         raise InvalidError(f"{member.name}: in its layer it is no plain file; not read")
     if member.size > READ_LIMIT:
         raise InvalidError(f"{member.name}: {member.size} bytes; at most {READ_LIMIT} are read")
-    return stream.read()
+    try:
+        return stream.read()
+    except _faults() as error:
+        raise InvalidError(f"{member.name}: not a layer that can be read: {error}") from error
 
 
 def _faults() -> tuple[type[Exception], ...]:
@@ -59,7 +63,8 @@ def _faults() -> tuple[type[Exception], ...]:
     return tarfile.TarError, OSError, EOFError, ValueError, zlib.error, zstandard.ZstdError
 
 
-def _plain(raw: IO[bytes]) -> IO[bytes]:
+def plain(raw: IO[bytes]) -> IO[bytes]:
+    """A layer's tar, whatever it is compressed with."""
     magic = raw.read(4)
     raw.seek(0)
     if magic[:2] == b"\x1f\x8b":

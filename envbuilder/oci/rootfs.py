@@ -109,6 +109,15 @@ def read(layout: Layout, manifest: Manifest) -> RootFs:
     return root
 
 
+def over(root: RootFs, layer: Path) -> RootFs:
+    """The same with one more layer on top."""
+    made = RootFs(
+        entries=dict(root.entries), contents=dict(root.contents), versions=dict(root.versions)
+    )
+    _apply(layer, made)
+    return made
+
+
 def _apply(layer: Path, root: RootFs) -> None:
     # Whiteouts speak of the layers below only, wherever in the layer they stand.
     below = set(root.entries)
@@ -121,7 +130,7 @@ def _apply(layer: Path, root: RootFs) -> None:
             _remove(root, _within(below, folder))
         elif name.startswith(_GONE):
             hidden = f"{folder}/{name.removeprefix(_GONE)}".lstrip("/")
-            _remove(root, [*_within(below, hidden), hidden])
+            _remove(root, [*_within(below, hidden), *({hidden} & below)])
         elif path:
             there = root.entries.get(path)
             if there and there.kind == "folder" and not member.isdir():

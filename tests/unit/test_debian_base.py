@@ -75,7 +75,9 @@ class Tool:
                 entry.size, entry.mtime = len(data), 1_700_000_000 + len(self.calls)
                 tar.addfile(entry, io.BytesIO(data))
         Path(argv[-2]).write_bytes(out.getvalue())
-        return Completed(tuple(argv), self.code, "", self.said, 0.0)
+        return Completed(
+            argv=tuple(argv), returncode=self.code, stdout="", stderr=self.said, seconds=0.0
+        )
 
 
 GOOD = SAME | {"var/lib/dpkg/status": status(("dpkg", "1"), ("libc6", "2.36-9"))}

@@ -38,7 +38,8 @@ def test_whatever_it_is_compressed_with(tmp_path: Path, pack: type[bytes]) -> No
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, zstandard.compress])
 def test_a_broken_off_layer_is_an_error(tmp_path: Path, pack: type[bytes]) -> None:
     path = tmp_path / "layer"
-    path.write_bytes(pack(debs.tar(FILES))[: -5000 if pack is bytes else -12])
+    whole = pack(debs.tar(FILES))
+    path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(InvalidError, match="not a layer that can be read"):
         read(path)
 

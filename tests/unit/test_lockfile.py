@@ -99,6 +99,7 @@ def test_damaged_locks_are_refused(tmp_path: Path, text: str, message: str) -> N
         (lock(file(provenance="claim")), "only claimed"),
         (lock(targets=()), "targets: empty"),
         (lock(targets=lock().targets * 2), "appear twice"),
+        (lock(file(role="base")), "files of a base, but no base of them"),
     ],
 )
 def test_contradictions_are_refused(tmp_path: Path, wrong: Lock, message: str) -> None:
@@ -174,6 +175,27 @@ def test_only_what_decides_changes_the_inputs() -> None:
     other = msgspec.structs.replace(CPU, requirements=("torch==1.0",))
     assert lockfile.inputs_digest(same) == lockfile.inputs_digest(CPU)
     assert lockfile.inputs_digest(other) != lockfile.inputs_digest(CPU)
+
+
+def test_a_base_of_packages_decides_and_its_absence_changes_nothing() -> None:
+    """Locks that were made before there was such a base stay fresh."""
+    system = profiles.DebianBase(include=("python3",))
+    with_base = msgspec.structs.replace(CPU, debian_base={"3.11": system})
+    assert lockfile.inputs_digest(with_base) != lockfile.inputs_digest(CPU)
+    assert "role" not in lockfile.dump(lock())
+    assert "suite" not in lockfile.dump(lock())
+
+
+def test_packages_of_the_base_are_not_installed_on_it(tmp_path: Path) -> None:
+    own = file(kind="deb", name="dpkg", file="pool/dpkg_1.deb", role="base")
+    above = file(kind="deb", name="gcc", file="pool/gcc_1.deb")
+    plain = lock(own, above)
+    base = msgspec.structs.replace(plain.targets[0].base, suite="bookworm", status=HASH)
+    target = msgspec.structs.replace(plain.targets[0], base=base)
+    made = msgspec.structs.replace(plain, targets=(target,))
+    (read,) = lockfile.load(written(tmp_path, lockfile.dump(made))).targets
+    assert read == target
+    assert (read.of_kind("deb"), read.base_files) == ((above,), (own,))
 
 
 def test_the_users_lock_is_found_first(tmp_path: Path) -> None:

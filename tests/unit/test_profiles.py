@@ -136,11 +136,31 @@ def test_extends_in_a_circle(tmp_path: Path) -> None:
         (("requirements:", "preload: [libx.so.1]\nrequirements:"), "preload"),
         (("requirements:", "system_packages: [gcc]\nrequirements:"), "debian_suite"),
         (("requirements:", "base: {'3.9': {ref: a}}\nrequirements:"), r"base\.3\.9"),
+        (("requirements:", "debian_base: {'3.9': {include: [a1]}}\nrequirements:"), r"e\.3\.9"),
+        (
+            ("requirements:", "debian_base: {'3.11': {include: [a1]}}\nrequirements:"),
+            "debian_suite: debian_base need one",
+        ),
+        (
+            ("requirements:", "debian_base: {'3.11': {includes: [a1]}}\nrequirements:"),
+            "Did you mean 'include'|unknown key",
+        ),
     ],
 )
 def test_contradictions_are_refused(tmp_path: Path, change: tuple[str, str], message: str) -> None:
     with pytest.raises(InvalidError, match=message):
         load(tmp_path, MINIMAL.replace(*change))
+
+
+def test_a_base_of_debian_packages_is_a_base(tmp_path: Path) -> None:
+    text = MINIMAL.replace("[venv]", "[docker, venv]").replace(
+        "requirements:",
+        "debian_suite: bookworm\n"
+        "debian_base: {'3.11': {include: [python3], unpacked: [linux/arm64]}}\nrequirements:",
+    )
+    profile = load(tmp_path, text)
+    assert profile.image_pythons == {"3.11"}
+    assert profile.debian_base["3.11"].unpacked == ("linux/arm64",)
 
 
 def test_unknown_profile_gets_a_suggestion() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from envbuilder import compile as uv_compile
 from envbuilder import debian, lockfile, profiles, pylock, resolve, resources, sizes, upstream
+from envbuilder.debian import Suite
 from envbuilder.errors import BuildError
 from envbuilder.lockfile import File, Lock
 from envbuilder.loopback import Offer
@@ -111,6 +112,7 @@ ENVIRON = {"PIP_CONFIG_FILE": "/dev/null"}
 
 def made(own: Settings, uv: FakeUv, asked: Profile | None = None, **options: Any) -> Lock:
     options.setdefault("measure", lambda _: {})
+    options.setdefault("read_base", lambda *_: None)
     return resolve.resolve(asked or profile(), own, run=uv, environ=ENVIRON, **options)
 
 
@@ -235,6 +237,7 @@ def test_debs_are_kept_while_the_profile_stands(
         calls.append(args)
         return (deb,)
 
+    monkeypatch.setattr(debian, "load", lambda *_: Suite(packages={}, rolling=False))
     monkeypatch.setattr(debian, "lock", lock)
     before = made(own, FakeUv(), asked)
     assert before.targets[0].of_kind("deb") == (deb,)
@@ -251,6 +254,7 @@ def test_without_an_image_or_preload_there_are_no_debs(
         kind="deb", name="tool", version="1", file="pool/tool_1.deb", sha256="d" * 64, size=1,
         source="debian", provenance="read", by="x",
     )  # fmt: skip
+    monkeypatch.setattr(debian, "load", lambda *_: Suite(packages={}, rolling=False))
     monkeypatch.setattr(debian, "lock", lambda *_, **__: (deb,))
     bare = profile(base={}, backends=("venv",), system_packages=("tool",))
     (target,) = made(own, FakeUv(), bare).targets

@@ -1,0 +1,273 @@
+"""Bases on real machines: read in a real engine, made from real packages of Debian's mirror."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from envbuilder import base_status, console, debian_base, engine, fetch, lockfile, settings
+from envbuilder.errors import BuildError, EnvbuilderError
+from envbuilder.oci import engines, rootfs
+from envbuilder.store import Store
+from tests.conftest import missing
+from tests.integration.conftest import start
+
+if TYPE_CHECKING:
+    from envbuilder.lockfile import Target
+    from envbuilder.oci.layout import Layout
+    from envbuilder.plan import MakeBase
+    from envbuilder.settings import Settings
+    from tests.integration.conftest import Cli
+
+pytestmark = pytest.mark.network
+
+PROFILE = """\
+name: based
+description: A small environment on a base of locked packages, for tests
+accelerator: cpu
+python: {default: "3.11", supported: ["3.11"]}
+platforms: [linux/amd64, linux/arm64]
+backends: [docker, venv]
+tools: {uv: 0.13.8}
+requirements: [setuptools==80.9.0]
+debian_suite: bookworm
+debian_base:
+  "3.11":
+    include: [ca-certificates, python3, python3-venv]
+    unpacked: [linux/arm64]
+system_packages: [libgomp1]
+expects: {device: cpu, torch: 2.13.0}
+"""
+INSTALLED = ["dpkg-query", "--show", "--showformat", "${Package} ${Version} ${db:Status-Status}\\n"]
+
+
+def lay(folder: Path, text: str = PROFILE) -> None:
+    (folder / "envbuilder.yaml").write_text("")
+    (folder / "profiles" / "locks").mkdir(parents=True, exist_ok=True)
+    (folder / "profiles" / "based.yaml").write_text(text)
+
+
+@pytest.fixture(scope="module")
+def based(session_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project whose profile has a base of locked packages."""
+    folder = tmp_path_factory.mktemp("based")
+    lay(folder)
+    done = start(("lock", "--profile", "based"), session_environment, cwd=folder)
+    if done.returncode != 0:
+        missing("network", f"Debian or the package index cannot be asked: {done.stderr[-400:]}")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def lock(based: Path) -> lockfile.Lock:
+    return lockfile.load(based / "profiles" / "locks" / "based.json")
+
+
+@pytest.fixture(scope="module")
+def own(session_environment: dict[str, str]) -> Settings:
+    return settings.load({**os.environ, **session_environment})
+
+
+def fetched(target: Target, own: Settings) -> Target:
+    silent = console.PlainProgress(lambda _: None)
+    try:
+        fetch.fetch(target.base_files, target, own, silent)
+    except BuildError as error:
+        missing("network", error.message)
+    return target
+
+
+@pytest.fixture(scope="module")
+def target(lock: lockfile.Lock, own: Settings) -> Target:
+    return fetched(lockfile.select(lock, "linux/amd64", "3.11"), own)
+
+
+def made(wanted: MakeBase, own: Settings) -> Layout:
+    if shutil.which("mmdebstrap") is None:
+        missing("engine", "mmdebstrap is not installed")
+    lines: list[str] = []
+    try:
+        return debian_base.make(wanted, Store(own.store_dir), lines.append)
+    except EnvbuilderError as error:
+        raise AssertionError("\n".join([error.message, *lines[-30:]])) from error
+
+
+def elsewhere(wanted: MakeBase, folder: Path) -> MakeBase:
+    return msgspec.structs.replace(wanted, layout=str(folder / "with a space" / "base"))
+
+
+@pytest.fixture(scope="module")
+def base(target: Target, own: Settings) -> Layout:
+    return made(debian_base.step(target, own), own)
+
+
+def test_the_lock_names_every_package(lock: lockfile.Lock) -> None:
+    for target in lock.targets:
+        names = {f.name for f in target.base_files}
+        assert {"dpkg", "libc6", "python3.11", "python3.11-venv", "ca-certificates"} <= names
+        assert "usrmerge" not in names
+        assert [f.name for f in target.of_kind("deb")] == ["libgomp1"]  # all else is in the base
+        assert target.base is not None
+        assert target.base.python_version.startswith("3.11.")
+        assert target.base.unpacked == (target.platform == "linux/arm64")
+
+
+def test_the_same_packages_give_the_same_bytes(
+    base: Layout, target: Target, own: Settings, tmp_path: Path
+) -> None:
+    before = os.umask(0o077)
+    try:
+        again = made(elsewhere(debian_base.step(target, own), tmp_path), own)
+    finally:
+        os.umask(before)
+    assert again.index().manifests == base.index().manifests
+
+
+def test_nothing_of_this_machine_is_in_it(base: Layout) -> None:
+    root = rootfs.read(base, base.manifest("linux/amd64"))
+    paths = set(root.entries)
+    gone = {"etc/hostname", "etc/resolv.conf", "etc/apt/sources.list", "var/lib/dpkg/status-old"}
+    assert not paths & gone
+    assert not [p for p in paths if p.startswith(("dev/", "var/log/", "var/lib/apt/lists/"))
+                and root.entries[p].kind != "folder"]  # fmt: skip
+    assert not [p for p in paths if "__pycache__" in p]
+    assert "usr/share/doc/dpkg/copyright" in paths
+    assert root.python("3.11", "/usr/bin")[0] == "/usr/bin/python3.11"
+    assert [root.entries[n].kind for n in ("bin", "lib", "lib64", "sbin")] == ["link"] * 4
+
+
+@pytest.mark.engine
+def test_it_runs_in_the_engine(
+    base: Layout, target: Target, own: Settings, docker_client: Any, tmp_path: Path
+) -> None:
+    from envbuilder.oci.layout import Layout as Cache
+
+    engines.load(docker_client, base, Cache.create(tmp_path / "cache"))
+    assert target.base is not None
+    ref = target.base.ref
+    run = docker_client.containers.run
+    version = run(ref, ["python3", "--version"], remove=True, network_mode="none").decode()
+    assert version.split() == ["Python", target.base.python_version]
+    shown = run(ref, INSTALLED, remove=True, network_mode="none").decode().split("\n")
+    expected = sorted(f"{f.name} {f.version} installed" for f in target.base_files)
+    assert sorted(filter(None, shown)) == expected
+    audit = run(ref, ["dpkg", "--audit"], remove=True, network_mode="none")
+    assert audit == b""
+    verified = run(ref, ["sh", "-c", "dpkg --verify | grep -v ' /usr/share/' || true"], remove=True)
+    assert verified == b""
+    # What is read in the engine and in the layout is the same.
+    there = base_status.of_engine(docker_client, ref, "linux/amd64")
+    assert there is not None
+    assert there.digest == base_status.of_layout(base, "linux/amd64").digest
+
+
+def test_another_processors_packages_are_unpacked(
+    lock: lockfile.Lock, own: Settings, tmp_path: Path
+) -> None:
+    target = fetched(lockfile.select(lock, "linux/arm64", "3.11"), own)
+    wanted = debian_base.step(target, own)
+    layout = made(wanted, own)
+    manifest = layout.manifest("linux/arm64")
+    root = rootfs.read(layout, manifest)
+    path, version = root.python("3.11", "/usr/bin")
+    assert target.base is not None
+    assert (path, version) == ("/usr/bin/python3.11", target.base.python_version)
+    assert root.contents["etc/passwd"].startswith(b"root:")
+    assert layout.read_config(manifest)["architecture"] == "arm64"
+    again = made(elsewhere(wanted, tmp_path), own)
+    assert again.index().manifests == layout.index().manifests
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("builder", ["buildkit", "layers"])
+def test_an_image_on_it(
+    based: Path, session_environment: dict[str, str], target: Target, docker_client: Any,
+    builder: str,
+) -> None:  # fmt: skip
+    argv = ("build", "--profile", "based", "--backend", "docker", "--builder", builder, "--json")
+    done = start(argv, session_environment, cwd=based)
+    assert done.returncode == 0, done.stderr
+    ref = json.loads(done.stdout)["artifact"]["ref"]
+    code = "import sys, setuptools, ctypes; ctypes.CDLL('libgomp.so.1'); print(sys.version)"
+    said = docker_client.containers.run(ref, ["python", "-c", code], remove=True).decode()
+    assert target.base is not None
+    assert said.split()[0] == target.base.python_version
+
+
+def test_a_killed_build_of_a_base_leaves_nothing_that_is_trusted(
+    base: Layout, target: Target, own: Settings, tmp_path: Path
+) -> None:
+    wanted = elsewhere(debian_base.step(target, own), tmp_path)
+    (tmp_path / "step.json").write_bytes(msgspec.json.encode(wanted))
+    program = (
+        "import msgspec, sys; from pathlib import Path; from envbuilder import debian_base;"
+        " from envbuilder.plan import MakeBase; from envbuilder.store import Store;"
+        " step = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=MakeBase);"
+        " debian_base.make(step, Store(Path(sys.argv[2])), lambda line: None)"
+    )
+    argv = [sys.executable, "-c", program, str(tmp_path / "step.json"), str(own.store_dir)]
+    for seconds in (1.0, 4.0):
+        child = subprocess.Popen(argv, start_new_session=True)
+        time.sleep(seconds)
+        child.send_signal(signal.SIGTERM)
+        child.wait()
+        assert not Path(wanted.layout).exists()
+    assert made(wanted, own).index().manifests == base.index().manifests
+
+
+# --- packages for a base that is read
+
+
+@pytest.mark.engine
+def test_packages_are_chosen_for_the_base_that_is_used(
+    cli: Cli, base_image: str, docker_client: Any, tmp_path: Path
+) -> None:
+    """On a base with Python fewer packages are needed than on any; both sets install."""
+    image = 'base: {"3.11": {ref: python:3.11, python_path: /usr/bin/python3}}\n'
+    before, _, after = PROFILE.partition("debian_base:")
+    text = before + image + "system_packages:" + after.partition("system_packages:")[2]
+    text = text.replace("[libgomp1]", "[python3-dev, g++]").replace(", linux/arm64", "")
+    lay(tmp_path, text)
+    found: dict[str, Target] = {}
+    for name, more in (("read", ("--base-image", base_image)), ("any", ())):
+        done = cli("lock", "--profile", "based", "--upgrade", *more)
+        assert done.returncode == 0, done.stderr
+        lock = lockfile.load(tmp_path / "profiles" / "locks" / "based.json")
+        found[name] = lockfile.select(lock, "linux/amd64", "3.11")
+        if name == "any":
+            continue
+        status = found[name].base
+        assert status is not None
+        inside = docker_client.containers.run(
+            base_image, ["sha256sum", "/var/lib/dpkg/status"], remove=True
+        )
+        assert status.status == inside.decode().split()[0]
+        argv = ("build", "--profile", "based", "--backend", "docker", "--base-image", base_image)
+        done = cli(*argv, "--builder", "buildkit", "--json")
+        assert done.returncode == 0, done.stderr
+        ref = json.loads(done.stdout)["artifact"]["ref"]
+        audit = docker_client.containers.run(
+            ref, ["sh", "-c", "dpkg --audit && g++ --version"], remove=True
+        )
+        assert audit.decode().startswith("g++")
+    read, whatever = ({f.name for f in found[n].of_kind("deb")} for n in ("read", "any"))
+    have = base_status.of_engine(docker_client, base_image, "linux/amd64")
+    assert have is not None
+    newer = {f.name for f in found["read"].of_kind("deb") if f.name in have.packages}
+    assert all(
+        have.packages[n].version != f.version
+        for f in found["read"].of_kind("deb") for n in [f.name] if n in newer
+    )  # fmt: skip
+    assert "g++" in read
+    assert len(read) < len(whatever)
+    assert engine.image(docker_client, base_image) is not None
