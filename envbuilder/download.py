@@ -90,12 +90,15 @@ def reason(error: Exception) -> str:
         return f"HTTP {error.response.status_code} {error.response.reason}".strip()
     if isinstance(error, requests.exceptions.SSLError):
         return f"TLS failed ({str(error)[-120:]}); a proxy's CA belongs into REQUESTS_CA_BUNDLE"
-    if isinstance(error, requests.Timeout):
+    # One that strikes within a body comes as a ConnectionError.
+    if isinstance(error, requests.Timeout) or "Read timed out" in str(error):
         return "timed out"
     if isinstance(error, requests.ConnectionError) and "broke off" in str(error):
         return str(error)
     if isinstance(error, requests.ConnectionError):
         return "cannot be reached"
+    if isinstance(error, requests.exceptions.ChunkedEncodingError):
+        return "broke off"
     return str(error) or type(error).__name__
 
 

@@ -61,13 +61,15 @@ def run(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     timeout: float | None = None,
+    stdin: str = "",
     on_stdout: Callable[[str], None] | None = None,
     on_stderr: Callable[[str], None] | None = None,
 ) -> Completed:
     """Run a program to its end and return what it printed.
 
-    `env` is added to the environment. `timeout` is in seconds. The callbacks get each line as it
-    comes. Raises `ToolError` when the program is missing; a failing exit status is returned.
+    `env` is added to the environment. `timeout` is in seconds. `stdin` is what the program gets to
+    read: a line or two. The callbacks get each line as it comes. Raises `ToolError` when the
+    program is missing; a failing exit status is returned.
     """
     program = which(argv[0])
     if program is None:
@@ -81,7 +83,7 @@ def run(
     try:
         child = subprocess.Popen(
             [program, *argv[1:]],
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**os.environ, **(env or {})},
@@ -104,6 +106,9 @@ def run(
             reader.start()
             readers.append(reader)
         held.release()
+        if child.stdin:
+            with contextlib.suppress(BrokenPipeError), child.stdin as pipe:
+                pipe.write(stdin)
         child.wait(timeout)
     except subprocess.TimeoutExpired:
         timed_out = True

@@ -29,6 +29,8 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Image reference as a lock names it (without digest) → what to use here instead."""
     indexes: dict[words.Source, words.Url] = {}
     """Symbolic source → URL, for mirrors."""
+    plain_http: tuple[str, ...] = ()
+    """Registries (host, or host:port) to speak http with; this machine's own need no entry."""
     profile: words.Name | None = None
     """The profile used when none is asked for."""
 
@@ -51,6 +53,11 @@ class Settings(Struct, frozen=True, kw_only=True):
     def envs_dir(self) -> Path:
         """Native environments, one folder per fingerprint."""
         return self.data_dir / "envs"
+
+    @property
+    def records_dir(self) -> Path:
+        """Records of built images, one folder per fingerprint."""
+        return self.data_dir / "records"
 
     @property
     def reports_dir(self) -> Path:
@@ -94,6 +101,7 @@ def _over(below: Configuration, above: Configuration) -> Configuration:
     return Configuration(
         base_images={**below.base_images, **above.base_images},
         indexes={**below.indexes, **above.indexes},
+        plain_http=(*below.plain_http, *above.plain_http),
         profile=above.profile or below.profile,
     )
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import pytest
 from envbuilder import console, engine, lockfile, loopback, mnist, settings
 from envbuilder.errors import ToolError
 from tests.conftest import missing
+from tests.integration.registry_server import Registry
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -110,6 +112,29 @@ def base_image(docker_client: Any) -> str:
     if not ref or engine.image(docker_client, ref) is None:
         missing("engine", "ENVBUILDER_TEST_BASE_IMAGE names no image of the engine")
     return ref
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[Registry]:
+    """Debian's docker-registry on loopback, with nothing in it."""
+    yield from _registry(tmp_path / "registry", password=False)
+
+
+@pytest.fixture
+def closed_registry(tmp_path: Path) -> Iterator[Registry]:
+    """One that wants a password."""
+    yield from _registry(tmp_path / "closed-registry", password=True)
+
+
+def _registry(folder: Path, *, password: bool) -> Iterator[Registry]:
+    if shutil.which("docker-registry") is None:
+        missing("registry", "docker-registry is not installed")
+    made = Registry(folder, password=password)
+    made.start()
+    try:
+        yield made
+    finally:
+        made.stop()
 
 
 TINY = """\

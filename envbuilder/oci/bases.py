@@ -1,0 +1,90 @@
+"""Base images by digest, fetched once: one OCI layout for each image and platform.
+
+They are beside the store, not in it: an image is several blobs that come and go together, other
+programs can read the folder, and `bundle` packs it as it is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from envbuilder.download import full_or_broken
+from envbuilder.errors import BuildError, EnvbuilderError, InvalidError
+from envbuilder.oci import manifests, reference, registry
+from envbuilder.oci.descriptor import INDEX, Descriptor, Index, decode
+from envbuilder.oci.layout import Layout
+from envbuilder.settings import require_writable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from envbuilder import words
+    from envbuilder.console import Progress
+    from envbuilder.settings import Settings
+
+_NOTHING = Index(schema_version=2, media_type=INDEX, manifests=())
+
+
+def folder(digest: words.Digest, platform: words.Platform, settings: Settings) -> Path:
+    """Where a base image is, or would be. `digest` is that of its manifest, or of an index."""
+    name = f"{digest.removeprefix('sha256:')}-{platform.replace('/', '-')}"
+    return settings.cache_dir / "bases" / name
+
+
+def obtain(
+    ref: str,
+    digest: words.Digest,
+    platform: words.Platform,
+    settings: Settings,
+    progress: Progress,
+) -> Layout:
+    """The base image as a layout of one image, every blob checked now; fetched where it is missing.
+
+    `ref` says which registry and repository has it; a tag in it does not matter. Needs no network
+    once the image is here. Raises `BuildError` where it cannot be had, `InvalidError` where it is
+    not for the platform.
+    """
+    from filelock import FileLock
+
+    place = folder(digest, platform, settings)
+    require_writable(place.parent)
+    try:
+        with FileLock(f"{place}.lock"):
+            layout = Layout.create(place)
+            problem = _damage(layout, digest, platform)
+            if problem is not None:
+                if layout.index().manifests:
+                    progress.note(f"warning: {problem}; it is fetched anew")
+                    layout.write_index(_NOTHING)
+                connection = registry.connect(reference.parse(ref), settings)
+                registry.pull(connection, digest, layout, platform, progress)
+            return layout
+    except OSError as error:
+        raise full_or_broken(error, place) from error
+
+
+def _damage(layout: Layout, digest: words.Digest, platform: words.Platform) -> str | None:
+    """What is missing or wrong in a layout of a base image; None where it is right."""
+    try:
+        image = layout.find(platform)
+        if image.digest != digest:
+            _require_listed(layout, image, digest, platform)
+        manifest = layout.read_manifest(image)
+        for blob in (manifest.config, *manifest.layers):
+            layout.checked(blob)
+    except EnvbuilderError as error:
+        return error.message
+    return None
+
+
+def _require_listed(
+    layout: Layout, image: Descriptor, digest: words.Digest, platform: words.Platform
+) -> None:
+    """`InvalidError` where the digest is not that of an index that has this image."""
+    path = layout.blob(digest)
+    if not path.is_file():
+        raise BuildError(f"{path}: missing")
+    index = Descriptor(media_type=INDEX, digest=digest, size=path.stat().st_size)
+    listed = decode(layout.read(index), Index, str(path))
+    if manifests.choose(listed, platform, str(path)).digest != image.digest:
+        raise InvalidError(f"{path}: does not list {image.digest}")

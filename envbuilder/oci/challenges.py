@@ -1,0 +1,55 @@
+"""What a registry asks for when it answers 401, and the token that a token server gives; pure."""
+
+from __future__ import annotations
+
+import re
+from urllib.request import parse_http_list
+
+import msgspec
+from msgspec import Struct
+
+_PIECE = re.compile(
+    r"(?:(?P<scheme>[A-Za-z0-9!#$%&'*+.^_`|~-]+)(?:\s+|\Z))?"
+    r"(?:(?P<name>[A-Za-z0-9!#$%&'*+.^_`|~-]+)\s*=\s*(?P<value>.*))?",
+    re.DOTALL,
+)
+_TOKEN = re.compile(r"[\x21-\x7e]{1,65536}")
+
+
+class Challenge(Struct, frozen=True):
+    """One way in that a registry offers: the scheme in lower case, and its parameters."""
+
+    scheme: str
+    parameters: dict[str, str]
+
+
+class _Answer(Struct, frozen=True):
+    token: str | None = None
+    access_token: str | None = None
+
+
+def parse(header: str) -> tuple[Challenge, ...]:
+    """The challenges of a `WWW-Authenticate` header; what is no challenge is left out."""
+    found: list[Challenge] = []
+    for piece in parse_http_list(header):
+        match = _PIECE.fullmatch(piece.strip())
+        if match is None:
+            continue
+        if match["scheme"]:
+            found.append(Challenge(match["scheme"].lower(), {}))
+        if match["name"] and found:
+            value = match["value"].strip()
+            if len(value) >= 2 and value[0] == value[-1] == '"':
+                value = value[1:-1]
+            found[-1].parameters.setdefault(match["name"].lower(), value)
+    return tuple(found)
+
+
+def token(body: bytes) -> str:
+    """The token in a token server's answer; empty where there is none that fits a header."""
+    try:
+        answer = msgspec.json.decode(body, type=_Answer)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
+    given = answer.token or answer.access_token or ""
+    return given if _TOKEN.fullmatch(given) else ""

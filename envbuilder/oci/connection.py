@@ -1,0 +1,273 @@
+"""Requests to one repository of a registry: redirects, retries, bounds, and clear errors.
+
+A small client of our own over requests, because the two libraries for it (oras 0.2, python-dxf 12)
+resume in neither direction, set no time limits of their own and load or trust whole answers.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+from urllib.parse import urljoin, urlsplit
+
+import msgspec
+from msgspec import Struct
+
+from envbuilder.download import reason
+from envbuilder.errors import BuildError
+from envbuilder.oci.answers import BrokenOffError, limited
+from envbuilder.oci.login import DeniedError, Login
+from envbuilder.oci.reference import Reference, is_loopback
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    import requests
+
+ATTEMPTS = 4
+TIMEOUT_SECONDS = (10.0, 30.0)
+"""To connect and between two writes, and between two reads."""
+PATIENCE_SECONDS = 30.0
+"""The longest pause that a busy registry may ask for; one that asks for more has refused."""
+REDIRECTS = 5
+_REDIRECTED = frozenset({301, 302, 303, 307, 308})
+_BUSY = frozenset({408, 425, 429})
+_ANSWER_LIMIT = 1 << 16
+_PORTS = {"https": 443, "http": 80}
+_ALWAYS = {"Accept-Encoding": "identity", "User-Agent": "envbuilder"}
+
+
+class _Error(Struct, frozen=True):
+    code: str = ""
+    message: str = ""
+
+
+class _Errors(Struct, frozen=True):
+    errors: tuple[_Error, ...] = ()
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """What came back, where only status and headers count."""
+
+    status: int
+    headers: Mapping[str, str]
+    url: str
+
+
+class Connection:
+    """A repository of a registry.
+
+    `plain_http` allows http where the registry is not this machine itself: asked for, never
+    assumed. Failures are `BuildError`s that name the repository, and no query, header or body.
+    """
+
+    def __init__(
+        self,
+        reference: Reference,
+        *,
+        plain_http: bool = False,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        from envbuilder import origins
+
+        self.name = reference.name
+        self._local = is_loopback(reference.host)
+        self.host, self.repository = reference.host, reference.repository
+        self._base = f"{'http' if plain_http or self._local else 'https'}://{reference.endpoint}"
+        self._session = origins.session()
+        # Else requests reads all of a redirect's body, and stumbles over an address that is none.
+        self._session.get_redirect_target = lambda resp: None  # type: ignore[method-assign]
+        if self._local:  # a proxy would look for it on its own machine
+            self._session.trust_env = False
+            self._session.proxies = {}
+        self.pause = pause
+        self._login = Login(reference.host, self._send, plain_http=plain_http)
+        self._authorization = ""
+        self._lock = threading.Lock()
+
+    def url(self, path: str) -> str:
+        """The URL of something below the repository: `manifests/latest`, `blobs/sha256:…`."""
+        return f"{self._base}/v2/{self.repository}/{path}"
+
+    def ask(
+        self,
+        method: str,
+        url: str,
+        what: str,
+        *,
+        accept: Collection[int],
+        headers: Mapping[str, str] | None = None,
+        data: bytes | None = None,
+        retry: bool = True,
+    ) -> Answer:
+        """`request`, with an answer whose body does not matter."""
+        with self.request(
+            method, url, what, accept=accept, headers=headers, data=data, retry=retry
+        ) as response:
+            _small(response)  # an unread body would cost the connection
+            return Answer(status=response.status_code, headers=response.headers, url=response.url)
+
+    def request(
+        self,
+        method: str,
+        url: str,
+        what: str,
+        *,
+        accept: Collection[int],
+        headers: Mapping[str, str] | None = None,
+        data: bytes | None = None,
+        retry: bool = True,
+    ) -> requests.Response:
+        """One answer whose status is in `accept`, its body unread: close it.
+
+        `what` names the thing for messages. Busy registries and broken connections are tried
+        again; with `retry=False` they are a `BrokenOffError`.
+        """
+        import requests
+
+        problem = ""
+        for attempt in range(ATTEMPTS if retry else 1):
+            if attempt:
+                self.pause(2.0 ** (attempt - 1))
+            try:
+                response = self._authorized(method, url, what, headers or {}, data)
+            except requests.RequestException as error:
+                problem = reason(error)
+                continue
+            if response.status_code in accept:
+                return response
+            with response:
+                problem, status = self._said(response), response.status_code
+                wait = _asked_pause(response)
+            if not (status >= 500 or status in _BUSY) or wait > PATIENCE_SECONDS:
+                raise self.failure(what, problem, status)
+            if wait and attempt < ATTEMPTS - 1:
+                self.pause(wait)
+        if not retry:
+            raise BrokenOffError(problem)
+        raise self.failure(what, problem)
+
+    def resolve(self, location: str, base: str, what: str) -> str:
+        """An absolute URL from a `Location` header; `BuildError` where it leaves https."""
+        target = urljoin(base, location) if _origin(location) is not None else ""
+        parts = urlsplit(target)
+        here = self._local and is_loopback(parts.netloc) and parts.scheme == "http"
+        if parts.scheme == "https" or here or (target and _origin(target) == _origin(self._base)):
+            return target
+        raise BuildError(
+            f"{self.name}: {what}: sent on to {parts.scheme or '?'}://{parts.hostname or '?'},"
+            " which is not https",
+            "The registry, or what stands before it, is set up wrongly. Nothing was sent there.",
+        )
+
+    def failure(self, what: str, problem: str, status: int = 0) -> BuildError:
+        """The error for something that could not be had or brought."""
+        login = f"docker login {self.host}"
+        hints = {
+            401: f"Log in first ({login}), or check that you may do this there.",
+            403: f"Log in first ({login}), or check that you may do this there.",
+            404: f"Check the name. Registries also say so of what one may not see: {login}",
+            429: f"The registry wants fewer requests: wait, or {login}",
+        }
+        usual = "Try again later. What was done is kept."
+        return BuildError(f"{self.name}: {what}: {problem}", hints.get(status, usual))
+
+    def _authorized(
+        self, method: str, url: str, what: str, headers: Mapping[str, str], data: bytes | None
+    ) -> requests.Response:
+        """The answer, after we said who we are where that was asked."""
+        used = self._authorization
+        response = self._follow(method, url, what, headers, data, used)
+        if response.status_code != 401 or not self._is_own(response.url):
+            return response
+        response.close()
+        with self._lock:
+            if self._authorization == used:  # else another thread was faster
+                try:
+                    asked = response.headers.get("WWW-Authenticate", "")
+                    self._authorization = self._login.answer(asked)
+                except DeniedError as error:
+                    raise self.failure(what, str(error), 401) from None
+        return self._follow(method, url, what, headers, data, self._authorization)
+
+    def _follow(
+        self,
+        method: str,
+        url: str,
+        what: str,
+        headers: Mapping[str, str],
+        data: bytes | None,
+        authorization: str,
+    ) -> requests.Response:
+        """The answer at the end of redirects; other hosts never learn who we are."""
+        for _ in range(REDIRECTS + 1):
+            signed = authorization and self._is_own(url)
+            said = {**headers, **({"Authorization": authorization} if signed else {})}
+            response = self._send(method, url, said, data)
+            location = response.headers.get("Location", "")
+            if method not in {"GET", "HEAD"} or response.status_code not in _REDIRECTED:
+                return response
+            response.close()
+            url = self.resolve(location, url, what)
+        raise self.failure(what, "sent on and on, without an end")
+
+    def _send(
+        self, method: str, url: str, headers: Mapping[str, str], data: bytes | None
+    ) -> requests.Response:
+        return self._session.request(
+            method,
+            url,
+            headers={**_ALWAYS, **headers},
+            data=data,
+            auth=_as_it_is,
+            stream=True,
+            allow_redirects=False,
+            timeout=TIMEOUT_SECONDS,
+        )
+
+    def _is_own(self, url: str) -> bool:
+        return _origin(url) == _origin(self._base)
+
+    def _said(self, response: requests.Response) -> str:
+        """Status and the registry's own words, as far as they fit into a line."""
+        status = f"HTTP {response.status_code} {response.reason or ''}".strip()
+        try:
+            errors = msgspec.json.decode(_small(response), type=_Errors).errors
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return status
+        said = "; ".join(f"{e.code} {e.message}".strip() for e in errors[:3])
+        said = "".join(c if c.isprintable() else " " for c in said)
+        if not said or any(secret in said for secret in self._login.secrets):
+            return status
+        return f"{status} ({said[:200]})"
+
+
+def _small(response: requests.Response) -> bytes:
+    """The body where it is small and whole, else nothing."""
+    try:
+        head = response.request.method == "HEAD"
+        return b"" if head else limited(response, _ANSWER_LIMIT) or b""
+    except BrokenOffError:
+        return b""
+
+
+def _as_it_is(prepared: requests.PreparedRequest) -> requests.PreparedRequest:
+    """No login of requests' own: it would take one from ~/.netrc and overwrite ours."""
+    return prepared
+
+
+def _asked_pause(response: requests.Response) -> float:
+    """Seconds that the registry asks us to wait; 0 where it does not say."""
+    text = response.headers.get("Retry-After", "")
+    return float(text) if text.isdecimal() and len(text) < 9 else 0.0
+
+
+def _origin(url: str) -> tuple[str, str, int | None] | None:
+    """Scheme, host and port; None for what is no URL."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme, parts.hostname or "", parts.port or _PORTS.get(parts.scheme)
+    except ValueError:
+        return None

@@ -1,0 +1,165 @@
+"""Who we are for a registry: what `docker login` or `podman login` left, read and never written.
+
+A secret is asked for when a registry demands it, kept in memory, and is in no text that we make.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+
+from envbuilder import process
+from envbuilder.errors import InvalidError, ToolError
+from envbuilder.oci.reference import DEFAULT_HOST
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_FILE_LIMIT = 1 << 20
+_HELPER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_HELPER_SECONDS = 60.0
+_DOCKER_HUB = "https://index.docker.io/v1/"
+_TOKEN_USER = "<token>"  # noqa: S105 (what helpers name an identity token's user)
+
+
+class Credential(Struct, frozen=True, kw_only=True):
+    """A user's name and password, or an identity token that stands for both."""
+
+    user: str
+    secret: str
+    is_token: bool = False
+
+    def __repr__(self) -> str:
+        return "Credential(…)"
+
+
+class _Entry(Struct, frozen=True):
+    auth: str | None = None
+    identitytoken: str | None = None
+    username: str | None = None
+    password: str | None = None
+
+
+class _File(Struct, frozen=True, rename="camel"):
+    auths: dict[str, _Entry] | None = None
+    cred_helpers: dict[str, str] | None = None
+    creds_store: str | None = None
+
+
+class _Answer(Struct, frozen=True, rename="pascal"):
+    username: str
+    secret: str
+
+
+def find(host: str, environ: Mapping[str, str] | None = None) -> Credential | None:
+    """The credential for a registry; None where nobody logged in to it.
+
+    Raises `InvalidError` for a damaged file, `ToolError` for a credential helper that is named but
+    does not work.
+    """
+    for path in _files(os.environ if environ is None else environ):
+        found = _in_file(path, host)
+        if found is not None:
+            return found
+    return None
+
+
+def _files(environ: Mapping[str, str]) -> tuple[Path, ...]:
+    """Docker's file, then podman's, as far as they are there."""
+    named = environ.get("REGISTRY_AUTH_FILE")
+    if named:
+        return (Path(named),)
+    home = Path(environ.get("HOME") or Path.home())
+    runtime = environ.get("XDG_RUNTIME_DIR")
+    docker = Path(environ.get("DOCKER_CONFIG") or home / ".docker")
+    config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
+    places = (
+        docker / "config.json",
+        *([Path(runtime) / "containers" / "auth.json"] if runtime else []),
+        config / "containers" / "auth.json",
+    )
+    return tuple(p for p in places if p.is_file())
+
+
+def _in_file(path: Path, host: str) -> Credential | None:
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(_FILE_LIMIT)
+        read = msgspec.json.decode(data or b"{}", type=_File)
+    except OSError as error:
+        raise InvalidError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        # The file holds secrets: what is wrong with it is said, what is in it is not.
+        raise InvalidError(
+            f"{path}: not a configuration of docker: {error}", "Log in again: docker login"
+        ) from None
+    keys = _keys(host)
+    helpers, entries = read.cred_helpers or {}, read.auths or {}
+    helper = next((helpers[k] for k in keys if k in helpers), read.creds_store)
+    if helper:
+        found = _ask(helper, keys[0], path)
+        if found is not None:
+            return found
+    entry = next((entries[k] for k in keys if k in entries), None)
+    return None if entry is None else _read_entry(entry, path, host)
+
+
+def _keys(host: str) -> tuple[str, ...]:
+    """How a registry is named in the files, the usual way first."""
+    if host == DEFAULT_HOST:
+        return (_DOCKER_HUB, DEFAULT_HOST, "index.docker.io")
+    schemes = (f"{scheme}://{host}{path}" for scheme in ("https", "http") for path in ("", "/"))
+    return (host, *schemes, f"https://{host}/v1/", f"https://{host}/v2/")
+
+
+def _read_entry(entry: _Entry, path: Path, host: str) -> Credential | None:
+    user, secret = entry.username or "", entry.password or ""
+    if entry.auth:
+        try:
+            text = base64.b64decode(entry.auth, validate=True).decode()
+        except (binascii.Error, UnicodeDecodeError):
+            text = ""
+        user, colon, secret = text.rstrip("\0").partition(":")
+        if not colon:
+            raise InvalidError(
+                f"{path}: what is kept for {host} is no user and password",
+                f"Log in again: docker login {host}",
+            )
+    if entry.identitytoken:
+        return Credential(user=user, secret=entry.identitytoken, is_token=True)
+    return Credential(user=user, secret=secret) if user else None
+
+
+def _ask(helper: str, server: str, path: Path) -> Credential | None:
+    """What a credential helper knows; its output is not quoted, it may hold a secret."""
+    if not _HELPER.fullmatch(helper):
+        raise InvalidError(f"{path}: {helper!r} is no name of a credential helper")
+    program = f"docker-credential-{helper}"
+    if process.which(program) is None:
+        raise ToolError(
+            f"{program}: not found; {path} names it for {server}",
+            "Install it, or set DOCKER_CONFIG to a folder with another config.json.",
+        )
+    done = process.run([program, "get"], stdin=f"{server}\n", timeout=_HELPER_SECONDS)
+    if done.returncode != 0 and "not found" in done.stdout + done.stderr:
+        return None
+    try:
+        answer = None if done.returncode else msgspec.json.decode(done.stdout, type=_Answer)
+    except msgspec.DecodeError:
+        answer = None
+    if answer is None:
+        raise ToolError(
+            f"{program}: no answer for {server} (exit {done.returncode})",
+            f"Try it: echo {server} | {program} get",
+        )
+    if not answer.secret:
+        return None
+    is_token = answer.username == _TOKEN_USER
+    return Credential(user=answer.username, secret=answer.secret, is_token=is_token)

@@ -1,0 +1,125 @@
+"""Saying who we are where a registry asks: a password, or a token from the server that it names."""
+
+from __future__ import annotations
+
+import base64
+import functools
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import urlencode, urlsplit
+
+from envbuilder.download import reason
+from envbuilder.oci import challenges, credentials
+from envbuilder.oci.answers import BrokenOffError, limited
+from envbuilder.oci.reference import is_loopback
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import requests
+
+    from envbuilder.oci.challenges import Challenge
+    from envbuilder.oci.credentials import Credential
+
+_ANSWER_LIMIT = 1 << 18
+_FORM = "application/x-www-form-urlencoded"
+
+
+class DeniedError(Exception):
+    """No way in; `str` says why, without any secret."""
+
+
+class Send(Protocol):
+    """One request without redirects, retries and credentials of its own."""
+
+    def __call__(
+        self, method: str, url: str, headers: Mapping[str, str], data: bytes | None
+    ) -> requests.Response:
+        """The answer, its body unread."""
+
+
+class Login:
+    """Credentials for one registry, looked for when they are first asked for."""
+
+    def __init__(self, host: str, send: Send, *, plain_http: bool) -> None:
+        self._host, self._send, self._plain = host, send, plain_http
+        self.secrets: set[str] = set()
+        """What must be in no message."""
+
+    def answer(self, header: str) -> str:
+        """The `Authorization` for a `WWW-Authenticate`; `DeniedError` where there is none."""
+        offered = challenges.parse(header)
+        known = self._known
+        bearer = next((c for c in offered if c.scheme == "bearer"), None)
+        if bearer is not None:
+            token = self._token(bearer, known)
+            self.secrets.add(token)
+            return f"Bearer {token}"
+        if not any(c.scheme == "basic" for c in offered):
+            raise DeniedError("it wants a kind of login that is not known here")
+        if known is None or known.is_token:
+            raise DeniedError("not logged in")
+        return _basic(known)
+
+    @functools.cached_property
+    def _known(self) -> Credential | None:
+        found = credentials.find(self._host)
+        if found is not None:
+            self.secrets |= {found.secret, _basic(found).removeprefix("Basic ")}
+        return found
+
+    def _token(self, challenge: Challenge, known: Credential | None) -> str:
+        """A token for us, or for anybody where nobody logged in."""
+        import requests
+
+        realm = challenge.parameters.get("realm", "")
+        server = self._checked(realm)
+        service = challenge.parameters.get("service", "")
+        scope = challenge.parameters.get("scope", "")
+        try:
+            if known is not None and known.is_token:
+                form = {
+                    "grant_type": "refresh_token",
+                    "client_id": "envbuilder",
+                    "refresh_token": known.secret,
+                    "service": service,
+                    "scope": scope,
+                }
+                headers = {"Content-Type": _FORM}
+                response = self._send("POST", realm, headers, urlencode(form).encode())
+            else:
+                query = [("service", service)] if service else []
+                query += [("scope", s) for s in scope.split()]
+                url = f"{realm}{'&' if '?' in realm else '?'}{urlencode(query)}"
+                headers = {"Authorization": _basic(known)} if known else {}
+                response = self._send("GET", url, headers, None)
+            with response:
+                data = limited(response, _ANSWER_LIMIT) or b""
+        except (requests.RequestException, BrokenOffError) as error:
+            raise DeniedError(f"its token server {server}: {reason(error)}") from None
+        found = challenges.token(data) if response.status_code == requests.codes.ok else ""
+        if not found:
+            who = "anybody" if known is None else "this login"
+            said = f"HTTP {response.status_code}"
+            raise DeniedError(f"its token server {server} has no token for {who} ({said})")
+        return found
+
+    def _checked(self, realm: str) -> str:
+        """The host of a token server that may see a password: over https, or on this machine."""
+        try:
+            parts = urlsplit(realm)
+            server = parts.hostname or ""
+        except ValueError:
+            raise DeniedError("its token server has no proper address") from None
+        here = is_loopback(parts.netloc) and is_loopback(self._host)
+        same = self._plain and parts.hostname == urlsplit(f"//{self._host}").hostname
+        safe = parts.scheme == "https" or (parts.scheme == "http" and (here or same))
+        if "@" in parts.netloc or not server or not safe:
+            raise DeniedError(
+                f"its token server {server or '?'} is not at an https address; nothing was sent"
+            )
+        return server
+
+
+def _basic(known: Credential) -> str:
+    pair = base64.b64encode(f"{known.user}:{known.secret}".encode()).decode()
+    return f"Basic {pair}"

@@ -1,0 +1,126 @@
+"""Manifests and indexes of a registry's repository: read within bounds, checked, and written."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from envbuilder.errors import InvalidError, WrongHashError
+from envbuilder.oci.answers import BrokenOffError, limited
+from envbuilder.oci.connection import ATTEMPTS
+from envbuilder.oci.descriptor import (
+    INDEX,
+    INDEXES,
+    JSON_LIMIT,
+    MANIFEST,
+    MANIFESTS,
+    Descriptor,
+    Index,
+    decode,
+    digest_of,
+)
+
+if TYPE_CHECKING:
+    from envbuilder import words
+    from envbuilder.oci.connection import Connection
+
+OK, CREATED, ACCEPTED, NOT_FOUND = 200, 201, 202, 404
+ACCEPT = {"Accept": ", ".join(sorted(INDEXES | MANIFESTS))}
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+class _Kind(Struct, frozen=True, rename="camel"):
+    """The keys that tell a manifest from an index."""
+
+    media_type: str | None = None
+    config: dict[str, object] | None = None
+    layers: list[object] | None = None
+    manifests: list[object] | None = None
+
+
+def read(connection: Connection, wanted: str) -> tuple[Descriptor, bytes]:
+    """A manifest or an index by digest or tag, and its bytes.
+
+    What it is is taken from the bytes alone: they are what a digest vouches for. Raises
+    `WrongHashError` where the registry sends other bytes than the digest names, `BuildError` where
+    it sends none, and `InvalidError` where they are something else.
+    """
+    data = _fetch(connection, wanted)
+    where = f"{connection.name}: {wanted}"
+    digest = digest_of(data)
+    if _DIGEST.fullmatch(wanted) and digest != wanted:
+        raise WrongHashError(
+            f"{where}: other bytes came, of {digest}",
+            "The registry, or something on the way, changes them. Nothing was kept.",
+        )
+    kind = decode(data, _Kind, where)
+    if kind.manifests is not None and kind.config is None and kind.layers is None:
+        media_type, known = kind.media_type or INDEX, INDEXES
+    elif kind.manifests is None and kind.config is not None and kind.layers is not None:
+        media_type, known = kind.media_type or MANIFEST, MANIFESTS
+    else:
+        media_type, known = "", frozenset()
+    if media_type not in known:
+        raise InvalidError(f"{where}: neither an image nor an index of images that is known here")
+    return Descriptor(media_type=media_type, digest=digest, size=len(data)), data
+
+
+def _fetch(connection: Connection, wanted: str) -> bytes:
+    url = connection.url(f"manifests/{wanted}")
+    problem = ""
+    for _ in range(ATTEMPTS):
+        response = connection.request("GET", url, wanted, accept=(OK,), headers=ACCEPT)
+        try:
+            data = limited(response, JSON_LIMIT)
+        except BrokenOffError as error:
+            problem = str(error)
+            continue
+        if data is None:
+            raise InvalidError(
+                f"{connection.name}: {wanted}: a manifest of more than {JSON_LIMIT} bytes"
+            )
+        return data
+    raise connection.failure(wanted, problem)
+
+
+def choose(index: Index, platform: words.Platform, where: str) -> Descriptor:
+    """The one image of an index for a platform; `InvalidError` where there is none, or a choice."""
+    found = {
+        d.digest: d
+        for d in index.manifests
+        if d.media_type in MANIFESTS and d.platform and d.platform.is_of(platform)
+    }
+    if len(found) == 1:
+        return next(iter(found.values()))
+    have = sorted(
+        {f"{d.platform.os}/{d.platform.architecture}" for d in index.manifests if d.platform}
+    )
+    raise InvalidError(
+        f"{where}: holds {len(found) or 'no'} images for {platform}",
+        f"It holds: {', '.join(have) or 'no images'}. One image for it is needed.",
+    )
+
+
+def put(connection: Connection, wanted: str, media_type: str, data: bytes) -> int:
+    """Bring a manifest or an index under a tag or its digest; returns the bytes that travelled.
+
+    What it names must be there. Raises `BuildError`.
+    """
+    digest = digest_of(data)
+    url = connection.url(f"manifests/{wanted}")
+    there = connection.ask("HEAD", url, wanted, accept=(OK, NOT_FOUND), headers=ACCEPT)
+    if there.status == OK and there.headers.get("Docker-Content-Digest") == digest:
+        return 0
+    headers = {"Content-Type": media_type}
+    answer = connection.ask(
+        "PUT", url, wanted, accept=(CREATED, ACCEPTED), headers=headers, data=data
+    )
+    said = answer.headers.get("Docker-Content-Digest", digest)
+    if said != digest:
+        raise WrongHashError(
+            f"{connection.name}: {wanted}: the registry made {said} of {digest}",
+            "Something on the way changes what is sent.",
+        )
+    return len(data)

@@ -1,0 +1,121 @@
+"""One blob from a registry into a layout: checked while it comes, continued where it broke off."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from envbuilder.download import full_or_broken, reason
+from envbuilder.errors import WrongHashError
+from envbuilder.oci.connection import ATTEMPTS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from envbuilder.oci.connection import Connection
+    from envbuilder.oci.descriptor import Descriptor
+    from envbuilder.oci.layout import Layout
+
+_PIECE = 1 << 18
+_WHOLE, _PART, _NO_SUCH_PART = 200, 206, 416
+
+
+def receive(
+    connection: Connection, blob: Descriptor, layout: Layout, advance: Callable[[int], None]
+) -> int:
+    """Bring a blob into a layout; returns the bytes that travelled.
+
+    Raises `WrongHashError` where the registry sends other bytes (nothing of them is kept), and
+    `BuildError` where it does not send them all: what came is kept for the next try.
+    """
+    target = layout.blob(blob.digest)
+    part = layout.folder / "partial" / target.name
+    travelled = 0
+    try:
+        part.parent.mkdir(exist_ok=True)
+        # What an earlier try left may be of other bytes: then one more time from the start.
+        for _ in range(2 if part.exists() else 1):
+            incoming = _Incoming(connection, blob, part, advance)
+            right = incoming.run()
+            travelled += incoming.travelled
+            if right:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                part.replace(target)
+                return travelled
+            part.unlink()
+    except OSError as error:
+        raise full_or_broken(error, part) from error
+    raise WrongHashError(
+        f"{connection.name}: {blob.digest}: other bytes came than the digest names",
+        "The registry, or something on the way, changes them. Nothing was kept.",
+    )
+
+
+class _Incoming:
+    """A blob under way into its partial file."""
+
+    def __init__(
+        self, connection: Connection, blob: Descriptor, part: Path, advance: Callable[[int], None]
+    ) -> None:
+        self._connection, self._blob, self._part = connection, blob, part
+        self._advance = advance
+        self._digest = hashlib.sha256()
+        self._have = 0
+        self.travelled = 0
+
+    def run(self) -> bool:
+        """Whether the partial file now holds the blob; `BuildError` where it does not come."""
+        complete = self._part.exists() and self._read_left() >= self._blob.size
+        problem = ""
+        for _ in range(ATTEMPTS):
+            if complete:
+                break
+            problem = self._ask()
+            complete = not problem
+        if not complete:
+            raise self._connection.failure(self._blob.digest, problem)
+        digest = f"sha256:{self._digest.hexdigest()}"
+        return self._have == self._blob.size and digest == self._blob.digest
+
+    def _read_left(self) -> int:
+        """Hash what an earlier try left; returns its size."""
+        with self._part.open("rb") as stream:
+            while piece := stream.read(_PIECE):
+                self._count(piece)
+        return self._have
+
+    def _count(self, piece: bytes) -> None:
+        self._digest.update(piece)
+        self._have += len(piece)
+        self._advance(len(piece))
+
+    def _ask(self) -> str:
+        """Take what one answer holds; returns why it was not all, or nothing."""
+        import requests
+
+        headers = {"Range": f"bytes={self._have}-"} if self._have else {}
+        url = self._connection.url(f"blobs/{self._blob.digest}")
+        accept = (_WHOLE, _PART, _NO_SUCH_PART) if self._have else (_WHOLE,)
+        with self._connection.request(
+            "GET", url, self._blob.digest, accept=accept, headers=headers
+        ) as response:
+            begins = response.headers.get("Content-Range", "").partition("-")[0]
+            if response.status_code != _PART or begins != f"bytes {self._have}":
+                self._advance(-self._have)
+                self._digest, self._have = hashlib.sha256(), 0
+            if response.status_code != _WHOLE and not self._have:
+                self._part.unlink()
+                return "it does not continue where it broke off"
+            try:
+                with self._part.open("ab" if self._have else "wb") as out:
+                    for piece in response.iter_content(_PIECE):
+                        out.write(piece)
+                        self._count(piece)
+                        self.travelled += len(piece)
+                        if self._have > self._blob.size:
+                            return ""  # more than it may be: wrong, however it goes on
+            except requests.RequestException as error:
+                return reason(error)
+        size = self._blob.size
+        return "" if self._have == size else f"broke off after {self._have} of {size} bytes"

@@ -1,0 +1,124 @@
+"""References to images in registries, read by docker's rules; pure.
+
+`python:3.11` is `docker.io/library/python:3.11`: a first part without a dot, a colon or the name
+`localhost` is no host. Only sha256 digests are understood.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import re
+
+from msgspec import Struct
+
+from envbuilder import words
+from envbuilder.errors import InvalidError
+
+DEFAULT_HOST = "docker.io"
+DEFAULT_TAG = "latest"
+NAME_LIMIT = 255
+"""Characters of host and repository together at most."""
+
+_LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
+_HOST = re.compile(rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[0-9A-Fa-f:.]+\])(?::[0-9]{{1,5}})?")
+_PART = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
+_REPOSITORY = re.compile(rf"{_PART}(?:/{_PART})*")
+_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_IDENTIFIER = re.compile(r"[0-9a-f]{64}")
+
+
+class Reference(Struct, frozen=True, kw_only=True):
+    """Where an image is: a registry's host and port, a repository, and which image of it."""
+
+    host: str
+    repository: str
+    tag: str | None = None
+    digest: words.Digest | None = None
+
+    def __str__(self) -> str:
+        tag = f":{self.tag}" if self.tag else ""
+        digest = f"@{self.digest}" if self.digest else ""
+        return f"{self.name}{tag}{digest}"
+
+    @property
+    def name(self) -> str:
+        """Host and repository."""
+        return f"{self.host}/{self.repository}"
+
+    @property
+    def wanted(self) -> str:
+        """What to ask the registry for: the digest, else the tag, else `latest`."""
+        return self.digest or self.tag or DEFAULT_TAG
+
+    @property
+    def endpoint(self) -> str:
+        """Host and port that answer for the registry."""
+        return "registry-1.docker.io" if self.host == DEFAULT_HOST else self.host
+
+
+def parse(text: str) -> Reference:
+    """Read a reference; `InvalidError` where it is none."""
+    rest, at, digest = text.partition("@")
+    if at and not _DIGEST.fullmatch(digest):
+        raise _invalid(text, "after '@' comes sha256: and 64 hexadecimal digits")
+    first, slash, below = rest.partition("/")
+    host = DEFAULT_HOST
+    # Docker's rule, which also takes a first part with capitals for a host.
+    if slash and (first == "localhost" or first != first.lower() or {".", ":"} & set(first)):
+        host, rest = first, below
+    repository, colon, tag = rest.partition(":")
+    if colon and not _TAG.fullmatch(tag):
+        raise _invalid(text, "a tag has letters, digits, '_', '.' and '-', 128 at most")
+    if not _host_ok(host):
+        raise _invalid(text, f"{host!r} is no host with an optional port")
+    if not _REPOSITORY.fullmatch(repository):
+        raise _invalid(text, "a repository has lower-case letters and digits, parted by . _ - /")
+    if host == "index.docker.io":
+        host = DEFAULT_HOST
+    if host == DEFAULT_HOST and "/" not in repository:
+        if _IDENTIFIER.fullmatch(repository):
+            raise _invalid(text, "64 hexadecimal digits are an image's id, not a repository")
+        repository = f"library/{repository}"
+    if len(f"{host}/{repository}") > NAME_LIMIT:
+        raise _invalid(text, f"host and repository have {NAME_LIMIT} characters at most")
+    return Reference(host=host, repository=repository, tag=tag or None, digest=digest or None)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host, with or without a port, is this machine itself."""
+    name = _split(host)[0]
+    if name.lower() == "localhost":
+        return True
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(name).is_loopback
+    return False
+
+
+def _host_ok(host: str) -> bool:
+    if not _HOST.fullmatch(host):
+        return False
+    name, port = _split(host)
+    if ":" in name:
+        try:
+            ipaddress.IPv6Address(name)
+        except ValueError:
+            return False
+    return not port or 0 < int(port) < 1 << 16
+
+
+def _split(host: str) -> tuple[str, str]:
+    """Name (an IPv6 address without its brackets) and port."""
+    if host.startswith("["):
+        name, _, port = host[1:].partition("]")
+        return name, port.removeprefix(":")
+    name, _, port = host.partition(":")
+    return name, port
+
+
+def _invalid(text: str, why: str) -> InvalidError:
+    return InvalidError(
+        f"{text!r} is not an image reference: {why}",
+        "For example: python:3.11-slim, ghcr.io/me/image:tag, 127.0.0.1:5000/image@sha256:…",
+    )

@@ -1,0 +1,129 @@
+"""Attachments of an image in a registry (its bill of materials, its provenance) and their list.
+
+An attachment is a manifest of its own that names the image as its subject: the image's digest stays
+what it was. Registries that keep no such lists get them as an index under the tag `sha256-…`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from envbuilder.errors import BuildError
+from envbuilder.oci import manifests, registry
+from envbuilder.oci.answers import BrokenOffError, limited
+from envbuilder.oci.descriptor import (
+    EMPTY,
+    INDEX,
+    JSON_LIMIT,
+    MANIFEST,
+    Descriptor,
+    Index,
+    Manifest,
+    decode,
+    encode,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from envbuilder import words
+    from envbuilder.console import Progress
+    from envbuilder.oci.connection import Connection
+    from envbuilder.oci.layout import Layout
+    from envbuilder.settings import Settings
+
+_WRITES = 3
+_NO_LISTS = (400, 404, 405, 501)
+
+
+def make(
+    layout: Layout,
+    subject: Descriptor,
+    artifact_type: str,
+    media_type: str,
+    content: bytes,
+    annotations: Mapping[str, str] | None = None,
+) -> Descriptor:
+    """An attachment to `subject` in a layout; the same content gives the same digest."""
+    manifest = Manifest(
+        schema_version=2,
+        media_type=MANIFEST,
+        artifact_type=artifact_type,
+        config=layout.add(b"{}", EMPTY),
+        layers=(layout.add(content, media_type),),
+        subject=Descriptor(media_type=subject.media_type, digest=subject.digest, size=subject.size),
+        annotations=dict(annotations or {}),
+    )
+    return layout.add(
+        encode(manifest), MANIFEST, artifact_type=artifact_type, annotations=manifest.annotations
+    )
+
+
+def attach(
+    connection: Connection,
+    layout: Layout,
+    attachment: Descriptor,
+    settings: Settings,
+    progress: Progress,
+) -> registry.Pushed:
+    """Bring an attachment that `make` made to the image's repository, and see that it is listed."""
+    pushed = registry.push(connection, attachment.digest, layout, attachment, settings, progress)
+    subject = layout.read_manifest(attachment).subject
+    if subject is None:
+        raise BuildError(f"{attachment.digest}: names no subject")
+    if _listed(connection, subject.digest) is None:
+        _list_by_tag(connection, attachment, subject.digest)
+    return pushed
+
+
+def find(
+    connection: Connection, digest: words.Digest, artifact_type: str = ""
+) -> tuple[Descriptor, ...]:
+    """The attachments of an image, of one type where that is named."""
+    index = _listed(connection, digest) or _tagged(connection, digest)
+    found = index.manifests if index else ()
+    return tuple(d for d in found if not artifact_type or d.artifact_type == artifact_type)
+
+
+def _listed(connection: Connection, digest: words.Digest) -> Index | None:
+    """The registry's own list; None where it keeps none."""
+    return _index(connection, f"referrers/{digest}", (manifests.OK, *_NO_LISTS))
+
+
+def _tagged(connection: Connection, digest: words.Digest) -> Index | None:
+    path = f"manifests/{digest.replace(':', '-')}"
+    return _index(connection, path, (manifests.OK, manifests.NOT_FOUND))
+
+
+def _index(connection: Connection, path: str, accept: tuple[int, ...]) -> Index | None:
+    what = f"the list of attachments ({path.rpartition('/')[2]})"
+    response = connection.request(
+        "GET", connection.url(path), what, accept=accept, headers=manifests.ACCEPT
+    )
+    with response:
+        kind = response.headers.get("Content-Type", "").partition(";")[0]
+        if response.status_code != manifests.OK or kind != INDEX:
+            return None
+        try:
+            data = limited(response, JSON_LIMIT)
+        except BrokenOffError as error:
+            raise connection.failure(what, str(error)) from None
+    if data is None:
+        raise connection.failure(what, f"has more than {JSON_LIMIT} bytes")
+    return decode(data, Index, f"{connection.name}: {what}")
+
+
+def _list_by_tag(connection: Connection, attachment: Descriptor, digest: words.Digest) -> None:
+    """Add an attachment to the tagged list; others may be writing there, so it is read again."""
+    tag = digest.replace(":", "-")
+    for _ in range(_WRITES):
+        known = _tagged(connection, digest) or Index(
+            schema_version=2, media_type=INDEX, manifests=()
+        )
+        if any(d.digest == attachment.digest for d in known.manifests):
+            return
+        listed = replace(known, manifests=(*known.manifests, attachment))
+        manifests.put(connection, tag, INDEX, encode(listed))
+    raise connection.failure(tag, "the list of attachments does not keep what is added to it")

@@ -1,0 +1,223 @@
+"""Images between registries and layouts on disk: by digest, checked, and only what is missing."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from envbuilder import words
+from envbuilder.errors import BuildError, InvalidError
+from envbuilder.oci import manifests
+from envbuilder.oci.connection import Connection
+from envbuilder.oci.descriptor import INDEX, INDEXES, Descriptor, Index, Manifest, decode
+from envbuilder.oci.descriptor import platform as platform_of
+from envbuilder.oci.receive import receive
+from envbuilder.oci.send import send
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from envbuilder.console import Progress
+    from envbuilder.oci.layout import Layout
+    from envbuilder.oci.reference import Reference
+    from envbuilder.settings import Settings
+
+PARALLEL = 4
+_DEPTH = 2
+"""Indexes within indexes that are followed."""
+_T_co = TypeVar("_T_co", covariant=True)
+
+
+class Pulled(Struct, frozen=True, kw_only=True):
+    """What a pull brought."""
+
+    image: Descriptor
+    """The manifest of the platform's image."""
+    bytes: int
+    """Bytes of blobs that travelled."""
+
+
+class Pushed(Struct, frozen=True, kw_only=True):
+    """What a push brought."""
+
+    digest: words.Digest
+    bytes: int
+    """Bytes of blobs and manifests that travelled."""
+    sent: int
+    """Blobs that travelled."""
+    mounted: int
+    """Blobs that the registry took from another repository."""
+    present: int
+    """Blobs that were there."""
+
+
+class _Transfer(Protocol[_T_co]):
+    def __call__(self, advance: Callable[[int], None], /) -> _T_co: ...
+
+
+class _StoppedError(Exception):
+    """Another transfer failed, so this one ends."""
+
+
+def connect(reference: Reference, settings: Settings) -> Connection:
+    """A connection to a reference's repository, as the user configured it."""
+    plain = reference.host in settings.configuration.plain_http
+    return Connection(reference, plain_http=plain)
+
+
+def pull(
+    connection: Connection,
+    wanted: str,
+    layout: Layout,
+    platform: words.Platform,
+    progress: Progress,
+) -> Pulled:
+    """Bring the image of one platform into a layout; `wanted` is a digest or a tag.
+
+    Of an index, only this platform's image is brought; the index itself is kept as a blob, so that
+    its digest can be checked later. What the layout has already is checked and not brought again.
+    Raises `BuildError`, `WrongHashError` for bytes that a digest does not name, and `InvalidError`
+    where there is no image for the platform.
+    """
+    where = f"{connection.name}: {wanted}"
+    found, data = manifests.read(connection, wanted)
+    if found.media_type in INDEXES:
+        _keep(layout, found, data)
+        chosen = manifests.choose(decode(data, Index, where), platform, where)
+        found, data = manifests.read(connection, chosen.digest)
+    manifest = decode(data, Manifest, where)
+    _keep(layout, found, data)
+    missing = [b for b in _unique((manifest.config, *manifest.layers)) if not _there(layout, b)]
+    brought = _side_by_side(
+        [lambda advance, b=b: receive(connection, b, layout, advance) for b in missing],
+        f"pull {connection.name}",
+        sum(b.size for b in missing),
+        progress,
+    )
+    _require_platform(layout, manifest, platform, where)
+    image = replace(found, platform=platform_of(platform))
+    others = tuple(d for d in layout.index().manifests if d.digest != image.digest)
+    with contextlib.suppress(OSError):
+        (layout.folder / "partial").rmdir()
+    # Last: an image that is named here is here.
+    layout.write_index(Index(schema_version=2, media_type=INDEX, manifests=(*others, image)))
+    return Pulled(image=image, bytes=sum(brought))
+
+
+def push(
+    connection: Connection,
+    wanted: str,
+    layout: Layout,
+    image: Descriptor,
+    settings: Settings,
+    progress: Progress,
+    mount_from: str = "",
+) -> Pushed:
+    """Bring an image of a layout, or an index with all of its images, to a registry.
+
+    `wanted` is the tag or the digest that it gets. `mount_from` is a repository of the same
+    registry that may have some of the blobs. Raises `BuildError`; what has arrived by then does
+    not travel again.
+    """
+    if wanted.startswith("sha256:") and wanted != image.digest:
+        raise InvalidError(f"{connection.name}@{wanted}: the image is another: {image.digest}")
+    described = _below(layout, image, _DEPTH)
+    blobs = _unique(
+        b
+        for d in described
+        if d.media_type not in INDEXES
+        for m in [layout.read_manifest(d)]
+        for b in (m.config, *m.layers)
+    )
+    notes = settings.cache_dir / "uploads"
+    sent = _side_by_side(
+        [lambda a, b=b: send(connection, b, layout, notes, a, mount_from) for b in blobs],
+        f"push {connection.name}",
+        sum(b.size for b in blobs),
+        progress,
+    )
+    names = (*(d.digest for d in described[:-1]), wanted)
+    written = sum(
+        manifests.put(connection, name, d.media_type, layout.read(d))
+        for name, d in zip(names, described, strict=True)
+    )
+    how = [s.how for s in sent]
+    return Pushed(
+        digest=image.digest,
+        bytes=written + sum(s.bytes for s in sent),
+        sent=how.count("sent"),
+        mounted=how.count("mounted"),
+        present=how.count("present"),
+    )
+
+
+def _below(layout: Layout, of: Descriptor, depth: int) -> tuple[Descriptor, ...]:
+    """What an image or an index consists of, itself last: registries want the parts first."""
+    if of.media_type not in INDEXES:
+        return (of,)
+    if not depth:
+        raise InvalidError(f"{of.digest}: an index within indexes, too deep")
+    parts = decode(layout.read(of), Index, of.digest).manifests
+    return _unique((*(d for p in parts for d in _below(layout, p, depth - 1)), of))
+
+
+def _unique(descriptors: Iterable[Descriptor]) -> tuple[Descriptor, ...]:
+    return tuple({d.digest: d for d in descriptors}.values())
+
+
+def _keep(layout: Layout, found: Descriptor, data: bytes) -> None:
+    if not _there(layout, found):
+        layout.add(data, found.media_type)
+
+
+def _there(layout: Layout, blob: Descriptor) -> bool:
+    """Whether a layout has the right bytes; wrong ones are removed."""
+    if not layout.blob(blob.digest).is_file():
+        return False
+    try:
+        layout.checked(blob)
+    except BuildError:
+        layout.blob(blob.digest).unlink()
+        return False
+    return True
+
+
+def _require_platform(
+    layout: Layout, manifest: Manifest, wanted: words.Platform, where: str
+) -> None:
+    """`InvalidError` where an image says that it runs on something else."""
+    config = layout.read_config(manifest)
+    said = f"{config.get('os')}/{config.get('architecture')}"
+    if said != wanted:
+        raise InvalidError(f"{where}: is for {said}, not for {wanted}")
+
+
+def _side_by_side(
+    transfers: Sequence[_Transfer[_T_co]], name: str, total: int, progress: Progress
+) -> list[_T_co]:
+    """Run transfers in parallel; the first failure ends the others and is raised."""
+    if not transfers:
+        return []
+    stop = threading.Event()
+    with progress.task(name, total, unit="bytes") as task, ThreadPoolExecutor(PARALLEL) as pool:
+
+        def advance(amount: int) -> None:
+            # A thread cannot be interrupted: it asks between two pieces whether to go on.
+            if stop.is_set():
+                raise _StoppedError
+            task.advance(amount)
+
+        jobs = [pool.submit(transfer, advance) for transfer in transfers]
+        try:
+            for done in as_completed(jobs):
+                done.result()
+        except BaseException:
+            stop.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+        return [job.result() for job in jobs]

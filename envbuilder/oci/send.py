@@ -1,0 +1,259 @@
+"""One blob from a file to a registry: mounted, or uploaded in pieces that a later try continues.
+
+Registries drop an upload whose piece was cut short (Debian's docker-registry does), so a piece is
+small enough to lose, and large enough that a distant registry's answers do not slow it down.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+from typing import TYPE_CHECKING, Annotated, Literal
+from urllib.parse import urlencode, urlsplit
+
+import msgspec
+from msgspec import Meta, Struct
+
+from envbuilder import atomic
+from envbuilder.download import full_or_broken
+from envbuilder.errors import BuildError, InvalidError
+from envbuilder.oci import reference
+from envbuilder.oci.answers import BrokenOffError
+from envbuilder.oci.connection import ATTEMPTS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from envbuilder.oci.connection import Answer, Connection
+    from envbuilder.oci.descriptor import Descriptor
+    from envbuilder.oci.layout import Layout
+
+PIECE = 16 << 20
+"""Bytes of a piece, unless the registry wants larger ones."""
+_PIECE_LIMIT = 256 << 20
+_OK, _CREATED, _ACCEPTED, _NO_CONTENT, _NOT_FOUND = 200, 201, 202, 204, 404
+_LOST = (400, 404, 405, 410, 416)
+"""What registries answer where an upload is gone, or not as far as was thought."""
+_NOT_MOUNTED = (400, 401, 403, 404, 405)
+"""What they answer where they do not mount: it is sent instead."""
+_RANGE = re.compile(r"(?:bytes=)?0-([0-9]{1,15})")
+_BYTES = {"Content-Type": "application/octet-stream"}
+
+
+class Sent(Struct, frozen=True, kw_only=True):
+    """How a blob got there, and how many of its bytes travelled (those sent twice count twice)."""
+
+    how: Literal["present", "mounted", "sent"]
+    bytes: int = 0
+
+
+class _Upload(Struct, frozen=True, kw_only=True):
+    """An upload under way; kept in a file, so that a later process can go on with it."""
+
+    location: str
+    offset: Annotated[int, Meta(ge=0)]
+    piece: Annotated[int, Meta(ge=1, le=_PIECE_LIMIT)]
+
+
+def send(
+    connection: Connection,
+    blob: Descriptor,
+    layout: Layout,
+    notes: Path,
+    advance: Callable[[int], None],
+    mount_from: str = "",
+) -> Sent:
+    """Bring a blob of a layout to the registry, unless it is there.
+
+    `notes` is a folder for what a later try needs to go on, and for which repositories have what.
+    `mount_from` is a repository of the same registry that may have the blob, where one is known
+    better than by an earlier push. Only one process sends a blob at a time; the others wait.
+    Raises `BuildError`; what the registry has taken is not sent again by the next try.
+    """
+    from filelock import FileLock
+
+    upload = _file(notes, f"{connection.name} {blob.digest}", "json")
+    place = _file(notes, f"{connection.host} {blob.digest}", "repository")
+    notes.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with FileLock(upload.with_suffix(".lock")):
+        if has(connection, blob):
+            advance(blob.size)
+            done = Sent(how="present")
+        else:
+            source = layout.checked(blob)
+            outgoing = _Outgoing(connection, blob, source, upload, advance)
+            try:
+                done = outgoing.run(mount_from or _repository(place, connection))
+            except OSError as error:
+                raise full_or_broken(error, source) from error
+        with contextlib.suppress(OSError):
+            atomic.write(place, connection.repository.encode())
+        return done
+
+
+def _file(notes: Path, what: str, kind: str) -> Path:
+    return notes / f"{hashlib.sha256(what.encode()).hexdigest()[:32]}.{kind}"
+
+
+def _repository(place: Path, connection: Connection) -> str:
+    """The other repository of the registry that got the blob last; empty where none is known."""
+    try:
+        found = reference.parse(f"{connection.host}/{place.read_text()}").repository
+    except (OSError, UnicodeDecodeError, InvalidError):
+        return ""
+    return found if found != connection.repository else ""
+
+
+def has(connection: Connection, blob: Descriptor) -> bool:
+    """Whether the repository has a blob."""
+    url = connection.url(f"blobs/{blob.digest}")
+    return connection.ask("HEAD", url, blob.digest, accept=(_OK, _NOT_FOUND)).status == _OK
+
+
+class _Outgoing:
+    """A blob on its way."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        blob: Descriptor,
+        source: Path,
+        note: Path,
+        advance: Callable[[int], None],
+    ) -> None:
+        self._connection, self._blob, self._source, self._note = connection, blob, source, note
+        self._advance = advance
+        self._shown = 0
+        self._travelled = 0
+
+    def run(self, mount_from: str) -> Sent:
+        problem = ""
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                self._connection.pause(2.0 ** (attempt - 1))
+            try:
+                if attempt and has(self._connection, self._blob):
+                    break  # only the last answer was lost
+                upload = self._recalled() or self._begin(mount_from)
+                if upload is None:
+                    self._show(self._blob.size)
+                    return Sent(how="mounted")
+                self._close(self._send_pieces(upload))
+                break
+            except BrokenOffError as error:
+                problem = str(error)
+        else:
+            raise self._connection.failure(self._blob.digest, problem)
+        self._show(self._blob.size)
+        self._note.unlink(missing_ok=True)
+        return Sent(how="sent", bytes=self._travelled)
+
+    def _begin(self, mount_from: str) -> _Upload | None:
+        """A new upload; None where the registry mounted the blob instead."""
+        if mount_from:
+            query = urlencode({"mount": self._blob.digest, "from": mount_from})
+            answer = self._post(f"?{query}", (_CREATED, _ACCEPTED, *_NOT_MOUNTED))
+            if answer.status == _CREATED:
+                return None
+        if not mount_from or answer.status != _ACCEPTED:
+            answer = self._post("", (_ACCEPTED,))
+        least = answer.headers.get("OCI-Chunk-Min-Length", "")
+        piece = max(PIECE, int(least)) if least.isdecimal() and len(least) < 10 else PIECE
+        upload = self._at(answer, 0, min(piece, _PIECE_LIMIT))
+        self._remember(upload)
+        return upload
+
+    def _post(self, query: str, accept: tuple[int, ...]) -> Answer:
+        url = self._connection.url(f"blobs/uploads/{query}")
+        return self._connection.ask("POST", url, self._blob.digest, accept=accept, data=b"")
+
+    def _recalled(self) -> _Upload | None:
+        """The upload that broke off, as far as the registry has it; None where it has not."""
+        try:
+            noted = msgspec.json.decode(self._note.read_bytes(), type=_Upload)
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+            return None
+        with contextlib.suppress(BuildError):
+            # Where it leads is checked as if the registry had just said it.
+            url = self._connection.resolve(noted.location, self._connection.url(""), "an upload")
+            answer = self._connection.ask(
+                "GET", url, self._blob.digest, accept=(_NO_CONTENT, _ACCEPTED, *_LOST)
+            )
+            if answer.status not in _LOST:
+                upload = self._at(answer, 0, noted.piece, url)
+                if upload.offset <= self._blob.size:
+                    return upload
+        self._note.unlink(missing_ok=True)
+        return None
+
+    def _send_pieces(self, upload: _Upload) -> _Upload:
+        """Send what is missing, unless it goes in one piece: then it goes with the end."""
+        if self._blob.size <= upload.piece and not upload.offset:
+            return upload
+        with self._source.open("rb") as stream:
+            while upload.offset < self._blob.size:
+                self._show(upload.offset)
+                stream.seek(upload.offset)
+                data = stream.read(upload.piece)
+                if not data:
+                    raise BuildError(f"{self._source}: is shorter than {self._blob.digest} says")
+                end = upload.offset + len(data)
+                headers = {**_BYTES, "Content-Range": f"{upload.offset}-{end - 1}"}
+                self._travelled += len(data)
+                answer = self._ask(
+                    "PATCH", upload.location, (_ACCEPTED, _NO_CONTENT), headers, data
+                )
+                upload = self._at(answer, end, upload.piece, upload.location)
+                self._remember(upload)
+                if upload.offset != end:
+                    raise BrokenOffError("the registry took only a part")
+        return upload
+
+    def _close(self, upload: _Upload) -> None:
+        """Say that this was all (or send all there is), and which digest it has."""
+        data = b"" if upload.offset else self._source.read_bytes()
+        self._travelled += len(data)
+        joint = "&" if urlsplit(upload.location).query else "?"
+        url = f"{upload.location}{joint}{urlencode({'digest': self._blob.digest})}"
+        self._ask("PUT", url, (_CREATED, _NO_CONTENT), _BYTES, data)
+
+    def _ask(
+        self, method: str, url: str, accept: tuple[int, ...], headers: dict[str, str], data: bytes
+    ) -> Answer:
+        """Send bytes once; a registry that has lost the upload has broken it off."""
+        answer = self._connection.ask(
+            method,
+            url,
+            self._blob.digest,
+            accept=(*accept, *_LOST),
+            headers=headers,
+            data=data,
+            retry=False,
+        )
+        if answer.status in _LOST:
+            raise BrokenOffError(f"the registry did not take it (HTTP {answer.status})")
+        return answer
+
+    def _at(self, answer: Answer, expected: int, piece: int, known: str = "") -> _Upload:
+        """Where an upload is, as an answer says it."""
+        location = answer.headers.get("Location", known)
+        if not location:
+            raise self._connection.failure(
+                self._blob.digest, "the registry does not say where to upload it"
+            )
+        said = _RANGE.fullmatch(answer.headers.get("Range", ""))
+        # The last byte that is there; "0-0" is how nothing at all is said, too.
+        offset = int(said[1]) + 1 if said and said[1] != "0" else expected
+        url = self._connection.resolve(location, answer.url, self._blob.digest)
+        return _Upload(location=url, offset=offset, piece=piece)
+
+    def _remember(self, upload: _Upload) -> None:
+        # Without the note a later try begins this blob anew, which is no reason to fail now.
+        with contextlib.suppress(OSError):
+            atomic.write(self._note, msgspec.json.encode(upload))
+
+    def _show(self, done: int) -> None:
+        self._advance(done - self._shown)
+        self._shown = done

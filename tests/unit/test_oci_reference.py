@@ -1,0 +1,149 @@
+"""References, by docker's rules."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envbuilder.errors import InvalidError
+from envbuilder.oci import reference
+from envbuilder.oci.reference import Reference
+
+HEX = "0123456789abcdef" * 4
+DIGEST = f"sha256:{HEX}"
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        ("python", "docker.io/library/python"),
+        ("python:3.11-slim", "docker.io/library/python:3.11-slim"),
+        ("me/image", "docker.io/me/image"),
+        ("docker.io/python", "docker.io/library/python"),
+        ("index.docker.io/me/image:1", "docker.io/me/image:1"),
+        ("localhost/image", "localhost/image"),
+        ("localhost:5000/a/b/c", "localhost:5000/a/b/c"),
+        ("127.0.0.1:5000/image:t", "127.0.0.1:5000/image:t"),
+        ("[::1]:5000/image", "[::1]:5000/image"),
+        ("host:5000", "docker.io/library/host:5000"),
+        ("Registry/image", "Registry/image"),
+        ("ghcr.io/a/b__c-d.e_f", "ghcr.io/a/b__c-d.e_f"),
+        (f"ghcr.io/a/b@{DIGEST}", f"ghcr.io/a/b@{DIGEST}"),
+        (f"ghcr.io/a/b:tag@{DIGEST}", f"ghcr.io/a/b:tag@{DIGEST}"),
+        (f"me/{HEX}", f"docker.io/me/{HEX}"),
+        ("a:" + "t" * 128, "docker.io/library/a:" + "t" * 128),
+    ],
+)
+def test_what_docker_takes(text: str, canonical: str) -> None:
+    assert str(reference.parse(text)) == canonical
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Image",
+        "me/Image",
+        "a//b",
+        "/a",
+        "a/",
+        "a:",
+        "a@",
+        "a:tag with space",
+        "a:-tag",
+        "a:" + "t" * 129,
+        "a..b",
+        "a___b",
+        "-a",
+        "a-",
+        "../etc",
+        "ghcr.io/../etc",
+        "https://ghcr.io/a",
+        "user:secret@ghcr.io/a",
+        "host:99999/a",
+        "host:0/a",
+        "ho_st.x/a",
+        "[::1/a",
+        "[:::]:5000/a",
+        "[fe80::1%25eth0]/a",
+        "a@sha256:abc",
+        f"a@sha512:{HEX}{HEX}",
+        f"a@{DIGEST}\n",
+        "a\n",
+        "a:b\n",
+        f"a@{DIGEST.upper()}",
+        HEX,
+        "ghcr.io/" + "a" * 248,
+    ],
+)
+def test_what_docker_refuses(text: str) -> None:
+    with pytest.raises(InvalidError, match="is not an image reference"):
+        reference.parse(text)
+
+
+def test_limits_are_exact() -> None:
+    assert reference.parse("ghcr.io/" + "a" * 247).repository == "a" * 247
+
+
+def test_what_to_ask_for() -> None:
+    assert reference.parse("python").wanted == "latest"
+    assert reference.parse("python:3").wanted == "3"
+    assert reference.parse(f"python:3@{DIGEST}").wanted == DIGEST
+    assert reference.parse("python").endpoint == "registry-1.docker.io"
+    assert reference.parse("ghcr.io/a").endpoint == "ghcr.io"
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        ("localhost", True),
+        ("LOCALHOST:5000", True),
+        ("127.0.0.1:5000", True),
+        ("127.9.9.9", True),
+        ("[::1]:5000", True),
+        ("[::1]", True),
+        ("localhost.example", False),
+        ("127.0.0.1.example:80", False),
+        ("10.0.0.1:5000", False),
+        ("[2001:db8::1]:5000", False),
+        ("docker.io", False),
+    ],
+)
+def test_loopback(host: str, loopback: bool) -> None:
+    assert reference.is_loopback(host) is loopback
+
+
+LABEL = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,8}[a-z0-9])?", fullmatch=True)
+PART = st.from_regex(r"[a-z0-9]{1,6}((\.|_|__|-{1,3})[a-z0-9]{1,6}){0,2}", fullmatch=True)
+HOSTS = st.one_of(
+    st.builds(lambda a, b: f"{a}.{b}", LABEL, LABEL),
+    st.builds(lambda a, p: f"{a}:{p}", LABEL, st.integers(1, 65535)),
+    st.just("localhost"),
+    st.just("[2001:db8::1]:443"),
+)
+REFERENCES = st.builds(
+    lambda host, parts, tag, digest: Reference(
+        host=host, repository="/".join(parts), tag=tag, digest=digest
+    ),
+    HOSTS,
+    st.lists(PART, min_size=1, max_size=4),
+    st.none() | st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,20}", fullmatch=True),
+    st.none() | st.from_regex(r"sha256:[0-9a-f]{64}", fullmatch=True),
+)
+
+
+@given(REFERENCES)
+def test_what_is_printed_is_read_back(made: Reference) -> None:
+    assert reference.parse(str(made)) == made
+
+
+@given(st.text(max_size=80) | st.text("ab.:/@-_[]:0\n", max_size=40))
+def test_any_text_is_read_to_something_stable_or_refused(text: str) -> None:
+    try:
+        found = reference.parse(text)
+    except InvalidError:
+        return
+    assert reference.parse(str(found)) == found
+    assert "\n" not in str(found)
+    assert ".." not in found.repository
