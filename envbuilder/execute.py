@@ -10,8 +10,8 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
+from envbuilder import images, process, seal
 from envbuilder import plan as plans
-from envbuilder import process, seal
 from envbuilder.download import full_or_broken
 from envbuilder.errors import BuildError
 from envbuilder.pack import payload_pyz
@@ -46,7 +46,7 @@ def execute(plan: plans.Plan, settings: Settings, progress: Progress) -> float:
             log.write_text("")
             for step in plan.steps:
                 with progress.task(step.what):
-                    _perform(step, Store(settings.store_dir), log)
+                    _perform(step, Store(settings.store_dir), log, progress)
         except (OSError, shutil.Error) as error:
             cause = error if isinstance(error, OSError) else OSError(str(error))
             raise full_or_broken(cause, Path(cause.filename or workdir)) from error
@@ -55,7 +55,7 @@ def execute(plan: plans.Plan, settings: Settings, progress: Progress) -> float:
     return time.monotonic() - started
 
 
-def _perform(step: plans.Step, store: Store, log: Path) -> None:
+def _perform(step: plans.Step, store: Store, log: Path, progress: Progress) -> None:
     match step:
         case plans.Write():
             path = Path(step.path)
@@ -85,6 +85,29 @@ def _perform(step: plans.Step, store: Store, log: Path) -> None:
             Path(step.target).parent.mkdir(parents=True, exist_ok=True)
             Path(step.source).rename(step.target)
         case _:
+            _perform_on_image(step, store, log, progress)
+
+
+def _perform_on_image(step: plans.ImageStep, store: Store, log: Path, progress: Progress) -> None:
+    match step:
+        case plans.MakeBase():
+            _make_base(step, store, log)
+        case plans.LoadBase():
+            _load_base(step)
+        case plans.Assemble():
+            from envbuilder.oci.assemble import Assembly
+
+            def run(part: plans.Step) -> None:
+                _perform(part, store, log, progress)
+
+            Assembly(step, store, run, progress.note).make()
+        case plans.Load():
+            _load(step)
+        case plans.Save():
+            _save(step)
+        case plans.RecordImage():
+            _record(step)
+        case _:
             assert_never(step)
 
 
@@ -96,6 +119,8 @@ def _run(step: plans.Run, log: Path) -> None:
             out.write(line + "\n")
 
         done = process.run(step.argv, env=step.env, on_stdout=keep, on_stderr=keep)
+    if step.output:
+        Path(step.output).write_text(done.stdout)
     if done.returncode != 0:
         how = f"exit {done.returncode}" if done.returncode > 0 else f"signal {-done.returncode}"
         printed = done.stdout + done.stderr
@@ -104,6 +129,64 @@ def _run(step: plans.Run, log: Path) -> None:
             f"{step.what}: failed ({how}):\n{_failing_step(printed) or done.last_words}",
             "\n".join([*advice, f"The whole output is in {log}"]),
         )
+
+
+def _load(step: plans.Load) -> None:
+    from envbuilder import engine
+    from envbuilder.oci import engines
+    from envbuilder.oci.layout import Layout
+
+    ids = engines.load(engine.connect(), Layout(Path(step.layout)), Layout(Path(step.cache)))
+    record = images.ImageRecord(
+        profile=step.profile,
+        fingerprint=step.fingerprint,
+        ref=step.names[0],
+        digest=ids[0],
+        ids=ids,
+        builder="layers",
+        made_by=step.made_by,
+    )
+    images.keep(Path(step.folder), record)
+
+
+def _save(step: plans.Save) -> None:
+    from envbuilder.oci import archive
+    from envbuilder.oci.layout import Layout
+
+    archive.save(Layout(Path(step.layout)), Path(step.target))
+
+
+def _record(step: plans.RecordImage) -> None:
+    told = images.digests(Path(step.metadata).read_text())
+    record = images.ImageRecord(
+        profile=step.profile,
+        fingerprint=step.fingerprint,
+        ref=step.ref,
+        digest=told[0],
+        ids=told,
+        builder=step.builder,
+        made_by=step.engine | images.versions(Path(step.versions).read_text()),
+    )
+    images.keep(Path(step.folder), record)
+
+
+def _make_base(step: plans.MakeBase, store: Store, log: Path) -> None:
+    from envbuilder import debian_base
+
+    with log.open("a") as out:
+        debian_base.make(step, store, lambda line: out.write(line + "\n"))
+
+
+def _load_base(step: plans.LoadBase) -> None:
+    from envbuilder import engine
+    from envbuilder.oci import engines
+    from envbuilder.oci.layout import Layout
+
+    client, layout = engine.connect(), Layout(Path(step.layout))
+    (found,) = layout.index().manifests
+    there = engine.image(client, step.ref)
+    if there is None or there.id not in {found.digest, layout.read_manifest(found).config.digest}:
+        engines.load(client, layout, Layout(Path(step.cache)))
 
 
 def _failing_step(printed: str) -> str:

@@ -10,7 +10,8 @@ import msgspec
 from msgspec import Struct
 
 from envbuilder import words
-from envbuilder.backends import AVAILABLE
+from envbuilder.backends import AVAILABLE, BUILDERS
+from envbuilder.oci import places
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +27,12 @@ class Request(Struct, frozen=True, kw_only=True):
     python: str | None = None
     base_image: str | None = None
     tag: str | None = None
+    only_tag: str | None = None
+    """The image gets this name and no other: for builds that are compared and removed."""
+    builder: str | None = None
+    """How the docker backend makes its image."""
+    output: str | None = None
+    """Where the image is written to instead of the engine: `oci:DIR` or `FILE.tar`."""
     rebuild: bool = False
     force: bool = False
     dry_run: bool = False
@@ -79,6 +86,45 @@ def image_ref(ctx: click.Context, param: click.Parameter, value: str | None) -> 
         raise click.BadParameter(f"{value!r} is not an image reference", param=param) from error
 
 
+def _base_image(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """A checked image reference, or an image on disk by its absolute path."""
+    if value and places.on_disk(value):
+        if not places.path(value).exists():
+            raise click.BadParameter(f"{places.path(value)}: is not there", param=param)
+        return places.absolute(value)
+    return image_ref(ctx, param, value)
+
+
+def _output(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Where an image goes on disk, by its absolute path."""
+    del ctx
+    if value is None:
+        return None
+    if not places.on_disk(value) or not value.removeprefix("oci:"):
+        raise click.BadParameter(f"{value!r} is neither oci:DIR nor FILE.tar", param=param)
+    return places.absolute(value)
+
+
+base_image_option: Decorator = click.option(
+    "--base-image",
+    metavar="REF",
+    envvar="ENVBUILDER_BASE_IMAGE",
+    callback=_base_image,
+    help="Base image to use instead of the locked one: a reference, oci:DIR or FILE.tar.",
+)
+builder_option: Decorator = click.option(
+    "--builder",
+    type=click.Choice(BUILDERS),
+    help="How an image is made: by the engine from a Dockerfile, or put together from layers.",
+)
+output_option: Decorator = click.option(
+    "--output",
+    metavar="PLACE",
+    callback=_output,
+    help="Write the image to oci:DIR (an OCI layout) or FILE.tar instead of loading it.",
+)
+
+
 def environment_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """`--profile --backend --python-version --base-image`."""
     for option in reversed(
@@ -91,13 +137,7 @@ def environment_options(function: Callable[..., Any]) -> Callable[..., Any]:
                 " base image are at hand, else venv.",
             ),
             python_option,
-            click.option(
-                "--base-image",
-                metavar="REF",
-                envvar="ENVBUILDER_BASE_IMAGE",
-                callback=image_ref,
-                help="Base image to use instead of the locked one.",
-            ),
+            base_image_option,
         )
     ):
         function = option(function)

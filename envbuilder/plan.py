@@ -57,6 +57,21 @@ class UnpackLibraries(_Step, frozen=True, kw_only=True):
     folder: str
 
 
+class MakeBase(_Step, frozen=True, kw_only=True):
+    """Make a base from locked Debian packages, as an OCI layout, where it is not there yet."""
+
+    identity: words.Sha256
+    """Of everything that decides its bytes."""
+    ref: words.ImageRef
+    """What engines call it."""
+    suite: words.DebianSuite
+    platform: words.Platform
+    files: tuple[File, ...]
+    epoch: int
+    unpacked: bool
+    layout: str
+
+
 class Run(_Step, frozen=True, kw_only=True):
     """Run a command; a failing one ends the build."""
 
@@ -97,11 +112,82 @@ class RecordImage(_Step, frozen=True, kw_only=True):
     builder: str
     metadata: str
     """The file in which the client tells the image's digests."""
+    engine: dict[str, str]
+    """The engine's name and version, where its builder is a part of it."""
     versions: str
     """The file with what the client says of its builder."""
     folder: str
 
 
+class System(Struct, frozen=True, kw_only=True):
+    """System packages whose scripts must run: an engine installs them, once for a base."""
+
+    recipe: words.Sha256
+    """Of the text that installs them."""
+    steps: tuple[LinkFiles | Write | Run, ...]
+    """What makes the engine's image; not done where the layer was made before."""
+    ref: str
+    """That image's name meanwhile."""
+
+
+class Assemble(_Step, frozen=True, kw_only=True):
+    """Make an image out of layers on top of a base, as an OCI layout."""
+
+    base: str
+    """The folder with the base's layout."""
+    layout: str
+    """The folder for the image's."""
+    platform: words.Platform
+    python: words.PythonVersion
+    epoch: int
+    """Every time in the image, in seconds."""
+    uv: File | None
+    """Installs the wheels; None: that of another platform is locked, and envbuilder's own does."""
+    uv_version: words.FileVersion
+    wheels: tuple[File, ...]
+    debs: tuple[File, ...]
+    system: System | None
+    """How the packages are installed; None: they are nothing but files, and are unpacked."""
+    variables: dict[str, str]
+    labels: dict[str, str]
+    names: tuple[str, ...]
+    cache: str
+    """The folder with layers that were made before."""
+    fresh: bool
+    """Make every layer, and use none that was made before."""
+    work: str
+    """A folder for what is only needed meanwhile."""
+
+
+class Load(_Step, frozen=True, kw_only=True):
+    """Load the image of an OCI layout into the engine, and keep a record of it."""
+
+    layout: str
+    cache: str
+    profile: words.Name
+    fingerprint: words.Sha256
+    names: tuple[str, ...]
+    made_by: dict[str, str]
+    folder: str
+    """Where records are kept."""
+
+
+class LoadBase(_Step, frozen=True, kw_only=True):
+    """Load a base that was made here into the engine, where it does not have it."""
+
+    layout: str
+    cache: str
+    ref: words.ImageRef
+
+
+class Save(_Step, frozen=True, kw_only=True):
+    """Write the image of an OCI layout as a folder or, ending in .tar, as an archive."""
+
+    layout: str
+    target: str
+
+
+ImageStep = MakeBase | LoadBase | Assemble | Load | Save | RecordImage
 Step = (
     Write
     | WritePayload
@@ -110,9 +196,9 @@ Step = (
     | UnpackLibraries
     | Run
     | Seal
-    | RecordImage
     | Remove
     | Move
+    | ImageStep
 )
 
 

@@ -116,6 +116,9 @@ class Profile(_Strict, frozen=True):
     debian_suite: words.DebianSuite = ""
     """The Debian suite of the base, which `system_packages` are resolved against."""
     system_packages: tuple[words.DebianPackage, ...] = ()
+    unpack_packages: bool = False
+    """These, and what they need, are nothing but files: an image can be made without running dpkg.
+    Otherwise their scripts must run, which takes an engine."""
     indexes: dict[words.Distribution, words.Source] = {}
     """Distribution → symbolic name of the index it comes from; all others: the user's own."""
     environment: dict[words.Variable, words.VariableValue] = {}

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 AVAILABLE = ("docker", "venv")
 """Backends that can build; conda files can be rendered."""
+BUILDERS = ("buildkit", "layers")
+"""How the docker backend makes its image."""
 
 
 class Environment(Protocol):
@@ -30,6 +32,15 @@ class Environment(Protocol):
 
     def existing(self) -> Artifact | None:
         """The finished artifact, if an earlier build made exactly this one."""
+
+    def changed(self) -> str:
+        """Says that something else has the artifact's name than what was built, else empty.
+
+        What only a look at every file can tell is left to `run_payload`.
+        """
+
+    def made_by(self) -> dict[str, str]:
+        """The programs that decide the existing artifact's bytes → their versions."""
 
     def run_payload(
         self,

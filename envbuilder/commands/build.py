@@ -10,9 +10,11 @@ from envbuilder import console, settings, workflow
 from envbuilder.errors import InvalidError
 from envbuilder.options import (
     Request,
+    builder_option,
     environment_options,
     image_ref,
     json_option,
+    output_option,
     target_host_option,
 )
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 @click.command("build", short_help="Build an environment from a locked profile.")
 @environment_options
+@builder_option
+@output_option
 @click.option("--dry-run", is_flag=True, help="Print the plan as JSON; fetch and build nothing.")
 @click.option("--rebuild", is_flag=True, help="Build although it exists.")
 @click.option("--tag", metavar="TAG", callback=image_ref, help="A further tag for the image.")
@@ -32,6 +36,8 @@ def command(
     backend: str | None,
     python: str | None,
     base_image: str | None,
+    builder: str | None,
+    output: str | None,
     dry_run: bool,
     rebuild: bool,
     tag: str | None,
@@ -44,6 +50,7 @@ def command(
     Examples:
       envbuilder build --profile cpu --backend venv
       envbuilder build --profile cuda --backend docker --tag me/cuda
+      envbuilder build --profile cpu --builder layers --output cpu.tar
       envbuilder build --profile zendnn --dry-run
       envbuilder build --target-host laptop.json --backend docker
     """
@@ -54,6 +61,8 @@ def command(
         backend=backend,
         python=python,
         base_image=base_image,
+        builder=builder,
+        output=output,
         tag=tag,
         rebuild=rebuild,
         dry_run=dry_run,
@@ -62,8 +71,9 @@ def command(
     found = settings.load()
     progress = console.progress()
     _, _, environment = workflow.prepare(request, found, progress, running=False)
-    if tag and environment.plan.backend != "docker":
-        raise InvalidError("--tag names an image", "Add --backend docker, or leave it out.")
+    for option, given in (("--tag", tag), ("--builder", builder), ("--output", output)):
+        if given and environment.plan.backend != "docker":
+            raise InvalidError(f"{option} is for images", "Add --backend docker, or leave it out.")
     if dry_run:
         click.echo(msgspec.json.format(msgspec.json.encode(environment.plan), indent=1).decode())
         return

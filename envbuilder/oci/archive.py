@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import shutil
 import tarfile
+import tempfile
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from envbuilder.errors import BuildError, InvalidError
 from envbuilder.oci.descriptor import encode
 from envbuilder.oci.layer import Member, gathered, tar
-from envbuilder.oci.layout import MARK, Layout
+from envbuilder.oci.layout import MARK, Layout, place
 from envbuilder.podman import qualified
 from envbuilder.store import file_sha256
 
@@ -52,6 +55,26 @@ def pieces(layout: Layout, without: Collection[words.Digest] = ()) -> Iterator[b
     return gathered(tar(members, epoch=0))
 
 
+def save(layout: Layout, target: Path) -> None:
+    """A layout's one image as an archive, or into a layout where it replaces those of its names.
+
+    The files are copies: what people get cannot reach a cache. `OSError` on a full disk.
+    """
+    if target.suffix == ".tar":
+        write(layout, target)
+        return
+    there = Layout.create(target)
+    listed = layout.index().manifests
+    manifest = layout.read_manifest(listed[0])
+    for blob in (listed[0], manifest.config, *manifest.layers):
+        if not there.has(blob):
+            place(layout.checked(blob), there.blob(blob.digest), link=False)
+    names = {d.annotations.get(NAME) for d in listed}
+    index = there.index()
+    kept = tuple(d for d in index.manifests if d.annotations.get(NAME) not in names)
+    there.write_index(msgspec.structs.replace(index, manifests=(*kept, *listed)))
+
+
 def write(layout: Layout, path: Path) -> None:
     """A layout with one image as a file, in one step; `OSError` on a full disk."""
     part = path.with_name(f".{path.name}.part")
@@ -63,6 +86,34 @@ def write(layout: Layout, path: Path) -> None:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def held(path: Path) -> Iterator[tuple[dict[str, Any], words.Digest]]:
+    """The images in a layout or archive: configuration and its digest, every blob hashed.
+
+    Raises `EnvbuilderError` where one is damaged or `path` is neither.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        layout = unpack(path, Path(scratch) / "layout") if path.is_file() else Layout.open(path)
+        for found in layout.images():
+            manifest = layout.read_manifest(found)
+            for blob in manifest.layers:
+                layout.checked(blob)
+            yield layout.read_config(manifest), manifest.config.digest
+
+
+def opened(path: Path, folder: Path) -> Layout:
+    """The layout at a path; that of an archive is unpacked into `folder`, once."""
+    if not path.is_file():
+        return Layout.open(path)
+    target = folder / file_sha256(path)
+    if not target.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".part-", dir=folder) as scratch:
+            unpack(path, Path(scratch) / "layout")
+            if not target.is_dir():  # else another process was faster
+                (Path(scratch) / "layout").rename(target)
+    return Layout.open(target)
 
 
 def unpack(path: Path, folder: Path) -> Layout:

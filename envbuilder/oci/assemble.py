@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import Struct
 
-from envbuilder.oci import archive, descriptor, facts, image, layer, packages, rootfs
+from envbuilder.indexes import uv_program
+from envbuilder.oci import archive, base, descriptor, facts, image, layer, rootfs, system
 from envbuilder.oci.cache import LayerCache
-from envbuilder.oci.descriptor import Descriptor, Index, Manifest
+from envbuilder.oci.descriptor import Index, Manifest
 from envbuilder.oci.image import Added
 from envbuilder.oci.layer import Layer, Member
 from envbuilder.oci.layout import Layout, place
 from envbuilder.oci.staging import Python, Stage
 from envbuilder.pack import payload_pyz, payload_sha256
-from envbuilder.plan import Assemble, Run, UnpackTool
+from envbuilder.plan import Assemble, Step, UnpackTool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,15 +37,6 @@ _OWN_LAYERS = 4
 """Those that are no single wheel's."""
 
 
-class _Base(Struct, frozen=True, kw_only=True):
-    """The image below."""
-
-    layout: Layout
-    manifest: Manifest
-    config: dict[str, Any]
-    root: rootfs.RootFs
-
-
 class Assembly:
     """One image being made, in a folder of its own."""
 
@@ -53,37 +44,37 @@ class Assembly:
         self,
         step: Assemble,
         store: Store,
-        run: Callable[[Run | UnpackTool], None],
+        run: Callable[[Step], None],
         note: Callable[[str], None],
     ) -> None:
         self._step, self._store, self._run = step, store, run
         self._cache = LayerCache(Path(step.cache), note, fresh=step.fresh)
         self._work = Path(step.work)
         self._work.mkdir(parents=True)
-        self._base = _base(step, self._cache)
-        path, version = self._base.root.python(
-            step.python, image.environment(self._base.config)["PATH"]
-        )
+        self._base = base.read(step.base, step.platform, self._cache)
+        self._packages, self._root = self._system()
+        search = image.environment(self._base.config)["PATH"]
+        path, version = self._root.python(step.python, search)
         self._python = Python(path=path, version=version, platform=step.platform)
         self._stage: Stage | None = None
         self._skeleton: tuple[Member, ...] = ()
 
     def make(self) -> Layout:
         """Make the image: an OCI layout that holds it and nothing else."""
-        added = [*self._wheels(), self._frame(), *self._system(), self._payload()]
-        step, base = self._step, self._base
+        added = [*self._wheels(), *self._packages, self._frame(), self._payload()]
+        step, below = self._step, self._base
         layout = Layout.create(Path(step.layout))
-        for below in base.manifest.layers:
-            place(base.layout.checked(below), layout.blob(below.digest))
+        for blob in below.layers:
+            place(below.layout.checked(blob), layout.blob(blob.digest))
         for above in added:
             kept = self._cache.layout.blob(above.layer.digest)
             place(kept, layout.blob(above.layer.digest))
-        config = image.config(base.config, added, step.variables, step.labels, step.epoch)
+        config = image.config(below.config, added, step.variables, step.labels, step.epoch)
         manifest = Manifest(
             schema_version=2,
             media_type=descriptor.MANIFEST,
             config=layout.add(descriptor.encode(config), descriptor.CONFIG),
-            layers=(*map(_as_oci, base.manifest.layers), *(a.layer.descriptor for a in added)),
+            layers=(*below.layers, *(a.layer.descriptor for a in added)),
         )
         found = layout.add(
             descriptor.encode(manifest),
@@ -122,10 +113,10 @@ class Assembly:
 
     def _frame(self) -> Added:
         """What ties the environment to this base: its interpreter, its users."""
-        step, contents = self._step, self._base.root.contents
+        step, contents = self._step, self._root.contents
         made_from = {
             "kind": "frame",
-            "uv": step.uv.sha256,
+            "uv": step.uv_version,
             "python": msgspec.to_builtins(self._python),
             "users": {n: descriptor.digest_of(c) for n, c in contents.items() if "dpkg" not in n},
             "epoch": step.epoch,
@@ -136,26 +127,17 @@ class Assembly:
             found = self._make(made_from, [*self._skeleton, *self._users()], on_base=True)
         return Added(layer=found, reason=f"environment for Python {self._python.version}")
 
-    def _system(self) -> list[Added]:
-        """The locked packages, on what the base says that it has."""
-        step = self._step
+    def _system(self) -> tuple[list[Added], rootfs.RootFs]:
+        """The layer of system packages, and the files that are there with it."""
+        step, below = self._step, self._base
         if not step.debs:
-            return []
-        made_from = {
-            "kind": "debs",
-            "debs": [d.sha256 for d in step.debs],
-            "base": self._base.config["rootfs"],
-            "epoch": step.epoch,
-        }
-        found = self._cache.find(made_from)
-        if found is None:
-            files = [(d, self._store.checked(d)) for d in step.debs]
-            members = packages.members(files, self._base.root)
-            if not members:
-                return []
-            found = self._make(made_from, members, on_base=True)
-        names = ", ".join(f"{d.name} {d.version}" for d in step.debs)
-        return [Added(layer=found, reason=names)]
+            return [], below.root
+        if step.system is not None:
+            return system.built(step, step.system, below, self._cache, self._work, self._run)
+        made = system.unpacked(
+            step, below, self._store, self._cache, lambda f, m: self._make(f, m, on_base=True)
+        )
+        return made, below.root
 
     def _payload(self) -> Added:
         """The payload, last: it changes with envbuilder."""
@@ -190,7 +172,7 @@ class Assembly:
         return {
             "kind": "wheels",
             "wheels": sorted(w.sha256 for w in wheels),
-            "uv": self._step.uv.sha256,
+            "uv": self._step.uv_version,
             "site": self._python.site,
             "epoch": self._step.epoch,
         }
@@ -215,7 +197,10 @@ class Assembly:
         """The folder that uv installs into, made when the first layer needs it."""
         if self._stage is None:
             uv = self._work / "uv"
-            self._run(UnpackTool(what="unpack uv", file=self._step.uv, name="uv", path=str(uv)))
+            if self._step.uv is None:
+                uv = Path(uv_program())
+            else:
+                self._run(UnpackTool(what="unpack uv", file=self._step.uv, name="uv", path=str(uv)))
             self._stage = Stage(self._work, uv, self._python, self._run)
             self._stage.make()
             # Before packages are installed: later it could not be told which files are theirs.
@@ -229,7 +214,7 @@ class Assembly:
             "etc/passwd": f"{facts.USER}:x:{number}:{number}::{facts.HOME}:{facts.SHELL}\n",
             "etc/group": f"{facts.USER}:x:{number}:\n",
         }
-        contents = self._base.root.contents
+        contents = self._root.contents
         return [
             *(Member(path=n, content=contents.get(n, b"") + t.encode()) for n, t in lines.items()),
             *(
@@ -237,26 +222,3 @@ class Assembly:
                 for p in (home, work)
             ),
         ]
-
-
-def _base(step: Assemble, cache: LayerCache) -> _Base:
-    layout = Layout.open(Path(step.base))
-    found = layout.find(step.platform)
-    manifest = layout.read_manifest(found)
-    root = cache.remembered(
-        {"kind": "listing", "manifest": found.digest},
-        rootfs.RootFs,
-        lambda: rootfs.read(layout, manifest),
-    )
-    return _Base(layout=layout, manifest=manifest, config=layout.read_config(manifest), root=root)
-
-
-def _as_oci(below: Descriptor) -> Descriptor:
-    """A layer of the base image by its OCI name, which Docker's older manifests do not use."""
-    kinds = {
-        "application/vnd.docker.image.rootfs.diff.tar": descriptor.LAYER,
-        "application/vnd.docker.image.rootfs.diff.tar.gzip": f"{descriptor.LAYER}+gzip",
-        "application/vnd.docker.image.rootfs.diff.tar.zstd": descriptor.LAYER_ZSTD,
-    }
-    kind = kinds.get(below.media_type, below.media_type)
-    return Descriptor(media_type=kind, digest=below.digest, size=below.size)

@@ -47,6 +47,18 @@ def export(client: Any, found: engine.Image, folder: Path) -> Layout:
     return Layout.open(target)
 
 
+def take(ref: str, folder: Path) -> Layout:
+    """An image of the engine as a layout; the engine then forgets its name."""
+    client = engine.connect()
+    found = engine.image(client, ref)
+    if found is None:
+        raise BuildError(f"{ref}: not in the engine after it was built")
+    try:
+        return export(client, found, folder)
+    finally:
+        engine.remove_images([ref])
+
+
 def _saved(client: Any, found: engine.Image) -> Iterator[bytes]:
     from docker.errors import APIError
     from requests import RequestException

@@ -77,6 +77,11 @@ def write(members: Iterable[Member], path: Path, epoch: int) -> Layer:
     Raises `BuildError` where it gets too large or a file changes meanwhile, `OSError` on a full
     disk.
     """
+    return pack(gathered(tar(members, epoch)), path)
+
+
+def pack(pieces: Iterable[bytes], path: Path) -> Layer:
+    """Write a layer from the pieces of its tar."""
     import zstandard
 
     # With one thread or more zstd cuts the input into jobs: their number of threads changes how
@@ -92,7 +97,7 @@ def write(members: Iterable[Member], path: Path, epoch: int) -> Layer:
     unpacked, packed = hashlib.sha256(), hashlib.sha256()
     total = size = 0
     with path.open("wb") as out:
-        for piece in gathered(tar(members, epoch)):
+        for piece in pieces:
             total += len(piece)
             if total > LARGEST:
                 raise BuildError(

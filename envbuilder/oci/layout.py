@@ -209,13 +209,22 @@ class Layout:
         return Platform(architecture=architecture, os=os_name)
 
 
-def place(source: Path, target: Path) -> None:
-    """A file at its place in one step, by hard link where possible; `OSError` on a full disk."""
+def place(source: Path, target: Path, *, link: bool = True) -> None:
+    """A file at its place in one step, by hard link where possible; `OSError` on a full disk.
+
+    Without `link` it is a copy.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".part-", dir=target.parent) as scratch:
         part = Path(scratch) / "blob"
-        try:
-            os.link(source, part)
-        except OSError:
+        if not (link and _linked(source, part)):
             shutil.copyfile(source, part)
         part.replace(target)
+
+
+def _linked(source: Path, target: Path) -> bool:
+    try:
+        os.link(source, target)
+    except OSError:
+        return False
+    return True

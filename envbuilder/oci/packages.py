@@ -11,6 +11,8 @@ import posixpath
 import re
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from envbuilder.errors import BuildError
 from envbuilder.oci.layer import Member
 
@@ -63,10 +65,10 @@ def members(files: Sequence[tuple[File, Path]], root: RootFs) -> tuple[Member, .
         return ()
     text = "".join(stanzas[k] + "\n\n" for k in sorted(stanzas))
     found[STATUS] = Member(path=STATUS, content=text.encode())
-    for path in root.entries:
-        if _REMOVED.fullmatch(path):
-            folder, _, name = path.rpartition("/")
-            found[path] = Member(path=f"{folder}/.wh.{name}")
+    for there in root.entries:
+        if _REMOVED.fullmatch(there):
+            folder, _, name = there.rpartition("/")
+            found[there] = Member(path=f"{folder}/.wh.{name}")
     return tuple(found.values())
 
 
@@ -128,17 +130,17 @@ def _placed(
     resolved = root.resolve(folder) if folder else ""
     place = f"{folder if resolved is None else resolved}/{base}".lstrip("/")
     there = root.entries.get(place)
-    owned = {"path": place, "mode": member.mode, "uid": member.uid, "gid": member.gid}
+    owned = Member(path=place, mode=member.mode, uid=member.uid, gid=member.gid)
     if member.isdir():
         if there is None:
-            yield Member(kind="folder", **owned)
+            yield replace(owned, kind="folder")
         return
     if there is not None:
         raise _refused(file, f"/{place} is in the base image already")
     if member.issym():
         yield Member(path=place, kind="link", mode=0o777, target=member.linkname)
     elif member.isreg() or member.islnk():
-        yield Member(content=_content(data, member), **owned)
+        yield replace(owned, content=_content(data, member))
     else:
         raise _refused(file, f"/{place} is neither a file nor a folder nor a link")
 

@@ -1,0 +1,276 @@
+"""The builder `layers`: an image put together from layers, without a daemon, root or emulation.
+
+What is loaded into an engine is an image like any other of ours: `docker.py` finds and runs it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from envbuilder import engine, lockfile, render
+from envbuilder.backends import image_base
+from envbuilder.backends.saved_image import SavedImage
+from envbuilder.backends.venv import tool
+from envbuilder.engine import LABEL
+from envbuilder.errors import InvalidError, ToolError
+from envbuilder.oci import facts as image_facts
+from envbuilder.oci import places
+from envbuilder.pack import payload_sha256
+from envbuilder.plan import (
+    Artifact,
+    Assemble,
+    LinkFiles,
+    Load,
+    MakeBase,
+    Plan,
+    Room,
+    Run,
+    Save,
+    Step,
+    System,
+    UsedBase,
+    Write,
+    fingerprint,
+    unpacked,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from envbuilder import words
+    from envbuilder.backends import Environment
+    from envbuilder.host import Host
+    from envbuilder.lockfile import File, Lock, Target
+    from envbuilder.options import Request
+    from envbuilder.profiles import Profile
+    from envbuilder.settings import Settings
+
+BUILDER = "layers"
+_AFTER_SYSTEM = "# --- wheels"
+"""Where the Dockerfile's next stage begins."""
+
+
+def plan(
+    profile: Profile,
+    lock: Lock,
+    target: Target,
+    base: image_base.Base,
+    request: Request,
+    settings: Settings,
+    own: words.Platform | None,
+    target_engine: engine.Engine | None,
+) -> Plan:
+    """How to make the image; pure. `own` is this machine's platform, where it is one of ours.
+
+    Without an engine, packages whose scripts must run cannot be installed: `ToolError`.
+    """
+    from envbuilder.backends.docker import names
+    from envbuilder.oci.cache import FORMAT
+    from envbuilder.oci.layer import compressor
+
+    assert target.base is not None, "a target with a base"
+    uv = tool(target, "uv")
+    wheels, debs = target.of_kind("wheel"), target.of_kind("deb")
+    variables = image_facts.variables(profile)
+    made_by = {"layers": str(FORMAT), "uv": uv.version, "zstd": str(compressor()["zstd"])}
+    facts = {
+        "backend": "docker",
+        "builder": BUILDER,
+        "platform": target.platform,
+        "python": target.python,
+        "base": base.identity,
+        "epoch": target.base.epoch,
+        "variables": variables,
+        "files": sorted(f.sha256 for f in (*wheels, *debs)),
+        "unpacked": profile.unpack_packages,
+        "payload": payload_sha256(),
+        "made_by": {**made_by, **compressor()},
+    }
+    digest = fingerprint(facts)
+    tags = names(profile, target, digest, request)
+    locked = lockfile.lock_digest(lock)
+    stated = {"fingerprint": digest, "profile": profile.name, "lock": locked}
+    labels = {f"{LABEL}{k}": v for k, v in stated.items()}
+    work = settings.cache_dir / "build" / f"{profile.name}-{digest[:12]}"
+    system = None
+    if debs and not profile.unpack_packages:
+        system = _system(profile, lock, target, base, request, labels, work, target_engine)
+    cache, layout = str(settings.cache_dir / "layers"), str(work / "layout")
+    below = tuple(f for step in base.make if isinstance(step, MakeBase) for f in step.files)
+    files = (*below, *wheels, *debs, *([uv] if target.platform == own else []))
+    made: tuple[Step, ...] = (
+        *base.make,
+        Assemble(
+            what="put the image together",
+            base=base.folder,
+            layout=layout,
+            platform=target.platform,
+            python=target.python,
+            epoch=target.base.epoch,
+            uv=uv if target.platform == own else None,
+            uv_version=uv.version,
+            wheels=wheels,
+            debs=debs,
+            system=system,
+            variables=variables,
+            labels=labels,
+            names=tags,
+            cache=cache,
+            fresh=request.rebuild,
+            work=str(work / "stage"),
+        ),
+    )
+    end: Step
+    if request.output is None:
+        artifact = Artifact(kind="image", ref=tags[0])
+        end = Load(
+            what="load it into the engine",
+            layout=layout,
+            cache=cache,
+            profile=profile.name,
+            fingerprint=digest,
+            names=tags,
+            made_by=made_by,
+            folder=str(settings.records_dir / digest),
+        )
+    else:
+        artifact = Artifact(
+            kind="archive" if places.is_archive(request.output) else "layout",
+            ref=str(places.path(request.output)),
+        )
+        end = Save(what=f"write {artifact.ref}", layout=layout, target=artifact.ref)
+    return Plan(
+        profile=profile.name,
+        backend="docker",
+        builder=BUILDER,
+        platform=target.platform,
+        python=target.python,
+        fingerprint=digest,
+        artifact=artifact,
+        lock=locked,
+        base=UsedBase(ref=base.ref, digest=base.identity if base.identity != base.ref else ""),
+        workdir=str(work),
+        files=files,
+        steps=(*made, end),
+        room=(Room(folder=str(settings.cache_dir), bytes=unpacked(wheels)),),
+    )
+
+
+def _system(
+    profile: Profile,
+    lock: Lock,
+    target: Target,
+    base: image_base.Base,
+    request: Request,
+    labels: Mapping[str, str],
+    work: Path,
+    target_engine: engine.Engine | None,
+) -> System:
+    """The Dockerfile's stage with the system packages, built by an engine and taken from it."""
+    if target_engine is None or places.on_disk(base.ref):
+        raise ToolError(
+            f"the system packages of '{profile.name}' run scripts when they are installed: that"
+            " takes an engine, and a base image that it can have",
+            "Start Docker, and name a base image by its reference (--base-image REF).",
+        )
+    assert target.base is not None, "a target with a base"
+    debs = target.of_kind("deb")
+    text = _stage(profile, lock, target)
+    recipe = hashlib.sha256(text.encode()).hexdigest()
+    context, ref = work / "system", f"envbuilder/system:{recipe[:12]}"
+    argv = (
+        *target_engine.build,
+        *("--platform", target.platform, "--pull=false"),
+        *("--build-arg", f"BASE_IMAGE={base.ref}"),
+        *("--build-arg", f"SOURCE_DATE_EPOCH={target.base.epoch}"),
+        *("--build-context", f"debs={work / 'debs'}"),
+        *(x for k, v in labels.items() for x in ("--label", f"{k}={v}")),
+        *("--tag", ref),
+        *(["--no-cache"] if request.rebuild else []),
+        str(context),
+    )
+    steps = (
+        LinkFiles(what="check packages", files=debs, folder=str(work / "debs" / "debs")),
+        Write(what="write Dockerfile", path=str(context / "Dockerfile"), text=text),
+        Run(what="install the system packages", argv=argv),
+    )
+    return System(recipe=recipe, steps=steps, ref=ref)
+
+
+def _stage(profile: Profile, lock: Lock, target: Target) -> str:
+    """The Dockerfile up to the stage `system`, which is then its last one."""
+    nowhere = {f.source: f"https://{f.source}.invalid" for t in lock.targets for f in t.files}
+    dockerfile = next(render.render(profile, lock, "dockerfile", target.python, nowhere))
+    text, found, _ = dockerfile.content.decode().partition(_AFTER_SYSTEM)
+    assert found, "the Dockerfile's stages are marked"
+    return text
+
+
+# --- the edge: what is here
+
+
+def own_platform() -> words.Platform | None:
+    """The platform of this machine; None where it is none of ours."""
+    known: dict[tuple[str, str], words.Platform] = {
+        ("linux", "x86_64"): "linux/amd64",
+        ("linux", "aarch64"): "linux/arm64",
+        ("darwin", "arm64"): "macos/arm64",
+    }
+    return known.get((sys.platform, os.uname().machine))
+
+
+def wanted(request: Request) -> bool:
+    """Whether this builder was asked for; `InvalidError` where another cannot do what was."""
+    only = "--output" if request.output else ""
+    if request.base_image and places.on_disk(request.base_image):
+        only = "a base image on disk"
+    if only and request.builder not in {None, BUILDER}:
+        raise InvalidError(
+            f"{only} needs the builder {BUILDER}, not {request.builder}", "Leave --builder out."
+        )
+    return bool(only) or request.builder == BUILDER
+
+
+def prepare(
+    profile: Profile, lock: Lock, host: Host, request: Request, settings: Settings
+) -> Environment:
+    """Find the base and plan; an engine is only asked where the image goes there or the base is.
+
+    `ToolError` (exit 4) where something is missing.
+    """
+    from envbuilder.backends.environment import DockerEnvironment
+
+    platform: words.Platform = (
+        "linux/arm64" if host.machine in {"arm64", "aarch64"} else "linux/amd64"
+    )
+    python = request.python or render.image_python(profile)
+    target = lockfile.select(lock, platform, python)
+    if target.base is None:
+        raise InvalidError(f"the lock of '{profile.name}' has no base image for Python {python}")
+    own = own_platform()
+    _require_uv(tool(target, "uv"), platform, own)
+    scripts = bool(target.of_kind("deb")) and not profile.unpack_packages
+    client: Any = engine.connect() if request.output is None or scripts else None
+    base = image_base.find(target, client, request, settings, scripts=scripts)
+    here = engine.describe(client) if client else None
+    made = plan(profile, lock, target, base, request, settings, own, here)
+    if request.output or here is None:
+        return SavedImage(target, made)
+    return DockerEnvironment(profile, target, made, client, here, settings, force=request.force)
+
+
+def _require_uv(locked: File, platform: words.Platform, own: words.Platform | None) -> None:
+    """Wheels are installed by the locked uv; that for another platform cannot be run here."""
+    if platform == own:
+        return
+    here = metadata.version("uv")
+    if here != locked.version:
+        raise InvalidError(
+            f"the lock installs with uv {locked.version}, and envbuilder's own is {here}",
+            f"Run: pip install uv=={locked.version}, or build on {platform}.",
+        )

@@ -1,0 +1,105 @@
+"""The layer of system packages: unpacked where they are nothing but files, else made by an engine.
+
+An engine is asked for the Dockerfile's stage `system`, once for a base and a set of packages; what
+it adds to the base is kept as a layer like any other.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from envbuilder.errors import BuildError
+from envbuilder.oci import engines, layer, packages, rootfs
+from envbuilder.oci.image import Added
+from envbuilder.oci.members import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from envbuilder.oci.base import Base
+    from envbuilder.oci.cache import LayerCache
+    from envbuilder.oci.layer import Layer, Member
+    from envbuilder.plan import Assemble, Step, System
+    from envbuilder.store import Store
+
+_PIECE = 1 << 20
+
+
+def unpacked(
+    step: Assemble,
+    base: Base,
+    store: Store,
+    cache: LayerCache,
+    make: Callable[[Mapping[str, Any], tuple[Member, ...]], Layer],
+) -> list[Added]:
+    """The packages' files and records; empty where the base has them all."""
+    made_from = {
+        "kind": "debs",
+        "debs": [d.sha256 for d in step.debs],
+        "base": base.config["rootfs"],
+        "epoch": step.epoch,
+    }
+    found = cache.find(made_from)
+    if found is None:
+        members = packages.members([(d, store.checked(d)) for d in step.debs], base.root)
+        if not members:
+            return []
+        found = make(made_from, members)
+    return [Added(layer=found, reason=_reason(step))]
+
+
+def built(
+    step: Assemble,
+    system: System,
+    base: Base,
+    cache: LayerCache,
+    work: Path,
+    run: Callable[[Step], None],
+) -> tuple[list[Added], rootfs.RootFs]:
+    """What an engine adds to the base when it installs the packages, and what files then are there.
+
+    `BuildError` where the engine built on something else than the base.
+    """
+    made_from = {
+        "kind": "system",
+        "recipe": system.recipe,
+        "base": base.config["rootfs"],
+        "epoch": step.epoch,
+    }
+    found = cache.find(made_from)
+    if found is None:
+        for part in system.steps:
+            run(part)
+        found = _taken(step, system, base, work)
+        cache.keep(made_from, found, work / "layer")
+    blob = cache.layout.blob(found.digest)
+    root = cache.remembered(
+        {"kind": "listing", "base": base.config["rootfs"], "above": found.diff_id},
+        rootfs.RootFs,
+        lambda: rootfs.over(base.root, blob),
+    )
+    return [Added(layer=found, reason=_reason(step))], root
+
+
+def _taken(step: Assemble, system: System, base: Base, work: Path) -> Layer:
+    """The one layer that the engine's image has above the base, in our compression."""
+    layout = engines.take(system.ref, work / "system")
+    manifest = layout.manifest(step.platform)
+    below = base.config["rootfs"]["diff_ids"]
+    there = layout.read_config(manifest)["rootfs"]["diff_ids"]
+    if there[:-1] != below or len(manifest.layers) != len(there):
+        raise BuildError(
+            f"the engine installed the system packages on another base than {step.base}",
+            "Build again; the base image may have been replaced in the engine meanwhile.",
+        )
+    with layout.checked(manifest.layers[-1]).open("rb") as raw:
+        tar = plain(raw)
+        made = layer.pack(iter(lambda: tar.read(_PIECE), b""), work / "layer")
+    if made.diff_id != there[-1]:
+        raise BuildError(f"{manifest.layers[-1].digest}: not the layer that its image names")
+    return made
+
+
+def _reason(step: Assemble) -> str:
+    return ", ".join(f"{d.name} {d.version}" for d in step.debs)
