@@ -29,6 +29,9 @@ COMMANDS = {
     "compare": "Put reports of several machines side by side.",
     "run": "Run a command inside an environment.",
     "shell": "Open a shell inside an environment.",
+    "reproduce": "Build twice from nothing, and compare bit for bit.",
+    "bundle": "Pack all that profiles need into one file, to use offline.",
+    "unbundle": "Take in what `bundle` packed; needs no network.",
     "clean": "Remove what envbuilder made.",
     "completion": "Print the shell completion script.",
 }

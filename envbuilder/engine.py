@@ -48,6 +48,12 @@ class Engine(Struct, frozen=True, kw_only=True):
     """The client, pointed at this engine."""
     build: tuple[str, ...]
     """The command that builds, up to the options that do not depend on the engine."""
+    tells: str
+    """The option that names a file for the digests of what was built."""
+    version: str = ""
+    """The engine's own: Docker's builder is a part of it."""
+    versions: tuple[str, ...]
+    """The command that tells the builder's version."""
     rootless: bool = False
     folder: str = ""
     """Where it keeps images, if that is on this machine."""
@@ -76,6 +82,8 @@ def describe(client: Any) -> Engine:
             client="podman",
             command=client.command,
             build=(*client.command, *flags),
+            tells="--iidfile",
+            versions=(*client.command, "info"),
             rootless=client.rootless,
         )
     place = _place()
@@ -93,6 +101,9 @@ def describe(client: Any) -> Engine:
             *("--builder", place.builder, "--output", output),
             *("--provenance=false", "--sbom=false"),
         ),
+        versions=(*command, "buildx", "inspect", place.builder),
+        tells="--metadata-file",
+        version=str(info.get("ServerVersion") or ""),
         folder=str(info.get("DockerRootDir") or "") if local else "",
     )
 

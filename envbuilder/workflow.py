@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from envbuilder import backends, lockfile, profiles, render, words
-from envbuilder.errors import HostError, InvalidError
+from envbuilder.errors import BuildError, HostError, InvalidError
 from envbuilder.plan import BuildResult
 from envbuilder.profiles import Profile
 
@@ -183,6 +183,8 @@ def choose_backend(
         )
     if len(usable) == 1:
         return usable[0], f"the one that '{profile.name}' has"
+    if "docker" in usable and (request.builder or request.output):
+        return "docker", "an image was asked for"
     from envbuilder.backends import docker
 
     python = request.python or render.image_python(profile)
@@ -204,18 +206,28 @@ def build(
     artifact = None if request.rebuild else environment.existing()
     status, seconds = "reused", 0.0
     if artifact is None:
+        if changed := environment.changed():
+            progress.note(f"note: {changed}; it is built anew")
         space.require(plan, settings)
         fetch(plan.files, environment.target, settings, progress)
         seconds = execute(plan, settings, progress)
         status, artifact = "built", environment.existing()
-        assert artifact is not None, "a finished build must be recognised"
+        if artifact is None:
+            raise BuildError(
+                f"{plan.artifact.ref} is not there after its build, or was changed meanwhile",
+                "Run the same command again.",
+            )
+    made_by = environment.made_by()
     return BuildResult(
         status=status,
         profile=plan.profile,
         backend=plan.backend,
         builder=plan.builder,
         artifact=artifact,
-        documents=documents.ensure(plan, artifact, settings, anew=status == "built"),
+        documents=documents.ensure(
+            plan, artifact, settings, progress, anew=status == "built", versions=made_by
+        ),
         fingerprint=plan.fingerprint,
         seconds=round(seconds, 3),
+        made_by=made_by,
     )

@@ -7,14 +7,11 @@ store; the final stage is the same text in all cases.
 
 from __future__ import annotations
 
-import os
 import re
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envbuilder import console, containers, engine, lockfile, podman, process, render
-from envbuilder.backends import devices
+from envbuilder import console, engine, lockfile, podman, render
+from envbuilder.backends.environment import DockerEnvironment
 from envbuilder.backends.venv import tool
 from envbuilder.engine import LABEL
 from envbuilder.errors import BuildError, InvalidError, ToolError
@@ -22,7 +19,9 @@ from envbuilder.pack import payload_sha256
 from envbuilder.plan import (
     Artifact,
     LinkFiles,
+    LoadBase,
     Plan,
+    RecordImage,
     Room,
     Run,
     Step,
@@ -32,20 +31,15 @@ from envbuilder.plan import (
     fingerprint,
     unpacked,
 )
-from envbuilder.verify import TIMEOUT_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import NoReturn
-
+    from envbuilder.backends import Environment
     from envbuilder.host import Host
     from envbuilder.lockfile import Lock, LockedBase, Target
     from envbuilder.options import Request
+    from envbuilder.plan import MakeBase
     from envbuilder.profiles import Base, Profile
     from envbuilder.settings import Settings
-
-DATA = "/data"
-WORK = "/work"
 
 
 def base_ref(base: Base | LockedBase, request: Request, settings: Settings) -> str:
@@ -62,6 +56,8 @@ def unavailable(profile: Profile, python: str, request: Request, settings: Setti
     """Why docker is not the default here; empty when an engine and the base image are at hand."""
     if not engine.configured():
         return "no container engine was found"
+    if python in profile.debian_base and not request.base_image:
+        return _unmade()
     base = profile.base.get(python)
     if base is None:
         return f"the profile has no base image for Python {python}"
@@ -76,6 +72,18 @@ def unavailable(profile: Profile, python: str, request: Request, settings: Setti
     return f"the base image {base.ref} is not in the engine"
 
 
+def _unmade() -> str:
+    """Why a base of Debian packages cannot be made for an engine here; empty where it can."""
+    from envbuilder import debian_base
+
+    try:
+        engine.connect()
+        debian_base.require_tool()
+    except ToolError as error:
+        return error.message
+    return ""
+
+
 def plan(
     profile: Profile,
     lock: Lock,
@@ -84,8 +92,12 @@ def plan(
     target_engine: engine.Engine,
     request: Request,
     settings: Settings,
+    made_base: MakeBase | None = None,
 ) -> Plan:
-    """How to make the image; pure. `base` is the base image's reference and its id."""
+    """How to make the image; pure. `base` is the base image's reference and its id.
+
+    `made_base` makes the base where it is no image that somebody published.
+    """
     # The stages that download are replaced, so where upstream is must not decide the fingerprint.
     nowhere = {f.source: f"https://{f.source}.invalid" for t in lock.targets for f in t.files}
     files = render.render(profile, lock, "dockerfile", target.python, nowhere)
@@ -101,14 +113,13 @@ def plan(
         "payload": payload_sha256(),
     }
     digest = fingerprint(facts)
-    name = f"envbuilder/{profile.name}"
-    ref = f"{name}:py{target.python}-{digest[:12]}"
-    tags = (ref, f"{name}:latest", *([request.tag] if request.tag else []))
+    tags = names(profile, target, digest, request)
     work = settings.cache_dir / "build" / f"{profile.name}-{digest[:12]}"
     context = work / "context"
     wheels = (*target.of_kind("wheel"), tool(target, "uv"))
     debs = target.of_kind("deb")
     steps: list[Step] = [
+        *(_base_steps(made_base, settings) if made_base else ()),
         LinkFiles(what="check wheels", files=wheels, folder=str(work / "wheels" / "wheels")),
         *(Write(what=f"write {n}", path=str(context / n), text=t) for n, t in texts.items()),
         WritePayload(what="add the payload", path=str(context / "payload.pyz")),
@@ -119,6 +130,9 @@ def plan(
             LinkFiles(what="check packages", files=debs, folder=str(work / "debs" / "debs"))
         )
         contexts += ["--build-context", f"debs={work / 'debs'}"]
+    # BuildKit takes its own times from this argument; Buildah does not know it.
+    epoch = target.base.epoch if target.base and builder == "buildkit" else None
+    metadata, versions = str(work / "image.json"), str(work / "versions")
     labels = {
         "fingerprint": digest,
         "profile": profile.name,
@@ -131,6 +145,8 @@ def plan(
                 *target_engine.build,
                 *("--platform", target.platform, "--pull=false"),
                 *("--build-arg", f"BASE_IMAGE={base[0]}"),
+                *(("--build-arg", f"SOURCE_DATE_EPOCH={epoch}") if epoch is not None else ()),
+                *(target_engine.tells, metadata),
                 *contexts,
                 *(x for k, v in labels.items() for x in ("--label", f"{LABEL}{k}={v}")),
                 *(x for t in tags for x in ("--tag", t)),
@@ -152,6 +168,20 @@ def plan(
             },
         )
     )
+    steps += [
+        Run(what="ask for the builder's version", argv=target_engine.versions, output=versions),
+        RecordImage(
+            what="record the image",
+            profile=profile.name,
+            fingerprint=digest,
+            ref=tags[0],
+            builder=builder,
+            metadata=metadata,
+            engine={"docker": target_engine.version} if target_engine.version else {},
+            versions=versions,
+            folder=str(settings.records_dir / digest),
+        ),
+    ]
     return Plan(
         profile=profile.name,
         backend="docker",
@@ -159,7 +189,7 @@ def plan(
         platform=target.platform,
         python=target.python,
         fingerprint=digest,
-        artifact=Artifact(kind="image", ref=ref),
+        artifact=Artifact(kind="image", ref=tags[0]),
         lock=lockfile.lock_digest(lock),
         base=UsedBase(ref=base[0], digest=_digest(base[1])),
         workdir=str(work),
@@ -174,111 +204,29 @@ def plan(
     )
 
 
+def names(profile: Profile, target: Target, digest: str, request: Request) -> tuple[str, ...]:
+    """The names of the image with this fingerprint; the first is the artifact's."""
+    if request.only_tag:
+        return (request.only_tag,)
+    name = f"envbuilder/{profile.name}"
+    own = f"{name}:py{target.python}-{digest[:12]}"
+    return (own, f"{name}:latest", *([request.tag] if request.tag else []))
+
+
 def _digest(identity: str) -> str:
     """The digest in `name@digest`, or an engine's id; empty where only a name is known."""
     found = re.search(r"(?:^|@)(?:sha256:)?([0-9a-f]{64})\Z", identity)
     return f"sha256:{found[1]}" if found else ""
 
 
-class DockerEnvironment:
-    """A planned image."""
-
-    def __init__(
-        self,
-        profile: Profile,
-        target: Target,
-        made: Plan,
-        client: Any,
-        target_engine: engine.Engine,
-        *,
-        force: bool,
-    ) -> None:
-        self.profile, self.target, self.plan = profile, target, made
-        self._client, self._engine, self._force = client, target_engine, force
-
-    def existing(self) -> Artifact | None:
-        """The image, if an earlier build made exactly this one."""
-        found = engine.image(self._client, self.plan.artifact.ref)
-        if found is None or found.labels.get(f"{LABEL}fingerprint") != self.plan.fingerprint:
-            return None
-        return Artifact(kind="image", ref=self.plan.artifact.ref, digest=found.id)
-
-    def run_payload(
-        self,
-        arguments: Callable[[str], Sequence[str]],
-        data: Path,
-        on_line: Callable[[str], None],
-    ) -> process.Completed:
-        """Run the payload in a container without network; the data is mounted read-only."""
-        import time
-
-        argv = ["python", "/opt/envbuilder/payload.pyz", *arguments(DATA)]
-        if isinstance(self._client, podman.Podman):
-            flags = [
-                *("--network", "none", "--read-only", "--tmpfs", "/tmp:exec"),  # noqa: S108
-                *("--tmpfs", "/home/user:mode=1777", "--mount", devices.bound(str(data), DATA)),
-                *devices.cli_options(self._device_options(), self._engine),
-            ]
-            ref = self.plan.artifact.ref
-            return self._client.run(flags, ref, argv, on_line, TIMEOUT_SECONDS)
-        options = {
-            "image": self.plan.artifact.ref,
-            "command": argv,
-            "network_mode": "none",
-            "read_only": True,
-            "tmpfs": {"/tmp": "exec", "/home/user": "uid=1000,gid=1000"},  # noqa: S108
-            **devices.sdk_options(self._device_options(), {str(data): DATA}),
-        }
-        started = time.monotonic()
-        code, out, err, expired = containers.run(self._client, options, on_line, TIMEOUT_SECONDS)
-        return process.Completed(
-            argv=tuple(argv),
-            returncode=code,
-            stdout=out,
-            stderr=err,
-            seconds=time.monotonic() - started,
-            timed_out=expired,
-        )
-
-    def _device_options(self) -> dict[str, Any]:
-        options = devices.device_options(self.profile, devices.host_nodes(self.profile))
-        if self._force and options["gpus"] and not self._knows_gpus():
-            options["gpus"] = ""
-        return options
-
-    def _knows_gpus(self) -> bool:
-        if self._engine.client == "podman":
-            return podman.has_gpu_specification()
-        return "nvidia" in (self._client.info().get("Runtimes") or {})
-
-    def become(self, argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
-        """Become the client's `run` with the working folder mounted, as the calling user."""
-        del environ  # a container has its own
-        terminal = sys.stdin.isatty() and sys.stdout.isatty()
-        flags = devices.cli_options(self._device_options(), self._engine)
-        if self._engine.rootless:
-            flags += ("--userns", "keep-id")  # else the folder's owner is the container's root
-        here = str(Path.cwd())
-        if "," in here:
-            raise InvalidError(f"{here}: a folder with ',' in its name cannot be mounted")
-        process.replace(
-            [
-                # It was built here; an image of that name elsewhere is somebody else's.
-                *(*self._engine.command, "run", "--rm", "--pull=never", "--interactive"),
-                *(["--tty"] if terminal else []),
-                *("--user", f"{os.getuid()}:{os.getgid()}", "--env", "HOME=/tmp"),
-                *("--mount", f"type=bind,source={here},target={WORK}", "--workdir", WORK),
-                *flags,
-                *(self.plan.artifact.ref, *argv),
-            ],
-            {},
-        )
-
-
 def prepare(
     profile: Profile, lock: Lock, host: Host, request: Request, settings: Settings
-) -> DockerEnvironment:
+) -> Environment:
     """Ask the engine, find the base image and plan; `ToolError` (exit 4) where one is missing."""
+    from envbuilder.backends import layers
+
+    if layers.wanted(request):
+        return layers.prepare(profile, lock, host, request, settings)
     platform = "linux/arm64" if host.machine in {"arm64", "aarch64"} else "linux/amd64"
     python = request.python or render.image_python(profile)
     target = lockfile.select(lock, platform, python)
@@ -288,9 +236,29 @@ def prepare(
     here = engine.describe(client)
     engine.require_client(here)
     ref = base_ref(target.base, request, settings)
-    base = (ref, ref) if request.dry_run else _base(client, here, ref, platform)
-    made = plan(profile, lock, target, base, here, request, settings)
-    return DockerEnvironment(profile, target, made, client, here, force=request.force)
+    own = None
+    if target.base.suite and ref == target.base.ref:
+        from envbuilder import debian_base
+
+        own = debian_base.step(target, settings)
+        base = (ref, f"debian:{own.identity}")
+        if not request.dry_run:
+            debian_base.require_tool(own)
+    else:
+        base = (ref, ref) if request.dry_run else _base(client, here, ref, platform)
+    made = plan(profile, lock, target, base, here, request, settings, own)
+    return DockerEnvironment(profile, target, made, client, here, settings, force=request.force)
+
+
+def _base_steps(made_base: MakeBase, settings: Settings) -> tuple[Step, ...]:
+    """Make the base, and give it to the engine under the name that the Dockerfile begins with."""
+    load = LoadBase(
+        what="load the base into the engine",
+        layout=made_base.layout,
+        cache=str(settings.cache_dir / "layers"),
+        ref=made_base.ref,
+    )
+    return made_base, load
 
 
 def _base(client: Any, here: engine.Engine, ref: str, platform: str) -> tuple[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -14,7 +15,6 @@ from envbuilder.options import json_option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 @click.command("clean", short_help="Remove what envbuilder made.")
@@ -39,10 +39,15 @@ def command(profile: str | None, store: bool, reports: bool, dry_run: bool, as_j
     progress = console.progress()
     if store and profile is not None:
         raise click.UsageError("--store: downloads belong to no profile; leave out --profile")
-    paths = list(_environments(found.envs_dir, profile))
+    paths = [
+        path
+        for prefix in _environments(found.envs_dir, profile)
+        for path in (prefix, *_documents(prefix))
+    ]
     if profile is None:
         paths += _leftovers(found.envs_dir, ".*.partial")
         paths += _leftovers(found.cache_dir / "build", "*")
+        paths += _leftovers(found.cache_dir / "reproduce", "*")
     if store:
         own = ("store", "datasets", "locate", "uv-resolve", "logs")
         paths += [p for n in own if _is_folder(p := found.cache_dir / n)]
@@ -51,6 +56,8 @@ def command(profile: str | None, store: bool, reports: bool, dry_run: bool, as_j
 
         paths += [entry.path for entry in history.entries(found.reports_dir, profile)]
     images = _images(profile, progress)
+    if images:
+        paths += _records(found.records_dir, profile)
     removed = [str(p) for p in paths] + list(images)
     if not dry_run:
         for path in paths:
@@ -76,6 +83,23 @@ def _environments(folder: Path, profile: str | None) -> Iterator[Path]:
         marker = seal.marker(path)
         ours = marker.get("made_by") == "envbuilder"
         if ours and (profile is None or marker.get("profile") == profile):
+            yield path
+
+
+def _documents(prefix: Path) -> Iterator[Path]:
+    """What `build` wrote beside an environment."""
+    from envbuilder import documents
+
+    beside = (Path(f"{prefix}{suffix}") for suffix in documents.SUFFIXES.values())
+    return (path for path in beside if path.is_file())
+
+
+def _records(folder: Path, profile: str | None) -> Iterator[Path]:
+    """What was written down of images that are to go."""
+    from envbuilder import images
+
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if any(profile in {None, record.profile} for record in images.read(path)):
             yield path
 
 

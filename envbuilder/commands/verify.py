@@ -310,12 +310,14 @@ def _built(
     """An environment of ours, built if missing: expectations, report facts, how to start."""
     profile, host, environment = workflow.prepare(request, found, progress, running=True)
     before_building(profile.name, environment.plan.backend, profile.expects.device)
-    result = workflow.build(environment, request, found, progress)
+    artifact = environment.plan.artifact
+    if not environment.changed():  # else the payload is refused, and the report says why
+        artifact = workflow.build(environment, request, found, progress).artifact
     known = {
         "profile": profile.name,
-        "backend": result.backend,
-        "artifact": msgspec.to_builtins(result.artifact),
-        "fingerprint": result.fingerprint,
+        "backend": environment.plan.backend,
+        "artifact": msgspec.to_builtins(artifact),
+        "fingerprint": environment.plan.fingerprint,
         "host": msgspec.to_builtins(host),
     }
     return profile.expects, known, environment.run_payload

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder import containers, engine, lockfile, plan, podman, process, profiles, resources
+from envbuilder import (
+    containers,
+    engine,
+    images,
+    lockfile,
+    plan,
+    podman,
+    process,
+    profiles,
+    resources,
+)
 from envbuilder.backends import devices, docker, venv
 from envbuilder.errors import BuildError, InvalidError, ToolError, VerifyError
 from envbuilder.host import Host
@@ -23,9 +33,19 @@ if TYPE_CHECKING:
 
 FOLDERS = (resources.profiles_dir(),)
 DOCKER = engine.Engine(
-    client="docker", command=("docker",), build=("docker", "buildx", "build", "--output", "x")
+    client="docker",
+    command=("docker",),
+    build=("docker", "buildx", "build", "--output", "x"),
+    tells="--metadata-file",
+    versions=("docker", "buildx", "inspect", "default"),
 )
-PODMAN = engine.Engine(client="podman", command=("podman",), build=("podman", "build"))
+PODMAN = engine.Engine(
+    client="podman",
+    command=("podman",),
+    build=("podman", "build"),
+    tells="--iidfile",
+    versions=("podman", "info"),
+)
 ROOTLESS = msgspec.structs.replace(PODMAN, rootless=True)
 PYTHON = Interpreter(
     path=Path("/usr/bin/python3.11"),
@@ -108,8 +128,9 @@ def test_everything_that_decides_changes_the_fingerprint(found: Settings) -> Non
 
 def test_an_image_is_built_from_folders_and_the_given_base(found: Settings) -> None:
     made = docker_plan("zendnn", found, base="site/python:3.11", tag="me/zen:1")
-    (build,) = commands(made)
+    build, asked = commands(made)
     assert build[:3] == ("docker", "buildx", "build")
+    assert asked == DOCKER.versions
     assert "BASE_IMAGE=site/python:3.11" in build
     contexts = [c for c in build if c.startswith(("wheels=", "debs="))]
     assert [c.partition("=")[0] for c in contexts] == ["wheels", "debs"]
@@ -118,9 +139,88 @@ def test_an_image_is_built_from_folders_and_the_given_base(found: Settings) -> N
     assert made.files == lockfile.select(shipped("zendnn")[1], "linux/amd64", "3.11").files
 
 
+def test_a_build_is_told_the_locks_time_and_tells_what_it_made(found: Settings) -> None:
+    made = docker_plan("cpu", found)
+    build, asked = (s for s in made.steps if isinstance(s, plan.Run))
+    base = lockfile.select(shipped("cpu")[1], "linux/amd64", "3.11").base
+    assert base is not None
+    assert f"SOURCE_DATE_EPOCH={base.epoch}" in build.argv
+    record = made.steps[-1]
+    assert isinstance(record, plan.RecordImage)
+    assert build.argv[build.argv.index("--metadata-file") + 1] == record.metadata
+    assert asked.output == record.versions
+    assert Path(record.folder) == found.records_dir / made.fingerprint
+    assert {Path(record.metadata).parent, Path(record.versions).parent} == {Path(made.workdir)}
+
+
+def test_an_image_that_is_compared_takes_no_name_from_another(found: Settings) -> None:
+    usual = docker_plan("cpu", found, tag="me/x:1")
+    only = docker_plan("cpu", found, tag="me/x:1", only_tag="trial:1")
+    (build, _), (other, _) = commands(only), commands(usual)
+    assert [build[i + 1] for i, w in enumerate(build) if w == "--tag"] == ["trial:1"]
+    assert sum(w == "--tag" for w in other) == 3
+    assert only.artifact.ref == "trial:1"
+    assert only.fingerprint == usual.fingerprint
+
+
+def built_image(found: Settings, ids: tuple[str, ...]) -> docker.DockerEnvironment:
+    """The `cpu` image, of which a build recorded these ids; the engine has "sha256:<its name>"."""
+    made = docker_plan("cpu", found, only_tag="trial:1")
+    if ids:
+        record = images.ImageRecord(
+            profile="cpu",
+            fingerprint=made.fingerprint,
+            ref="trial:1",
+            digest=f"sha256:{1:064}",
+            ids=ids,
+            builder="buildkit",
+            made_by={"buildkit": "v0.13.2"},
+        )
+        images.keep(found.records_dir / made.fingerprint, record)
+    profile, lock = shipped("cpu")
+    target = lockfile.select(lock, "linux/amd64", "3.11")
+    there = FakeEngine({}, ("trial:1",))
+    return docker.DockerEnvironment(profile, target, made, there, DOCKER, found, force=False)
+
+
+HERE = "sha256:trial:1"
+OTHER = f"sha256:{2:064}"
+
+
+def test_an_image_is_the_one_that_was_built(found: Settings) -> None:
+    environment = built_image(found, ())
+    assert environment.existing() is None
+    assert environment.changed() == "", "nobody knows what it was"
+
+    environment = built_image(found, (f"sha256:{1:064}", OTHER))
+    assert environment.existing() is None
+    assert environment.changed().startswith(f"trial:1 was changed after the build: it is {HERE}")
+    with pytest.raises(VerifyError, match="was changed after the build") as caught:
+        environment.run_payload(lambda data: (), Path("/data"), print)
+    assert "--rebuild" in caught.value.hint
+
+
+def test_a_recorded_image_is_reused_by_the_digest_of_its_configuration(
+    found: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = built_image(found, (OTHER,))
+    monkeypatch.setattr(
+        engine, "image", lambda *args: engine.Image(id=OTHER, tags=("trial:1",), labels={})
+    )
+    existing = environment.existing()
+    assert existing is not None
+    assert existing.digest == f"sha256:{1:064}"
+    assert environment.changed() == ""
+    assert environment.made_by() == {"buildkit": "v0.13.2"}
+    monkeypatch.setattr(engine, "image", lambda *args: None)
+    assert environment.existing() is None
+    assert environment.changed() == ""
+
+
 def test_podman_builds_the_same_from_the_same_folders(found: Settings) -> None:
     made, docker_made = docker_plan("zendnn", found, there=PODMAN), docker_plan("zendnn", found)
-    (build,), (other,) = commands(made), commands(docker_made)
+    (build, asked), (other, _) = commands(made), commands(docker_made)
+    assert asked == PODMAN.versions
     assert build[:2] == ("podman", "build")
     assert not {"buildx", "--builder", "--provenance=false"} & set(build)
     assert [w.partition("=")[0] for w in build if w.startswith(("wheels=", "debs="))] == [
@@ -130,7 +230,7 @@ def test_podman_builds_the_same_from_the_same_folders(found: Settings) -> None:
     assert made.builder == "buildah"
     assert made.fingerprint != docker_made.fingerprint, "another builder, another image"
     assert made.files == docker_made.files
-    assert len(build) == len(other) - 3  # buildx --output x
+    assert len(build) == len(other) - 5  # buildx, --output x, --build-arg SOURCE_DATE_EPOCH=…
 
 
 def test_no_word_of_a_plan_goes_through_a_shell(found: Settings) -> None:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from filelock import FileLock
 
-from envbuilder import cli, engine, settings
+from envbuilder import cli, documents, engine, images, settings
 from envbuilder.errors import BuildError, ToolError
 from envbuilder.seal import MARKER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 Shown = pytest.CaptureFixture[str]
 
@@ -77,6 +78,22 @@ def ours(own: settings.Settings, profile: str = "cpu") -> Path:
     return folder(own.envs_dir / f"{profile}-py3.11-0123456789ab", marker)
 
 
+def record(own: settings.Settings, profile: str) -> Path:
+    fingerprint = hashlib.sha256(profile.encode()).hexdigest()
+    path = own.records_dir / fingerprint
+    made = images.ImageRecord(
+        profile=profile,
+        fingerprint=fingerprint,
+        ref="x",
+        digest=f"sha256:{fingerprint}",
+        ids=(),
+        builder="buildkit",
+        made_by={},
+    )
+    images.keep(path, made)
+    return path
+
+
 def leftover(own: settings.Settings) -> Path:
     return folder(own.envs_dir / ".cpu-py3.11-0123456789ab.partial")
 
@@ -86,7 +103,10 @@ def test_only_what_carries_our_mark_is_removed(
 ) -> None:
     removed = [ours(own, "cpu"), ours(own, "xpu"), leftover(own)]
     removed.append(folder(own.cache_dir / "build" / "cpu-0123456789ab"))
+    removed.append(folder(own.cache_dir / "reproduce" / "tmp123"))
+    removed += [record(own, "cpu"), record(own, "xpu")]
     kept = [
+        folder(own.records_dir / "no-record"),
         folder(own.envs_dir / "no-marker"),
         folder(own.envs_dir / "other-maker", {"made_by": "conda"}),
         folder(own.envs_dir / "a-list", ["envbuilder"]),
@@ -172,6 +192,22 @@ def test_one_profile(own: settings.Settings, fake: FakeEngine) -> None:
     assert xpu.exists()
     assert rest.exists()
     assert fake.removed == ["envbuilder/cpu:latest"]
+
+
+def test_an_environments_documents_go_with_it_and_nobody_elses(own: settings.Settings) -> None:
+    gone = folder(own.envs_dir / "cpu-py3.11-aa", {"made_by": "envbuilder", "profile": "cpu"})
+    kept = folder(own.envs_dir / "xpu-py3.11-bb", {"made_by": "envbuilder", "profile": "xpu"})
+    for prefix in (gone, kept):
+        for suffix in documents.SUFFIXES.values():
+            Path(f"{prefix}{suffix}").write_text("{}")
+    theirs = own.envs_dir / "cpu-py3.11-aa.notes.json"
+    theirs.write_text("mine")
+    assert run("--profile", "cpu") == 0
+    left = {p.name for p in own.envs_dir.iterdir()}
+    assert left == {
+        *(kept.name + suffix for suffix in ("", *documents.SUFFIXES.values())),
+        theirs.name,
+    }
 
 
 def test_a_profile_that_left_nothing(own: settings.Settings, capsys: Shown) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import lzma
 import shutil
 import subprocess
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from envbuilder import plan
+from envbuilder import images, plan, process
 from envbuilder.console import PlainProgress
 from envbuilder.errors import BuildError
 from envbuilder.execute import execute
@@ -93,6 +94,49 @@ def deb(members: dict[str, bytes | str]) -> bytes:
         out += f"{name:<16}{0:<12}{0:<6}{0:<6}{'100644':<8}{len(content):<10}`\n".encode()
         out += content + (b"\n" if len(content) % 2 else b"")
     return out
+
+
+def test_a_built_image_is_recorded_outside_of_it(found: Settings) -> None:
+    work = found.envs_dir / ".x.partial"
+    step = plan.RecordImage(
+        what="record",
+        profile="x",
+        fingerprint="f" * 64,
+        ref="x:1",
+        builder="buildkit",
+        metadata=str(work / "image.json"),
+        engine={"docker": "26.1"},
+        versions=str(work / "versions"),
+        folder=str(found.records_dir / ("f" * 64)),
+    )
+    told = {
+        "containerimage.config.digest": f"sha256:{1:064}",
+        "containerimage.digest": f"sha256:{2:064}",
+    }
+    versions = plan.Write(what="v", path=step.versions, text="BuildKit version: v0.13.2\n")
+    run(found, plan.Write(what="m", path=step.metadata, text=json.dumps(told)), versions, step)
+    (record,) = images.read(found.records_dir / ("f" * 64))
+    assert record.digest == f"sha256:{1:064}"
+    assert record.ids == (f"sha256:{1:064}", f"sha256:{2:064}")
+    assert record.made_by == {"docker": "26.1", "buildkit": "v0.13.2"}
+    with pytest.raises(BuildError, match="did not tell"):
+        run(found, plan.Write(what="m", path=step.metadata, text="{}"), versions, step)
+
+
+def test_what_a_command_prints_is_kept_where_it_is_asked_for(
+    found: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_it(argv: tuple[str, ...], **options: object) -> process.Completed:
+        return process.Completed(argv=argv, returncode=0, stdout="1.2\n", stderr="x", seconds=0)
+
+    monkeypatch.setattr(process, "run", run_it)
+    work, kept = found.envs_dir / ".x.partial", found.envs_dir / "x"
+    run(
+        found,
+        plan.Run(what="ask", argv=("tool",), output=str(work / "versions")),
+        plan.Move(what="m", source=str(work / "versions"), target=str(kept)),
+    )
+    assert kept.read_text() == "1.2\n"
 
 
 @pytest.mark.parametrize("failures", [3, 1000])

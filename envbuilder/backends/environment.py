@@ -1,0 +1,157 @@
+"""A planned image: is it there, is it what was built, and how to run something in it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from envbuilder import containers, engine, images, podman, process
+from envbuilder.backends import devices
+from envbuilder.errors import InvalidError, VerifyError
+from envbuilder.verify import TIMEOUT_SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import NoReturn
+
+    from envbuilder.lockfile import Target
+    from envbuilder.plan import Artifact, Plan
+    from envbuilder.profiles import Profile
+    from envbuilder.settings import Settings
+
+DATA = "/data"
+WORK = "/work"
+
+
+class DockerEnvironment:
+    """A planned image."""
+
+    def __init__(
+        self,
+        profile: Profile,
+        target: Target,
+        made: Plan,
+        client: Any,
+        target_engine: engine.Engine,
+        settings: Settings,
+        *,
+        force: bool,
+    ) -> None:
+        self.profile, self.target, self.plan = profile, target, made
+        self._client, self._engine, self._force = client, target_engine, force
+        self._records = settings.records_dir / made.fingerprint
+
+    def existing(self) -> Artifact | None:
+        """The image, if an earlier build made exactly this one."""
+        record = self._record()
+        if record is None:
+            return None
+        return msgspec.structs.replace(self.plan.artifact, digest=record.digest)
+
+    def made_by(self) -> dict[str, str]:
+        """BuildKit or Buildah, and its version."""
+        record = self._record()
+        return record.made_by if record else {}
+
+    def changed(self) -> str:
+        """Says that another image has our tag than the one that was built."""
+        found = engine.image(self._client, self.plan.artifact.ref)
+        records = images.read(self._records)
+        built = [i for r in records for i in r.ids]
+        if found is None or not built or found.id in built:
+            return ""
+        return (
+            f"{self.plan.artifact.ref} was changed after the build: it is {found.id}, and"
+            f" {' or '.join(built)} was built"
+        )
+
+    def _record(self) -> images.ImageRecord | None:
+        found = engine.image(self._client, self.plan.artifact.ref)
+        records = images.read(self._records) if found else ()
+        return next((r for r in records if found and found.id in r.ids), None)
+
+    def run_payload(
+        self,
+        arguments: Callable[[str], Sequence[str]],
+        data: Path,
+        on_line: Callable[[str], None],
+    ) -> process.Completed:
+        """Run the payload in a container without network; the data is mounted read-only.
+
+        `VerifyError` where the image is not the one that was built.
+        """
+        import time
+
+        changed = self.changed()
+        if changed:
+            raise VerifyError(
+                changed,
+                "Build it anew: add --rebuild to envbuilder build. To keep what is there now, give"
+                " it another name first.",
+            )
+
+        argv = ["python", "/opt/envbuilder/payload.pyz", *arguments(DATA)]
+        if isinstance(self._client, podman.Podman):
+            flags = [
+                *("--network", "none", "--read-only", "--tmpfs", "/tmp:exec"),  # noqa: S108
+                *("--tmpfs", "/home/user:mode=1777", "--mount", devices.bound(str(data), DATA)),
+                *devices.cli_options(self._device_options(), self._engine),
+            ]
+            ref = self.plan.artifact.ref
+            return self._client.run(flags, ref, argv, on_line, TIMEOUT_SECONDS)
+        options = {
+            "image": self.plan.artifact.ref,
+            "command": argv,
+            "network_mode": "none",
+            "read_only": True,
+            "tmpfs": {"/tmp": "exec", "/home/user": "uid=1000,gid=1000"},  # noqa: S108
+            **devices.sdk_options(self._device_options(), {str(data): DATA}),
+        }
+        started = time.monotonic()
+        code, out, err, expired = containers.run(self._client, options, on_line, TIMEOUT_SECONDS)
+        return process.Completed(
+            argv=tuple(argv),
+            returncode=code,
+            stdout=out,
+            stderr=err,
+            seconds=time.monotonic() - started,
+            timed_out=expired,
+        )
+
+    def _device_options(self) -> dict[str, Any]:
+        options = devices.device_options(self.profile, devices.host_nodes(self.profile))
+        if self._force and options["gpus"] and not self._knows_gpus():
+            options["gpus"] = ""
+        return options
+
+    def _knows_gpus(self) -> bool:
+        if self._engine.client == "podman":
+            return podman.has_gpu_specification()
+        return "nvidia" in (self._client.info().get("Runtimes") or {})
+
+    def become(self, argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
+        """Become the client's `run` with the working folder mounted, as the calling user."""
+        del environ  # a container has its own
+        terminal = sys.stdin.isatty() and sys.stdout.isatty()
+        flags = devices.cli_options(self._device_options(), self._engine)
+        if self._engine.rootless:
+            flags += ("--userns", "keep-id")  # else the folder's owner is the container's root
+        here = str(Path.cwd())
+        if "," in here:
+            raise InvalidError(f"{here}: a folder with ',' in its name cannot be mounted")
+        process.replace(
+            [
+                # It was built here; an image of that name elsewhere is somebody else's.
+                *(*self._engine.command, "run", "--rm", "--pull=never", "--interactive"),
+                *(["--tty"] if terminal else []),
+                *("--user", f"{os.getuid()}:{os.getgid()}", "--env", "HOME=/tmp"),
+                *("--mount", f"type=bind,source={here},target={WORK}", "--workdir", WORK),
+                *flags,
+                *(self.plan.artifact.ref, *argv),
+            ],
+            {},
+        )

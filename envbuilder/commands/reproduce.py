@@ -1,0 +1,79 @@
+"""`envbuilder reproduce`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from envbuilder import console, settings
+from envbuilder.errors import BUILD_FAILED
+from envbuilder.options import Request, builder_option, environment_options, json_option
+
+if TYPE_CHECKING:
+    from envbuilder.reproduce import Outcome
+
+_SHOWN = 20
+
+
+@click.command("reproduce", short_help="Build twice from nothing, and compare bit for bit.")
+@environment_options
+@builder_option
+@json_option
+def command(
+    profile: str | None,
+    backend: str | None,
+    python: str | None,
+    base_image: str | None,
+    builder: str | None,
+    as_json: bool,
+) -> int:
+    """Build twice from nothing, compare the digests, and name the files that differ.
+
+    The second build reads copies of all files from another folder, uses no cache of the first, and
+    runs with another umask, time zone, language and working folder. Nothing of either stays. Exits
+    0 where both are equal, 1 where they differ.
+
+    \b
+    Examples:
+      envbuilder reproduce --profile cpu --backend docker
+      envbuilder reproduce --profile cpu --builder layers
+      envbuilder reproduce --profile zendnn --backend venv --json
+    """
+    import msgspec
+
+    from envbuilder import trials
+
+    request = Request(
+        profile=profile,
+        backend=backend,
+        python=python,
+        base_image=base_image,
+        builder=builder,
+    )
+    outcome = trials.run(request, settings.load(), console.progress())
+    if as_json:
+        click.echo(msgspec.json.encode(outcome).decode())
+    else:
+        _print(outcome)
+    return 0 if outcome.status == "equal" else BUILD_FAILED
+
+
+def _print(outcome: Outcome) -> None:
+    first, second = outcome.seconds
+    made_by = ", ".join(f"{name} {version}" for name, version in outcome.made_by.items())
+    what = f"{outcome.profile} ({outcome.backend}, {made_by or outcome.builder})"
+    took = f"built in {first:.1f} s and {second:.1f} s"
+    if outcome.status == "equal":
+        click.echo(f"{what}: equal, {outcome.digests[0]}, {took}")
+        return
+    click.echo(f"{what}: different, {took}")
+    for which, digest in zip(("first", "second"), outcome.digests, strict=True):
+        click.echo(f"  {which:6} {digest}")
+    for difference in outcome.differences[:_SHOWN]:
+        click.echo(f"  {difference.path}: {difference.how}")
+    more = len(outcome.differences) - _SHOWN + outcome.more
+    if more > 0:
+        click.echo(f"  and {more} more: see --json")
+    if outcome.diffoscope:
+        click.echo(outcome.diffoscope)

@@ -1,0 +1,271 @@
+"""Images and environments that are equal bit for bit, and what happens where they are not."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from envbuilder import engine, lockfile, profiles, resources, settings
+from envbuilder.oci import engines
+from envbuilder.oci.members import members
+from envbuilder.store import Store, file_sha256
+from tests.conftest import missing
+from tests.integration.conftest import TINY, start
+
+if TYPE_CHECKING:
+    import tarfile
+    from collections.abc import Iterator
+
+    from envbuilder.oci.layout import Layout
+    from tests.integration.conftest import Cli
+
+pytestmark = pytest.mark.engine
+BUILDKIT = ("--backend", "docker", "--builder", "buildkit", "--base-image")
+IMAGE = ("--profile", "tiny", *BUILDKIT)
+ALLOWED = {"etc", "etc/group", "etc/passwd", "home", "home/user", "opt", "opt/env", "work"}
+PAYLOAD = {"opt", "opt/envbuilder", "opt/envbuilder/payload.pyz"}
+
+
+def of_trials(client: Any) -> set[str]:
+    found = client.images.list(filters={"label": f"{engine.LABEL}fingerprint"})
+    return {tag for i in found for tag in i.tags if tag.startswith("envbuilder-reproduce")}
+
+
+def saved(client: Any, ref: str, folder: Path) -> Layout:
+    found = engine.image(client, ref)
+    assert found is not None
+    return engines.export(client, found, folder)
+
+
+def own_layers(layout: Layout, below: int) -> list[dict[str, tarfile.TarInfo]]:
+    """The members of an image's layers above the lowest `below`, those that are empty left out."""
+    above = layout.manifest("linux/amd64").layers[below:]
+    layers = [{m.name.rstrip("/"): m for m, _ in members(layout.checked(layer))} for layer in above]
+    return [layer for layer in layers if layer]
+
+
+def test_two_builds_are_equal_and_nothing_of_them_stays(
+    cli: Cli, base_image: str, docker_client: Any, tiny: Path, test_cache: Path
+) -> None:
+    before = of_trials(docker_client)
+    done = cli("reproduce", *IMAGE, base_image, "--json")
+    assert done.returncode == 0, done.stderr + done.stdout
+    outcome = json.loads(done.stdout)
+    assert outcome["status"] == "equal"
+    assert outcome["digests"][0] == outcome["digests"][1]
+    assert outcome["made_by"]["docker"] == docker_client.version()["Version"]
+    assert of_trials(docker_client) == before
+    assert list((test_cache / "reproduce").iterdir()) == []
+
+    # What is built usually is the same image, under its own names.
+    built = json.loads(cli("build", *IMAGE, base_image, "--rebuild", "--json").stdout)
+    assert built["artifact"]["digest"] == outcome["digests"][0]
+    assert built["fingerprint"] == outcome["fingerprint"]
+    assert built["made_by"] == outcome["made_by"]
+    again = json.loads(cli("build", *IMAGE, base_image, "--json").stdout)
+    assert again["status"] == "reused"
+    assert again["artifact"] == built["artifact"]
+    assert again["made_by"] == built["made_by"]
+
+
+@pytest.fixture
+def base_without_bytecode(base_image: str, docker_client: Any, tmp_path: Path) -> Iterator[str]:
+    """A base image as Python's official ones are: an interpreter must not fill its caches."""
+    tag = "envbuilder-test/no-bytecode:1"
+    folder = tmp_path / "no-bytecode"
+    folder.mkdir()
+    (folder / "Dockerfile").write_text(
+        f"FROM {base_image}\nRUN find /usr -name __pycache__ -prune -exec rm -rf {{}} +\n"
+    )
+    build = ["docker", "buildx", "build", "--load", "--provenance=false", "--tag", tag, folder]
+    subprocess.run(build, check=True, capture_output=True)
+    yield tag
+    docker_client.images.remove(tag, force=True)
+
+
+def test_the_layers_hold_what_belongs_in_them_and_no_time_but_the_locks(
+    cli: Cli, base_without_bytecode: str, docker_client: Any, tiny: Path, tmp_path: Path
+) -> None:
+    done = cli("build", *IMAGE, base_without_bytecode, "--json")
+    assert done.returncode == 0, done.stderr
+    built = json.loads(done.stdout)
+    base = saved(docker_client, base_without_bytecode, tmp_path / "base")
+    image = saved(docker_client, built["artifact"]["ref"], tmp_path / "image")
+    manifest = image.manifest("linux/amd64")
+    assert manifest.config.digest == built["artifact"]["digest"]
+    environment, payload = own_layers(image, len(base.manifest("linux/amd64").layers))
+    assert {p for p in environment if not p.startswith("opt/env/")} == ALLOWED
+    assert set(payload) == PAYLOAD
+    target = lockfile.load(tiny).targets[0]
+    assert target.base is not None
+    assert {m.mtime for m in (*environment.values(), *payload.values())} == {target.base.epoch}
+    assert not [p for p in environment if p.endswith((".pyc", "uv_cache.json", ".whl"))]
+    assert oct(payload["opt/envbuilder/payload.pyz"].mode) == "0o644"
+    config = image.read_config(manifest)
+    assert config["created"].startswith(str(target.base.date))
+    inherited = len(base.read_config(base.manifest("linux/amd64"))["history"])
+    assert {h["created"] for h in config["history"][inherited:]} == {config["created"]}
+
+
+def test_a_native_environment_is_the_same_twice(cli: Cli, tiny: Path) -> None:
+    done = cli("reproduce", "--profile", "tiny", "--backend", "venv", "--json")
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert json.loads(done.stdout)["status"] == "equal"
+
+
+@pytest.fixture
+def stamped(tiny: Path, tmp_path: Path, session_environment: dict[str, str]) -> None:
+    """The profile `tiny` with a package whose script writes down when it was installed."""
+    if shutil.which("dpkg-deb") is None:
+        missing("engine", "dpkg-deb is not installed")
+    package = tmp_path / "stamp"
+    (package / "DEBIAN").mkdir(parents=True)
+    control = "Package: stamp\nVersion: 1\nArchitecture: all\nMaintainer: x <x@y>\n"
+    (package / "DEBIAN" / "control").write_text(f"{control}Description: x\n")
+    script = package / "DEBIAN" / "postinst"
+    script.write_text("#!/bin/sh\ndate +%s%N > /etc/stamp\nmkdir /var/lib/stamp\n")
+    script.chmod(0o755)
+    deb = tmp_path / "stamp_1_all.deb"
+    subprocess.run(
+        ["dpkg-deb", "--root-owner-group", "--build", package, deb], check=True, capture_output=True
+    )
+    file = lockfile.File(
+        kind="deb",
+        name="stamp",
+        version="1",
+        file=f"pool/{deb.name}",
+        sha256=file_sha256(deb),
+        size=deb.stat().st_size,
+        source="debian",
+        provenance="read",
+        by="test",
+    )
+    store = Store(settings.load({**os.environ, **session_environment}).store_dir)
+    with store.receiving(file) as part:
+        shutil.copyfile(deb, part)
+        store.accept(part, file, "test")
+    folder = tiny.parent.parent
+    text = TINY.replace("system_packages: []", "system_packages: [stamp]")
+    (folder / "tiny.yaml").write_text(text)
+    profile = profiles.load("tiny", (folder, resources.profiles_dir()))
+    lock = lockfile.load(tiny)
+    targets = tuple(msgspec.structs.replace(t, files=(*t.files, file)) for t in lock.targets)
+    inputs = lockfile.inputs_digest(profile)
+    tiny.write_text(lockfile.dump(msgspec.structs.replace(lock, inputs=inputs, targets=targets)))
+
+
+@pytest.mark.usefixtures("stamped")
+def test_what_is_not_reproducible_is_caught_and_named(
+    cli: Cli, base_image: str, docker_client: Any
+) -> None:
+    before = of_trials(docker_client)
+    done = cli("reproduce", *IMAGE, base_image, "--json")
+    assert done.returncode == 1, done.stderr
+    outcome = json.loads(done.stdout)
+    assert outcome["status"] == "different"
+    assert outcome["digests"][0] != outcome["digests"][1]
+    # The content of one file, and nothing else: no time, no folder that the script changed.
+    assert outcome["differences"] == [{"path": "etc/stamp", "how": "content"}]
+    assert of_trials(docker_client) == before
+
+
+def test_an_image_that_was_changed_is_not_verified_and_is_built_anew(
+    cli: Cli, base_image: str, docker_client: Any, tiny: Path
+) -> None:
+    built = json.loads(cli("build", *IMAGE, base_image, "--json").stdout)
+    ref = built["artifact"]["ref"]
+    original = docker_client.images.get(ref)
+    script = "echo changed >> /opt/env/pyvenv.cfg"
+    container = docker_client.containers.create(ref, user="0", entrypoint=["sh", "-c", script])
+    container.start()
+    container.wait()
+    repository, _, tag = ref.rpartition(":")
+    changed = container.commit(repository, tag, conf={"User": "1000:1000"})
+    container.remove()
+    try:
+        assert docker_client.images.get(ref).id != original.id
+        assert docker_client.images.get(ref).labels == original.labels
+
+        image = ("--profile", "tiny", "--backend", "docker", "--base-image", base_image)
+        done = cli("verify", *image, "--quick", "--json")
+        assert done.returncode == 5, done.stderr
+        assert f"{ref} was changed after the build" in done.stderr
+        assert "--rebuild" in done.stderr
+        report = json.loads(done.stdout)
+        assert report["status"] == "failed"
+        assert "was changed after the build" in report["reasons"][0]
+
+        done = cli("build", *IMAGE, base_image, "--json")
+        again = json.loads(done.stdout)
+        assert (done.returncode, again["status"]) == (0, "built")
+        assert "was changed after the build" in done.stderr
+        assert again["artifact"] == built["artifact"]
+        assert docker_client.images.get(ref).id == original.id
+    finally:
+        if engine.image(docker_client, changed.id):
+            docker_client.images.remove(changed.id, force=True)
+
+
+SURROUNDINGS: tuple[dict[str, Any], ...] = (
+    {},
+    {"umask": 0o077, "env": {"TZ": "Pacific/Auckland", "LC_ALL": "C"}},
+    {"copied": True},
+    {"copied": True, "umask": 0o002, "env": {"TZ": "XYZ+11", "LANG": "tr_TR.UTF-8"}},
+    {"copied": True, "user": "nobody"},
+)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", ["cpu", "zendnn"])
+def test_five_builds_in_five_surroundings_are_one_image(
+    name: str,
+    base_image: str,
+    session_environment: dict[str, str],
+    test_cache: Path,
+    tmp_path: Path,
+) -> None:
+    command = ("build", "--profile", name, *BUILDKIT, base_image, "--rebuild", "--json")
+    results: list[dict[str, Any]] = []
+    for number, given in enumerate(SURROUNDINGS):
+        home = tmp_path / f"build-{number}"
+        home.mkdir()
+        variables = {
+            **session_environment,
+            "ENVBUILDER_DATA_DIR": str(home / "data"),
+            **given.get("env", {}),
+        }
+        if given.get("copied"):
+            shutil.copytree(test_cache / "store", home / "cache" / "store")
+            variables["ENVBUILDER_CACHE_DIR"] = str(home / "cache")
+        options: dict[str, Any] = {"cwd": home, "umask": given.get("umask", 0o022)}
+        if "user" in given:
+            options |= as_user(given["user"], tmp_path, home)
+            variables["HOME"] = str(home)
+        done = start(command, variables, **options)
+        assert done.returncode == 0, done.stderr
+        results.append(json.loads(done.stdout))
+        shutil.rmtree(home)
+    print(name, results[0]["artifact"]["digest"], results[0]["made_by"])
+    assert len({r["fingerprint"] for r in results}) == 1
+    assert len({r["artifact"]["digest"] for r in results}) == 1
+
+
+def as_user(name: str, above: Path, home: Path) -> dict[str, Any]:
+    """Options to start a program as another user, who may speak to the engine and owns `home`."""
+    if os.geteuid() != 0:
+        missing("root", "only root can become another user")
+    user = pwd.getpwnam(name)
+    for path in (above, *above.parents[:3]):
+        path.chmod(path.stat().st_mode | 0o011)
+    for path in (home, *home.rglob("*")):
+        os.chown(path, user.pw_uid, user.pw_gid)
+    socket = Path("/var/run/docker.sock").stat()
+    return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": [socket.st_gid]}

@@ -1,0 +1,106 @@
+"""Records of images: what clients tell is checked, and damaged records say nothing."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envbuilder import images
+from envbuilder.errors import BuildError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ONE, TWO = f"sha256:{1:064}", f"sha256:{2:064}"
+RECORD = images.ImageRecord(
+    profile="cpu",
+    fingerprint="f" * 64,
+    ref="envbuilder/cpu:py311",
+    digest=ONE,
+    ids=(ONE, TWO),
+    builder="buildkit",
+    made_by={"buildkit": "v0.13.2"},
+)
+
+
+def told(config: object, image: object) -> str:
+    return json.dumps(
+        {"containerimage.config.digest": config, "containerimage.digest": image, "other": {}}
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "digests"),
+    [
+        (told(ONE, TWO), (ONE, TWO)),
+        (told(ONE, ONE), (ONE,)),
+        (f"{ONE}\n", (ONE,)),
+        (ONE, (ONE,)),
+    ],
+)
+def test_a_client_tells_what_it_made(text: str, digests: tuple[str, ...]) -> None:
+    assert images.digests(text) == digests
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "{}", "sha256:1", f"{ONE} {TWO}", told("x", ONE), told(ONE, None), "[" * 9999],
+)
+def test_anything_else_is_refused(text: str) -> None:
+    with pytest.raises(BuildError, match="did not tell which image"):
+        images.digests(text)
+
+
+@given(st.text() | st.dictionaries(st.text(), st.text()).map(json.dumps))
+def test_no_text_is_taken_for_a_digest(text: str) -> None:
+    with pytest.raises(BuildError):
+        images.digests(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "versions"),
+    [
+        ("Name: default\nBuildKit version: v0.13.2\n", {"buildkit": "v0.13.2"}),
+        ("Name:     default\nBuildkit:  v0.11.6+0a1567\n", {"buildkit": "v0.11.6+0a1567"}),
+        ("host:\n  arch: amd64\n  buildahVersion: 1.39.3\n", {"buildah": "1.39.3"}),
+        ("BuildKit version: v0.0.0+unknown\n", {}),
+        ("nothing", {}),
+    ],
+)  # fmt: skip
+def test_builders_tell_their_versions(text: str, versions: dict[str, str]) -> None:
+    assert images.versions(text) == versions
+
+
+def test_records_are_kept_by_fingerprint(tmp_path: Path) -> None:
+    folder = tmp_path / RECORD.fingerprint
+    assert images.read(folder) == ()
+    other = msgspec.structs.replace(RECORD, digest=TWO, ids=(TWO,))
+    images.keep(folder, RECORD)
+    images.keep(folder, other)
+    images.keep(folder, other)
+    assert images.read(folder) == (RECORD, other)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{}",
+        b"\xff",
+        b"[" * 9999,
+        msgspec.json.encode(RECORD)[:-1],
+        msgspec.json.encode(RECORD).replace(b"sha256:0", b"sha256:x"),
+        msgspec.json.encode(msgspec.structs.replace(RECORD, fingerprint="0" * 64)),
+    ],
+)
+def test_a_damaged_record_says_nothing(tmp_path: Path, content: bytes) -> None:
+    folder = tmp_path / RECORD.fingerprint
+    images.keep(folder, RECORD)
+    (path,) = folder.iterdir()
+    path.write_bytes(content)
+    assert images.read(folder) == ()
