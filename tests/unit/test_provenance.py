@@ -101,12 +101,13 @@ SCHEMA = {
         },
     },
 }
-LOCKS = resources.profiles_dir() / "locks"
+VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
+LOCKS = {p.stem: lockfile.load(p) for p in (resources.profiles_dir() / "locks").glob("*.json")}
 IMAGE = Subject(name="envbuilder/cpu:latest", digest={"sha256": "ef" * 32})
 
 
 def planned(name: str = "cpu", number: int = 0, **facts: Any) -> plan.Plan:
-    lock = lockfile.load(LOCKS / f"{name}.json")
+    lock = LOCKS[name]
     target = lock.targets[number]
     return plan.Plan(
         **{
@@ -129,11 +130,11 @@ def planned(name: str = "cpu", number: int = 0, **facts: Any) -> plan.Plan:
 
 def read(content: bytes) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(content)
-    jsonschema.validate(document, SCHEMA)
+    VALIDATOR.validate(document)
     return document
 
 
-@pytest.mark.parametrize("name", sorted(p.stem for p in LOCKS.glob("*.json")))
+@pytest.mark.parametrize("name", sorted(n for n, lock in LOCKS.items() if lock.targets))
 def test_a_statement_names_everything_that_went_in(name: str) -> None:
     made = planned(name)
     document = read(provenance.statement(made, [IMAGE]))
@@ -233,8 +234,8 @@ def test_only_our_statements_get_further_subjects(content: bytes) -> None:
         provenance.also_about(json.dumps(foreign).encode(), IMAGE)
 
 
-@given(name=st.text(st.characters(codec="utf-8"), min_size=1), number=st.integers(0, 3))
-def test_any_name_of_a_subject_survives(name: str, number: int) -> None:
+@given(name=st.text(st.characters(codec="utf-8"), min_size=1))
+def test_any_name_of_a_subject_survives(name: str) -> None:
     subject = Subject(name=name, digest={"sha256": "ef" * 32})
-    document = read(provenance.statement(planned("cpu", number), [subject]))
+    document = read(provenance.statement(planned(files=()), [subject]))
     assert document["subject"][0]["name"] == name
