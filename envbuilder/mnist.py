@@ -26,6 +26,8 @@ from envbuilder.settings import require_writable
 from envbuilder.store import file_sha256
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from envbuilder.console import Progress
     from envbuilder.settings import Settings
 
@@ -80,7 +82,7 @@ def _raw_sha256(path: Path) -> str:
 
 def obtain(settings: Settings, progress: Progress) -> Dataset:
     """The full MNIST, from the cache or fetched into it; the subset where nothing answers."""
-    cache = settings.cache_dir / "datasets" / "mnist"
+    cache = _cache(settings)
     if _complete(cache):
         return Dataset(folder=cache, name="MNIST", subset=False)
     require_writable(cache)
@@ -102,6 +104,34 @@ def obtain(settings: Settings, progress: Progress) -> Dataset:
         " shipped. A folder with the four files can be given with --data."
     )
     return subset()
+
+
+def has(name: str, settings: Settings) -> bool:
+    """Whether one of the four files is in the cache, with its right bytes."""
+    return _right(_cache(settings), name)
+
+
+def take(name: str, chunks: Iterable[bytes], settings: Settings) -> None:
+    """Put one of the four files into the cache, from chunks that raise where they are wrong.
+
+    Raises `OSError` on a full disk; nothing of it is kept then.
+    """
+    from filelock import FileLock
+
+    cache = require_writable(_cache(settings))
+    part = cache / f"{name}.part"
+    with FileLock(cache / ".lock"):
+        try:
+            with part.open("wb") as out:
+                for chunk in chunks:
+                    out.write(chunk)
+            part.replace(cache / name)
+        finally:
+            part.unlink(missing_ok=True)
+
+
+def _cache(settings: Settings) -> Path:
+    return settings.cache_dir / "datasets" / "mnist"
 
 
 def _complete(folder: Path) -> bool:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envbuilder import indexes
+from msgspec import Struct
+
+from envbuilder import indexes, process
+from envbuilder.errors import ToolError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import requests
 
     from envbuilder.lockfile import Lock
@@ -28,6 +31,49 @@ def find_links() -> tuple[Path, ...]:
     places = indexes.links(indexes.sources(), os.environ)
     found = (indexes.local_folder(place) for place in places)
     return tuple(folder for folder in found if folder is not None and folder.is_dir())
+
+
+class Place(Struct, frozen=True, kw_only=True):
+    """Where packages are listed: an index with a page per distribution, or one page for all."""
+
+    url: str
+    """May hold credentials. A folder's path where it is on this machine."""
+    flat: bool = False
+
+
+def places() -> tuple[Place, ...]:
+    """Every place that uv looks at for what comes from the user's own index.
+
+    uv is asked, since only it knows all of its settings, its default index among them. Raises
+    `ToolError` where it cannot say.
+    """
+    found = indexes.sources()
+    variables = indexes.uv_environment(found, os.environ)
+    with tempfile.TemporaryDirectory(prefix="envbuilder-places-") as folder:
+        nothing = Path(folder) / "requirements.in"
+        nothing.touch()
+        done = process.run(
+            [
+                *(indexes.uv_program(), "pip", "compile", "--quiet", "--offline", "--no-header"),
+                *("--emit-index-url", "--emit-find-links", "--no-python-downloads"),
+                *("--cache-dir", folder, str(nothing)),
+            ],
+            env=variables,
+            timeout=60,
+        )
+    if done.returncode != 0:
+        raise ToolError(
+            f"uv does not say which indexes it uses (exit {done.returncode})",
+            "Check uv's settings: python -m uv pip compile --emit-index-url requirements.txt",
+        )
+    no_index = variables.get("UV_NO_INDEX") or os.environ.get("UV_NO_INDEX")
+    said = [line.partition(" ") for line in done.stdout.splitlines()]
+    listed = [Place(url=url) for flag, _, url in said if flag.endswith("index-url")]
+    flat = [url for flag, _, url in said if flag == "--find-links"]
+    flat += indexes.links(found, os.environ)
+    return tuple(
+        dict.fromkeys((*([] if no_index else listed), *(Place(url=u, flat=True) for u in flat)))
+    )
 
 
 def session() -> requests.Session:

@@ -17,6 +17,12 @@ def folder(name: str) -> Path:
     return packaged if packaged.is_dir() else _PACKAGE.parent / name
 
 
+def source_dir() -> Path | None:
+    """The checkout that this runs from; None for an installed package."""
+    found = _PACKAGE.parent
+    return found if (found / "pyproject.toml").is_file() else None
+
+
 def profiles_dir() -> Path:
     """The folder of shipped profiles; `locks/` is below it."""
     return folder("profiles")

@@ -34,7 +34,12 @@ def require(plan: Plan, settings: Settings) -> None:
     """`BuildError` where a disk has less room than the plan takes, as far as sizes are known."""
     missing = _missing(plan.files, settings)
     unknown = sum(1 for f in missing if f.size is None)
-    for disk in disks((downloads(missing, settings), *plan.room)):
+    require_rooms((downloads(missing, settings), *plan.room), unknown)
+
+
+def require_rooms(rooms: Iterable[Room], unknown: int = 0) -> None:
+    """`BuildError` where a disk has less room than is needed; `unknown` files are not in it."""
+    for disk in disks(rooms):
         if disk.needed > disk.free:
             more = f" (and {unknown} files of unknown size)" if unknown else ""
             raise BuildError(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from envbuilder.errors import BuildError, WrongHashError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from envbuilder.lockfile import File
@@ -48,12 +48,17 @@ class Store:
 
         Only one process writes a given file at a time; the others wait.
         """
+        with self._alone(file.sha256) as part:
+            yield part
+
+    @contextlib.contextmanager
+    def _alone(self, sha256: str) -> Iterator[Path]:
         from filelock import FileLock
 
         folder = self.root / "partial"
         folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / f"{file.sha256}.lock"):
-            yield folder / file.sha256
+        with FileLock(folder / f"{sha256}.lock"):
+            yield folder / sha256
 
     def accept(self, part: Path, file: File, origin: str) -> None:
         """Take a complete file in; `WrongHashError` when its bytes are not the locked ones."""
@@ -66,10 +71,32 @@ class Store:
                 "The file changed upstream, or something on the way changes it. Nothing was kept."
                 " If the new bytes are right, make the lock anew: envbuilder lock",
             )
+        self._keep(part, file.sha256)
+
+    def take(self, sha256: str, chunks: Iterable[bytes]) -> None:
+        """Take a file in from chunks that raise where they are not the right bytes.
+
+        Whatever is raised, `OSError` on a full disk included, nothing of it is kept.
+        """
+        with self._alone(sha256) as part:
+            try:
+                with part.open("wb") as out:
+                    for chunk in chunks:
+                        out.write(chunk)
+            except BaseException:
+                part.unlink(missing_ok=True)
+                raise
+            self._keep(part, sha256)
+
+    def _keep(self, part: Path, sha256: str) -> None:
         part.chmod(0o444)
-        target = self.path(file.sha256)
+        target = self.path(sha256)
         target.parent.mkdir(parents=True, exist_ok=True)
         part.replace(target)
+
+    def sound(self, sha256: str) -> bool:
+        """Whether the file is here with its right bytes; a damaged one is left."""
+        return self.has(sha256) and file_sha256(self.path(sha256)) == sha256
 
     def checked(self, file: File) -> Path:
         """Where the file is, after its hash was checked again; a damaged one is removed."""

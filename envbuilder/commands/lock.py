@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from envbuilder import atomic, console, lockfile, profiles, settings
-from envbuilder.errors import INVALID, InvalidError, ToolError
-from envbuilder.options import json_option, profile_option
+from envbuilder.errors import INVALID, TOOL_MISSING, InvalidError, ToolError
+from envbuilder.options import image_ref, json_option, profile_option
+
+if TYPE_CHECKING:
+    from envbuilder import online
 
 
 @click.command("lock", short_help="Resolve a profile to exact files with hashes.")
 @profile_option
 @click.option("--check", is_flag=True, help="Only say whether the lock is fresh; needs no network.")
+@click.option(
+    "--online",
+    is_flag=True,
+    help="With --check: whether every pin can still be had, with the same bytes.",
+)
+@click.option(
+    "--bundle",
+    "bundles",
+    multiple=True,
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="With --online: a bundle in which what vanished may be found.",
+)
 @click.option("--audit", is_flag=True, help="Look every pin up in a database of vulnerabilities.")
 @click.option("--upgrade", is_flag=True, help="Move to the newest versions the profile allows.")
 @click.option(
@@ -21,13 +37,22 @@ from envbuilder.options import json_option, profile_option
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder for the lock. Without it: beside envbuilder.yaml, or your configuration folder.",
 )
+@click.option(
+    "--base-image",
+    metavar="REF",
+    callback=image_ref,
+    help="Choose system packages for this base image instead of the profile's own.",
+)
 @json_option
 def command(
     profile: str | None,
     check: bool,
+    online: bool,
+    bundles: tuple[Path, ...],
     audit: bool,
     upgrade: bool,
     output_dir: Path | None,
+    base_image: str | None,
     as_json: bool,
 ) -> int:
     """Resolve a profile to exact files with sha256, for each of its platforms and Pythons.
@@ -38,17 +63,22 @@ def command(
     \b
     Examples:
       envbuilder lock --check
+      envbuilder lock --check --online --profile cpu
       envbuilder lock --audit --profile cpu
       envbuilder lock --profile cpu
       envbuilder lock --profile cuda --upgrade
+      envbuilder lock --profile zendnn --base-image registry.example/python:3.12
     """
     found = settings.load()
     folders = profiles.search_path(found.project, found.config_dir)
     names = (profile,) if profile else profiles.names(folders)
     if check and audit:
         raise click.UsageError("--check needs no network, --audit does: ask one at a time")
+    if (online or bundles) and not check:
+        raise click.UsageError("--online and --bundle belong to --check")
     if check:
-        return _check(names, folders, as_json)
+        findings = _ask(names, folders, found, bundles) if online else None
+        return _check(names, folders, findings, as_json)
     if audit:
         return _audit(names, folders, found, as_json)
     from envbuilder import resolve
@@ -60,7 +90,9 @@ def command(
         old = lockfile.path_for(name, folders)
         previous = lockfile.load(old) if old else None
         with progress.task(f"resolve {name}"):
-            lock = resolve.resolve(chosen, found, previous, upgrade, progress.note)
+            lock = resolve.resolve(
+                chosen, found, previous, upgrade, progress.note, base_image=base_image
+            )
         path = _place(name, found, output_dir)
         if lock.state == "unlocked" and previous is not None and previous.state != "unlocked":
             click.echo(f"{name}: cannot be locked now, the lock in {old} stays: {lock.reason}")
@@ -75,7 +107,12 @@ def command(
     return worst
 
 
-def _check(names: tuple[str, ...], folders: tuple[Path, ...], as_json: bool) -> int:
+def _check(
+    names: tuple[str, ...],
+    folders: tuple[Path, ...],
+    findings: tuple[online.Finding, ...] | None,
+    as_json: bool,
+) -> int:
     from envbuilder import resolve
 
     states = []
@@ -91,14 +128,68 @@ def _check(names: tuple[str, ...], folders: tuple[Path, ...], as_json: bool) -> 
             {"profile": name, "state": lock.state, "stale": reasons, "reason": lock.reason}
         )
     if as_json:
-        import json
+        import msgspec
 
-        click.echo(json.dumps({"schema": 1, "locks": states}))
+        told = {"schema": 1, "locks": states}
+        if findings is not None:
+            told["online"] = _told(findings)
+        click.echo(msgspec.json.encode(told).decode())
     else:
         for state in states:
             stale = "; ".join(state["stale"])
             click.echo(f"{state['profile']:<14} {state['state']:<9} {stale or 'fresh'}")
-    return INVALID if any(s["stale"] for s in states) else 0
+        if findings is not None:
+            _show(findings)
+    lost = any(f.lost for f in findings or ())
+    if lost or any(s["stale"] for s in states):
+        return INVALID
+    return TOOL_MISSING if any(f.status == "unknown" for f in findings or ()) else 0
+
+
+def _ask(
+    names: tuple[str, ...],
+    folders: tuple[Path, ...],
+    found: settings.Settings,
+    bundles: tuple[Path, ...],
+) -> tuple[online.Finding, ...]:
+    """What is left of every pin of some locks."""
+    from envbuilder import online
+    from envbuilder.bundle.reading import opened
+
+    held = {}
+    for path in bundles:
+        with opened(path) as reader:
+            held[path.name] = frozenset(m.sha256 for m in reader.manifest.members)
+    paths = filter(None, (lockfile.path_for(name, folders) for name in names))
+    wanted = online.pins(lockfile.load(path) for path in paths)
+    return online.check(wanted, found, console.progress(), held)
+
+
+def _told(findings: tuple[online.Finding, ...]) -> dict[str, Any]:
+    return {
+        "checked": len(findings),
+        "fine": sum(f.status == "fine" for f in findings),
+        "lost": sum(f.lost for f in findings),
+        "unknown": sum(f.status == "unknown" for f in findings),
+        "findings": [f for f in findings if f.status != "fine"],
+    }
+
+
+def _show(findings: tuple[online.Finding, ...]) -> None:
+    """What is not fine, a line each, and counts."""
+    for found in (f for f in findings if f.status != "fine"):
+        word = {"unknown": "not checked"}.get(found.status, found.status)
+        click.echo(f"{word}: {found.file} ({', '.join(found.profiles)}): {found.detail}")
+        if found.elsewhere:
+            click.echo(f"  the same bytes are in {', '.join(found.elsewhere)}")
+        elif found.lost:
+            click.echo("  the same bytes were found nowhere")
+    told = _told(findings)
+    gone = told["checked"] - told["fine"] - told["unknown"]
+    click.echo(
+        f"files: {told['checked']}; where they were: {told['fine']}; gone or changed: {gone},"
+        f" found nowhere: {told['lost']}; not checked: {told['unknown']}"
+    )
 
 
 def _audit(

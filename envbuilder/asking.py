@@ -1,0 +1,121 @@
+"""Questions to index pages and file servers that have one of few answers, and never raise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Self
+from urllib.parse import unquote, urlsplit
+
+from msgspec import Struct
+
+from envbuilder import indexes, origins, sizes, upstream
+from envbuilder.download import host_of, reason
+from envbuilder.errors import InvalidError
+from envbuilder.loopback import Offer
+
+if TYPE_CHECKING:
+    import requests
+
+    from envbuilder.origins import Place
+
+_GONE = frozenset({404, 410})
+_NO_HEAD = frozenset({405, 501})
+
+
+class Page(Struct, frozen=True, kw_only=True):
+    """What an index lists of a distribution; `problem` says why that is not known."""
+
+    offers: tuple[Offer, ...] = ()
+    problem: str = ""
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """Whether a server has a file, and its size in bytes where it says so."""
+
+    state: Literal["there", "gone", "silent"]
+    host: str
+    size: int | None = None
+    problem: str = ""
+    """Why nothing is known, where the state is `silent`."""
+
+
+class Asker:
+    """One HTTP session, set up as downloads are; a host that stays silent is soon left alone."""
+
+    def __init__(self, session: requests.Session | None = None) -> None:
+        self._session = origins.session() if session is None else session
+        self._silences: list[str] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._session.close()
+
+    def page(self, place: Place, distribution: str) -> Page:
+        """What a place lists of a distribution (as indexes spell it)."""
+        folder = indexes.local_folder(place.url)
+        if folder is not None:
+            return _local_page(folder, distribution)
+        url = place.url if place.flat else f"{place.url.rstrip('/')}/{distribution}/"
+        answer, problem = self._ask("GET", url, {"Accept": upstream.ACCEPT})
+        if answer is None:
+            return Page(problem=f"{host_of(url)}: {problem}")
+        if answer.status_code in _GONE:
+            return Page()
+        if answer.status_code != 200:
+            return Page(problem=f"{host_of(url)}: HTTP {answer.status_code}")
+        return Page(offers=upstream.parse_page(answer.text, answer.url, distribution, ""))
+
+    def size(self, url: str) -> Answer:
+        """Whether a file is there, and how large it is."""
+        host = host_of(url)
+        parts = urlsplit(url)
+        if parts.scheme in {"", "file"}:
+            path = Path(unquote(parts.path))
+            if path.is_file():
+                return Answer(state="there", host=host, size=path.stat().st_size)
+            return Answer(state="gone", host=host)
+        answer, problem = self._ask("HEAD", url, {"Accept-Encoding": "identity"})
+        if answer is None:
+            return Answer(state="silent", host=host, problem=problem)
+        if answer.status_code in _GONE:
+            return Answer(state="gone", host=host)
+        page = answer.headers.get("Content-Type", "").lower().startswith("text/html")
+        if answer.status_code in _NO_HEAD or (answer.status_code == 200 and not page):
+            return Answer(state="there", host=host, size=sizes.stated(answer))
+        said = "a page instead of the file" if page else f"HTTP {answer.status_code}"
+        return Answer(state="silent", host=host, problem=said)
+
+    def _ask(
+        self, method: str, url: str, headers: dict[str, str]
+    ) -> tuple[requests.Response | None, str]:
+        """An answer, or None and why there is none."""
+        import requests
+
+        host = urlsplit(url).netloc
+        if self._silences.count(host) >= sizes.PATIENCE:
+            return None, "did not answer before"
+        try:
+            answer = self._session.request(
+                method, url, headers=headers, timeout=upstream.TIMEOUT, allow_redirects=True
+            )
+        except (requests.ConnectionError, requests.Timeout) as error:
+            self._silences.append(host)
+            return None, reason(error)
+        except (requests.RequestException, ValueError, OSError) as error:
+            return None, reason(error)
+        return answer, ""
+
+
+def _local_page(folder: Path, distribution: str) -> Page:
+    """The same of an index or a find-links folder on this machine."""
+    own = folder / distribution / "index.html"
+    try:
+        if own.is_file():
+            text = own.read_text(encoding="utf-8", errors="replace")
+            return Page(offers=upstream.parse_page(text, own.as_uri(), distribution, ""))
+        wheels = upstream.local_wheels([str(folder)], [distribution])
+    except (OSError, InvalidError) as error:
+        return Page(problem=f"{folder}: {error}")
+    return Page(offers=wheels)

@@ -1,0 +1,216 @@
+"""What a bundle for some profiles must hold, and where each part of it is on this machine."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from envbuilder import __version__, lockfile, mnist, profiles, render, space
+from envbuilder.bundle import form, images, own
+from envbuilder.bundle.form import Manifest, Member
+from envbuilder.errors import InvalidError
+from envbuilder.fetch import fetch
+from envbuilder.lockfile import Lock, Target
+from envbuilder.oci.descriptor import encode
+from envbuilder.payload.dataset import MNIST_SHA256
+from envbuilder.profiles import Profile
+from envbuilder.schema import read_text
+from envbuilder.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from envbuilder import words
+    from envbuilder.console import Progress
+    from envbuilder.lockfile import File
+    from envbuilder.settings import Settings
+
+
+class Part(Struct, frozen=True, kw_only=True):
+    """A member, and its content: bytes, or a file of this machine."""
+
+    member: Member
+    content: bytes | Path
+
+
+class Wanted(Struct, frozen=True, kw_only=True):
+    """One profile, its lock, and those of its targets that are asked for."""
+
+    profile: Profile
+    lock: Lock
+    targets: tuple[Target, ...]
+
+
+def select(
+    names: Sequence[str],
+    platforms: Sequence[words.Platform],
+    pythons: Sequence[str],
+    folders: Sequence[Path],
+) -> tuple[Wanted, ...]:
+    """The profiles that are asked for, each with its targets; `InvalidError` for what is not there.
+
+    Without `pythons`: each profile's default one, and that of its image.
+    """
+    found = []
+    for name in dict.fromkeys(names):
+        profile = profiles.load(name, folders)
+        path = lockfile.path_for(name, folders)
+        lock = lockfile.require_usable(profile, lockfile.load(path) if path else None)
+        usual = (profile.python.default, render.image_python(profile))
+        targets = tuple(
+            lockfile.select(lock, platform, python)
+            for platform in dict.fromkeys(platforms)
+            if platform in profile.platforms
+            for python in dict.fromkeys(pythons or usual)
+        )
+        if not targets:
+            raise InvalidError(
+                f"profile '{name}' is not for {', '.join(platforms)}",
+                f"It is for {', '.join(profile.platforms)}: name them with --platform.",
+            )
+        found.append(Wanted(profile=profile, lock=lock, targets=targets))
+    return tuple(found)
+
+
+def texts(wanted: Iterable[Wanted], folders: Sequence[Path]) -> tuple[Part, ...]:
+    """Profiles with those that they extend, and locks: as they are in their files."""
+    parts: dict[str, Part] = {}
+    for one in wanted:
+        for path in profiles.chain(one.profile.name, folders):
+            part = _of_bytes(
+                f"profiles/{path.name}", read_text(path).encode(), "profile", "profile"
+            )
+            parts[part.member.path] = part
+        lock = lockfile.path_for(one.profile.name, folders)
+        assert lock is not None, "select read it"
+        part = _of_bytes(f"locks/{lock.name}", read_text(lock).encode(), "lock", "lock")
+        parts[part.member.path] = part
+    return tuple(parts.values())
+
+
+def files(
+    wanted: Iterable[Wanted], settings: Settings, progress: Progress
+) -> tuple[tuple[File, ...], tuple[Target, ...]]:
+    """The locked files of all targets, each once, all in the store; what is missing is fetched."""
+    targets = tuple(t for one in wanted for t in one.targets)
+    locked = {f.sha256: f for t in targets for f in t.files}
+    space.require_rooms([space.downloads(locked.values(), settings)])
+    for target in targets:
+        fetch(target.files, target, settings, progress)
+    return tuple(locked.values()), targets
+
+
+def of_files(found: Iterable[File], settings: Settings, apart: Iterable[str]) -> tuple[Part, ...]:
+    """Parts for locked files, except those whose sha256 is a part already (`apart`)."""
+    known, store = set(apart), Store(settings.store_dir)
+    return tuple(
+        _of_path(f"files/{f.sha256}", store.path(f.sha256), f.sha256, "file", describe(f))
+        for f in found
+        if f.sha256 not in known
+    )
+
+
+def describe(file: File) -> str:
+    """A locked file in a few words."""
+    return f"{file.kind} {file.name} {file.version}"
+
+
+def dataset(settings: Settings, progress: Progress) -> tuple[Part, ...]:
+    """MNIST's four files; nothing where they cannot be had."""
+    found = mnist.obtain(settings, progress)
+    if found.subset:
+        return ()
+    return tuple(
+        _of_path(f"datasets/mnist/{name}", found.folder / name, sha256, "dataset", "MNIST")
+        for name, sha256 in sorted(MNIST_SHA256.items())
+    )
+
+
+def of_envbuilder(
+    targets: Iterable[Target], settings: Settings, progress: Progress
+) -> tuple[Part, ...]:
+    """The wheel of envbuilder, and those it needs for the platforms and Pythons of some targets."""
+    with progress.task("pack envbuilder itself"):
+        itself = own.wheel(settings)
+        store = Store(settings.store_dir)
+        parts = [_of_bytes(f"wheels/{itself.file}", itself.content, "wheel", "envbuilder itself")]
+        pairs = sorted({(t.platform, t.python) for t in targets})
+        needed: dict[str, File] = {}
+        for platform, python in pairs:
+            if own.accepted(itself, [python]):
+                for file in own.dependencies(itself, platform, python, settings, progress):
+                    needed[file.file] = file
+    parts += [
+        _of_path(f"wheels/{f.file}", store.path(f.sha256), f.sha256, "wheel", describe(f))
+        for f in needed.values()
+    ]
+    return tuple(parts)
+
+
+def base_images(
+    wanted: Iterable[Wanted], asked: str | None, settings: Settings
+) -> tuple[images.Wanted, ...]:
+    """The base images that images of these targets are built on; `asked` goes before the locked."""
+    from envbuilder.backends.docker import base_ref
+    from envbuilder.options import Request
+
+    request = Request(base_image=asked)
+    found = set()
+    for one in wanted:
+        for target in one.targets if "docker" in one.profile.backends else ():
+            base = target.base
+            named = asked or (base and settings.configuration.base_images.get(base.ref))
+            # A base that is made of locked packages is among the files.
+            if base is not None and (named or not base.suite):
+                found.add(
+                    images.Wanted(
+                        ref=base_ref(base, request, settings),
+                        platform=target.platform,
+                        digest=None if named else base.digest,
+                    )
+                )
+    return tuple(found)
+
+
+def of_bases(packed: Iterable[images.Packed]) -> tuple[Part, ...]:
+    """Parts for base images: each blob once, and each image's index."""
+    parts: dict[str, Part] = {}
+    for one in packed:
+        for digest in one.blobs:
+            sha256 = digest.removeprefix("sha256:")
+            path = f"bases/blobs/sha256/{sha256}"
+            source = one.layout.blob(digest)
+            parts[path] = _of_path(path, source, sha256, "base", "part of a base image")
+        path = f"bases/{one.file}"
+        parts[path] = _of_bytes(path, encode(one.index), "base", "a base image")
+    return tuple(parts.values())
+
+
+def manifest(wanted: Sequence[Wanted], parts: Iterable[Part], lacks: Iterable[str]) -> Manifest:
+    """The manifest of a bundle of some parts."""
+    targets = [t for one in wanted for t in one.targets]
+    return Manifest(
+        schema=form.SCHEMA,
+        made_by=f"envbuilder {__version__}",
+        profiles=tuple(sorted(one.profile.name for one in wanted)),
+        platforms=tuple(sorted({t.platform for t in targets})),
+        pythons=tuple(sorted({t.python for t in targets}, key=lambda p: int(p.partition(".")[2]))),
+        lacks=tuple(lacks),
+        members=form.order(p.member for p in parts),
+    )
+
+
+def _of_bytes(path: str, content: bytes, kind: form.Kind, what: str) -> Part:
+    sha256 = hashlib.sha256(content).hexdigest()
+    member = Member(path=path, size=len(content), sha256=sha256, kind=kind, what=what)
+    return Part(member=member, content=content)
+
+
+def _of_path(path: str, source: Path, sha256: str, kind: form.Kind, what: str) -> Part:
+    size = source.stat().st_size
+    return Part(
+        member=Member(path=path, size=size, sha256=sha256, kind=kind, what=what), content=source
+    )

@@ -1,0 +1,239 @@
+"""Base images in a bundle: blobs by digest, which all share, and one small index for each image."""
+
+from __future__ import annotations
+
+import platform
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from envbuilder import engine, words
+from envbuilder.errors import BuildError, EnvbuilderError, InvalidError, ToolError
+from envbuilder.oci import archive, bases, engines, places
+from envbuilder.oci.descriptor import INDEX, JSON_LIMIT, Descriptor, Index, decode
+from envbuilder.oci.layout import Layout, place
+from envbuilder.store import file_sha256
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from envbuilder.bundle.form import Member
+    from envbuilder.bundle.reading import Content
+    from envbuilder.console import Progress
+    from envbuilder.settings import Settings
+
+
+class Wanted(Struct, frozen=True, kw_only=True, order=True):
+    """A base image for one platform: one that is locked by digest, or whatever has a name."""
+
+    ref: str
+    platform: words.Platform
+    digest: words.Digest | None = None
+
+    @property
+    def name(self) -> str:
+        """Its name in an engine: without a digest, which an engine cannot be given."""
+        name = self.ref.partition("@")[0]
+        return name if ":" in name.rpartition("/")[2] else f"{name}:latest"
+
+
+class Packed(Struct, frozen=True, kw_only=True):
+    """A base image that was had: where its blobs are, and the index that names it."""
+
+    digest: words.Digest
+    """That it is asked for by: of its manifest, or of an index that lists it."""
+    platform: words.Platform
+    layout: Layout
+    index: Index
+
+    @property
+    def file(self) -> str:
+        """Its index's name in a bundle."""
+        return f"{self.digest.removeprefix('sha256:')}-{self.platform.replace('/', '-')}.json"
+
+    @property
+    def blobs(self) -> tuple[words.Digest, ...]:
+        """Everything that it consists of."""
+        return _blobs(self.layout, self.index.manifests[0], self.digest)
+
+
+def _blobs(layout: Layout, image: Descriptor, digest: words.Digest) -> tuple[words.Digest, ...]:
+    manifest = layout.read_manifest(image)
+    found = (digest, image.digest, manifest.config.digest, *(d.digest for d in manifest.layers))
+    return tuple(dict.fromkeys(found))
+
+
+def collect(
+    wanted: Iterable[Wanted], settings: Settings, progress: Progress
+) -> tuple[tuple[Packed, ...], tuple[str, ...]]:
+    """The base images, and which could not be had, with the reason."""
+    found, lacks = [], []
+    for one in sorted(set(wanted), key=lambda w: (w.ref, w.platform)):
+        try:
+            found.append(_had(one, _obtain(one, settings, progress)))
+        except EnvbuilderError as error:
+            lacks.append(f"the base image {one.name} for {one.platform}: {error.message}")
+    return tuple(found), tuple(lacks)
+
+
+def _obtain(one: Wanted, settings: Settings, progress: Progress) -> Layout:
+    """A layout with the image: the one that is there, the engine's, or one from its registry."""
+    folder = settings.cache_dir / "bases"
+    if places.on_disk(one.ref):
+        return archive.opened(places.path(one.ref), folder)
+    here = one.digest and bases.folder(one.digest, one.platform, settings).is_dir()
+    held = None if here else _of_engine(one.ref)
+    if held is not None:
+        return engines.export(*held, folder)
+    if one.digest is None:
+        raise BuildError("no engine has it")
+    return bases.obtain(one.name, one.digest, one.platform, settings, progress)
+
+
+def _of_engine(ref: str) -> tuple[Any, engine.Image] | None:
+    try:
+        client = engine.connect()
+    except ToolError:
+        return None
+    image = engine.image(client, ref)
+    return (client, image) if image else None
+
+
+def _had(one: Wanted, layout: Layout) -> Packed:
+    image = layout.find(one.platform)
+    listed = one.digest is not None and layout.blob(one.digest).is_file()
+    known = (
+        image if places.on_disk(one.ref) else replace(image, annotations=archive.named(one.name))
+    )
+    return Packed(
+        digest=one.digest if listed and one.digest else image.digest,
+        platform=one.platform,
+        layout=layout,
+        index=Index(schema_version=2, media_type=INDEX, manifests=(known,)),
+    )
+
+
+class Image(Struct, frozen=True, kw_only=True):
+    """A base image for this machine that came out of a bundle."""
+
+    name: str
+    folder: str
+    """The OCI layout that holds it and nothing else."""
+    loaded: bool
+    """Whether the engine has it under its name."""
+
+
+class Arriving:
+    """Base images that come out of a bundle, to where builds look for them."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._layout = Layout.create(settings.cache_dir / "bases" / "bundled")
+        self._indexes: dict[str, Index] = {}
+
+    def has(self, member: Member) -> bool:
+        """Whether a blob is here with its right bytes; an index is always read."""
+        path = self._blob(member)
+        return path is not None and path.is_file() and file_sha256(path) == member.sha256
+
+    def take(self, member: Member, content: Content) -> None:
+        """One member, checked; raises `OSError` on a full disk."""
+        path = self._blob(member)
+        if path is None:
+            if member.size > JSON_LIMIT:
+                raise InvalidError(f"{member.path}: too large: {member.size} bytes")
+            data = b"".join(content.checked())
+            self._indexes[member.name] = decode(data, Index, member.path)
+            return
+        part = self._layout.folder / "partial" / path.name
+        part.parent.mkdir(exist_ok=True)
+        try:
+            with part.open("wb") as out:
+                for chunk in content.checked():
+                    out.write(chunk)
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+
+    def place(self) -> tuple[tuple[Descriptor, Layout], ...]:
+        """Make each image's own layout, when all members were taken; those for this machine.
+
+        `EnvbuilderError` where one is incomplete.
+        """
+        arm = platform.machine() in {"arm64", "aarch64"}
+        own: words.Platform = "linux/arm64" if arm else "linux/amd64"
+        found = []
+        for name, index in sorted(self._indexes.items()):
+            image, layout = self._alone(name, index)
+            if image.platform is not None and image.platform.is_of(own):
+                found.append((image, layout))
+        return tuple(found)
+
+    def _alone(self, name: str, index: Index) -> tuple[Descriptor, Layout]:
+        from filelock import FileLock
+
+        digest = f"sha256:{name.partition('-')[0]}"
+        wanted = next(p for p in words.PLATFORMS if name.endswith(f"{p.replace('/', '-')}.json"))
+        image = index.manifests[0] if len(index.manifests) == 1 else None
+        if image is None or image.platform is None or not image.platform.is_of(wanted):
+            raise InvalidError(f"bases/{name}: lists other images than one for {wanted}")
+        target = bases.folder(digest, wanted, self._settings)
+        with FileLock(f"{target}.lock"):
+            layout = Layout.create(target)
+            for blob in _blobs(self._layout, image, digest):
+                path = self._layout.blob(blob)
+                if not path.is_file():
+                    raise InvalidError(f"bases/{name}: the bundle lacks {blob}")
+                place(path, layout.blob(blob))
+            layout.write_index(index)
+        return image, layout
+
+    def _blob(self, member: Member) -> Path | None:
+        blob = member.path.startswith("bases/blobs/")
+        return self._layout.blob(f"sha256:{member.sha256}") if blob else None
+
+
+def load(
+    arrived: Iterable[tuple[Descriptor, Layout]], progress: Progress, *, force: bool
+) -> tuple[Image, ...]:
+    """Give images that arrived to the engine, where one answers.
+
+    An image of the engine that has the name already is kept, unless `force`.
+    """
+    arrived = tuple(arrived)
+    client: Any = None
+    if arrived:
+        try:
+            client = engine.connect()
+        except ToolError as error:
+            progress.note(f"note: base images stay on disk: {error.message}")
+    found = []
+    for image, layout in arrived:
+        name = image.annotations.get(archive.NAME, "")
+        loaded = bool(client and name) and _load(client, name, image, layout, progress, force=force)
+        found.append(Image(name=name, folder=str(layout.folder), loaded=loaded))
+    return tuple(found)
+
+
+def _load(
+    client: Any, name: str, image: Descriptor, layout: Layout, progress: Progress, *, force: bool
+) -> bool:
+    """Whether the engine has the image now."""
+    there = engine.image(client, name)
+    same = {image.digest, layout.read_manifest(image).config.digest}
+    if there is not None and there.id in same:
+        return True
+    if there is not None and not force:
+        progress.note(
+            f"note: the engine has another image {name}, which stays; --force replaces it"
+        )
+        return False
+    with (
+        progress.task(f"load the base image {name}"),
+        tempfile.TemporaryDirectory(dir=layout.folder.parent) as scratch,
+    ):
+        engines.load(client, layout, Layout.create(Path(scratch)))
+    return True

@@ -1,0 +1,179 @@
+"""envbuilder itself as wheels: its own, and those of what it depends on, for another machine."""
+
+from __future__ import annotations
+
+import base64
+import email.parser
+import hashlib
+import io
+import os
+import sys
+import tempfile
+import zipfile
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from envbuilder import indexes, origins, process, resources
+from envbuilder.errors import BuildError
+from envbuilder.fetch import fetch
+from envbuilder.indexes import canonical
+from envbuilder.lockfile import Target
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from envbuilder import words
+    from envbuilder.console import Progress
+    from envbuilder.lockfile import File
+    from envbuilder.settings import Settings
+
+NAME = "envbuilder"
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+_LEFT_BY_INSTALLERS = {"RECORD", "INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json"}
+
+
+class Wheel(Struct, frozen=True, kw_only=True):
+    """A wheel in memory."""
+
+    file: str
+    content: bytes
+
+
+def wheel(settings: Settings) -> Wheel:
+    """The wheel of this envbuilder: built where its source is, else put together from its files.
+
+    `BuildError` where the source cannot be built or the installed files were changed.
+    """
+    source = resources.source_dir()
+    return _built(source, settings) if source else _repacked(metadata.distribution(NAME))
+
+
+def _built(source: Path, settings: Settings) -> Wheel:
+    with tempfile.TemporaryDirectory(prefix="envbuilder-wheel-") as folder:
+        done = process.run(
+            [
+                *(indexes.uv_program(), "build", "--wheel", "--quiet", "--no-python-downloads"),
+                *("--python", sys.executable, "--out-dir", folder),
+                *("--cache-dir", str(settings.cache_dir / "uv-resolve"), str(source)),
+            ],
+            env=origins.uv_variables(indexes.DEFAULT, settings),
+            timeout=600,
+        )
+        found = next(Path(folder).glob("*.whl"), None)
+        if done.returncode != 0 or found is None:
+            raise BuildError(
+                f"{source}: envbuilder's own wheel cannot be built:\n{done.last_words}",
+                "Check that the package index can be reached: hatchling comes from there.",
+            )
+        return Wheel(file=found.name, content=found.read_bytes())
+
+
+def _repacked(installed: metadata.Distribution) -> Wheel:
+    """The wheel that an installation came from, as far as its files tell; same files, same bytes.
+
+    Every file is checked against what the installation recorded.
+    """
+    members: dict[str, bytes] = {}
+    for file in installed.files or ():
+        ours = file.parts[0] == NAME or file.parts[0].endswith(".dist-info")
+        if file.hash is None or not ours or file.name in _LEFT_BY_INSTALLERS:
+            continue
+        content = Path(str(file.locate())).read_bytes()
+        if _record_hash(content) != file.hash.value or file.hash.mode != "sha256":
+            raise BuildError(
+                f"{file.locate()}: was changed after envbuilder was installed",
+                "Install envbuilder again; a bundle must not carry what nobody released.",
+            )
+        members[file.as_posix()] = content
+    if not any(name.startswith(f"{NAME}/") for name in members):
+        raise BuildError(
+            "envbuilder's own files cannot be told apart from others here",
+            "Run it from a checkout, or from an environment it was installed into.",
+        )
+    info = next(n.partition("/")[0] for n in members if ".dist-info/" in n)
+    lines = [f"{n},sha256={_record_hash(c)},{len(c)}\n" for n, c in sorted(members.items())]
+    members[f"{info}/RECORD"] = ("".join(lines) + f"{info}/RECORD,,\n").encode()
+    file_name = f"{info.removesuffix('.dist-info')}-py3-none-any.whl"
+    return Wheel(file=file_name, content=_zip(members))
+
+
+def _record_hash(content: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+
+
+def _zip(members: Mapping[str, bytes]) -> bytes:
+    """Stored, not deflated, since zlib's output differs by version."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name in sorted(members):
+            entry = zipfile.ZipInfo(name, _EPOCH)
+            entry.create_system = 3  # Unix, whatever this machine is
+            entry.external_attr = 0o100644 << 16
+            archive.writestr(entry, members[name])
+    return buffer.getvalue()
+
+
+def requirements(own: Wheel) -> tuple[tuple[str, ...], str]:
+    """What a wheel depends on without extras, and the Pythons it accepts (a specifier)."""
+    from packaging.requirements import Requirement
+
+    with zipfile.ZipFile(io.BytesIO(own.content)) as archive:
+        name = next(n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
+        stated = email.parser.BytesParser().parsebytes(archive.read(name))
+    lines = [str(line) for line in stated.get_all("Requires-Dist", [])]
+    kept = tuple(line for line in lines if "extra" not in str(Requirement(line).marker or ""))
+    return kept, str(stated.get("Requires-Python", ""))
+
+
+def accepted(own: Wheel, pythons: Iterable[words.PythonVersion]) -> tuple[words.PythonVersion, ...]:
+    """Those of some Pythons that envbuilder runs in."""
+    from packaging.specifiers import SpecifierSet
+
+    specifier = SpecifierSet(requirements(own)[1])
+    return tuple(p for p in pythons if specifier.contains(p))
+
+
+def dependencies(
+    own: Wheel,
+    platform: words.Platform,
+    python: words.PythonVersion,
+    settings: Settings,
+    progress: Progress,
+) -> tuple[File, ...]:
+    """The wheels that envbuilder needs beside its own, fetched into the store.
+
+    The versions that run here are preferred: they are the ones that are known to work. Raises
+    `BuildError` where they cannot be had.
+    """
+    from envbuilder.compile import UnresolvableError, Uv, links
+
+    found = indexes.sources(os.environ)
+    with tempfile.TemporaryDirectory(prefix="envbuilder-own-") as work:
+        uv = Uv(
+            run=process.run,
+            folder=Path(work),
+            cache=settings.cache_dir / "uv-resolve",
+            environment=indexes.uv_environment(found, os.environ),
+            find_links=links(indexes.links(found, os.environ), {}, Path(work)),
+            loopback="",
+            offers={},
+        )
+        wanted = requirements(own)[0]
+        try:
+            answer = uv.compile(wanted, platform, python, _here(metadata.distributions()))
+        except UnresolvableError as error:
+            raise BuildError(f"envbuilder's own dependencies cannot be had: {error}") from error
+    files = tuple(f.file for f in answer)
+    fetch(
+        files, Target(platform=platform, python=python, base=None, files=files), settings, progress
+    )
+    return files
+
+
+def _here(installed: Iterable[metadata.Distribution]) -> dict[str, str]:
+    """Name → version of what is installed beside this envbuilder."""
+    known: Sequence[metadata.Distribution] = [d for d in installed if d.metadata["Name"]]
+    return {canonical(d.metadata["Name"]): d.version for d in known}

@@ -1,0 +1,107 @@
+"""Profiles and locks of a bundle: where they go, and what is there already."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from envbuilder import atomic, lockfile, profiles, resources
+from envbuilder.errors import BuildError, InvalidError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from envbuilder.bundle.form import Manifest
+    from envbuilder.settings import Settings
+
+_LINES = 40
+
+
+class Draft(Struct, frozen=True, kw_only=True):
+    """A profile or lock that is to be written."""
+
+    path: Path
+    content: bytes
+    why: str = ""
+    """What should be said about it."""
+
+
+def check(manifest: Manifest, texts: Mapping[str, bytes]) -> None:
+    """`InvalidError` where a bundle's profiles and locks do not go together, or lack a part.
+
+    `texts`: path in the bundle → content.
+    """
+    with TemporaryDirectory(prefix="envbuilder-bundle-") as scratch:
+        folder = Path(scratch)
+        for path, content in texts.items():
+            atomic.write(folder / _below(path), content)
+        for name in manifest.profiles:
+            profile = profiles.load(name, [folder])
+            path_of_lock = lockfile.path_for(name, [folder])
+            lockfile.require_usable(profile, lockfile.load(path_of_lock) if path_of_lock else None)
+
+
+def drafts(
+    texts: Mapping[str, bytes], settings: Settings, show: Callable[[str], None], *, force: bool
+) -> tuple[Draft, ...]:
+    """What must be written so that the bundle's profiles and locks are the ones that are used.
+
+    What differs from a file of the user's is shown; `InvalidError` before anything is written,
+    unless `force`. A project's own files are never changed.
+    """
+    folders = profiles.search_path(settings.project, settings.config_dir)
+    user = settings.config_dir / "profiles"
+    found, refused = [], []
+    for path, content in texts.items():
+        below = _below(path)
+        used = next((f / below for f in folders if (f / below).is_file()), None)
+        old = used.read_bytes() if used else None
+        if old == content:
+            continue
+        draft = Draft(path=user / below, content=content)
+        if used is not None and used.is_relative_to(resources.profiles_dir()):
+            draft = Draft(path=user / below, content=content, why="goes before the shipped one")
+        elif used is not None and old is not None:
+            show(_difference(old, content, used))
+            if not force or used != user / below:
+                refused.append(used)
+        found.append(draft)
+    if refused:
+        own = all(path.is_relative_to(user) for path in refused)
+        raise InvalidError(
+            f"differs from what the bundle brings: {', '.join(map(str, refused))}",
+            "Use --force to replace yours, or move them away."
+            if own
+            else "A project's own files go first: run this outside of the project, or move them.",
+        )
+    return tuple(found)
+
+
+def write(found: Iterable[Draft]) -> None:
+    """Write them, locks first: without its profile a lock means nothing."""
+    hint = "Set ENVBUILDER_CONFIG_DIR to a folder you can write to."
+    for draft in sorted(found, key=lambda d: d.path.suffix != ".json"):
+        atomic.save(draft.path, draft.content, BuildError, hint)
+
+
+def _below(path: str) -> Path:
+    """`profiles/x.yaml` → `x.yaml`, `locks/x.json` → `locks/x.json`: below a profile folder."""
+    return Path(path.removeprefix("profiles/"))
+
+
+def _difference(old: bytes, new: bytes, path: Path) -> str:
+    lines: Sequence[str] = list(
+        difflib.unified_diff(
+            old.decode("utf-8", "replace").splitlines(),
+            new.decode("utf-8", "replace").splitlines(),
+            str(path),
+            "the bundle's",
+            lineterm="",
+        )
+    )
+    more = len(lines) - _LINES
+    return "\n".join([*lines[:_LINES], *([f"… and {more} lines more"] if more > 0 else [])])

@@ -1,0 +1,158 @@
+"""Reading a bundle front to back: nothing is taken for right before its hash was."""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING
+
+import msgspec
+
+from envbuilder.bundle import form
+from envbuilder.errors import BuildError, InvalidError
+from envbuilder.schema import explain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from envbuilder.bundle.form import Manifest, Member
+
+_CHUNK = 1 << 20
+_AGAIN = "It broke on the way, or was changed: copy it again from where it was made."
+
+
+class Reader:
+    """An open bundle: its manifest, and its members one after the other."""
+
+    def __init__(self, stream: IO[bytes], where: Path) -> None:
+        self._stream, self._where = stream, where
+        self.digest, self.manifest = self._manifest()
+
+    def members(self, on_bytes: Callable[[int], None]) -> Iterator[tuple[Member, Content]]:
+        """Each member with its content, which must be read or skipped before the next one.
+
+        `BuildError` names the member where the bundle is damaged.
+        """
+        for member in self.manifest.members:
+            self._expect(form.header(member.path, member.size), member.path)
+            content = Content(self, member, on_bytes)
+            yield member, content
+            assert content.done, "a member's content must be read or skipped"
+            self._expect(form.padding(member.size), member.path)
+        if self._read(len(form.END) + 1) != form.END:
+            raise self.damaged("its end")
+
+    def damaged(self, what: str, why: str = "") -> BuildError:
+        """The error for a part that is not what the manifest says."""
+        return BuildError(f"{self._where}: damaged: {what}{why and f': {why}'}", _AGAIN)
+
+    def chunks(self, member: Member) -> Iterator[bytes]:
+        """The bytes that follow, as many as the member has."""
+        left = member.size
+        while left:
+            chunk = self._read(min(_CHUNK, left))
+            if not chunk:
+                raise self.damaged(member.path, "the bundle ends in the middle of it")
+            left -= len(chunk)
+            yield chunk
+
+    def skip(self, member: Member) -> None:
+        """Pass over the member's bytes."""
+        self._stream.seek(member.size, 1)
+
+    def _read(self, size: int) -> bytes:
+        try:
+            return self._stream.read(size)
+        except OSError as error:
+            raise BuildError(f"{self._where}: cannot be read: {error.strerror or error}") from error
+
+    def _expect(self, expected: bytes, what: str) -> None:
+        if self._read(len(expected)) != expected:
+            raise self.damaged(what)
+
+    def _manifest(self) -> tuple[str, Manifest]:
+        block = self._read(form.BLOCK)
+        stated = form.manifest_stated(block)
+        if stated is None:
+            raise InvalidError(
+                f"{self._where}: not a bundle of envbuilder", "Make one with: envbuilder bundle"
+            )
+        sha256, size = stated
+        if size > form.LARGEST_MANIFEST or block != form.header(form.manifest_name(sha256), size):
+            raise self.damaged("its manifest")
+        text = self._read(size)
+        if hashlib.sha256(text).hexdigest() != sha256:
+            raise self.damaged("its manifest")
+        self._expect(form.padding(size), "its manifest")
+        return sha256, parse(text, str(self._where))
+
+
+class Content:
+    """The bytes of one member."""
+
+    def __init__(self, reader: Reader, member: Member, on_bytes: Callable[[int], None]) -> None:
+        self._reader, self._member, self._on_bytes = reader, member, on_bytes
+        self.done = False
+
+    def unchecked(self) -> Iterator[bytes]:
+        """The bytes, for somebody who hashes them."""
+        self.done = True
+        for chunk in self._reader.chunks(self._member):
+            self._on_bytes(len(chunk))
+            yield chunk
+
+    def checked(self) -> Iterator[bytes]:
+        """The bytes; after the last one `BuildError` where they are not the manifest's."""
+        found = hashlib.sha256()
+        for chunk in self.unchecked():
+            found.update(chunk)
+            yield chunk
+        if found.hexdigest() != self._member.sha256:
+            raise self.wrong(found.hexdigest())
+
+    def skip(self) -> None:
+        """Leave them where they are."""
+        self.done = True
+        self._on_bytes(self._member.size)
+        self._reader.skip(self._member)
+
+    def wrong(self, found: str) -> BuildError:
+        """The error for bytes with another hash."""
+        why = f"expected sha256 {self._member.sha256}, found {found}"
+        return self._reader.damaged(f"{self._member.path} ({self._member.what})", why)
+
+
+def parse(text: bytes, where: str) -> Manifest:
+    """A manifest; `InvalidError` for one that this envbuilder cannot know or trust."""
+    try:
+        data = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidError(f"{where}: its manifest is no JSON: {error}") from error
+    schema = data.get("schema") if isinstance(data, dict) else None
+    if schema != form.SCHEMA:
+        raise InvalidError(
+            f"{where}: bundle schema {schema!r} is not known to this envbuilder (it knows"
+            f" {form.SCHEMA})",
+            "Install the envbuilder that is in the bundle: tar -xf FILE wheels, then"
+            " pip install --no-index --find-links wheels envbuilder",
+        )
+    try:
+        manifest = msgspec.convert(data, form.Manifest)
+    except msgspec.ValidationError as error:
+        raise explain(error, form.Manifest, where, "") from error
+    wrong = form.problem(manifest)
+    if wrong:
+        raise InvalidError(f"{where}: its manifest cannot be trusted: {wrong}")
+    return manifest
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Reader]:
+    """The bundle in a file; `InvalidError` where it cannot be opened or is none."""
+    try:
+        stream = path.open("rb")
+    except OSError as error:
+        raise InvalidError(f"{path}: cannot be read: {error.strerror or error}") from error
+    with stream:
+        yield Reader(stream, path)

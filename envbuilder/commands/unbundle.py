@@ -1,0 +1,84 @@
+"""`envbuilder unbundle`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from envbuilder import console, settings
+from envbuilder.options import json_option
+
+if TYPE_CHECKING:
+    from envbuilder.bundle import unpacking
+
+
+@click.command("unbundle", short_help="Take in what `bundle` packed; needs no network.")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True))
+@click.option("--force", is_flag=True, help="Replace profiles and locks of yours that differ.")
+@json_option
+def command(file: Path, force: bool, as_json: bool) -> None:
+    """Check a bundle, and put what it holds where builds look for it.
+
+    Every member is checked by its hash. Locked files go into the store, MNIST into its cache, base
+    images into the engine where one answers, profiles and locks into your configuration folder.
+    What is there already is not written again: after an interruption, run the same command again.
+
+    \b
+    Examples:
+      envbuilder unbundle cpu.tar
+      envbuilder unbundle /media/stick/cluster.tar --json
+    """
+    import msgspec
+
+    from envbuilder.bundle.unpacking import unpack
+
+    found = settings.load()
+    taken = unpack(file, found, console.progress(), force=force)
+    manifest = taken.manifest
+    commands = _next(taken)
+    if as_json:
+        told = {
+            "schema": 1,
+            "bundle": {"sha256": taken.digest, "made_by": manifest.made_by},
+            "profiles": manifest.profiles,
+            "platforms": manifest.platforms,
+            "pythons": manifest.pythons,
+            "lacks": manifest.lacks,
+            "new": taken.new,
+            "there": taken.there,
+            "written": [str(d.path) for d in taken.written],
+            "bases": [msgspec.to_builtins(image) for image in taken.bases],
+            "next": commands,
+        }
+        click.echo(json.dumps(told))
+        return
+    click.echo(f"{file}: whole; manifest sha256 {taken.digest}")
+    click.echo(f"{taken.new} files are new here, {taken.there} were here already")
+    for draft in taken.written:
+        click.echo(f"wrote {draft.path}{f' ({draft.why})' if draft.why else ''}")
+    for image in taken.bases:
+        place = "in the engine" if image.loaded else f"in {image.folder}"
+        click.echo(f"base image {image.name}: {place}")
+    for lack in manifest.lacks:
+        click.echo(f"not in the bundle: {lack}")
+    click.echo("Next:")
+    for line in commands:
+        click.echo(f"  {line}")
+
+
+def _next(taken: unpacking.Taken) -> tuple[str, ...]:
+    """What can be built now, as commands."""
+    found = []
+    for name in taken.manifest.profiles:
+        found.append(f"envbuilder verify --profile {name} --backend venv")
+        found += [
+            f"envbuilder verify --profile {name} --backend docker --base-image {image.name}"
+            if image.loaded
+            else f"envbuilder build --profile {name} --base-image oci:{image.folder}"
+            " --output IMAGE.tar"
+            for image in taken.bases
+        ]
+    return tuple(found)

@@ -1,0 +1,242 @@
+"""Whether what locks name can still be had, with the same bytes, and where else it is.
+
+An index is asked for its page of each distribution, a file's server for its size; no file is
+downloaded. What could not be asked is unknown, which is neither fine nor lost.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
+
+from envbuilder import archives, asking, indexes, origins
+from envbuilder.download import host_of
+from envbuilder.indexes import DEFAULT, canonical
+from envbuilder.lockfile import File
+from envbuilder.origins import Place
+from envbuilder.store import Store, file_sha256
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from envbuilder.asking import Answer, Asker, Page
+    from envbuilder.console import Progress
+    from envbuilder.lockfile import Lock
+    from envbuilder.settings import Settings
+
+Status = Literal["fine", "vanished", "changed", "unknown"]
+PARALLEL = 6
+
+
+class Pin(Struct, frozen=True, kw_only=True):
+    """A file that locks name, and whose locks these are."""
+
+    file: File
+    profiles: tuple[str, ...]
+
+
+class Finding(Struct, frozen=True, kw_only=True):
+    """What is left of a pin."""
+
+    name: str
+    version: str
+    file: str
+    sha256: str
+    source: str
+    profiles: tuple[str, ...]
+    status: Status
+    detail: str = ""
+    elsewhere: tuple[str, ...] = ()
+    """Where the same sha256 is, for what its source no longer has."""
+
+    @property
+    def lost(self) -> bool:
+        """Whether nobody is known to have the bytes any more."""
+        return self.status in {"vanished", "changed"} and not self.elsewhere
+
+
+def pins(locks: Iterable[Lock]) -> tuple[Pin, ...]:
+    """The files of some locks, each once."""
+    found: dict[tuple[str, str], tuple[File, list[str]]] = {}
+    for lock in locks:
+        for file in (f for t in lock.targets for f in t.files):
+            users = found.setdefault((file.source, file.sha256), (file, []))[1]
+            if lock.profile not in users:
+                users.append(lock.profile)
+    return tuple(Pin(file=file, profiles=tuple(users)) for file, users in found.values())
+
+
+def check(
+    wanted: Sequence[Pin],
+    settings: Settings,
+    progress: Progress,
+    bundles: Mapping[str, frozenset[str]],
+    asker: Asker | None = None,
+) -> tuple[Finding, ...]:
+    """What is left of each pin; `bundles`: name → sha256 of what is in it.
+
+    Raises `InvalidError` for a source without a URL; what cannot be reached is in the findings.
+    """
+    with asking.Asker() if asker is None else asker as ask:
+        wheels = [p.file for p in wanted if p.file.kind != "deb"]
+        places = _places({f.source for f in wheels}, settings)
+        asked = [(place, canonical(f.name)) for f in wheels for place in places[f.source]]
+        pages = _pages(tuple(dict.fromkeys(asked)), ask, progress)
+        elsewhere = _Elsewhere(settings, places, pages, ask, bundles)
+
+        def one(pin: Pin) -> Finding:
+            file = pin.file
+            if file.kind == "deb":
+                status, detail = of_archive(
+                    [ask.size(u) for u in archives.urls(file, settings)], file
+                )
+            else:
+                name = canonical(file.name)
+                status, detail = _of_wheel(file, [pages[p, name] for p in places[file.source]], ask)
+            lost = status in {"vanished", "changed"}
+            return Finding(
+                name=file.name,
+                version=file.version,
+                file=file.basename,
+                sha256=file.sha256,
+                source=file.source,
+                profiles=pin.profiles,
+                status=status,
+                detail=detail,
+                elsewhere=elsewhere.find(file) if lost else (),
+            )
+
+        with (
+            progress.task(f"ask for {len(wanted)} files", len(wanted)) as task,
+            ThreadPoolExecutor(PARALLEL) as pool,
+        ):
+            found = []
+            for finding in pool.map(one, wanted):
+                found.append(finding)
+                task.advance(1)
+        return tuple(found)
+
+
+def _places(sources: Iterable[str], settings: Settings) -> dict[str, tuple[Place, ...]]:
+    """The places that serve each symbolic source."""
+    return {
+        source: origins.places()
+        if source == DEFAULT
+        else (Place(url=indexes.url(source, settings)),)
+        for source in sources
+    }
+
+
+def _pages(
+    wanted: Sequence[tuple[Place, str]], ask: Asker, progress: Progress
+) -> dict[tuple[Place, str], Page]:
+    """(place, distribution) → what is listed there."""
+    with (
+        progress.task(f"read {len(wanted)} index pages", len(wanted)) as task,
+        ThreadPoolExecutor(PARALLEL) as pool,
+    ):
+        found = {}
+        for pair, page in zip(wanted, pool.map(lambda w: ask.page(*w), wanted), strict=True):
+            found[pair] = page
+            task.advance(1)
+        return found
+
+
+def _of_wheel(file: File, pages: Sequence[Page], ask: Asker) -> tuple[Status, str]:
+    """What is left of a wheel, given what its indexes say."""
+    status, detail, location = listed(file, pages)
+    if not location:
+        return status, detail
+    return of_server(ask.size(location), file, hashed=status == "fine")
+
+
+def listed(file: File, pages: Sequence[Page]) -> tuple[Status, str, str]:
+    """What the pages of a file's indexes say of it, and where it is, if anywhere; pure.
+
+    Without a stated hash the status is `unknown`, and the file's size must decide.
+    """
+    same = [o for page in pages for o in page.offers if o.file == file.basename]
+    right = next((o for o in same if o.sha256 == file.sha256), None)
+    if right is not None:
+        return "fine", "", right.location
+    unstated = next((o for o in same if not o.sha256), None)
+    if unstated is not None:
+        return "unknown", "", unstated.location
+    problems = [page.problem for page in pages if page.problem]
+    if problems:
+        return "unknown", "; ".join(dict.fromkeys(problems)), ""
+    if same:
+        return "changed", f"its index states sha256 {same[0].sha256}", ""
+    return "vanished", "its index does not list it any more", ""
+
+
+def of_server(answer: Answer, file: File, *, hashed: bool) -> tuple[Status, str]:
+    """What is left of a file that an index lists, given what its server says; pure.
+
+    `hashed`: the index states the right hash.
+    """
+    if answer.state == "gone":
+        return "vanished", f"its index lists it, but {answer.host} has it no more"
+    if answer.state == "silent":
+        return "unknown", f"{answer.host}: {answer.problem}"
+    if answer.size is not None and file.size is not None and answer.size != file.size:
+        return "changed", f"{answer.host} has {answer.size} bytes, the lock {file.size}"
+    if hashed or (answer.size is not None and answer.size == file.size):
+        return "fine", ""
+    return "unknown", f"{answer.host} states neither a hash nor a size"
+
+
+def of_archive(answers: Sequence[Answer], file: File) -> tuple[Status, str]:
+    """What is left of a .deb, given what the archives say that may have it; pure.
+
+    Its path holds its version, and archives never change a file: the size is what is compared.
+    """
+    verdicts = [of_server(a, file, hashed=False) for a in answers]
+    for status in ("fine", "unknown", "changed"):
+        for verdict in verdicts:
+            if verdict[0] == status:
+                return verdict
+    return "vanished", f"{' and '.join(a.host for a in answers)} have it no more"
+
+
+class _Elsewhere:
+    """Looks for bytes that their source no longer has."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        places: Mapping[str, Sequence[Place]],
+        pages: Mapping[tuple[Place, str], Page],
+        ask: Asker,
+        bundles: Mapping[str, frozenset[str]],
+    ) -> None:
+        self._store = Store(settings.store_dir)
+        self._places = dict.fromkeys(p for found in places.values() for p in found)
+        self._pages, self._ask, self._bundles = pages, ask, bundles
+
+    def find(self, file: File) -> tuple[str, ...]:
+        """Where the file's bytes are, in words."""
+        found = ["the store"] if _is(self._store.path(file.sha256), file) else []
+        found += [str(f) for f in origins.find_links() if _is(f / file.basename, file)]
+        if file.kind != "deb":
+            found += [host_of(p.url) for p in self._places if self._listed(p, file)]
+        found += [f"the bundle {n}" for n, held in self._bundles.items() if file.sha256 in held]
+        return tuple(dict.fromkeys(found))
+
+    def _listed(self, place: Place, file: File) -> bool:
+        pair = (place, canonical(file.name))
+        page = self._pages.get(pair) or self._ask.page(*pair)
+        same = [o for o in page.offers if o.sha256 == file.sha256]
+        return any(
+            of_server(self._ask.size(o.location), file, hashed=True)[0] == "fine" for o in same
+        )
+
+
+def _is(path: Path, file: File) -> bool:
+    try:
+        return path.is_file() and file_sha256(path) == file.sha256
+    except OSError:
+        return False

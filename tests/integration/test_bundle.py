@@ -1,0 +1,277 @@
+"""Bundles on a machine without any network: real wheels, real pip, real builds.
+
+"Without network" is a network namespace of its own with nothing but loopback in it, folders of its
+own, and no setting of pip or uv.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from envbuilder import engine, origins
+from tests.conftest import missing
+from tests.integration.conftest import lay_tiny, start
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.integration.conftest import Cli
+
+pytestmark = pytest.mark.network
+BUNDLE = ("bundle", "--profile", "tiny", "--json")
+# Loopback up, and proof that nothing else is there.
+ISOLATED = ("unshare", "--net", "sh", "-c", 'ip link set lo up; exec "$@"', "sh")
+
+
+class Machine:
+    """Another machine: empty folders, no network, and what is needed to run programs there."""
+
+    def __init__(self, home: Path, *before: str) -> None:
+        self.home = home
+        home.mkdir()
+        self.before = before
+        self.environment = {
+            k: v
+            for k, v in os.environ.items()
+            if not k.startswith(("PIP_", "UV_", "ENVBUILDER_", "XDG_", "DOCKER_"))
+            and not k.lower().endswith("_proxy")
+        } | {
+            "HOME": str(home),
+            "PIP_CONFIG_FILE": os.devnull,
+            # No engine, whatever this machine has.
+            "DOCKER_HOST": f"unix://{home}/none.sock",
+        }
+
+    def start(self, *argv: str | Path) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*self.before, *map(str, argv)],
+            env=self.environment,
+            cwd=self.home,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *argv: str | Path, code: int = 0) -> str:
+        process = self.start(*argv)
+        out, err = process.communicate()
+        assert process.returncode == code, f"{argv}: {process.returncode}\n{out}\n{err}"
+        return out + err if code else out
+
+    def envbuilder(self, *argv: str | Path, code: int = 0) -> str:
+        """This envbuilder, there."""
+        self.environment["PYTHONPATH"] = str(Path(__file__).parents[2])
+        return self.run(sys.executable, "-m", "envbuilder", *argv, code=code)
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Machine:
+    if shutil.which("unshare") is None or shutil.which("ip") is None:
+        pytest.skip("no unshare or ip: a machine without network cannot be made")
+    if subprocess.run([*ISOLATED, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("network namespaces are not allowed here")
+    made = Machine(tmp_path / "there", *ISOLATED)
+    probe = "import socket; socket.create_connection(('192.0.2.1', 80), 5)"
+    assert "unreachable" in made.run(sys.executable, "-c", probe, code=1)
+    return made
+
+
+@pytest.fixture(scope="module")
+def packed(
+    session_environment: dict[str, str],
+    tiny_lock: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """A bundle of the profile `tiny`."""
+    folder = tmp_path_factory.mktemp("packed")
+    lay_tiny(folder)
+    (folder / "profiles" / "locks" / "tiny.json").write_text(tiny_lock)
+    done = start((*BUNDLE, "-o", "tiny.tar"), session_environment, cwd=folder)
+    if done.returncode != 0 and "cannot be" in done.stderr:
+        missing("network", done.stderr[-800:])
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["profiles"] == ["tiny"]
+    assert told["members"]["file"] == 1  # setuptools; uv is one of envbuilder's own wheels
+    assert told["members"]["wheel"] > 10
+    assert told["members"]["dataset"] == 4
+    assert told["bytes"] == (folder / "tiny.tar").stat().st_size
+    return folder / "tiny.tar"
+
+
+@pytest.fixture
+def bundle(packed: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be damaged."""
+    return Path(shutil.copy(packed, tmp_path))
+
+
+def test_a_bare_machine_installs_unbundles_builds_and_runs(bundle: Path, there: Machine) -> None:
+    """With what is in the file alone: envbuilder from its wheels, then the profile."""
+    with tarfile.open(bundle) as archive:
+        archive.extractall(
+            there.home, [m for m in archive if m.name.startswith("wheels/")], filter="data"
+        )
+    there.run(sys.executable, "-m", "venv", "env")
+    pip = there.home / "env" / "bin" / "pip"
+    there.run(pip, "install", "--quiet", "--no-index", "--find-links", "wheels", "envbuilder")
+    own = there.home / "env" / "bin" / "envbuilder"
+    told = json.loads(there.run(own, "unbundle", bundle, "--json"))
+    assert told["new"] > 10
+    assert "envbuilder verify --profile tiny --backend venv" in told["next"]
+    built = json.loads(there.run(own, "build", "--profile", "tiny", "--backend", "venv", "--json"))
+    assert built["status"] == "built"
+    script = "import setuptools; print(setuptools.__version__)"
+    arguments = ("run", "--profile", "tiny", "--backend", "venv", "--", "python", "-c", script)
+    assert there.run(own, *arguments) == "80.9.0\n"
+    # An installed envbuilder makes a bundle too: the wheel it came from, put together again.
+    again = json.loads(there.run(own, "unbundle", bundle, "--json"))
+    assert (again["new"], again["written"]) == (0, [])
+
+
+def test_the_same_inputs_give_the_same_bytes(
+    cli: Cli, tiny: Path, bundle: Path, tmp_path: Path
+) -> None:
+    done = cli(*BUNDLE, "-o", "sub/other.tar", environment={"TZ": "Asia/Tokyo", "LC_ALL": "C"})
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "sub" / "other.tar").read_bytes() == bundle.read_bytes()
+
+
+def test_a_corrupted_bundle_is_1_and_names_the_member(bundle: Path, there: Machine) -> None:
+    with tarfile.open(bundle) as archive:
+        wheel = next(m for m in archive if m.name.startswith("wheels/uv-"))
+    with bundle.open("r+b") as stream:
+        stream.seek(wheel.offset_data + wheel.size // 2)
+        stream.write(b"\0corrupted\0")
+    said = there.envbuilder("unbundle", bundle, code=1)
+    assert wheel.name in said
+    assert "Traceback" not in said
+    assert not (there.home / ".config" / "envbuilder").exists()
+    with bundle.open("r+b") as stream:
+        stream.truncate(wheel.offset_data + 10)
+    assert "the bundle ends in the middle of it" in there.envbuilder("unbundle", bundle, code=1)
+
+
+def test_killed_at_any_point_and_run_again(bundle: Path, there: Machine) -> None:
+    python = (sys.executable, "-m", "envbuilder")
+    there.environment["PYTHONPATH"] = str(Path(__file__).parents[2])
+    for _ in range(4):
+        process = there.start(*python, "unbundle", bundle)
+        time.sleep(random.uniform(0.1, 0.8))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    told = json.loads(there.envbuilder("unbundle", bundle, "--json"))
+    assert told["new"] + told["there"] > 10
+    there.envbuilder("build", "--profile", "tiny", "--backend", "venv")
+    store = there.home / ".cache" / "envbuilder" / "store"
+    assert [p for p in (store / "partial").iterdir() if p.suffix != ".lock"] == []
+
+
+def test_a_full_disk_is_an_error_and_leaves_no_bundle(
+    cli: Cli, tiny: Path, bundle: Path, tmp_path: Path
+) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(small)], check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip("this machine cannot mount a tmpfs")
+    try:
+        done = cli(*BUNDLE, "-o", str(small / "x.tar"))
+        assert done.returncode == 1
+        assert "not enough space" in done.stderr
+        done = cli("unbundle", str(bundle), environment={"ENVBUILDER_CACHE_DIR": str(small)})
+        assert done.returncode == 1
+        assert "not enough space" in done.stderr
+        assert list(small.glob("*.tar")) == []
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_cpu_is_built_and_verified_without_network(
+    cli: Cli, torch_prefix: Path, mnist_dir: Path, tmp_path: Path, there: Machine
+) -> None:
+    done = cli("bundle", "--profile", "cpu", "-o", "cpu.tar", "--json")
+    assert done.returncode == 0, done.stderr
+    there.envbuilder("unbundle", tmp_path / "cpu.tar")
+    there.envbuilder("build", "--profile", "cpu", "--backend", "venv")
+    arguments = ("verify", "--profile", "cpu", "--backend", "venv", "--quick", "--json")
+    report = json.loads(there.envbuilder(*arguments))
+    assert report["status"] == "passed"
+    assert not list((tmp_path).glob(".*.part"))
+
+
+@pytest.mark.engine
+def test_the_base_image_goes_with_it(
+    cli: Cli, tiny: Path, docker_client: Any, base_image: str, tmp_path: Path, own_tag: str
+) -> None:
+    docker_client.images.get(base_image).tag(own_tag)
+    before = engine.image(docker_client, own_tag)
+    assert before is not None
+    done = cli(*BUNDLE, "--base-image", own_tag, "-o", "tiny.tar")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["lacks"] == []
+    docker_client.images.remove(own_tag)
+    folders = {
+        f"ENVBUILDER_{n}_DIR": str(tmp_path / "there" / n.lower())
+        for n in ("CACHE", "DATA", "CONFIG")
+    }
+    done = cli("unbundle", "tiny.tar", "--json", environment=folders)
+    assert done.returncode == 0, done.stderr
+    (base,) = json.loads(done.stdout)["bases"]
+    assert (base["name"].endswith(own_tag), base["loaded"]) == (True, True)
+    after = engine.image(docker_client, own_tag)
+    assert after is not None
+    assert after.id == before.id
+    # What is another image is left alone.
+    docker_client.images.remove(own_tag)
+    other = docker_client.images.get(base_image)
+    done = cli("unbundle", "tiny.tar", "--json", environment=folders)
+    assert done.returncode == 0, done.stderr
+    assert engine.image(docker_client, own_tag).id == other.id  # type: ignore[union-attr]
+
+
+@pytest.fixture
+def own_tag(docker_client: Any) -> Iterator[str]:
+    """A name for an image that only this test uses."""
+    name = f"envbuilder-bundle-test:{os.getpid()}"
+    yield name
+    if engine.image(docker_client, name):
+        docker_client.images.remove(name)
+
+
+def test_uv_says_where_it_looks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "UV_INDEX", "UV_FIND_LINKS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_INDEX_URL", "https://user:word@index.invalid/simple")
+    monkeypatch.setenv("UV_INDEX", "mine=https://other.invalid/simple")
+    (tmp_path / "uv.toml").write_text('find-links = ["https://third.invalid/all.html"]\n')
+    found = origins.places()
+    assert [p.url for p in found if not p.flat] == [
+        "https://user:word@index.invalid/simple", "https://other.invalid/simple",
+    ]  # fmt: skip
+    assert [p.url for p in found if p.flat] == ["https://third.invalid/all.html"]
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    assert [p.url for p in origins.places()] == ["https://third.invalid/all.html"]
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.delenv("PIP_INDEX_URL")
+    monkeypatch.delenv("UV_DEFAULT_INDEX", raising=False)
+    default, other = origins.places()[:2]
+    assert default.url.startswith("https://")
+    assert other.url == "https://other.invalid/simple"
