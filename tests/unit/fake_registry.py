@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
+import itertools
 import json
 import re
 import threading
@@ -27,6 +28,7 @@ class FakeRegistry:
         self.blobs: dict[tuple[str, str], bytes] = {}
         self.manifests: dict[tuple[str, str], tuple[str, bytes]] = {}
         self.uploads: dict[str, bytearray] = {}
+        self.numbers = itertools.count()
         self.log: list[str] = []
         self.authorizations: list[str] = []
         self.faults: list[tuple[str, str]] = []
@@ -36,6 +38,7 @@ class FakeRegistry:
         """Another token server than this one."""
         self.lists_referrers = False
         self.mounts = True
+        self._lock = threading.Lock()
         self.released = threading.Event()
         outer = self
 
@@ -47,10 +50,11 @@ class FakeRegistry:
         self.host = f"127.0.0.1:{self.http.server_address[1]}"
 
     def take_fault(self, request: str) -> str:
-        for number, (pattern, action) in enumerate(self.faults):
-            if re.search(pattern, request):
-                del self.faults[number]
-                return action
+        with self._lock:
+            for number, (pattern, action) in enumerate(self.faults):
+                if re.search(pattern, request):
+                    del self.faults[number]
+                    return action
         return ""
 
     def requests(self, method: str) -> list[str]:
@@ -74,6 +78,7 @@ def digest_of(data: bytes) -> str:
 class _Handler(BaseHTTPRequestHandler):
     registry: FakeRegistry
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
 
     def log_message(self, *args: Any) -> None:
         pass
@@ -157,7 +162,7 @@ class _Handler(BaseHTTPRequestHandler):
             registry.blobs[name, mount] = data
             self._send(201)
             return
-        number = f"u{len(registry.uploads)}"
+        number = f"u{next(registry.numbers)}"
         registry.uploads[number] = bytearray()
         self._send(202, headers={"Location": f"/v2/{name}/blobs/uploads/{number}?state=x"})
 
