@@ -69,9 +69,14 @@ def _in_registry(ref: str, platform: words.Platform, settings: Settings) -> Stat
 
 def of_layout(layout: Layout, platform: words.Platform) -> Status:
     """The status in an image of an OCI layout; `InvalidError` where it has none."""
-    found = rootfs.read(layout, layout.manifest(platform)).contents
-    status = {p: d for p, d in found.items() if p.startswith(dpkg_status.PATHS)}
-    return _parsed(status, platform, str(layout.folder))
+    found = rootfs.read(layout, layout.manifest(platform))
+    return of_contents(found.contents, platform, str(layout.folder))
+
+
+def of_contents(contents: dict[str, bytes], platform: words.Platform, where: str) -> Status:
+    """The status among files that were read of an image; `InvalidError` naming `where`."""
+    status = {p: d for p, d in contents.items() if p.startswith(dpkg_status.PATHS)}
+    return _parsed(status, platform, where)
 
 
 def of_engine(client: Any, ref: str, platform: words.Platform) -> Status | None:

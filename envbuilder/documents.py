@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from envbuilder.console import Progress
+    from envbuilder.dpkg_status import Status
     from envbuilder.lockfile import File
     from envbuilder.plan import Artifact, Plan, UsedBase
     from envbuilder.settings import Settings
@@ -35,7 +36,7 @@ class About(Struct, frozen=True, kw_only=True):
 
 def places(plan: Plan, artifact: Artifact, settings: Settings) -> dict[str, str]:
     """Where an artifact's documents belong: beside it, or beside the record of an image."""
-    if artifact.kind == "image":
+    if artifact.kind in {"image", "registry"}:
         beside = str(settings.records_dir / plan.fingerprint / _digest(artifact))
     else:
         beside = artifact.ref.rstrip("/")
@@ -57,7 +58,7 @@ def ensure(
     """
     found = places(plan, artifact, settings)
     if anew or not all(Path(path).is_file() for path in found.values()):
-        seen = installed(plan, artifact, settings, progress)
+        seen = installed(plan, artifact, progress)
         contents = {
             "sbom": bill(_about(plan), plan.files, plan.base, settings, seen),
             "provenance": provenance.statement(plan, [subject(artifact)], versions=versions),
@@ -68,35 +69,40 @@ def ensure(
 
 
 def installed(
-    plan: Plan, artifact: Artifact, settings: Settings, progress: Progress
+    plan: Plan, artifact: Artifact, progress: Progress
 ) -> tuple[components.Component, ...]:
     """What is really in an artifact: the distributions of a venv, the packages of a Debian system.
 
-    An image is looked at in the engine; of an archive, its base where that was fetched. Where an
-    image cannot be read that is noted, and its base stays one component without parts.
+    Where an image cannot be read that is noted, and its base stays one component without parts.
     """
     if artifact.kind == "venv":
         return components.installed(Path(artifact.ref))
-    from envbuilder import base_status, engine
-    from envbuilder.oci import bases
-    from envbuilder.oci.layout import Layout
-
-    status = None
     try:
-        if artifact.kind == "image":
-            status = base_status.of_engine(engine.connect(), artifact.ref, plan.platform)
-        elif plan.base and plan.base.digest:
-            folder = bases.folder(plan.base.digest, plan.platform, settings)
-            if folder.is_dir():
-                status = base_status.of_layout(Layout.open(folder), plan.platform)
+        status = _status(plan, artifact, progress)
     except EnvbuilderError as error:
         progress.note(
-            f"note: the bill of materials lacks what the base image holds: {error.message}"
+            f"note: the packages of the base are in no bill of materials: {error.message}"
         )
+        return ()
     if status is None:
         return ()
     suites = (components.suite(f) for f in plan.files if f.kind == "deb")
     return components.of_packages(status.packages.values(), next(suites, ""))
+
+
+def _status(plan: Plan, artifact: Artifact, progress: Progress) -> Status | None:
+    """The dpkg status of the base that layers were put on; else of the image, in the engine."""
+    from envbuilder import base_status, engine
+    from envbuilder.oci import base
+    from envbuilder.oci.cache import LayerCache
+    from envbuilder.plan import Assemble
+
+    for step in plan.steps:
+        if isinstance(step, Assemble):
+            cache = LayerCache(Path(step.cache), progress.note, fresh=False)
+            below = base.read(step.base, step.platform, cache)
+            return base_status.of_contents(below.root.contents, plan.platform, step.base)
+    return base_status.of_engine(engine.connect(), artifact.ref, plan.platform)
 
 
 def _about(plan: Plan) -> About:
@@ -135,7 +141,7 @@ def subject(artifact: Artifact) -> provenance.Subject:
     """
     digest = _digest(artifact)
     algorithm = "envbuilderTree" if artifact.kind == "venv" else "sha256"
-    name = Path(artifact.ref).name if artifact.kind == "venv" else artifact.ref
+    name = artifact.ref if artifact.kind == "image" else Path(artifact.ref).name
     return provenance.Subject(name=name, digest={algorithm: digest})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -25,6 +26,7 @@ from envbuilder.console import PlainProgress
 from envbuilder.debian_packages import Stanza
 from envbuilder.dpkg_status import Status
 from envbuilder.errors import BuildError, ToolError
+from envbuilder.oci import base
 from tests.unit.test_backends import docker_plan, venv_plan
 
 if TYPE_CHECKING:
@@ -167,6 +169,44 @@ def test_the_packages_of_an_images_base_are_in_its_bill(
     assert read == [f"{artifact.ref} linux/amd64"]
 
 
+STATUS = b"""Package: base-files
+Status: install ok installed
+Architecture: amd64
+Version: 12.4
+
+Package: removed
+Status: deinstall ok config-files
+Architecture: amd64
+Version: 1
+"""
+
+
+def test_of_layers_the_base_below_is_read_and_no_engine(
+    found: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, artifact = image(found)
+    step = SimpleNamespace(base="/base", platform="linux/amd64", cache=str(tmp_path / "layers"))
+    monkeypatch.setattr(plan, "Assemble", SimpleNamespace)
+    made = msgspec.structs.replace(made, steps=(step,))
+    monkeypatch.setattr(engine, "connect", lambda: pytest.fail("the engine was asked"))
+    root = SimpleNamespace(contents={"var/lib/dpkg/status": STATUS, "etc/passwd": b""})
+    asked: list[tuple[str, str]] = []
+
+    def read(folder: str, platform: str, cache: object) -> SimpleNamespace:
+        asked.append((folder, platform))
+        return SimpleNamespace(root=root)
+
+    monkeypatch.setattr(base, "read", read)
+    archive = msgspec.structs.replace(artifact, kind="archive", ref=str(tmp_path / "cpu.tar"))
+    written = documents.ensure(made, archive, found, QUIET, anew=True)
+    text = Path(written["sbom"]).read_text()
+    assert "pkg:deb/debian/base-files@12.4?distro=bookworm" in text
+    assert "removed" not in text
+    assert asked == [("/base", "linux/amd64")]
+    statement = json.loads(Path(written["provenance"]).read_text())
+    assert statement["subject"][0]["name"] == "cpu.tar", "no folder of this machine"
+
+
 def test_an_image_that_cannot_be_read_is_noted(
     found: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,7 +219,7 @@ def test_an_image_that_cannot_be_read_is_noted(
     written = documents.ensure(made, artifact, found, PlainProgress(said.append), anew=True)
     assert Path(written["sbom"]).is_file()
     assert said == [
-        "note: the bill of materials lacks what the base image holds: the engine does not answer"
+        "note: the packages of the base are in no bill of materials: the engine does not answer"
     ]
 
 
