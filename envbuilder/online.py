@@ -50,7 +50,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     status: Status
     detail: str = ""
     elsewhere: tuple[str, ...] = ()
-    """Where the same sha256 is, for what its source no longer has."""
+    """Where the same sha256 is, for what is not fine."""
 
     @property
     def lost(self) -> bool:
@@ -96,7 +96,6 @@ def check(
             else:
                 name = canonical(file.name)
                 status, detail = _of_wheel(file, [pages[p, name] for p in places[file.source]], ask)
-            lost = status in {"vanished", "changed"}
             return Finding(
                 name=file.name,
                 version=file.version,
@@ -106,7 +105,7 @@ def check(
                 profiles=pin.profiles,
                 status=status,
                 detail=detail,
-                elsewhere=elsewhere.find(file) if lost else (),
+                elsewhere=() if status == "fine" else elsewhere.find(file),
             )
 
         with (

@@ -19,8 +19,9 @@ def folder(name: str) -> Path:
 
 def source_dir() -> Path | None:
     """The checkout that this runs from; None for an installed package."""
-    found = _PACKAGE.parent
-    return found if (found / "pyproject.toml").is_file() else None
+    project = _PACKAGE.parent / "pyproject.toml"
+    ours = project.is_file() and f'name = "{_PACKAGE.name}"' in project.read_text(encoding="utf-8")
+    return project.parent if ours else None
 
 
 def profiles_dir() -> Path:

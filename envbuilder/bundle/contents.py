@@ -135,14 +135,14 @@ def of_envbuilder(
     """The wheel of envbuilder, and those it needs for the platforms and Pythons of some targets."""
     with progress.task("pack envbuilder itself"):
         itself = own.wheel(settings)
-        store = Store(settings.store_dir)
-        parts = [_of_bytes(f"wheels/{itself.file}", itself.content, "wheel", "envbuilder itself")]
-        pairs = sorted({(t.platform, t.python) for t in targets})
-        needed: dict[str, File] = {}
-        for platform, python in pairs:
-            if own.accepted(itself, [python]):
-                for file in own.dependencies(itself, platform, python, settings, progress):
-                    needed[file.file] = file
+    store = Store(settings.store_dir)
+    parts = [_of_bytes(f"wheels/{itself.file}", itself.content, "wheel", "envbuilder itself")]
+    needed: dict[str, File] = {}
+    for platform, python in sorted({(t.platform, t.python) for t in targets}):
+        if own.accepted(itself, [python]):
+            progress.note(f"· find what envbuilder needs on {platform} with Python {python}")
+            for file in own.dependencies(itself, platform, python, settings, progress):
+                needed[file.file] = file
     parts += [
         _of_path(f"wheels/{f.file}", store.path(f.sha256), f.sha256, "wheel", describe(f))
         for f in needed.values()

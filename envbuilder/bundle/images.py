@@ -87,9 +87,11 @@ def _obtain(one: Wanted, settings: Settings, progress: Progress) -> Layout:
     here = one.digest and bases.folder(one.digest, one.platform, settings).is_dir()
     held = None if here else _of_engine(one.ref)
     if held is not None:
-        return engines.export(*held, folder)
+        with progress.task(f"take the base image {one.name} from the engine"):
+            return engines.export(*held, folder)
     if one.digest is None:
         raise BuildError("no engine has it")
+    progress.note(f"· get the base image {one.name}")
     return bases.obtain(one.name, one.digest, one.platform, settings, progress)
 
 

@@ -153,7 +153,7 @@ def _ask(
     bundles: tuple[Path, ...],
 ) -> tuple[online.Finding, ...]:
     """What is left of every pin of some locks."""
-    from envbuilder import online
+    from envbuilder import online, online_bases
     from envbuilder.bundle.reading import opened
 
     held = {}
@@ -161,8 +161,12 @@ def _ask(
         with opened(path) as reader:
             held[path.name] = frozenset(m.sha256 for m in reader.manifest.members)
     paths = filter(None, (lockfile.path_for(name, folders) for name in names))
-    wanted = online.pins(lockfile.load(path) for path in paths)
-    return online.check(wanted, found, console.progress(), held)
+    locks = [lockfile.load(path) for path in paths]
+    progress = console.progress()
+    return (
+        *online.check(online.pins(locks), found, progress, held),
+        *online_bases.check(online_bases.pins(locks), found, progress, held),
+    )
 
 
 def _told(findings: tuple[online.Finding, ...]) -> dict[str, Any]:

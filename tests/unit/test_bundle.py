@@ -6,6 +6,7 @@ import base64
 import contextlib
 import hashlib
 import io
+import platform
 import tarfile
 import zipfile
 from importlib import metadata
@@ -17,14 +18,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import lockfile, mnist, profiles, space
-from envbuilder.bundle import contents, form, own, packing, placing, reading, unpacking
+from envbuilder import engine, lockfile, mnist, profiles, space
+from envbuilder.bundle import contents, form, images, own, packing, placing, reading, unpacking
 from envbuilder.bundle.contents import Part
 from envbuilder.bundle.form import Manifest, Member
 from envbuilder.console import PlainProgress
-from envbuilder.errors import BuildError, EnvbuilderError, InvalidError
+from envbuilder.errors import BuildError, EnvbuilderError, InvalidError, ToolError
+from envbuilder.oci import bases
+from envbuilder.oci.layout import Layout
 from envbuilder.payload.dataset import MNIST_SHA256
 from envbuilder.store import Store
+from tests.unit import images as made
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -250,7 +254,14 @@ def test_a_damaged_member_is_named(bundle: Path, there: Settings) -> None:
     with pytest.raises(BuildError, match=rf"tiny\.tar: damaged: files/{sha(WHEEL)} .*wheel tiny"):
         unpack(bundle, there)
     assert not Store(there.store_dir).has(sha(WHEEL))
+    assert left_over(there) == []
     assert not (there.config_dir / "profiles").exists()
+
+
+def left_over(settings: Settings) -> list[Path]:
+    """Partial files of a store."""
+    folder = settings.store_dir / "partial"
+    return [p for p in folder.iterdir() if p.suffix != ".lock"] if folder.is_dir() else []
 
 
 @pytest.mark.parametrize("schema", [2, None, "1"])
@@ -381,6 +392,7 @@ def test_broken_off_anywhere_and_run_again(bundle: Path, there: Settings, step: 
     assert not (there.config_dir / "profiles").exists()
     store = Store(there.store_dir)
     assert not store.has(sha(WHEEL)) or store.sound(sha(WHEEL))
+    assert left_over(there) == []
     taken = unpack(bundle, there)
     assert taken.new + taken.there == 2
     assert store.sound(sha(WHEEL))
@@ -460,6 +472,76 @@ def test_what_is_asked_for_must_be_there(parts: tuple[Part, ...], found: Setting
         contents.select(["tiny"], ["linux/amd64"], ["3.12"], folders)
     with pytest.raises(InvalidError, match="unknown profile"):
         contents.select(["tiy"], ["linux/amd64"], [], folders)
+
+
+# --- base images
+
+
+@pytest.fixture
+def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise ToolError("no container engine answers")
+
+    monkeypatch.setattr(engine, "connect", refuse)
+
+
+def with_base(found: Settings) -> images.Packed:
+    """A base image as it is kept once it was fetched by the digest of its index."""
+    scratch = Layout.create(found.cache_dir / "scratch")
+    listed = made.multi(scratch)
+    layout = Layout.create(bases.folder(listed.digest, "linux/amd64", found))
+    image = made.image(layout, b"layer for amd64")
+    layout.add(scratch.blob(listed.digest), listed.media_type)
+    wanted = images.Wanted(ref="python:3.11", platform="linux/amd64", digest=listed.digest)
+    packed, lacks = images.collect([wanted], found, QUIET)
+    assert lacks == ()
+    assert packed[0].index.manifests[0].digest == image.digest
+    return packed[0]
+
+
+@pytest.mark.usefixtures("no_engine")
+def test_a_base_image_is_found_by_its_digest_afterwards(
+    parts: tuple[Part, ...],
+    found: Settings,
+    there: Settings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    packed = with_base(found)
+    parts = (*parts, *contents.of_bases([packed]))
+    path = tmp_path / "with.tar"
+    packing.write(path, made_of(parts), parts, QUIET)
+    (base,) = unpack(path, there).bases
+    assert (base.name, base.loaded) == ("docker.io/library/python:3.11", False)
+    # No registry is asked: what is there is right.
+    layout = bases.obtain("python:3.11", packed.digest, "linux/amd64", there, QUIET)
+    assert str(layout.folder) == base.folder
+    assert layout.manifest("linux/amd64").layers
+    assert unpack(path, there).new == 1  # its index, which is always read
+
+
+@pytest.mark.usefixtures("no_engine")
+def test_an_incomplete_base_image_is_refused(
+    parts: tuple[Part, ...], found: Settings, there: Settings, tmp_path: Path
+) -> None:
+    base = contents.of_bases([with_base(found)])
+    for left_out in (p for p in base if "blobs" in p.member.path):
+        fresh = msgspec.structs.replace(there, cache_dir=tmp_path / left_out.member.name)
+        fewer = (*parts, *(p for p in base if p is not left_out))
+        path = tmp_path / "fewer.tar"
+        packing.write(path, made_of(fewer), fewer, QUIET)
+        with pytest.raises(EnvbuilderError, match=r"lacks|not in the OCI layout"):
+            unpack(path, fresh)
+        assert not (there.config_dir / "profiles").exists()
+
+
+@pytest.mark.usefixtures("no_engine")
+def test_a_base_image_that_cannot_be_had_is_named(found: Settings) -> None:
+    wanted = images.Wanted(ref="python:3.11", platform="linux/amd64")
+    packed, lacks = images.collect([wanted], found, QUIET)
+    assert packed == ()
+    assert lacks == ("the base image python:3.11 for linux/amd64: no engine has it",)
 
 
 # --- envbuilder itself

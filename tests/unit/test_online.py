@@ -13,11 +13,14 @@ import requests
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import archives, cli, lockfile, loopback, online, origins
+from envbuilder import archives, cli, engine, lockfile, loopback, online, online_bases, origins
 from envbuilder.asking import Answer, Asker, Page
 from envbuilder.console import PlainProgress
+from envbuilder.errors import BuildError, ToolError
 from envbuilder.lockfile import File
 from envbuilder.loopback import Offer
+from envbuilder.oci import connection as registries
+from envbuilder.oci.answers import BrokenOffError
 from envbuilder.online import Finding, Pin
 from envbuilder.origins import Place
 from envbuilder.settings import Configuration
@@ -259,6 +262,80 @@ def test_a_deb_is_where_any_archive_has_it(
     pins = (Pin(file=deb(), profiles=("tiny",)),)
     (seen,) = online.check(pins, found, QUIET, {}, asked)
     assert seen.status == status
+
+
+# --- base images
+
+DIGEST = "sha256:" + "d" * 64
+
+
+def based(found: Settings, answer: Any, held: Any = None) -> Finding:
+    """What is left of a base image whose registry gives an answer, or raises one."""
+
+    class Registry:
+        def url(self, path: str) -> str:
+            return path
+
+        def ask(self, method: str, url: str, what: str, **_: Any) -> Any:
+            assert (method, url) == ("HEAD", f"manifests/{DIGEST}")
+            if isinstance(answer, Exception):
+                raise answer
+            return registries.Answer(status=answer, headers={}, url=url)
+
+    pin = online_bases.BasePin(
+        ref="python:3.11", digest=DIGEST, platforms=("linux/amd64",), profiles=("tiny",)
+    )
+    connect: Any = lambda *args: Registry()  # noqa: E731
+    (seen,) = online_bases.check([pin], found, QUIET, held or {}, connect)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("answer", "status"),
+    [
+        (200, "fine"),
+        (404, "vanished"),
+        (BrokenOffError("timed out"), "unknown"),
+        (BuildError("docker.io: HTTP 401"), "unknown"),
+    ],
+)
+def test_a_base_image_is_asked_for_by_its_digest(
+    answer: Any, status: str, found: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise ToolError("no engine")
+
+    monkeypatch.setattr(engine, "connect", refuse)
+    assert based(found, answer).status == status
+    seen = based(found, 404, {"a.tar": frozenset({"d" * 64})})
+    assert (seen.elsewhere, seen.lost) == (("the bundle a.tar",), False)
+
+
+def test_an_engine_may_have_the_base_image(
+    found: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "connect", lambda: "client")
+    monkeypatch.setattr(engine, "image", lambda client, ref: ref == f"python:3.11@{DIGEST}")
+    assert based(found, 404).elsewhere == ("the engine",)
+
+
+def test_base_images_that_locks_share_are_asked_for_once() -> None:
+    base = lockfile.LockedBase(
+        ref="python:3.11", digest=DIGEST, date=None, python_path="/usr/bin/python3",
+        python_version="3.11.2",
+    )  # fmt: skip
+    made = [
+        lockfile.Lock(
+            schema=1, profile=name, inputs="0" * 64, state="locked", reason="",
+            targets=(
+                lockfile.Target(platform="linux/amd64", python="3.11", base=base, files=()),
+                lockfile.Target(platform="linux/arm64", python="3.11", base=base, files=()),
+            ),
+        )
+        for name in ("one", "two")
+    ]  # fmt: skip
+    (pin,) = online_bases.pins(made)
+    assert (pin.platforms, pin.profiles) == (("linux/amd64", "linux/arm64"), ("one", "two"))
 
 
 # --- pure parts
