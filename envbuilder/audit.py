@@ -26,6 +26,7 @@ RELEASES = {"bullseye": "11", "bookworm": "12", "trixie": "13"}
 _RANK = ("CVE-", "PYSEC-", "GHSA-")
 _SUMMARY = 200
 _NAMED = 6
+_NOBODY = "no database lists packages of its kind, vendor or suite"
 
 
 class Database(Protocol):
@@ -102,7 +103,7 @@ def audit(locks: Mapping[str, Iterable[File]], database: Database) -> Audit:
             users.setdefault(pin(file), set()).add(profile)
     pins = sorted(users)
     known = [p for p in pins if p.ecosystem]
-    unchecked = [_unchecked(p, "no database knows such packages") for p in pins if not p.ecosystem]
+    unchecked = [_unchecked(p, _NOBODY) for p in pins if not p.ecosystem]
     found: dict[Pin, tuple[str, ...]] = {}
     for start in range(0, len(known), BATCH):
         batch = known[start : start + BATCH]
@@ -196,12 +197,15 @@ def _order(pin: Pin) -> Callable[[str], Any]:
 
 def table(found: Audit) -> list[str]:
     """The findings as lines for people."""
+    head = ("package", "version", "known as", "fixed in", "pinned by", "")
     rows = [
-        (v.package, v.version, v.ids[0], ", ".join(v.fixed_in) or "nowhere yet", v.summary)
+        (
+            *(v.package, v.version, v.ids[0], ", ".join(v.fixed_in) or "nowhere yet"),
+            *(", ".join(v.profiles), v.summary),
+        )
         for v in found.vulnerabilities
     ]
-    head = ("package", "version", "known as", "fixed in", "")
-    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(4)]
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head) - 1)]
     lines = [
         "  ".join(c.ljust(w) for c, w in zip(row, [*widths, 0], strict=True)).rstrip()
         for row in ([head, *rows] if rows else [])

@@ -120,6 +120,8 @@ def test_they_are_written_anew_only_after_a_build_or_where_one_is_missing(found:
         path.write_text("kept")
     documents.ensure(made, artifact, found, QUIET, anew=False)
     assert {Path(p).read_text() for p in written.values()} == {"kept"}
+    documents.ensure(made, artifact, found, QUIET, anew=True)
+    assert all(Path(p).read_text() != "kept" for p in written.values())
     Path(written["sbom"]).unlink()
     documents.ensure(made, artifact, found, QUIET, anew=False)
     assert all(Path(p).read_text() != "kept" for p in written.values())
