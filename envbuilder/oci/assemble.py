@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from envbuilder.indexes import uv_program
-from envbuilder.oci import archive, base, descriptor, facts, image, layer, rootfs, system
+from envbuilder.oci import archive, base, descriptor, facts, image, layer, rootfs, scratch, system
 from envbuilder.oci.cache import LayerCache
 from envbuilder.oci.descriptor import Index, Manifest
 from envbuilder.oci.image import Added
@@ -33,6 +34,8 @@ LARGE = 4 << 20
 """Bytes of a wheel that gets its own layer, at the least."""
 MOST_LAYERS = 100
 """Layers of an image at most, the base image's among them: overlay file systems take 127."""
+_INSTALLED = 5
+"""Bytes of an installed wheel per byte of the wheel, at the most: 3.6 for torch's CPU wheel."""
 _OWN_LAYERS = 4
 """Those that are no single wheel's."""
 
@@ -56,12 +59,15 @@ class Assembly:
         search = image.environment(self._base.config)["PATH"]
         path, version = self._root.python(step.python, search)
         self._python = Python(path=path, version=version, platform=step.platform)
+        self._scratch = self._work
         self._stage: Stage | None = None
         self._skeleton: tuple[Member, ...] = ()
 
     def make(self) -> Layout:
         """Make the image: an OCI layout that holds it and nothing else."""
-        added = [*self._wheels(), *self._packages, self._frame(), self._payload()]
+        needed = sum(_INSTALLED * self._size(w) for w in self._step.wheels)
+        with scratch.folder(needed, self._work) as self._scratch:
+            added = [*self._wheels(), *self._packages, self._frame(), self._payload()]
         step, below = self._step, self._base
         layout = Layout.create(Path(step.layout))
         for blob in below.layers:
@@ -81,9 +87,7 @@ class Assembly:
             descriptor.MANIFEST,
             platform=descriptor.platform(step.platform),
         )
-        named = [
-            msgspec.structs.replace(found, annotations=archive.named(name)) for name in step.names
-        ]
+        named = [replace(found, annotations=archive.named(name)) for name in step.names]
         layout.write_index(
             Index(schema_version=2, media_type=descriptor.INDEX, manifests=tuple(named or [found]))
         )
@@ -94,7 +98,7 @@ class Assembly:
 
     def _wheels(self) -> list[Added]:
         """A layer for each large wheel, and one for the others."""
-        sizes = {w.sha256: self._store.path(w.sha256).stat().st_size for w in self._step.wheels}
+        sizes = {w.sha256: self._size(w) for w in self._step.wheels}
         room = MOST_LAYERS - len(self._base.manifest.layers) - _OWN_LAYERS
         ranked = sorted(self._step.wheels, key=lambda w: (-sizes[w.sha256], w.sha256))
         large = {w.sha256 for w in ranked[: max(room, 0)] if sizes[w.sha256] >= LARGE}
@@ -110,6 +114,9 @@ class Assembly:
             Added(layer=found[why] or self._make(self._wheel_facts(g), self._files(g)), reason=why)
             for g, why in made
         ]
+
+    def _size(self, wheel: File) -> int:
+        return self._store.path(wheel.sha256).stat().st_size
 
     def _frame(self) -> Added:
         """What ties the environment to this base: its interpreter, its users."""
@@ -153,18 +160,20 @@ class Assembly:
         listed = list(members)
         stated = {m.path for m in listed}
         above = [f for f in layer.folders_above(stated) if f.path not in stated]
-        listed += map(self._as_in_base, above) if on_base else above
+        if on_base:
+            changed = {p.rpartition("/")[0] for p in stated}
+            above = [self._as_in_base(f, changed=f.path in changed) for f in above]
+        listed += above
         part = self._work / "layer"
         made = layer.write(listed, part, self._step.epoch)
-        self._cache.keep(made_from, made, part)
-        part.unlink()
-        return made
+        return self._cache.keep(made_from, made, part)
 
-    def _as_in_base(self, folder: Member) -> Member:
+    def _as_in_base(self, folder: Member, *, changed: bool) -> Member:
         there = self._base.root.entries.get(folder.path)
         if there is None or there.kind != "folder":
             return folder
-        return msgspec.structs.replace(folder, mode=there.mode, uid=there.uid, gid=there.gid)
+        time = None if changed else there.time
+        return replace(folder, mode=there.mode, uid=there.uid, gid=there.gid, time=time)
 
     # --- wheels
 
@@ -184,7 +193,7 @@ class Assembly:
         for wheel in wheels:
             for path in stage.files_of(wheel):
                 if owners.setdefault(path, wheel) is wheel:
-                    yield layer.member(stage.env, path, prefix)
+                    yield layer.member(str(stage.env), path, prefix)
 
     def _install(self, wheels: Sequence[File]) -> None:
         folder = self._work / "wheels"
@@ -196,12 +205,12 @@ class Assembly:
     def _staged(self) -> Stage:
         """The folder that uv installs into, made when the first layer needs it."""
         if self._stage is None:
-            uv = self._work / "uv"
+            uv = self._scratch / "uv"
             if self._step.uv is None:
                 uv = Path(uv_program())
             else:
                 self._run(UnpackTool(what="unpack uv", file=self._step.uv, name="uv", path=str(uv)))
-            self._stage = Stage(self._work, uv, self._python, self._run)
+            self._stage = Stage(self._scratch, uv, self._python, self._run)
             self._stage.make()
             # Before packages are installed: later it could not be told which files are theirs.
             self._skeleton = tuple(layer.tree(self._stage.env, facts.PREFIX.lstrip("/")))

@@ -17,7 +17,7 @@ from envbuilder import atomic
 from envbuilder.errors import EnvbuilderError, InvalidError
 from envbuilder.oci.descriptor import decode, digest_of, encode
 from envbuilder.oci.layer import Layer, compressor
-from envbuilder.oci.layout import Layout, place
+from envbuilder.oci.layout import Layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ FORMAT = 1
 class LayerCache:
     """Layers by what they are made from, below one folder.
 
-    `fresh`: nothing that was made before is used.
+    `fresh`: no layer that was made before is used.
     """
 
     def __init__(self, folder: Path, note: Callable[[str], None], *, fresh: bool) -> None:
@@ -60,17 +60,19 @@ class LayerCache:
         return layer
 
     def keep(self, facts: Mapping[str, Any], layer: Layer, written: Path) -> Layer:
-        """Take a layer in that was just written to a file on the same disk."""
-        place(written, self.layout.blob(layer.digest))
+        """Take in a layer that was just written to a file on the same disk; the file moves."""
+        blob = self.layout.blob(layer.digest)
+        blob.parent.mkdir(parents=True, exist_ok=True)
+        written.replace(blob)
         atomic.write(self._entry(facts), encode(layer))
         return layer
 
     def remembered(self, facts: Mapping[str, Any], kind: type[_T], make: Callable[[], _T]) -> _T:
-        """A value made from `facts`, kept with a hash of its own; made where none is kept."""
+        """What was found by looking at `facts`, kept with a hash of its own."""
         entry = self._entry(facts)
         with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
             digest, _, text = entry.read_bytes().partition(b"\n")
-            if not self._fresh and digest_of(text).encode() == digest:
+            if digest_of(text).encode() == digest:
                 return msgspec.json.decode(text, type=kind)
         value = make()
         text = encode(value)

@@ -46,6 +46,8 @@ class Member(Struct, frozen=True, kw_only=True):
     """A file's bytes: those of this file, else `content`."""
     target: str = ""
     """Where a link points."""
+    time: int | None = None
+    """Its own time in seconds; it is written where it is before that of the layer."""
 
 
 class Layer(Struct, frozen=True, kw_only=True):
@@ -72,7 +74,7 @@ def compressor() -> Mapping[str, str | int]:
 
 
 def write(members: Iterable[Member], path: Path, epoch: int) -> Layer:
-    """Write a layer; every time in it is `epoch`, in seconds.
+    """Write a layer; no time in it is after `epoch`, in seconds.
 
     Raises `BuildError` where it gets too large or a file changes meanwhile, `OSError` on a full
     disk.
@@ -135,7 +137,7 @@ def gathered(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def tar(members: Iterable[Member], epoch: int) -> Iterator[bytes]:
-    """A tar in pieces; every time in it is `epoch`, in seconds."""
+    """A tar in pieces; no time in it is after `epoch`, in seconds."""
     last = None
     for member in sorted(members, key=lambda m: os.fsencode(m.path)):
         if member.path == last:
@@ -144,7 +146,7 @@ def tar(members: Iterable[Member], epoch: int) -> Iterator[bytes]:
         entry = tarfile.TarInfo(member.path + ("/" if member.kind == "folder" else ""))
         entry.type = _TYPES[member.kind]
         entry.mode, entry.uid, entry.gid = member.mode, member.uid, member.gid
-        entry.mtime = epoch
+        entry.mtime = epoch if member.time is None else min(member.time, epoch)
         entry.linkname = member.target
         if member.kind != "file":
             yield _header(entry)
@@ -183,28 +185,33 @@ def _padding(size: int) -> bytes:
 # --- members from folders
 
 
-def member(root: Path, path: str, prefix: str) -> Member:
+def member(root: str, path: str, prefix: str) -> Member:
     """What lies at `path` below a folder, as a member below `prefix`: root's, with a plain mode."""
-    place = root / path
-    mode = place.lstat().st_mode
-    where = f"{prefix}/{path}".strip("/")
-    if stat.S_ISLNK(mode):
-        return Member(path=where, kind="link", mode=0o777, target=str(place.readlink()))
+    place = f"{root}/{path}"
+    mode = os.lstat(place).st_mode
+    where = f"{prefix}/{path}"
+    if stat.S_ISREG(mode):
+        return Member(path=where, mode=0o755 if mode & stat.S_IXUSR else 0o644, source=Path(place))
     if stat.S_ISDIR(mode):
         return Member(path=where, kind="folder", mode=0o755)
-    if not stat.S_ISREG(mode):
-        raise BuildError(f"{place}: neither a file nor a folder nor a link")
-    return Member(path=where, mode=0o755 if mode & stat.S_IXUSR else 0o644, source=place)
+    if stat.S_ISLNK(mode):
+        return Member(path=where, kind="link", mode=0o777, target=str(Path(place).readlink()))
+    raise BuildError(f"{place}: neither a file nor a folder nor a link")
 
 
 def tree(root: Path, prefix: str) -> Iterator[Member]:
     """Everything below a folder as members below `prefix`; links are not followed."""
     for place in root.rglob("*"):
-        yield member(root, place.relative_to(root).as_posix(), prefix)
+        yield member(str(root), place.relative_to(root).as_posix(), prefix)
 
 
 def folders_above(paths: Iterable[str]) -> Iterator[Member]:
     """The folders that lead to these paths, each once."""
-    found = {parent.as_posix() for path in paths for parent in Path(path).parents}
-    for folder in sorted(found - {"."}):
+    found: set[str] = set()
+    for path in paths:
+        folder = path.rpartition("/")[0]
+        while folder and folder not in found:
+            found.add(folder)
+            folder = folder.rpartition("/")[0]
+    for folder in sorted(found):
         yield Member(path=folder, kind="folder", mode=0o755)

@@ -30,6 +30,8 @@ _REMOVED = re.compile(
     r"var/(log/(dpkg|alternatives)\.log|cache/ldconfig|(lib/dpkg|cache/debconf)/[^/]+-old)"
 )
 """What the Dockerfile removes after dpkg, logs and backups: here, what the base has of it."""
+_LOCKS = frozenset(f"var/lib/dpkg/{n}" for n in ("lock", "lock-frontend", "triggers/Lock"))
+"""Empty files whose time dpkg changes."""
 _LEFT_OUT = ("usr/share/doc/", "usr/share/man/")
 """As the Dockerfile's dpkg leaves them out."""
 _RECORDS = ("md5sums", "shlibs", "symbols", "triggers")
@@ -69,23 +71,24 @@ def members(files: Sequence[tuple[File, Path]], root: RootFs) -> tuple[Member, .
         if _REMOVED.fullmatch(there):
             folder, _, name = there.rpartition("/")
             found[there] = Member(path=f"{folder}/.wh.{name}")
+        elif there in _LOCKS:
+            found[there] = Member(path=there, mode=root.entries[there].mode)
     return tuple(found.values())
 
 
-def _package(file: File, path: Path, root: RootFs, stanzas: dict[str, str]) -> Iterator[Member]:
+def _package(
+    file: File, path: Path, root: RootFs, stanzas: dict[tuple[str, str], str]
+) -> Iterator[Member]:
     from debian.debfile import DebFile
 
     with DebFile(str(path)) as package:
         control = package.control.tgz()
-        parts = {
-            m.name.removeprefix("./"): _content(control, m)
-            for m in control.getmembers()
-            if m.isreg()
-        }
+        times = {m.name.removeprefix("./"): int(m.mtime) for m in control.getmembers() if m.isreg()}
+        parts = {n: _content(control, control.getmember(f"./{n}")) for n in times}
         stanza = parts.pop("control").decode().strip("\n")
         fields = _fields(stanza)
         _require_files_only(file, parts)
-        key = f"{fields['Package']}:{fields['Architecture']}"
+        key = (fields["Package"], fields["Architecture"])
         if key in stanzas:
             if _fields(stanzas[key])["Version"] == fields["Version"]:
                 return
@@ -104,7 +107,7 @@ def _package(file: File, path: Path, root: RootFs, stanzas: dict[str, str]) -> I
     record = f"{_INFO}/{fields['Package']}" + (f":{fields['Architecture']}" if same else "")
     yield Member(path=f"{record}.list", content=("\n".join(listed) + "\n").encode())
     for kind, content in parts.items():
-        yield Member(path=f"{record}.{kind}", content=content)
+        yield Member(path=f"{record}.{kind}", content=content, time=times[kind])
 
 
 def _require_files_only(file: File, parts: Mapping[str, bytes]) -> None:
@@ -130,7 +133,8 @@ def _placed(
     resolved = root.resolve(folder) if folder else ""
     place = f"{folder if resolved is None else resolved}/{base}".lstrip("/")
     there = root.entries.get(place)
-    owned = Member(path=place, mode=member.mode, uid=member.uid, gid=member.gid)
+    time = int(member.mtime)
+    owned = Member(path=place, mode=member.mode, uid=member.uid, gid=member.gid, time=time)
     if member.isdir():
         if there is None:
             yield replace(owned, kind="folder")
@@ -138,7 +142,7 @@ def _placed(
     if there is not None:
         raise _refused(file, f"/{place} is in the base image already")
     if member.issym():
-        yield Member(path=place, kind="link", mode=0o777, target=member.linkname)
+        yield replace(owned, kind="link", mode=0o777, target=member.linkname)
     elif member.isreg() or member.islnk():
         yield replace(owned, content=_content(data, member))
     else:
@@ -172,9 +176,10 @@ def _fields(stanza: str) -> dict[str, str]:
     return found
 
 
-def _key(stanza: str) -> str:
+def _key(stanza: str) -> tuple[str, str]:
+    """What dpkg sorts by."""
     fields = _fields(stanza)
-    return f"{fields.get('Package')}:{fields.get('Architecture')}"
+    return fields.get("Package", ""), fields.get("Architecture", "")
 
 
 def _installed(fields: Mapping[str, str]) -> str:

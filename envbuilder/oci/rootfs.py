@@ -38,6 +38,7 @@ class Entry(Struct, frozen=True, array_like=True):
     mode: int
     uid: int
     gid: int
+    time: int
     target: str = ""
     """Where a link points."""
 
@@ -138,7 +139,7 @@ def _apply(layer: Path, root: RootFs) -> None:
             _put(archive, member, path, root)
             below.discard(path)
             while folder and folder not in root.entries:  # a layer need not name them
-                root.entries[folder] = Entry("folder", 0o755, 0, 0)
+                root.entries[folder] = Entry("folder", 0o755, 0, 0, 0)
                 folder = folder.rpartition("/")[0]
 
 
@@ -172,7 +173,8 @@ def _put(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str, root: Roo
         kind = "folder"
     elif member.issym():
         kind = "link"
-    root.entries[path] = Entry(kind, member.mode, member.uid, member.gid, member.linkname)
+    time = int(member.mtime)
+    root.entries[path] = Entry(kind, member.mode, member.uid, member.gid, time, member.linkname)
     wanted, python = _KEPT.fullmatch(path), _PYTHON.fullmatch(path.rpartition("/")[2])
     if kind != "file" or member.size > READ_LIMIT or not (wanted or python):
         return

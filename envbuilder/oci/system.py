@@ -71,8 +71,8 @@ def built(
     if found is None:
         for part in system.steps:
             run(part)
-        found = _taken(step, system, base, work)
-        cache.keep(made_from, found, work / "layer")
+        made = _taken(step, system, base, work)
+        found = cache.keep(made_from, made, work / "layer")
     blob = cache.layout.blob(found.digest)
     root = cache.remembered(
         {"kind": "listing", "base": base.config["rootfs"], "above": found.diff_id},

@@ -1,0 +1,80 @@
+"""A folder for files that are only needed for moments, in memory where there is room for them.
+
+An installed environment is some thousand files that become one layer and are removed again: on a
+disk that takes several times as long as all the rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from envbuilder.payload.memory import SHARED, available_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_PREFIX = "envbuilder-"
+_SPARE = 2
+"""Memory that must be free, in multiples of what is needed: others work here, too."""
+
+
+@contextlib.contextmanager
+def folder(needed: int, otherwise: Path, shared: Path = SHARED) -> Iterator[Path]:
+    """An empty folder for so many bytes, removed in the end; below `otherwise` on a small machine.
+
+    What killed processes left in memory is removed first.
+    """
+    _sweep(shared)
+    above = shared if _has_room(shared, needed) else otherwise
+    place, held = _locked(above)
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+        os.close(held)
+
+
+def _locked(above: Path) -> tuple[Path, int]:
+    """A new folder and its lock, which the kernel lets go when the process ends, however it does.
+
+    Another process may have swept the folder away before it was locked: then there is a new one.
+    """
+    while True:
+        place = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=above))
+        held = os.open(place, os.O_RDONLY)
+        fcntl.flock(held, fcntl.LOCK_EX)
+        if place.is_dir():
+            return place, held
+        os.close(held)
+
+
+def _has_room(shared: Path, needed: int) -> bool:
+    try:
+        about = os.statvfs(shared)
+    except OSError:
+        return False
+    free = about.f_bavail * about.f_frsize
+    # uv starts a program that lies there.
+    runs = not about.f_flag & os.ST_NOEXEC and os.access(shared, os.W_OK)
+    memory = available_bytes() or 0
+    return runs and min(free, memory) >= _SPARE * needed
+
+
+def _sweep(shared: Path) -> None:
+    """Remove this user's folders whose process is gone."""
+    for place in shared.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            if place.lstat().st_uid != os.getuid():
+                continue
+            held = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(place)
+            finally:
+                os.close(held)
