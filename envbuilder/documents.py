@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 SUFFIXES = {"sbom": sbom.SUFFIX, "provenance": provenance.SUFFIX}
 """What follows an artifact's name in that of each of its documents."""
+ON_DISK = frozenset({"venv", "archive", "layout"})
+"""Kinds of artifacts that are files or folders; the others are in an engine or a registry."""
 _FULL = "The artifact itself is finished. Make room, then run the same command again."
 
 
@@ -141,7 +143,7 @@ def subject(artifact: Artifact) -> provenance.Subject:
     """
     digest = _digest(artifact)
     algorithm = "envbuilderTree" if artifact.kind == "venv" else "sha256"
-    name = artifact.ref if artifact.kind == "image" else Path(artifact.ref).name
+    name = Path(artifact.ref).name if artifact.kind in ON_DISK else artifact.ref
     return provenance.Subject(name=name, digest={algorithm: digest})
 
 

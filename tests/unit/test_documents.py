@@ -75,6 +75,9 @@ def test_those_of_an_image_lie_beside_its_record_under_its_digest(found: Setting
     folder = found.records_dir / made.fingerprint
     assert written["sbom"] == str(folder / ("ab" * 32 + ".sbom.cdx.json"))
     assert {Path(p) for p in written.values()} == set(folder.iterdir())
+    pushed = msgspec.structs.replace(artifact, kind="registry", ref="registry.example/cpu:1")
+    assert documents.places(made, pushed, found) == written
+    assert documents.subject(pushed).name == "registry.example/cpu:1"
 
 
 def test_those_of_an_archive_lie_beside_the_file(found: Settings, tmp_path: Path) -> None:
