@@ -105,6 +105,10 @@ def _perform_on_image(step: plans.ImageStep, store: Store, log: Path, progress: 
             _load(step)
         case plans.Save():
             _save(step)
+        case plans.Push():
+            from envbuilder import publish
+
+            publish.push(step, progress)
         case plans.RecordImage():
             _record(step)
         case _:

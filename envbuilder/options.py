@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from envbuilder import words
 from envbuilder.backends import AVAILABLE, BUILDERS
+from envbuilder.errors import InvalidError
 from envbuilder.oci import places
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ class Request(Struct, frozen=True, kw_only=True):
     """How the docker backend makes its image."""
     output: str | None = None
     """Where the image is written to instead of the engine: `oci:DIR` or `FILE.tar`."""
+    push: str | None = None
+    """Where the image is pushed to instead of the engine: a registry's reference with a tag."""
     rebuild: bool = False
     force: bool = False
     dry_run: bool = False
@@ -105,6 +108,22 @@ def _output(ctx: click.Context, param: click.Parameter, value: str | None) -> st
     return places.absolute(value)
 
 
+def _push(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Where an image goes in a registry: a full reference with a tag."""
+    del ctx
+    if value is None:
+        return None
+    from envbuilder.oci import reference
+
+    try:
+        found = reference.parse(value)
+    except InvalidError as error:
+        raise click.BadParameter(error.message, param=param) from error
+    if found.digest:
+        raise click.BadParameter("the image decides about its digest: name a tag", param=param)
+    return f"{found.name}:{found.wanted}"
+
+
 base_image_option: Decorator = click.option(
     "--base-image",
     metavar="REF",
@@ -122,6 +141,12 @@ output_option: Decorator = click.option(
     metavar="PLACE",
     callback=_output,
     help="Write the image to oci:DIR (an OCI layout) or FILE.tar instead of loading it.",
+)
+push_option: Decorator = click.option(
+    "--push",
+    metavar="REF",
+    callback=_push,
+    help="Push the image to a registry instead of loading it, and attach its documents there.",
 )
 
 

@@ -187,7 +187,22 @@ class Save(_Step, frozen=True, kw_only=True):
     target: str
 
 
-ImageStep = MakeBase | LoadBase | Assemble | Load | Save | RecordImage
+class Push(_Step, frozen=True, kw_only=True):
+    """Bring the image of an OCI layout to a registry, and keep a record of it."""
+
+    layout: str
+    ref: str
+    plain_http: bool
+    uploads: str
+    """Where what a later try needs is kept."""
+    profile: words.Name
+    fingerprint: words.Sha256
+    made_by: dict[str, str]
+    folder: str
+    """Where records are kept."""
+
+
+ImageStep = MakeBase | LoadBase | Assemble | Load | Save | Push | RecordImage
 Step = (
     Write
     | WritePayload

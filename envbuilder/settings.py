@@ -65,6 +65,11 @@ class Settings(Struct, frozen=True, kw_only=True):
         return self.data_dir / "reports"
 
     @property
+    def uploads_dir(self) -> Path:
+        """Notes on uploads to registries: how far they are, and which repository has what."""
+        return self.cache_dir / "uploads"
+
+    @property
     def logs_dir(self) -> Path:
         """Full output of build steps."""
         return self.cache_dir / "logs"

@@ -183,7 +183,7 @@ def choose_backend(
         )
     if len(usable) == 1:
         return usable[0], f"the one that '{profile.name}' has"
-    if "docker" in usable and (request.builder or request.output):
+    if "docker" in usable and (request.builder or request.output or request.push):
         return "docker", "an image was asked for"
     from envbuilder.backends import docker
 
@@ -218,15 +218,20 @@ def build(
                 "Run the same command again.",
             )
     made_by = environment.made_by()
+    written = documents.ensure(
+        plan, artifact, settings, progress, anew=status == "built", versions=made_by
+    )
+    if request.push:
+        from envbuilder import publish
+
+        publish.attach(request.push, plan.fingerprint, written, settings, progress)
     return BuildResult(
         status=status,
         profile=plan.profile,
         backend=plan.backend,
         builder=plan.builder,
         artifact=artifact,
-        documents=documents.ensure(
-            plan, artifact, settings, progress, anew=status == "built", versions=made_by
-        ),
+        documents=written,
         fingerprint=plan.fingerprint,
         seconds=round(seconds, 3),
         made_by=made_by,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from envbuilder import engine, lockfile, render
 from envbuilder.backends import image_base
+from envbuilder.backends.pushed_image import PushedImage
 from envbuilder.backends.saved_image import SavedImage
 from envbuilder.backends.venv import tool
 from envbuilder.engine import LABEL
@@ -27,6 +28,7 @@ from envbuilder.plan import (
     Load,
     MakeBase,
     Plan,
+    Push,
     Room,
     Run,
     Save,
@@ -125,25 +127,7 @@ def plan(
             work=str(work / "stage"),
         ),
     )
-    end: Step
-    if request.output is None:
-        artifact = Artifact(kind="image", ref=tags[0])
-        end = Load(
-            what="load it into the engine",
-            layout=layout,
-            cache=cache,
-            profile=profile.name,
-            fingerprint=digest,
-            names=tags,
-            made_by=made_by,
-            folder=str(settings.records_dir / digest),
-        )
-    else:
-        artifact = Artifact(
-            kind="archive" if places.is_archive(request.output) else "layout",
-            ref=str(places.path(request.output)),
-        )
-        end = Save(what=f"write {artifact.ref}", layout=layout, target=artifact.ref)
+    artifact, end = _end(profile, digest, layout, tags, made_by, request, settings)
     return Plan(
         profile=profile.name,
         backend="docker",
@@ -156,9 +140,54 @@ def plan(
         base=UsedBase(ref=base.ref, digest=base.identity if base.identity != base.ref else ""),
         workdir=str(work),
         files=files,
-        steps=(*made, end),
+        steps=(*made, *end),
         room=(Room(folder=str(settings.cache_dir), bytes=unpacked(wheels)),),
     )
+
+
+def _end(
+    profile: Profile,
+    digest: words.Sha256,
+    layout: str,
+    tags: tuple[str, ...],
+    made_by: dict[str, str],
+    request: Request,
+    settings: Settings,
+) -> tuple[Artifact, tuple[Step, ...]]:
+    """Where the image goes: to disk, to a registry, to both, or else into the engine."""
+    records = str(settings.records_dir / digest)
+    artifact, end = Artifact(kind="image", ref=tags[0]), list[Step]()
+    if request.push:
+        artifact = Artifact(kind="registry", ref=request.push)
+        host = request.push.partition("/")[0]
+        end.append(
+            Push(
+                what=f"push {request.push}",
+                layout=layout,
+                ref=request.push,
+                plain_http=host in settings.configuration.plain_http,
+                uploads=str(settings.uploads_dir),
+                profile=profile.name,
+                fingerprint=digest,
+                made_by=made_by,
+                folder=records,
+            )
+        )
+    if request.output:
+        kind = "archive" if places.is_archive(request.output) else "layout"
+        artifact = Artifact(kind=kind, ref=str(places.path(request.output)))
+        end.insert(0, Save(what=f"write {artifact.ref}", layout=layout, target=artifact.ref))
+    load = Load(
+        what="load it into the engine",
+        layout=layout,
+        cache=str(settings.cache_dir / "layers"),
+        profile=profile.name,
+        fingerprint=digest,
+        names=tags,
+        made_by=made_by,
+        folder=records,
+    )
+    return artifact, tuple(end) or (load,)
 
 
 def _system(
@@ -226,7 +255,7 @@ def own_platform() -> words.Platform | None:
 
 def wanted(request: Request) -> bool:
     """Whether this builder was asked for; `InvalidError` where another cannot do what was."""
-    only = "--output" if request.output else ""
+    only = "--output" if request.output else "--push" if request.push else ""
     if request.base_image and places.on_disk(request.base_image):
         only = "a base image on disk"
     if only and request.builder not in {None, BUILDER}:
@@ -255,10 +284,13 @@ def prepare(
     own = own_platform()
     _require_uv(tool(target, "uv"), platform, own)
     scripts = bool(target.of_kind("deb")) and not profile.unpack_packages
-    client: Any = engine.connect() if request.output is None or scripts else None
+    aside = request.output or request.push
+    client: Any = engine.connect() if not aside or scripts else None
     base = image_base.find(target, client, request, settings, scripts=scripts)
     here = engine.describe(client) if client else None
     made = plan(profile, lock, target, base, request, settings, own, here)
+    if request.push:
+        return PushedImage(target, made, request.push, settings)
     if request.output or here is None:
         return SavedImage(target, made)
     return DockerEnvironment(profile, target, made, client, here, settings, force=request.force)

@@ -15,6 +15,7 @@ from envbuilder.options import (
     image_ref,
     json_option,
     output_option,
+    push_option,
     target_host_option,
 )
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 @environment_options
 @builder_option
 @output_option
+@push_option
 @click.option("--dry-run", is_flag=True, help="Print the plan as JSON; fetch and build nothing.")
 @click.option("--rebuild", is_flag=True, help="Build although it exists.")
 @click.option("--tag", metavar="TAG", callback=image_ref, help="A further tag for the image.")
@@ -38,6 +40,7 @@ def command(
     base_image: str | None,
     builder: str | None,
     output: str | None,
+    push: str | None,
     dry_run: bool,
     rebuild: bool,
     tag: str | None,
@@ -51,6 +54,7 @@ def command(
       envbuilder build --profile cpu --backend venv
       envbuilder build --profile cuda --backend docker --tag me/cuda
       envbuilder build --profile cpu --builder layers --output cpu.tar
+      envbuilder build --profile cpu --push ghcr.io/me/cpu:1
       envbuilder build --profile zendnn --dry-run
       envbuilder build --target-host laptop.json --backend docker
     """
@@ -63,6 +67,7 @@ def command(
         base_image=base_image,
         builder=builder,
         output=output,
+        push=push,
         tag=tag,
         rebuild=rebuild,
         dry_run=dry_run,
@@ -71,7 +76,8 @@ def command(
     found = settings.load()
     progress = console.progress()
     _, _, environment = workflow.prepare(request, found, progress, running=False)
-    for option, given in (("--tag", tag), ("--builder", builder), ("--output", output)):
+    image_only = {"--tag": tag, "--builder": builder, "--output": output, "--push": push}
+    for option, given in image_only.items():
         if given and environment.plan.backend != "docker":
             raise InvalidError(f"{option} is for images", "Add --backend docker, or leave it out.")
     if dry_run:

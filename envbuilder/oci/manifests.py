@@ -47,7 +47,18 @@ def read(connection: Connection, wanted: str) -> tuple[Descriptor, bytes]:
     `WrongHashError` where the registry sends other bytes than the digest names, `BuildError` where
     it sends none, and `InvalidError` where they are something else.
     """
-    data = _fetch(connection, wanted)
+    data = _fetch(connection, wanted, (OK,))
+    assert data is not None, "any other status was refused"
+    return _checked(connection, wanted, data)
+
+
+def find(connection: Connection, wanted: str) -> tuple[Descriptor, bytes] | None:
+    """`read`; None where the repository has nothing of that name."""
+    data = _fetch(connection, wanted, (OK, NOT_FOUND))
+    return None if data is None else _checked(connection, wanted, data)
+
+
+def _checked(connection: Connection, wanted: str, data: bytes) -> tuple[Descriptor, bytes]:
     where = f"{connection.name}: {wanted}"
     digest = digest_of(data)
     if _DIGEST.fullmatch(wanted) and digest != wanted:
@@ -67,13 +78,15 @@ def read(connection: Connection, wanted: str) -> tuple[Descriptor, bytes]:
     return Descriptor(media_type=media_type, digest=digest, size=len(data)), data
 
 
-def _fetch(connection: Connection, wanted: str) -> bytes:
+def _fetch(connection: Connection, wanted: str, accept: tuple[int, ...]) -> bytes | None:
     url = connection.url(f"manifests/{wanted}")
     problem = ""
     for _ in range(ATTEMPTS):
-        response = connection.request("GET", url, wanted, accept=(OK,), headers=ACCEPT)
+        response = connection.request("GET", url, wanted, accept=accept, headers=ACCEPT)
         try:
             data = limited(response, JSON_LIMIT)
+            if response.status_code != OK:
+                return None
         except BrokenOffError as error:
             problem = str(error)
             continue

@@ -27,12 +27,12 @@ from envbuilder.oci.descriptor import (
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from envbuilder import words
     from envbuilder.console import Progress
     from envbuilder.oci.connection import Connection
     from envbuilder.oci.layout import Layout
-    from envbuilder.settings import Settings
 
 _WRITES = 3
 _NO_LISTS = (400, 404, 405, 501)
@@ -65,11 +65,11 @@ def attach(
     connection: Connection,
     layout: Layout,
     attachment: Descriptor,
-    settings: Settings,
+    notes: Path,
     progress: Progress,
 ) -> registry.Pushed:
     """Bring an attachment that `make` made to the image's repository, and see that it is listed."""
-    pushed = registry.push(connection, attachment.digest, layout, attachment, settings, progress)
+    pushed = registry.push(connection, attachment.digest, layout, attachment, notes, progress)
     subject = layout.read_manifest(attachment).subject
     if subject is None:
         raise BuildError(f"{attachment.digest}: names no subject")

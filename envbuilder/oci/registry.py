@@ -21,6 +21,7 @@ from envbuilder.oci.send import send
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
 
     from envbuilder.console import Progress
     from envbuilder.oci.layout import Layout
@@ -114,13 +115,14 @@ def push(
     wanted: str,
     layout: Layout,
     image: Descriptor,
-    settings: Settings,
+    notes: Path,
     progress: Progress,
     mount_from: str = "",
 ) -> Pushed:
     """Bring an image of a layout, or an index with all of its images, to a registry.
 
-    `wanted` is the tag or the digest that it gets. `mount_from` is a repository of the same
+    `wanted` is the tag or the digest that it gets. `notes` is a folder that lets a later push go on
+    (`Settings.uploads_dir`). `mount_from` is a repository of the same
     registry that may have some of the blobs. Raises `BuildError`; what has arrived by then does
     not travel again.
     """
@@ -134,7 +136,6 @@ def push(
         for m in [layout.read_manifest(d)]
         for b in (m.config, *m.layers)
     )
-    notes = settings.cache_dir / "uploads"
     sent = _side_by_side(
         [lambda a, b=b: send(connection, b, layout, notes, a, mount_from) for b in blobs],
         f"push {connection.name}",

@@ -74,7 +74,9 @@ def push(
     host: str, layout: Layout, image: Descriptor, found: Settings, **options: Any
 ) -> client.Pushed:
     name, tag = options.pop("name", "envbuilder/cpu"), options.pop("tag", "latest")
-    return client.push(connect(host, name), tag, layout, image, found, SILENT, **options)
+    return client.push(
+        connect(host, name), tag, layout, image, found.uploads_dir, SILENT, **options
+    )
 
 
 def test_an_image_goes_and_comes_back_by_its_digest(
@@ -152,7 +154,8 @@ layout = Layout.open(folder)
 options = settings.load()
 connection = registry.connect(found, options)
 image = layout.index().manifests[0]
-done = registry.push(connection, found.wanted, layout, image, options, Progress(lambda line: None))
+progress = Progress(lambda line: None)
+done = registry.push(connection, found.wanted, layout, image, options.uploads_dir, progress)
 print(done.bytes)
 """
 
@@ -276,8 +279,8 @@ def test_attachments_leave_the_image_as_it_is(
     connection = connect(registry.host)
     for kind in ("application/vnd.cyclonedx+json", "application/vnd.in-toto+json"):
         made = referrers.make(layout, image, kind, kind, kind.encode())
-        referrers.attach(connection, layout, made, found, SILENT)
-        referrers.attach(connection, layout, made, found, SILENT)
+        referrers.attach(connection, layout, made, found.uploads_dir, SILENT)
+        referrers.attach(connection, layout, made, found.uploads_dir, SILENT)
     listed = referrers.find(connection, image.digest)
     assert [d.artifact_type for d in listed] == [
         "application/vnd.cyclonedx+json",

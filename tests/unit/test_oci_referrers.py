@@ -40,7 +40,7 @@ def attach(
     server: FakeRegistry, source: Layout, image: Descriptor, found: Settings, kind: str
 ) -> Descriptor:
     made = referrers.make(source, image, kind, kind, f"content of {kind}".encode(), {"a": "b"})
-    referrers.attach(connect(server), source, made, found, SILENT)
+    referrers.attach(connect(server), source, made, found.uploads_dir, SILENT)
     return made
 
 

@@ -63,7 +63,9 @@ def push(
     **options: Any,
 ) -> registry.Pushed:
     name = options.pop("name", "a")
-    return registry.push(connect(server, name), tag, layout, image, found, SILENT, **options)
+    return registry.push(
+        connect(server, name), tag, layout, image, found.uploads_dir, SILENT, **options
+    )
 
 
 def pull(server: FakeRegistry, wanted: str, folder: Path) -> registry.Pulled:
@@ -337,7 +339,7 @@ def test_blobs_are_mounted_from_another_repository(
 def test_a_note_of_a_repository_that_is_none(
     server: FakeRegistry, source: Layout, there: Descriptor, found: Settings
 ) -> None:
-    for note in (found.cache_dir / "uploads").glob("*.repository"):
+    for note in found.uploads_dir.glob("*.repository"):
         note.write_bytes(b"../../x?y=z\n")
     assert push(server, source, there, found, name="b").sent == 3
 
@@ -416,7 +418,7 @@ def test_a_push_that_breaks_off_goes_on_later(
     done = push(server, source, image, found)
     assert done.bytes - image.size - (1 << 20) <= 100  # the other half, and the configuration
     assert ("a", digest_of(BIG)) in server.blobs
-    assert [p for p in (found.cache_dir / "uploads").iterdir() if p.suffix == ".json"] == []
+    assert [p for p in found.uploads_dir.iterdir() if p.suffix == ".json"] == []
 
 
 def test_an_upload_that_is_gone_begins_anew(
@@ -427,7 +429,7 @@ def test_an_upload_that_is_gone_begins_anew(
     server.faults = [("PATCH", "413")]
     with pytest.raises(BuildError, match="HTTP 413"):
         push(server, source, image, found)
-    assert any(p.suffix == ".json" for p in (found.cache_dir / "uploads").iterdir())
+    assert any(p.suffix == ".json" for p in found.uploads_dir.iterdir())
     server.uploads.clear()
     push(server, source, image, found)
     assert ("a", digest_of(BIG[::-1])) in server.blobs
@@ -441,7 +443,7 @@ def test_a_damaged_note_is_no_hindrance(
     with pytest.raises(BuildError):
         push(server, source, image, found)
     for content in (b"{", b'{"location": "http://evil.example/x", "offset": 9, "piece": 1}'):
-        for note in (found.cache_dir / "uploads").glob("*.json"):
+        for note in found.uploads_dir.glob("*.json"):
             note.write_bytes(content)
         server.faults = [("PATCH", "413")]
         with pytest.raises(BuildError, match="413"):

@@ -1,0 +1,36 @@
+"""An image that is pushed to a registry instead of an engine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from envbuilder.backends.saved_image import SavedImage
+
+if TYPE_CHECKING:
+    from envbuilder.lockfile import Target
+    from envbuilder.plan import Artifact, Plan
+    from envbuilder.settings import Settings
+
+
+class PushedImage(SavedImage):
+    """A planned image in a registry, and perhaps on disk too."""
+
+    def __init__(self, target: Target, made: Plan, ref: str, settings: Settings) -> None:
+        super().__init__(target, made)
+        self._ref, self._settings = ref, settings
+
+    def existing(self) -> Artifact | None:
+        """The image, if an earlier build pushed exactly this one and nobody replaced it since.
+
+        `BuildError` where the registry cannot be asked: then nothing could be pushed, either.
+        """
+        from envbuilder import publish
+
+        record = publish.there(self._ref, self.plan.fingerprint, self._settings)
+        if record is None:
+            return None
+        if self.plan.artifact.kind != "registry":
+            return super().existing()
+        return replace(self.plan.artifact, digest=record.digest)
