@@ -9,6 +9,7 @@ from msgspec import Struct
 from envbuilder import resources, words
 from envbuilder.errors import InvalidError
 from envbuilder.lockfile import File
+from envbuilder.oci import facts as image_facts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -158,6 +159,7 @@ def _image(profile: Profile, context: Mapping[str, Any], urls: Mapping[str, str]
     return {
         **context,
         "base": base,
+        "image": image_facts,
         "tools": requirements(targets, "tool"),
         "debs": debs if any(debs.values()) else {},
         "urls": urls,

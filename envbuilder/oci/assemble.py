@@ -219,10 +219,7 @@ class Assembly:
     def _users(self) -> list[Member]:
         """The image's user, and the folders that it owns."""
         number, home, work = facts.ID, facts.HOME.lstrip("/"), facts.WORK.lstrip("/")
-        lines = {
-            "etc/passwd": f"{facts.USER}:x:{number}:{number}::{facts.HOME}:{facts.SHELL}\n",
-            "etc/group": f"{facts.USER}:x:{number}:\n",
-        }
+        lines = {"etc/passwd": f"{facts.PASSWD}\n", "etc/group": f"{facts.GROUP}\n"}
         contents = self._root.contents
         return [
             *(Member(path=n, content=contents.get(n, b"") + t.encode()) for n, t in lines.items()),

@@ -10,12 +10,13 @@ if TYPE_CHECKING:
 PREFIX = "/opt/env"
 """The environment."""
 PAYLOAD = "/opt/envbuilder/payload.pyz"
-USER = "user"
 ID = 1000
 """The number of the user, and of its group."""
 HOME = "/home/user"
 WORK = "/work"
-SHELL = "/bin/sh"
+PASSWD = f"user:x:{ID}:{ID}::{HOME}:/bin/sh"
+GROUP = f"user:x:{ID}:"
+"""The lines that make the user known."""
 ENTRYPOINT = (f"{PREFIX}/bin/python", PAYLOAD, "exec", "--")
 """Sets the number of threads from the container's CPU quota and affinity, then becomes the
 command."""
