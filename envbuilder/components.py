@@ -51,7 +51,7 @@ def locked(
 
 
 def of_base(ref: str, digest: str, platform: str) -> Component:
-    """A base image. `digest` is what the engine calls it; one that `ref` names goes first.
+    """A base image. `digest` is what it is called here; one that `ref` names goes first.
 
     What is no digest is left out: an engine's own id may be of another kind.
     """
@@ -61,7 +61,7 @@ def of_base(ref: str, digest: str, platform: str) -> Component:
         kind="container",
         name=name,
         version=digest,
-        purl=image_purl(name, digest, platform),
+        purl=image_purl(name, digest, platform, published=digest == named),
         sha256=digest.removeprefix("sha256:"),
     )
 
@@ -123,10 +123,11 @@ def _deb_purl(vendor: str, name: str, version: str, architecture: str, distro: s
     return PackageURL("deb", vendor, name, version, qualifiers).to_string()
 
 
-def image_purl(ref: str, digest: str, platform: str) -> str:
+def image_purl(ref: str, digest: str, platform: str, *, published: bool) -> str:
     """The package URL of an image: `pkg:oci` where its digest is known, else `pkg:docker`.
 
-    `ref` has no digest; it may be a folder or an archive.
+    `ref` has no digest; it may be a folder or an archive. `published`: its registry knows it by
+    this digest; otherwise it is not said to come from there.
     """
     from packageurl import PackageURL
 
@@ -141,9 +142,11 @@ def image_purl(ref: str, digest: str, platform: str) -> str:
     folder, _, name = parsed.repository.rpartition("/")
     if not digest:
         return PackageURL("docker", folder, name, parsed.tag).to_string()
-    qualifiers = {"arch": architecture, "repository_url": parsed.name}
-    if parsed.tag:
-        qualifiers["tag"] = parsed.tag
+    qualifiers = {
+        "arch": architecture,
+        **({"repository_url": parsed.name} if published else {}),
+        **({"tag": parsed.tag} if parsed.tag else {}),
+    }
     return PackageURL("oci", None, name, digest, qualifiers).to_string()
 
 

@@ -49,7 +49,8 @@ def command(
     lock = lockfile.require_usable(chosen, lockfile.load(path) if path else None)
     target = lockfile.select(lock, platform or chosen.platforms[0], python or chosen.python.default)
     image = target.base if target.base and not target.base.suite else None
-    base = plan.UsedBase(ref=image.ref, digest=image.digest or "") if image else None
+    named = f"{image.ref}@{image.digest}" if image and image.digest else image and image.ref
+    base = plan.UsedBase(ref=named, digest="") if named else None
     about = documents.About(
         profile=profile,
         lock=lockfile.lock_digest(lock),

@@ -77,7 +77,7 @@ def of_lock(name: str, number: int, found: Settings) -> bytes:
         platform=target.platform,
         python=target.python,
     )
-    base = target.base and plan.UsedBase(ref=target.base.ref, digest=target.base.digest or "")
+    base = target.base and plan.UsedBase(ref=f"{target.base.ref}@{target.base.digest}", digest="")
     return documents.bill(about, target.files, base, found)
 
 
@@ -163,9 +163,11 @@ HUB = "docker.io/library"
 @pytest.mark.parametrize(
     ("ref", "digest", "purl"),
     [
+        # An image of this engine: nobody says that a registry has it under this digest.
+        ("python:3.11-slim", DIGEST, f"pkg:oci/python@{DIGEST}?arch=arm64&tag=3.11-slim"),
         (
-            "python:3.11-slim",
-            DIGEST,
+            f"python:3.11-slim@{DIGEST}",
+            "",
             f"pkg:oci/python@{DIGEST}?arch=arm64&repository_url={HUB}/python&tag=3.11-slim",
         ),
         (
