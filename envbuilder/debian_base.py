@@ -8,8 +8,10 @@ the machine or the moment is left out of it.
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 import tarfile
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -43,14 +45,8 @@ _HINT = (
     "It makes the base from Debian packages. On Debian and Ubuntu: apt-get install mmdebstrap."
     " Elsewhere use a base image: --base-image REF."
 )
-_INSTALL = ("--variant=custom",)
+_INSTALL = ("--variant=essential",)
 _UNPACK = ("--variant=extract",)
-# What apt and debian:slim images leave out; licences stay.
-_DPKG_OPTIONS = (
-    *(f"path-exclude=/usr/share/{n}/*" for n in ("doc", "info", "locale", "man")),
-    "path-include=/usr/share/doc/*/copyright",
-    "force-unsafe-io",
-)
 # Folders that belong under /usr, as every Debian since 12 wants it before the first package is
 # unpacked: the work of debootstrap, which mmdebstrap leaves to a hook.
 _MERGED = {"amd64": "bin sbin lib lib64", "arm64": "bin sbin lib"}
@@ -63,6 +59,10 @@ _LEFT_OUT = frozenset(
      "etc/resolv.conf", "var/cache/debconf/config.dat-old", "var/cache/debconf/templates.dat-old",
      "var/lib/dpkg/diversions-old", "var/lib/dpkg/status-old"}
 )  # fmt: skip
+# Documentation and translations, which Debian's slim images leave out as well; licences stay. Left
+# out at the end, since mmdebstrap's filter takes a second for each package.
+_DOCUMENTS = tuple(f"usr/share/{name}/" for name in ("doc", "info", "locale", "man"))
+_LICENCES = re.compile(r"usr/share/doc/[^/]+(/copyright)?")
 _MASTERS = {f"usr/share/base-passwd/{n}.master": f"etc/{n}" for n in ("group", "passwd")}
 
 
@@ -114,9 +114,10 @@ def make(wanted: MakeBase, store: Store, log: Callable[[str], None]) -> Layout:
         found = _existing(final, wanted.platform, log)
         if found is not None:
             return found
-        work = final.with_name(f".{final.name}.partial")
-        shutil.rmtree(work, ignore_errors=True)  # what a killed build left
-        work.mkdir()
+        for left in final.parent.glob(f".{final.name}.*"):  # by a build that was killed
+            shutil.rmtree(left, ignore_errors=True)
+        # A name of its own each time: what a killed build started may go on writing to the old one.
+        work = Path(tempfile.mkdtemp(prefix=f".{final.name}.", dir=final.parent))
         try:
             _make(wanted, store, work, log)
             (work / "layout").replace(final)
@@ -142,14 +143,20 @@ def _existing(folder: Path, platform: words.Platform, log: Callable[[str], None]
 
 
 def _make(wanted: MakeBase, store: Store, work: Path, log: Callable[[str], None]) -> None:
-    controls = _lay_archive(wanted, store, work / "archive")
     tar = work / "root.tar"
-    done = process.run(
-        command(wanted, work / "archive", tar),
-        env={"SOURCE_DATE_EPOCH": str(wanted.epoch), "LC_ALL": "C.UTF-8", "TZ": "UTC"},
-        on_stdout=log,
-        on_stderr=log,
-    )
+    # Not below the cache: where there is no root, mmdebstrap reads the archive as another user,
+    # whom the folders of ours are closed to.
+    with tempfile.TemporaryDirectory(prefix="envbuilder-") as scratch:
+        archive = Path(scratch) / "archive"
+        controls = _lay_archive(wanted, store, archive)
+        for path in (archive.parent, archive, *archive.iterdir()):
+            path.chmod(path.stat().st_mode | (0o055 if path.is_dir() else 0o044))
+        done = process.run(
+            command(wanted, archive, tar),
+            env={"SOURCE_DATE_EPOCH": str(wanted.epoch), "LC_ALL": "C.UTF-8", "TZ": "UTC"},
+            on_stdout=log,
+            on_stderr=log,
+        )
     if done.returncode != 0:
         raise BuildError(
             f"{wanted.what}: {_TOOL} failed (exit {done.returncode}):\n{done.last_words}",
@@ -174,7 +181,7 @@ def command(wanted: MakeBase, archive: Path, tar: Path) -> list[str]:
     return [
         *(_TOOL, "--quiet", *(_UNPACK if wanted.unpacked else _INSTALL)),
         *(f"--architectures={architecture}", "--format=tar"),
-        *(f"--dpkgopt={option}" for option in _DPKG_OPTIONS),
+        "--dpkgopt=force-unsafe-io",
         f"--setup-hook={merge}",
         f"--include={','.join(f'{f.name}={f.version}' for f in wanted.files)}",
         *(wanted.suite, str(tar)),
@@ -221,9 +228,10 @@ def _control(path: Path) -> str:
 
     try:
         with DebFile(str(path)) as package:
-            text: bytes = package.control.get_content("control")
+            text = package.control.get_content("control")
     except (ArError, DebError, tarfile.TarError, OSError, EOFError) as error:
         raise BuildError(f"{path.name}: not a Debian package: {error}") from error
+    assert isinstance(text, bytes), "read without an encoding"
     return text.decode("utf-8", "replace").strip("\n") + "\n"
 
 
@@ -273,6 +281,8 @@ def _belongs(path: str, *, is_folder: bool) -> bool:
     """Whether a path depends on the packages alone, and not on the machine or the moment."""
     if "__pycache__" in path.split("/"):
         return False  # bytecode states times; Python's own images come without it as well
+    if path.startswith(_DOCUMENTS) and not _LICENCES.fullmatch(path):
+        return False
     return is_folder or not (path in _LEFT_OUT or path.startswith(_LEFT_EMPTY))
 
 

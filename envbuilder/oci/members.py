@@ -9,7 +9,7 @@ import gzip
 import io
 import tarfile
 import zlib
-from typing import IO, TYPE_CHECKING, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from envbuilder.errors import InvalidError
 
@@ -38,7 +38,7 @@ def members(layer: Path) -> Iterator[tuple[tarfile.TarInfo, tarfile.TarFile]]:
             with tarfile.open(fileobj=stream, mode="r:") as archive:
                 while (member := archive.next()) is not None:
                     yield member, archive
-                    archive.members.clear()  # a layer may have millions
+                    cast("Any", archive).members.clear()  # a layer may have millions
     except faults as error:
         raise InvalidError(f"{where}: not a layer that can be read: {error}") from error
 

@@ -102,7 +102,7 @@ def test_the_call(files: tuple[File, ...], found: Settings, store: Store, tool: 
     make(debian_base.step(target(files), found), store)
     ((argv, environment),) = tool.calls
     assert argv[0] == "mmdebstrap"
-    assert "--variant=custom" in argv
+    assert "--variant=essential" in argv
     assert "--include=dpkg=1,libc6=2.36-9" in argv
     assert argv[-3] == "bookworm"
     assert environment["SOURCE_DATE_EPOCH"] == "1783728000"
