@@ -283,7 +283,11 @@ def test_another_profile_that_is_broken_is_no_obstacle(
 ) -> None:
     add(found, FITS)
     add(found, "accelerater: cpu\n", lock=None, name="broken")
-    monkeypatch.setattr(VenvEnvironment, "existing", lambda self: self.plan.artifact)
+    monkeypatch.setattr(
+        VenvEnvironment,
+        "existing",
+        lambda self: msgspec.structs.replace(self.plan.artifact, digest="sha256:" + "0" * 64),
+    )
     assert go(found, profile="mine", backend="venv").profile == "mine"
 
 
