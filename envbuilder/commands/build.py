@@ -80,6 +80,8 @@ def command(
     for option, given in image_only.items():
         if given and environment.plan.backend != "docker":
             raise InvalidError(f"{option} is for images", "Add --backend docker, or leave it out.")
+    if tag and push and not output:
+        raise InvalidError("--tag names an image in the engine", "Name it in --push alone.")
     if dry_run:
         click.echo(msgspec.json.format(msgspec.json.encode(environment.plan), indent=1).decode())
         return

@@ -49,7 +49,7 @@ def command(profile: str | None, store: bool, reports: bool, dry_run: bool, as_j
         paths += _leftovers(found.cache_dir / "build", "*")
         paths += _leftovers(found.cache_dir / "reproduce", "*")
     if store:
-        own = ("store", "datasets", "locate", "uv-resolve", "logs")
+        own = ("store", "bases", "layers", "uploads", "datasets", "locate", "uv-resolve", "logs")
         paths += [p for n in own if _is_folder(p := found.cache_dir / n)]
     if reports:
         from envbuilder import history

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -94,6 +95,7 @@ def pull(
     manifest = decode(data, Manifest, where)
     _keep(layout, found, data)
     missing = [b for b in _unique((manifest.config, *manifest.layers)) if not _there(layout, b)]
+    _require_room(layout, sum(b.size for b in missing))
     brought = _side_by_side(
         [lambda advance, b=b: receive(connection, b, layout, advance) for b in missing],
         f"pull {connection.name}",
@@ -186,6 +188,17 @@ def _there(layout: Layout, blob: Descriptor) -> bool:
         layout.blob(blob.digest).unlink()
         return False
     return True
+
+
+def _require_room(layout: Layout, needed: int) -> None:
+    free = shutil.disk_usage(layout.folder).free
+    if needed > free:
+        raise BuildError(
+            f"not enough space in {layout.folder}: {needed / 1e9:.1f} GB are needed,"
+            f" {free / 1e9:.1f} GB are free",
+            "Make room (envbuilder clean removes what envbuilder made), or set"
+            " ENVBUILDER_CACHE_DIR to a larger disk.",
+        )
 
 
 def _require_platform(

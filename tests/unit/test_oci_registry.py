@@ -661,6 +661,18 @@ def test_a_full_disk_is_an_error_with_advice(
     assert "ENVBUILDER_CACHE_DIR" in caught.value.hint
 
 
+def test_an_image_that_the_disk_has_no_room_for(
+    server: FakeRegistry, there: Descriptor, tmp_path: Path
+) -> None:
+    _, data = server.manifests["a", "t"]
+    read = json.loads(data)
+    read["layers"][0]["size"] = 1 << 49
+    server.manifests["a", "t"] = (MANIFEST, json.dumps(read).encode())
+    with pytest.raises(BuildError, match=r"not enough space .* 562950\.0 GB are needed"):
+        pull(server, "t", tmp_path / "b")
+    assert server.requests("GET") == ["GET /v2/a/manifests/t"]
+
+
 def test_two_pushes_at_once_send_each_blob_once(
     server: FakeRegistry, source: Layout, found: Settings
 ) -> None:
