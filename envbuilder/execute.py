@@ -178,7 +178,11 @@ def _make_base(step: plans.MakeBase, store: Store, log: Path) -> None:
     from envbuilder import debian_base
 
     with log.open("a") as out:
-        debian_base.make(step, store, lambda line: out.write(line + "\n"))
+
+        def keep(line: str) -> None:
+            out.write(line + "\n")
+
+        debian_base.make(step, store, keep)
 
 
 def _load_base(step: plans.LoadBase) -> None:
