@@ -24,7 +24,7 @@ from envbuilder.oci.layout import Layout
 from envbuilder.oci.send import PIECE
 from envbuilder.settings import Configuration, Settings
 from tests.integration.registry_server import PASSWORD, USER, Registry, cutting
-from tests.unit import images
+from tests.unit import small_images as images
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ from envbuilder.console import PlainProgress
 from envbuilder.errors import BuildError, InvalidError
 from envbuilder.oci import bases, registry
 from envbuilder.oci.layout import Layout
-from tests.unit import images
+from tests.unit import small_images as images
 from tests.unit.test_oci_registry import connect, push, server
 
 if TYPE_CHECKING:

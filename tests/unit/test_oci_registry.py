@@ -15,7 +15,8 @@ from envbuilder.oci import connection, receive, reference, registry, send
 from envbuilder.oci.connection import Connection
 from envbuilder.oci.descriptor import INDEX, MANIFEST, Descriptor, Manifest
 from envbuilder.oci.layout import Layout
-from tests.unit import fake_registry, images
+from tests.unit import fake_registry
+from tests.unit import small_images as images
 from tests.unit.fake_registry import PASSWORD, TOKEN, USER, FakeRegistry, digest_of
 
 if TYPE_CHECKING:

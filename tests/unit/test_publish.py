@@ -16,7 +16,7 @@ from envbuilder.errors import BuildError, InvalidError
 from envbuilder.oci import referrers, registry
 from envbuilder.oci.layout import Layout
 from envbuilder.options import Request
-from tests.unit import images
+from tests.unit import small_images as images
 from tests.unit.fake_registry import digest_of
 from tests.unit.test_oci_registry import SILENT, connect, push, server
 

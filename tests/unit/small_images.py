@@ -1,0 +1,46 @@
+"""Small images in layouts, for tests of what moves them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from envbuilder.oci.descriptor import (
+    CONFIG,
+    INDEX,
+    LAYER_ZSTD,
+    MANIFEST,
+    Descriptor,
+    Index,
+    Manifest,
+    Platform,
+    encode,
+)
+
+if TYPE_CHECKING:
+    from envbuilder.oci.layout import Layout
+
+
+def image(layout: Layout, *layers: bytes, architecture: str = "amd64") -> Descriptor:
+    """An image of some layers, added to a layout."""
+    config = {"os": "linux", "architecture": architecture, "rootfs": {"type": "layers"}}
+    manifest = Manifest(
+        schema_version=2,
+        media_type=MANIFEST,
+        config=layout.add(json.dumps(config).encode(), CONFIG),
+        layers=tuple(layout.add(data, LAYER_ZSTD) for data in layers),
+    )
+    platform = Platform(os="linux", architecture=architecture)
+    made = layout.add(encode(manifest), MANIFEST, platform=platform)
+    others = layout.index().manifests
+    layout.write_index(Index(schema_version=2, media_type=INDEX, manifests=(*others, made)))
+    return made
+
+
+def multi(layout: Layout) -> Descriptor:
+    """An index of two platforms."""
+    parts = tuple(
+        image(layout, f"layer for {name}".encode(), architecture=name)
+        for name in ("amd64", "arm64")
+    )
+    return layout.add(encode(Index(schema_version=2, media_type=INDEX, manifests=parts)), INDEX)
