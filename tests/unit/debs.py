@@ -25,18 +25,24 @@ def tar(members: dict[str, bytes], mtime: int = 0) -> bytes:
     return out.getvalue()
 
 
-def deb(name: str, version: str = "1", **fields: str) -> bytes:
+def deb(
+    name: str,
+    version: str = "1",
+    control_files: dict[str, bytes] | None = None,
+    data: dict[str, bytes] | None = None,
+    **fields: str,
+) -> bytes:
     stated = {"Package": name, "Version": version, "Architecture": "amd64", **fields}
     control = "".join(f"{k}: {v}\n" for k, v in stated.items())
     parts = {
         "debian-binary": b"2.0\n",
-        "control.tar": tar({"control": control.encode()}),
-        "data.tar": tar({f"usr/share/{name}": b"x"}),
+        "control.tar": tar({"control": control.encode(), **(control_files or {})}),
+        "data.tar": tar(data or {f"usr/share/{name}": b"x"}),
     }
     out = b"!<arch>\n"
-    for part, data in parts.items():
-        out += f"{part:<16}{0:<12}{0:<6}{0:<6}{'100644':<8}{len(data):<10}`\n".encode()
-        out += data + b"\n" * (len(data) % 2)
+    for part, content in parts.items():
+        out += f"{part:<16}{0:<12}{0:<6}{0:<6}{'100644':<8}{len(content):<10}`\n".encode()
+        out += content + b"\n" * (len(content) % 2)
     return out
 
 

@@ -1,51 +1,96 @@
-"""Small images in layouts, for tests of what moves them."""
+"""Small real images in OCI layouts, and wheels in a store, for tests of what is made of them."""
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING
+import hashlib
+import io
+import zipfile
+from typing import TYPE_CHECKING, Any
 
-from envbuilder.oci.descriptor import (
-    CONFIG,
-    INDEX,
-    LAYER_ZSTD,
-    MANIFEST,
-    Descriptor,
-    Index,
-    Manifest,
-    Platform,
-    encode,
-)
-from envbuilder.oci.layout import Layout
+from envbuilder.lockfile import File
+from envbuilder.oci import layer
+from envbuilder.oci.descriptor import CONFIG, INDEX, MANIFEST, Descriptor, Index, Manifest, encode
+from envbuilder.oci.layer import Member
+from envbuilder.oci.layout import Layout, place
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
+    from envbuilder.store import Store
 
-def image(layout: Layout, *layers: bytes, architecture: str = "amd64") -> Descriptor:
-    """An image of some layers, added to a layout."""
-    config = {"os": "linux", "architecture": architecture, "rootfs": {"type": "layers"}}
+PYTHON = b"\x7fELF\x003.2.0\x003.11.2\x00"
+STATUS = """\
+Package: libc6
+Status: install ok installed
+Architecture: amd64
+Version: 2.36-9
+
+Package: zlib1g
+Status: install ok installed
+Architecture: amd64
+Version: 1:1.2.13
+"""
+BASE = (
+    Member(path="etc", kind="folder", mode=0o755),
+    Member(path="etc/group", content=b"root:x:0:\n"),
+    Member(path="etc/passwd", content=b"root:x:0:0:root:/root:/bin/sh\n"),
+    Member(path="lib", kind="link", target="usr/lib"),
+    Member(path="usr/bin/python3", kind="link", target="python3.11"),
+    Member(path="usr/bin/python3.11", mode=0o755, content=PYTHON),
+    Member(path="usr/lib", kind="folder", mode=0o755),
+    Member(path="var/lib/dpkg/status", content=STATUS.encode()),
+)
+
+
+def image(
+    folder: Path,
+    layers: Sequence[Sequence[Member]] = (BASE,),
+    architecture: str = "amd64",
+    **config: Any,
+) -> Layout:
+    """A layout with one image more."""
+    layout = Layout.create(folder)
+    made = []
+    for number, members in enumerate(layers):
+        written = folder / f"layer{number}"
+        made.append(layer.write(members, written, 0))
+        place(written, layout.blob(made[-1].digest))
+        written.unlink()
+    stated = {
+        "architecture": architecture,
+        "os": "linux",
+        "config": {"Env": ["PATH=/usr/local/bin:/usr/bin"]},
+        "rootfs": {"type": "layers", "diff_ids": [m.diff_id for m in made]},
+        **config,
+    }
     manifest = Manifest(
         schema_version=2,
         media_type=MANIFEST,
-        config=layout.add(json.dumps(config).encode(), CONFIG),
-        layers=tuple(layout.add(data, LAYER_ZSTD) for data in layers),
+        config=layout.add(encode(stated), CONFIG),
+        layers=tuple(m.descriptor for m in made),
     )
-    platform = Platform(os="linux", architecture=architecture)
-    made = layout.add(encode(manifest), MANIFEST, platform=platform)
-    others = layout.index().manifests
-    layout.write_index(Index(schema_version=2, media_type=INDEX, manifests=(*others, made)))
-    return made
+    add(layout, layout.add(encode(manifest), MANIFEST))
+    return layout
 
 
-def multi(layout: Layout) -> Descriptor:
-    """An index of two platforms."""
-    parts = tuple(
-        image(layout, f"layer for {name}".encode(), architecture=name)
-        for name in ("amd64", "arm64")
-    )
-    return layout.add(encode(Index(schema_version=2, media_type=INDEX, manifests=parts)), INDEX)
+def add(layout: Layout, *found: Descriptor) -> None:
+    """List something more in a layout's index."""
+    manifests = (*layout.index().manifests, *found)
+    layout.write_index(Index(schema_version=2, media_type=INDEX, manifests=manifests))
 
 
-def layout(folder: Path) -> Layout:
-    return Layout.create(folder)
+def wheel(store: Store, name: str, files: dict[str, bytes], version: str = "1.0") -> File:
+    """A wheel in the store, and what a lock says of it."""
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        for path, content in files.items():
+            archive.writestr(path, content)
+    digest = hashlib.sha256(data.getvalue()).hexdigest()
+    path = store.path(digest)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data.getvalue())
+    return File(
+        kind="wheel", name=name, version=version, file=f"{name}-{version}-py3-none-any.whl",
+        sha256=digest, size=len(data.getvalue()), source="default", provenance="read", by="test",
+    )  # fmt: skip
