@@ -59,10 +59,12 @@ def test_a_venvs_documents_lie_beside_it_and_survive_its_verification(cli: Cli, 
 
 
 @pytest.mark.engine
+@pytest.mark.parametrize("builder", ["buildkit", "layers"])
 def test_an_images_documents_name_what_its_base_holds(
-    cli: Cli, tiny: Path, base_image: str, docker_client: Any
+    cli: Cli, tiny: Path, base_image: str, docker_client: Any, builder: str
 ) -> None:
-    result = built(cli, "--backend", "docker", "--base-image", base_image)
+    how = ("--backend", "docker", "--builder", builder, "--base-image", base_image)
+    result = built(cli, *how)
     try:
         documents = content(result)
         text = documents["sbom"].decode()
@@ -81,7 +83,8 @@ def test_an_images_documents_name_what_its_base_holds(
         image = docker_client.images.get(result["artifact"]["ref"])
         went_in = {d["name"]: d.get("digest") for d in definition["resolvedDependencies"]}
         assert went_in["tiny.lock"] == {"sha256": image.labels["io.envbuilder.lock"]}
-        assert content(built(cli, "--backend", "docker", "--base-image", base_image)) == documents
+        assert definition["externalParameters"]["builder"] == builder
+        assert content(built(cli, *how)) == documents
     finally:
         cli("clean", "--profile", "tiny")
     assert not [p for p in result["documents"].values() if Path(p).exists()]
