@@ -267,6 +267,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     lock: str = ""
     """Digest of the lock that names the files."""
     base: UsedBase | None = None
+    """None for a venv, and where the base itself is made of the plan's files."""
     workdir: str
     files: tuple[File, ...]
     steps: tuple[Step, ...]

@@ -191,9 +191,9 @@ def plan(
         fingerprint=digest,
         artifact=Artifact(kind="image", ref=tags[0]),
         lock=lockfile.lock_digest(lock),
-        base=UsedBase(ref=base[0], digest=_digest(base[1])),
+        base=None if made_base else UsedBase(ref=base[0], digest=_digest(base[1])),
         workdir=str(work),
-        files=target.files,
+        files=tuple(f for f in target.files if made_base or not f.role),
         steps=tuple(steps),
         # The engine copies the files in, installs them, and keeps the result.
         room=tuple(

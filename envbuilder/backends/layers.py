@@ -137,7 +137,9 @@ def plan(
         fingerprint=digest,
         artifact=artifact,
         lock=locked,
-        base=UsedBase(ref=base.ref, digest=base.identity if base.identity != base.ref else ""),
+        base=None
+        if base.make
+        else UsedBase(ref=base.ref, digest=base.identity if base.identity != base.ref else ""),
         workdir=str(work),
         files=files,
         steps=(*made, *end),

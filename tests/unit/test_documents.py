@@ -15,6 +15,7 @@ from envbuilder import (
     atomic,
     base_status,
     cli,
+    debian_base,
     documents,
     engine,
     lockfile,
@@ -22,12 +23,14 @@ from envbuilder import (
     resources,
     seal,
 )
+from envbuilder.backends import docker
 from envbuilder.console import PlainProgress
 from envbuilder.debian_packages import Stanza
 from envbuilder.dpkg_status import Status
 from envbuilder.errors import BuildError, ToolError
 from envbuilder.oci import base
-from tests.unit.test_backends import docker_plan, venv_plan
+from envbuilder.options import Request
+from tests.unit.test_backends import DOCKER, docker_plan, shipped, venv_plan
 
 if TYPE_CHECKING:
     from envbuilder.settings import Settings
@@ -139,6 +142,29 @@ def test_the_base_image_that_was_used_is_in_both_not_the_locked_one(found: Setti
         text = Path(path).read_text()
         assert "site/base" in text
         assert "3.11-slim-bookworm" not in text
+
+
+def test_a_base_made_of_locked_packages_is_its_packages(found: Settings) -> None:
+    profile, lock = shipped("zendnn")
+    target = lockfile.select(lock, "linux/amd64", "3.11")
+    assert target.base is not None
+    files = tuple(
+        msgspec.structs.replace(f, role="base") if f.kind == "deb" else f for f in target.files
+    )
+    own = msgspec.structs.replace(target.base, suite="bookworm", digest=None)
+    target = msgspec.structs.replace(target, base=own, files=files)
+    step = debian_base.step(target, found)
+    request = Request(profile="zendnn")
+    for made_base, packages in ((step, len(target.base_files)), (None, 0)):
+        made = docker.plan(
+            *(profile, lock, target, ("base:1", DIGEST), DOCKER, request, found, made_base)
+        )
+        artifact = msgspec.structs.replace(made.artifact, digest=DIGEST)
+        written = documents.ensure(made, artifact, found, QUIET, anew=True)
+        bill = json.loads(Path(written["sbom"]).read_text())["components"]
+        assert sum(c["purl"].startswith("pkg:deb") for c in bill) == packages
+        assert any(c["type"] == "container" for c in bill) == (made_base is None)
+        assert ("base:1" in Path(written["provenance"]).read_text()) == (made_base is None)
 
 
 def test_what_is_installed_in_a_venv_beside_the_lock_is_in_its_bill(found: Settings) -> None:
