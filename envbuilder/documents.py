@@ -79,14 +79,13 @@ def installed(
     """
     if artifact.kind == "venv":
         return components.installed(Path(artifact.ref))
+    status, why = None, "this engine does not show them"
     try:
         status = _status(plan, artifact, progress)
     except EnvbuilderError as error:
-        progress.note(
-            f"note: the packages of the base are in no bill of materials: {error.message}"
-        )
-        return ()
+        why = error.message
     if status is None:
+        progress.note(f"note: the packages of the base are in no bill of materials: {why}")
         return ()
     suites = (components.suite(f) for f in plan.files if f.kind == "deb")
     return components.of_packages(status.packages.values(), next(suites, ""))
