@@ -79,9 +79,12 @@ def _in_engine(client: Any, ref: str) -> bool:
 def _of_engine(ref: str, platform: words.Platform, client: Any, settings: Settings) -> Layout:
     from envbuilder.backends import docker
     from envbuilder.oci import engines
+    from envbuilder.oci.layout import Layout
 
     client = client or engine.connect()
     docker._base(client, engine.describe(client), ref, platform)
     found = engine.image(client, ref)
     assert found is not None, "it was just found or pulled"
-    return engines.export(client, found, settings.cache_dir / "bases")
+    layout = engines.export(client, found, settings.cache_dir / "bases")
+    engines.remember(layout, Layout(settings.cache_dir / "layers"))
+    return layout

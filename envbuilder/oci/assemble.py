@@ -91,7 +91,6 @@ class Assembly:
         layout.write_index(
             Index(schema_version=2, media_type=descriptor.INDEX, manifests=tuple(named or [found]))
         )
-        self._cache.layout.add(layout.read(found), descriptor.MANIFEST)
         return layout
 
     # --- layers

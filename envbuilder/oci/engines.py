@@ -5,6 +5,7 @@ An engine that has some of an image's blobs already gets only the others: it kno
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from envbuilder import engine, podman, process
 from envbuilder.errors import BuildError, EnvbuilderError, ToolError
 from envbuilder.oci import archive
-from envbuilder.oci.descriptor import MANIFEST, Descriptor
+from envbuilder.oci.descriptor import INDEXES, MANIFESTS, Index, Manifest, decode
 from envbuilder.oci.layout import Layout
 
 if TYPE_CHECKING:
@@ -73,9 +74,9 @@ def _saved(client: Any, found: engine.Image) -> Iterator[bytes]:
 def load(client: Any, layout: Layout, made: Layout) -> tuple[words.Digest, words.Digest]:
     """Load a layout's one image; returns the digests of its configuration and of its manifest.
 
-    `made` holds the manifests of images that were loaded earlier: what those that are still in the
-    engine are made of is not sent again. `BuildError` where the engine has something else in the
-    end.
+    `made` holds the manifests of images that were exported or loaded earlier: what those that are
+    still in the engine are made of is not sent again. `BuildError` where the engine has something
+    else in the end.
     """
     found = layout.index().manifests[0]
     manifest = layout.read_manifest(found)
@@ -96,21 +97,35 @@ def load(client: Any, layout: Layout, made: Layout) -> tuple[words.Digest, words
             # The engine may have dropped a blob that it had.
             _send(client, layout, ())
     _require(client, layout, ids)
-    made.add(layout.read(found), MANIFEST)
+    remember(layout, made)
     return ids
 
 
+def remember(layout: Layout, made: Layout) -> None:
+    """Keep what the images of a layout are made of, for `load`."""
+    for found in (*layout.index().manifests, *layout.images()):
+        if found.media_type in MANIFESTS | INDEXES and layout.has(found):
+            made.add(layout.read(found), found.media_type)
+
+
 def _known(client: Any, made: Layout) -> set[words.Digest]:
-    """Blobs of our images that are in the engine."""
+    """Blobs of remembered images that are in the engine, which names them by their manifest."""
     found: set[words.Digest] = set()
-    images = client.images.list(filters={"label": f"{engine.LABEL}fingerprint"})
-    for image in images:
+    for image in client.images.list():
         path = made.blob(image.id)
         if path.is_file():
-            about = Descriptor(media_type=MANIFEST, digest=image.id, size=path.stat().st_size)
-            manifest = made.read_manifest(about)
-            found |= {d.digest for d in manifest.layers}
+            data = path.read_bytes()
+            with contextlib.suppress(EnvbuilderError):
+                found |= _layers(data, made)
     return found
+
+
+def _layers(data: bytes, made: Layout) -> set[words.Digest]:
+    """The layers of a manifest, or of those of an index that are remembered, too."""
+    if b'"layers"' in data:
+        return {d.digest for d in decode(data, Manifest, "a manifest").layers}
+    listed = decode(data, Index, "an index").manifests
+    return {d.digest for m in listed if made.has(m) for d in made.read_manifest(m).layers}
 
 
 def _send(client: Any, layout: Layout, known: Collection[words.Digest]) -> None:

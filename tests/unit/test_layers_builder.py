@@ -1,0 +1,178 @@
+"""The builder `layers`: what it plans, what it needs, and what it refuses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from envbuilder import cli, engine, lockfile, plan, profiles, resources
+from envbuilder.backends import image_base, layers
+from envbuilder.errors import InvalidError, ToolError
+from envbuilder.options import Request
+from envbuilder.settings import Configuration, Settings
+from tests.unit.images import image
+from tests.unit.test_backends import DOCKER
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from envbuilder import words
+
+FOLDERS = (resources.profiles_dir(),)
+BASE = image_base.Base(ref="base:1", identity="sha256:" + "1" * 64, folder="/base")
+
+
+def planned(
+    found: Settings,
+    name: str = "cpu",
+    base: image_base.Base = BASE,
+    there: engine.Engine | None = DOCKER,
+    own: words.Platform | None = "linux/amd64",
+    platform: str = "linux/amd64",
+    **options: Any,
+) -> plan.Plan:
+    profile = profiles.load(name, FOLDERS)
+    lock = lockfile.load(FOLDERS[0] / "locks" / f"{name}.json")
+    target = lockfile.select(lock, platform, "3.11")
+    request = Request(profile=name, **options)
+    return layers.plan(profile, lock, target, base, request, found, own, there)
+
+
+def assembled(made: plan.Plan) -> plan.Assemble:
+    return next(s for s in made.steps if isinstance(s, plan.Assemble))
+
+
+def test_a_plan_is_the_same_every_time_and_touches_nothing(found: Settings) -> None:
+    first, second = planned(found), planned(found)
+    assert msgspec.json.encode(first) == msgspec.json.encode(second)
+    assert not found.cache_dir.exists()
+    assert isinstance(first.steps[-1], plan.Load)
+    assert first.builder == "layers"
+
+
+def test_everything_that_decides_changes_the_fingerprint(
+    found: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = planned(found).fingerprint
+    other = msgspec.structs.replace(BASE, identity="sha256:" + "2" * 64)
+    assert planned(found, base=other).fingerprint != first
+    assert planned(found, "zendnn").fingerprint != first
+    moved = msgspec.structs.replace(BASE, ref="mirror/base:1", folder="/elsewhere")
+    assert planned(found, base=moved).fingerprint == first, "the same base elsewhere"
+    assert planned(found, tag="me/x:1", rebuild=True).fingerprint == first
+    assert planned(found, output="/x.tar", there=None).fingerprint == first
+    monkeypatch.setattr("envbuilder.oci.layer._LEVEL", 4)
+    assert planned(found).fingerprint != first
+
+
+def test_packages_that_are_only_files_need_no_engine(found: Settings) -> None:
+    made = planned(found, there=None, output="oci:/out")
+    assert assembled(made).system is None
+    assert {f.name for f in assembled(made).debs} == {"libtcmalloc-minimal4"}
+    assert made.artifact == plan.Artifact(kind="layout", ref="/out")
+    assert isinstance(made.steps[-1], plan.Save)
+
+
+def test_packages_with_scripts_are_installed_by_an_engine(found: Settings) -> None:
+    system = assembled(planned(found, "zendnn")).system
+    assert system is not None
+    write, run = system.steps[1:]
+    assert isinstance(write, plan.Write)
+    assert "dpkg --install" in write.text
+    assert "pip download" not in write.text
+    assert isinstance(run, plan.Run)
+    assert "BASE_IMAGE=base:1" in run.argv
+    assert system.ref in run.argv
+    on_disk = msgspec.structs.replace(BASE, ref="oci:/base")
+    for options in ({"there": None}, {"base": on_disk}):
+        with pytest.raises(ToolError, match="run scripts when they are installed"):
+            planned(found, "zendnn", **options)
+
+
+def test_a_new_envbuilder_does_not_install_the_packages_again(found: Settings) -> None:
+    """The stage's text decides, not the wheels, the payload or the profile's later layers."""
+    one, other = (assembled(planned(found, "zendnn", tag=t)).system for t in (None, "a:1"))
+    assert one is not None
+    assert other is not None
+    assert one.recipe == other.recipe
+
+
+def test_another_platform_is_staged_with_envbuilders_own_uv(found: Settings) -> None:
+    step = assembled(planned(found, platform="linux/arm64"))
+    assert step.uv is None
+    assert step.platform == "linux/arm64"
+    assert not [f for f in planned(found, platform="linux/arm64").files if f.kind == "tool"]
+    assert assembled(planned(found)).uv is not None
+
+
+def test_another_uv_than_the_locked_one_is_refused_for_another_platform(
+    found: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = lockfile.select(
+        lockfile.load(FOLDERS[0] / "locks" / "cpu.json"), "linux/arm64", "3.11"
+    )
+    monkeypatch.setattr(layers.metadata, "version", lambda name: "0.0.1")
+    (uv,) = target.of_kind("tool")
+    with pytest.raises(InvalidError, match=r"envbuilder's own is 0\.0\.1") as caught:
+        layers._require_uv(uv, "linux/arm64", "linux/amd64")
+    assert f"pip install uv=={uv.version}" in caught.value.hint
+    layers._require_uv(uv, "linux/arm64", "linux/arm64")
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({"builder": "layers"}, True),
+        ({"output": "oci:/x"}, True),
+        ({"base_image": "oci:/x"}, True),
+        ({"base_image": "/x.tar"}, True),
+        ({"builder": "buildkit"}, False),
+    ],
+)
+def test_what_asks_for_layers(options: dict[str, Any], wanted: bool) -> None:
+    assert layers.wanted(Request(**options)) == wanted
+
+
+@pytest.mark.parametrize("options", [{"output": "oci:/x"}, {"base_image": "/x.tar"}])
+def test_buildkit_cannot_do_what_only_layers_can(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidError, match="needs the builder layers"):
+        layers.wanted(Request(builder="buildkit", **options))
+
+
+def test_a_base_on_disk_needs_no_engine(found: Settings, tmp_path: Path) -> None:
+    layout = image(tmp_path / "base")
+    lock = lockfile.load(FOLDERS[0] / "locks" / "cpu.json")
+    target = lockfile.select(lock, "linux/amd64", "3.11")
+    request = Request(base_image=f"oci:{layout.folder}", output="oci:/x")
+    base = image_base.find(target, None, request, found, scripts=False)
+    assert base.identity == layout.manifest("linux/amd64").config.digest
+    assert base.folder == str(layout.folder)
+
+
+def test_a_configured_base_is_taken(found: Settings) -> None:
+    lock = lockfile.load(FOLDERS[0] / "locks" / "cpu.json")
+    target = lockfile.select(lock, "linux/amd64", "3.11")
+    assert target.base is not None
+    configured = Configuration(base_images={target.base.ref: "base:1"})
+    there = msgspec.structs.replace(found, configuration=configured)
+    request = Request(dry_run=True, output="oci:/x")
+    assert image_base.find(target, None, request, there, scripts=False).ref == "base:1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--output", "folder"], "neither oci:DIR nor FILE.tar"),
+        (["--output", "oci:"], "neither oci:DIR nor FILE.tar"),
+        (["--base-image", "oci:none"], "is not there"),
+        (["--base-image", "none.tar"], "is not there"),
+        (["--builder", "other"], "is not one of"),
+    ],
+)
+def test_arguments_are_checked_first(arguments: list[str], said: str) -> None:
+    done = CliRunner().invoke(cli.cli, ["build", "--profile", "cpu", *arguments])
+    assert done.exit_code == 2
+    assert said in done.output
