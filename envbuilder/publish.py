@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envbuilder import images, provenance, sbom
+from envbuilder.console import PlainProgress
 from envbuilder.errors import BuildError
 from envbuilder.oci import manifests, reference, referrers, registry
 from envbuilder.oci.connection import Connection
@@ -77,6 +78,7 @@ def attach(
             "Somebody else pushed there. Run the same command again, or use another tag.",
         )
     about = provenance.Subject(name=connection.name, digest={"sha256": image.digest[7:]})
+    silent = PlainProgress(lambda line: None)  # they are small
     with tempfile.TemporaryDirectory() as scratch:
         layout = Layout.create(Path(scratch))
         for name, path in documents.items():
@@ -85,7 +87,8 @@ def attach(
                 content = provenance.also_about(content, about)
             kind = MEDIA_TYPES[name]
             made = referrers.make(layout, image, kind, kind, content)
-            referrers.attach(connection, layout, made, settings.uploads_dir, progress)
+            referrers.attach(connection, layout, made, settings.uploads_dir, silent)
+    progress.note(f"attached to {connection.name}@{image.digest}: {', '.join(documents)}")
 
 
 def _connect(ref: str, settings: Settings) -> Connection:

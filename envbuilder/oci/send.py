@@ -1,7 +1,7 @@
 """One blob from a file to a registry: mounted, or uploaded in pieces that a later try continues.
 
-Registries drop an upload whose piece was cut short (Debian's docker-registry does), so a piece is
-small enough to lose, and large enough that a distant registry's answers do not slow it down.
+A registry says with each answer how an upload goes on. Some only go on from their last answer
+(docker-registry and its kin): of an upload that is cut within a piece they let nothing be used.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from envbuilder.oci.descriptor import Descriptor
     from envbuilder.oci.layout import Layout
 
-PIECE = 16 << 20
-"""Bytes of a piece, unless the registry wants larger ones."""
+PIECE = 8 << 20
+"""Bytes of a piece, unless the registry wants larger ones. Ctrl-C waits for the end of a piece, and
+we wait for a distant registry after each."""
 _PIECE_LIMIT = 256 << 20
 _OK, _CREATED, _ACCEPTED, _NO_CONTENT, _NOT_FOUND = 200, 201, 202, 204, 404
 _LOST = (400, 404, 405, 410, 416)
@@ -98,12 +99,11 @@ def _file(notes: Path, what: str, kind: str) -> Path:
 
 
 def _repository(place: Path, connection: Connection) -> str:
-    """The other repository of the registry that got the blob last; empty where none is known."""
+    """The repository of the registry that got the blob last; empty where none is known."""
     try:
-        found = reference.parse(f"{connection.host}/{place.read_text()}").repository
+        return reference.parse(f"{connection.host}/{place.read_text()}").repository
     except (OSError, UnicodeDecodeError, InvalidError):
         return ""
-    return found if found != connection.repository else ""
 
 
 def has(connection: Connection, blob: Descriptor) -> bool:

@@ -134,7 +134,8 @@ from envbuilder.console import PlainProgress
 from envbuilder.oci import reference, registry
 from envbuilder.oci.layout import Layout
 
-ref, folder, after = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+ref, folder = sys.argv[1], Path(sys.argv[2])
+after, number = int(sys.argv[3]), int(sys.argv[4])
 sent = 0
 
 class Task:
@@ -142,7 +143,7 @@ class Task:
         global sent
         sent += amount
         if after and sent >= after:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), number)
 
 class Progress(PlainProgress):
     def task(self, *args, **kwargs):
@@ -161,11 +162,11 @@ print(done.bytes)
 
 
 def pusher(
-    ref: str, layout: Layout, found: Settings, after: int
+    ref: str, layout: Layout, found: Settings, after: int, number: int = signal.SIGKILL
 ) -> subprocess.CompletedProcess[str]:
-    """A push as a process of its own, which kills itself once so many bytes were sent."""
+    """A push as a process of its own, which signals itself once so many bytes were sent."""
     return subprocess.run(
-        [sys.executable, "-c", PUSHER, ref, str(layout.folder), str(after)],
+        [sys.executable, "-c", PUSHER, ref, str(layout.folder), str(after), str(int(number))],
         env={**os.environ, "ENVBUILDER_CACHE_DIR": str(found.cache_dir)},
         capture_output=True,
         text=True,
@@ -188,6 +189,22 @@ def test_a_push_that_was_killed_goes_on(
     assert done.returncode == 0, done.stderr
     # The first piece had arrived, perhaps the second too; never all of it again.
     assert int(done.stdout) <= BIG - PIECE + 2000
+    assert _is_there(registry, image, found)
+
+
+def test_a_push_that_was_interrupted_sends_nothing_twice(
+    registry: Registry, layout: Layout, found: Settings
+) -> None:
+    """A piece on its way is brought to its end, whatever the user wants to happen."""
+    image = images.image(layout, noise(BIG))
+    ref = f"{registry.host}/envbuilder/cpu:latest"
+    stopped = pusher(ref, layout, found, after=1, number=signal.SIGINT)
+    assert stopped.returncode != 0
+    assert "KeyboardInterrupt" in stopped.stderr
+    done = pusher(ref, layout, found, after=0)
+    assert done.returncode == 0, done.stderr
+    config = layout.read_manifest(image).config.size
+    assert BIG // 2 < int(done.stdout) - image.size - config <= BIG - PIECE
     assert _is_there(registry, image, found)
 
 

@@ -38,6 +38,8 @@ class FakeRegistry:
         """Another token server than this one."""
         self.lists_referrers = False
         self.mounts = True
+        self.signs = False
+        """Whether an upload only goes on from its last answer, as with docker-registry."""
         self._lock = threading.Lock()
         self.released = threading.Event()
         outer = self
@@ -145,6 +147,7 @@ class _Handler(BaseHTTPRequestHandler):
             data = data[:-1]
         asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
         start = int(asked[1]) if asked and action != "whole" else 0
+        start = 7 if action == "elsewhere" else start
         status = 206 if start else 200
         if start:
             headers |= {"Content-Range": f"bytes {start}-{len(data) - 1}/{len(data)}"}
@@ -164,13 +167,13 @@ class _Handler(BaseHTTPRequestHandler):
             return
         number = f"u{next(registry.numbers)}"
         registry.uploads[number] = bytearray()
-        self._send(202, headers={"Location": f"/v2/{name}/blobs/uploads/{number}?state=x"})
+        self._send(202, headers={"Location": f"/v2/{name}/blobs/uploads/{number}?state=0"})
 
     def _upload(self, name: str, number: str, query: Any) -> None:
         registry = self.registry
         have = registry.uploads.get(number)
         data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        if have is None:
+        if have is None or (registry.signs and query["state"] != [str(len(have))]):
             self._send(404)
             return
         said = self.headers.get("Content-Range")
@@ -178,7 +181,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(416)
             return
         have += data
-        headers = {"Location": f"/v2/{name}/blobs/uploads/{number}?state=x"}
+        headers = {"Location": f"/v2/{name}/blobs/uploads/{number}?state={len(have)}"}
         headers |= {"Range": f"0-{max(len(have) - 1, 0)}"}
         if self.command == "PUT":
             wanted = query["digest"][0]
