@@ -555,7 +555,6 @@ def test_another_torch_put_in_place_after_the_build(changed: Changed) -> None:
     file = changed.torch / "version.py"
     changed.replace(file, file.read_bytes().replace(b"2.13.0+cpu", b"2.12.0+cpu"))
     changed.verify().require_failed("run", "torch/version.py (changed)")
-    changed.verify_as_it_is().require_failed("import", "but 2.13.0+cpu is expected")
 
 
 EDITED = b"""
