@@ -417,7 +417,7 @@ def test_a_push_that_breaks_off_goes_on_later(
     with pytest.raises(BuildError, match="HTTP 500"):
         push(server, source, image, found)
     server.take_fault = original  # type: ignore[method-assign]
-    assert [len(u) for u in server.uploads.values()] == [1 << 20]
+    assert 1 << 20 in [len(u) for u in server.uploads.values()]
     done = push(server, source, image, found)
     assert done.bytes - image.size - (1 << 20) <= 100  # the other half, and the configuration
     assert ("a", digest_of(BIG)) in server.blobs
