@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from envbuilder import engine as engines_of_the_machine
 from envbuilder.console import PlainProgress
-from envbuilder.errors import BuildError
+from envbuilder.errors import BuildError, ToolError
 from envbuilder.oci import bases, engines, reference, referrers
 from envbuilder.oci import registry as client
 from envbuilder.oci.connection import Connection
@@ -279,6 +279,35 @@ def test_a_password(
     _log_in(tmp_path, host, PASSWORD)
     push(host, layout, image, found)
     assert _is_there(closed_registry, image, found)
+
+
+def test_a_credential_helper_knows_the_password(
+    closed_registry: Registry,
+    layout: Layout,
+    found: Settings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    host = closed_registry.host
+    helper = tmp_path / "bin" / "docker-credential-tested"
+    helper.parent.mkdir()
+    answer = json.dumps({"ServerURL": host, "Username": USER, "Secret": PASSWORD})
+    helper.write_text(
+        f'#!/bin/sh\nread server; [ "$1 $server" = "get {host}" ] && echo \'{answer}\'\n'
+    )
+    helper.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{helper.parent}{os.pathsep}{os.environ['PATH']}")
+    (tmp_path / "docker").mkdir()
+    (tmp_path / "docker" / "config.json").write_text(json.dumps({"credHelpers": {host: "tested"}}))
+    image = images.image(layout, b"small")
+    push(host, layout, image, found)
+    assert _is_there(closed_registry, image, found)
+    helper.write_text("#!/bin/sh\necho very-secret >&2; exit 3\n")
+    with pytest.raises(
+        ToolError, match=r"docker-credential-tested: no answer .* \(exit 3\)"
+    ) as caught:
+        push(host, layout, image, found)
+    assert "very-secret" not in caught.value.message
 
 
 def _log_in(folder: Path, host: str, password: str) -> None:

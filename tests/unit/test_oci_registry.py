@@ -294,6 +294,12 @@ def test_what_is_no_image(server: FakeRegistry, tmp_path: Path, content: bytes) 
         pull(server, "t", tmp_path / "b")
 
 
+def test_an_endless_manifest_is_not_read_to_its_end(server: FakeRegistry, tmp_path: Path) -> None:
+    server.manifests["a", "t"] = (MANIFEST, b" " * (16 << 20))
+    with pytest.raises(InvalidError, match="a manifest of more than 4194304 bytes"):
+        pull(server, "t", tmp_path / "b")
+
+
 def test_what_it_is_comes_from_the_bytes(
     server: FakeRegistry, there: Descriptor, tmp_path: Path
 ) -> None:

@@ -42,6 +42,14 @@ def test_output_comes_line_by_line_and_whole() -> None:
     assert (out, err) == (["a", "c"], ["b"])
 
 
+def test_a_program_gets_what_it_is_told_or_nothing() -> None:
+    read = python("import sys; print(repr(sys.stdin.read()))")
+    assert process.run(read, stdin="a line\n").stdout.strip() == "'a line\\n'"
+    assert process.run(read).stdout.strip() == "''"
+    deaf = python("import sys; sys.stdin.close()")
+    assert process.run(deaf, stdin="nobody listens\n").returncode == 0
+
+
 def test_a_failing_status_is_returned() -> None:
     done = process.run(python("import sys; print('why', file=sys.stderr); sys.exit(3)"))
     assert done.returncode == 3
