@@ -8,6 +8,7 @@ checked against the lock, whoever sent it.
 from __future__ import annotations
 
 import shutil
+import sys
 import threading
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
@@ -99,7 +100,8 @@ def _ask_uv(
             *("--quiet", "--no-deps", "--no-header", "--format", "pylock.toml"),
             *("--only-binary", ":all:", "--no-python-downloads"),
             *("--python-platform", origins.UV_PLATFORM[target.platform]),
-            *("--python-version", target.python),
+            # Ours: any will do, but uv wants one, and that of the target need not be here.
+            *("--python-version", target.python, "--python", sys.executable),
             *("--cache-dir", str(settings.cache_dir / "uv-resolve")),
             str(wanted),
         ],

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tarfile
 import tempfile
@@ -67,8 +68,10 @@ def save(layout: Layout, target: Path) -> None:
     listed = layout.index().manifests
     manifest = layout.read_manifest(listed[0])
     for blob in (listed[0], manifest.config, *manifest.layers):
-        if not there.has(blob):
-            place(layout.checked(blob), there.blob(blob.digest), link=False)
+        with contextlib.suppress(BuildError):
+            there.checked(blob)
+            continue
+        place(layout.checked(blob), there.blob(blob.digest), link=False)
     names = {d.annotations.get(NAME) for d in listed}
     index = there.index()
     kept = tuple(d for d in index.manifests if d.annotations.get(NAME) not in names)
