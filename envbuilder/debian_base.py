@@ -8,6 +8,7 @@ the machine or the moment is left out of it.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shutil
 import tarfile
@@ -144,9 +145,10 @@ def _existing(folder: Path, platform: words.Platform, log: Callable[[str], None]
 
 def _make(wanted: MakeBase, store: Store, work: Path, log: Callable[[str], None]) -> None:
     tar = work / "root.tar"
-    # Not below the cache: where there is no root, mmdebstrap reads the archive as another user,
-    # whom the folders of ours are closed to.
-    with tempfile.TemporaryDirectory(prefix="envbuilder-") as scratch:
+    # Where there is no root, mmdebstrap reads the archive as another user, whom the folders of
+    # ours are closed to.
+    reachable = work if os.geteuid() == 0 else None
+    with tempfile.TemporaryDirectory(prefix="envbuilder-", dir=reachable) as scratch:
         archive = Path(scratch) / "archive"
         controls = _lay_archive(wanted, store, archive)
         for path in (archive.parent, archive, *archive.iterdir()):
