@@ -69,13 +69,18 @@ def _blobs(layout: Layout, image: Descriptor, digest: words.Digest) -> tuple[wor
 def collect(
     wanted: Iterable[Wanted], settings: Settings, progress: Progress
 ) -> tuple[tuple[Packed, ...], tuple[str, ...]]:
-    """The base images, and which could not be had, with the reason."""
+    """The base images, and which could not be had; the reason is noted.
+
+    It may name this machine's folders or depend on the moment, so it is not in the bundle.
+    """
     found, lacks = [], []
     for one in sorted(set(wanted), key=lambda w: (w.ref, w.platform)):
         try:
             found.append(_had(one, _obtain(one, settings, progress)))
         except EnvbuilderError as error:
-            lacks.append(f"the base image {one.name} for {one.platform}: {error.message}")
+            lack = f"the base image {one.name} for {one.platform}"
+            progress.note(f"note: {lack} cannot be had: {error.message}")
+            lacks.append(lack)
     return tuple(found), tuple(lacks)
 
 

@@ -169,7 +169,7 @@ def test_an_installed_envbuilder_packs_itself(
         name = next(n for n in archive.getnames() if n.startswith("wheels/envbuilder-"))
         again = archive.extractfile(name)
         assert again is not None
-        assert contents(again) == contents((tmp_path / name).open("rb"))
+        assert contents(again) == contents(tmp_path / name)
 
 
 def contents(wheel: Any) -> dict[str, bytes]:
@@ -275,12 +275,35 @@ def test_the_base_image_goes_with_it(
     after = engine.image(docker_client, own_tag)
     assert after is not None
     assert after.id == before.id
+    # Without an engine, an image is made of it all the same.
+    alone = {**folders, "DOCKER_HOST": f"unix://{tmp_path}/none.sock"}
+    arguments = ("--base-image", f"oci:{base['folder']}", "--output", "image.tar", "--json")
+    done = cli("build", "--profile", "tiny", *arguments, environment=alone)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["artifact"]["kind"] == "archive"
     # What is another image is left alone.
     docker_client.images.remove(own_tag)
-    other = docker_client.images.get(base_image)
+    other = derived(docker_client, base_image, own_tag)
     done = cli("unbundle", "tiny.tar", "--json", environment=folders)
     assert done.returncode == 0, done.stderr
-    assert engine.image(docker_client, own_tag).id == other.id  # type: ignore[union-attr]
+    assert "--force replaces it" in done.stderr
+    assert engine.image(docker_client, own_tag).id == other  # type: ignore[union-attr]
+    done = cli("unbundle", "tiny.tar", "--force", environment=folders)
+    assert done.returncode == 0, done.stderr
+    assert engine.image(docker_client, own_tag).id == before.id  # type: ignore[union-attr]
+
+
+def derived(docker_client: Any, base_image: str, tag: str) -> str:
+    """The id of an image of that name that is not the base image."""
+    container = docker_client.containers.create(base_image, ["true"])
+    try:
+        repository, _, name = tag.partition(":")
+        container.commit(repository, name, changes="ENV OTHER=1")
+    finally:
+        container.remove()
+    found = engine.image(docker_client, tag)
+    assert found is not None
+    return found.id
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from envbuilder.oci import bases
 from envbuilder.oci.layout import Layout
 from envbuilder.payload.dataset import MNIST_SHA256
 from envbuilder.store import Store
-from tests.unit import images as made
+from tests.unit import small_images as made
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -539,9 +539,11 @@ def test_an_incomplete_base_image_is_refused(
 @pytest.mark.usefixtures("no_engine")
 def test_a_base_image_that_cannot_be_had_is_named(found: Settings) -> None:
     wanted = images.Wanted(ref="python:3.11", platform="linux/amd64")
-    packed, lacks = images.collect([wanted], found, QUIET)
+    said: list[str] = []
+    packed, lacks = images.collect([wanted], found, PlainProgress(said.append))
     assert packed == ()
-    assert lacks == ("the base image python:3.11 for linux/amd64: no engine has it",)
+    assert lacks == ("the base image python:3.11 for linux/amd64",)
+    assert said == [f"note: {lacks[0]} cannot be had: no engine has it"]
 
 
 # --- envbuilder itself
