@@ -148,6 +148,8 @@ class Arriving:
 
     def take(self, member: Member, content: Content) -> None:
         """One member, checked; raises `OSError` on a full disk."""
+        from filelock import FileLock
+
         path = self._blob(member)
         if path is None:
             if member.size > JSON_LIMIT:
@@ -157,13 +159,14 @@ class Arriving:
             return
         part = self._layout.folder / "partial" / path.name
         part.parent.mkdir(exist_ok=True)
-        try:
-            with part.open("wb") as out:
-                for chunk in content.checked():
-                    out.write(chunk)
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
+        with FileLock(f"{part}.lock"):
+            try:
+                with part.open("wb") as out:
+                    for chunk in content.checked():
+                        out.write(chunk)
+                part.replace(path)
+            finally:
+                part.unlink(missing_ok=True)
 
     def place(self) -> tuple[tuple[Descriptor, Layout], ...]:
         """Make each image's own layout, when all members were taken; those for this machine.
