@@ -19,7 +19,8 @@ FOLDER = "var/lib/dpkg/status.d/"
 """Where images without dpkg (distroless) keep one file a package."""
 PATHS = (FILE, FOLDER)
 
-_PRESENT = frozenset({"installed", "triggers-awaited", "triggers-pending"})
+# Unpacked: its files are there, and in some bases no script ever runs.
+_PRESENT = frozenset({"installed", "triggers-awaited", "triggers-pending", "unpacked"})
 
 
 class Status(Struct, frozen=True, kw_only=True):

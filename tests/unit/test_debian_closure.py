@@ -226,6 +226,11 @@ Status: install ok triggers-pending
 Architecture: all
 Version: 1
 
+Package: raw
+Status: install ok unpacked
+Architecture: amd64
+Version: 1
+
 Package: foreign
 Status: install ok installed
 Architecture: arm64
@@ -236,7 +241,7 @@ Version: 1
 def test_a_status_says_what_is_installed() -> None:
     status = dpkg_status.parse({dpkg_status.FILE: STATUS}, "amd64")
     assert status is not None
-    assert sorted(status.packages) == ["libc6", "waiting"]
+    assert sorted(status.packages) == ["libc6", "raw", "waiting"]
     libc = status.packages["libc6"]
     assert (libc.version, libc.breaks) == ("2.36-9", "old (<< 1)")
     assert libc.depends == "libgcc-s1, libcrypt1 (>= 1:4)"
