@@ -291,10 +291,11 @@ def _belongs(path: str, *, is_folder: bool) -> bool:
 def _require_exactly(wanted: MakeBase, members: dict[str, Member]) -> None:
     """The packages of the lock and no others, all of them configured."""
     status = members.get(dpkg_status.FILE)
-    found = dpkg_status.parse(
-        {dpkg_status.FILE: status.source.read_bytes()} if status and status.source else {},
-        ARCHITECTURES[wanted.platform],
-    )
+    text = status.source.read_bytes() if status and status.source else b""
+    states = set(re.findall(rb"^Status: (.*)$", text, re.MULTILINE))
+    if states != {b"install ok installed"}:
+        raise BuildError(f"{_TOOL} left packages that are not configured", "See the log.")
+    found = dpkg_status.parse({dpkg_status.FILE: text}, ARCHITECTURES[wanted.platform])
     have = {n: s.version for n, s in found.packages.items()} if found else {}
     locked = {f.name: f.version for f in wanted.files}
     differ = sorted(n for n in have.keys() | locked.keys() if have.get(n) != locked.get(n))

@@ -170,6 +170,16 @@ def test_another_set_of_packages_is_refused(
     assert not Path(wanted.layout).exists()
 
 
+def test_a_package_that_is_not_configured_is_refused(
+    files: tuple[File, ...], found: Settings, store: Store, tool: Tool
+) -> None:
+    good = GOOD["var/lib/dpkg/status"]
+    for bad in (b"", good.replace(b"ok installed", b"ok half-configured", 1)):
+        tool.members["var/lib/dpkg/status"] = bad
+        with pytest.raises(BuildError, match="not configured"):
+            make(debian_base.step(target(files), found), store)
+
+
 def test_a_failing_tool_leaves_nothing_behind(
     files: tuple[File, ...], found: Settings, store: Store, tool: Tool
 ) -> None:
