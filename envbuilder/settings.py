@@ -29,6 +29,8 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Image reference as a lock names it (without digest) → what to use here instead."""
     indexes: dict[words.Source, words.Url] = {}
     """Symbolic source → URL, for mirrors."""
+    mirrors: dict[str, str] = {}
+    """Registry → where its images are asked for first: a host, and a path below it if need be."""
     plain_http: tuple[str, ...] = ()
     """Registries (host, or host:port) to speak http with; this machine's own need no entry."""
     profile: words.Name | None = None
@@ -106,6 +108,7 @@ def _over(below: Configuration, above: Configuration) -> Configuration:
     return Configuration(
         base_images={**below.base_images, **above.base_images},
         indexes={**below.indexes, **above.indexes},
+        mirrors={**below.mirrors, **above.mirrors},
         plain_http=(*below.plain_http, *above.plain_http),
         profile=above.profile or below.profile,
     )

@@ -40,9 +40,9 @@ def obtain(
 ) -> Layout:
     """The base image as a layout of one image, every blob checked now; fetched where it is missing.
 
-    `ref` says which registry and repository has it; a tag in it does not matter. Needs no network
-    once the image is here. Raises `BuildError` where it cannot be had, `InvalidError` where it is
-    not for the platform.
+    `ref` says which registry and repository has it; a tag in it does not matter, and a mirror of
+    that registry is asked first. Needs no network once the image is here. Raises `BuildError` where
+    it cannot be had, `InvalidError` where it is not for the platform.
     """
     from filelock import FileLock
 
@@ -56,11 +56,31 @@ def obtain(
                 if layout.index().manifests:
                     progress.note(f"warning: {problem}; it is fetched anew")
                     layout.write_index(_NOTHING)
-                connection = registry.connect(reference.parse(ref), settings)
-                registry.pull(connection, digest, layout, platform, progress)
+                _pull(ref, digest, layout, platform, settings, progress)
             return layout
     except OSError as error:
         raise full_or_broken(error, place) from error
+
+
+def _pull(
+    ref: str,
+    digest: words.Digest,
+    layout: Layout,
+    platform: words.Platform,
+    settings: Settings,
+    progress: Progress,
+) -> None:
+    """Pull from a mirror, or else from the registry itself: the digest says whether it is right."""
+    problems: list[str] = []
+    for place in reference.mirrored(reference.parse(ref), settings.configuration.mirrors):
+        try:
+            registry.pull(registry.connect(place, settings), digest, layout, platform, progress)
+        except BuildError as error:
+            problems.append(error.message)
+            last = error
+        else:
+            return
+    raise type(last)("; ".join(problems), last.hint)
 
 
 def _damage(layout: Layout, digest: words.Digest, platform: words.Platform) -> str | None:

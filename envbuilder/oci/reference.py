@@ -9,11 +9,15 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import re
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from envbuilder import words
 from envbuilder.errors import InvalidError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 DEFAULT_HOST = "docker.io"
 DEFAULT_TAG = "latest"
@@ -84,6 +88,25 @@ def parse(text: str) -> Reference:
     if len(f"{host}/{repository}") > NAME_LIMIT:
         raise _invalid(text, f"host and repository have {NAME_LIMIT} characters at most")
     return Reference(host=host, repository=repository, tag=tag or None, digest=digest or None)
+
+
+def mirrored(found: Reference, mirrors: Mapping[str, str]) -> tuple[Reference, ...]:
+    """Where to look for an image, in this order: at the mirror of its registry, and there itself.
+
+    `mirrors` are places by registry, such as `mirror.example:5000/hub`; `InvalidError` where one is
+    no such place.
+    """
+    place = mirrors.get(found.host)
+    if place is None:
+        return (found,)
+    rest = str(found).removeprefix(f"{found.host}/")
+    other = parse(f"{place}/{rest}")
+    if other.host != place.partition("/")[0]:
+        raise InvalidError(
+            f"mirrors: {found.host}: {place!r} begins with no registry's host",
+            "For example: mirrors: {docker.io: 'mirror.example:5000/hub'}",
+        )
+    return (other, found)
 
 
 def is_loopback(host: str) -> bool:

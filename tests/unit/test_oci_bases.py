@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from envbuilder.console import PlainProgress
 from envbuilder.errors import BuildError, InvalidError
-from envbuilder.oci import bases, registry
+from envbuilder.oci import bases, reference, registry
 from envbuilder.oci.layout import Layout
 from tests.unit import small_images as images
 from tests.unit.test_oci_registry import connect, push, server
@@ -16,6 +18,7 @@ from tests.unit.test_oci_registry import connect, push, server
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from envbuilder.oci.connection import Connection
     from envbuilder.oci.descriptor import Descriptor
     from envbuilder.settings import Settings
     from tests.unit.fake_registry import FakeRegistry
@@ -109,6 +112,49 @@ def test_a_base_of_another_index_is_not_taken(
     found_ = obtain(server, index, found, notes).manifest("linux/amd64")
     assert "fetched anew" in notes[0]
     assert found_.layers[0].size == len(b"layer for amd64")
+
+
+def test_a_mirror_is_asked_first(
+    server: FakeRegistry, index: Descriptor, found: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def connect_to(place: reference.Reference, options: Settings) -> Connection:
+        asked.append(place.name)
+        return connect(server, place.repository.removeprefix("hub/library/"))
+
+    monkeypatch.setattr(registry, "connect", connect_to)
+    mirrors = {"docker.io": "mirror.example/hub"}
+    mirrored = replace(found, configuration=replace(found.configuration, mirrors=mirrors))
+    bases.obtain("a", index.digest, "linux/amd64", mirrored, PlainProgress(lambda line: None))
+    assert asked == ["mirror.example/hub/library/a"]
+
+
+def test_a_mirror_that_lacks_it_or_lies_is_passed_over(
+    server: FakeRegistry, index: Descriptor, found: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def connect_to(place: reference.Reference, options: Settings) -> Connection:
+        return connect(server, "a" if place.host == "docker.io" else "b")
+
+    monkeypatch.setattr(registry, "connect", connect_to)
+    mirrors = {"docker.io": "mirror.example/hub"}
+    mirrored = replace(found, configuration=replace(found.configuration, mirrors=mirrors))
+    silent = PlainProgress(lambda line: None)
+    with pytest.raises(BuildError, match=r"/b: .*404.*; .*/a: .*404"):
+        bases.obtain("a", "sha256:" + "0" * 64, "linux/amd64", mirrored, silent)
+    media_type, data = server.manifests["a", index.digest]
+    server.manifests["b", index.digest] = (media_type, data.replace(b"amd64", b"amd46"))
+    layout = bases.obtain("a", index.digest, "linux/amd64", mirrored, silent)
+    assert layout.blob(index.digest).read_bytes() == data
+
+
+def test_two_at_once_fetch_it_once(
+    server: FakeRegistry, index: Descriptor, found: Settings
+) -> None:
+    with ThreadPoolExecutor(3) as pool:
+        jobs = [pool.submit(obtain, server, index, found, []) for _ in range(3)]
+        assert len({job.result().folder for job in jobs}) == 1
+    assert len([line for line in server.requests("GET") if "/blobs/" in line]) == 2
 
 
 def test_offline_and_not_there(server: FakeRegistry, index: Descriptor, found: Settings) -> None:

@@ -114,6 +114,27 @@ def test_loopback(host: str, loopback: bool) -> None:
     assert reference.is_loopback(host) is loopback
 
 
+@pytest.mark.parametrize(
+    ("place", "asked"),
+    [
+        ("mirror.example", "mirror.example/library/python:3"),
+        ("mirror.example:5000/hub", "mirror.example:5000/hub/library/python:3"),
+        ("localhost/a/b", "localhost/a/b/library/python:3"),
+    ],
+)
+def test_mirrors_are_asked_first(place: str, asked: str) -> None:
+    python = reference.parse("python:3")
+    found = reference.mirrored(python, {"docker.io": place})
+    assert [str(f) for f in found] == [asked, str(python)]
+    assert reference.mirrored(python, {"ghcr.io": place}) == (python,)
+
+
+@pytest.mark.parametrize("place", ["mirror", "mirror/hub", "", "https://mirror.example", "a b"])
+def test_a_mirror_is_a_host(place: str) -> None:
+    with pytest.raises(InvalidError):
+        reference.mirrored(reference.parse("python:3"), {"docker.io": place})
+
+
 LABEL = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,8}[a-z0-9])?", fullmatch=True)
 PART = st.from_regex(r"[a-z0-9]{1,6}((\.|_|__|-{1,3})[a-z0-9]{1,6}){0,2}", fullmatch=True)
 HOSTS = st.one_of(
