@@ -12,7 +12,7 @@ from envbuilder.download import full_or_broken
 from envbuilder.errors import BuildError, EnvbuilderError, InvalidError
 from envbuilder.oci import manifests, reference, registry
 from envbuilder.oci.descriptor import INDEX, Descriptor, Index, decode
-from envbuilder.oci.layout import Layout
+from envbuilder.oci.layout import MARK, Layout
 from envbuilder.settings import require_writable
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from envbuilder import words
     from envbuilder.console import Progress
     from envbuilder.settings import Settings
-
-_NOTHING = Index(schema_version=2, media_type=INDEX, manifests=())
 
 
 def folder(digest: words.Digest, platform: words.Platform, settings: Settings) -> Path:
@@ -50,13 +48,14 @@ def obtain(
     require_writable(place.parent)
     try:
         with FileLock(f"{place}.lock"):
+            problem = _damage(place, digest, platform)
+            if problem is None:
+                return Layout(place)
+            if problem:
+                progress.note(f"warning: {problem}; it is fetched anew")
+            (place / MARK).unlink(missing_ok=True)  # its index then is made anew, too
             layout = Layout.create(place)
-            problem = _damage(layout, digest, platform)
-            if problem is not None:
-                if layout.index().manifests:
-                    progress.note(f"warning: {problem}; it is fetched anew")
-                    layout.write_index(_NOTHING)
-                _pull(ref, digest, layout, platform, settings, progress)
+            _pull(ref, digest, layout, platform, settings, progress)
             return layout
     except OSError as error:
         raise full_or_broken(error, place) from error
@@ -83,9 +82,14 @@ def _pull(
     raise type(last)("; ".join(problems), last.hint)
 
 
-def _damage(layout: Layout, digest: words.Digest, platform: words.Platform) -> str | None:
-    """What is missing or wrong in a layout of a base image; None where it is right."""
+def _damage(place: Path, digest: words.Digest, platform: words.Platform) -> str | None:
+    """What is wrong with a base image, nothing where it was never complete; None: it is right."""
+    if not (place / MARK).is_file():
+        return ""
     try:
+        layout = Layout.open(place)
+        if not layout.index().manifests:
+            return ""
         image = layout.find(platform)
         if image.digest != digest:
             _require_listed(layout, image, digest, platform)

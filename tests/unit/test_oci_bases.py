@@ -102,6 +102,21 @@ def test_damage_is_named_and_mended(
     assert (notes, server.log) == ([], [])
 
 
+@pytest.mark.parametrize("name", ["index.json", "oci-layout"])
+@pytest.mark.parametrize("content", [b"", b"{}", b"no json"])
+def test_a_damaged_index_is_named_and_mended(
+    server: FakeRegistry, index: Descriptor, found: Settings, name: str, content: bytes
+) -> None:
+    folder = obtain(server, index, found, []).folder
+    (folder / name).write_bytes(content)
+    server.log.clear()
+    notes: list[str] = []
+    obtain(server, index, found, notes)
+    assert "fetched anew" in notes[0]
+    assert not [line for line in server.log if "/blobs/" in line]
+    Layout.open(folder).find("linux/amd64")
+
+
 def test_a_base_of_another_index_is_not_taken(
     server: FakeRegistry, index: Descriptor, found: Settings, tmp_path: Path
 ) -> None:
