@@ -74,8 +74,8 @@ def command(
     names = (profile,) if profile else profiles.names(folders)
     if check and audit:
         raise click.UsageError("--check needs no network, --audit does: ask one at a time")
-    if (online or bundles) and not check:
-        raise click.UsageError("--online and --bundle belong to --check")
+    if (online and not check) or (bundles and not online):
+        raise click.UsageError("--online belongs to --check, and --bundle to --online")
     if check:
         findings = _ask(names, folders, found, bundles) if online else None
         return _check(names, folders, findings, as_json)

@@ -511,5 +511,7 @@ def test_exit_codes_and_words(
 
 
 def test_online_belongs_to_check(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("--online") == 2
-    assert "--check" in capsys.readouterr().err
+    bundle = ("--bundle", str(project / "envbuilder.yaml"))
+    for arguments in (["--online"], ["--check", *bundle], bundle):
+        assert run(*arguments) == 2
+        assert "belongs to --check" in capsys.readouterr().err
