@@ -31,6 +31,11 @@ class Registry:
         self.host = ""
         folder.mkdir(parents=True, exist_ok=True)
 
+    @property
+    def data(self) -> Path:
+        """What was pushed."""
+        return self._folder / "data"
+
     def start(self) -> None:
         """Start it on a free port, or on the one that it had."""
         config = self._folder / "config.yml"
@@ -42,7 +47,7 @@ class Registry:
         config.write_text(
             "version: 0.1\n"
             "log: {level: info, accesslog: {disabled: true}}\n"
-            f"storage: {{filesystem: {{rootdirectory: {self._folder}/data}}}}\n"
+            f"storage: {{filesystem: {{rootdirectory: {self.data}}}}}\n"
             # Uploads are signed with it: one that is made up at each start could not be continued.
             f"http: {{addr: '{self.host or '127.0.0.1:0'}', secret: of-this-test}}\n{auth}"
         )

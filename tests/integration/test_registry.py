@@ -6,9 +6,11 @@ import base64
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -206,6 +208,62 @@ def test_a_push_that_was_interrupted_sends_nothing_twice(
     config = layout.read_manifest(image).config.size
     assert BIG // 2 < int(done.stdout) - image.size - config <= BIG - PIECE
     assert _is_there(registry, image, found)
+
+
+PULLER = """
+import sys
+from envbuilder import settings
+from envbuilder.console import PlainProgress
+from envbuilder.oci import bases
+
+ref, digest = sys.argv[1:]
+found = bases.obtain(ref, digest, "linux/amd64", settings.load(), PlainProgress(print))
+print(found.find("linux/amd64").digest)
+"""
+
+
+@pytest.mark.parametrize("kills", [6, pytest.param(50, marks=pytest.mark.soak)])
+def test_kills_at_any_moment(
+    registry: Registry, layout: Layout, found: Settings, kills: int
+) -> None:
+    """Push and pull are killed again and again: what is there in the end is right."""
+    image = images.image(layout, noise(BIG), noise(PIECE, seed=2), b"small")
+    ref = f"{registry.host}/envbuilder/cpu:latest"
+    environment = {**os.environ, "ENVBUILDER_CACHE_DIR": str(found.cache_dir)}
+    chance = random.Random()
+    for program, arguments in (
+        (PUSHER, (ref, str(layout.folder), "0", "0")),
+        (PULLER, (ref, image.digest)),
+    ):
+        argv = [sys.executable, "-c", program, *arguments]
+        started = time.monotonic()
+        whole = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+        assert whole.returncode == 0, whole.stderr
+        seconds = time.monotonic() - started
+        for _ in range(kills):
+            _forget(registry, found, program)
+            child = subprocess.Popen(
+                argv, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+            )
+            time.sleep(chance.uniform(0, seconds))
+            child.kill()
+            child.wait()
+            again = subprocess.run(
+                argv, env=environment, capture_output=True, text=True, check=False
+            )
+            assert again.returncode == 0, again.stderr
+        _forget(registry, found, PULLER)
+        assert _is_there(registry, image, found)
+
+
+def _forget(registry: Registry, found: Settings, program: str) -> None:
+    """What a finished push or pull made is gone: the next one has all to do."""
+    if program is PUSHER:
+        registry.stop()
+        shutil.rmtree(registry.data)
+        registry.start()
+    else:
+        shutil.rmtree(found.cache_dir / "bases", ignore_errors=True)
 
 
 def _is_there(registry: Registry, image: Descriptor, found: Settings) -> bool:
