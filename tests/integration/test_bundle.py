@@ -21,7 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder import engine, origins
+from envbuilder import engine, origins, settings, space
+from envbuilder.bundle import packing, reading, unpacking
+from envbuilder.bundle.contents import Part
+from envbuilder.console import PlainProgress
+from envbuilder.errors import BuildError
 from tests.conftest import missing
 from tests.integration.conftest import lay_tiny, start
 
@@ -217,7 +221,7 @@ def test_killed_at_any_point_and_run_again(bundle: Path, there: Machine) -> None
 
 
 def test_a_full_disk_is_an_error_and_leaves_no_bundle(
-    cli: Cli, tiny: Path, bundle: Path, tmp_path: Path
+    cli: Cli, tiny: Path, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = tmp_path / "small"
     small.mkdir()
@@ -233,7 +237,22 @@ def test_a_full_disk_is_an_error_and_leaves_no_bundle(
         done = cli("unbundle", str(bundle), environment={"ENVBUILDER_CACHE_DIR": str(small)})
         assert done.returncode == 1
         assert "not enough space" in done.stderr
-        assert list(small.glob("*.tar")) == []
+        # It may fill up while we write.
+        monkeypatch.setattr(space, "require_rooms", lambda *args: None)
+        quiet = PlainProgress(lambda line: None)
+        with reading.opened(bundle) as reader:
+            parts = [
+                Part(member=member, content=b"".join(content.checked()))
+                for member, content in reader.members(lambda _: None)
+            ]
+            with pytest.raises(BuildError, match="no space left"):
+                packing.write(small / "x.tar", reader.manifest, parts, quiet)
+        folders = {"ENVBUILDER_CACHE_DIR": str(small), "ENVBUILDER_CONFIG_DIR": str(tmp_path)}
+        found = settings.load(folders)
+        with pytest.raises(BuildError, match="no space left"):
+            unpacking.unpack(bundle, found, quiet, force=False)
+        left = [p.name for p in small.rglob("*") if p.is_file() and p.suffix != ".lock"]
+        assert all(len(name) == 64 for name in left)  # whole files of the store
     finally:
         subprocess.run(["umount", str(small)], check=True)
 
