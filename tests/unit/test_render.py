@@ -326,6 +326,26 @@ def test_a_mac_among_the_platforms_is_no_stage_of_an_image() -> None:
     assert ("ARG", "BASE_IMAGE=b:1") in made
 
 
+def test_a_base_of_packages_is_no_stage_and_says_where_it_comes_from() -> None:
+    base = LockedBase(
+        ref="envbuilder/debian:bookworm-1", digest=None, date=None, python_path="/p",
+        python_version="3.11.2", suite="bookworm",
+    )  # fmt: skip
+    deb = File(
+        kind="deb", name="dpkg", version="1", file="pool/dpkg.deb", sha256="a" * 64, size=None,
+        source="debian", provenance="read", by="", role="base",
+    )  # fmt: skip
+    target = Target(platform="linux/amd64", python=PYTHON, base=base, files=(deb,))
+    lock = Lock(
+        schema=1, profile="cpu", inputs="0" * 64, state="locked", reason="", targets=(target,)
+    )
+    text = rendered((CPU, lock), "dockerfile")["Dockerfile"]
+    made = list(instructions(text))
+    assert ("ARG", "BASE_IMAGE=envbuilder/debian:bookworm-1") in made
+    assert not [r for k, r in made if k == "ADD"]
+    assert "Nobody publishes this base" in text
+
+
 # ---- requirements
 
 
