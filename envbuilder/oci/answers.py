@@ -9,6 +9,8 @@ from envbuilder.download import reason
 if TYPE_CHECKING:
     import requests
 
+ATTEMPTS = 4
+"""How often anything is tried that a registry could not do for the moment."""
 _PIECE = 1 << 16
 
 

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from envbuilder.download import reason
 from envbuilder.errors import BuildError
-from envbuilder.oci.answers import BrokenOffError, limited
+from envbuilder.oci.answers import ATTEMPTS, BrokenOffError, limited
 from envbuilder.oci.login import DeniedError, Login
 from envbuilder.oci.reference import Reference, is_loopback
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     import requests
 
-ATTEMPTS = 4
 TIMEOUT_SECONDS = (10.0, 30.0)
 """To connect and between two writes, and between two reads."""
 PATIENCE_SECONDS = 30.0
@@ -83,7 +82,7 @@ class Connection:
             self._session.trust_env = False
             self._session.proxies = {}
         self.pause = pause
-        self._login = Login(reference.host, self._send, plain_http=plain_http)
+        self._login = Login(reference.host, self._send, pause, plain_http=plain_http)
         self._authorization = ""
         self._lock = threading.Lock()
 

@@ -9,11 +9,11 @@ from urllib.parse import urlencode, urlsplit
 
 from envbuilder.download import reason
 from envbuilder.oci import challenges, credentials
-from envbuilder.oci.answers import BrokenOffError, limited
+from envbuilder.oci.answers import ATTEMPTS, BrokenOffError, limited
 from envbuilder.oci.reference import is_loopback
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     import requests
 
@@ -40,8 +40,10 @@ class Send(Protocol):
 class Login:
     """Credentials for one registry, looked for when they are first asked for."""
 
-    def __init__(self, host: str, send: Send, *, plain_http: bool) -> None:
-        self._host, self._send, self._plain = host, send, plain_http
+    def __init__(
+        self, host: str, send: Send, pause: Callable[[float], None], *, plain_http: bool
+    ) -> None:
+        self._host, self._send, self._pause, self._plain = host, send, pause, plain_http
         self.secrets: set[str] = set()
         """What must be in no message."""
 
@@ -73,35 +75,26 @@ class Login:
 
         realm = challenge.parameters.get("realm", "")
         server = self._checked(realm)
-        service = challenge.parameters.get("service", "")
-        scope = challenge.parameters.get("scope", "")
-        try:
-            if known is not None and known.is_token:
-                form = {
-                    "grant_type": "refresh_token",
-                    "client_id": "envbuilder",
-                    "refresh_token": known.secret,
-                    "service": service,
-                    "scope": scope,
-                }
-                headers = {"Content-Type": _FORM}
-                response = self._send("POST", realm, headers, urlencode(form).encode())
-            else:
-                query = [("service", service)] if service else []
-                query += [("scope", s) for s in scope.split()]
-                url = f"{realm}{'&' if '?' in realm else '?'}{urlencode(query)}"
-                headers = {"Authorization": _basic(known)} if known else {}
-                response = self._send("GET", url, headers, None)
-            with response:
+        request = _request(realm, challenge.parameters, known)
+        problem = ""
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                self._pause(2.0 ** (attempt - 1))
+            try:
+                response = self._send(*request)
                 data = limited(response, _ANSWER_LIMIT) or b""
-        except (requests.RequestException, BrokenOffError) as error:
-            raise DeniedError(f"its token server {server}: {reason(error)}") from None
-        found = challenges.token(data) if response.status_code == requests.codes.ok else ""
-        if not found:
+            except (requests.RequestException, BrokenOffError) as error:
+                problem = reason(error)
+                continue
+            status = response.status_code
+            found = challenges.token(data) if status == requests.codes.ok else ""
+            if found:
+                return found
             who = "anybody" if known is None else "this login"
-            said = f"HTTP {response.status_code}"
-            raise DeniedError(f"its token server {server} has no token for {who} ({said})")
-        return found
+            problem = f"no token for {who} (HTTP {status})"
+            if status < 500 and status != requests.codes.too_many_requests:
+                break
+        raise DeniedError(f"its token server {server}: {problem}")
 
     def _checked(self, realm: str) -> str:
         """The host of a token server that may see a password: over https, or on this machine."""
@@ -118,6 +111,26 @@ class Login:
                 f"its token server {server or '?'} is not at an https address; nothing was sent"
             )
         return server
+
+
+def _request(
+    realm: str, asked: Mapping[str, str], known: Credential | None
+) -> tuple[str, str, dict[str, str], bytes | None]:
+    """Method, URL, headers and body of a request for a token."""
+    service, scope = asked.get("service", ""), asked.get("scope", "")
+    if known is not None and known.is_token:
+        form = {
+            "grant_type": "refresh_token",
+            "client_id": "envbuilder",
+            "refresh_token": known.secret,
+            "service": service,
+            "scope": scope,
+        }
+        return "POST", realm, {"Content-Type": _FORM}, urlencode(form).encode()
+    query = [("service", service)] if service else []
+    query += [("scope", s) for s in scope.split()]
+    url = f"{realm}{'&' if '?' in realm else '?'}{urlencode(query)}"
+    return "GET", url, {"Authorization": _basic(known)} if known else {}, None
 
 
 def _basic(known: Credential) -> str:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from envbuilder.errors import InvalidError, WrongHashError
-from envbuilder.oci.answers import BrokenOffError, limited
-from envbuilder.oci.connection import ATTEMPTS
+from envbuilder.oci.answers import ATTEMPTS, BrokenOffError, limited
 from envbuilder.oci.descriptor import (
     INDEX,
     INDEXES,

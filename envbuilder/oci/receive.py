@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from envbuilder.download import full_or_broken, reason
 from envbuilder.errors import WrongHashError
-from envbuilder.oci.connection import ATTEMPTS
+from envbuilder.oci.answers import ATTEMPTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,8 +19,7 @@ from envbuilder import atomic
 from envbuilder.download import full_or_broken
 from envbuilder.errors import BuildError, InvalidError
 from envbuilder.oci import reference
-from envbuilder.oci.answers import BrokenOffError
-from envbuilder.oci.connection import ATTEMPTS
+from envbuilder.oci.answers import ATTEMPTS, BrokenOffError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

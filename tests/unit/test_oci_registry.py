@@ -517,6 +517,24 @@ def test_a_login_that_is_missing_or_wrong(
     assert "very-" not in said
 
 
+@pytest.mark.parametrize("fault", ["503", "429", "drop"])
+def test_a_token_server_that_is_busy_for_a_moment(
+    server: FakeRegistry, source: Layout, found: Settings, tmp_path: Path, fault: str
+) -> None:
+    server.demands = "bearer"
+    log_in(tmp_path, server.host)
+    server.faults = [("GET /token", fault)]
+    push(server, source, images.image(source, SMALL), found)
+    assert len([line for line in server.log if line.startswith("GET /token")]) == 2
+
+
+def test_a_token_server_that_is_down_is_named(server: FakeRegistry, tmp_path: Path) -> None:
+    server.demands = "bearer"
+    server.faults = [("GET /token", "503")] * 4
+    with pytest.raises(BuildError, match=r"its token server 127\.0\.0\.1: no token .*HTTP 503"):
+        pull(server, "t", tmp_path / "b")
+
+
 def test_an_identity_token_is_exchanged(server: FakeRegistry, tmp_path: Path) -> None:
     server.demands = "bearer"
     (tmp_path / "docker").mkdir()
