@@ -209,6 +209,11 @@ def require_client(found: Engine) -> None:
         )
 
 
+def is_at_least(version: str, oldest: tuple[int, int]) -> bool:
+    """Whether a version, as an engine tells it, is this one or a newer one."""
+    return _parsed(version) >= oldest
+
+
 def _name(version: dict[str, Any]) -> str:
     components = [str(c.get("Name", "")) for c in version.get("Components") or ()]
     return "podman" if any("podman" in c.lower() for c in components) else "docker"

@@ -234,12 +234,25 @@ def prepare(
         raise InvalidError(f"the lock of '{profile.name}' has no base image for Python {python}")
     client = engine.connect()
     here = engine.describe(client)
+    if request.builder is None:
+        reason = layers.unsuitable(here, client, profile, target)
+        note = console.progress().note
+        if not reason:
+            note("builder layers: it makes the Dockerfile's image, and faster")
+            return layers.prepare(profile, lock, host, request, settings, client)
+        note(f"builder buildkit: {reason}")
     engine.require_client(here)
     ref = base_ref(target.base, request, settings)
     own = None
     if target.base.suite and ref == target.base.ref:
         from envbuilder import debian_base
 
+        if target.base.unpacked:
+            raise InvalidError(
+                f"the base of '{profile.name}' for {platform} is only unpacked: the steps of a"
+                " Dockerfile cannot run on it",
+                "Use --builder layers, or another base image: --base-image REF.",
+            )
         own = debian_base.step(target, settings)
         base = (ref, f"debian:{own.identity}")
         if not request.dry_run:

@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from envbuilder.settings import Settings
 
 BUILDER = "layers"
+_EXPORTS = (25, 0)
+"""From this version on Docker saves images as OCI layouts."""
 _AFTER_SYSTEM = "# --- wheels"
 """Where the Dockerfile's next stage begins."""
 
@@ -100,7 +102,7 @@ def plan(
     labels = {f"{LABEL}{k}": v for k, v in stated.items()}
     work = settings.cache_dir / "build" / f"{profile.name}-{digest[:12]}"
     system = None
-    if debs and not profile.unpack_packages:
+    if _runs_scripts(profile, target):
         system = _system(profile, lock, target, base, request, labels, work, target_engine)
     cache, layout = str(settings.cache_dir / "layers"), str(work / "layout")
     below = tuple(f for step in base.make if isinstance(step, MakeBase) for f in step.files)
@@ -267,12 +269,39 @@ def wanted(request: Request) -> bool:
     return bool(only) or request.builder == BUILDER
 
 
+def unsuitable(here: engine.Engine, client: Any, profile: Profile, target: Target) -> str:
+    """Why another builder is the default for this engine and profile; empty where this one is."""
+    if here.client == "podman":
+        return "podman builds with its own"
+    version = str(client.version().get("Version", ""))
+    if not engine.is_at_least(version, _EXPORTS):
+        return f"Docker {version} cannot export a base image as an OCI layout"
+    own, locked = own_platform(), tool(target, "uv")
+    if target.platform != own and metadata.version("uv") != locked.version:
+        return f"the lock installs with uv {locked.version} for {target.platform}"
+    if _runs_scripts(profile, target) and target.platform != own:
+        return f"packages of '{profile.name}' run scripts on {target.platform}"
+    return ""
+
+
+def _runs_scripts(profile: Profile, target: Target) -> bool:
+    # On a base that is only unpacked no script can run.
+    unpacks = profile.unpack_packages or bool(target.base and target.base.unpacked)
+    return bool(target.of_kind("deb")) and not unpacks
+
+
 def prepare(
-    profile: Profile, lock: Lock, host: Host, request: Request, settings: Settings
+    profile: Profile,
+    lock: Lock,
+    host: Host,
+    request: Request,
+    settings: Settings,
+    client: Any = None,
 ) -> Environment:
     """Find the base and plan; an engine is only asked where the image goes there or the base is.
 
-    `ToolError` (exit 4) where something is missing.
+    `client` is that engine, where it was asked already. `ToolError` (exit 4) where something is
+    missing.
     """
     from envbuilder.backends.environment import DockerEnvironment
 
@@ -285,11 +314,14 @@ def prepare(
         raise InvalidError(f"the lock of '{profile.name}' has no base image for Python {python}")
     own = own_platform()
     _require_uv(tool(target, "uv"), platform, own)
-    scripts = bool(target.of_kind("deb")) and not profile.unpack_packages
+    scripts = _runs_scripts(profile, target)
     aside = request.output or request.push
-    client: Any = engine.connect() if not aside or scripts else None
-    base = image_base.find(target, client, request, settings, scripts=scripts)
+    if client is None and (not aside or scripts):
+        client = engine.connect()
     here = engine.describe(client) if client else None
+    if here and scripts:
+        engine.require_client(here)
+    base = image_base.find(target, client, request, settings, scripts=scripts)
     made = plan(profile, lock, target, base, request, settings, own, here)
     if request.push:
         return PushedImage(target, made, request.push, settings)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from msgspec import Struct
 
-from envbuilder.errors import InvalidError
+from envbuilder.errors import BuildError, InvalidError
 from envbuilder.oci.members import READ_LIMIT, content, members
 
 if TYPE_CHECKING:
@@ -77,8 +77,9 @@ class RootFs(Struct, frozen=True, kw_only=True):
     def python(self, minor: str, search: str) -> tuple[str, str]:
         """An interpreter X.Y as a shell would find it, and its version X.Y.Z.
 
-        `search` is the image's PATH. `InvalidError` where there is none.
+        `search` is the image's PATH. `BuildError` where there is none.
         """
+        other = "none on its PATH"
         for name in (f"python{minor}", "python3"):
             for folder in search.split(":"):
                 path = f"{folder}/{name}"
@@ -88,8 +89,9 @@ class RootFs(Struct, frozen=True, kw_only=True):
                 version = self.versions.get(found) or self._library_version(minor)
                 if version and version.startswith(f"{minor}."):
                     return path, version
-        raise InvalidError(
-            f"Python {minor} is needed; the base image has none on its PATH",
+                other = version or other
+        raise BuildError(
+            f"Python {minor} is needed; the base image has {other}",
             f"Name one with Python {minor}: --base-image REF",
         )
 

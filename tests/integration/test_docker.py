@@ -8,15 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder import engine
+from envbuilder import engine, images
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.integration.conftest import Cli
 
 pytestmark = pytest.mark.engine
@@ -26,6 +25,7 @@ LOOK = (
     " -o -name uv -type f \\)"
 )
 CPU = ("--profile", "cpu", "--backend", "docker", "--base-image")
+BUILDKIT = ("--builder", "buildkit")
 
 
 @pytest.fixture(scope="module")
@@ -39,12 +39,18 @@ def image(base_image: str, session_environment: dict[str, str]) -> dict[str, Any
     return result
 
 
-def test_the_image_is_labelled_and_lean(docker_client: Any, image: dict[str, Any]) -> None:
+def test_the_image_is_labelled_and_lean(
+    docker_client: Any, image: dict[str, Any], session_environment: dict[str, str]
+) -> None:
     found = docker_client.images.get(image["artifact"]["ref"])
     assert found.labels["io.envbuilder.fingerprint"] == image["fingerprint"]
     assert found.labels["io.envbuilder.profile"] == "cpu"
     assert len(found.labels["io.envbuilder.lock"]) == 64
-    assert image["artifact"]["digest"] == found.id
+    records = Path(session_environment["ENVBUILDER_DATA_DIR"], "records", image["fingerprint"])
+    (record,) = images.read(records)
+    assert image["artifact"]["digest"] == record.digest
+    assert found.id in record.ids
+    assert image["builder"] == "layers", "the default where it can make the image"
     inside = docker_client.containers.run(
         image["artifact"]["ref"], ["sh", "-c", LOOK], remove=True, network_mode="none"
     )
@@ -139,7 +145,7 @@ def test_no_engine_is_4(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_no_docker_client_is_4(cli: Cli, base_image: str, tmp_path: Path) -> None:
-    done = cli("build", *CPU, base_image, environment={"PATH": str(tmp_path)})
+    done = cli("build", *CPU, base_image, *BUILDKIT, environment={"PATH": str(tmp_path)})
     assert done.returncode == 4
     assert "docker client is not on PATH" in done.stderr
 
@@ -148,7 +154,9 @@ def test_no_buildx_is_4(cli: Cli, base_image: str, tmp_path: Path) -> None:
     client = tmp_path / "docker"
     client.write_text("#!/bin/sh\necho \"docker: 'buildx' is not a docker command.\" >&2; exit 1\n")
     client.chmod(0o755)
-    done = cli("build", *CPU, base_image, environment={"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    done = cli(
+        "build", *CPU, base_image, *BUILDKIT, environment={"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    )
     assert done.returncode == 4
     assert "no buildx plugin" in done.stderr
 
@@ -157,13 +165,20 @@ def test_an_old_buildx_is_4(cli: Cli, base_image: str, tmp_path: Path) -> None:
     client = tmp_path / "docker"
     client.write_text("#!/bin/sh\necho 'github.com/docker/buildx v0.8.2 abc'\n")
     client.chmod(0o755)
-    done = cli("build", *CPU, base_image, environment={"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    done = cli(
+        "build", *CPU, base_image, *BUILDKIT, environment={"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    )
     assert done.returncode == 4
     assert "v0.8.2 is too old" in done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    ("builder", "at"), [("buildkit", "build the image"), ("layers", "put the image together")]
+)
 def test_a_killed_build_leaves_no_image_and_the_next_works(
+    builder: str,
+    at: str,
     number: signal.Signals,
     cli: Cli,
     base_image: str,
@@ -172,7 +187,7 @@ def test_a_killed_build_leaves_no_image_and_the_next_works(
     session_environment: dict[str, str],
     test_cache: Path,
 ) -> None:
-    tag = f"envbuilder-test/killed:{number.name.lower()}"
+    tag = f"envbuilder-test/killed:{builder}-{number.name.lower()}"
     if engine.image(docker_client, tag):  # of an earlier run that could not be interrupted
         docker_client.images.remove(tag, force=True)
 
@@ -180,7 +195,7 @@ def test_a_killed_build_leaves_no_image_and_the_next_works(
         return {p.name for p in (test_cache / "build").glob("*") if p.is_dir()}
 
     before = folders()
-    command = ("build", *CPU, base_image, "--rebuild", "--tag", tag)
+    command = ("build", *CPU, base_image, "--rebuild", "--tag", tag, "--builder", builder)
     child = subprocess.Popen(
         [sys.executable, "-m", "envbuilder", *command],
         env={**os.environ, **session_environment},
@@ -190,9 +205,9 @@ def test_a_killed_build_leaves_no_image_and_the_next_works(
     )
     assert child.stderr is not None
     for line in child.stderr:
-        if "build the image" in line:
+        if at in line:
             break
-    time.sleep(2)
+    time.sleep(1)
     child.send_signal(number)
     _, said = child.communicate(timeout=120)
     assert child.returncode == (130 if number == signal.SIGINT else -9), said

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder.errors import BuildError, InvalidError
+from envbuilder.errors import BuildError
 from envbuilder.oci import assemble, scratch
 from envbuilder.oci.assemble import Assembly
 from envbuilder.oci.layer import Member
@@ -221,7 +221,7 @@ def test_another_base_keeps_the_layers_of_wheels(bench: Bench, wheels: list[File
 
 
 def test_a_base_without_the_python_is_refused(bench: Bench) -> None:
-    with pytest.raises(InvalidError, match=r"Python 3\.12 is needed"):
+    with pytest.raises(BuildError, match=r"Python 3\.12 is needed"):
         bench.make([], python="3.12")
 
 

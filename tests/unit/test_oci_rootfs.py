@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from envbuilder.errors import InvalidError
+from envbuilder.errors import BuildError
 from envbuilder.oci import rootfs
 from envbuilder.oci.layer import Member
 from tests.unit.images import BASE, PYTHON, image
@@ -65,7 +65,7 @@ def test_a_python_in_a_library_is_found_behind_links(tmp_path: Path) -> None:
 
 
 def test_a_base_of_another_python_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidError, match=r"Python 3\.13 is needed") as caught:
+    with pytest.raises(BuildError, match=r"Python 3\.13 is needed; the base image has 3\.11\.2") as caught:
         listing(tmp_path).python("3.13", PATH)
     assert "--base-image" in caught.value.hint
 
