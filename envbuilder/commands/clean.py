@@ -11,6 +11,7 @@ import click
 
 from envbuilder import console, seal, settings
 from envbuilder.errors import BuildError
+from envbuilder.oci import scratch
 from envbuilder.options import json_option
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def command(profile: str | None, store: bool, reports: bool, dry_run: bool, as_j
     if profile is None:
         paths += _leftovers(found.envs_dir, ".*.partial")
         paths += _leftovers(found.cache_dir / "build", "*")
+        paths += scratch.left()
         paths += _leftovers(found.cache_dir / "reproduce", "*")
     if store:
         own = ("store", "bases", "layers", "uploads", "datasets", "locate", "uv-resolve", "logs")

@@ -30,7 +30,8 @@ def folder(needed: int, otherwise: Path, shared: Path = SHARED) -> Iterator[Path
 
     What killed processes left in memory is removed first.
     """
-    _sweep(shared)
+    for place in left(shared):
+        shutil.rmtree(place, ignore_errors=True)
     above = shared if _has_room(shared, needed) else otherwise
     place, held = _locked(above)
     try:
@@ -66,8 +67,8 @@ def _has_room(shared: Path, needed: int) -> bool:
     return runs and min(free, memory) >= _SPARE * needed
 
 
-def _sweep(shared: Path) -> None:
-    """Remove this user's folders whose process is gone."""
+def left(shared: Path = SHARED) -> Iterator[Path]:
+    """This user's folders in memory whose process is gone."""
     for place in shared.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
             if place.lstat().st_uid != os.getuid():
@@ -75,6 +76,6 @@ def _sweep(shared: Path) -> None:
             held = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(place)
+                yield place
             finally:
                 os.close(held)
