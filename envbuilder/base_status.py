@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from envbuilder import console, debian, dpkg_status, engine, podman
 from envbuilder.errors import EnvbuilderError, InvalidError, ToolError
-from envbuilder.oci import bases, rootfs
+from envbuilder.oci import archive, bases, places, rootfs
 from envbuilder.oci.layout import Layout
 from envbuilder.oci.members import READ_LIMIT
 
@@ -29,11 +29,12 @@ def read(
 ) -> Status | None:
     """The dpkg status of a base image; None, and a note, where it cannot be read.
 
-    Asked are, in this order: what was fetched earlier, the engine, and the registry; the last only
-    for a reference with a digest.
+    `ref` may name an image on disk. Else asked are, in this order: what was fetched earlier, the
+    engine, and the registry; the last only for a reference with a digest.
     """
     problems = []
-    for way in (_fetched, _in_engine, _in_registry):
+    ways = (_on_disk,) if places.on_disk(ref) else (_fetched, _in_engine, _in_registry)
+    for way in ways:
         try:
             found = way(ref, platform, settings)
         except EnvbuilderError as error:
@@ -44,6 +45,11 @@ def read(
     why = f" ({'; '.join(problems)})" if problems else ""
     on_progress(f"{ref}: cannot be read for {platform}{why}; any minimal system is assumed")
     return None
+
+
+def _on_disk(ref: str, platform: words.Platform, settings: Settings) -> Status | None:
+    layout = archive.opened(places.path(ref), settings.cache_dir / "bases")
+    return of_layout(layout, platform)
 
 
 def _fetched(ref: str, platform: words.Platform, settings: Settings) -> Status | None:

@@ -89,7 +89,7 @@ def image_ref(ctx: click.Context, param: click.Parameter, value: str | None) -> 
         raise click.BadParameter(f"{value!r} is not an image reference", param=param) from error
 
 
-def _base_image(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+def base_image_ref(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     """A checked image reference, or an image on disk by its absolute path."""
     if value and places.on_disk(value):
         if not places.path(value).exists():
@@ -128,7 +128,7 @@ base_image_option: Decorator = click.option(
     "--base-image",
     metavar="REF",
     envvar="ENVBUILDER_BASE_IMAGE",
-    callback=_base_image,
+    callback=base_image_ref,
     help="Base image to use instead of the locked one: a reference, oci:DIR or FILE.tar.",
 )
 builder_option: Decorator = click.option(

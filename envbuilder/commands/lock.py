@@ -9,7 +9,7 @@ import click
 
 from envbuilder import atomic, console, lockfile, profiles, settings
 from envbuilder.errors import INVALID, TOOL_MISSING, InvalidError, ToolError
-from envbuilder.options import image_ref, json_option, profile_option
+from envbuilder.options import base_image_ref, json_option, profile_option
 
 if TYPE_CHECKING:
     from envbuilder import online
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 @click.option(
     "--base-image",
     metavar="REF",
-    callback=image_ref,
+    callback=base_image_ref,
     help="Choose system packages for this base image instead of the profile's own.",
 )
 @json_option

@@ -202,6 +202,19 @@ def test_what_was_fetched_is_read_first(found: Settings, nobody: list[str]) -> N
     assert nobody == []
 
 
+def test_an_image_on_disk_is_read_where_it_is(
+    found: Settings, nobody: list[str], tmp_path: Path
+) -> None:
+    layout(tmp_path / "own", [(STATUS, says("a"))])
+    status = base_status.read(f"oci:{tmp_path / 'own'}", "linux/amd64", found)
+    assert status is not None
+    assert sorted(status.packages) == ["a"]
+    notes: list[str] = []
+    assert base_status.read(f"oci:{tmp_path}", "linux/amd64", found, notes.append) is None
+    assert "no OCI image layout" in notes[0]
+    assert nobody == []
+
+
 def test_what_cannot_be_read_is_noted(found: Settings, nobody: list[str]) -> None:
     notes: list[str] = []
     assert base_status.read(REF, "linux/amd64", found, notes.append) is None
