@@ -13,7 +13,7 @@ from envbuilder.errors import BuildError, InvalidError
 from envbuilder.oci import bases, reference, registry
 from envbuilder.oci.layout import Layout
 from tests.unit import small_images as images
-from tests.unit.test_oci_registry import connect, push, server
+from tests.unit.registry_side import connect, push, server
 
 if TYPE_CHECKING:
     from pathlib import Path

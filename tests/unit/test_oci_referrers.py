@@ -11,7 +11,7 @@ from envbuilder.oci import manifests, referrers
 from envbuilder.oci.descriptor import INDEX, Descriptor, Index, encode
 from envbuilder.oci.layout import Layout
 from tests.unit import small_images as images
-from tests.unit.test_oci_registry import SILENT, connect, push, server
+from tests.unit.registry_side import SILENT, connect, push, server
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,7 +18,7 @@ from envbuilder.oci.layout import Layout
 from envbuilder.options import Request
 from tests.unit import small_images as images
 from tests.unit.fake_registry import digest_of
-from tests.unit.test_oci_registry import SILENT, connect, push, server
+from tests.unit.registry_side import SILENT, connect, push, server
 
 if TYPE_CHECKING:
     from pathlib import Path
