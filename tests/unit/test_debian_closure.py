@@ -95,6 +95,14 @@ def test_nothing_is_downgraded() -> None:
         found(["tool"], [offer("tool", depends="gone")], [])
 
 
+def test_the_same_version_is_no_upgrade() -> None:
+    """The suite's package of the same version may say something else of itself: dpkg skips it."""
+    base = [have("lib", "1"), have("twin", "1", depends="lib (= 1)")]
+    offers = [offer("tool", depends="lib (>= 2)"), offer("lib", "2"), offer("twin", "1")]
+    with pytest.raises(InvalidError, match="twin 1 needs lib = 1"):
+        found(["tool"], offers, base)
+
+
 def test_what_was_broken_before_stays_so() -> None:
     base = [have("odd", depends="gone"), have("one", conflicts="two"), have("two")]
     assert found(["tool"], [offer("tool")], base) == ["tool"]
