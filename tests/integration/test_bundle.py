@@ -26,6 +26,9 @@ from envbuilder.bundle import packing, reading, unpacking
 from envbuilder.bundle.contents import Part
 from envbuilder.console import PlainProgress
 from envbuilder.errors import BuildError
+from envbuilder.oci import engines, reference
+from envbuilder.oci import registry as registries
+from envbuilder.oci.connection import Connection
 from tests.conftest import missing
 from tests.integration.conftest import lay_tiny, start
 
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.integration.conftest import Cli
+    from tests.integration.registry_server import Registry
 
 pytestmark = pytest.mark.network
 # No base image, unless a test names one: the registry of the locked one may be out of reach.
@@ -332,6 +336,50 @@ def own_tag(docker_client: Any) -> Iterator[str]:
     yield name
     if engine.image(docker_client, name):
         docker_client.images.remove(name)
+
+
+@pytest.mark.engine
+@pytest.mark.registry
+def test_a_locked_base_image_is_found_by_its_digest_without_network(
+    cli: Cli,
+    docker_client: Any,
+    base_image: str,
+    registry: Registry,
+    tmp_path: Path,
+    there: Machine,
+) -> None:
+    """From a registry into a bundle, and from there under an image: no option names it."""
+    held = engine.image(docker_client, base_image)
+    assert held is not None
+    layout = engines.export(docker_client, held, tmp_path / "exported")
+    image = layout.find("linux/amd64")
+    where = reference.parse(f"{registry.host}/base:1")
+    quiet = PlainProgress(lambda line: None)
+    registries.push(Connection(where), "1", layout, image, tmp_path / "uploads", quiet)
+    lay_tiny(tmp_path)
+    profile = tmp_path / "profiles" / "tiny.yaml"
+    base = f'{{ref: "{where.name}:1", digest: "{image.digest}", python_path: /usr/bin/python3}}'
+    profile.write_text(f"{profile.read_text()}base:\n  '3.11': {base}\n  '3.12': {base}\n")
+    done = cli("lock", "--profile", "tiny")
+    assert done.returncode == 0, done.stderr
+    # The session's cache may have this very image by its digest.
+    folders = {"ENVBUILDER_CACHE_DIR": str(tmp_path / "cache")}
+    done = cli("bundle", "--profile", "tiny", "-o", "tiny.tar", "--json", environment=folders)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["lacks"] == []
+    checking = ("lock", "--profile", "tiny", "--check", "--online", "--json")
+    told = json.loads(cli(*checking, environment=folders).stdout)["online"]
+    assert (told["lost"], told["unknown"]) == (0, 0)
+    registry.stop()
+    there.envbuilder("unbundle", tmp_path / "tiny.tar")
+    arguments = ("build", "--profile", "tiny", "--output", "image.tar", "--json")
+    assert json.loads(there.envbuilder(*arguments))["artifact"]["kind"] == "archive"
+    told = json.loads(cli(*checking, environment=folders).stdout)["online"]
+    (finding,) = told["findings"]
+    assert (finding["status"], finding["elsewhere"]) == (
+        "unknown",
+        ["the base images kept here (linux/amd64)"],
+    )
 
 
 def test_uv_says_where_it_looks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
