@@ -7,12 +7,13 @@ downloaded. What could not be asked is unknown, which is neither fine nor lost.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from envbuilder import archives, asking, indexes, origins
 from envbuilder.download import host_of
+from envbuilder.findings import Finding, Status
 from envbuilder.indexes import DEFAULT, canonical
 from envbuilder.lockfile import File
 from envbuilder.origins import Place
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from envbuilder.lockfile import Lock
     from envbuilder.settings import Settings
 
-Status = Literal["fine", "vanished", "changed", "unknown"]
 PARALLEL = 6
 
 
@@ -36,26 +36,6 @@ class Pin(Struct, frozen=True, kw_only=True):
 
     file: File
     profiles: tuple[str, ...]
-
-
-class Finding(Struct, frozen=True, kw_only=True):
-    """What is left of a pin."""
-
-    name: str
-    version: str
-    file: str
-    sha256: str
-    source: str
-    profiles: tuple[str, ...]
-    status: Status
-    detail: str = ""
-    elsewhere: tuple[str, ...] = ()
-    """Where the same sha256 is, for what is not fine."""
-
-    @property
-    def lost(self) -> bool:
-        """Whether nobody is known to have the bytes any more."""
-        return self.status in {"vanished", "changed"} and not self.elsewhere
 
 
 def pins(locks: Iterable[Lock]) -> tuple[Pin, ...]:

@@ -9,11 +9,12 @@ from msgspec import Struct
 
 from envbuilder import engine, words
 from envbuilder.errors import EnvbuilderError, ToolError
+from envbuilder.findings import Finding, Status
 from envbuilder.oci import bases, reference, registry
 from envbuilder.oci.answers import BrokenOffError
 from envbuilder.oci.descriptor import INDEXES, MANIFESTS
 from envbuilder.oci.layout import Layout
-from envbuilder.online import PARALLEL, Finding, Status
+from envbuilder.online import PARALLEL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -36,6 +36,8 @@ class Wanted(Struct, frozen=True, kw_only=True, order=True):
     @property
     def name(self) -> str:
         """Its name in an engine: without a digest, which an engine cannot be given."""
+        if places.on_disk(self.ref):
+            return places.path(self.ref).name
         name = self.ref.partition("@")[0]
         return name if ":" in name.rpartition("/")[2] else f"{name}:latest"
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envbuilder import atomic, console, lockfile, profiles, settings
-from envbuilder.errors import INVALID, TOOL_MISSING, InvalidError, ToolError
+from envbuilder.errors import INVALID, InvalidError, ToolError
 from envbuilder.options import base_image_ref, json_option, profile_option
 
 if TYPE_CHECKING:
-    from envbuilder import online
+    from envbuilder.findings import Summary
 
 
 @click.command("lock", short_help="Resolve a profile to exact files with hashes.")
@@ -77,8 +77,8 @@ def command(
     if (online and not check) or (bundles and not online):
         raise click.UsageError("--online belongs to --check, and --bundle to --online")
     if check:
-        findings = _ask(names, folders, found, bundles) if online else None
-        return _check(names, folders, findings, as_json)
+        left = _ask(names, folders, found, bundles) if online else None
+        return _check(names, folders, left, as_json)
     if audit:
         return _audit(names, folders, found, as_json)
     from envbuilder import resolve
@@ -110,7 +110,7 @@ def command(
 def _check(
     names: tuple[str, ...],
     folders: tuple[Path, ...],
-    findings: tuple[online.Finding, ...] | None,
+    left: Summary | None,
     as_json: bool,
 ) -> int:
     from envbuilder import resolve
@@ -130,20 +130,21 @@ def _check(
     if as_json:
         import msgspec
 
-        told = {"schema": 1, "locks": states}
-        if findings is not None:
-            told["online"] = _told(findings)
+        told: dict[str, Any] = {"schema": 1, "locks": states}
+        if left is not None:
+            told["online"] = left
         click.echo(msgspec.json.encode(told).decode())
     else:
         for state in states:
             stale = "; ".join(state["stale"])
             click.echo(f"{state['profile']:<14} {state['state']:<9} {stale or 'fresh'}")
-        if findings is not None:
-            _show(findings)
-    lost = any(f.lost for f in findings or ())
-    if lost or any(s["stale"] for s in states):
+        if left is not None:
+            from envbuilder.findings import table
+
+            click.echo("\n".join(table(left)))
+    if any(s["stale"] for s in states):
         return INVALID
-    return TOOL_MISSING if any(f.status == "unknown" for f in findings or ()) else 0
+    return left.exit_code if left is not None else 0
 
 
 def _ask(
@@ -151,9 +152,9 @@ def _ask(
     folders: tuple[Path, ...],
     found: settings.Settings,
     bundles: tuple[Path, ...],
-) -> tuple[online.Finding, ...]:
+) -> Summary:
     """What is left of every pin of some locks."""
-    from envbuilder import online, online_bases
+    from envbuilder import findings, online, online_bases
     from envbuilder.bundle.reading import opened
 
     held = {}
@@ -163,37 +164,9 @@ def _ask(
     paths = filter(None, (lockfile.path_for(name, folders) for name in names))
     locks = [lockfile.load(path) for path in paths]
     progress = console.progress()
-    return (
-        *online.check(online.pins(locks), found, progress, held),
-        *online_bases.check(online_bases.pins(locks), found, progress, held),
-    )
-
-
-def _told(findings: tuple[online.Finding, ...]) -> dict[str, Any]:
-    return {
-        "checked": len(findings),
-        "fine": sum(f.status == "fine" for f in findings),
-        "lost": sum(f.lost for f in findings),
-        "unknown": sum(f.status == "unknown" for f in findings),
-        "findings": [f for f in findings if f.status != "fine"],
-    }
-
-
-def _show(findings: tuple[online.Finding, ...]) -> None:
-    """What is not fine, a line each, and counts."""
-    for found in (f for f in findings if f.status != "fine"):
-        word = {"unknown": "not checked"}.get(found.status, found.status)
-        click.echo(f"{word}: {found.file} ({', '.join(found.profiles)}): {found.detail}")
-        if found.elsewhere:
-            click.echo(f"  the same bytes are in {', '.join(found.elsewhere)}")
-        elif found.lost:
-            click.echo("  the same bytes were found nowhere")
-    told = _told(findings)
-    gone = told["checked"] - told["fine"] - told["unknown"]
-    click.echo(
-        f"files: {told['checked']}; where they were: {told['fine']}; gone or changed: {gone},"
-        f" found nowhere: {told['lost']}; not checked: {told['unknown']}"
-    )
+    files = online.check(online.pins(locks), found, progress, held)
+    bases = online_bases.check(online_bases.pins(locks), found, progress, held)
+    return findings.summary((*files, *bases))
 
 
 def _audit(

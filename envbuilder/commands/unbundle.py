@@ -61,7 +61,7 @@ def command(file: Path, force: bool, as_json: bool) -> None:
         click.echo(f"wrote {draft.path}{f' ({draft.why})' if draft.why else ''}")
     for image in taken.bases:
         place = "in the engine" if image.loaded else f"in {image.folder}"
-        click.echo(f"base image {image.name}: {place}")
+        click.echo(f"base image {image.name or '(without a name)'}: {place}")
     for lack in manifest.lacks:
         click.echo(f"not in the bundle: {lack}")
     click.echo("Next:")

@@ -21,7 +21,7 @@ from envbuilder.lockfile import File
 from envbuilder.loopback import Offer
 from envbuilder.oci import connection as registries
 from envbuilder.oci.answers import BrokenOffError
-from envbuilder.online import Finding, Pin
+from envbuilder.online import Pin
 from envbuilder.origins import Place
 from envbuilder.settings import Configuration
 from envbuilder.store import Store
@@ -29,6 +29,7 @@ from envbuilder.store import Store
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from envbuilder.findings import Finding
     from envbuilder.settings import Settings
 
 QUIET = PlainProgress(lambda line: None)
