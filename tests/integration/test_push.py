@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.registry, pytest.mark.engine, pytest.mark.network]
 
 
-@pytest.fixture
-def base(docker_client: Any, base_image: str, tmp_path: Path) -> str:
+@pytest.fixture(scope="module")
+def base(docker_client: Any, base_image: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The base image as a layout on disk: nothing below needs an engine."""
     described = engines_of_the_machine.image(docker_client, base_image)
     assert described is not None
-    return f"oci:{engines.export(docker_client, described, tmp_path / 'base').folder}"
+    folder = tmp_path_factory.mktemp("base")
+    return f"oci:{engines.export(docker_client, described, folder).folder}"
 
 
 @pytest.fixture
