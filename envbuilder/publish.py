@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from envbuilder import images, provenance, sbom
 from envbuilder.console import PlainProgress
 from envbuilder.errors import BuildError
-from envbuilder.oci import manifests, reference, referrers, registry
+from envbuilder.oci import manifests, reference, referrers, registry, send
 from envbuilder.oci.connection import Connection
 from envbuilder.oci.layout import Layout
 
@@ -54,6 +54,11 @@ def there(ref: str, fingerprint: str, settings: Settings) -> images.ImageRecord 
         return None
     known = _tagged(_connect(ref, settings), ref)
     return next((r for r in records if known and known.digest in r.ids), None)
+
+
+def require_allowed(ref: str, settings: Settings) -> None:
+    """`BuildError` where nothing may be pushed to a reference."""
+    send.require_allowed(_connect(ref, settings))
 
 
 def attach(

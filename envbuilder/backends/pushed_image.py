@@ -24,12 +24,14 @@ class PushedImage(SavedImage):
     def existing(self) -> Artifact | None:
         """The image, if an earlier build pushed exactly this one and nobody replaced it since.
 
-        `BuildError` where the registry cannot be asked: then nothing could be pushed, either.
+        `BuildError` where it was not, and may not be pushed now: that is better known before a
+        build than after it.
         """
         from envbuilder import publish
 
         record = publish.there(self._ref, self.plan.fingerprint, self._settings)
         if record is None:
+            publish.require_allowed(self._ref, self._settings)
             return None
         if self.plan.artifact.kind != "registry":
             return super().existing()

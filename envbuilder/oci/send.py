@@ -111,6 +111,20 @@ def has(connection: Connection, blob: Descriptor) -> bool:
     return connection.ask("HEAD", url, blob.digest, accept=(_OK, _NOT_FOUND)).status == _OK
 
 
+def require_allowed(connection: Connection) -> None:
+    """`BuildError` where we may not push, or nobody answers: to be asked before much work is done.
+
+    An upload is begun and given up again: only so do registries say it.
+    """
+    what = "a push"
+    answer = connection.ask(
+        "POST", connection.url("blobs/uploads/"), what, accept=(_ACCEPTED,), data=b""
+    )
+    with contextlib.suppress(BuildError, BrokenOffError):
+        url = connection.resolve(answer.headers.get("Location", ""), answer.url, what)
+        connection.ask("DELETE", url, what, accept=(_OK, _ACCEPTED, _NO_CONTENT), retry=False)
+
+
 class _Outgoing:
     """A blob on its way."""
 

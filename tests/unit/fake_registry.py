@@ -176,6 +176,10 @@ class _Handler(BaseHTTPRequestHandler):
         if have is None or (registry.signs and query["state"] != [str(len(have))]):
             self._send(404)
             return
+        if self.command == "DELETE":
+            del registry.uploads[number]
+            self._send(204)
+            return
         said = self.headers.get("Content-Range")
         if self.command == "PATCH" and said and int(said.partition("-")[0]) != len(have):
             self._send(416)
@@ -263,5 +267,5 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
 
-for _method in ("GET", "HEAD", "POST", "PATCH", "PUT"):
+for _method in ("GET", "HEAD", "POST", "PATCH", "PUT", "DELETE"):
     setattr(_Handler, f"do_{_method}", _Handler._any)

@@ -164,6 +164,14 @@ def test_a_pushed_image_is_known_again(
     (record,) = records.read(found.records_dir / FINGERPRINT)
     assert known == plan.Artifact(kind="registry", ref=ref, digest=record.digest)
     del server.manifests["a", "t"]
+    server.log.clear()
+    assert image.existing() is None
+    assert [line.split()[0] for line in server.log] == ["GET", "POST", "DELETE"]
+    assert server.uploads == {}
+    server.faults = [("POST", "403")]
+    with pytest.raises(BuildError, match="a push: HTTP 403"):
+        image.existing()
+    server.faults = [("DELETE", "405")]  # some registries cannot give up an upload
     assert image.existing() is None
     server.faults = [("manifests", "500")] * 4
     with pytest.raises(BuildError, match="HTTP 500"):
