@@ -42,6 +42,8 @@ RECIPE = 1
 """Counts up when the same packages give other bytes."""
 
 _TOOL = "mmdebstrap"
+_LONGEST, _MOST = 300, 12
+"""Characters of a line and number of lines that an error shows."""
 _HINT = (
     "It makes the base from Debian packages. On Debian and Ubuntu: apt-get install mmdebstrap."
     " Elsewhere use a base image: --base-image REF."
@@ -160,8 +162,12 @@ def _make(wanted: MakeBase, store: Store, work: Path, log: Callable[[str], None]
             on_stderr=log,
         )
     if done.returncode != 0:
+        printed = (done.stdout + done.stderr).splitlines()
+        # At the end mmdebstrap repeats its call; what went wrong is above.
+        said = [line for line in printed if re.match(r"dpkg: error|dpkg-deb: error|[EW]: ", line)]
         raise BuildError(
-            f"{wanted.what}: {_TOOL} failed (exit {done.returncode}):\n{done.last_words}",
+            f"{wanted.what}: {_TOOL} failed (exit {done.returncode}):\n"
+            + "\n".join(line[:_LONGEST] for line in said[:_MOST]),
             _advice(done.stderr, wanted.platform),
         )
     (work / "files").mkdir()
@@ -197,6 +203,8 @@ def _advice(printed: str, platform: words.Platform) -> str:
             f"Programs for {platform} do not run here. Add {platform} to debian_base's `unpacked:`"
             " in the profile, or build on such a machine."
         )
+    if "No space left on device" in printed:
+        return "A base needs about 1 GB below TMPDIR (or /tmp) while it is made."
     return f"{_TOOL} needs root, or user namespaces with /etc/subuid, or fakechroot."
 
 

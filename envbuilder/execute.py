@@ -182,7 +182,11 @@ def _make_base(step: plans.MakeBase, store: Store, log: Path) -> None:
         def keep(line: str) -> None:
             out.write(line + "\n")
 
-        debian_base.make(step, store, keep)
+        try:
+            debian_base.make(step, store, keep)
+        except BuildError as error:
+            said = "\n".join(filter(None, [error.hint, f"The whole output is in {log}"]))
+            raise type(error)(error.message, said) from error
 
 
 def _load_base(step: plans.LoadBase) -> None:
