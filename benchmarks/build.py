@@ -1,14 +1,21 @@
-"""The image of `cpu`: ours against a hand-written `pip install torch` Dockerfile, in turns.
+"""The image of `cpu` from nothing to usable in the engine: our builders against hand-written ones.
 
     ENVBUILDER_BASE_IMAGE=REF python benchmarks/build.py [ROUNDS]
 
-Both start from the same base image and the same wheels (bind-mounted, not copied), use no cache and
-end with an image that the engine can run. Seconds are wall time, medians; archives are `docker
-save`. Needs an engine and a warm store (the first round is not counted).
+All start from the same base image and the same wheels (bind-mounted, not copied) and use no cache;
+each round of ours has another date in its lock, so that no layer of it was ever made or loaded.
+`naive` is pip in a Dockerfile as most people write it, `uv` is what careful people write: uv, no
+bytecode, rewritten timestamps. Then, on top of `layers`: the same again, and one small package
+more. Seconds are wall time, medians of alternating rounds, of which the first is not counted (with
+0 ROUNDS it is the only one); archives are `docker save`. Needs an
+engine with the base image, and the files of `cpu` in the store.
 """
 
 from __future__ import annotations
 
+import datetime
+import hashlib
+import io
 import json
 import os
 import statistics
@@ -16,12 +23,18 @@ import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from envbuilder import lockfile, profiles, resources, settings
 from envbuilder.store import Store
 
-ENVBUILDER = str(Path(sys.executable).with_name("envbuilder"))
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 BASE = os.environ.get("ENVBUILDER_BASE_IMAGE", "")
 NAIVE = """\
 ARG BASE_IMAGE
@@ -30,28 +43,129 @@ RUN --mount=type=bind,from=wheels,target=/wheels \\
     python3 -m venv /opt/env && /opt/env/bin/pip install --no-index --find-links /wheels torch
 ENV PATH=/opt/env/bin:$PATH
 """
+CAREFUL = """\
+ARG BASE_IMAGE
+FROM ${BASE_IMAGE}
+RUN --mount=type=bind,from=wheels,target=/wheels --mount=type=tmpfs,target=/tmp \\
+    python3 -m zipfile --extract /wheels/uv-*.whl /tmp/uv \\
+ && chmod +x /tmp/uv/*.data/scripts/uv \\
+ && /tmp/uv/*.data/scripts/uv venv /opt/env \\
+ && UV_CACHE_DIR=/opt/.cache /tmp/uv/*.data/scripts/uv pip install --python /opt/env/bin/python \\
+      --no-index --find-links /wheels torch \\
+ && rm -rf /opt/.cache
+ENV PATH=/opt/env/bin:$PATH
+"""
+EXTRA = "envbuilder-benchmark"
+
+
+def run(*argv: str, cwd: Path | None = None) -> str:
+    """A command's output; its errors end the benchmark."""
+    done = subprocess.run(argv, cwd=cwd, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"{argv[:4]}: {done.stderr[-2000:]}")
+    return done.stdout
+
+
+def build(text: str, wheels: Path, folder: Path, *options: str) -> None:
+    """Build a hand-written Dockerfile without a cache."""
+    folder.mkdir(exist_ok=True)
+    (folder / "Dockerfile").write_text(text)
+    run(
+        *("docker", "buildx", "build", "--no-cache", "--provenance=false"),
+        *("--build-arg", f"BASE_IMAGE={BASE}", "--build-context", f"wheels={wheels}"),
+        *(*options, str(folder)),
+    )
 
 
 def naive(wheels: Path, folder: Path) -> str:
-    """Build the hand-written Dockerfile; returns the image's tag."""
-    (folder / "Dockerfile").write_text(NAIVE)
+    """pip, and whatever the builder does by default."""
     tag = "envbuilder-benchmark/naive:1"
-    command = [
-        *("docker", "buildx", "build", "--no-cache", "--load", "--tag", tag),
-        *("--build-arg", f"BASE_IMAGE={BASE}", "--build-context", f"wheels={wheels}", str(folder)),
-    ]
-    subprocess.run(command, check=True, capture_output=True)
+    build(NAIVE, wheels, folder, "--load", "--tag", tag)
     return tag
 
 
-def ours() -> str:
-    """Build through the command line; returns the image's tag."""
-    command = [ENVBUILDER, "build", "--profile", "cpu", "--backend", "docker", "--rebuild"]
-    done = subprocess.run(
-        [*command, "--base-image", BASE, "--json"], check=True, capture_output=True, text=True
+def careful(wheels: Path, folder: Path) -> str:
+    """uv, and bits that are the same every time."""
+    tag = "envbuilder-benchmark/uv:1"
+    archive = folder / "image.tar"
+    output = f"type=oci,dest={archive},name=docker.io/{tag},rewrite-timestamp=true"
+    build(
+        CAREFUL, wheels, folder, "--output", output, "--build-arg", "SOURCE_DATE_EPOCH=1700000000"
     )
-    ref: str = json.loads(done.stdout)["artifact"]["ref"]
+    run("docker", "load", "--input", str(archive))
+    return tag
+
+
+def ours(project: Path, profile: str, builder: str, *options: str) -> str:
+    """Build through the command line; returns the image's tag."""
+    out = run(
+        *(sys.executable, "-m", "envbuilder", "build", "--profile", profile, "--backend", "docker"),
+        *("--builder", builder, "--base-image", BASE, "--json", *options),
+        cwd=project,
+    )
+    ref: str = json.loads(out)["artifact"]["ref"]
     return ref
+
+
+def lay(project: Path, number: int, store: Store) -> None:
+    """A project whose lock of `cpu` has another date, and `more`: `cpu` and one small package."""
+    (project / "profiles" / "locks").mkdir(parents=True)
+    (project / "envbuilder.yaml").write_text("")
+    lock = lockfile.load(resources.profiles_dir() / "locks" / "cpu.json")
+    date = datetime.date(2000, 1, 1) + datetime.timedelta(days=number)
+    dated = replace(
+        lock,
+        targets=tuple(
+            replace(t, base=t.base and replace(t.base, date=date.isoformat())) for t in lock.targets
+        ),
+    )
+    small = wheel(store)
+    (project / "profiles" / "more.yaml").write_text(
+        "extends: cpu\ndescription: One small package more\n"
+        f"requirements: [torch==2.13.0+cpu, {EXTRA}==1.0]\n"
+    )
+    more = profiles.load("more", (project / "profiles", resources.profiles_dir()))
+    added = replace(
+        dated,
+        profile="more",
+        inputs=lockfile.inputs_digest(more),
+        targets=tuple(replace(t, files=(*t.files, small)) for t in dated.targets),
+    )
+    for name, made in (("cpu", dated), ("more", added)):
+        (project / "profiles" / "locks" / f"{name}.json").write_text(lockfile.dump(made))
+
+
+def wheel(store: Store) -> lockfile.File:
+    """A wheel of a few bytes, in the store."""
+    name = EXTRA.replace("-", "_")
+    info = f"{name}-1.0.dist-info"
+    members = {
+        f"{name}.py": "",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {EXTRA}\nVersion: 1.0\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    members[f"{info}/RECORD"] = "".join(f"{n},,\n" for n in [*members, f"{info}/RECORD"])
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        for path, text in members.items():
+            archive.writestr(zipfile.ZipInfo(path), text)
+    content = data.getvalue()
+    made = lockfile.File(
+        kind="wheel",
+        name=EXTRA,
+        version="1.0",
+        file=f"{name}-1.0-py3-none-any.whl",
+        sha256=hashlib.sha256(content).hexdigest(),
+        size=len(content),
+        source="default",
+        provenance="read",
+        by="this benchmark",
+    )
+    with store.receiving(made) as part:
+        if not store.has(made.sha256):
+            part.write_bytes(content)
+            store.accept(part, made, "this benchmark")
+    return made
 
 
 def archive_bytes(tag: str) -> int:
@@ -65,37 +179,52 @@ def archive_bytes(tag: str) -> int:
 
 
 def main(rounds: int) -> None:
-    """Alternate the two and print medians and ratios."""
+    """Alternate them all and print medians and ratios."""
     if not BASE:
         sys.exit("set ENVBUILDER_BASE_IMAGE to a base image with Python 3.11")
+    store = Store(settings.load().store_dir)
     lock = lockfile.load(resources.profiles_dir() / "locks" / "cpu.json")
-    python = profiles.load("cpu", (resources.profiles_dir(),)).python.default
-    target = lockfile.select(lock, "linux/amd64", python)
-    taken: dict[str, list[float]] = {"naive": [], "envbuilder": []}
-    tags = {"envbuilder": ours()}
+    target = lockfile.select(lock, "linux/amd64", "3.11")
+    taken: dict[str, list[float]] = {}
+    tags: dict[str, str] = {}
+    loads = []
+    first = int(time.time()) % 20_000
     with tempfile.TemporaryDirectory() as scratch:
-        wheels, folder = Path(scratch, "wheels"), Path(scratch, "naive")
+        here = Path(scratch)
+        wheels = here / "wheels"
         wheels.mkdir()
-        folder.mkdir()
-        store = Store(settings.load().store_dir)
-        for file in target.of_kind("wheel"):
+        for file in (*target.of_kind("wheel"), *target.of_kind("tool")):
             store.link(file, wheels)
-        tags["naive"] = naive(wheels, folder)
-        for _ in range(rounds):
+
+        def timed(name: str, make: Callable[[], str]) -> None:
             started = time.perf_counter()
-            naive(wheels, folder)
-            middle = time.perf_counter()
-            ours()
-            taken["naive"].append(middle - started)
-            taken["envbuilder"].append(time.perf_counter() - middle)
-    sizes = {name: archive_bytes(tag) for name, tag in tags.items()}
+            tags[name] = make()
+            taken.setdefault(name, []).append(time.perf_counter() - started)
+            loads.append(os.getloadavg()[0])
+
+        for number in range(rounds + 1):
+            project = here / f"project{number}"
+            lay(project, first + number, store)
+            timed("naive", lambda: naive(wheels, here / "naive"))
+            timed("uv", lambda: careful(wheels, here / "uv"))
+            timed("buildkit", lambda p=project: ours(p, "cpu", "buildkit", "--rebuild"))
+            timed("layers", lambda p=project: ours(p, "cpu", "layers"))
+            timed("layers, the same again", lambda p=project: ours(p, "cpu", "layers"))
+            timed("layers, one package more", lambda p=project: ours(p, "more", "layers"))
+            if number == 0 and rounds:  # fills the page cache, exports the base image
+                taken.clear()
+            if number == rounds:
+                sizes = {n: archive_bytes(t) for n, t in tags.items() if "," not in n}
+            run("docker", "rmi", "--force", *sorted(set(tags.values())))
+    middle = {name: statistics.median(values) for name, values in taken.items()}
     for name, values in taken.items():
-        seconds = statistics.median(values)
+        size = sizes.get(name)
+        archive = f"{size / 1e6:.0f} MB ({size / sizes['naive']:.2f}×)" if size else ""
         print(
-            f"{name:<11} {seconds:6.1f} s ({seconds / statistics.median(taken['naive']):4.2f}×)"
-            f"   {sizes[name] / 1e6:6.0f} MB ({sizes[name] / sizes['naive']:4.2f}×)"
-            f"   rounds: {', '.join(f'{v:.1f}' for v in values)}"
+            f"{name:<25}{middle[name]:7.2f} s ({middle[name] / middle['naive']:5.3f}×)"
+            f"   {archive:<17}   rounds: {', '.join(f'{v:.2f}' for v in values)}"
         )
+    print(f"load of the machine meanwhile: {min(loads):.1f} to {max(loads):.1f}")
 
 
 if __name__ == "__main__":
