@@ -96,13 +96,16 @@ class Assembly:
     # --- layers
 
     def _wheels(self) -> list[Added]:
-        """A layer for each large wheel, and one for the others."""
+        """A layer for each large wheel, the largest lowest, and one for the others.
+
+        An engine unpacks a layer anew where what is below it changed.
+        """
         sizes = {w.sha256: self._size(w) for w in self._step.wheels}
         room = MOST_LAYERS - len(self._base.manifest.layers) - _OWN_LAYERS
         ranked = sorted(self._step.wheels, key=lambda w: (-sizes[w.sha256], w.sha256))
-        large = {w.sha256 for w in ranked[: max(room, 0)] if sizes[w.sha256] >= LARGE}
-        groups = [[w] for w in self._step.wheels if w.sha256 in large]
-        small = [w for w in self._step.wheels if w.sha256 not in large]
+        large = [w for w in ranked[: max(room, 0)] if sizes[w.sha256] >= LARGE]
+        groups = [[w] for w in large]
+        small = [w for w in self._step.wheels if w not in large]
         made = [(g, f"{g[0].name} {g[0].version}") for g in groups]
         made += [(small, f"{len(small)} smaller packages")] if small else []
         found = {why: self._cache.find(self._wheel_facts(g)) for g, why in made}

@@ -151,6 +151,23 @@ def test_every_file_of_zendnn_is_the_dockerfiles(
 
 
 @pytest.mark.engine
+@pytest.mark.soak
+def test_what_zendnn_shares_with_cpu_is_unpacked_once(
+    cli: Cli, base_image: str, docker_client: Any
+) -> None:
+    """An engine keeps a layer once for all images in which everything below it is the same."""
+    layers = [
+        docker_client.images.get(built(cli, p, base_image, "layers")["artifact"]["ref"])
+        .attrs["RootFS"]["Layers"]
+        for p in ("cpu", "zendnn")
+    ]  # fmt: skip
+    below = len(docker_client.images.get(base_image).attrs["RootFS"]["Layers"])
+    torch = slice(0, below + 1)
+    assert layers[0][torch] == layers[1][torch]
+    assert layers[0][below + 1 :] != layers[1][below + 1 :]
+
+
+@pytest.mark.engine
 def test_an_image_in_the_engine_is_reused_and_runs(
     cli: Cli, base_image: str, docker_client: Any, tiny: Path
 ) -> None:
