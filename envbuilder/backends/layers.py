@@ -41,7 +41,7 @@ from envbuilder.plan import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from envbuilder import words
@@ -145,8 +145,21 @@ def plan(
         workdir=str(work),
         files=files,
         steps=(*made, *end),
-        room=(Room(folder=str(settings.cache_dir), bytes=unpacked(wheels)),),
+        room=_room(wheels, request, settings, target_engine),
     )
+
+
+def _room(
+    wheels: Sequence[File], request: Request, settings: Settings, there: engine.Engine | None
+) -> tuple[Room, ...]:
+    """Layers in the cache, and in the end the image: in an engine both packed and unpacked."""
+    packed = sum(f.size or 0 for f in wheels)
+    rooms = [Room(folder=str(settings.cache_dir), bytes=packed + unpacked(wheels))]
+    if request.output:
+        rooms.append(Room(folder=str(places.path(request.output).parent), bytes=packed))
+    elif there and there.folder and not request.push:
+        rooms.append(Room(folder=there.folder, bytes=packed + unpacked(wheels)))
+    return tuple(rooms)
 
 
 def _end(

@@ -14,7 +14,7 @@ from envbuilder.errors import InvalidError, ToolError
 from envbuilder.options import Request
 from envbuilder.settings import Configuration, Settings
 from tests.unit.images import image
-from tests.unit.test_backends import DOCKER
+from tests.unit.test_backends import DOCKER, PODMAN
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -176,3 +176,45 @@ def test_arguments_are_checked_first(arguments: list[str], said: str) -> None:
     done = CliRunner().invoke(cli.cli, ["build", "--profile", "cpu", *arguments])
     assert done.exit_code == 2
     assert said in done.output
+
+
+class Client:
+    """Stands in for Docker's SDK."""
+
+    def __init__(self, version: str = "26.1.5+dfsg1") -> None:
+        self._version = version
+
+    def version(self) -> dict[str, str]:
+        return {"Version": self._version}
+
+
+def why_not(
+    name: str = "cpu",
+    there: engine.Engine = DOCKER,
+    version: str = "26.1.5+dfsg1",
+    platform: str = "linux/amd64",
+) -> str:
+    profile = profiles.load(name, FOLDERS)
+    lock = lockfile.load(FOLDERS[0] / "locks" / f"{name}.json")
+    target = lockfile.select(lock, platform, "3.11")
+    return layers.unsuitable(there, Client(version), profile, target)
+
+
+def test_it_is_the_default_where_it_can_make_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers, "own_platform", lambda: "linux/amd64")
+    assert why_not() == ""
+    assert why_not("zendnn") == ""
+    assert "cannot export" in why_not(version="24.0.9")
+    assert "podman" in why_not(there=PODMAN)
+    monkeypatch.setattr(layers.metadata, "version", lambda name: "0.0.1")
+    assert why_not() == "", "the locked one is used"
+    assert "installs with uv" in why_not(platform="linux/arm64")
+
+
+def test_scripts_of_another_platform_are_left_to_an_engine_that_can_run_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(layers, "own_platform", lambda: "linux/arm64")
+    monkeypatch.setattr(layers.metadata, "version", lambda name: "0.13.8")
+    assert why_not("cpu") == ""
+    assert "run scripts on linux/amd64" in why_not("zendnn")
