@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from envbuilder import words
     from envbuilder.dpkg_status import Status
+    from envbuilder.lockfile import Target
     from envbuilder.settings import Settings
 
 
@@ -45,6 +46,23 @@ def read(
     why = f" ({'; '.join(problems)})" if problems else ""
     on_progress(f"{ref}: cannot be read for {platform}{why}; any minimal system is assumed")
     return None
+
+
+def unlike(target: Target, ref: str, settings: Settings) -> str:
+    """Says that the .debs of a target were chosen for another base than `ref`; empty where not.
+
+    Nothing is said where they go with any base, or where this one cannot be read.
+    """
+    locked = target.base
+    if locked is None or locked.status is None or ref == f"{locked.ref}@{locked.digest}":
+        return ""
+    found = read(ref, target.platform, settings)
+    if found is None or found.digest == locked.status:
+        return ""
+    return (
+        f"the system packages of the lock were chosen for another base than {ref}: if something is"
+        f" missing there, lock for it: envbuilder lock --upgrade --base-image {ref}"
+    )
 
 
 def _on_disk(ref: str, platform: words.Platform, settings: Settings) -> Status | None:

@@ -157,6 +157,13 @@ def prepare(
     if claimed:
         names = ", ".join(f"{f.name} {f.version} ({f.by})" for f in claimed)
         progress.note(f"note: hashes claimed by others, which the download confirms: {names}")
+    base, locked = environment.plan.base, environment.target.base
+    if base is not None and locked is not None and locked.status and not request.dry_run:
+        from envbuilder import base_status
+
+        told = base_status.unlike(environment.target, base.ref, settings)
+        if told:
+            progress.note(f"warning: {told}")
     return profile, here, environment
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import gzip
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from docker.errors import APIError, ImageNotFound, NotFound
 
 from envbuilder import base_status, engine
 from envbuilder.errors import BuildError, EnvbuilderError, InvalidError, ToolError
+from envbuilder.lockfile import LockedBase, Target
 from envbuilder.oci import bases, descriptor
 from envbuilder.oci.descriptor import Index, Manifest
 from envbuilder.oci.layout import Layout
@@ -224,6 +226,28 @@ def test_what_cannot_be_read_is_noted(found: Settings, nobody: list[str]) -> Non
     # A tag says nothing about bytes: no registry is asked for one.
     assert base_status.read("python:3.11", "linux/amd64", found, notes.append) is None
     assert nobody == ["engine", "registry", "engine"]
+
+
+def test_a_build_on_another_base_than_the_locks_is_noticed(
+    found: Settings, nobody: list[str], tmp_path: Path
+) -> None:
+    made = layout(tmp_path / "own", [(STATUS, says("a"))])
+    ref = f"oci:{made.folder}"
+    base = LockedBase(
+        ref="python:3.11", digest=f"sha256:{'d' * 64}", date=None, python_path="/usr/bin/python3",
+        python_version="3.11.2", status="5" * 64,
+    )  # fmt: skip
+
+    def said(named: str, **changes: str | None) -> str:
+        changed = msgspec.structs.replace(base, **changes)
+        target = Target(platform="linux/amd64", python="3.11", base=changed, files=())
+        return base_status.unlike(target, named, found)
+
+    assert f"--base-image {ref}" in said(ref)
+    assert said(ref, status=base_status.of_layout(made, "linux/amd64").digest) == ""
+    assert said(ref, status=None) == ""
+    assert said(REF) == ""  # the lock's own
+    assert said("unknown:1") == ""
 
 
 def test_an_engine_that_fails_does_not_stop_the_lock(
