@@ -133,9 +133,10 @@ def diffoscope(sides: Sides, found: Iterable[Difference], folder: Path) -> str |
             place = root / path
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_bytes(data)
-    done = process.run(
-        ["diffoscope", "--no-progress", "--text", "-", *map(str, roots)], timeout=_SECONDS
-    )
+    # The copies have times and modes of their own.
+    options = ("--no-progress", "--exclude-directory-metadata=recursive", "--text", "-")
+    named_so = (root.name for root in roots)
+    done = process.run(["diffoscope", *options, *named_so], cwd=folder, timeout=_SECONDS)
     if done.timed_out or done.returncode not in {0, 1}:
         return f"diffoscope failed: {done.last_words}"
     return done.stdout[:_TOLD]

@@ -248,7 +248,7 @@ def test_diffoscope_gets_the_files_whose_content_differs(
     def run(argv: list[str], **options: Any) -> Any:
         files = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()}
         assert files == {"d/first/stamp", "d/second/stamp"}
-        assert argv[-2:] == [str(tmp_path / "d" / "first"), str(tmp_path / "d" / "second")]
+        assert (argv[-2:], options["cwd"]) == (["first", "second"], tmp_path / "d")
         return SimpleNamespace(returncode=1, stdout="-1\n+2\n", timed_out=False)
 
     monkeypatch.setattr(contents.process, "run", run)
