@@ -93,10 +93,8 @@ def reason(error: Exception) -> str:
     # One that strikes within a body comes as a ConnectionError.
     if isinstance(error, requests.Timeout) or "Read timed out" in str(error):
         return "timed out"
-    if isinstance(error, requests.ConnectionError) and "broke off" in str(error):
-        return str(error)
     if isinstance(error, requests.ConnectionError):
-        return "cannot be reached"
+        return str(error) if "broke off" in str(error) else "cannot be reached"
     if isinstance(error, requests.exceptions.ChunkedEncodingError):
         return "broke off"
     return str(error) or type(error).__name__

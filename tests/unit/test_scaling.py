@@ -365,4 +365,4 @@ def test_the_page_says_what_failed_and_escapes_it() -> None:
     ],
 )
 def test_no_report_is_too_odd_for_a_page(odd: Any) -> None:
-    assert "FAILED" in page.render({**whole(), "scaling": odd, "status": "failed"})
+    assert "NOT VERIFIED" in page.render({**whole(), "scaling": odd, "status": "failed"})
