@@ -274,7 +274,7 @@ def test_data_in_a_dockerfile_is_words_and_nothing_to_expand(
         for k, v in [
             ("PATH", expected["PATH"]),
             ("VIRTUAL_ENV", "/opt/env"),
-            *sorted(profile.environment.items(), key=lambda i: (i[0].lower(), i[0])),
+            *sorted(profile.environment.items()),
             *([("LD_PRELOAD", expected["LD_PRELOAD"])] if profile.preload else []),
         ]
     ]
