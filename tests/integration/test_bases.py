@@ -178,6 +178,22 @@ def test_it_runs_in_the_engine(
     assert there.digest == base_status.of_layout(base, "linux/amd64").digest
 
 
+@pytest.mark.engine
+def test_without_mmdebstrap_nothing_is_downloaded(
+    based: Path, session_environment: dict[str, str], docker_client: Any, tmp_path: Path
+) -> None:
+    client = shutil.which("docker")
+    assert client is not None
+    (tmp_path / "docker").symlink_to(client)
+    nothing = {"PATH": str(tmp_path), "ENVBUILDER_CACHE_DIR": str(tmp_path / "cache")}
+    argv = ("build", "--profile", "based", "--backend", "docker", "--output", f"oci:{tmp_path}/o")
+    done = start(argv, {**session_environment, **nothing}, cwd=based)
+    assert done.returncode == 4, done.stderr
+    assert "mmdebstrap is not on PATH" in done.stderr
+    assert "apt-get install mmdebstrap" in done.stderr
+    assert not (tmp_path / "cache" / "store").exists()
+
+
 @pytest.fixture(scope="module")
 def arm(lock: lockfile.Lock, own: Settings) -> Target:
     return fetched(lockfile.select(lock, "linux/arm64", "3.11"), own)
