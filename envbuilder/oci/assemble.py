@@ -36,6 +36,8 @@ MOST_LAYERS = 100
 """Layers of an image at most, the base image's among them: overlay file systems take 127."""
 _INSTALLED = 5
 """Bytes of an installed wheel per byte of the wheel, at the most: 3.6 for torch's CPU wheel."""
+_TOUCHED = frozenset({"etc", "var/lib/dpkg"})
+"""Folders of the base that get a new time although nothing new is in them, as in the Dockerfile."""
 _OWN_LAYERS = 4
 """Those that are no single wheel's."""
 
@@ -163,7 +165,8 @@ class Assembly:
         stated = {m.path for m in listed}
         above = [f for f in layer.folders_above(stated) if f.path not in stated]
         if on_base:
-            changed = {p.rpartition("/")[0] for p in stated}
+            new = stated - self._base.root.entries.keys()
+            changed = _TOUCHED | {p.rpartition("/")[0] for p in new}
             above = [self._as_in_base(f, changed=f.path in changed) for f in above]
         listed += above
         part = self._work / "layer"

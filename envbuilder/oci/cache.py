@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _T = TypeVar("_T")
-FORMAT = 1
+FORMAT = 2
 """Counts up when the same facts give other bytes."""
 
 

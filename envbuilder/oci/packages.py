@@ -26,10 +26,8 @@ if TYPE_CHECKING:
 
 STATUS = "var/lib/dpkg/status"
 _INFO = "var/lib/dpkg/info"
-_REMOVED = re.compile(
-    r"var/(log/(dpkg|alternatives)\.log|cache/ldconfig|(lib/dpkg|cache/debconf)/[^/]+-old)"
-)
-"""What the Dockerfile removes after dpkg, logs and backups: here, what the base has of it."""
+_OLD = re.compile(r"var/(lib/dpkg|cache/debconf)/[^/]+-old")
+"""Earlier states, which the Dockerfile empties after dpkg."""
 _LOCKS = frozenset(f"var/lib/dpkg/{n}" for n in ("lock", "lock-frontend", "triggers/Lock"))
 """Empty files whose time dpkg changes."""
 _LEFT_OUT = ("usr/share/doc/", "usr/share/man/")
@@ -67,12 +65,10 @@ def members(files: Sequence[tuple[File, Path]], root: RootFs) -> tuple[Member, .
         return ()
     text = "".join(stanzas[k] + "\n\n" for k in sorted(stanzas))
     found[STATUS] = Member(path=STATUS, content=text.encode())
-    for there in root.entries:
-        if _REMOVED.fullmatch(there):
-            folder, _, name = there.rpartition("/")
-            found[there] = Member(path=f"{folder}/.wh.{name}")
-        elif there in _LOCKS:
-            found[there] = Member(path=there, mode=root.entries[there].mode)
+    found[f"{STATUS}-old"] = Member(path=f"{STATUS}-old")
+    for there, entry in root.entries.items():
+        if _OLD.fullmatch(there) or there in _LOCKS:
+            found[there] = Member(path=there, mode=entry.mode, uid=entry.uid, gid=entry.gid)
     return tuple(found.values())
 
 

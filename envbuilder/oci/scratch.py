@@ -68,7 +68,7 @@ def _has_room(shared: Path, needed: int) -> bool:
 
 
 def left(shared: Path = SHARED) -> Iterator[Path]:
-    """This user's folders in memory whose process is gone."""
+    """Folders of this user in memory whose process is gone."""
     for place in shared.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
             if place.lstat().st_uid != os.getuid():
