@@ -55,7 +55,8 @@ def digests(text: str) -> tuple[str, ...]:
     """
     try:
         if not text.startswith("{"):
-            return (msgspec.convert(text.strip(), words.Digest),)
+            bare = text.strip().removeprefix("sha256:")
+            return (msgspec.convert(f"sha256:{bare}", words.Digest),)
         told = msgspec.json.decode(text, type=_Metadata)
     except (msgspec.DecodeError, RecursionError) as error:
         raise BuildError(

@@ -80,6 +80,8 @@ def _build(
     name = f"envbuilder-reproduce:{secrets.token_hex(6)}"
     only = replace(request, rebuild=True, only_tag=name)
     _, _, environment = workflow.prepare(only, settings, progress, running=False)
+    if request.builder and environment.plan.backend != "docker":
+        raise InvalidError("--builder is for images", "Add --backend docker, or leave it out.")
     if environment.plan.artifact.kind == "image":
         if environment.plan.builder == "buildah":
             raise InvalidError(

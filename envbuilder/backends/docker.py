@@ -163,6 +163,8 @@ def plan(
                 f" another Python. Name one with Python {target.python}: --base-image REF",
                 "exec format error": f"This engine cannot run {target.platform} programs: build on"
                 " such a machine, or install emulation (qemu-user-static with binfmt).",
+                "failed to prepare extraction snapshot": "The engine dropped a layer of an image"
+                " that lost its name meanwhile: run the same command again.",
                 "no space left on device": "The engine's disk is full: envbuilder clean removes"
                 " images of ours, docker (or podman) system df shows the rest.",
             },

@@ -41,6 +41,7 @@ def told(config: object, image: object) -> str:
         (told(ONE, ONE), (ONE,)),
         (f"{ONE}\n", (ONE,)),
         (ONE, (ONE,)),
+        (ONE.removeprefix("sha256:"), (ONE,)),
     ],
 )
 def test_a_client_tells_what_it_made(text: str, digests: tuple[str, ...]) -> None:

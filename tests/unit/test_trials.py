@@ -82,6 +82,7 @@ def builds(found: Settings, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Seen]
     def prepare(request: Request, own: Settings, *args: Any, **options: Any) -> Any:
         prefix = own.envs_dir / "x"
         plan = SimpleNamespace(
+            backend="venv",
             artifact=Artifact(kind="venv", ref=str(prefix)),
             builder="uv",
             files=(WHEEL,),
@@ -155,6 +156,16 @@ def test_what_differs_is_named_and_exits_1(builds: tuple[list[Seen], list[Write]
     assert "  stamp: content\n" in shown.stdout
 
 
+def test_a_builder_is_for_images(builds: tuple[list[Seen], list[Write]]) -> None:
+    with pytest.raises(InvalidError, match="--builder is for images"):
+        CliRunner().invoke(
+            reproducing.command,
+            ["--profile", "x", "--builder", "layers"],
+            standalone_mode=False,
+            catch_exceptions=False,
+        )
+
+
 def test_what_is_equal_exits_0(builds: tuple[list[Seen], list[Write]]) -> None:
     done = CliRunner().invoke(reproducing.command, ["--profile", "x"], standalone_mode=False)
     assert done.return_value == 0
@@ -187,6 +198,7 @@ def test_an_image_of_a_trial_is_removed_whatever_happens(
 
     def prepare(request: Request, own: Settings, *args: Any, **options: Any) -> Any:
         plan = SimpleNamespace(
+            backend="docker",
             artifact=Artifact(kind="image", ref=request.only_tag),
             builder="buildkit",
             files=(),
