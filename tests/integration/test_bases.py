@@ -26,7 +26,7 @@ from envbuilder import (
     settings,
 )
 from envbuilder.errors import BuildError, EnvbuilderError
-from envbuilder.lockfile import LockedBase, Target
+from envbuilder.lockfile import File, LockedBase, Target
 from envbuilder.oci import engines, rootfs
 from envbuilder.oci.layout import Layout
 from envbuilder.store import Store
@@ -309,6 +309,47 @@ def test_packages_are_chosen_for_the_base_that_is_used(
     assert engine.image(docker_client, base_image) is not None
 
 
+def after_installing(
+    files: tuple[File, ...], ref: str, argv: list[str], own: Settings, client: Any, folder: Path
+) -> str:
+    """What a command prints after dpkg installed packages on a base, as the Dockerfile does."""
+    debs = folder / "debs"
+    debs.mkdir()
+    for file in files:
+        Store(own.store_dir).link(file, debs)
+    install = (
+        "DEBIAN_FRONTEND=noninteractive dpkg --install --skip-same-version --auto-deconfigure"
+        ' /debs/*.deb >/tmp/log 2>&1 || { cat /tmp/log; exit 1; }; dpkg --audit && exec "$@"'
+    )
+    said: bytes = client.containers.run(
+        ref, ["sh", "-c", install, "sh", *argv], remove=True, network_mode="none",
+        volumes={str(debs): {"bind": "/debs", "mode": "ro"}},
+    )  # fmt: skip
+    return said.decode()
+
+
+@pytest.mark.engine
+def test_packages_of_a_later_release_take_what_they_need_along(
+    base: Layout, target: Target, own: Settings, docker_client: Any, tmp_path: Path
+) -> None:
+    """Two releases later the C library is another one, and what is tied to it moves with it."""
+    try:
+        later = debian.load("forky", "linux/amd64", own)
+    except BuildError as error:
+        missing("network", error.message)
+    have = base_status.of_layout(base, "linux/amd64").packages
+    top = debian.lock(["libze1"], later, have)
+    assert {"libc6", "libc-bin", "libze1"} <= {f.name for f in top}
+    fetch.fetch(top, target, own, console.PlainProgress(lambda _: None))
+    engines.load(docker_client, base, Layout.create(tmp_path / "cache"))
+    assert target.base is not None
+    code = "import ctypes, os; ctypes.CDLL('libze_loader.so.1'); print(os.confstr(2))"
+    argv = ["python3", "-c", code]
+    said = after_installing(top, target.base.ref, argv, own, docker_client, tmp_path)
+    libc = next(f.version for f in top if f.name == "libc6")
+    assert said.split() == ["glibc", libc.partition("-")[0]]
+
+
 @pytest.mark.engine
 @pytest.mark.soak
 def test_an_older_base_is_upgraded_where_it_must_be(
@@ -341,16 +382,8 @@ def test_an_older_base_is_upgraded_where_it_must_be(
     fetch.fetch(target.files, target, own, console.PlainProgress(lambda _: None))
     layout = made(elsewhere(debian_base.step(target, own), tmp_path), own)
     engines.load(docker_client, layout, Layout.create(tmp_path / "cache"))
-    folder = tmp_path / "debs"
-    folder.mkdir()
-    for file in top:
-        Store(own.store_dir).link(file, folder)
-    command = "DEBIAN_FRONTEND=noninteractive dpkg --install /debs/*.deb >/dev/null 2>&1"
     try:
-        said = docker_client.containers.run(
-            base.ref, ["sh", "-c", f"{command} && dpkg --audit && g++ --version"], remove=True,
-            network_mode="none", volumes={str(folder): {"bind": "/debs", "mode": "ro"}},
-        )  # fmt: skip
+        said = after_installing(top, base.ref, ["g++", "--version"], own, docker_client, tmp_path)
     finally:
         docker_client.images.remove(base.ref, force=True)
-    assert said.decode().startswith("g++")
+    assert said.startswith("g++")
