@@ -183,6 +183,25 @@ def test_what_is_not_reproducible_is_caught_and_named(
     assert of_trials(docker_client) == before
 
 
+@pytest.mark.usefixtures("stamped")
+def test_packages_leave_no_logs_and_no_time_after_the_locks(
+    cli: Cli, base_image: str, docker_client: Any, tiny: Path, tmp_path: Path
+) -> None:
+    done = cli("build", *IMAGE, base_image, "--json")
+    assert done.returncode == 0, done.stderr
+    base = saved(docker_client, base_image, tmp_path / "base")
+    image = saved(docker_client, json.loads(done.stdout)["artifact"]["ref"], tmp_path / "image")
+    packages, _, _ = own_layers(image, len(base.manifest("linux/amd64").layers))
+    assert {"etc/stamp", "var/lib/stamp", "var/lib/dpkg/status"} <= set(packages)
+    logs = ("var/log", "var/cache/ldconfig", "var/lib/dpkg/updates", "tmp")
+    assert not [p for p in packages if p.startswith(logs)]
+    assert not [p for p in packages if p.endswith("-old") and packages[p].size]
+    assert not [p for p in packages if ".wh." in p], "a deletion's time differs in some stores"
+    target = lockfile.load(tiny).targets[0]
+    assert target.base is not None
+    assert max(m.mtime for m in packages.values()) == target.base.epoch
+
+
 def test_an_image_that_was_changed_is_not_verified_and_is_built_anew(
     cli: Cli, base_image: str, docker_client: Any, tiny: Path
 ) -> None:
