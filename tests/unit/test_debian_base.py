@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder import debian_base, process
+from envbuilder import debian_base, debian_rootfs, process
 from envbuilder.errors import BuildError, ToolError
 from envbuilder.lockfile import File, LockedBase, Target
 from envbuilder.oci import rootfs
@@ -267,11 +267,11 @@ def test_what_a_layer_cannot_hold_is_refused(tmp_path: Path, data: bytes, said: 
     path.write_bytes(data)
     (tmp_path / "files").mkdir()
     with pytest.raises(BuildError, match=said):
-        list(debian_base._members(path, tmp_path / "files"))
+        list(debian_rootfs.members(path, tmp_path / "files"))
 
 
 def test_devices_are_left_to_the_engine(tmp_path: Path) -> None:
     path = tmp_path / "root.tar"
     path.write_bytes(odd(tarfile.CHRTYPE, "./dev/null"))
     (tmp_path / "files").mkdir()
-    assert list(debian_base._members(path, tmp_path / "files")) == []
+    assert list(debian_rootfs.members(path, tmp_path / "files")) == []
