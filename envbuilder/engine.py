@@ -25,6 +25,8 @@ OLDEST = (23, 0)
 OLDEST_BUILDX = (0, 10)
 _SOCKET = "/var/run/docker.sock"
 _SECONDS = 60
+_REMOVAL_SECONDS = 600
+"""Docker's containerd store waits for builds that run, and tidies up, before it answers."""
 _CLIENT_HINT = (
     "Install the docker client with its buildx plugin (packages docker-cli and docker-buildx, or"
     " docker-buildx-plugin), or use --backend venv."
@@ -281,10 +283,13 @@ def own_images(profile: str | None) -> tuple[str, ...]:
 
 
 def remove_images(refs: Sequence[str]) -> None:
-    """Remove images by tag; `BuildError` when one is in use."""
+    """Remove images by tag; `BuildError` when one is in use or the engine does not do it."""
     from docker.errors import APIError
+    from requests import RequestException
 
     client = connect()
+    if not isinstance(client, podman.Podman):
+        client.api.timeout = _REMOVAL_SECONDS
     for ref in refs:
         if isinstance(client, podman.Podman):
             client.remove(ref)
@@ -295,4 +300,8 @@ def remove_images(refs: Sequence[str]) -> None:
             raise BuildError(
                 f"{ref}: cannot be removed: {error.explanation}",
                 "Stop the containers that use it, then try again.",
+            ) from error
+        except RequestException as error:
+            raise BuildError(
+                f"{ref}: cannot be removed: {short(error)}", "Try again: envbuilder clean"
             ) from error

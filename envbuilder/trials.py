@@ -88,15 +88,19 @@ def _build(
                 "podman's Buildah puts the time of a build into its images",
                 "Use Docker, or --backend venv.",
             )
-        stack.callback(_forget, name)
+        stack.callback(_forget, name, progress)
     return Trial(environment, workflow.build(environment, only, settings, progress))
 
 
-def _forget(name: str) -> None:
+def _forget(name: str, progress: Progress) -> None:
+    """Remove an image; where that fails, what the builds gave is told all the same."""
     from envbuilder import engine
 
-    if engine.image(engine.connect(), name) is not None:
-        engine.remove_images([name])
+    try:
+        if engine.image(engine.connect(), name) is not None:
+            engine.remove_images([name])
+    except EnvbuilderError as error:
+        progress.note(f"note: an image of these builds is left: {error.message}")
 
 
 def _copy(plan: Plan, settings: Settings, elsewhere: Settings, progress: Progress) -> None:

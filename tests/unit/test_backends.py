@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from docker.errors import APIError
+from requests import ReadTimeout
 
 from envbuilder import (
     containers,
@@ -545,6 +547,25 @@ def test_a_digest_is_the_same_base_wherever_podman_gets_it(
 )
 def test_what_podman_cannot_start_is_told(text: str, kind: type[Exception]) -> None:
     assert isinstance(podman.not_started(text), kind)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (APIError("conflict", explanation="it is used by a container"), "used by a container"),
+        (ReadTimeout("Read timed out."), "Read timed out"),
+    ],
+)
+def test_an_image_that_cannot_be_removed_is_1(
+    error: Exception, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def remove(ref: str) -> None:
+        raise error
+
+    there = SimpleNamespace(images=SimpleNamespace(remove=remove), api=SimpleNamespace())
+    monkeypatch.setattr(engine, "connect", lambda: there)
+    with pytest.raises(BuildError, match=f"x:1: cannot be removed: .*{said}"):
+        engine.remove_images(["x:1"])
 
 
 def test_lines_come_whole_whatever_the_pieces() -> None:

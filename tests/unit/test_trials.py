@@ -223,6 +223,18 @@ def test_an_image_of_a_trial_is_removed_whatever_happens(
     assert removed[0].startswith("envbuilder-reproduce:")
 
 
+def test_an_image_that_cannot_be_removed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(refs: list[str]) -> None:
+        raise BuildError(f"{refs[0]}: cannot be removed: timed out")
+
+    monkeypatch.setattr(engine, "connect", lambda: None)
+    monkeypatch.setattr(engine, "image", lambda client, ref: ref)
+    monkeypatch.setattr(engine, "remove_images", fail)
+    said: list[str] = []
+    trials._forget("trial:1", PlainProgress(said.append))
+    assert said == ["note: an image of these builds is left: trial:1: cannot be removed: timed out"]
+
+
 def test_podman_is_refused_before_anything_is_built(
     found: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
