@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from envbuilder import lockfile
-from envbuilder.oci import members, rootfs
+from envbuilder.oci import archive, members, rootfs
 from envbuilder.oci.layout import Layout
 from envbuilder.store import Store
 from tests.conftest import missing
@@ -188,10 +188,15 @@ def test_an_image_in_the_engine_is_reused_and_runs(
 
 
 def outputs(
-    cli: Cli, base: str, target: str, *options: str, environment: dict[str, str] | None = None
+    cli: Cli,
+    base: str,
+    target: str,
+    *options: str,
+    profile: str = "tiny",
+    environment: dict[str, str] | None = None,
 ) -> dict[str, Any]:
     done = cli(
-        *("build", "--profile", "tiny", "--base-image", base, "--output", target, "--json"),
+        *("build", "--profile", profile, "--base-image", base, "--output", target, "--json"),
         *options,
         environment={**NOWHERE, **(environment or {})},
     )
@@ -284,16 +289,25 @@ def test_an_image_for_another_architecture_needs_no_emulation(
     layout = Layout.open(tmp_path / "one")
     machines = set()
     for layer in layout.manifest("linux/arm64").layers[1:]:
-        for member, archive in members.members(layout.checked(layer)):
+        for member, tar in members.members(layout.checked(layer)):
             if member.name.endswith(".so"):
                 assert "aarch64-linux-gnu" in member.name
-                machines.add(int.from_bytes(members.content(member, archive)[18:20], "little"))
+                machines.add(int.from_bytes(members.content(member, tar)[18:20], "little"))
     assert machines == {AARCH64}
 
 
-@pytest.mark.parametrize("kills", [10, pytest.param(50, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    ("profile", "kills", "seconds"),
+    [
+        ("tiny", 10, 1.5),
+        pytest.param("tiny", 50, 1.5, marks=pytest.mark.soak),
+        pytest.param("cpu", 5, 8.0, marks=pytest.mark.soak),
+    ],
+)
 def test_killed_at_any_point_the_next_build_is_the_same(
+    profile: str,
     kills: int,
+    seconds: float,
     cli: Cli,
     base: str,
     tiny: Path,
@@ -301,13 +315,13 @@ def test_killed_at_any_point_the_next_build_is_the_same(
     test_cache: Path,
     session_environment: dict[str, str],
 ) -> None:
-    wanted = outputs(cli, base, "whole.tar")["artifact"]["digest"]
+    wanted = outputs(cli, base, "whole.tar", profile=profile)["artifact"]["digest"]
     cache = tmp_path / "cache"
     cache.mkdir()
     (cache / "store").symlink_to(test_cache / "store")
     environment = {**os.environ, **session_environment, "ENVBUILDER_CACHE_DIR": str(cache)}
     command = [
-        *(sys.executable, "-m", "envbuilder", "build", "--profile", "tiny", "--rebuild"),
+        *(sys.executable, "-m", "envbuilder", "build", "--profile", profile, "--rebuild"),
         *("--base-image", base, "--output", "killed.tar"),
     ]
     chance = random.Random(5)
@@ -318,7 +332,7 @@ def test_killed_at_any_point_the_next_build_is_the_same(
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         try:
-            child.wait(timeout=chance.uniform(0.2, 1.5))
+            child.wait(timeout=chance.uniform(0.2, seconds))
             ended += 1
         except subprocess.TimeoutExpired:
             os.killpg(child.pid, signal.SIGKILL)
@@ -328,10 +342,40 @@ def test_killed_at_any_point_the_next_build_is_the_same(
             assert left.read_bytes() == (tmp_path / "whole.tar").read_bytes()
             left.unlink()
         again = {"ENVBUILDER_CACHE_DIR": str(cache)}
-        assert outputs(cli, base, "oci:after", environment=again)["artifact"]["digest"] == wanted
+        after = outputs(cli, base, "oci:after", profile=profile, environment=again)
+        assert after["artifact"]["digest"] == wanted
         shutil.rmtree(tmp_path / "after")
     assert ended < kills, "some were killed"
     assert [p for p in (cache / "build").iterdir() if p.is_dir()] == []
+
+
+def test_two_builds_at_once_give_the_same(
+    base: str,
+    tiny: Path,
+    tmp_path: Path,
+    test_cache: Path,
+    session_environment: dict[str, str],
+) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    (cache / "store").symlink_to(test_cache / "store")
+    environment = {**os.environ, **session_environment, "ENVBUILDER_CACHE_DIR": str(cache)}
+    command = [sys.executable, "-m", "envbuilder", "build", "--profile", "tiny", "--base-image"]
+    children = [
+        subprocess.Popen(
+            [*command, base, "--output", f"{name}.tar", *more], env=environment, cwd=tmp_path,
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        )
+        for name, more in (("one", ()), ("two", ()), ("three", ("--tag", "me/other:1")))
+    ]  # fmt: skip
+    for child in children:
+        _, said = child.communicate(timeout=300)
+        assert child.returncode == 0, said
+    assert (tmp_path / "one.tar").read_bytes() == (tmp_path / "two.tar").read_bytes()
+    layouts = [
+        archive.unpack(tmp_path / f"{n}.tar", tmp_path / f"{n}.oci") for n in ("one", "three")
+    ]
+    assert layouts[0].manifest("linux/amd64") == layouts[1].manifest("linux/amd64")
 
 
 def test_a_full_disk_is_said(cli: Cli, base: str, tiny: Path, tmp_path: Path) -> None:
