@@ -8,8 +8,8 @@ import tarfile
 from typing import TYPE_CHECKING, Any
 
 from envbuilder import console, debian, dpkg_status, engine, podman
-from envbuilder.errors import EnvbuilderError, InvalidError, ToolError
-from envbuilder.oci import archive, bases, places, rootfs
+from envbuilder.errors import BuildError, EnvbuilderError, InvalidError, ToolError
+from envbuilder.oci import archive, bases, places, reference, rootfs
 from envbuilder.oci.layout import Layout
 from envbuilder.oci.members import READ_LIMIT
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from envbuilder.dpkg_status import Status
     from envbuilder.lockfile import Target
     from envbuilder.settings import Settings
+
+_silent: set[str] = set()
+"""Registries that failed: locks name many images, and waiting for each takes seconds."""
 
 
 def read(
@@ -87,8 +90,16 @@ def _in_registry(ref: str, platform: words.Platform, settings: Settings) -> Stat
     name, _, digest = ref.partition("@")
     if not digest:
         return None
-    silent = console.PlainProgress(lambda _: None)
-    return of_layout(bases.obtain(name, digest, platform, settings, silent), platform)
+    host = reference.parse(name).host
+    if host in _silent:
+        raise BuildError(f"{host} gave no image before")
+    quiet = console.PlainProgress(lambda _: None)
+    try:
+        layout = bases.obtain(name, digest, platform, settings, quiet)
+    except BuildError:
+        _silent.add(host)
+        raise
+    return of_layout(layout, platform)
 
 
 def of_layout(layout: Layout, platform: words.Platform) -> Status:

@@ -60,9 +60,12 @@ class Debs:
         if not profile.system_packages or not (python in profile.base or profile.preload):
             return base(profile, platform, python, ()), ()
         before = self._before(platform, python)
+        stated = before.base.status if before and before.base else None
+        if before is not None and stated is None:
+            return before.base, before.of_kind("deb")  # they go with any base
         status = self._status(platform, python)
-        if before is not None and _goes_with(before, status):
-            return before.base, before.of_kind("deb")
+        if before is not None and (status is None or status.digest == stated):
+            return before.base, before.of_kind("deb")  # or with this one, as far as is known
         files = self._on_image(platform, status)
         found = base(profile, platform, python, files, status.packages if status else {})
         if found is not None and status is not None:
@@ -130,12 +133,6 @@ class Debs:
             name = self._profile.debian_suite
             self._suites[platform] = debian.load(name, platform, self._settings, self._note)
         return self._suites[platform]
-
-
-def _goes_with(before: Target, status: Status | None) -> bool:
-    """Whether kept .debs go with a base: they go with any, or with this one as far as is known."""
-    stated = before.base.status if before.base else None
-    return stated is None or status is None or status.digest == stated
 
 
 def base(

@@ -187,6 +187,7 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         asked.append("engine")
         return False
 
+    monkeypatch.setattr(base_status, "_silent", set())
     monkeypatch.setattr(engine, "configured", unconfigured)
     monkeypatch.setattr(bases, "obtain", refuse)
     return asked
@@ -226,6 +227,13 @@ def test_what_cannot_be_read_is_noted(found: Settings, nobody: list[str]) -> Non
     # A tag says nothing about bytes: no registry is asked for one.
     assert base_status.read("python:3.11", "linux/amd64", found, notes.append) is None
     assert nobody == ["engine", "registry", "engine"]
+    # A registry that failed is not waited for again; another one is.
+    other = REF.replace("3.11", "3.12")
+    assert base_status.read(other, "linux/amd64", found, notes.append) is None
+    assert nobody == ["engine", "registry", "engine", "engine"]
+    assert "docker.io gave no image before" in notes[-1]
+    assert base_status.read(f"own.example/{REF}", "linux/amd64", found, notes.append) is None
+    assert nobody[-1] == "registry"
 
 
 def test_a_build_on_another_base_than_the_locks_is_noticed(

@@ -155,6 +155,15 @@ def test_packages_stay_while_profile_and_base_stand(
     assert len(debs(changed, found, Bases(*FULL), before)[1]) > 1
 
 
+def test_packages_for_any_base_stay_without_a_look(found: Settings) -> None:
+    bases = Bases()
+    bases.status = None
+    before = kept(profile(), *debs(profile(), found, bases))
+    again = Bases(*FULL)
+    assert debs(profile(), found, again, before)[1] == before.targets[0].files
+    assert again.asked == []
+
+
 def test_packages_stay_while_the_base_cannot_be_read(found: Settings) -> None:
     """It is named by digest: not to see it does not mean that it changed."""
     before = kept(profile(), *debs(profile(), found, Bases(*FULL)))
