@@ -53,9 +53,7 @@ class File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
         return self.file.rpartition("/")[2]
 
 
-class LockedBase(
-    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
-):
+class LockedBase(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The base of a target: an image, or a Debian system made from locked packages."""
 
     ref: words.ImageRef
