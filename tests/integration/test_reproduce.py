@@ -20,7 +20,7 @@ from envbuilder.oci import engines
 from envbuilder.oci.members import members
 from envbuilder.store import Store, file_sha256
 from tests.conftest import missing
-from tests.integration.conftest import TINY, start
+from tests.integration.conftest import TINY
 
 if TYPE_CHECKING:
     import tarfile
@@ -34,13 +34,6 @@ BUILDKIT = ("--backend", "docker", "--builder", "buildkit", "--base-image")
 IMAGE = ("--profile", "tiny", *BUILDKIT)
 ALLOWED = {"etc", "etc/passwd", "home", "home/user", "opt", "opt/env", "work"}
 PAYLOAD = {"etc", "etc/group", "opt", "opt/envbuilder", "opt/envbuilder/payload.pyz"}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def nothing_left(session_environment: dict[str, str]) -> Iterator[None]:
-    """The small images of these tests are removed after the last."""
-    yield
-    start(("clean", "--profile", "tiny"), session_environment)
 
 
 def of_trials(client: Any) -> set[str]:
