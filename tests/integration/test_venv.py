@@ -23,7 +23,8 @@ def test_an_unchanged_build_is_reused(cli: Cli, torch_prefix: Path) -> None:
     done = cli("build", "--profile", "cpu", "--backend", "venv", "--json")
     result = json.loads(done.stdout)
     assert result["status"] == "reused"
-    assert result["artifact"] == {"kind": "venv", "ref": str(torch_prefix), "digest": None}
+    digest = json.loads((torch_prefix / "envbuilder.json").read_text())["digest"]
+    assert result["artifact"] == {"kind": "venv", "ref": str(torch_prefix), "digest": digest}
 
 
 def test_quick_verification_passes_and_tells(cli: Cli, torch_prefix: Path, tmp_path: Path) -> None:
