@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
+from envbuilder import words
 from envbuilder.detection.text import version
 from envbuilder.host import TRACKED_FLAGS, Gpu
 from envbuilder.wheels import Needs, needs
@@ -17,7 +18,6 @@ from envbuilder.wheels import Needs, needs
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from envbuilder import words
     from envbuilder.host import Host, Vendor
     from envbuilder.lockfile import Lock
     from envbuilder.profiles import Profile
@@ -25,11 +25,6 @@ if TYPE_CHECKING:
     Judge = Callable[[Gpu], list["Finding"]]
 
 Level = Literal["note", "warning", "no", "impossible"]
-_CONTAINERS: dict[str, words.Platform] = {
-    "x86_64": "linux/amd64",
-    "aarch64": "linux/arm64",
-    "arm64": "linux/arm64",
-}
 ACCELERATORS: dict[Vendor, words.Accelerator] = {"nvidia": "cuda", "intel": "xpu", "apple": "mps"}
 LEVELS: tuple[Level, ...] = ("note", "warning", "no", "impossible")
 
@@ -85,7 +80,7 @@ def docker_platform(host: Host) -> words.Platform | None:
     """The platform of containers here: on macOS too, an engine runs Linux on the same CPU."""
     if host.os == "other":
         return None
-    return _CONTAINERS.get(host.machine)
+    return words.container_platform(host.machine)
 
 
 def _system(wanted: Needs, host: Host) -> list[Finding]:

@@ -6,9 +6,13 @@ import hashlib
 import io
 import zipfile
 from functools import cache
+from typing import TYPE_CHECKING
 
 from envbuilder import resources
 from envbuilder.render import MARK
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _MAIN = "from payload.__main__ import main\n\nraise SystemExit(main())\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -16,13 +20,20 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 @cache
 def payload_pyz() -> bytes:
-    """The bytes of `payload.pyz`: stored, not deflated, since zlib's output differs by version."""
-    buffer = io.BytesIO()
+    """The bytes of `payload.pyz`."""
     folder = resources.payload_dir()
     members = {f"payload/{p.name}": p.read_bytes() for p in folder.glob("*.py")}
-    members["__main__.py"] = _MAIN.encode()
+    return zipped({**members, "__main__.py": _MAIN.encode()}, MARK)
+
+
+def zipped(members: Mapping[str, bytes], comment: str = "") -> bytes:
+    """A ZIP file that depends on nothing but its members.
+
+    They are stored, not deflated, since zlib's output differs by version.
+    """
+    buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-        archive.comment = MARK.encode()
+        archive.comment = comment.encode()
         for name in sorted(members):
             entry = zipfile.ZipInfo(name, _EPOCH)
             entry.create_system = 3  # Unix, whatever this machine is

@@ -107,6 +107,11 @@ def requirements_text(
     )
 
 
+def nowhere(lock: Lock) -> dict[str, str]:
+    """URLs for a lock's sources in a build that downloads nothing."""
+    return {f.source: f"https://{f.source}.invalid" for t in lock.targets for f in t.files}
+
+
 def render(
     profile: Profile,
     lock: Lock,

@@ -59,6 +59,16 @@ AbsolutePath = Annotated[str, Meta(pattern=r"^/(?!.*\.\.)[A-Za-z0-9._+/-]*\Z")]
 Date = Annotated[str, Meta(pattern=r"^20[0-9]{2}-[01][0-9]-[0-3][0-9]\Z")]
 
 
+def container_platform(machine: str) -> Platform | None:
+    """The platform of containers on a machine, by the name that it has for its architecture."""
+    known: dict[str, Platform] = {
+        "x86_64": "linux/amd64",
+        "aarch64": "linux/arm64",
+        "arm64": "linux/arm64",
+    }
+    return known.get(machine)
+
+
 def machine(platform: Platform) -> str:
     """The machine part of a platform as Python's markers spell it."""
     return {"linux/amd64": "x86_64", "linux/arm64": "aarch64", "macos/arm64": "arm64"}[platform]

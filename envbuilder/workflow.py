@@ -63,6 +63,19 @@ def decided(settings: Settings, folders: Sequence[Path], here: Host, progress: P
     return chosen.profile
 
 
+def locked(
+    name: str | None, settings: Settings, folders: Sequence[Path], target_host: Path | None = None
+) -> tuple[Profile, Lock]:
+    """A profile, by default the one that fits the host, and its lock, which a build may use."""
+    if name is None:
+        from envbuilder import target
+
+        name = choose_profile(settings, folders, target.find(target_host)).name
+    profile = profiles.load(name, folders)
+    path = lockfile.path_for(name, folders)
+    return profile, lockfile.require_usable(profile, lockfile.load(path) if path else None)
+
+
 def known(folders: Sequence[Path]) -> tuple[Profile, ...]:
     """All profiles that can be used."""
     return tuple(profiles.load(name, folders) for name in profiles.names(folders))

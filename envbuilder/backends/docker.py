@@ -8,18 +8,17 @@ store; the final stage is the same text in all cases.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from envbuilder import console, engine, lockfile, podman, render
+from envbuilder import console, engine, lockfile, render
+from envbuilder.backends import image_base
 from envbuilder.backends.environment import DockerEnvironment
 from envbuilder.backends.venv import tool
-from envbuilder.engine import LABEL
-from envbuilder.errors import BuildError, InvalidError, ToolError
+from envbuilder.errors import InvalidError, ToolError
 from envbuilder.pack import payload_sha256
 from envbuilder.plan import (
     Artifact,
     LinkFiles,
-    LoadBase,
     Plan,
     RecordImage,
     Room,
@@ -35,21 +34,11 @@ from envbuilder.plan import (
 if TYPE_CHECKING:
     from envbuilder.backends import Environment
     from envbuilder.host import Host
-    from envbuilder.lockfile import Lock, LockedBase, Target
+    from envbuilder.lockfile import Lock, Target
     from envbuilder.options import Request
     from envbuilder.plan import MakeBase
-    from envbuilder.profiles import Base, Profile
+    from envbuilder.profiles import Profile
     from envbuilder.settings import Settings
-
-
-def base_ref(base: Base | LockedBase, request: Request, settings: Settings) -> str:
-    """The base image to use: asked for, configured for this reference, or the locked one."""
-    if request.base_image:
-        return request.base_image
-    configured = settings.configuration.base_images.get(base.ref)
-    if configured:
-        return configured
-    return f"{base.ref}@{base.digest}" if base.digest else base.ref
 
 
 def unavailable(profile: Profile, python: str, request: Request, settings: Settings) -> str:
@@ -61,7 +50,7 @@ def unavailable(profile: Profile, python: str, request: Request, settings: Setti
     base = profile.base.get(python)
     if base is None:
         return f"the profile has no base image for Python {python}"
-    ref = base_ref(base, request, settings)
+    ref = image_base.base_ref(base, request, settings)
     named = request.base_image or base.ref in settings.configuration.base_images
     try:
         client = engine.connect()
@@ -99,8 +88,7 @@ def plan(
     `made_base` makes the base where it is no image that somebody published.
     """
     # The stages that download are replaced, so where upstream is must not decide the fingerprint.
-    nowhere = {f.source: f"https://{f.source}.invalid" for t in lock.targets for f in t.files}
-    files = render.render(profile, lock, "dockerfile", target.python, nowhere)
+    files = render.render(profile, lock, "dockerfile", target.python, render.nowhere(lock))
     texts = {f.name: f.content.decode() for f in files if f.name != "payload.pyz"}
     builder = "buildkit" if target_engine.client == "docker" else "buildah"
     facts = {
@@ -113,13 +101,14 @@ def plan(
         "payload": payload_sha256(),
     }
     digest = fingerprint(facts)
-    tags = names(profile, target, digest, request)
+    locked = lockfile.lock_digest(lock)
+    tags = image_base.names(profile, target, digest, request)
     work = settings.cache_dir / "build" / f"{profile.name}-{digest[:12]}"
     context = work / "context"
     wheels = (*target.of_kind("wheel"), tool(target, "uv"))
     debs = target.of_kind("deb")
     steps: list[Step] = [
-        *(_base_steps(made_base, settings) if made_base else ()),
+        *((made_base, image_base.loaded(made_base, settings)) if made_base else ()),
         LinkFiles(what="check wheels", files=wheels, folder=str(work / "wheels" / "wheels")),
         *(Write(what=f"write {n}", path=str(context / n), text=t) for n, t in texts.items()),
         WritePayload(what="add the payload", path=str(context / "payload.pyz")),
@@ -133,11 +122,7 @@ def plan(
     # BuildKit takes its own times from this argument; Buildah does not know it.
     epoch = target.base.epoch if target.base and builder == "buildkit" else None
     metadata, versions = str(work / "image.json"), str(work / "versions")
-    labels = {
-        "fingerprint": digest,
-        "profile": profile.name,
-        "lock": lockfile.lock_digest(lock),
-    }
+    labels = image_base.labels(profile, digest, locked)
     steps.append(
         Run(
             what="build the image",
@@ -148,7 +133,7 @@ def plan(
                 *(("--build-arg", f"SOURCE_DATE_EPOCH={epoch}") if epoch is not None else ()),
                 *(target_engine.tells, metadata),
                 *contexts,
-                *(x for k, v in labels.items() for x in ("--label", f"{LABEL}{k}={v}")),
+                *(x for k, v in labels.items() for x in ("--label", f"{k}={v}")),
                 *(x for t in tags for x in ("--tag", t)),
                 *(["--no-cache"] if request.rebuild else []),
                 str(context),
@@ -192,7 +177,7 @@ def plan(
         python=target.python,
         fingerprint=digest,
         artifact=Artifact(kind="image", ref=tags[0]),
-        lock=lockfile.lock_digest(lock),
+        lock=locked,
         base=None if made_base else UsedBase(ref=base[0], digest=_digest(base[1])),
         workdir=str(work),
         files=tuple(f for f in target.files if made_base or not f.role),
@@ -204,15 +189,6 @@ def plan(
             if folder
         ),
     )
-
-
-def names(profile: Profile, target: Target, digest: str, request: Request) -> tuple[str, ...]:
-    """The names of the image with this fingerprint; the first is the artifact's."""
-    if request.only_tag:
-        return (request.only_tag,)
-    name = f"envbuilder/{profile.name}"
-    own = f"{name}:py{target.python}-{digest[:12]}"
-    return (own, f"{name}:latest", *([request.tag] if request.tag else []))
 
 
 def _digest(identity: str) -> str:
@@ -229,11 +205,8 @@ def prepare(
 
     if layers.wanted(request):
         return layers.prepare(profile, lock, host, request, settings)
-    platform = "linux/arm64" if host.machine in {"arm64", "aarch64"} else "linux/amd64"
-    python = request.python or render.image_python(profile)
-    target = lockfile.select(lock, platform, python)
-    if target.base is None:
-        raise InvalidError(f"the lock of '{profile.name}' has no base image for Python {python}")
+    target = image_base.target(profile, lock, host, request)
+    assert target.base is not None, "a target with a base"
     client = engine.connect()
     here = engine.describe(client)
     if request.builder is None:
@@ -241,18 +214,18 @@ def prepare(
         note = console.progress().note
         if not reason:
             note("builder layers: it makes the Dockerfile's image, and faster")
-            return layers.prepare(profile, lock, host, request, settings, client)
+            return layers.prepare(profile, lock, host, request, settings, client, here)
         note(f"builder buildkit: {reason}")
     engine.require_client(here)
-    ref = base_ref(target.base, request, settings)
+    ref = image_base.base_ref(target.base, request, settings)
     own = None
     if target.base.suite and ref == target.base.ref:
         from envbuilder import debian_base
 
         if target.base.unpacked:
             raise InvalidError(
-                f"the base of '{profile.name}' for {platform} is only unpacked: the steps of a"
-                " Dockerfile cannot run on it",
+                f"the base of '{profile.name}' for {target.platform} is only unpacked: the steps"
+                " of a Dockerfile cannot run on it",
                 "Use --builder layers, or another base image: --base-image REF.",
             )
         own = debian_base.step(target, settings)
@@ -260,39 +233,8 @@ def prepare(
         if not request.dry_run:
             debian_base.require_tool(own)
     else:
-        base = (ref, ref) if request.dry_run else _base(client, here, ref, platform)
+        base = (ref, ref)
+        if not request.dry_run:
+            base = image_base.identified(client, here, ref, target.platform)
     made = plan(profile, lock, target, base, here, request, settings, own)
     return DockerEnvironment(profile, target, made, client, here, settings, force=request.force)
-
-
-def _base_steps(made_base: MakeBase, settings: Settings) -> tuple[Step, ...]:
-    """Make the base, and give it to the engine under the name that the Dockerfile begins with."""
-    load = LoadBase(
-        what="load the base into the engine",
-        layout=made_base.layout,
-        cache=str(settings.cache_dir / "layers"),
-        ref=made_base.ref,
-    )
-    return made_base, load
-
-
-def _base(client: Any, here: engine.Engine, ref: str, platform: str) -> tuple[str, str]:
-    """The base image's reference and what it is: its digest, or its id in the engine.
-
-    A digest says which image it is, wherever that is. A tag only does once the image is here: it
-    is pulled first, so that the fingerprint before the build is the one after it.
-    """
-    found = engine.image(client, ref)
-    if here.client == "podman" and found is None:
-        named, ref = ref, podman.qualified(ref)
-    else:
-        named = ref
-    if "@" in named:
-        return ref, named
-    if found is None:
-        with console.progress().task(f"pull the base image {ref}"):
-            engine.pull(here, ref, platform)
-        found = engine.image(client, ref)
-        if found is None:
-            raise BuildError(f"{ref}: not in the engine after it was pulled", engine.no_base(ref))
-    return ref, found.id

@@ -12,6 +12,7 @@ import msgspec
 from envbuilder import containers, engine, images, podman, process
 from envbuilder.backends import devices
 from envbuilder.errors import InvalidError, VerifyError
+from envbuilder.oci import facts
 from envbuilder.verify import TIMEOUT_SECONDS
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from envbuilder.settings import Settings
 
 DATA = "/data"
-WORK = "/work"
 
 
 class DockerEnvironment:
@@ -94,11 +94,11 @@ class DockerEnvironment:
                 " it another name first.",
             )
 
-        argv = ["python", "/opt/envbuilder/payload.pyz", *arguments(DATA)]
+        argv = ["python", facts.PAYLOAD, *arguments(DATA)]
         if isinstance(self._client, podman.Podman):
             flags = [
                 *("--network", "none", "--read-only", "--tmpfs", "/tmp:exec"),  # noqa: S108
-                *("--tmpfs", "/home/user:mode=1777", "--mount", devices.bound(str(data), DATA)),
+                *("--tmpfs", f"{facts.HOME}:mode=1777", "--mount", devices.bound(str(data), DATA)),
                 *devices.cli_options(self._device_options(), self._engine),
             ]
             ref = self.plan.artifact.ref
@@ -108,7 +108,7 @@ class DockerEnvironment:
             "command": argv,
             "network_mode": "none",
             "read_only": True,
-            "tmpfs": {"/tmp": "exec", "/home/user": "uid=1000,gid=1000"},  # noqa: S108
+            "tmpfs": {"/tmp": "exec", facts.HOME: f"uid={facts.ID},gid={facts.ID}"},  # noqa: S108
             **devices.sdk_options(self._device_options(), {str(data): DATA}),
         }
         started = time.monotonic()
@@ -149,7 +149,8 @@ class DockerEnvironment:
                 *(*self._engine.command, "run", "--rm", "--pull=never", "--interactive"),
                 *(["--tty"] if terminal else []),
                 *("--user", f"{os.getuid()}:{os.getgid()}", "--env", "HOME=/tmp"),
-                *("--mount", f"type=bind,source={here},target={WORK}", "--workdir", WORK),
+                *("--mount", f"type=bind,source={here},target={facts.WORK}"),
+                *("--workdir", facts.WORK),
                 *flags,
                 *(self.plan.artifact.ref, *argv),
             ],

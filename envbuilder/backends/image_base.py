@@ -6,15 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from envbuilder import console, engine
+from envbuilder import console, engine, lockfile, podman, render, words
+from envbuilder.engine import LABEL
+from envbuilder.errors import BuildError, InvalidError
 from envbuilder.oci import places
 from envbuilder.plan import LoadBase, MakeBase
 
 if TYPE_CHECKING:
-    from envbuilder import words
-    from envbuilder.lockfile import Target
+    from envbuilder.host import Host
+    from envbuilder.lockfile import Lock, LockedBase, Target
     from envbuilder.oci.layout import Layout
     from envbuilder.options import Request
+    from envbuilder.profiles import Base as BaseImage
+    from envbuilder.profiles import Profile
     from envbuilder.settings import Settings
 
 
@@ -31,6 +35,51 @@ class Base(Struct, frozen=True, kw_only=True):
     """What makes that layout, where it is no image."""
 
 
+def target(profile: Profile, lock: Lock, host: Host, request: Request) -> Target:
+    """What an image for this host is made of; `InvalidError` where the lock has no base for it."""
+    platform = words.container_platform(host.machine) or "linux/amd64"
+    python = request.python or render.image_python(profile)
+    found = lockfile.select(lock, platform, python)
+    if found.base is None:
+        raise InvalidError(f"the lock of '{profile.name}' has no base image for Python {python}")
+    return found
+
+
+def base_ref(base: BaseImage | LockedBase, request: Request, settings: Settings) -> str:
+    """The base image to use: asked for, configured for this reference, or the locked one."""
+    if request.base_image:
+        return request.base_image
+    configured = settings.configuration.base_images.get(base.ref)
+    if configured:
+        return configured
+    return f"{base.ref}@{base.digest}" if base.digest else base.ref
+
+
+def names(profile: Profile, target: Target, digest: str, request: Request) -> tuple[str, ...]:
+    """The names of the image with this fingerprint; the first is the artifact's."""
+    if request.only_tag:
+        return (request.only_tag,)
+    name = f"envbuilder/{profile.name}"
+    own = f"{name}:py{target.python}-{digest[:12]}"
+    return (own, f"{name}:latest", *([request.tag] if request.tag else []))
+
+
+def labels(profile: Profile, digest: str, locked: str) -> dict[str, str]:
+    """What an image says of itself, given its fingerprint and its lock's digest."""
+    stated = {"fingerprint": digest, "profile": profile.name, "lock": locked}
+    return {f"{LABEL}{key}": value for key, value in stated.items()}
+
+
+def loaded(made: MakeBase, settings: Settings) -> LoadBase:
+    """Gives a base that was made to the engine, under the name that the Dockerfile begins with."""
+    return LoadBase(
+        what="load the base into the engine",
+        layout=made.layout,
+        cache=str(settings.cache_dir / "layers"),
+        ref=made.ref,
+    )
+
+
 def find(
     target: Target, client: Any, request: Request, settings: Settings, *, scripts: bool
 ) -> Base:
@@ -39,7 +88,6 @@ def find(
     `scripts`: the engine needs it, too.
     """
     from envbuilder import debian_base
-    from envbuilder.backends.docker import base_ref
     from envbuilder.oci import archive, bases
 
     locked = target.base
@@ -50,13 +98,7 @@ def find(
         step = debian_base.step(target, settings)
         if not request.dry_run:
             debian_base.require_tool(step)
-        load = LoadBase(
-            what="load the base into the engine",
-            layout=step.layout,
-            cache=str(settings.cache_dir / "layers"),
-            ref=step.ref,
-        )
-        make = (step, load) if scripts else (step,)
+        make = (step, loaded(step, settings)) if scripts else (step,)
         return Base(ref=ref, identity=step.identity, folder=step.layout, make=make)
     if request.dry_run and not places.on_disk(ref):
         return Base(ref=ref, identity=ref, folder="")
@@ -77,14 +119,35 @@ def _in_engine(client: Any, ref: str) -> bool:
 
 
 def _of_engine(ref: str, platform: words.Platform, client: Any, settings: Settings) -> Layout:
-    from envbuilder.backends import docker
     from envbuilder.oci import engines
     from envbuilder.oci.layout import Layout
 
     client = client or engine.connect()
-    docker._base(client, engine.describe(client), ref, platform)
+    identified(client, engine.describe(client), ref, platform)
     found = engine.image(client, ref)
     assert found is not None, "it was just found or pulled"
     layout = engines.export(client, found, settings.cache_dir / "bases")
     engines.remember(layout, Layout(settings.cache_dir / "layers"))
     return layout
+
+
+def identified(client: Any, here: engine.Engine, ref: str, platform: str) -> tuple[str, str]:
+    """The base image's reference and what it is: its digest, or its id in the engine.
+
+    A digest says which image it is, wherever that is. A tag only does once the image is here: it
+    is pulled first, so that the fingerprint before the build is the one after it.
+    """
+    found = engine.image(client, ref)
+    if here.client == "podman" and found is None:
+        named, ref = ref, podman.qualified(ref)
+    else:
+        named = ref
+    if "@" in named:
+        return ref, named
+    if found is None:
+        with console.progress().task(f"pull the base image {ref}"):
+            engine.pull(here, ref, platform)
+        found = engine.image(client, ref)
+        if found is None:
+            raise BuildError(f"{ref}: not in the engine after it was pulled", engine.no_base(ref))
+    return ref, found.id

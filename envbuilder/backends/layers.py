@@ -11,12 +11,11 @@ import sys
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from envbuilder import engine, lockfile, render
+from envbuilder import engine, lockfile, render, words
 from envbuilder.backends import image_base
 from envbuilder.backends.pushed_image import PushedImage
 from envbuilder.backends.saved_image import SavedImage
 from envbuilder.backends.venv import tool
-from envbuilder.engine import LABEL
 from envbuilder.errors import InvalidError, ToolError
 from envbuilder.oci import facts as image_facts
 from envbuilder.oci import places
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from envbuilder import words
     from envbuilder.backends import Environment
     from envbuilder.host import Host
     from envbuilder.lockfile import File, Lock, Target
@@ -73,7 +71,6 @@ def plan(
 
     Without an engine, packages whose scripts must run cannot be installed: `ToolError`.
     """
-    from envbuilder.backends.docker import names
     from envbuilder.oci.cache import FORMAT
     from envbuilder.oci.layer import compressor
 
@@ -96,10 +93,9 @@ def plan(
         "made_by": {**made_by, **compressor()},
     }
     digest = fingerprint(facts)
-    tags = names(profile, target, digest, request)
+    tags = image_base.names(profile, target, digest, request)
     locked = lockfile.lock_digest(lock)
-    stated = {"fingerprint": digest, "profile": profile.name, "lock": locked}
-    labels = {f"{LABEL}{k}": v for k, v in stated.items()}
+    labels = image_base.labels(profile, digest, locked)
     work = settings.cache_dir / "build" / f"{profile.name}-{digest[:12]}"
     system = None
     if _runs_scripts(profile, target):
@@ -250,7 +246,7 @@ def _system(
 
 def _stage(profile: Profile, lock: Lock, target: Target) -> str:
     """The Dockerfile up to the stage `system`, which is then its last one."""
-    nowhere = {f.source: f"https://{f.source}.invalid" for t in lock.targets for f in t.files}
+    nowhere = render.nowhere(lock)
     dockerfile = next(render.render(profile, lock, "dockerfile", target.python, nowhere))
     text, found, _ = dockerfile.content.decode().partition(_AFTER_SYSTEM)
     assert found, "the Dockerfile's stages are marked"
@@ -262,12 +258,10 @@ def _stage(profile: Profile, lock: Lock, target: Target) -> str:
 
 def own_platform() -> words.Platform | None:
     """The platform of this machine; None where it is none of ours."""
-    known: dict[tuple[str, str], words.Platform] = {
-        ("linux", "x86_64"): "linux/amd64",
-        ("linux", "aarch64"): "linux/arm64",
-        ("darwin", "arm64"): "macos/arm64",
-    }
-    return known.get((sys.platform, os.uname().machine))
+    machine = os.uname().machine
+    if sys.platform == "darwin":
+        return "macos/arm64" if machine == "arm64" else None
+    return words.container_platform(machine) if sys.platform == "linux" else None
 
 
 def wanted(request: Request) -> bool:
@@ -310,28 +304,23 @@ def prepare(
     request: Request,
     settings: Settings,
     client: Any = None,
+    here: engine.Engine | None = None,
 ) -> Environment:
     """Find the base and plan; an engine is only asked where the image goes there or the base is.
 
-    `client` is that engine, where it was asked already. `ToolError` (exit 4) where something is
-    missing.
+    `client` is that engine and `here` what it is, where it was asked already. `ToolError` (exit 4)
+    where something is missing.
     """
     from envbuilder.backends.environment import DockerEnvironment
 
-    platform: words.Platform = (
-        "linux/arm64" if host.machine in {"arm64", "aarch64"} else "linux/amd64"
-    )
-    python = request.python or render.image_python(profile)
-    target = lockfile.select(lock, platform, python)
-    if target.base is None:
-        raise InvalidError(f"the lock of '{profile.name}' has no base image for Python {python}")
+    target = image_base.target(profile, lock, host, request)
     own = own_platform()
-    _require_uv(tool(target, "uv"), platform, own)
+    _require_uv(tool(target, "uv"), target.platform, own)
     scripts = _runs_scripts(profile, target)
     aside = request.output or request.push
     if client is None and (not aside or scripts):
         client = engine.connect()
-    here = engine.describe(client) if client else None
+        here = engine.describe(client)
     if here and scripts:
         engine.require_client(here)
     base = image_base.find(target, client, request, settings, scripts=scripts)

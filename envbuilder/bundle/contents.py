@@ -154,7 +154,7 @@ def base_images(
     wanted: Iterable[Wanted], asked: str | None, settings: Settings
 ) -> tuple[images.Wanted, ...]:
     """The base images that images of these targets are built on; `asked` goes before the locked."""
-    from envbuilder.backends.docker import base_ref
+    from envbuilder.backends.image_base import base_ref
     from envbuilder.options import Request
 
     request = Request(base_image=asked)

@@ -175,8 +175,7 @@ class Arriving:
 
         `EnvbuilderError` where one is incomplete.
         """
-        arm = platform.machine() in {"arm64", "aarch64"}
-        own: words.Platform = "linux/arm64" if arm else "linux/amd64"
+        own = words.container_platform(platform.machine()) or "linux/amd64"
         found = []
         for name, index in sorted(self._indexes.items()):
             image, layout = self._alone(name, index)

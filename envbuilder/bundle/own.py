@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder import indexes, origins, process, resources
+from envbuilder import indexes, origins, pack, process, resources
 from envbuilder.errors import BuildError
 from envbuilder.fetch import fetch
 from envbuilder.indexes import canonical
 from envbuilder.lockfile import Target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from envbuilder import words
     from envbuilder.console import Progress
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from envbuilder.settings import Settings
 
 NAME = "envbuilder"
-_EPOCH = (1980, 1, 1, 0, 0, 0)
 _LEFT_BY_INSTALLERS = {"RECORD", "INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json"}
 
 
@@ -97,23 +96,11 @@ def _repacked(installed: metadata.Distribution) -> Wheel:
     lines = [f"{n},sha256={_record_hash(c)},{len(c)}\n" for n, c in sorted(members.items())]
     members[f"{info}/RECORD"] = ("".join(lines) + f"{info}/RECORD,,\n").encode()
     file_name = f"{info.removesuffix('.dist-info')}-py3-none-any.whl"
-    return Wheel(file=file_name, content=_zip(members))
+    return Wheel(file=file_name, content=pack.zipped(members))
 
 
 def _record_hash(content: bytes) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
-
-
-def _zip(members: Mapping[str, bytes]) -> bytes:
-    """Stored, not deflated, since zlib's output differs by version."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-        for name in sorted(members):
-            entry = zipfile.ZipInfo(name, _EPOCH)
-            entry.create_system = 3  # Unix, whatever this machine is
-            entry.external_attr = 0o100644 << 16
-            archive.writestr(entry, members[name])
-    return buffer.getvalue()
 
 
 def requirements(own: Wheel) -> tuple[tuple[str, ...], str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from envbuilder import lockfile, profiles, render, settings
+from envbuilder import profiles, render, settings, workflow
 from envbuilder.errors import InvalidError
 from envbuilder.options import profile_option, python_option, target_host_option
 
@@ -47,14 +47,7 @@ def command(
 
     found = settings.load()
     folders = profiles.search_path(found.project, found.config_dir)
-    if profile is None:
-        from envbuilder.target import find
-        from envbuilder.workflow import choose_profile
-
-        profile = choose_profile(found, folders, find(target_host)).name
-    chosen = profiles.load(profile, folders)
-    path = lockfile.path_for(profile, folders)
-    lock = lockfile.require_usable(chosen, lockfile.load(path) if path else None)
+    chosen, lock = workflow.locked(profile, found, folders, target_host)
     what = target or render.default_target(chosen)
     default = render.image_python(chosen) if what == "dockerfile" else chosen.python.default
     urls = origins.rendered_urls(lock, found)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from envbuilder import lockfile, profiles, settings, words
+from envbuilder import lockfile, profiles, settings, words, workflow
 from envbuilder.errors import InvalidError
 from envbuilder.options import profile_option, python_option
 
@@ -39,20 +39,13 @@ def command(
 
     found = settings.load()
     folders = profiles.search_path(found.project, found.config_dir)
-    if profile is None:
-        from envbuilder.target import find
-        from envbuilder.workflow import choose_profile
-
-        profile = choose_profile(found, folders, find(None)).name
-    chosen = profiles.load(profile, folders)
-    path = lockfile.path_for(profile, folders)
-    lock = lockfile.require_usable(chosen, lockfile.load(path) if path else None)
+    chosen, lock = workflow.locked(profile, found, folders)
     target = lockfile.select(lock, platform or chosen.platforms[0], python or chosen.python.default)
     image = target.base if target.base and not target.base.suite else None
     named = f"{image.ref}@{image.digest}" if image and image.digest else image and image.ref
     base = plan.UsedBase(ref=named, digest="") if named else None
     about = documents.About(
-        profile=profile,
+        profile=chosen.name,
         lock=lockfile.lock_digest(lock),
         platform=target.platform,
         python=target.python,

@@ -6,6 +6,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
+from envbuilder import words
 from envbuilder.detection import amd, apple, cgroups, cpu, engines, intel, memory, nvidia, pci
 from envbuilder.detection.pci import PCI
 from envbuilder.detection.text import clean, lines, version
@@ -14,15 +15,9 @@ from envbuilder.host import Gpu, Host, Obstacle, is_wsl1
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from envbuilder import words
     from envbuilder.detection.pci import Device
     from envbuilder.detection.snapshot import Reader, Snapshot
 
-_PLATFORMS: dict[str, words.Platform] = {
-    "x86_64": "linux/amd64",
-    "aarch64": "linux/arm64",
-    "arm64": "linux/arm64",
-}
 # Cgroups of containers, not those of the engines' own services ("/system.slice/docker.service").
 _CONTAINER = re.compile(
     r"docker[-/][0-9a-f]{12}|buildkit|kubepods|cri-containerd|crio-|libpod-[0-9a-f]|nerdctl-|/lxc[/.](?!monitor)"
@@ -80,7 +75,7 @@ def _linux(snapshot: Snapshot, environ: Mapping[str, str]) -> Host:
         os_version=_distribution(snapshot),
         kernel=_kernel(snapshot),
         machine=machine,
-        platform=_PLATFORMS.get(machine),
+        platform=words.container_platform(machine),
         wsl=wsl,
         container=_container(snapshot, environ),
         # What Rosetta's virtual machine shows to x86_64 programs on Apple silicon.

@@ -16,13 +16,15 @@ from envbuilder import (
     engine,
     images,
     lockfile,
+    pack,
     plan,
     podman,
     process,
     profiles,
     resources,
+    seal,
 )
-from envbuilder.backends import devices, docker, venv
+from envbuilder.backends import devices, docker, image_base, venv
 from envbuilder.errors import BuildError, InvalidError, ToolError, VerifyError
 from envbuilder.host import Host
 from envbuilder.options import Request
@@ -251,9 +253,9 @@ def test_the_base_image_comes_from_the_request_then_the_configuration(found: Set
             found.configuration, base_images={base.ref: "mirror/python:3.11"}
         ),
     )
-    assert docker.base_ref(base, Request(), found) == f"{base.ref}@{base.digest}"
-    assert docker.base_ref(base, Request(), configured) == "mirror/python:3.11"
-    assert docker.base_ref(base, Request(base_image="mine:1"), configured) == "mine:1"
+    assert image_base.base_ref(base, Request(), found) == f"{base.ref}@{base.digest}"
+    assert image_base.base_ref(base, Request(), configured) == "mirror/python:3.11"
+    assert image_base.base_ref(base, Request(base_image="mine:1"), configured) == "mine:1"
 
 
 XPU_NODES = {"/dev/dri": 0, "/dev/dri/by-path": 0, "/dev/dri/renderD128": 992}
@@ -318,6 +320,32 @@ def test_a_venv_preloads_by_full_path_and_keeps_the_callers_own() -> None:
     assert made["PATH"] == "/p/bin:/bin"
     assert int(made["OMP_NUM_THREADS"]) >= 1
     assert "OMP_NUM_THREADS" not in venv.environment(profile, Path("/p"), {"OMP_NUM_THREADS": "7"})
+
+
+def test_an_environment_is_compared_once_however_often_its_payload_starts(
+    found: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profile, lock = shipped("cpu")
+    made = venv_plan("cpu", found)
+    target = lockfile.select(lock, "linux/amd64", "3.11")
+    environment: venv.VenvEnvironment | None = venv.VenvEnvironment(profile, target, made)
+    assert environment is not None
+    (environment.prefix / seal.OWN).mkdir(parents=True)
+    (environment.prefix / seal.OWN / "payload.pyz").write_bytes(pack.payload_pyz())
+    seal.close(environment.prefix, {})
+    compared: list[Path] = []
+    monkeypatch.setattr(seal, "require_unchanged", compared.append)
+    started: list[str] = []
+    monkeypatch.setattr(
+        process, "run", lambda argv, *, env, **options: started.append(env["PYTHONPYCACHEPREFIX"])
+    )
+    for _ in range(3):
+        environment.run_payload(lambda seen: ("probe",), Path("/data"), lambda line: None)
+    assert compared == [environment.prefix]
+    (folder,) = set(started)
+    assert list(Path(folder).iterdir()) == []
+    environment = None
+    assert not Path(folder).exists()
 
 
 def test_zendnn_without_a_compiler_is_4(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -510,18 +538,21 @@ def test_a_base_is_what_it_is_before_and_after_the_pull(
     programs: dict[str, tuple[int, str, str]],
 ) -> None:
     there = FakeEngine({}, ("here:1",))
-    assert docker._base(there, DOCKER, "here:1", "linux/amd64") == ("here:1", "sha256:here:1")
+    assert image_base.identified(there, DOCKER, "here:1", "linux/amd64") == (
+        "here:1",
+        "sha256:here:1",
+    )
     pinned = "python:3@sha256:1"
-    assert docker._base(there, DOCKER, pinned, "linux/amd64") == (pinned, pinned)
+    assert image_base.identified(there, DOCKER, pinned, "linux/amd64") == (pinned, pinned)
     programs["docker pull --quiet --platform linux/amd64 far:1"] = (1, "", "Error: denied\n")
     with pytest.raises(BuildError, match="far:1: cannot be pulled: Error: denied") as caught:
-        docker._base(there, DOCKER, "far:1", "linux/amd64")
+        image_base.identified(there, DOCKER, "far:1", "linux/amd64")
     assert "--base-image REF" in caught.value.hint
 
     programs.clear()
     programs["docker pull"] = (0, "", "")
     there._images.add("far:1")
-    assert docker._base(there, DOCKER, "far:1", "linux/amd64") == ("far:1", "sha256:far:1")
+    assert image_base.identified(there, DOCKER, "far:1", "linux/amd64") == ("far:1", "sha256:far:1")
 
 
 def test_a_digest_is_the_same_base_wherever_podman_gets_it(
@@ -530,11 +561,11 @@ def test_a_digest_is_the_same_base_wherever_podman_gets_it(
     client = podman.Podman(command=("podman",), rootless=False)
     programs["podman image inspect"] = (125, "[]", "Error: python: image not known\n")
     pinned = "python:3@sha256:1"
-    missing = docker._base(client, PODMAN, pinned, "linux/amd64")
+    missing = image_base.identified(client, PODMAN, pinned, "linux/amd64")
     assert missing == (f"docker.io/library/{pinned}", pinned)
     programs["podman image inspect"] = (0, '[{"Id": "12", "RepoTags": null}]', "")
-    assert docker._base(client, PODMAN, pinned, "linux/amd64") == (pinned, pinned)
-    assert docker._base(client, PODMAN, "b:1", "linux/amd64") == ("b:1", "sha256:12")
+    assert image_base.identified(client, PODMAN, pinned, "linux/amd64") == (pinned, pinned)
+    assert image_base.identified(client, PODMAN, "b:1", "linux/amd64") == ("b:1", "sha256:12")
 
 
 @pytest.mark.parametrize(
