@@ -283,7 +283,12 @@ def own_images(profile: str | None) -> tuple[str, ...]:
 
 
 def remove_images(refs: Sequence[str]) -> None:
-    """Remove images by tag; `BuildError` when one is in use or the engine does not do it."""
+    """Remove images by tag; `BuildError` when one is in use or the engine does not do it.
+
+    Their parents stay: they are not ours to remove. And where a tag was once given to a `docker
+    commit` of the image it names now, Docker 26.1 (containerd store) takes the image for its own
+    parent and looks for the end of that line forever.
+    """
     from docker.errors import APIError
     from requests import RequestException
 
@@ -295,7 +300,7 @@ def remove_images(refs: Sequence[str]) -> None:
             client.remove(ref)
             continue
         try:
-            client.images.remove(ref)
+            client.images.remove(ref, noprune=True)
         except APIError as error:
             raise BuildError(
                 f"{ref}: cannot be removed: {error.explanation}",

@@ -234,9 +234,13 @@ def test_an_image_that_was_changed_is_not_verified_and_is_built_anew(
         assert "was changed after the build" in done.stderr
         assert again["artifact"] == built["artifact"]
         assert docker_client.images.get(ref).id == original.id
+
+        # The commit's label stays with the tag: to Docker the image is its own parent now.
+        assert cli("clean", "--profile", "tiny").returncode == 0
+        assert engine.image(docker_client, ref) is None
     finally:
         if engine.image(docker_client, changed.id):
-            docker_client.images.remove(changed.id, force=True)
+            docker_client.images.remove(changed.id, force=True, noprune=True)
 
 
 SURROUNDINGS: tuple[dict[str, Any], ...] = (

@@ -590,7 +590,8 @@ def test_what_podman_cannot_start_is_told(text: str, kind: type[Exception]) -> N
 def test_an_image_that_cannot_be_removed_is_1(
     error: Exception, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def remove(ref: str) -> None:
+    def remove(ref: str, *, noprune: bool) -> None:
+        assert noprune, "Docker's walk over parents may never end"
         raise error
 
     there = SimpleNamespace(images=SimpleNamespace(remove=remove), api=SimpleNamespace())
