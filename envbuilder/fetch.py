@@ -77,6 +77,8 @@ def _locate(
     for file in files:
         if file.kind == "deb":
             found[file.sha256] = archives.urls(file, settings)
+        elif file.kind == "conda":
+            found[file.sha256] = (f"{indexes.url(file.source, settings)}/{file.file}",)
         else:
             by_source.setdefault(file.source, []).append(file)
     for source, group in by_source.items():

@@ -32,8 +32,8 @@ class File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     """One file of a lock."""
 
     kind: words.FileKind
-    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*\Z")]
-    """A distribution or a Debian package (a union of two patterns would only check the last)."""
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._+-]*\Z")]
+    """A distribution, a Debian or a conda package (a union would only check the last pattern)."""
     version: words.FileVersion
     file: words.FilePath
     """The wheel's file name, or the path below the archive's root for a .deb."""

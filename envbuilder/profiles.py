@@ -6,7 +6,7 @@ that begin with `_` are only there to be extended. Folders are searched in order
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -96,6 +96,20 @@ class Tools(_Strict, frozen=True):
     uv: words.FileVersion
 
 
+class Conda(_Strict, frozen=True):
+    """What an environment of the backend conda takes from channels: Python, and these."""
+
+    channels: tuple[words.Source, ...] = ("conda-forge",)
+    """Symbolic names, the one that wins first."""
+    packages: tuple[words.CondaSpec, ...] = ()
+    """Besides Python: compilers and system libraries, and torch itself where `torch` says so."""
+    torch: Literal["wheels", "conda"] = "wheels"
+    """The profile's locked wheels, in a virtual environment on top of conda's Python; or a conda
+    package, and no wheel at all."""
+    virtual_packages: dict[words.Platform, dict[words.VirtualPackage, words.VirtualVersion]] = {}
+    """What the solver is told that the machine has, never what the one has that locks."""
+
+
 class Profile(_Strict, frozen=True):
     """One profile, after `extends` was applied."""
 
@@ -126,6 +140,7 @@ class Profile(_Strict, frozen=True):
     run: Run = Run()
     requires: Requires = Requires()
     warnings: tuple[words.Comment, ...] = ()
+    conda: Conda = Conda()
     opt_in: bool = False
     """Never chosen automatically; only on request."""
 

@@ -43,6 +43,16 @@ FileVersion = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+:~!_-]*\Z")]
 FilePath = Annotated[
     str, Meta(pattern=r"^(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._+~%:-]*(/[A-Za-z0-9._+~%:-]+)*\Z")
 ]
+# A conda package, and what a profile wants of one: a name and, after a blank, versions.
+CondaName = Annotated[str, Meta(pattern=r"^[a-z0-9_][a-z0-9_.-]*\Z")]
+CondaSpec = Annotated[
+    str, Meta(pattern=r"^[a-z0-9_][a-z0-9_.-]*( [=<>!~]*[0-9][A-Za-z0-9.*,|=<>!~]*)?\Z")
+]
+CondaSubdir = Literal["linux-64", "linux-aarch64", "osx-arm64", "noarch"]
+VirtualPackage = Annotated[str, Meta(pattern=r"^__[a-z0-9_]+\Z")]
+"""What a machine has that no package brings, as conda names it."""
+VirtualVersion = Annotated[str, Meta(pattern=r"^[0-9][0-9A-Za-z.]*(=[A-Za-z0-9_]+)?\Z")]
+"""A version and, where it means something, a build."""
 Source = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]*\Z")]
 Variable = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\Z")]
 # YAML ends a line at more characters than others do, and what is rendered must be UTF-8.

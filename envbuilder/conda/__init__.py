@@ -1,0 +1,1 @@
+"""Environments from conda packages, without conda: solved, locked, fetched and installed here."""

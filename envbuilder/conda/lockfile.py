@@ -1,0 +1,206 @@
+"""Conda locks: the packages below a profile's wheels, in a file of their own.
+
+`NAME.conda.json` lies beside `NAME.json`. Shipped profiles have none, since what channels hold is
+only known where they can be read: `lock --backend conda` makes it there. Like every lock it names
+files by sha256 and symbolic source, so that it holds behind any mirror.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from envbuilder import words
+from envbuilder.errors import InvalidError
+from envbuilder.lockfile import File
+from envbuilder.schema import explain
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from envbuilder.profiles import Profile
+
+SCHEMA = 1
+SUBDIRS: dict[words.Platform, words.CondaSubdir] = {
+    "linux/amd64": "linux-64",
+    "linux/arm64": "linux-aarch64",
+    "macos/arm64": "osx-arm64",
+}
+"""Platforms as conda channels name them."""
+
+
+class Package(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One conda package: all that its installation needs to know before it is opened."""
+
+    name: words.CondaName
+    version: words.FileVersion
+    build: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.+]+\Z")]
+    build_number: Annotated[int, Meta(ge=0)]
+    subdir: words.CondaSubdir
+    file: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+!~-]*\.(conda|tar\.bz2)\Z")]
+    channel: words.Source
+    sha256: words.Sha256
+    size: Annotated[int, Meta(ge=1)] | None
+    """Bytes; null where the channel does not state it."""
+    depends: tuple[words.Sentence, ...] = ()
+    constrains: tuple[words.Sentence, ...] = ()
+    noarch: Literal["", "generic", "python"] = ""
+    timestamp: int | None = None
+    """When it was built, in milliseconds, as the channel states it."""
+    license: words.Sentence = ""
+
+    @property
+    def as_file(self) -> File:
+        """What the store, the SBOM and the plan know of it."""
+        return File(
+            kind="conda",
+            name=self.name,
+            version=self.version,
+            file=f"{self.subdir}/{self.file}",
+            sha256=self.sha256,
+            size=self.size,
+            source=self.channel,
+            provenance="read",
+            by=f"the repodata of {self.channel}",
+        )
+
+
+class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All conda packages for one platform and Python, sorted by name."""
+
+    platform: words.Platform
+    python: words.PythonVersion
+    virtual_packages: dict[words.VirtualPackage, words.VirtualVersion]
+    """What the solver was told that the machine has: the host must have it, too."""
+    packages: tuple[Package, ...]
+
+    @property
+    def subdir(self) -> words.CondaSubdir:
+        """The platform as channels name it."""
+        return SUBDIRS[self.platform]
+
+
+class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The conda lock of one profile."""
+
+    schema: int
+    profile: words.Name
+    inputs: words.Sha256
+    """Digest of everything in the profile that decides what is solved."""
+    channels: tuple[words.Source, ...]
+    targets: tuple[Target, ...]
+
+
+def inputs_digest(profile: Profile) -> str:
+    """sha256 over the parts of a profile that decide what is solved."""
+    decides = {
+        "conda": profile.conda,
+        "python": profile.python.supported,
+        "platforms": profile.platforms,
+    }
+    return hashlib.sha256(msgspec.json.encode(decides, order="sorted")).hexdigest()
+
+
+def lock_digest(lock: Lock) -> str:
+    """sha256 over a lock's whole content."""
+    return hashlib.sha256(msgspec.json.encode(lock, order="sorted")).hexdigest()
+
+
+def path_for(name: str, folders: Sequence[Path]) -> Path | None:
+    """The first conda lock of profile `name` in the given profile folders."""
+    paths = (f / "locks" / f"{name}.conda.json" for f in folders)
+    return next((p for p in paths if p.is_file()), None)
+
+
+def load(path: Path) -> Lock:
+    """The conda lock in `path`; `InvalidError` when it is damaged or of an unknown schema."""
+    again = "Make it anew: envbuilder lock --backend conda"
+    try:
+        data = msgspec.json.decode(path.read_bytes())
+    except (OSError, msgspec.DecodeError, RecursionError) as error:
+        raise InvalidError(f"{path}: not a lock: {error}", again) from error
+    schema = data.get("schema") if isinstance(data, dict) else None
+    if schema != SCHEMA:
+        raise InvalidError(
+            f"{path}: conda lock schema {schema!r} is not known to this envbuilder (it knows"
+            f" {SCHEMA})",
+            again,
+        )
+    try:
+        lock = msgspec.convert(data, Lock)
+    except msgspec.ValidationError as error:
+        raise explain(error, Lock, str(path), "") from error
+    _check(lock, path)
+    return lock
+
+
+def _check(lock: Lock, path: Path) -> None:
+    """What types alone cannot say: nothing twice, nothing for another platform."""
+    pairs = [(t.platform, t.python) for t in lock.targets]
+    if not pairs or len(set(pairs)) != len(pairs):
+        raise InvalidError(f"{path}: targets: none, or a platform and Python twice")
+    for target in lock.targets:
+        where = f"{path}: {target.platform} Python {target.python}"
+        names = [p.name for p in target.packages]
+        twice = sorted({n for n in names if names.count(n) > 1})
+        if twice:
+            raise InvalidError(f"{where}: {twice[0]} is there twice")
+        for package in target.packages:
+            if package.subdir not in {target.subdir, "noarch"}:
+                raise InvalidError(f"{where}: {package.file} is a package for {package.subdir}")
+        python = next((p.version for p in target.packages if p.name == "python"), "")
+        if not python.startswith(f"{target.python}."):
+            raise InvalidError(f"{where}: its Python is {python or 'missing'}")
+
+
+def dump(lock: Lock) -> str:
+    """A lock as text: one package a line, so that a diff shows what moved."""
+    import json
+
+    data: dict[str, Any] = msgspec.to_builtins(lock)
+    targets = data.pop("targets")
+    head = json.dumps(data, indent=1, ensure_ascii=False).removesuffix("\n}")
+    blocks = []
+    for target in targets:
+        packages = target.pop("packages")
+        lines = ",\n".join("   " + json.dumps(p, ensure_ascii=False) for p in packages)
+        block = json.dumps(target, indent=2, ensure_ascii=False).removesuffix("\n}")
+        blocks.append(f'{block},\n  "packages": [\n{lines}\n  ]}}')
+    return f'{head},\n "targets": [{",".join(blocks)}]\n}}\n'
+
+
+def select(lock: Lock, platform: str, python: str) -> Target:
+    """The target for a platform and Python; `InvalidError` when the lock has none."""
+    for target in lock.targets:
+        if (target.platform, target.python) == (platform, python):
+            return target
+    known = ", ".join(f"{t.platform} Python {t.python}" for t in lock.targets)
+    raise InvalidError(
+        f"the conda lock of '{lock.profile}' has no packages for {platform} with Python {python}",
+        f"It covers: {known}. Make it anew: {again(lock.profile)}",
+    )
+
+
+def again(name: str) -> str:
+    """The command that makes a profile's conda lock."""
+    return f"envbuilder lock --backend conda --profile {name}"
+
+
+def require_usable(profile: Profile, lock: Lock | None) -> Lock:
+    """The conda lock, if a build may use it; `InvalidError` when it is missing or stale."""
+    if lock is None:
+        raise InvalidError(
+            f"profile '{profile.name}' has no conda lock: what channels hold is only known where"
+            " they can be read",
+            f"Run: {again(profile.name)}",
+        )
+    if lock.inputs != inputs_digest(profile):
+        raise InvalidError(
+            f"the conda lock of '{profile.name}' is stale: the profile changed after it was made",
+            f"Run: {again(profile.name)}",
+        )
+    return lock

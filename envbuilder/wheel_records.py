@@ -1,0 +1,149 @@
+"""Whether wheels go together: which files each puts where, as its own RECORD says.
+
+uv installs wheels in parallel, and the last one to write a file wins. So two wheels that carry
+different bytes for one path give an environment that differs from build to build, in every builder:
+they are refused. The same bytes twice, as many namespace packages have them, are fine. Only a
+wheel's directory and RECORD are read; nothing is unpacked.
+"""
+
+from __future__ import annotations
+
+import configparser
+import csv
+import io
+import re
+import zipfile
+import zlib
+from typing import TYPE_CHECKING
+
+from envbuilder.errors import InvalidError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from envbuilder.lockfile import File
+    from envbuilder.store import Store
+
+LIMIT = 64 << 20
+"""Bytes of a RECORD or entry_points.txt at most; that of torch's CPU wheel has 1.2 MB."""
+_LEADS_OUT = re.compile(r"^/|(?:^|/)\.\.(?:/|$)")
+_UNREADABLE = (
+    *(ValueError, RuntimeError, OSError, EOFError, KeyError, zlib.error, csv.Error),
+    *(configparser.Error, zipfile.BadZipFile, zipfile.LargeZipFile),
+)
+
+
+def require_compatible(files: Iterable[File], python: str, store: Store) -> None:
+    """`InvalidError` where two of the wheels that are in the store put different bytes in one place.
+
+    `python` is X.Y. The same error names a wheel that cannot be read; one that is damaged in the
+    store is a `BuildError`, and removed.
+    """
+    wheels = [f for f in files if f.kind == "wheel" and store.has(f.sha256)]
+    found = clash({wheel: _read(wheel, python, store) for wheel in wheels})
+    if found is None:
+        return
+    path, first, second = found
+    raise InvalidError(
+        f"{first.basename} and {second.basename} both install {path}, and nothing says that its"
+        " content is the same: which one an environment gets would be chance",
+        f"Leave {first.name} or {second.name} out of the profile's requirements, or pin another"
+        " version of one of them, and make the lock anew: envbuilder lock",
+    )
+
+
+def clash(wheels: Mapping[File, Mapping[str, str]]) -> tuple[str, File, File] | None:
+    """The first path that a wheel fills otherwise than one before it, and the two; else None.
+
+    Each wheel's contents are as `contents` tells them. What is not known is equal to nothing.
+    """
+    owners: dict[str, File] = {}
+    for wheel, places in wheels.items():
+        for path in sorted(owners.keys() & places.keys()):
+            there = wheels[owners[path]][path]
+            if not there or there != places[path]:
+                return path, owners[path], wheel
+        owners |= dict.fromkeys(places, wheel)
+    return None
+
+
+def contents(
+    wheel: File, python: str, members: Iterable[str], record: str, entry_points: str
+) -> dict[str, str]:
+    """What a wheel puts where: path below an environment → what identifies its content.
+
+    That is a hash from RECORD, or what a generated script runs; empty where RECORD does not tell.
+    `members` are the files in the wheel. Raises `ValueError`, `csv.Error` or `configparser.Error`
+    for what is no wheel's.
+    """
+    rows = csv.reader(io.StringIO(record, newline=""))
+    hashes = {row[0]: row[1] if len(row) > 1 else "" for row in rows if row}
+    scripts = _scripts(entry_points)
+    listed = [*members]
+    for path in (*listed, *hashes, *scripts):
+        if _LEADS_OUT.search(path):
+            raise ValueError(f"{path!r} leads out of the environment")
+    site = f"lib/python{python}/site-packages/"
+    places = {
+        "purelib/": site,
+        "platlib/": site,
+        "scripts/": "bin/",
+        "headers/": f"include/site/python{python}/{wheel.name}/",
+        "data/": "",
+    }
+    data = re.compile(r"[^/]+\.data/([^/]*/)(.*)", re.DOTALL)
+    found = {}
+    for path in listed:
+        place = site + path
+        if ".data/" in path and (apart := data.fullmatch(path)):
+            if apart[1] not in places:
+                raise ValueError(f"{path!r} is for none of the places that wheels install to")
+            place = places[apart[1]] + apart[2]
+        found[place] = hashes.get(path, "")
+    return found | scripts
+
+
+def _scripts(entry_points: str) -> dict[str, str]:
+    """The scripts that an installer writes: path → the function that each runs."""
+    parser = configparser.ConfigParser(
+        delimiters=("=",), comment_prefixes=("#", ";"), strict=False, interpolation=None
+    )
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read_string(entry_points)
+    return {
+        f"bin/{name}": "runs " + "".join(function.partition("[")[0].split())
+        for section in ("console_scripts", "gui_scripts")
+        if parser.has_section(section)
+        for name, function in parser.items(section)
+    }
+
+
+def _read(wheel: File, python: str, store: Store) -> dict[str, str]:
+    """The contents of a wheel in the store."""
+    try:
+        return _opened(wheel, python, store.path(wheel.sha256))
+    except _UNREADABLE as error:
+        store.checked(wheel)
+        raise InvalidError(
+            f"{wheel.basename}: not a wheel that can be installed the same everywhere: {error}",
+            "These are the bytes that the lock names. Tell its makers, and pin another version of"
+            f" {wheel.name} in the profile's requirements.",
+        ) from error
+
+
+def _opened(wheel: File, python: str, path: Path) -> dict[str, str]:
+    with zipfile.ZipFile(path) as archive:
+        members = [name for name in archive.namelist() if not name.endswith("/")]
+        records = [m for m in members if re.fullmatch(r"[^/]+\.dist-info/RECORD", m)]
+        if len(records) != 1:
+            raise ValueError(f"it has {len(records)} files .dist-info/RECORD, not one")
+        entry_points = records[0].removesuffix("RECORD") + "entry_points.txt"
+        texts = [_text(archive, n) if n in members else "" for n in (records[0], entry_points)]
+    return contents(wheel, python, members, *texts)
+
+
+def _text(archive: zipfile.ZipFile, name: str) -> str:
+    if archive.getinfo(name).file_size > LIMIT:
+        raise ValueError(f"{name} is larger than {LIMIT >> 20} MiB")
+    return archive.read(name).decode("utf-8")
