@@ -31,6 +31,11 @@ if TYPE_CHECKING:
     help="With --online: a bundle in which what vanished may be found.",
 )
 @click.option("--audit", is_flag=True, help="Look every pin up in a database of vulnerabilities.")
+@click.option(
+    "--backend",
+    type=click.Choice(["conda"]),
+    help="Lock the packages of this backend's channels instead of the wheels.",
+)
 @click.option("--upgrade", is_flag=True, help="Move to the newest versions the profile allows.")
 @click.option(
     "--output-dir",
@@ -50,6 +55,7 @@ def command(
     online: bool,
     bundles: tuple[Path, ...],
     audit: bool,
+    backend: str | None,
     upgrade: bool,
     output_dir: Path | None,
     base_image: str | None,
@@ -67,6 +73,7 @@ def command(
       envbuilder lock --audit --profile cpu
       envbuilder lock --profile cpu
       envbuilder lock --profile cuda --upgrade
+      envbuilder lock --profile cuda --backend conda
       envbuilder lock --profile zendnn --base-image registry.example/python:3.12
     """
     found = settings.load()
@@ -76,12 +83,17 @@ def command(
         raise click.UsageError("--check needs no network, --audit does: ask one at a time")
     if (online and not check) or (bundles and not online):
         raise click.UsageError("--online belongs to --check, and --bundle to --online")
+    if backend:
+        if check or audit or base_image:
+            raise click.UsageError("--backend conda goes with --upgrade and --output-dir alone")
+        return _lock_conda(profile, folders, found, output_dir, upgrade=upgrade)
     if check:
         left = _ask(names, folders, found, bundles) if online else None
         return _check(names, folders, left, as_json)
     if audit:
         return _audit(names, folders, found, as_json)
-    from envbuilder import resolve
+    from envbuilder import resolve, wheel_records
+    from envbuilder.store import Store
 
     progress = console.progress()
     worst = 0
@@ -93,6 +105,9 @@ def command(
             lock = resolve.resolve(
                 chosen, found, previous, upgrade, progress.note, base_image=base_image
             )
+        for target in lock.targets:
+            # Wheels that an earlier build fetched; the others are looked at before they are used.
+            wheel_records.require_compatible(target.files, target.python, Store(found.store_dir))
         path = _place(name, found, output_dir)
         if lock.state == "unlocked" and previous is not None and previous.state != "unlocked":
             click.echo(f"{name}: cannot be locked now, the lock in {old} stays: {lock.reason}")
@@ -105,6 +120,36 @@ def command(
             click.echo(f"  {lock.reason}")
         worst = INVALID if lock.state == "unlocked" and profile else worst
     return worst
+
+
+def _lock_conda(
+    name: str | None,
+    folders: tuple[Path, ...],
+    found: settings.Settings,
+    output_dir: Path | None,
+    *,
+    upgrade: bool,
+) -> int:
+    """Solve and lock a profile's conda packages; without a name, those of every profile."""
+    from envbuilder.conda import lockfile as conda_lockfile
+    from envbuilder.conda import solve
+
+    progress = console.progress()
+    names = (name,) if name else profiles.names(folders)
+    for profile in (profiles.load(n, folders) for n in names):
+        if name is None and "conda" not in profile.backends:
+            continue
+        old = conda_lockfile.path_for(profile.name, folders)
+        previous = conda_lockfile.load(old) if old and not upgrade else None
+        with progress.task(f"solve {profile.name}"):
+            lock = solve.lock(profile, found, previous, progress.note)
+        path = _place(profile.name, found, output_dir).with_suffix(".conda.json")
+        _write(path, conda_lockfile.dump(lock))
+        count = sum(len(t.packages) for t in lock.targets)
+        click.echo(
+            f"{profile.name}: locked, {len(lock.targets)} targets, {count} conda packages → {path}"
+        )
+    return 0
 
 
 def _check(

@@ -1,0 +1,72 @@
+"""Between locked packages and py-rattler's records of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from envbuilder.errors import ToolError
+
+if TYPE_CHECKING:
+    from rattler import RepoDataRecord
+
+    from envbuilder.conda.lockfile import Package
+
+
+def require_rattler() -> str:
+    """The version of py-rattler; `ToolError` (exit 4) where it is missing."""
+    from importlib import metadata
+
+    try:
+        return metadata.version("py-rattler")
+    except metadata.PackageNotFoundError:
+        raise ToolError(
+            "conda packages are solved and installed with py-rattler, which is not installed",
+            "Run: pip install 'envbuilder[conda]'",
+        ) from None
+
+
+def record(package: Package, url: str, channel: str) -> RepoDataRecord:
+    """A locked package as py-rattler knows it, its archive at `url`."""
+    from rattler import BuildString, PackageRecord, RepoDataRecord
+
+    made = PackageRecord(
+        package.name,
+        package.version,
+        BuildString(package.build),
+        package.build_number,
+        package.subdir,
+        noarch=package.noarch or None,
+        depends=list(package.depends),
+        constrains=list(package.constrains),
+        sha256=bytes.fromhex(package.sha256),
+        size=package.size,
+        license=package.license or None,
+    )
+    if package.timestamp is not None:
+        import datetime
+
+        made.timestamp = datetime.datetime.fromtimestamp(package.timestamp / 1000, datetime.UTC)
+    return RepoDataRecord(made, package.file, url, channel)
+
+
+def package(found: Any, channel: str, sha256: str) -> dict[str, Any]:
+    """What a lock says of a solved record, as plain data that is checked after this."""
+    noarch = found.noarch
+    kind = "python" if noarch.python else "generic" if noarch.generic else ""
+    when = found.timestamp
+    return {
+        "name": found.name.normalized,
+        "version": str(found.version),
+        "build": str(found.build),
+        "build_number": found.build_number,
+        "subdir": found.subdir,
+        "file": found.file_name,
+        "channel": channel,
+        "sha256": sha256,
+        "size": found.size,
+        "depends": list(found.depends),
+        "constrains": list(found.constrains),
+        "noarch": kind,
+        "timestamp": round(when.timestamp() * 1000) if when else None,
+        "license": found.license or "",
+    }

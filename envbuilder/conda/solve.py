@@ -1,0 +1,205 @@
+"""Solve a profile's conda packages and lock them, for each of its platforms and Pythons.
+
+What the solver is told of a machine comes from the profile, never from the machine that solves: so
+the lock of a GPU, another processor or a Mac can be made anywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from envbuilder import indexes
+from envbuilder.conda import records
+from envbuilder.conda.lockfile import SCHEMA, SUBDIRS, Lock, Package, Target, inputs_digest
+from envbuilder.errors import BuildError, InvalidError
+from envbuilder.settings import require_writable
+from envbuilder.store import file_sha256
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from envbuilder import words
+    from envbuilder.profiles import Profile
+    from envbuilder.settings import Settings
+
+_SECONDS = 300
+"""A solve that takes longer is given up; those of real environments take seconds."""
+
+
+def lock(
+    profile: Profile,
+    settings: Settings,
+    previous: Lock | None = None,
+    on_progress: Callable[[str], None] = lambda _: None,
+) -> Lock:
+    """The conda lock of a profile, made now; what `previous` names is kept where it still fits.
+
+    Raises `InvalidError` where the profile wants no conda or what it wants cannot be had together,
+    `BuildError` where a channel cannot be read or states no hash, `ToolError` without py-rattler.
+    """
+    if "conda" not in profile.backends:
+        raise InvalidError(
+            f"profile '{profile.name}' has no conda backend",
+            f"It has: {', '.join(profile.backends)}.",
+        )
+    records.require_rattler()
+    channels = {name: indexes.url(name, settings) for name in profile.conda.channels}
+    targets = []
+    for platform in profile.platforms:
+        for python in profile.python.supported:
+            on_progress(f"{profile.name}: solving {platform} with Python {python}")
+            kept = _of(previous, platform, python)
+            targets.append(_target(profile, platform, python, channels, kept, settings))
+    return Lock(
+        schema=SCHEMA,
+        profile=profile.name,
+        inputs=inputs_digest(profile),
+        channels=profile.conda.channels,
+        targets=tuple(targets),
+    )
+
+
+def wanted(profile: Profile, python: str) -> tuple[str, ...]:
+    """What is asked of the channels, as conda spells it."""
+    return (f"python {python}.*", *profile.conda.packages)
+
+
+def _of(previous: Lock | None, platform: str, python: str) -> tuple[Package, ...]:
+    found = previous.targets if previous else ()
+    pair = (platform, python)
+    return next((t.packages for t in found if (t.platform, t.python) == pair), ())
+
+
+def _target(
+    profile: Profile,
+    platform: words.Platform,
+    python: words.PythonVersion,
+    channels: Mapping[str, str],
+    kept: tuple[Package, ...],
+    settings: Settings,
+) -> Target:
+    virtual = profile.conda.virtual_packages.get(platform, {})
+    solving = _solve(wanted(profile, python), platform, virtual, channels, kept, settings)
+    try:
+        found = asyncio.run(solving)
+    except Exception as error:
+        raise _explained(error, profile, platform, python, virtual) from error
+    packages = (_package(record, channels, SUBDIRS[platform]) for record in found)
+    return Target(
+        platform=platform,
+        python=python,
+        virtual_packages=virtual,
+        packages=tuple(sorted(packages, key=lambda p: p.name)),
+    )
+
+
+async def _solve(
+    specs: Iterable[str],
+    platform: words.Platform,
+    virtual: Mapping[str, str],
+    channels: Mapping[str, str],
+    kept: Iterable[Package],
+    settings: Settings,
+) -> list[Any]:
+    import datetime
+
+    import rattler
+
+    urls = {p: f"{channels[p.channel]}/{p.as_file.file}" for p in kept if p.channel in channels}
+    return await rattler.solve(
+        [rattler.Channel(url) for url in channels.values()],
+        # Not strict: `python 3.11.*` is how conda's users write; words.CondaSpec is the check.
+        [rattler.MatchSpec(spec, strict=False) for spec in specs],
+        gateway=rattler.Gateway(cache_dir=require_writable(settings.cache_dir / "conda")),
+        platforms=[SUBDIRS[platform], "noarch"],
+        locked_packages=[records.record(p, url, channels[p.channel]) for p, url in urls.items()],
+        virtual_packages=[_virtual(name, text) for name, text in sorted(virtual.items())],
+        timeout=datetime.timedelta(seconds=_SECONDS),
+    )
+
+
+def _virtual(name: str, text: str) -> Any:
+    import rattler
+
+    version, _, build = text.partition("=")
+    return rattler.GenericVirtualPackage(
+        rattler.PackageName(name), rattler.Version(version), rattler.BuildString(build or "0")
+    )
+
+
+def _package(record: Any, channels: Mapping[str, str], subdir: words.CondaSubdir) -> Package:
+    """A solved record as a locked package; what a channel says is checked here."""
+    name, root = next((n, u) for n, u in channels.items() if record.url.startswith(f"{u}/"))
+    shown = f"{name}: {record.file_name}"
+    if record.subdir not in {subdir, "noarch"}:
+        raise BuildError(f"{shown}: is offered for {subdir}, but says it is for {record.subdir}")
+    if record.url != f"{root}/{record.subdir}/{record.file_name}":
+        raise BuildError(f"{shown}: is not in the folder of its platform, {record.subdir}")
+    stated = record.sha256.hex() if record.sha256 else ""
+    data = records.package(record, name, _hash(record.url, stated, shown))
+    try:
+        return msgspec.convert(data, Package)
+    except msgspec.ValidationError as error:
+        raise BuildError(f"{shown}: its record cannot be used: {error}") from error
+
+
+def _hash(url: str, stated: str, shown: str) -> str:
+    """The sha256 of an archive: as stated; a local one is read, since py-rattler does not look."""
+    if urlsplit(url).scheme != "file":
+        if not stated:
+            raise BuildError(
+                f"{shown}: its channel states no sha256, so it cannot be locked",
+                "Index the channel anew, or take the package from another one.",
+            )
+        return stated
+    from pathlib import Path
+
+    try:
+        found = file_sha256(Path(unquote(urlsplit(url).path)))
+    except OSError as error:
+        raise BuildError(f"{shown}: cannot be read: {error.strerror}") from error
+    if stated and stated != found:
+        raise BuildError(
+            f"{shown}: has the sha256 {found}, and its channel states {stated}",
+            "The archive was changed after the channel was indexed.",
+        )
+    return found
+
+
+def _explained(
+    error: Exception, profile: Profile, platform: str, python: str, virtual: Mapping[str, str]
+) -> Exception:
+    """py-rattler's failures in our words; anything else as it is."""
+    from rattler.exceptions import GatewayError, SolverError
+
+    where = f"{profile.name}: {platform} with Python {python}"
+    text = str(error)
+    if isinstance(error, SolverError):
+        missing = sorted({w for w in text.replace(",", " ").split() if w.startswith("__")})
+        hint = "Change the profile's conda.packages."
+        if missing:
+            says = ", ".join(f"{n} {virtual[n]}" if n in virtual else f"no {n}" for n in missing)
+            hint = (
+                f"The profile declares {says} for {platform} (conda.virtual_packages): what the"
+                " machine has is said there, and never taken from the one that locks."
+            )
+        return InvalidError(f"{where}: cannot be solved: {_plain(text)}", hint)
+    if isinstance(error, GatewayError):
+        variables = ", ".join(indexes.variable(n) for n in profile.conda.channels)
+        return BuildError(
+            f"{where}: a channel cannot be read: {_plain(text)}",
+            f"Check the network. A mirror can be set with {variables}.",
+        )
+    return error
+
+
+def _plain(text: str) -> str:
+    """A failure without its preamble, and without what a URL may hold of credentials."""
+    import re
+
+    said = text.strip().removeprefix("Cannot solve the request because of: ")
+    return re.sub(r"(https?://)[^/\s@]*@|(/t)/[^/\s]+", r"\1\2", said)
