@@ -6,6 +6,7 @@ run needs no network; everything else goes to the test's own folders.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -21,6 +22,8 @@ import pytest
 from envbuilder import console, engine, lockfile, loopback, mnist, settings
 from envbuilder.errors import ToolError
 from tests.conftest import missing
+from tests.integration import conda_channel as conda
+from tests.integration import conda_packages, debian_python
 from tests.integration.registry_server import Registry
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
@@ -112,6 +115,40 @@ def base_image(docker_client: Any) -> str:
     if not ref or engine.image(docker_client, ref) is None:
         missing("engine", "ENVBUILDER_TEST_BASE_IMAGE names no image of the engine")
     return ref
+
+
+@pytest.fixture(scope="session")
+def conda_python(test_cache: Path) -> conda.Package:
+    """A Python 3.11 that works, as a conda package."""
+    why = debian_python.unsupported()
+    if why:
+        missing("conda", f"there is no Python for its channel: {why}")
+    try:
+        return debian_python.python_package(debian_python.fetch(test_cache))
+    except subprocess.CalledProcessError as error:
+        missing("network", f"Debian's Python cannot be fetched: {error.stderr[-400:]}")
+
+
+@pytest.fixture(scope="session")
+def conda_channel(conda_python: conda.Package, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A channel of the packages of `conda_packages` and a Python that works; to be read only."""
+    return _channel(tmp_path_factory, conda_python)
+
+
+@pytest.fixture(scope="session")
+def conda_matrix(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same on any machine, with a stand-in for Python; to be read only."""
+    return _channel(tmp_path_factory, conda_packages.PYTHON_STUB)
+
+
+def _channel(factory: pytest.TempPathFactory, python: conda.Package) -> Path:
+    if importlib.util.find_spec("rattler") is None:
+        missing("conda", "py-rattler is not installed")
+    channel = factory.mktemp("conda") / "channel"
+    for package in (*conda_packages.MATRIX, python):
+        conda.write(package, channel)
+    conda.index(channel)
+    return channel
 
 
 @pytest.fixture
