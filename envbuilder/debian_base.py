@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from envbuilder.settings import Settings
     from envbuilder.store import Store
 
-RECIPE = 1
+RECIPE = 2
 """Counts up when the same packages give other bytes."""
 
 _TOOL = "mmdebstrap"

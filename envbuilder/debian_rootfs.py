@@ -36,6 +36,9 @@ _LEFT_OUT = frozenset(
 # out at the end, since mmdebstrap's filter takes a second for each package.
 _DOCUMENTS = tuple(f"usr/share/{name}/" for name in ("doc", "info", "locale", "man"))
 _LICENCES = re.compile(r"usr/share/doc/[^/]+(/copyright)?")
+# apt gives these to the `_apt` of the machine that it runs on, if that user can reach them. Here
+# they are as the package has them; apt in the image gives them to its own.
+_APTS = frozenset({"var/cache/apt/archives/partial", "var/lib/apt/lists/partial"})
 _MASTERS = {f"usr/share/base-passwd/{n}.master": f"etc/{n}" for n in ("group", "passwd")}
 
 
@@ -49,6 +52,8 @@ def members(tar: Path, folder: Path) -> Iterator[Member]:
                 continue
             owned: dict[str, Any] = {"path": path, "mode": entry.mode & 0o7777}
             owned |= {"uid": entry.uid, "gid": entry.gid}
+            if path in _APTS:
+                owned |= {"uid": 0, "gid": 0, "mode": 0o755}
             if any("security.capability" in key for key in entry.pax_headers):
                 raise BuildError(f"/{path}: has file capabilities, which a base cannot keep")
             if entry.isdir():

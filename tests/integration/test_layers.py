@@ -22,6 +22,7 @@ from envbuilder.oci import archive, members, rootfs
 from envbuilder.oci.layout import Layout
 from envbuilder.store import Store
 from tests.conftest import missing
+from tests.integration.arm_host import arm_host
 from tests.integration.conftest import lay_tiny, start
 from tests.unit.images import BASE
 from tests.unit.images import image as small_image
@@ -270,15 +271,11 @@ def test_an_image_for_another_architecture_needs_no_emulation(
     if done.returncode != 0:
         missing("network", f"the package index cannot be asked: {done.stderr[-400:]}")
     base = small_image(tmp_path / "base", (BASE,), "arm64")
-    host = json.loads(cli("detect", "--json").stdout)
-    found = host.get("host", host)
-    found["machine"] = "aarch64"
-    found["platform"] = "linux/arm64"
-    (tmp_path / "host.json").write_text(json.dumps(host))
+    host = arm_host(session_environment, tmp_path)
     digests = set()
     for name in ("one", "two"):
         done = cli(
-            *("build", "--profile", "arm", "--target-host", str(tmp_path / "host.json")),
+            *("build", "--profile", "arm", "--target-host", str(host)),
             *("--base-image", f"oci:{base.folder}", "--output", f"oci:{name}", "--json"),
             *("--rebuild",),
             environment=NOWHERE,

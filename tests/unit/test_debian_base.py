@@ -270,6 +270,20 @@ def test_what_a_layer_cannot_hold_is_refused(tmp_path: Path, data: bytes, said: 
         list(debian_rootfs.members(path, tmp_path / "files"))
 
 
+@pytest.mark.parametrize("name", ["var/lib/apt/lists/partial", "var/cache/apt/archives/partial"])
+def test_apts_folders_do_not_tell_who_made_them(tmp_path: Path, name: str) -> None:
+    """apt gives them to its user on the machine, 42 here and 100 there, or leaves them alone."""
+    (tmp_path / "files").mkdir()
+    made = []
+    for uid, mode in ((42, 0o700), (100, 0o700), (0, 0o755)):
+        entry = tarfile.TarInfo(f"./{name}")
+        entry.type, entry.uid, entry.mode = tarfile.DIRTYPE, uid, mode
+        (tmp_path / "root.tar").write_bytes(entry.tobuf() + bytes(1024))
+        made += debian_rootfs.members(tmp_path / "root.tar", tmp_path / "files")
+    assert len(made) == 3
+    assert {(m.kind, m.uid, m.gid, m.mode) for m in made} == {("folder", 0, 0, 0o755)}
+
+
 def test_devices_are_left_to_the_engine(tmp_path: Path) -> None:
     path = tmp_path / "root.tar"
     path.write_bytes(odd(tarfile.CHRTYPE, "./dev/null"))
