@@ -11,7 +11,6 @@ from __future__ import annotations
 import configparser
 import csv
 import io
-import re
 import zipfile
 import zlib
 from typing import TYPE_CHECKING
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 LIMIT = 64 << 20
 """Bytes of a RECORD or entry_points.txt at most; that of torch's CPU wheel has 1.2 MB."""
-_LEADS_OUT = re.compile(r"^/|(?:^|/)\.\.(?:/|$)")
+_INFO = ".dist-info/"
 _UNREADABLE = (
     *(ValueError, RuntimeError, OSError, EOFError, KeyError, zlib.error, csv.Error),
     *(configparser.Error, zipfile.BadZipFile, zipfile.LargeZipFile),
@@ -35,10 +34,10 @@ _UNREADABLE = (
 
 
 def require_compatible(files: Iterable[File], python: str, store: Store) -> None:
-    """`InvalidError` where two of the wheels that are in the store put different bytes in one place.
+    """`InvalidError` where two wheels put different bytes in one place.
 
-    `python` is X.Y. The same error names a wheel that cannot be read; one that is damaged in the
-    store is a `BuildError`, and removed.
+    Looks at the wheels that are in the store; `python` is X.Y. The same error names a wheel whose
+    RECORD cannot be used. One that is damaged in the store is a `BuildError`, and removed.
     """
     wheels = [f for f in files if f.kind == "wheel" and store.has(f.sha256)]
     found = clash({wheel: _read(wheel, python, store) for wheel in wheels})
@@ -69,37 +68,37 @@ def clash(wheels: Mapping[File, Mapping[str, str]]) -> tuple[str, File, File] | 
 
 
 def contents(
-    wheel: File, python: str, members: Iterable[str], record: str, entry_points: str
+    stem: str, python: str, members: Iterable[str], record: str, entry_points: str
 ) -> dict[str, str]:
     """What a wheel puts where: path below an environment → what identifies its content.
 
     That is a hash from RECORD, or what a generated script runs; empty where RECORD does not tell.
-    `members` are the files in the wheel. Raises `ValueError`, `csv.Error` or `configparser.Error`
-    for what is no wheel's.
+    `stem` is NAME-VERSION, as in the wheel's own folders, and `members` are its files. Raises
+    `ValueError`, `csv.Error` or `configparser.Error` for what is no wheel's.
     """
     rows = csv.reader(io.StringIO(record, newline=""))
     hashes = {row[0]: row[1] if len(row) > 1 else "" for row in rows if row}
     scripts = _scripts(entry_points)
     listed = [*members]
     for path in (*listed, *hashes, *scripts):
-        if _LEADS_OUT.search(path):
+        if path.startswith("/") or (".." in path and ".." in path.split("/")):
             raise ValueError(f"{path!r} leads out of the environment")
-    site = f"lib/python{python}/site-packages/"
+    site, data = f"lib/python{python}/site-packages/", f"{stem}.data/"
     places = {
-        "purelib/": site,
-        "platlib/": site,
-        "scripts/": "bin/",
-        "headers/": f"include/site/python{python}/{wheel.name}/",
-        "data/": "",
+        "purelib": site,
+        "platlib": site,
+        "scripts": "bin/",
+        "headers": f"include/site/python{python}/{stem.partition('-')[0]}/",
+        "data": "",
     }
-    data = re.compile(r"[^/]+\.data/([^/]*/)(.*)", re.DOTALL)
     found = {}
     for path in listed:
         place = site + path
-        if ".data/" in path and (apart := data.fullmatch(path)):
-            if apart[1] not in places:
+        if path.startswith(data):
+            kind, _, rest = path.removeprefix(data).partition("/")
+            if kind not in places:
                 raise ValueError(f"{path!r} is for none of the places that wheels install to")
-            place = places[apart[1]] + apart[2]
+            place = places[kind] + rest
         found[place] = hashes.get(path, "")
     return found | scripts
 
@@ -122,7 +121,7 @@ def _scripts(entry_points: str) -> dict[str, str]:
 def _read(wheel: File, python: str, store: Store) -> dict[str, str]:
     """The contents of a wheel in the store."""
     try:
-        return _opened(wheel, python, store.path(wheel.sha256))
+        return _opened(store.path(wheel.sha256), python)
     except _UNREADABLE as error:
         store.checked(wheel)
         raise InvalidError(
@@ -132,18 +131,21 @@ def _read(wheel: File, python: str, store: Store) -> dict[str, str]:
         ) from error
 
 
-def _opened(wheel: File, python: str, path: Path) -> dict[str, str]:
+def _opened(path: Path, python: str) -> dict[str, str]:
     with zipfile.ZipFile(path) as archive:
         members = [name for name in archive.namelist() if not name.endswith("/")]
-        records = [m for m in members if re.fullmatch(r"[^/]+\.dist-info/RECORD", m)]
-        if len(records) != 1:
-            raise ValueError(f"it has {len(records)} files .dist-info/RECORD, not one")
-        entry_points = records[0].removesuffix("RECORD") + "entry_points.txt"
-        texts = [_text(archive, n) if n in members else "" for n in (records[0], entry_points)]
-    return contents(wheel, python, members, *texts)
+        infos = [m for m in members if m.endswith(f"{_INFO}RECORD") and m.count("/") == 1]
+        if len(infos) != 1:
+            raise ValueError(f"it has {len(infos)} files {_INFO}RECORD, not one")
+        stem = infos[0].removesuffix(f"{_INFO}RECORD")
+        texts = [_text(archive, f"{stem}{_INFO}{n}") for n in ("RECORD", "entry_points.txt")]
+    return contents(stem, python, members, *texts)
 
 
 def _text(archive: zipfile.ZipFile, name: str) -> str:
+    """A member's text; empty where there is none."""
+    if name not in archive.namelist():
+        return ""
     if archive.getinfo(name).file_size > LIMIT:
         raise ValueError(f"{name} is larger than {LIMIT >> 20} MiB")
     return archive.read(name).decode("utf-8")

@@ -218,9 +218,10 @@ def build(
     environment: backends.Environment, request: Request, settings: Settings, progress: Progress
 ) -> BuildResult:
     """Fetch what is missing and run the plan, unless exactly this result exists."""
-    from envbuilder import documents, space
+    from envbuilder import documents, space, wheel_records
     from envbuilder.execute import execute
     from envbuilder.fetch import fetch
+    from envbuilder.store import Store
 
     plan = environment.plan
     artifact = None if request.rebuild else environment.existing()
@@ -230,6 +231,7 @@ def build(
             progress.note(f"note: {changed}; it is built anew")
         space.require(plan, settings)
         fetch(plan.files, environment.target, settings, progress)
+        wheel_records.require_compatible(plan.files, plan.python, Store(settings.store_dir))
         seconds = execute(plan, settings, progress)
         status, artifact = "built", environment.existing()
         if artifact is None:

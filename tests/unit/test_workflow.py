@@ -12,17 +12,20 @@ import msgspec
 import pytest
 
 from envbuilder import (
+    documents,
     engine,
     execute,
     external,
     fetch,
     host,
     lockfile,
+    plan,
     process,
     profiles,
     pythons,
     resources,
     seal,
+    wheel_records,
     workflow,
 )
 from envbuilder.backends import docker
@@ -346,6 +349,23 @@ def test_assumed_gpus_count_for_builds_only(
 def test_what_speaks_against_a_build_is_said_before_it(found: Settings, said: Said) -> None:
     workflow.prepare(Request(profile="cuda", backend="venv"), found, said, running=False)
     assert "warning: no NVIDIA GPU was found" in said
+
+
+def test_wheels_are_compared_between_the_fetch_and_the_build(
+    found: Settings, doings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(files: Any, python: str, store: Any) -> None:
+        doings.append(f"compare {len(files)} files for {python} in {store.root}")
+        raise InvalidError("they do not go together")
+
+    monkeypatch.setattr(wheel_records, "require_compatible", refuse)
+    assert "together" in fails(found, InvalidError, profile="cpu", backend="venv")
+    assert doings == ["fetch", f"compare 12 files for 3.11 in {found.store_dir}"]
+    same = plan.Artifact(kind="venv", ref="/env", digest="sha256:" + "0" * 64)
+    monkeypatch.setattr(VenvEnvironment, "existing", lambda self: same)
+    monkeypatch.setattr(documents, "ensure", lambda *args, **options: {})
+    assert go(found, profile="cpu", backend="venv").status == "reused"
+    assert len(doings) == 2
 
 
 def test_a_full_disk_stops_a_build_before_the_fetch(
