@@ -17,15 +17,12 @@ from tests.integration.conda_server import PASSWORD, serve
 if TYPE_CHECKING:
     from pathlib import Path
 
-rattler = pytest.importorskip("rattler", reason="py-rattler is not installed")
-exceptions = pytest.importorskip("rattler.exceptions")
-
 GLIBC = ("__glibc", "2.36", "0")
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Nothing goes to the user's cache, and nothing comes from it."""
+def own_cache(conda_matrix: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Nothing goes to the user's cache, and nothing comes from it; no test without py-rattler."""
     monkeypatch.setenv("RATTLER_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
@@ -37,6 +34,8 @@ def hurt(conda_matrix: Path, tmp_path: Path) -> Path:
 
 
 def solve(url: str, *specs: str, subdir: str = "linux-64", virtual: Any = (GLIBC,)) -> list[Any]:
+    import rattler
+
     given = [
         rattler.GenericVirtualPackage(
             rattler.PackageName(name), rattler.Version(version), rattler.BuildString(build)
@@ -49,7 +48,16 @@ def solve(url: str, *specs: str, subdir: str = "linux-64", virtual: Any = (GLIBC
 
 
 def install(records: list[Any], prefix: Path, cache: Path) -> None:
+    import rattler
+
     asyncio.run(rattler.install(records, prefix, cache_dir=cache, show_progress=False))
+
+
+def refused(kind: str) -> Any:
+    """`with refused("Solver")`: py-rattler raises its SolverError."""
+    from rattler import exceptions
+
+    return pytest.raises(getattr(exceptions, f"{kind}Error"))
 
 
 def builds(records: list[Any]) -> list[str]:
@@ -120,7 +128,7 @@ def test_virtual_packages_decide(
 ) -> None:
     url = conda_matrix.as_uri()
     if expected is None:
-        with pytest.raises(exceptions.SolverError):
+        with refused("Solver"):
             solve(url, *specs, virtual=virtual)
     else:
         assert builds(solve(url, *specs, virtual=virtual)) == expected
@@ -141,7 +149,7 @@ def test_other_platforms(conda_matrix: Path, subdir: str, virtual: Any, solves: 
         (python, _) = solve(url, "tiny-lib", subdir=subdir, virtual=virtual)
         assert python.subdir == subdir
     else:
-        with pytest.raises(exceptions.SolverError):
+        with refused("Solver"):
             solve(url, "tiny-lib", subdir=subdir, virtual=virtual)
 
 
@@ -187,6 +195,19 @@ def test_two_owners_of_one_path_install_silently(
     assert (prefix / "share/owned.txt").read_bytes()[:11] in {b"of owner-a\n", b"of owner-b\n"}
 
 
+def test_a_package_sets_variables_where_it_is_activated(
+    conda_matrix: Path, tmp_path: Path, own_cache: Path
+) -> None:
+    from rattler.shell import ActivationVariables, Shell, activate
+
+    prefix = tmp_path / "prefix"
+    install(solve(conda_matrix.as_uri(), "activated"), prefix, own_cache)
+    script = activate(prefix, ActivationVariables(None, ["/usr/bin", "/bin"]), Shell.bash).script
+    script += 'echo "$ACTIVATED" - "$ACTIVATED_VARIABLE"'
+    done = subprocess.run(["bash", "-euc", script], capture_output=True, text=True, check=True)
+    assert done.stdout == f"by {prefix} - of a package, with spaces\n"
+
+
 # --- what hurts ---
 
 
@@ -215,8 +236,11 @@ def test_every_package_of_files_can_be_tampered_with(hurt: Path) -> None:
 
 def test_tampered_over_http_is_refused(hurt: Path, tmp_path: Path, own_cache: Path) -> None:
     conda.tamper(hurt, packages.OWNER_A)
-    with serve(hurt) as served, pytest.raises(exceptions.InstallerError, match="hash"):
-        install(solve(served.url, "owner-a"), tmp_path / "prefix", own_cache)
+    with serve(hurt) as served:
+        records = solve(served.url, "owner-a")
+        with refused("Installer") as caught:
+            install(records, tmp_path / "prefix", own_cache)
+    assert "hash mismatch" in str(caught.value)
 
 
 @pytest.mark.parametrize("hurting", [conda.truncate, conda.remove])
@@ -225,7 +249,7 @@ def test_truncated_or_removed_does_not_install(
 ) -> None:
     hurting(hurt, packages.OWNER_A)
     records = solve(hurt.as_uri(), "owner-a")
-    with pytest.raises(exceptions.InstallerError):
+    with refused("Installer"):
         install(records, tmp_path / "prefix", own_cache)
 
 
@@ -261,7 +285,7 @@ def test_strangers_are_refused(
 ) -> None:
     with serve(conda_matrix, token=token, password=password) as served:
         assert (token or PASSWORD) not in served.url
-        with pytest.raises(exceptions.GatewayError):
+        with refused("Gateway"):
             solve(served.url, "owner-a")
         assert served.packages == []
         install(solve(served.secret_url, "owner-a"), tmp_path / "prefix", own_cache)
@@ -274,8 +298,20 @@ def test_a_channel_that_vanishes_stays_away(
     with serve(conda_matrix) as served:
         records = solve(served.url, "owner-a")
         served.vanish_after = 100
-        with pytest.raises(exceptions.InstallerError):
+        with refused("Installer"):
             install(records, tmp_path / "prefix", own_cache)
         assert served.gone
         with pytest.raises(requests.ConnectionError):
             requests.get(f"{served.url}/noarch/repodata.json", timeout=5)
+
+
+def test_a_slow_channel_ends_with_the_test(conda_matrix: Path) -> None:
+    with serve(conda_matrix) as served:
+        url = f"{served.url}/{packages.OWNER_A.place}"
+        served.pause = 0.001
+        assert requests.get(url, timeout=5).content == conda.archive(packages.OWNER_A)
+        served.pause = 3600.0
+        waiting = requests.get(url, timeout=5, stream=True)
+        assert waiting.status_code == 200
+    with pytest.raises(requests.exceptions.ChunkedEncodingError):
+        _ = waiting.content
