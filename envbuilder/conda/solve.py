@@ -7,6 +7,10 @@ the lock of a GPU, another processor or a Mac can be made anywhere.
 from __future__ import annotations
 
 import asyncio
+import datetime
+import re
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
@@ -16,7 +20,6 @@ from envbuilder import indexes
 from envbuilder.conda import records
 from envbuilder.conda.lockfile import SCHEMA, SUBDIRS, Lock, Package, Target, inputs_digest
 from envbuilder.errors import BuildError, InvalidError
-from envbuilder.settings import require_writable
 from envbuilder.store import file_sha256
 
 if TYPE_CHECKING:
@@ -48,12 +51,7 @@ def lock(
         )
     records.require_rattler()
     channels = {name: indexes.url(name, settings) for name in profile.conda.channels}
-    targets = []
-    for platform in profile.platforms:
-        for python in profile.python.supported:
-            on_progress(f"{profile.name}: solving {platform} with Python {python}")
-            kept = _of(previous, platform, python)
-            targets.append(_target(profile, platform, python, channels, kept, settings))
+    targets = asyncio.run(_targets(profile, channels, previous, on_progress))
     return Lock(
         schema=SCHEMA,
         profile=profile.name,
@@ -74,50 +72,62 @@ def _of(previous: Lock | None, platform: str, python: str) -> tuple[Package, ...
     return next((t.packages for t in found if (t.platform, t.python) == pair), ())
 
 
-def _target(
+async def _targets(
     profile: Profile,
-    platform: words.Platform,
-    python: words.PythonVersion,
     channels: Mapping[str, str],
-    kept: tuple[Package, ...],
-    settings: Settings,
-) -> Target:
-    virtual = profile.conda.virtual_packages.get(platform, {})
-    solving = _solve(wanted(profile, python), platform, virtual, channels, kept, settings)
-    try:
-        found = asyncio.run(solving)
-    except Exception as error:
-        raise _explained(error, profile, platform, python, virtual) from error
-    packages = (_package(record, channels, SUBDIRS[platform]) for record in found)
-    return Target(
-        platform=platform,
-        python=python,
-        virtual_packages=virtual,
-        packages=tuple(sorted(packages, key=lambda p: p.name)),
-    )
+    previous: Lock | None,
+    on_progress: Callable[[str], None],
+) -> list[Target]:
+    import rattler
+
+    targets = []
+    # One gateway, so that a channel is read once. Its files are not kept: py-rattler 0.28 fails
+    # where a plain web server answers its next question with "304 Not Modified".
+    with tempfile.TemporaryDirectory(prefix="envbuilder-conda-") as cache:
+        gateway = rattler.Gateway(cache_dir=Path(cache))
+        for platform in profile.platforms:
+            for python in profile.python.supported:
+                on_progress(f"{profile.name}: solving {platform} with Python {python}")
+                kept = _of(previous, platform, python)
+                try:
+                    found = await _solve(profile, platform, python, channels, kept, gateway)
+                except Exception as error:
+                    raise _explained(error, profile, platform, python) from error
+                packages = (_package(record, channels, SUBDIRS[platform]) for record in found)
+                targets.append(
+                    Target(
+                        platform=platform,
+                        python=python,
+                        virtual_packages=_declared(profile, platform),
+                        packages=tuple(sorted(packages, key=lambda p: p.name)),
+                    )
+                )
+    return targets
+
+
+def _declared(profile: Profile, platform: words.Platform) -> dict[str, str]:
+    return profile.conda.virtual_packages.get(platform, {})
 
 
 async def _solve(
-    specs: Iterable[str],
+    profile: Profile,
     platform: words.Platform,
-    virtual: Mapping[str, str],
+    python: str,
     channels: Mapping[str, str],
     kept: Iterable[Package],
-    settings: Settings,
+    gateway: Any,
 ) -> list[Any]:
-    import datetime
-
     import rattler
 
     urls = {p: f"{channels[p.channel]}/{p.as_file.file}" for p in kept if p.channel in channels}
     return await rattler.solve(
         [rattler.Channel(url) for url in channels.values()],
         # Not strict: `python 3.11.*` is how conda's users write; words.CondaSpec is the check.
-        [rattler.MatchSpec(spec, strict=False) for spec in specs],
-        gateway=rattler.Gateway(cache_dir=require_writable(settings.cache_dir / "conda")),
+        [rattler.MatchSpec(spec, strict=False) for spec in wanted(profile, python)],
+        gateway=gateway,
         platforms=[SUBDIRS[platform], "noarch"],
         locked_packages=[records.record(p, url, channels[p.channel]) for p, url in urls.items()],
-        virtual_packages=[_virtual(name, text) for name, text in sorted(virtual.items())],
+        virtual_packages=[_virtual(*v) for v in sorted(_declared(profile, platform).items())],
         timeout=datetime.timedelta(seconds=_SECONDS),
     )
 
@@ -156,8 +166,6 @@ def _hash(url: str, stated: str, shown: str) -> str:
                 "Index the channel anew, or take the package from another one.",
             )
         return stated
-    from pathlib import Path
-
     try:
         found = file_sha256(Path(unquote(urlsplit(url).path)))
     except OSError as error:
@@ -171,13 +179,13 @@ def _hash(url: str, stated: str, shown: str) -> str:
 
 
 def _explained(
-    error: Exception, profile: Profile, platform: str, python: str, virtual: Mapping[str, str]
+    error: Exception, profile: Profile, platform: words.Platform, python: str
 ) -> Exception:
     """py-rattler's failures in our words; anything else as it is."""
     from rattler.exceptions import GatewayError, SolverError
 
     where = f"{profile.name}: {platform} with Python {python}"
-    text = str(error)
+    text, virtual = str(error), _declared(profile, platform)
     if isinstance(error, SolverError):
         missing = sorted({w for w in text.replace(",", " ").split() if w.startswith("__")})
         hint = "Change the profile's conda.packages."
@@ -199,7 +207,5 @@ def _explained(
 
 def _plain(text: str) -> str:
     """A failure without its preamble, and without what a URL may hold of credentials."""
-    import re
-
     said = text.strip().removeprefix("Cannot solve the request because of: ")
     return re.sub(r"(https?://)[^/\s@]*@|(/t)/[^/\s]+", r"\1\2", said)
