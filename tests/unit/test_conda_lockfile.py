@@ -1,0 +1,197 @@
+"""Conda locks: read back as written, and refused where they do not hold together."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from envbuilder import profiles, resources, words
+from envbuilder.conda import lockfile
+from envbuilder.conda.lockfile import Lock, Package, Target
+from envbuilder.errors import InvalidError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CPU = profiles.load("cpu", (resources.profiles_dir(),))
+
+
+def package(name: str = "python", **changes: Any) -> Package:
+    made = Package(
+        name=name,
+        version="3.11.9",
+        build="h1_0_cpython",
+        build_number=0,
+        subdir="linux-64",
+        file=f"{name}-3.11.9-h1_0_cpython.conda",
+        channel="conda-forge",
+        sha256="a" * 64,
+        size=10,
+    )
+    return replace(made, **changes)
+
+
+def lock(*packages: Package, **changes: Any) -> Lock:
+    target = Target(
+        platform="linux/amd64",
+        python="3.11",
+        virtual_packages={"__glibc": "2.28", "__archspec": "1=x86_64"},
+        packages=packages or (package(),),
+    )
+    made = Lock(
+        schema=lockfile.SCHEMA,
+        profile="cpu",
+        inputs=lockfile.inputs_digest(CPU),
+        channels=("conda-forge",),
+        targets=(target,),
+    )
+    return replace(made, **changes)
+
+
+def read(text: str, folder: Path) -> Lock:
+    path = folder / "cpu.conda.json"
+    path.write_text(text)
+    return lockfile.load(path)
+
+
+_versions = st.from_regex(words.FileVersion.__metadata__[0].pattern, fullmatch=True)
+_names = st.from_regex(words.CondaName.__metadata__[0].pattern, fullmatch=True)
+_sentences = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")))
+
+
+@given(
+    names=st.sets(_names.filter(lambda n: n != "python"), max_size=4),
+    version=_versions,
+    depends=st.lists(_sentences, max_size=3),
+    noarch=st.sampled_from(["", "generic", "python"]),
+    timestamp=st.none() | st.integers(0, 2**53),
+    size=st.none() | st.integers(1, 2**53),
+)
+def test_what_is_written_is_read_back(
+    names: set[str],
+    version: str,
+    depends: list[str],
+    noarch: Any,
+    timestamp: int | None,
+    size: int | None,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    others = (
+        package(
+            n,
+            version=version,
+            depends=tuple(depends),
+            noarch=noarch,
+            timestamp=timestamp,
+            size=size,
+            file=f"{n.strip('.-') or 'x'}-1-0.tar.bz2",
+        )
+        for n in sorted(names)
+    )
+    made = lock(package(), *others)
+    assert read(lockfile.dump(made), tmp_path_factory.mktemp("lock")) == made
+
+
+@given(st.text(max_size=200) | st.binary(max_size=50).map(repr))
+def test_garbage_is_no_lock(text: str) -> None:
+    import tempfile
+    from pathlib import Path
+
+    with tempfile.TemporaryDirectory() as folder, pytest.raises(InvalidError):
+        read(text, Path(folder))
+
+
+def test_one_package_a_line() -> None:
+    text = lockfile.dump(lock(package(), package("zlib", file="zlib-1-0.conda")))
+    assert [line.count('"sha256"') for line in text.splitlines() if "sha256" in line] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"sha256": None}, "sha256"),
+        ({"sha256": "a" * 63}, "sha256"),
+        ({"sha256": "a" * 64 + "\n"}, "sha256"),
+        ({"file": "../python-3.11.9-0.conda"}, "file"),
+        ({"file": "python.exe"}, "file"),
+        ({"name": "Python"}, "name"),
+        ({"subdir": "osx-arm64"}, "is a package for osx-arm64"),
+        ({"subdir": "win-64"}, "subdir"),
+        ({"version": "3.12.1"}, "its Python is 3.12.1"),
+        ({"channel": "https://example.org"}, "channel"),
+        ({"depends": ["a\nb"]}, "depends"),
+        ({"md5": "0"}, "md5"),
+    ],
+)
+def test_a_package_is_checked_at_the_door(
+    change: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    data = json.loads(lockfile.dump(lock()))
+    entry = data["targets"][0]["packages"][0]
+    entry.update(change)
+    if change.get("sha256", "") is None:
+        del entry["sha256"]
+    with pytest.raises(InvalidError) as caught:
+        read(json.dumps(data), tmp_path)
+    assert said in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lock(package(), package("zlib"), package("zlib")), "zlib is there twice"),
+        (lock(package("zlib")), "its Python is missing"),
+        (lock(targets=()), "targets"),
+        (lock(targets=lock().targets * 2), "targets"),
+        (lock(schema=2), "schema 2"),
+    ],
+)
+def test_what_types_cannot_say_is_refused(made: Lock, said: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidError, match=said):
+        read(lockfile.dump(made), tmp_path)
+
+
+def test_a_missing_or_stale_lock_says_how_to_make_it() -> None:
+    for found in (None, lock(inputs="0" * 64)):
+        with pytest.raises(InvalidError) as caught:
+            lockfile.require_usable(CPU, found)
+        assert caught.value.hint == "Run: envbuilder lock --backend conda --profile cpu"
+    assert lockfile.require_usable(CPU, lock()) == lock()
+
+
+def test_what_conda_wants_makes_a_lock_stale_and_what_wheels_want_does_not() -> None:
+    more = replace(CPU, conda=replace(CPU.conda, packages=("gxx",)))
+    assert lockfile.inputs_digest(more) != lockfile.inputs_digest(CPU)
+    wheels = replace(CPU, requirements=("torch==1",))
+    assert lockfile.inputs_digest(wheels) == lockfile.inputs_digest(CPU)
+
+
+def test_another_platform_is_not_in_it() -> None:
+    with pytest.raises(InvalidError, match="linux/arm64") as caught:
+        lockfile.select(lock(), "linux/arm64", "3.11")
+    assert "linux/amd64 Python 3.11" in caught.value.hint
+    assert lockfile.select(lock(), "linux/amd64", "3.11").subdir == "linux-64"
+
+
+def test_a_package_is_a_file_below_its_channel() -> None:
+    found = package("_libgcc_mutex", file="_libgcc_mutex-0.1-conda_forge.tar.bz2").as_file
+    assert (found.file, found.source) == (
+        "linux-64/_libgcc_mutex-0.1-conda_forge.tar.bz2",
+        "conda-forge",
+    )
+
+
+@pytest.mark.parametrize("name", list(profiles.names((resources.profiles_dir(),))))
+def test_shipped_profiles_declare_every_platform_and_cuda_only_where_it_is(name: str) -> None:
+    profile = profiles.load(name, (resources.profiles_dir(),))
+    if "conda" not in profile.backends:
+        return
+    for platform in profile.platforms:
+        declared = profile.conda.virtual_packages[platform]
+        assert ("__cuda" in declared) == (profile.accelerator == "cuda"), platform
+        assert {"__glibc", "__linux"} <= set(declared) or "__osx" in declared
