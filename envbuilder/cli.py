@@ -98,7 +98,9 @@ def _terminate(number: int, frame: FrameType | None) -> NoReturn:
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit with the code that the design gives to the outcome."""
-    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments is None:
+        _require_utf8()
+        arguments = sys.argv[1:]
     signal.signal(signal.SIGTERM, _terminate)
     code = _run(arguments)
     # The process ends here: a last collection would take a sixth of a short command's time.
@@ -106,6 +108,19 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     if "rattler" in sys.modules:
         _leave(code)
     sys.exit(code)
+
+
+def _require_utf8() -> None:
+    """Start again in Python's UTF-8 mode where the locale has another encoding.
+
+    Otherwise the names and the text of files that go into an image would depend on the locale.
+    Python 3.15 is in that mode by itself.
+    """
+    if sys.getfilesystemencoding() == "utf-8" or "utf8" in sys._xoptions:
+        return
+    from envbuilder import process
+
+    process.start_again("-X", "utf8")
 
 
 def _leave(code: int) -> NoReturn:

@@ -13,6 +13,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -191,3 +192,9 @@ def replace(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
     # Python ignores SIGPIPE, and an ignored signal stays ignored in the next program.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     os.execve(program, list(argv), {**os.environ, **env})  # noqa: S606 (no shell is meant)
+
+
+def start_again(*options: str) -> NoReturn:
+    """Begin this very command anew, with further options for Python."""
+    # Not looked for as other programs are: it runs already.
+    os.execv(sys.executable, [sys.executable, *options, *sys.orig_argv[1:]])  # noqa: S606

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
+import re
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +22,19 @@ from envbuilder.oci.members import members
 from envbuilder.store import Store, file_sha256
 from tests.conftest import missing
 from tests.integration.conftest import TINY
+from tests.integration.surroundings import (
+    FIVE,
+    TWO,
+    Place,
+    Surrounding,
+    make_locale,
+    require_clock,
+    starting,
+)
 
 if TYPE_CHECKING:
     import tarfile
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from envbuilder.oci.layout import Layout
     from tests.integration.conftest import Cli
@@ -243,70 +253,99 @@ def test_an_image_that_was_changed_is_not_verified_and_is_built_anew(
             docker_client.images.remove(changed.id, force=True, noprune=True)
 
 
-SURROUNDINGS: tuple[dict[str, Any], ...] = (
-    {},
-    {"umask": 0o077, "env": {"TZ": "Pacific/Auckland", "LC_ALL": "C"}},
-    {"copied": True},
-    {"copied": True, "umask": 0o002, "env": {"TZ": "XYZ+11", "LANG": "tr_TR.UTF-8"}},
-    {"copied": True, "user": "nobody"},
-)
+Built = tuple[dict[str, Any], str]
+"""What a build told, and the hash of the file that it wrote (empty: the engine has the image)."""
+
+
+@pytest.fixture
+def build_at(
+    base_image: str, session_environment: dict[str, str], tmp_path: Path
+) -> Callable[..., Built]:
+    """`build_at(place, around, profile, builder)`: build there; from nothing, unless warm."""
+    locales = make_locale(tmp_path / "locales")
+
+    def build(place: Place, around: Surrounding, profile: str, builder: str) -> Built:
+        variables = place.variables(around, locales)
+        variables["ENVBUILDER_CONFIG_DIR"] = session_environment["ENVBUILDER_CONFIG_DIR"]
+        start = starting(around, tmp_path, place.home)
+        if around.clock:
+            require_clock(start, around.clock, variables, place.home)
+        command = [*start, sys.executable, "-m", "envbuilder", "build", "--profile", profile]
+        command += ["--backend", "docker", "--builder", builder, "--base-image", base_image]
+        archive = place.home / "image.tar"
+        command += ["--output", str(archive)] if builder == "layers" else []
+        command += ["--json", *([] if around.warm else ["--rebuild"])]
+        done = subprocess.run(
+            command,
+            env=variables,
+            cwd=place.home,
+            umask=around.umask,
+            capture_output=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{around.name}: {done.stderr.decode(errors='replace')}"
+        told = json.loads(done.stdout)
+        assert (told["status"], told["builder"]) == ("built", builder), around.name
+        return told, file_sha256(archive) if builder == "layers" else ""
+
+    return build
+
+
+def cached_steps(place: Place) -> list[bool]:
+    """Of each step that BuildKit was asked to run: whether it took the result from its cache."""
+    (log,) = (place.cache / "logs").glob("*.log")
+    text = log.read_text()
+    steps = re.findall(r"^#(\d+) \[.*\] RUN ", text, re.MULTILINE)
+    return [f"\n#{step} CACHED\n" in text for step in dict.fromkeys(steps)]
+
+
+def layers_made(place: Place) -> dict[Path, int]:
+    """The files of the layer cache, which are new ones where a layer is made again."""
+    blobs = (place.cache / "layers" / "blobs").rglob("*")
+    return {path: path.stat().st_ino for path in blobs if path.is_file()}
+
+
+def require_one_image(
+    surroundings: Sequence[Surrounding],
+    build: Callable[[Place, Surrounding], Built],
+    builder: str,
+    store: Path,
+    folder: Path,
+) -> None:
+    """Build in each surrounding; they must all be the same image, and the same file if written."""
+    images: dict[str, tuple[str, ...]] = {}
+    place, before = None, dict[Path, int]()
+    for number, around in enumerate(surroundings):
+        if place and not around.warm:
+            shutil.rmtree(place.caches)
+        place = Place(folder / f"build {number} ö", place.caches if around.warm and place else None)
+        if not around.warm:
+            place.lay(store, copied=around.copied)
+        told, file = build(place, around)
+        made_by = json.dumps(told["made_by"], sort_keys=True)
+        images[around.name] = (told["fingerprint"], told["artifact"]["digest"], made_by, file)
+        if builder == "layers":
+            assert not around.warm or layers_made(place) == before
+            before = layers_made(place)
+        else:
+            assert set(cached_steps(place)) == {around.warm}, around.name
+        print(builder, around.name, told["artifact"]["digest"], file, told["seconds"])
+    assert len(set(images.values())) == 1, images
+
+
+@pytest.mark.parametrize("builder", BUILDERS)
+def test_two_builds_in_two_surroundings_are_one_image(
+    builder: str, build_at: Any, tiny: Path, test_cache: Path, tmp_path: Path
+) -> None:
+    build = partial(build_at, profile="tiny", builder=builder)
+    require_one_image(TWO, build, builder, test_cache / "store", tmp_path)
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize("builder", BUILDERS)
 @pytest.mark.parametrize("name", ["cpu", "zendnn"])
 def test_five_builds_in_five_surroundings_are_one_image(
-    name: str,
-    base_image: str,
-    session_environment: dict[str, str],
-    test_cache: Path,
-    tmp_path: Path,
+    name: str, builder: str, build_at: Any, test_cache: Path, tmp_path: Path
 ) -> None:
-    command = ("build", "--profile", name, *BUILDKIT, base_image, "--rebuild", "--json")
-    results: list[dict[str, Any]] = []
-    for number, given in enumerate(SURROUNDINGS):
-        home = tmp_path / f"build-{number}"
-        home.mkdir()
-        variables = {
-            **session_environment,
-            "ENVBUILDER_DATA_DIR": str(home / "data"),
-            **given.get("env", {}),
-        }
-        if given.get("copied"):
-            shutil.copytree(test_cache / "store", home / "cache" / "store")
-            variables["ENVBUILDER_CACHE_DIR"] = str(home / "cache")
-        prefix = []
-        if "user" in given:
-            prefix = as_user(given["user"], tmp_path, home)
-            variables["HOME"] = str(home)
-        done = subprocess.run(
-            [*prefix, sys.executable, "-m", "envbuilder", *command],
-            env={**os.environ, **variables},
-            cwd=home,
-            umask=given.get("umask", 0o022),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        results.append(json.loads(done.stdout))
-        shutil.rmtree(home)
-    print(name, results[0]["artifact"]["digest"], results[0]["made_by"])
-    assert len({r["fingerprint"] for r in results}) == 1
-    assert len({r["artifact"]["digest"] for r in results}) == 1
-
-
-def as_user(name: str, above: Path, home: Path) -> list[str]:
-    """What starts a program as another user, who may speak to the engine and owns `home`.
-
-    It may read what only root can: the interpreter of the tests may lie in root's home.
-    """
-    if os.geteuid() != 0 or shutil.which("setpriv") is None:
-        missing("root", "only root (and setpriv) can start a program as another user")
-    user = pwd.getpwnam(name)
-    for path in (above, *above.parents[:3]):
-        path.chmod(path.stat().st_mode | 0o011)
-    for path in (home, *home.rglob("*")):
-        os.chown(path, user.pw_uid, user.pw_gid)
-    group = Path("/var/run/docker.sock").stat().st_gid
-    reads = [f"--{kind}-caps=+dac_read_search" for kind in ("inh", "ambient")]
-    return ["setpriv", f"--reuid={name}", f"--regid={user.pw_gid}", f"--groups={group}", *reads]
+    build = partial(build_at, profile=name, builder=builder)
+    require_one_image(FIVE, build, builder, test_cache / "store", tmp_path)

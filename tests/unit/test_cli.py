@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -227,3 +229,31 @@ def test_completion_knows_the_profiles(
     assert "cpu-ipex" in _complete_profile(None, None, "cpu")  # type: ignore[arg-type]
     assert run("completion", "zsh") == 0
     assert "_ENVBUILDER_COMPLETE" in capsys.readouterr().out
+
+
+# --- text and names of files are UTF-8, whatever the locale
+
+
+@pytest.mark.parametrize(
+    ("encoding", "options", "again"),
+    [
+        ("utf-8", {}, False),
+        ("iso8859-9", {}, True),
+        ("ascii", {}, True),
+        # Once is enough; who says how it is to be has it so.
+        ("iso8859-9", {"utf8": "0"}, False),
+    ],
+)
+def test_it_starts_again_where_text_is_not_utf8(
+    encoding: str, options: dict[str, str], again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(os, "execv", lambda program, argv: started.append(argv))
+    monkeypatch.setattr(sys, "getfilesystemencoding", lambda: encoding)
+    monkeypatch.setattr(sys, "_xoptions", options)
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "envbuilder", "--version"])
+    monkeypatch.setattr(sys, "argv", ["envbuilder", "--version"])
+    with pytest.raises(SystemExit):
+        cli.main()
+    wanted = [sys.executable, "-X", "utf8", "-m", "envbuilder", "--version"]
+    assert started == ([wanted] if again else [])
