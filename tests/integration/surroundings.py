@@ -130,10 +130,9 @@ class Place:
 
     def variables(self, around: Surrounding, locales: Path) -> dict[str, str]:
         """What a build here is told, besides what this process is."""
+        decided = ("LC_", "ENVBUILDER_CACHE_DIR", "ENVBUILDER_DATA_DIR")
         own = {
-            **{
-                k: v for k, v in os.environ.items() if not k.startswith(("LC_", "ENVBUILDER_CACHE"))
-            },
+            **{k: v for k, v in os.environ.items() if not k.startswith(decided)},
             "XDG_CACHE_HOME": str(self.caches),
             "XDG_DATA_HOME": str(self.home / "data"),
             "LOCPATH": str(locales),
@@ -194,6 +193,7 @@ def require_clock(start: Sequence[str], day: str, variables: Mapping[str, str], 
         cwd=project,
         capture_output=True,
         text=True,
+        errors="replace",
         check=False,
     )
     assert done.stdout.split() == [day, day], done.stderr
