@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from envbuilder import archives, indexes, origins, process
+from envbuilder import indexes, origins, process
 from envbuilder.download import UnavailableError, download, full_or_broken, host_of
 from envbuilder.errors import BuildError, WrongHashError
 from envbuilder.settings import require_writable
@@ -75,10 +75,8 @@ def _locate(
     found: dict[str, tuple[str, ...]] = {}
     by_source: dict[str, list[File]] = {}
     for file in files:
-        if file.kind == "deb":
-            found[file.sha256] = archives.urls(file, settings)
-        elif file.kind == "conda":
-            found[file.sha256] = (f"{indexes.url(file.source, settings)}/{file.file}",)
+        if file.kind in origins.BY_PATH:
+            found[file.sha256] = origins.urls(file, settings)
         else:
             by_source.setdefault(file.source, []).append(file)
     for source, group in by_source.items():

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder import archives, asking, indexes, origins
+from envbuilder import asking, indexes, origins
 from envbuilder.download import host_of
 from envbuilder.findings import Finding, Status
 from envbuilder.indexes import DEFAULT, canonical
 from envbuilder.lockfile import File
-from envbuilder.origins import Place
+from envbuilder.origins import BY_PATH, Place
 from envbuilder.store import Store, file_sha256
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.asking import Answer, Asker, Page
+    from envbuilder.conda.lockfile import Lock as CondaLock
     from envbuilder.console import Progress
     from envbuilder.lockfile import Lock
     from envbuilder.settings import Settings
@@ -38,14 +39,15 @@ class Pin(Struct, frozen=True, kw_only=True):
     profiles: tuple[str, ...]
 
 
-def pins(locks: Iterable[Lock]) -> tuple[Pin, ...]:
+def pins(locks: Iterable[Lock], conda: Iterable[CondaLock] = ()) -> tuple[Pin, ...]:
     """The files of some locks, each once."""
+    named = [(lock.profile, f) for lock in locks for t in lock.targets for f in t.files]
+    named += [(lock.profile, p.as_file) for lock in conda for t in lock.targets for p in t.packages]
     found: dict[tuple[str, str], tuple[File, list[str]]] = {}
-    for lock in locks:
-        for file in (f for t in lock.targets for f in t.files):
-            users = found.setdefault((file.source, file.sha256), (file, []))[1]
-            if lock.profile not in users:
-                users.append(lock.profile)
+    for profile, file in named:
+        users = found.setdefault((file.source, file.sha256), (file, []))[1]
+        if profile not in users:
+            users.append(profile)
     return tuple(Pin(file=file, profiles=tuple(users)) for file, users in found.values())
 
 
@@ -61,7 +63,7 @@ def check(
     Raises `InvalidError` for a source without a URL; what cannot be reached is in the findings.
     """
     with asking.Asker() if asker is None else asker as ask:
-        wheels = [p.file for p in wanted if p.file.kind != "deb"]
+        wheels = [p.file for p in wanted if p.file.kind not in BY_PATH]
         places = _places({f.source for f in wheels}, settings)
         asked = [(place, canonical(f.name)) for f in wheels for place in places[f.source]]
         pages = _pages(tuple(dict.fromkeys(asked)), ask, progress)
@@ -69,10 +71,9 @@ def check(
 
         def one(pin: Pin) -> Finding:
             file = pin.file
-            if file.kind == "deb":
-                status, detail = of_archive(
-                    [ask.size(u) for u in archives.urls(file, settings)], file
-                )
+            if file.kind in BY_PATH:
+                answers = [ask.size(u) for u in origins.urls(file, settings)]
+                status, detail = of_archive(answers, file)
             else:
                 name = canonical(file.name)
                 status, detail = _of_wheel(file, [pages[p, name] for p in places[file.source]], ask)
@@ -169,9 +170,9 @@ def of_server(answer: Answer, file: File, *, hashed: bool) -> tuple[Status, str]
 
 
 def of_archive(answers: Sequence[Answer], file: File) -> tuple[Status, str]:
-    """What is left of a .deb, given what the archives say that may have it; pure.
+    """What is left of a .deb or conda package, given what says who may have it; pure.
 
-    Its path holds its version, and archives never change a file: the size is what is compared.
+    Its path holds its version, and archives and channels never change a file: the size is compared.
     """
     verdicts = [of_server(a, file, hashed=False) for a in answers]
     for status in ("fine", "unknown", "changed"):
@@ -200,7 +201,7 @@ class _Elsewhere:
         """Where the file's bytes are, in words."""
         found = ["the store"] if _is(self._store.path(file.sha256), file) else []
         found += [str(f) for f in origins.find_links() if _is(f / file.basename, file)]
-        if file.kind != "deb":
+        if file.kind not in BY_PATH:
             found += [host_of(p.url) for p in self._places if self._listed(p, file)]
         found += [f"the bundle {n}" for n, held in self._bundles.items() if file.sha256 in held]
         return tuple(dict.fromkeys(found))

@@ -15,9 +15,11 @@ from envbuilder.errors import ToolError
 if TYPE_CHECKING:
     import requests
 
-    from envbuilder.lockfile import Lock
+    from envbuilder.lockfile import File, Lock
     from envbuilder.settings import Settings
 
+BY_PATH = frozenset({"deb", "conda"})
+"""Kinds of files that no index has to be asked for."""
 UV_PLATFORM = {
     "linux/amd64": "x86_64-manylinux_2_28",
     "linux/arm64": "aarch64-manylinux_2_28",
@@ -74,6 +76,15 @@ def places() -> tuple[Place, ...]:
     return tuple(
         dict.fromkeys((*([] if no_index else listed), *(Place(url=u, flat=True) for u in flat)))
     )
+
+
+def urls(file: File, settings: Settings) -> tuple[str, ...]:
+    """Where a file lies whose path its lock names, a .deb or a conda package; best first."""
+    if file.kind == "conda":
+        return (f"{indexes.url(file.source, settings)}/{file.file}",)
+    from envbuilder import archives
+
+    return archives.urls(file, settings)
 
 
 def session() -> requests.Session:

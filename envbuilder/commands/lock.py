@@ -12,6 +12,7 @@ from envbuilder.errors import INVALID, InvalidError, ToolError
 from envbuilder.options import base_image_ref, json_option, profile_option
 
 if TYPE_CHECKING:
+    from envbuilder.conda.lockfile import Lock as CondaLock
     from envbuilder.findings import Summary
 
 
@@ -160,7 +161,7 @@ def _check(
 ) -> int:
     from envbuilder import resolve
 
-    states = []
+    states: list[dict[str, Any]] = []
     for name in names:
         profile = profiles.load(name, folders)
         path = lockfile.path_for(name, folders)
@@ -172,6 +173,7 @@ def _check(
         states.append(
             {"profile": name, "state": lock.state, "stale": reasons, "reason": lock.reason}
         )
+    states += [_state_of_conda(*pair, folders) for pair in _conda_locks(names, folders)]
     if as_json:
         import msgspec
 
@@ -182,7 +184,8 @@ def _check(
     else:
         for state in states:
             stale = "; ".join(state["stale"])
-            click.echo(f"{state['profile']:<14} {state['state']:<9} {stale or 'fresh'}")
+            of = " (conda)" if state.get("backend") else ""
+            click.echo(f"{state['profile'] + of:<19} {state['state']:<9} {stale or 'fresh'}")
         if left is not None:
             from envbuilder.findings import table
 
@@ -190,6 +193,22 @@ def _check(
     if any(s["stale"] for s in states):
         return INVALID
     return left.exit_code if left is not None else 0
+
+
+def _conda_locks(names: tuple[str, ...], folders: tuple[Path, ...]) -> list[tuple[str, CondaLock]]:
+    """The conda locks that are there; shipped profiles have none."""
+    from envbuilder.conda import lockfile as conda
+
+    paths = ((name, conda.path_for(name, folders)) for name in names)
+    return [(name, conda.load(path)) for name, path in paths if path is not None]
+
+
+def _state_of_conda(name: str, lock: CondaLock, folders: tuple[Path, ...]) -> dict[str, Any]:
+    from envbuilder.conda import lockfile as conda
+
+    fresh = lock.inputs == conda.inputs_digest(profiles.load(name, folders))
+    stale = [] if fresh else ["the profile changed after the lock was made"]
+    return {"profile": name, "backend": "conda", "state": "locked", "stale": stale, "reason": ""}
 
 
 def _ask(
@@ -209,7 +228,8 @@ def _ask(
     paths = filter(None, (lockfile.path_for(name, folders) for name in names))
     locks = [lockfile.load(path) for path in paths]
     progress = console.progress()
-    files = online.check(online.pins(locks), found, progress, held)
+    conda = [lock for _, lock in _conda_locks(names, folders)]
+    files = online.check(online.pins(locks, conda), found, progress, held)
     bases = online_bases.check(online_bases.pins(locks), found, progress, held)
     return findings.summary((*files, *bases))
 

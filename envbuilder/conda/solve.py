@@ -119,17 +119,39 @@ async def _solve(
 ) -> list[Any]:
     import rattler
 
-    urls = {p: f"{channels[p.channel]}/{p.as_file.file}" for p in kept if p.channel in channels}
+    sources = [rattler.Channel(url) for url in channels.values()]
+    subdirs: list[Any] = [SUBDIRS[platform], "noarch"]
     return await rattler.solve(
-        [rattler.Channel(url) for url in channels.values()],
+        sources,
         # Not strict: `python 3.11.*` is how conda's users write; words.CondaSpec is the check.
         [rattler.MatchSpec(spec, strict=False) for spec in wanted(profile, python)],
         gateway=gateway,
-        platforms=[SUBDIRS[platform], "noarch"],
-        locked_packages=[records.record(p, url, channels[p.channel]) for p, url in urls.items()],
+        platforms=subdirs,
+        locked_packages=await _still_offered(kept, gateway, sources, subdirs),
         virtual_packages=[_virtual(*v) for v in sorted(_declared(profile, platform).items())],
         timeout=datetime.timedelta(seconds=_SECONDS),
     )
+
+
+async def _still_offered(
+    kept: Iterable[Package], gateway: Any, sources: list[Any], subdirs: list[Any]
+) -> list[Any]:
+    """The channels' own records of packages that an earlier lock names.
+
+    The solver would take its word for packages that a channel has no more, or with other bytes.
+    """
+    known = {p.as_file.file: p for p in kept}
+    if not known:
+        return []
+    found = await gateway.query(
+        sources, subdirs, sorted({p.name for p in known.values()}), recursive=False
+    )
+    return [r for repodata in found for r in repodata if _is(r, known)]
+
+
+def _is(record: Any, known: Mapping[str, Package]) -> bool:
+    same = known.get(f"{record.subdir}/{record.file_name}")
+    return same is not None and (not record.sha256 or record.sha256.hex() == same.sha256)
 
 
 def _virtual(name: str, text: str) -> Any:

@@ -125,6 +125,58 @@ def test_one_package_two_builds_and_the_profile_decides(
     assert builds(locked(tmp_path, "on-cuda")["targets"][0])[0] == "gpu-lib cuda12_0"
 
 
+def test_versions_stay_until_an_upgrade_and_go_with_their_package(
+    cli: Cli, conda_matrix: Path, tmp_path: Path
+) -> None:
+    channel = conda.copy(conda_matrix, tmp_path / "channel")
+    profile(tmp_path, "tiny-lib")
+
+    def version() -> str:
+        found = {p["name"]: p["version"] for p in locked(tmp_path)["targets"][0]["packages"]}
+        return str(found["tiny-lib"])
+
+    with serve(channel) as served:
+        assert lock(cli, served.url).returncode == 0
+        conda.write(packages.library("tiny-lib", "x = 2\n", version="2.0"), channel)
+        conda.index(channel)
+        assert (lock(cli, served.url).returncode, version()) == (0, "1.0")
+        assert (lock(cli, served.url, "--upgrade").returncode, version()) == (0, "2.0")
+        conda.remove(channel, packages.library("tiny-lib", "x = 2\n", version="2.0"))
+        conda.index(channel)
+        assert (lock(cli, served.url).returncode, version()) == (0, "1.0")
+        # The same name with other bytes: nothing of the old lock is believed.
+        conda.write(packages.library("tiny-lib", "x = 1.5\n"), channel)
+        for stated in channel.glob("*/repodata*"):
+            stated.unlink()  # else a name that is known is not read anew
+        conda.index(channel)
+        done = lock(cli, served.url)
+        assert done.returncode == 0, done.stderr
+    archive = (channel / packages.TINY_LIB.place).read_bytes()
+    found = {p["name"]: p["sha256"] for p in locked(tmp_path)["targets"][0]["packages"]}
+    assert found["tiny-lib"] == hashlib.sha256(archive).hexdigest()
+
+
+def test_what_vanished_or_changed_since_is_told(
+    cli: Cli, conda_matrix: Path, tmp_path: Path
+) -> None:
+    channel = conda.copy(conda_matrix, tmp_path / "channel")
+    profile(tmp_path, "tiny-lib")
+    arguments = ("lock", "--check", "--online", "--profile", "conda-test", "--json")
+    with serve(channel) as served:
+        assert lock(cli, served.url).returncode == 0
+        environment = {"ENVBUILDER_INDEX_CONDA_FORGE": served.url}
+        before = json.loads(cli(*arguments, environment=environment).stdout)
+        conda.remove(channel, packages.TINY_LIB)
+        after = json.loads(cli(*arguments, environment=environment).stdout)
+    state = {"profile": "conda-test", "backend": "conda", "state": "locked"}
+    assert state.items() <= before["locks"][1].items()
+    assert before["locks"][1]["stale"] == []
+    assert before["online"]["findings"] == []
+    assert [(f["name"], f["status"]) for f in after["online"]["findings"]] == [
+        ("tiny-lib", "vanished")
+    ]
+
+
 def test_no_hash_no_lock(cli: Cli, conda_matrix: Path, tmp_path: Path) -> None:
     channel = conda.copy(conda_matrix, tmp_path / "hurt")
     conda.drop_hashes(channel, packages.TINY_LIB, keep=("md5",))

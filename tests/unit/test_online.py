@@ -491,7 +491,7 @@ def test_exit_codes_and_words(
         default.places = (Place(url=url),)
         assert run(*arguments) == 0
         said = capsys.readouterr().out
-        assert "tiny           locked    fresh" in said
+        assert "tiny                locked    fresh" in said
         assert "files: 2; where they were: 2; gone or changed: 0, found nowhere: 0;" in said
     default.places = (Place(url=NOWHERE),)
     assert run(*arguments) == 4
