@@ -43,7 +43,7 @@ def solve(url: str, *specs: str, subdir: str = "linux-64", virtual: Any = (GLIBC
         for name, version, build in virtual
     ]
     asked = [rattler.MatchSpec(s) for s in specs]
-    where = [rattler.Subdir(subdir), rattler.Subdir("noarch")]  # type: ignore[arg-type]
+    where = [rattler.Subdir(subdir), rattler.Subdir("noarch")]
     found = rattler.solve([url], asked, platforms=where, virtual_packages=given)
     return sorted(asyncio.run(found), key=lambda record: str(record.name.normalized))
 
