@@ -42,6 +42,11 @@ RECIPE = 2
 """Counts up when the same packages give other bytes."""
 
 _TOOL = "mmdebstrap"
+_MAKERS = {_TOOL: _TOOL, "apt": "apt-get", "dpkg": "dpkg"}
+"""What makes a base, as provenance names it → as it is called. mmdebstrap lets the machine's apt
+and dpkg do much of the work."""
+_MADE_BY = "made-by.json"
+"""Beside the image in a base's folder, for the image must not depend on it."""
 _LONGEST, _MOST = 300, 12
 """Characters of a line and number of lines that an error shows."""
 _HINT = (
@@ -115,6 +120,25 @@ def make(wanted: MakeBase, store: Store, log: Callable[[str], None]) -> Layout:
     return Layout(final)
 
 
+def made_by(base: MakeBase) -> dict[str, str]:
+    """The programs that made a base → their versions then; empty where nobody wrote them down."""
+    try:
+        told = (Path(base.layout) / _MADE_BY).read_bytes()
+        return msgspec.json.decode(told, type=dict[str, str])
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return {}
+
+
+def _versions() -> dict[str, str]:
+    said = {
+        name: process.run([program, "--version"]).stdout
+        for name, program in _MAKERS.items()
+        if process.which(program)
+    }
+    found = {name: re.search(r"\b\d[\w.+~:-]*", text) for name, text in said.items()}
+    return {name: match[0] for name, match in found.items() if match}
+
+
 def _existing(folder: Path, platform: words.Platform, log: Callable[[str], None]) -> Layout | None:
     """An earlier base, every byte of it hashed; a damaged one is removed."""
     if not folder.exists():
@@ -165,6 +189,7 @@ def _make(wanted: MakeBase, store: Store, work: Path, log: Callable[[str], None]
         debian_rootfs.require_exactly(wanted, members)
     layer = write(members.values(), work / "layer", wanted.epoch)
     _lay_image(wanted, layer, work / "layer", Layout.create(work / "layout"))
+    (work / "layout" / _MADE_BY).write_bytes(msgspec.json.encode(_versions()))
 
 
 def command(wanted: MakeBase, archive: Path, tar: Path) -> list[str]:

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from envbuilder import backends, lockfile, profiles, render, words
 from envbuilder.errors import BuildError, HostError, InvalidError
-from envbuilder.plan import BuildResult
+from envbuilder.plan import BuildResult, MakeBase, Plan
 from envbuilder.profiles import Profile
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ def build(
                 f"{plan.artifact.ref} is not there after its build, or was changed meanwhile",
                 "Run the same command again.",
             )
-    made_by = environment.made_by()
+    made_by = environment.made_by() | _base_made_by(plan)
     written = documents.ensure(
         plan, artifact, settings, progress, anew=status == "built", versions=made_by
     )
@@ -258,3 +258,13 @@ def build(
         seconds=round(seconds, 3),
         made_by=made_by,
     )
+
+
+def _base_made_by(plan: Plan) -> dict[str, str]:
+    """The programs that made the plan's base, where a base is made → their versions."""
+    base = next((step for step in plan.steps if isinstance(step, MakeBase)), None)
+    if base is None:
+        return {}
+    from envbuilder import debian_base
+
+    return debian_base.made_by(base)

@@ -134,12 +134,17 @@ def test_the_lock_names_every_package(lock: lockfile.Lock) -> None:
 def test_the_same_packages_give_the_same_bytes(
     base: Layout, target: Target, own: Settings, tmp_path: Path
 ) -> None:
+    wanted = elsewhere(debian_base.step(target, own), tmp_path)
     before = os.umask(0o077)
     try:
-        again = made(elsewhere(debian_base.step(target, own), tmp_path), own)
+        again = made(wanted, own)
     finally:
         os.umask(before)
     assert again.index().manifests == base.index().manifests
+    by = debian_base.made_by(wanted)
+    assert by.keys() == {"mmdebstrap", "apt", "dpkg"}
+    shown = subprocess.run(["mmdebstrap", "--version"], capture_output=True, text=True, check=True)
+    assert shown.stdout.split() == ["mmdebstrap", by["mmdebstrap"]]
 
 
 def test_nothing_of_this_machine_is_in_it(base: Layout) -> None:
@@ -220,12 +225,18 @@ def test_another_processors_packages_are_unpacked(
 @pytest.mark.parametrize("builder", ["buildkit", "layers"])
 def test_an_image_on_it(
     based: Path, session_environment: dict[str, str], target: Target, docker_client: Any,
-    builder: str,
+    own: Settings, builder: str,
 ) -> None:  # fmt: skip
     argv = ("build", "--profile", "based", "--backend", "docker", "--builder", builder, "--json")
     done = start(argv, session_environment, cwd=based)
     assert done.returncode == 0, done.stderr
-    ref = json.loads(done.stdout)["artifact"]["ref"]
+    result = json.loads(done.stdout)
+    ref = result["artifact"]["ref"]
+    # The base was made before, by another process: it says itself what made it.
+    step = debian_base.step(target, own)
+    told = json.loads(Path(result["documents"]["provenance"]).read_text())
+    versions = told["predicate"]["runDetails"]["builder"]["version"]
+    assert debian_base.made_by(step).items() <= result["made_by"].items() <= versions.items()
     code = "import sys, setuptools, ctypes; ctypes.CDLL('libgomp.so.1'); print(sys.version)"
     said = docker_client.containers.run(ref, ["python", "-c", code], remove=True).decode()
     assert target.base is not None

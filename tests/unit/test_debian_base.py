@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from envbuilder.plan import MakeBase
     from envbuilder.settings import Settings
 
+VERSIONS = {
+    "mmdebstrap": "mmdebstrap 1.3.5\n",
+    "apt-get": "apt 2.6.1 (amd64)\nSupported modules:\n*Ver: Standard .deb\n",
+    "dpkg": "Debian 'dpkg' package management program version 1.21.22 (amd64).\n",
+}
 SAME = {"etc/issue": b"Debian\n", "usr/bin/python3.11": b"\x7fELF"}
 
 
@@ -63,8 +68,12 @@ class Tool:
         self.members, self.code, self.said = members, code, said
         self.calls: list[tuple[list[str], dict[str, str]]] = []
         self.offered: dict[str, str] = {}
+        self.versions = dict(VERSIONS)
 
     def __call__(self, argv: Sequence[str], **options: Any) -> Completed:
+        if argv[1:] == ["--version"]:
+            said = self.versions[argv[0]]
+            return Completed(argv=tuple(argv), returncode=0, stdout=said, stderr="", seconds=0.0)
         self.calls.append((list(argv), options["env"]))
         archive = Path(argv[-1].split("copy://")[1].split()[0])
         self.offered = {p.name: p.read_text("latin-1") for p in archive.iterdir()}
@@ -87,6 +96,7 @@ GOOD = SAME | {"var/lib/dpkg/status": status(("dpkg", "1"), ("libc6", "2.36-9"))
 def tool(monkeypatch: pytest.MonkeyPatch) -> Tool:
     made = Tool(dict(GOOD))
     monkeypatch.setattr(process, "run", made)
+    monkeypatch.setattr(process, "which", lambda name: f"/usr/bin/{name}")
     return made
 
 
@@ -135,7 +145,42 @@ def test_the_same_packages_give_the_same_bytes(
     assert one.index() == other.index()
     assert one.manifest("linux/amd64") == other.manifest("linux/amd64")
     assert [p for p in contents(one) if p in GOOD] == sorted(GOOD)
-    assert sorted(p.name for p in other.folder.iterdir()) == ["blobs", "index.json", "oci-layout"]
+    kept = sorted(p.name for p in other.folder.iterdir())
+    assert kept == ["blobs", "index.json", "made-by.json", "oci-layout"]
+
+
+def test_a_base_says_what_made_it(
+    files: tuple[File, ...], found: Settings, store: Store, tool: Tool
+) -> None:
+    wanted = debian_base.step(target(files), found)
+    assert debian_base.made_by(wanted) == {}
+    layout = make(wanted, store)
+    told = {"mmdebstrap": "1.3.5", "apt": "2.6.1", "dpkg": "1.21.22"}
+    assert debian_base.made_by(wanted) == told
+    # Newer tools make no other base of one that is there.
+    tool.versions = {name: text.replace(".", ".9") for name, text in VERSIONS.items()}
+    make(wanted, store)
+    assert debian_base.made_by(wanted) == told
+    # Nor do they make other bytes, as far as they write the same files.
+    later = msgspec.structs.replace(wanted, layout=f"{wanted.layout}-later")
+    assert make(later, store).index() == layout.index()
+    assert debian_base.made_by(later)["dpkg"] == "1.921.922"
+    # Made by an envbuilder that did not ask, or damaged.
+    for damage in (b"", b"[]", b'{"dpkg": 1}', b"\xff"):
+        (layout.folder / "made-by.json").write_bytes(damage)
+        assert debian_base.made_by(wanted) == {}
+
+
+def test_a_tool_that_is_missing_or_says_nothing_has_no_version(
+    files: tuple[File, ...], found: Settings, store: Store, tool: Tool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    which = {"mmdebstrap": "/usr/bin/mmdebstrap", "dpkg": "/usr/bin/dpkg"}
+    monkeypatch.setattr(process, "which", which.get)
+    tool.versions["dpkg"] = "no version\n"
+    wanted = debian_base.step(target(files), found)
+    make(wanted, store)
+    assert debian_base.made_by(wanted) == {"mmdebstrap": "1.3.5"}
 
 
 def test_everything_that_decides_the_bytes_is_in_the_identity(
@@ -241,7 +286,9 @@ def test_without_the_tool(
         debian_base.require_tool(wanted)
     assert caught.value.exit_code == 4
     assert "apt-get install mmdebstrap" in caught.value.hint
+    monkeypatch.setattr(process, "which", {"mmdebstrap": "/usr/bin/mmdebstrap"}.get)
     make(wanted, store)
+    monkeypatch.setattr(process, "which", lambda name: None)
     debian_base.require_tool(wanted)  # it is there: nothing is needed
 
 

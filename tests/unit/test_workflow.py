@@ -590,6 +590,24 @@ def test_what_is_missing_is_built_and_what_exists_is_reused(
     assert set(data) >= {"status", "profile", "backend", "builder", "artifact", "fingerprint"}
 
 
+def test_what_made_the_base_is_told_with_what_made_the_rest(found: Settings) -> None:
+    request = Request(profile="cpu", backend="venv")
+    _, _, environment = workflow.prepare(request, found, Said(), running=False)
+    folder = found.cache_dir / "bases" / "debian"
+    folder.mkdir(parents=True)
+    (folder / "made-by.json").write_text('{"mmdebstrap": "1.3.5"}')
+    base = plan.MakeBase(
+        what="make", identity="0" * 64, ref="debian", suite="bookworm", platform="linux/amd64",
+        files=(), epoch=0, unpacked=False, layout=str(folder),
+    )  # fmt: skip
+    finish(environment.plan)
+    environment.plan = msgspec.structs.replace(environment.plan, steps=(base,))
+    result = workflow.build(environment, request, found, Said())
+    assert result.made_by == environment.made_by() | {"mmdebstrap": "1.3.5"}
+    told = json.loads(Path(result.documents["provenance"]).read_text())
+    assert told["predicate"]["runDetails"]["builder"]["version"]["mmdebstrap"] == "1.3.5"
+
+
 def test_rebuild_builds_although_it_exists(found: Settings, doings: list[str]) -> None:
     _, _, environment = workflow.prepare(
         Request(profile="cpu", backend="venv"), found, Said(), running=False
