@@ -98,6 +98,8 @@ def _terminate(number: int, frame: FrameType | None) -> NoReturn:
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit with the code that the design gives to the outcome."""
+    # Who calls this with arguments of their own, or uses py-rattler besides, goes on afterwards.
+    alone = arguments is None and "rattler" not in sys.modules
     if arguments is None:
         _require_utf8()
         arguments = sys.argv[1:]
@@ -105,7 +107,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     code = _run(arguments)
     # The process ends here: a last collection would take a sixth of a short command's time.
     gc.freeze()
-    if "rattler" in sys.modules:
+    if alone and "rattler" in sys.modules:
         _leave(code)
     sys.exit(code)
 
