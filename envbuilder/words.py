@@ -56,7 +56,8 @@ VirtualVersion = Annotated[str, Meta(pattern=r"^[0-9][0-9A-Za-z.]*(=[A-Za-z0-9_]
 Source = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]*\Z")]
 Variable = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\Z")]
 # YAML ends a line at more characters than others do, and what is rendered must be UTF-8.
-_LINE_ENDS = r"\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff"
+# Its parsers refuse the two noncharacters of the first plane.
+_LINE_ENDS = r"\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff"
 VariableValue = Annotated[str, Meta(pattern=rf"^[^{_LINE_ENDS}\"'\\`$]*\Z")]
 Library = Annotated[str, Meta(pattern=r"^lib[A-Za-z0-9_+-]+\.so(\.[0-9]+)*\Z")]
 DevicePath = Annotated[str, Meta(pattern=r"^/dev/[A-Za-z0-9/_-]+\Z")]

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from envbuilder import profiles, render, settings, workflow
 from envbuilder.errors import InvalidError
 from envbuilder.options import profile_option, python_option, target_host_option
+
+if TYPE_CHECKING:
+    from envbuilder.conda.lockfile import Lock as CondaLock
 
 
 @click.command("render", short_help="Write a Dockerfile or other files that need no envbuilder.")
@@ -42,6 +46,7 @@ def command(
       envbuilder render --profile cpu -o image && docker build image
       envbuilder render --profile cuda --target requirements > requirements.txt
       envbuilder render --profile mps --target script -o mac
+      envbuilder render --profile zendnn --target conda -o env
     """
     from envbuilder import origins
 
@@ -51,12 +56,32 @@ def command(
     what = target or render.default_target(chosen)
     default = render.image_python(chosen) if what == "dockerfile" else chosen.python.default
     urls = origins.rendered_urls(lock, found)
-    files = render.render(chosen, lock, what, python or default, urls)
+    conda_lock = None
+    if what in render.CONDA_TARGETS:
+        conda_lock = None if what == "conda" else _conda_lock(chosen.name, folders)
+        urls |= _channels(chosen, conda_lock, found)
+    files = render.render(chosen, lock, what, python or default, urls, conda_lock)
     if output is None:
         click.echo(next(files).content.decode(), nl=False)
         return
     for path in write(tuple(files), output):
         click.echo(path)
+
+
+def _conda_lock(name: str, folders: tuple[Path, ...]) -> CondaLock | None:
+    from envbuilder.conda import lockfile
+
+    path = lockfile.path_for(name, folders)
+    return lockfile.load(path) if path else None
+
+
+def _channels(
+    profile: profiles.Profile, lock: CondaLock | None, found: settings.Settings
+) -> dict[str, str]:
+    from envbuilder.conda import exports
+
+    names = (*profile.conda.channels, *(lock.channels if lock else ()))
+    return exports.channel_urls(names, found)
 
 
 def write(files: tuple[render.RenderedFile, ...], folder: Path) -> tuple[Path, ...]:

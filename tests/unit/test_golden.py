@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from envbuilder import lockfile, origins, profiles, render, resources, settings
+from envbuilder.conda import exports
 from envbuilder.errors import InvalidError
 
 if TYPE_CHECKING:
@@ -27,7 +28,9 @@ def rendered(
     lock = lockfile.load(FOLDERS[0] / "locks" / f"{name}.json")
     image = render.image_python(profile)
     python = image if target == "dockerfile" else profile.python.default
-    return tuple(render.render(profile, lock, target, python, origins.rendered_urls(lock, found)))
+    urls = origins.rendered_urls(lock, found)
+    urls |= exports.channel_urls(profile.conda.channels, found)
+    return tuple(render.render(profile, lock, target, python, urls))
 
 
 @pytest.mark.parametrize("target", render.TARGETS)
@@ -43,7 +46,10 @@ def test_rendered_files_are_the_golden_ones(
     try:
         files = rendered(name, target, found)
     except InvalidError:
-        assert target == "dockerfile"
+        # No shipped profile has a conda lock.
+        assert target in {"dockerfile", "conda-explicit", "pixi"}
+        if target != "dockerfile":
+            return
         assert "docker" not in profiles.load(name, FOLDERS).backends
         return
     # The payload changes with its sources; its own tests look at it.

@@ -129,6 +129,21 @@ def targets(draw: Any, platform: words.Platform, python: str, shared: tuple[File
     )
 
 
+def conda() -> st.SearchStrategy[dict[str, Any]]:
+    """What a profile wants of channels."""
+    virtual = st.dictionaries(like(words.VirtualPackage), like(words.VirtualVersion), max_size=2)
+    # What YAML would make something else of, if it stood there bare.
+    names = st.sampled_from(["no", "null", "1e3", "0x10", "2026-01-01", "123", "y"])
+    return st.fixed_dictionaries(
+        {
+            "channels": st.lists(sources, min_size=1, max_size=2, unique=True),
+            "packages": st.lists(like(words.CondaSpec) | names, max_size=3),
+            "torch": st.sampled_from(["wheels", "conda"]),
+            "virtual_packages": st.dictionaries(st.sampled_from(words.PLATFORMS), virtual),
+        }
+    )
+
+
 @st.composite
 def cases(draw: Any, platforms: tuple[words.Platform, ...]) -> tuple[profiles.Profile, Lock]:
     """A profile and its lock for some of the platforms, and for a second Python."""
@@ -147,6 +162,7 @@ def cases(draw: Any, platforms: tuple[words.Platform, ...]) -> tuple[profiles.Pr
         "preload": draw(st.lists(like(words.Library), max_size=2)),
         "indexes": {"torch": draw(sources)},
         "platforms": chosen,
+        "conda": draw(conda()),
     }
     profile = msgspec.convert(data, profiles.Profile)
     lock = Lock(
@@ -162,6 +178,7 @@ def cases(draw: Any, platforms: tuple[words.Platform, ...]) -> tuple[profiles.Pr
 
 def urls_of(profile: profiles.Profile, lock: Lock) -> dict[str, str]:
     named = {f.source for t in lock.targets for f in t.files} | set(profile.indexes.values())
+    named |= set(profile.conda.channels)
     return {n: f"https://{n}.invalid/x" for n in named}
 
 
@@ -494,15 +511,17 @@ def test_a_script_runs_the_same_whatever_the_data(case: tuple[profiles.Profile, 
 @COMMON
 def test_a_conda_file_says_what_the_profile_says(case: tuple[profiles.Profile, Lock]) -> None:
     profile, _ = case
-    # Everything as text: what YAML makes of `no` or `1e3` is not this test's business.
-    data = yaml.load(rendered(case, "conda")["environment.yml"], Loader=yaml.BaseLoader)
-    assert data == {
+    files = rendered(case, "conda")
+    wheels = profile.conda.torch == "wheels"
+    assert set(files) == {"environment.yml"} | ({"requirements.txt"} if wheels else set())
+    pip = ["pip", {"pip": ["--require-hashes", "--requirement requirements.txt"]}]
+    assert yaml.safe_load(files["environment.yml"]) == {
         "name": profile.name,
-        "channels": ["conda-forge", "nodefaults"],
+        "channels": [*(f"https://{c}.invalid/x" for c in profile.conda.channels), "nodefaults"],
         "dependencies": [
-            f"python={PYTHON}",
-            "pip",
-            {"pip": ["--require-hashes", "--requirement requirements.txt"]},
+            f"python {PYTHON}.*",
+            *profile.conda.packages,
+            *(pip if wheels else []),
         ],
         **({"variables": profile.environment} if profile.environment else {}),
     }
@@ -531,7 +550,9 @@ def test_a_url_may_be_remote_or_a_folder(url: str) -> None:
     assert msgspec.convert({"indexes": {"x": url}}, Configuration).indexes == {"x": url}
 
 
-@pytest.mark.parametrize("end", ["\n", "\r", "\x00", "\x85", "\u2028", "\u2029", "\ud800"])
+@pytest.mark.parametrize(
+    "end", ["\n", "\r", "\x00", "\x85", "\u2028", "\u2029", "\ud800", "\ufffe"]
+)
 def test_no_comment_and_no_value_ends_its_line(end: str) -> None:
     for change in (
         {"description": f"a{end}b"},

@@ -1,0 +1,388 @@
+"""What conda, mamba, micromamba and pixi are given, read as strictly as they would."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tomllib
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+import yaml
+
+from envbuilder import lockfile, origins, profiles, render, resources
+from envbuilder.conda import exports, records
+from envbuilder.conda import lockfile as conda_lockfile
+from envbuilder.conda.lockfile import Lock, Package, Target
+from envbuilder.errors import InvalidError, ToolError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from envbuilder.settings import Settings
+
+rattler = pytest.importorskip("rattler")
+
+FOLDERS = (resources.profiles_dir(),)
+NAMES = [n for n in profiles.names(FOLDERS) if "conda" in profiles.load(n, FOLDERS).backends]
+SHIPPED = profiles.load("cuda", FOLDERS)
+PROFILE = msgspec.structs.replace(
+    SHIPPED,
+    conda=msgspec.structs.replace(
+        SHIPPED.conda, channels=("conda-forge", "lab"), packages=("gxx >=13", "lab-tools")
+    ),
+)
+WHEELS = lockfile.load(FOLDERS[0] / "locks" / "cuda.json")
+FORGE = "https://conda.anaconda.org/conda-forge"
+LAB = "https://lab.example/channels/lab"
+URLS = {"conda-forge": FORGE, "lab": LAB}
+
+
+def package(name: str, version: str, subdir: str, **more: Any) -> Package:
+    """A package; its hash is made of what it is called."""
+    build = more.pop("build", "h0_0")
+    return msgspec.convert(
+        {
+            "name": name,
+            "version": version,
+            "build": build,
+            "build_number": 0,
+            "subdir": subdir,
+            "file": f"{name}-{version}-{build}.conda",
+            "channel": "conda-forge",
+            "sha256": hashlib.sha256(f"{name} {subdir}".encode()).hexdigest(),
+            "size": 1000,
+            **more,
+        },
+        Package,
+    )
+
+
+def packages(subdir: str) -> tuple[Package, ...]:
+    """A little of everything: a circle, another channel, another number, nothing stated."""
+    made = (
+        package("gxx", "14.2.0", subdir, depends=["gcc 14.2.0", "python"], build_number=7),
+        package("gcc", "14.2.0", subdir, license="GPL-3.0-only WITH GCC-exception-3.1"),
+        package(
+            *("lab-tools", "1.0", "noarch"),
+            channel="lab",
+            noarch="python",
+            depends=["python >=3.12"],
+            size=None,
+        ),
+        package("pip", "25.0", "noarch", noarch="python", depends=["python >=3.9"]),
+        package(
+            *("python", "3.12.8", subdir),
+            build="h9e4cc4f_1_cpython",
+            build_number=1,
+            timestamp=1733407517000,
+            depends=["tzdata", "pip"],
+            constrains=["python_abi 3.12.* *_cp312"],
+        ),
+        package("tzdata", "2024b", "noarch", noarch="generic", license="LicenseRef-Public-Domain"),
+    )
+    return tuple(sorted(made, key=lambda p: p.name))
+
+
+def conda_lock(profile: profiles.Profile = PROFILE) -> Lock:
+    return Lock(
+        schema=1,
+        profile=profile.name,
+        inputs=conda_lockfile.inputs_digest(profile),
+        channels=profile.conda.channels,
+        targets=tuple(
+            Target(
+                platform=platform,
+                python="3.12",
+                virtual_packages=profile.conda.virtual_packages[platform],
+                packages=packages(conda_lockfile.SUBDIRS[platform]),
+            )
+            for platform in profile.platforms
+        ),
+    )
+
+
+def rendered(
+    target: render.RenderTarget,
+    lock: Lock | None,
+    urls: dict[str, str] = URLS,
+    profile: profiles.Profile = PROFILE,
+    python: str = "3.12",
+) -> dict[str, str]:
+    files = render.render(profile, WHEELS, target, python, urls, lock)
+    return {f.name: f.content.decode() for f in files}
+
+
+# ---- environment.yml
+
+
+def strict_file(text: str) -> dict[str, Any]:
+    """An environment.yml, if it has nothing but what conda documents, in its types."""
+    data = yaml.safe_load(text)
+    assert list(data) in (
+        ["name", "channels", "dependencies"],
+        ["name", "channels", "dependencies", "variables"],
+    )
+    assert re.fullmatch(r"[^/ :#]+", data["name"])
+    assert all(isinstance(c, str) for c in data["channels"])
+    for name, value in data.get("variables", {}).items():
+        assert isinstance(name, str)
+        assert isinstance(value, str)
+    return data  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_conda_accepts_the_file_of_every_profile(name: str, found: Settings) -> None:
+    profile = profiles.load(name, FOLDERS)
+    lock = lockfile.load(FOLDERS[0] / "locks" / f"{name}.json")
+    urls = origins.rendered_urls(lock, found)
+    urls |= exports.channel_urls(profile.conda.channels, found)
+    files = tuple(render.render(profile, lock, "conda", profile.python.default, urls))
+    data = strict_file(files[0].content.decode())
+    *specs, last = data["dependencies"]
+    # Strict: no spelling that only some readers know.
+    asked = {rattler.MatchSpec(spec, strict=True).name.normalized for spec in specs}
+    assert {"python", "pip"} <= asked
+    assert ("gxx" in asked) == (name == "zendnn")
+    assert list(last) == ["pip"]
+    assert files[1].name == last["pip"][1].removeprefix("--requirement ")
+    assert rattler.MatchSpec(specs[0], strict=True).version == f"{profile.python.default}.*"
+
+
+def test_what_differs_by_hardware_stands_at_the_top(found: Settings) -> None:
+    shown = {}
+    for name in NAMES:
+        profile = profiles.load(name, FOLDERS)
+        lock = lockfile.load(FOLDERS[0] / "locks" / f"{name}.json")
+        shown[name] = dict(exports.at_a_glance(profile, lock))
+    assert shown["cuda"]["linux-64"].startswith("NVIDIA driver 580 or newer, a GPU of")
+    assert "7.0" in shown["cuda-legacy"]["linux-64"]
+    assert "avx512_bf16" in shown["zendnn"]["linux-64"]
+    assert shown["zendnn"]["from conda"] == "gxx"
+    assert "Level Zero" in shown["xpu"]["linux-64"]
+    assert shown["mps"]["osx-arm64"] == "Apple silicon, macOS 14.0"
+    assert shown["mps"][""] == "made for __archspec 1=m1, __osx 14.0, __unix 0"
+    assert "libtcmalloc" in shown["cpu"]["not in here"]
+
+
+def test_torch_from_conda_needs_no_wheels() -> None:
+    conda = msgspec.structs.replace(PROFILE.conda, torch="conda", packages=("pytorch 2.10.*",))
+    profile = msgspec.structs.replace(PROFILE, conda=conda)
+    for target in render.CONDA_TARGETS:
+        files = rendered(target, conda_lock(profile), profile=profile)
+        assert "requirements.txt" not in files
+        assert not any("requirements.txt" in text for text in files.values())
+    data = strict_file(rendered("conda", None, profile=profile)["environment.yml"])
+    assert data["dependencies"] == ["python 3.12.*", "pytorch 2.10.*"]
+
+
+# ---- channels
+
+
+@pytest.mark.parametrize(
+    ("url", "private"),
+    [
+        (LAB, False),
+        (f"{LAB}/", False),
+        ("https://me:s3cret@lab.example/channels/lab", True),
+        ("https://lab.example/t/s3cret/channels/lab", True),
+        ("https://lab.example/channels/t/s3cret/lab", True),
+        ("https://lab.example/channels/lab?token=s3cret", True),
+        ("https://lab.example/channels/lab#s3cret", True),
+    ],
+)
+@pytest.mark.parametrize("target", render.CONDA_TARGETS)
+def test_no_credentials_get_into_a_file(
+    target: render.RenderTarget, url: str, private: bool
+) -> None:
+    files = rendered(target, conda_lock(), {**URLS, "lab": url})
+    text = "".join(t for n, t in files.items() if n != "requirements.txt")
+    assert "s3cret" not in text
+    assert "https://lab.example/channels/lab" in text
+    assert ("wants credentials" in text) == private
+
+
+def test_a_channel_that_conda_would_look_up_elsewhere_is_no_name() -> None:
+    data = strict_file(rendered("conda", None)["environment.yml"])
+    assert data["channels"] == ["conda-forge", LAB, "nodefaults"]
+    mirror = {**URLS, "conda-forge": "https://mirror.example/conda-forge"}
+    data = strict_file(rendered("conda", None, mirror)["environment.yml"])
+    assert data["channels"][0] == "https://mirror.example/conda-forge"
+
+
+def test_a_mirror_of_a_shipped_channel_is_the_own_business(
+    found: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENVBUILDER_INDEX_CONDA_FORGE", "file:///somewhere/conda-forge")
+    monkeypatch.setenv("ENVBUILDER_INDEX_LAB", LAB)
+    assert exports.channel_urls(("conda-forge", "lab"), found) == URLS
+    with pytest.raises(InvalidError) as caught:
+        exports.channel_urls(("nowhere",), found)
+    assert "ENVBUILDER_INDEX_NOWHERE" in caught.value.hint
+
+
+@pytest.mark.parametrize("target", render.CONDA_TARGETS)
+def test_a_folder_of_this_machine_is_refused(target: render.RenderTarget) -> None:
+    with pytest.raises(InvalidError, match="'lab' is a folder of this machine"):
+        rendered(target, conda_lock(), {**URLS, "lab": "file:///srv/lab"})
+
+
+# ---- both exports
+
+
+@pytest.mark.parametrize("target", ["conda-explicit", "pixi"])
+def test_exports_are_the_golden_ones(
+    target: render.RenderTarget, repository: Path, request: pytest.FixtureRequest
+) -> None:
+    folder = repository / "tests" / "golden" / "conda-exports" / target
+    files = rendered(target, conda_lock())
+    assert files.pop("requirements.txt")
+    if request.config.getoption("--rewrite-golden"):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (folder / name).write_text(text)
+    assert files == {p.name: p.read_text() for p in folder.iterdir()}
+    assert all(render.MARK in text for text in files.values())
+
+
+@pytest.mark.parametrize("target", ["conda-explicit", "pixi"])
+def test_an_export_takes_a_fresh_lock(target: render.RenderTarget) -> None:
+    stale = msgspec.structs.replace(conda_lock(), inputs="0" * 64)
+    for lock, why in ((None, "has no conda lock"), (stale, "is stale")):
+        with pytest.raises(InvalidError, match=why) as caught:
+            rendered(target, lock)
+        assert caught.value.hint == f"Run: {conda_lockfile.again('cuda')}"
+    with pytest.raises(InvalidError, match=r"has no Python 3\.11") as caught:
+        rendered(target, conda_lock(), python="3.11")
+    assert conda_lockfile.again("cuda") in caught.value.hint
+
+
+@pytest.mark.parametrize("target", render.CONDA_TARGETS)
+def test_a_profile_without_the_backend_has_no_such_files(target: render.RenderTarget) -> None:
+    profile = msgspec.structs.replace(PROFILE, backends=("venv",))
+    with pytest.raises(InvalidError, match="'cuda' has no conda backend"):
+        rendered(target, conda_lock(), profile=profile)
+
+
+# ---- @EXPLICIT
+
+
+def test_rattler_reads_the_explicit_list(tmp_path: Path) -> None:
+    from rattler.explicit_environment import ExplicitEnvironmentSpec
+
+    for target in conda_lock().targets:
+        name = exports.explicit_name(target)
+        (tmp_path / name).write_text(rendered("conda-explicit", conda_lock())[name])
+        read = ExplicitEnvironmentSpec.from_path(tmp_path / name)
+        assert str(read.platform) == target.subdir
+        expected = {f"{URLS[p.channel]}/{p.as_file.file}#{p.sha256}" for p in target.packages}
+        urls = [p.url for p in read.packages]
+        assert set(urls) == expected
+        assert len(urls) == len(expected)
+
+
+def test_dependencies_come_first_and_a_circle_ends() -> None:
+    (target, _) = conda_lock().targets
+    lines = exports.explicit_lines(target, exports.channels(URLS, URLS))
+    names = [line.rpartition("/")[2].partition("-")[0] for line in lines]
+    assert sorted(names) == ["gcc", "gxx", "lab", "pip", "python", "tzdata"]
+    assert names.index("gcc") < names.index("gxx")
+    assert names.index("tzdata") < names.index("python") < names.index("lab")
+    turned = msgspec.structs.replace(target, packages=target.packages[::-1])
+    assert exports.explicit_lines(turned, exports.channels(URLS, URLS)) == lines
+
+
+# ---- pixi
+
+
+def test_rattler_reads_the_same_records_from_pixis_lock(tmp_path: Path) -> None:
+    path = tmp_path / "pixi.lock"
+    path.write_text(rendered("pixi", conda_lock())["pixi.lock"])
+    read = rattler.LockFile.from_path(path).default_environment()
+    assert read is not None
+    assert [yaml.safe_load(path.read_text())["environments"]["default"]["channels"]] == [
+        [{"url": f"{FORGE}/"}, {"url": f"{LAB}/"}]
+    ]
+    platforms = {p.name: p for p in read.platforms()}
+    lock = conda_lock()
+    assert set(platforms) == {f"cuda-{t.subdir}" for t in lock.targets}
+    for target in lock.targets:
+        found = read.conda_repodata_records_for_platform(platforms[f"cuda-{target.subdir}"])
+        assert found is not None
+        again = sorted(
+            (
+                records.package(r, "lab" if LAB in r.url else "conda-forge", r.sha256.hex())
+                for r in found
+            ),
+            key=lambda p: str(p["name"]),
+        )
+        assert msgspec.convert(again, tuple[Package, ...]) == target.packages
+
+
+def test_pixis_lock_is_the_same_bytes_whatever_the_order() -> None:
+    lock = conda_lock()
+    turned = msgspec.structs.replace(
+        lock,
+        targets=tuple(msgspec.structs.replace(t, packages=t.packages[::-1]) for t in lock.targets),
+    )
+    assert rendered("pixi", lock) == rendered("pixi", turned)
+
+
+@pytest.mark.parametrize("licence", ["a: b # c", "'\"", "\u2028x: y", "- ", "{", "\x85"])
+def test_no_text_of_a_channel_breaks_pixis_lock(licence: str, tmp_path: Path) -> None:
+    lock = conda_lock()
+    first = msgspec.structs.replace(lock.targets[0].packages[0], license=licence)
+    target = msgspec.structs.replace(
+        lock.targets[0], packages=(first, *lock.targets[0].packages[1:])
+    )
+    path = tmp_path / "pixi.lock"
+    path.write_text(rendered("pixi", msgspec.structs.replace(lock, targets=(target,)))["pixi.lock"])
+    read = rattler.LockFile.from_path(path).default_environment()
+    assert read is not None
+    (platform,) = read.platforms()
+    found = read.conda_repodata_records_for_platform(platform)
+    assert {r.license for r in found if r.name.normalized == first.name} == {licence}
+
+
+def test_pixis_manifest_goes_with_its_lock() -> None:
+    files = rendered("pixi", conda_lock())
+    assert list(files) == ["pixi.lock", "pixi.toml", "requirements.txt"]
+    manifest = tomllib.loads(files["pixi.toml"])
+    lock = yaml.safe_load(files["pixi.lock"])
+    assert manifest["workspace"]["channels"] == ["conda-forge", LAB]
+    said = {p["name"]: p for p in manifest["workspace"]["platforms"]}
+    assert {(n, p["platform"]) for n, p in said.items()} == {
+        (p["name"], p["subdir"]) for p in lock["platforms"]
+    }
+    assert said["cuda-linux-64"] == {
+        "name": "cuda-linux-64",
+        "platform": "linux-64",
+        "cuda": "13.0",
+        "glibc": "2.28",
+        "linux": "4.18",
+    }
+    asked = manifest["dependencies"]
+    assert asked == {"python": "3.12.*", "gxx": ">=13", "lab-tools": "*"}
+    for name, version in asked.items():
+        rattler.MatchSpec(f"{name} {version}", strict=True)
+    assert manifest["activation"]["env"] == PROFILE.environment
+
+
+def test_pixi_is_told_of_a_newer_processor_only() -> None:
+    target = conda_lock().targets[0]
+    assert "archspec" not in exports.pixi_platform(target)
+    newer = {**target.virtual_packages, "__archspec": "1=x86_64_v3"}
+    told = exports.pixi_platform(msgspec.structs.replace(target, virtual_packages=newer))
+    assert told["archspec"] == "x86_64_v3"
+
+
+def test_without_py_rattler_there_is_no_pixi_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", missing)
+    with pytest.raises(ToolError, match="py-rattler"):
+        rendered("pixi", conda_lock())
+    assert rendered("conda-explicit", conda_lock())
