@@ -329,7 +329,9 @@ def require_one_image(
             before = layers_made(place)
         else:
             assert set(cached_steps(place)) == {around.warm}, around.name
-        print(builder, around.name, told["artifact"]["digest"], file, told["seconds"])
+        print(
+            told["profile"], builder, around.name, told["artifact"]["digest"], file, told["seconds"]
+        )
     assert len(set(images.values())) == 1, images
 
 
