@@ -10,14 +10,11 @@ the first five and loads batches with a DataLoader.
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import statistics
-import subprocess
-import sys
 from pathlib import Path
 
-ENVBUILDER = str(Path(sys.executable).with_name("envbuilder"))
+import native
+
 PLAIN = ("--layout", "contiguous", "--order", "published", "--dropout", "torch")
 WAYS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
     "the profile": ((), {}),
@@ -35,19 +32,10 @@ WAYS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
 
 def rate(prefix: Path, data: Path, options: tuple[str, ...], changes: dict[str, str]) -> float:
     """Images a second of one trial."""
-    own = prefix / "lib" / "envbuilder"
-    environment = {**os.environ, "LD_PRELOAD": str(own / "libtcmalloc_minimal.so.4"), **changes}
-    done = subprocess.run(
-        [
-            *(prefix / "bin" / "python", own / "payload.pyz", "trial", "--device", "cpu"),
-            *("--data", data, "--order", "pool-first", "--layout", "channels_last", *options),
-        ],
-        env=environment,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    value: float = json.loads(done.stdout.splitlines()[-1])["report"]["samples_per_second"]
+    always = ("trial", "--device", "cpu", "--order", "pool-first", "--layout", "channels_last")
+    environment = {"LD_PRELOAD": native.allocator(prefix), **changes}
+    told = native.report(prefix, (*always, "--data", str(data), *options), environment)
+    value: float = told["samples_per_second"]
     return value
 
 
@@ -57,13 +45,7 @@ def main() -> None:
     options.add_argument("rounds", nargs="?", type=int, default=5)
     options.add_argument("--data", type=Path, required=True, help="folder with MNIST's IDX files")
     given = options.parse_args()
-    built = subprocess.run(
-        [ENVBUILDER, "build", "--profile", "cpu", "--backend", "venv", "--json"],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    prefix = Path(json.loads(built.stdout)["artifact"]["ref"])
+    prefix = native.build()
     rounds = [
         {name: rate(prefix, given.data, *way) for name, way in WAYS.items()}
         for _ in range(given.rounds)

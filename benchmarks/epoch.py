@@ -8,31 +8,22 @@ training pass without evaluation.
 
 from __future__ import annotations
 
-import json
-import os
 import statistics
-import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+import native
 
 from envbuilder import console, mnist, settings
 
-ENVBUILDER = str(Path(sys.executable).with_name("envbuilder"))
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def seconds(prefix: Path, data: Path, environment: dict[str, str]) -> float:
     """Training seconds of one epoch, from the payload's report."""
-    done = subprocess.run(
-        [
-            *(prefix / "bin" / "python", prefix / "lib/envbuilder/payload.pyz", "verify"),
-            *("--device", "cpu", "--data", data),
-        ],
-        env={**os.environ, **environment},
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    report = json.loads(done.stdout.splitlines()[-1])["report"]
+    arguments = ("verify", "--device", "cpu", "--data", str(data))
+    report = native.report(prefix, arguments, environment)
     assert report["status"] == "passed"
     value: float = report["training"]["epochs"][0]["seconds"]
     return value
@@ -40,16 +31,10 @@ def seconds(prefix: Path, data: Path, environment: dict[str, str]) -> float:
 
 def main(rounds: int) -> None:
     """Alternate the two and print medians."""
-    built = subprocess.run(
-        [ENVBUILDER, "build", "--profile", "cpu", "--backend", "venv", "--json"],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    prefix = Path(json.loads(built.stdout)["artifact"]["ref"])
+    prefix = native.build()
     data = mnist.obtain(settings.load(), console.PlainProgress()).folder
-    library = str(prefix / "lib/envbuilder/libtcmalloc_minimal.so.4")
-    ways = {"libc": {"LD_PRELOAD": ""}, "tcmalloc (the profile)": {"LD_PRELOAD": library}}
+    preloaded = {"libc": "", "tcmalloc (the profile)": native.allocator(prefix)}
+    ways = {name: {"LD_PRELOAD": library} for name, library in preloaded.items()}
     taken: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, environment in ways.items():

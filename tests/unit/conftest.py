@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from envbuilder import settings
+from tests.unit.registry_side import server, source, there
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+__all__ = ["server", "source", "there"]  # fixtures: a registry, and what is pushed to it
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from envbuilder.errors import BuildError, InvalidError
 from envbuilder.oci import bases, reference, registry
 from envbuilder.oci.layout import Layout
 from tests.unit import small_images as images
-from tests.unit.registry_side import connect, push, server
+from tests.unit.registry_side import connect, push
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from envbuilder.oci.descriptor import Descriptor
     from envbuilder.settings import Settings
     from tests.unit.fake_registry import FakeRegistry
-
-__all__ = ["server"]  # the fixture
 
 
 @pytest.fixture

@@ -16,27 +16,13 @@ from envbuilder.oci.login import DeniedError, Login
 from tests.unit import fake_registry
 from tests.unit import small_images as images
 from tests.unit.fake_registry import PASSWORD, TOKEN, FakeRegistry
-from tests.unit.registry_side import (
-    BIG,
-    SILENT,
-    SMALL,
-    connect,
-    impatient,
-    log_in,
-    pull,
-    push,
-    server,
-    source,
-    there,
-)
+from tests.unit.registry_side import BIG, SILENT, SMALL, connect, impatient, log_in, pull, push
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.oci.descriptor import Descriptor
     from envbuilder.settings import Settings
-
-__all__ = ["server", "source", "there"]  # the fixtures
 
 
 @pytest.mark.parametrize("demands", ["basic", "bearer"])

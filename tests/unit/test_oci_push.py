@@ -11,15 +11,7 @@ from msgspec.structs import replace
 from envbuilder.errors import BuildError, InvalidError, WrongHashError
 from tests.unit import small_images as images
 from tests.unit.fake_registry import FakeRegistry, digest_of
-from tests.unit.registry_side import (
-    BIG,
-    SMALL,
-    impatient,
-    push,
-    server,
-    source,
-    there,
-)
+from tests.unit.registry_side import BIG, SMALL, impatient, push
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,8 +20,6 @@ if TYPE_CHECKING:
     from envbuilder.oci.descriptor import Descriptor, Manifest
     from envbuilder.oci.layout import Layout
     from envbuilder.settings import Settings
-
-__all__ = ["server", "source", "there"]  # the fixtures
 
 
 def test_only_what_is_missing_travels(

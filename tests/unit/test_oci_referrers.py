@@ -9,24 +9,16 @@ import pytest
 from envbuilder.errors import BuildError
 from envbuilder.oci import manifests, referrers
 from envbuilder.oci.descriptor import INDEX, Descriptor, Index, encode
-from envbuilder.oci.layout import Layout
 from tests.unit import small_images as images
-from tests.unit.registry_side import SILENT, connect, push, server
+from tests.unit.registry_side import SILENT, connect, push
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from envbuilder.oci.layout import Layout
     from envbuilder.settings import Settings
     from tests.unit.fake_registry import FakeRegistry
 
-__all__ = ["server"]  # the fixture
 SBOM = "application/vnd.cyclonedx+json"
 PROVENANCE = "application/vnd.in-toto+json"
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Layout:
-    return Layout.create(tmp_path / "source")
 
 
 @pytest.fixture

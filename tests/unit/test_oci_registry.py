@@ -12,26 +12,13 @@ from envbuilder.oci import receive, registry
 from envbuilder.oci.descriptor import INDEX, MANIFEST, Descriptor
 from envbuilder.oci.layout import Layout
 from tests.unit import small_images as images
-from tests.unit.registry_side import (
-    BIG,
-    SILENT,
-    SMALL,
-    connect,
-    impatient,
-    pull,
-    push,
-    server,
-    source,
-    there,
-)
+from tests.unit.registry_side import BIG, SILENT, SMALL, connect, impatient, pull, push
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.settings import Settings
     from tests.unit.fake_registry import FakeRegistry
-
-__all__ = ["server", "source", "there"]  # the fixtures
 
 
 def test_an_image_comes_back_as_it_went(

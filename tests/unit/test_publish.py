@@ -18,7 +18,7 @@ from envbuilder.oci.layout import Layout
 from envbuilder.options import Request
 from tests.unit import small_images as images
 from tests.unit.fake_registry import digest_of
-from tests.unit.registry_side import SILENT, connect, push, server
+from tests.unit.registry_side import SILENT, connect, push
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from envbuilder.settings import Settings
     from tests.unit.fake_registry import FakeRegistry
 
-__all__ = ["server"]  # the fixture
 FINGERPRINT = "ab" * 32
 BARE = plan.Plan(
     profile="cpu",
