@@ -229,6 +229,12 @@ def pythons(lock: Lock, platform: str | None, default: str) -> list[str]:
     return sorted(found, key=lambda python: python != default)
 
 
+def usable(profile: Profile, folders: Sequence[Path]) -> Lock:
+    """The lock of a profile in the given profile folders, as `require_usable` returns it."""
+    path = path_for(profile.name, folders)
+    return require_usable(profile, load(path) if path else None)
+
+
 def require_usable(profile: Profile, lock: Lock | None) -> Lock:
     """The lock, if a build may use it; `InvalidError` when missing, stale or unlocked."""
     again = f"Run: envbuilder lock --profile {profile.name}"

@@ -72,8 +72,7 @@ def locked(
 
         name = choose_profile(settings, folders, target.find(target_host)).name
     profile = profiles.load(name, folders)
-    path = lockfile.path_for(name, folders)
-    return profile, lockfile.require_usable(profile, lockfile.load(path) if path else None)
+    return profile, lockfile.usable(profile, folders)
 
 
 def known(folders: Sequence[Path]) -> tuple[Profile, ...]:
@@ -159,8 +158,7 @@ def prepare(
         fit = require_host(profile, here, folders, backend=backend, building=building)
         for reason in fit.reasons if fit.verdict == "warnings" else ():
             progress.note(f"warning: {reason}")
-    path = lockfile.path_for(profile.name, folders)
-    lock = lockfile.require_usable(profile, lockfile.load(path) if path else None)
+    lock = lockfile.usable(profile, folders)
     for warning in profile.warnings:
         progress.note(f"note: {warning}")
     if elsewhere and backend != "docker":

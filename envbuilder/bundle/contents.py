@@ -57,8 +57,7 @@ def select(
     found = []
     for name in dict.fromkeys(names):
         profile = profiles.load(name, folders)
-        path = lockfile.path_for(name, folders)
-        lock = lockfile.require_usable(profile, lockfile.load(path) if path else None)
+        lock = lockfile.usable(profile, folders)
         usual = (profile.python.default, render.image_python(profile))
         targets = tuple(
             lockfile.select(lock, platform, python)

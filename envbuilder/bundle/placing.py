@@ -40,9 +40,7 @@ def check(manifest: Manifest, texts: Mapping[str, bytes]) -> None:
         for path, content in texts.items():
             atomic.write(folder / _below(path), content)
         for name in manifest.profiles:
-            profile = profiles.load(name, [folder])
-            path_of_lock = lockfile.path_for(name, [folder])
-            lockfile.require_usable(profile, lockfile.load(path_of_lock) if path_of_lock else None)
+            lockfile.usable(profiles.load(name, [folder]), [folder])
 
 
 def drafts(
