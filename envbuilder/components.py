@@ -93,8 +93,19 @@ def file_purl(file: File) -> str:
     if file.kind == "deb":
         architecture = file.basename.removesuffix(".deb").rpartition("_")[2]
         return debian_purl(file, architecture)
-    kind = "conda" if file.kind == "conda" else "generic"
-    return PackageURL(kind, None, file.name, file.version).to_string()
+    if file.kind == "conda":
+        return _conda_purl(file)
+    return PackageURL("generic", None, file.name, file.version).to_string()
+
+
+def _conda_purl(file: File) -> str:
+    from packageurl import PackageURL
+
+    kind = "conda" if file.basename.endswith(".conda") else "tar.bz2"
+    build = file.basename.removesuffix(f".{kind}").rpartition("-")[2]
+    where = {"channel": file.source, "subdir": file.file.partition("/")[0]}
+    qualifiers = {"build": build, **where, "type": kind}
+    return PackageURL("conda", None, file.name, file.version, qualifiers).to_string()
 
 
 def pypi_purl(name: str, version: str) -> str:

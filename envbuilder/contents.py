@@ -46,8 +46,9 @@ class Prefixes:
         self._roots = first, second
 
     def differences(self) -> Iterator[Difference]:
-        """What is not the same in both, besides what names the host's interpreter."""
-        first, second = (tree.read(root, seal.OURS | seal.HOST_BOUND) for root in self._roots)
+        """What is not the same in both, besides what is bound to its host or place."""
+        bound = seal.OURS.union(*map(seal.host_bound, self._roots))
+        first, second = (tree.read(root, bound) for root in self._roots)
         return reproduce.of_trees(tree.differences(first, second))
 
     def copies(self, paths: Collection[str]) -> tuple[Files, Files]:

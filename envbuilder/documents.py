@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 SUFFIXES = {"sbom": sbom.SUFFIX, "provenance": provenance.SUFFIX}
 """What follows an artifact's name in that of each of its documents."""
-ON_DISK = frozenset({"venv", "archive", "layout"})
+NATIVE = frozenset({"venv", "conda"})
+"""Kinds of artifacts that are environments of this machine, known by the digest of their tree."""
+ON_DISK = NATIVE | {"archive", "layout"}
 """Kinds of artifacts that are files or folders; the others are in an engine or a registry."""
 _FULL = "The artifact itself is finished. Make room, then run the same command again."
 
@@ -73,12 +75,14 @@ def ensure(
 def installed(
     plan: Plan, artifact: Artifact, progress: Progress
 ) -> tuple[components.Component, ...]:
-    """What is really in an artifact: the distributions of a venv, the packages of a Debian system.
+    """What is really in an artifact: distributions installed natively, a Debian system's packages.
 
     Where an image cannot be read that is noted, and its base stays one component without parts.
     """
-    if artifact.kind == "venv":
-        return components.installed(Path(artifact.ref))
+    if artifact.kind in NATIVE:
+        # What is in a conda prefix besides its venv are conda packages, which the lock names.
+        below = Path(artifact.ref) / ("venv" if artifact.kind == "conda" else "")
+        return components.installed(below)
     status, why = None, "this engine does not show them"
     try:
         status = _status(plan, artifact, progress)
@@ -136,12 +140,12 @@ def _unqualified(part: components.Component) -> str:
 
 
 def subject(artifact: Artifact) -> provenance.Subject:
-    """An artifact as a statement names it: an image or archive by its digest, a venv by its tree's.
+    """An artifact as a statement names it: an image or archive by its digest, else by its tree's.
 
     A tree's digest is none of a file's bytes, so it has a name of its own.
     """
     digest = _digest(artifact)
-    algorithm = "envbuilderTree" if artifact.kind == "venv" else "sha256"
+    algorithm = "envbuilderTree" if artifact.kind in NATIVE else "sha256"
     name = Path(artifact.ref).name if artifact.kind in ON_DISK else artifact.ref
     return provenance.Subject(name=name, digest={algorithm: digest})
 

@@ -78,6 +78,8 @@ def _perform(step: plans.Step, store: Store, log: Path, progress: Progress) -> N
             _run(step, log)
         case plans.Seal():
             seal.close(Path(step.folder), step.facts)
+        case plans.InstallConda() | plans.WriteActivation() | plans.Rehome():
+            _perform_on_conda(step, progress)
         case plans.Remove():
             _remove(Path(step.path))
         case plans.Move():
@@ -86,6 +88,22 @@ def _perform(step: plans.Step, store: Store, log: Path, progress: Progress) -> N
             Path(step.source).rename(step.target)
         case _:
             _perform_on_image(step, store, log, progress)
+
+
+def _perform_on_conda(
+    step: plans.InstallConda | plans.WriteActivation | plans.Rehome, progress: Progress
+) -> None:
+    from envbuilder.conda import activation, install
+
+    match step:
+        case plans.InstallConda():
+            install.install(step, progress.note)
+        case plans.WriteActivation():
+            activation.write(step)
+        case plans.Rehome():
+            install.rehome(step)
+        case _:
+            assert_never(step)
 
 
 def _perform_on_image(step: plans.ImageStep, store: Store, log: Path, progress: Progress) -> None:

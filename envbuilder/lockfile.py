@@ -229,6 +229,18 @@ def pythons(lock: Lock, platform: str | None, default: str) -> list[str]:
     return sorted(found, key=lambda python: python != default)
 
 
+def nothing(profile: Profile) -> Lock:
+    """A lock without files, for an environment that takes none from it."""
+    return Lock(
+        schema=SCHEMA,
+        profile=profile.name,
+        inputs=inputs_digest(profile),
+        state="locked",
+        reason="",
+        targets=(),
+    )
+
+
 def usable(profile: Profile, folders: Sequence[Path]) -> Lock:
     """The lock of a profile in the given profile folders, as `require_usable` returns it."""
     path = path_for(profile.name, folders)

@@ -39,6 +39,8 @@ class Request(Struct, frozen=True, kw_only=True):
     rebuild: bool = False
     force: bool = False
     dry_run: bool = False
+    to_run: bool = False
+    """The result will be run on the host that was looked at, which must have what that takes."""
     target_host: Path | None = None
 
 
@@ -158,8 +160,8 @@ def environment_options(function: Callable[..., Any]) -> Callable[..., Any]:
             click.option(
                 "--backend",
                 type=click.Choice(AVAILABLE),
-                help="Image or native venv. Without it: docker where an engine and the"
-                " base image are at hand, else venv.",
+                help="Image, native venv, or conda packages with a venv on top. Without it: docker"
+                " where an engine and the base image are at hand, else venv.",
             ),
             python_option,
             base_image_option,

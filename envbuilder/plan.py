@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from envbuilder import words
+from envbuilder.conda.lockfile import Package
 from envbuilder.lockfile import File
 
 if TYPE_CHECKING:
@@ -88,6 +89,47 @@ class Seal(_Step, frozen=True, kw_only=True):
 
     folder: str
     facts: dict[str, Any]
+
+
+class InstallConda(_Step, frozen=True, kw_only=True):
+    """Install conda packages into a prefix, without running any script of theirs."""
+
+    packages: tuple[Package, ...]
+    subdir: words.CondaSubdir
+    folder: str
+    """Where their archives are: FOLDER/CHANNEL/SUBDIR/FILE."""
+    channels: dict[words.Source, str]
+    """Public URLs, which the prefix's own records name."""
+    env: str
+    """Where the prefix is made."""
+    prefix: str
+    """Where it will be: what its files name."""
+    cache: str
+    """A folder for what is only needed meanwhile; the prefix shares nothing with another."""
+
+
+class Rehome(_Step, frozen=True, kw_only=True):
+    """Let a virtual environment find the interpreter beside it where both will be."""
+
+    env: str
+    settings: dict[str, str]
+    """What pyvenv.cfg says."""
+    python: str
+    """The interpreter, as `bin/python` leads to it."""
+
+
+class WriteActivation(_Step, frozen=True, kw_only=True):
+    """Write the scripts that activate a conda environment, by conda and without it."""
+
+    env: str
+    """Where it is made."""
+    prefix: str
+    """Where it will be."""
+    venv: str
+    """The virtual environment in it, where it will be; empty where there is none."""
+    variables: dict[words.Variable, str]
+    preload: tuple[str, ...]
+    """Libraries, where they will be."""
 
 
 class Remove(_Step, frozen=True, kw_only=True):
@@ -211,6 +253,9 @@ Step = (
     | UnpackLibraries
     | Run
     | Seal
+    | InstallConda
+    | Rehome
+    | WriteActivation
     | Remove
     | Move
     | ImageStep
@@ -265,9 +310,11 @@ class Plan(Struct, frozen=True, kw_only=True):
     fingerprint: str
     artifact: Artifact
     lock: str = ""
-    """Digest of the lock that names the files."""
+    """Digest of the lock that names the files; empty where none but a conda lock does."""
+    conda_lock: str = ""
+    """Digest of the conda lock that names the files from channels."""
     base: UsedBase | None = None
-    """None for a venv, and where the base itself is made of the plan's files."""
+    """None for native environments, and where the base itself is made of the plan's files."""
     workdir: str
     files: tuple[File, ...]
     steps: tuple[Step, ...]

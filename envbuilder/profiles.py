@@ -150,6 +150,15 @@ class Profile(_Strict, frozen=True):
         return frozenset(self.base) | frozenset(self.debian_base)
 
 
+    def torch_from_wheels(self, backend: str) -> bool:
+        """Whether an environment of this backend has the wheels of the profile's lock."""
+        return backend != "conda" or self.conda.torch == "wheels"
+
+    def takes_lock(self, backend: str) -> bool:
+        """Whether it takes anything from the lock: wheels, or a library that is preloaded."""
+        return self.torch_from_wheels(backend) or bool(self.preload)
+
+
 def search_path(project: Path | None, user: Path) -> tuple[Path, ...]:
     """Folders that may hold profiles: the project's, the user's, the shipped one."""
     found = [project / "profiles"] if project else []

@@ -118,6 +118,9 @@ def dependencies(plan: Plan) -> list[dict[str, Any]]:
         found.append(
             _resource(f"{plan.profile}.lock", f"urn:envbuilder:lock:{plan.profile}", plan.lock)
         )
+    if plan.conda_lock:
+        name, uri = f"{plan.profile}.conda.lock", f"urn:envbuilder:conda-lock:{plan.profile}"
+        found.append(_resource(name, uri, plan.conda_lock))
     if plan.base:
         base = components.of_base(plan.base.ref, plan.base.digest, plan.platform)
         found.append(_resource(base.name, base.purl, base.sha256))

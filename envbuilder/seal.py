@@ -13,6 +13,7 @@ from envbuilder import tree
 from envbuilder.errors import VerifyError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 MARKER = "envbuilder.json"
@@ -21,8 +22,11 @@ OWN = "lib/envbuilder"
 """Below a prefix: the payload, the preloaded libraries and the list of files."""
 FILES = f"{OWN}/files.jsonl"
 OURS = frozenset({MARKER, FILES})
-HOST_BOUND = frozenset({"pyvenv.cfg", "bin/python"})
-"""What names the host's interpreter; all else is the same wherever it is built."""
+PLACED = f"{OWN}/placed.txt"
+"""Names further files that name the place of the environment, one path a line."""
+HOST_BOUND = frozenset({"pyvenv.cfg", "bin/python", "venv/pyvenv.cfg"})
+"""What names the host's interpreter or the place of the environment; what PLACED lists does, too.
+All else is the same wherever it is built."""
 SHOWN = 3
 """Changed files that a message names."""
 
@@ -32,9 +36,19 @@ def close(prefix: Path, facts: dict[str, Any]) -> None:
     (prefix / FILES).parent.mkdir(parents=True, exist_ok=True)
     found = tree.read(prefix, OURS)
     (prefix / FILES).write_text(tree.dump(found))
-    portable = tree.digest(e for e in found if e.path not in HOST_BOUND)
+    bound = host_bound(prefix)
+    portable = tree.digest(e for e in found if e.path not in bound)
     marker = {**facts, "digest": portable, "tree": tree.digest(found)}
     (prefix / MARKER).write_text(json.dumps(marker, indent=1) + "\n")
+
+
+def host_bound(prefix: Path) -> frozenset[str]:
+    """The files of an environment that differ from place to place."""
+    try:
+        listed = (prefix / PLACED).read_text().splitlines()
+    except FileNotFoundError:
+        listed = []
+    return HOST_BOUND | frozenset(listed)
 
 
 def marker(prefix: Path) -> dict[str, Any]:
@@ -46,11 +60,17 @@ def marker(prefix: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def require_unchanged(prefix: Path) -> None:
-    """`VerifyError` where an environment does not hold what it held after its build."""
+def require_unchanged(
+    prefix: Path, python: str = "bin/python", owner: Callable[[str], str] = lambda path: ""
+) -> None:
+    """`VerifyError` where an environment does not hold what it held after its build.
+
+    `python` is its interpreter, below the prefix; `owner` says which package a path belongs to, if
+    that is known.
+    """
     hint = (
         f"Build it anew: add --rebuild to envbuilder build. To check it as it is: envbuilder verify"
-        f" --python {prefix / 'bin' / 'python'}"
+        f" --python {prefix / python}"
     )
     try:
         found = tree.read(prefix, OURS)
@@ -66,6 +86,8 @@ def require_unchanged(prefix: Path) -> None:
     except (OSError, ValueError):
         before = ()
     changed = tree.differences(before, found) if before else ()
-    named = ", ".join(map(str, changed[:SHOWN])) or f"its list of files ({FILES})"
+    told = ((d, owner(d.path)) for d in changed[:SHOWN])
+    named = ", ".join(f"{d.path} ({d.how}{f', of {o}' if o else ''})" for d, o in told)
+    named = named or f"its list of files ({FILES})"
     more = f" and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
     raise VerifyError(f"{prefix} was changed after the build: {named}{more}", hint)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from envbuilder import backends, lockfile, profiles, render, words
 from envbuilder.errors import BuildError, HostError, InvalidError
@@ -155,15 +156,23 @@ def prepare(
         progress.note(f"backend {backend}: {reason}")
     if not request.force:
         building = not running and not elsewhere
-        fit = require_host(profile, here, folders, backend=backend, building=building)
+        fit = require_host(
+            profile,
+            here,
+            folders,
+            backend=backend,
+            building=building,
+            locked=profile.torch_from_wheels(backend),
+        )
         for reason in fit.reasons if fit.verdict == "warnings" else ():
             progress.note(f"warning: {reason}")
-    lock = lockfile.usable(profile, folders)
+    lock = _lock(profile, backend, folders)
     for warning in profile.warnings:
         progress.note(f"note: {warning}")
     if elsewhere and backend != "docker":
         _require_platform(here.platform, host.probe().platform)
-    environment = backends.prepare(backend)(profile, lock, here, request, settings)
+    wanted = replace(request, to_run=running or elsewhere)
+    environment = backends.prepare(backend)(profile, lock, here, wanted, settings)
     claimed = [f for f in environment.plan.files if f.provenance != "read"]
     if claimed:
         names = ", ".join(f"{f.name} {f.version} ({f.by})" for f in claimed)
@@ -176,6 +185,13 @@ def prepare(
         if told:
             progress.note(f"warning: {told}")
     return profile, here, environment
+
+
+def _lock(profile: Profile, backend: str, folders: Sequence[Path]) -> Lock:
+    """The profile's lock, which an environment of this backend may use."""
+    if not profile.takes_lock(backend):
+        return lockfile.nothing(profile)
+    return lockfile.usable(profile, folders)
 
 
 def _require_platform(wanted: str | None, own: str | None) -> None:
@@ -191,14 +207,12 @@ def _require_platform(wanted: str | None, own: str | None) -> None:
 def choose_backend(
     profile: Profile, request: Request, settings: Settings
 ) -> tuple[words.Backend, str]:
-    """Docker where an engine answers and the base image is at hand, else the embedded venv."""
-    usable = [b for b in profile.backends if b in backends.AVAILABLE]
-    if not usable:
-        raise InvalidError(
-            f"profile '{profile.name}' has no backend that can build",
-            f"It has: {', '.join(profile.backends)}. envbuilder builds: "
-            f"{', '.join(backends.AVAILABLE)}.",
-        )
+    """Docker where an engine answers and the base image is at hand, else the embedded venv.
+
+    conda only where the profile has nothing else: it needs a lock of its own, which none ships.
+    """
+    usable: list[words.Backend] = [b for b in profile.backends if b != "conda"]
+    usable = usable or ["conda"]
     if len(usable) == 1:
         return usable[0], f"the one that '{profile.name}' has"
     if "docker" in usable and (request.builder or request.output or request.push):

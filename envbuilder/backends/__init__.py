@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from envbuilder.settings import Settings
 
 
-AVAILABLE = ("docker", "venv")
-"""Backends that can build; conda files can be rendered."""
+AVAILABLE = ("docker", "venv", "conda")
+"""Backends that can build."""
 BUILDERS = ("buildkit", "layers")
 """How the docker backend makes its image."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from envbuilder.backends.venv import tool
+from envbuilder.backends.native import tool
 from envbuilder.engine import LABEL
 from envbuilder.errors import EnvbuilderError, InvalidError
 

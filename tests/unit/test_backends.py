@@ -24,7 +24,7 @@ from envbuilder import (
     resources,
     seal,
 )
-from envbuilder.backends import devices, docker, image_base, venv
+from envbuilder.backends import devices, docker, image_base, native, venv
 from envbuilder.errors import BuildError, InvalidError, ToolError, VerifyError
 from envbuilder.host import Host
 from envbuilder.options import Request
@@ -334,7 +334,7 @@ def test_an_environment_is_compared_once_however_often_its_payload_starts(
     (environment.prefix / seal.OWN / "payload.pyz").write_bytes(pack.payload_pyz())
     seal.close(environment.prefix, {})
     compared: list[Path] = []
-    monkeypatch.setattr(seal, "require_unchanged", compared.append)
+    monkeypatch.setattr(seal, "require_unchanged", lambda prefix, *rest: compared.append(prefix))
     started: list[str] = []
     monkeypatch.setattr(
         process, "run", lambda argv, *, env, **options: started.append(env["PYTHONPYCACHEPREFIX"])
@@ -351,9 +351,9 @@ def test_an_environment_is_compared_once_however_often_its_payload_starts(
 def test_zendnn_without_a_compiler_is_4(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "which", lambda program: None)
     with pytest.raises(ToolError, match=r"C\+\+ compiler") as caught:
-        venv.check_tools(shipped("zendnn")[0])
+        native.check_tools(shipped("zendnn")[0])
     assert "--backend docker" in caught.value.hint
-    venv.check_tools(shipped("cpu")[0])
+    native.check_tools(shipped("cpu")[0])
 
 
 def test_a_python_that_the_lock_does_not_have_is_2(found: Settings) -> None:

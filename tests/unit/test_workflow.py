@@ -26,6 +26,7 @@ from envbuilder import (
     resources,
     seal,
     wheel_records,
+    words,
     workflow,
 )
 from envbuilder.backends import docker
@@ -502,10 +503,15 @@ def test_a_profile_that_leaves_no_choice(
     assert chosen(found, profile) == (expected, "the one that 'cpu' has")
 
 
-def test_a_backend_that_cannot_build_is_no_choice(found: Settings) -> None:
-    profile = msgspec.structs.replace(CPU, backends=("conda",))
-    with pytest.raises(InvalidError, match="no backend that can build"):
-        chosen(found, profile)
+@pytest.mark.parametrize(
+    ("has", "expected"),
+    [(("conda",), "conda"), (("venv", "conda"), "venv"), (("docker", "conda"), "docker")],
+)
+def test_conda_is_chosen_only_where_there_is_nothing_else(
+    found: Settings, has: tuple[words.Backend, ...], expected: str
+) -> None:
+    profile = msgspec.structs.replace(CPU, backends=has)
+    assert chosen(found, profile) == (expected, "the one that 'cpu' has")
 
 
 def test_the_choice_of_a_backend_is_noted(

@@ -1,0 +1,314 @@
+"""The conda backend: Python and system libraries from conda packages, wheels in a venv on top.
+
+The wheels never go into the conda prefix: who installs there removes or overwrites what conda owns.
+They lie in a virtual environment inside of the prefix, made by the prefix's own interpreter while
+both are still in the working folder, and then told where both will be. The image builder's way,
+a program that answers uv as that interpreter would, knows Linux only; here the real one is at hand,
+and an interpreter that cannot be run here is found out before anything is put in place.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from envbuilder import indexes, lockfile, process, profiles, seal
+from envbuilder.backends.native import (
+    NativeEnvironment,
+    check_tools,
+    own_variables,
+    preload_paths,
+    preload_steps,
+    preloaded,
+    tool,
+    wheel_steps,
+)
+from envbuilder.conda import activation, machine, prefix_records, records
+from envbuilder.conda import lockfile as conda_lockfile
+from envbuilder.console import progress
+from envbuilder.errors import HostError, ToolError
+from envbuilder.pack import payload_sha256
+from envbuilder.plan import (
+    Artifact,
+    InstallConda,
+    LinkFiles,
+    Move,
+    Plan,
+    Rehome,
+    Room,
+    Seal,
+    Step,
+    WriteActivation,
+    WritePayload,
+    fingerprint,
+    unpacked,
+)
+from envbuilder.seal import OWN
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from envbuilder.conda.lockfile import Package
+    from envbuilder.host import Host
+    from envbuilder.lockfile import Lock, Target
+    from envbuilder.options import Request
+    from envbuilder.profiles import Profile
+    from envbuilder.settings import Settings
+
+VENV = "venv"
+"""Below a prefix: the virtual environment of the wheels."""
+_INTERPRETER = frozenset({"python", "pip", "setuptools", "wheel"})
+_COMPILERS = ("gxx", "cxx-compiler", "clangxx", "compilers")
+# In a function, where "$@" is empty: what packages have in activate.d may look at it.
+_INSIDE = '_activate() { . "$0"; }; _activate && exec "$@"'
+
+
+def plan(
+    profile: Profile,
+    lock: Lock,
+    target: Target,
+    conda_lock: conda_lockfile.Lock,
+    conda: conda_lockfile.Target,
+    *,
+    rattler: str,
+    channels: Mapping[str, str],
+    settings: Settings,
+) -> Plan:
+    """How to make the environment; pure.
+
+    `target` is of the wheels' lock, `conda` of the conda lock. `rattler` is py-rattler's version,
+    which decides what prefixes say of themselves; `channels` are public URLs by symbolic name.
+    """
+    wheels = target.of_kind("wheel") if profile.torch_from_wheels("conda") else ()
+    tools = (tool(target, "uv"),) if wheels else ()
+    libraries = preloaded(profile, target)
+    files = (*(p.as_file for p in conda.packages), *tools, *wheels, *libraries)
+    version = next(p.version for p in conda.packages if p.name == "python")
+    facts = {
+        "backend": "conda",
+        "profile": profile.name,
+        "environment": profile.environment,
+        "preload": profile.preload,
+        "platform": target.platform,
+        "python": version,
+        "files": sorted(f.sha256 for f in files),
+        "payload": payload_sha256(),
+        "activation": activation.templates_sha256(),
+        "py-rattler": rattler,
+    }
+    digest = fingerprint(facts)
+    name = f"{profile.name}-conda-py{target.python}-{digest[:12]}"
+    prefix = settings.envs_dir / name
+    work = settings.envs_dir / f".{name}.partial"
+    env = work / "env"
+    marks = {
+        "schema": 1,
+        "made_by": "envbuilder",
+        "profile": profile.name,
+        "fingerprint": digest,
+        "prefix": str(prefix),
+        "facts": facts,
+    }
+    steps: tuple[Step, ...] = (
+        *_conda_steps(conda, channels, work, prefix),
+        *(_venv_steps(profile, lock, target, conda, version, work, prefix) if wheels else ()),
+        *preload_steps(profile, libraries, env),
+        WriteActivation(
+            what="write activation scripts",
+            env=str(env),
+            prefix=str(prefix),
+            venv=str(prefix / VENV) if wheels else "",
+            variables=profile.environment,
+            preload=preload_paths(profile, prefix),
+        ),
+        WritePayload(what="add the payload", path=str(env / OWN / "payload.pyz")),
+        Seal(what="write down what is in it", folder=str(env), facts=marks),
+        Move(what="put in place", source=str(env), target=str(prefix)),
+    )
+    return Plan(
+        profile=profile.name,
+        backend="conda",
+        builder="py-rattler",
+        platform=target.platform,
+        python=target.python,
+        fingerprint=digest,
+        artifact=Artifact(kind="conda", ref=str(prefix)),
+        lock=lockfile.lock_digest(lock) if profile.takes_lock("conda") else "",
+        conda_lock=conda_lockfile.lock_digest(conda_lock),
+        workdir=str(work),
+        files=files,
+        steps=steps,
+        room=(Room(folder=str(settings.envs_dir), bytes=unpacked(files)),),
+    )
+
+
+def _conda_steps(
+    conda: conda_lockfile.Target, channels: Mapping[str, str], work: Path, prefix: Path
+) -> tuple[Step, ...]:
+    """Archives, each in the folder of its channel and platform: there no two have one name."""
+    places: dict[str, list[Package]] = {}
+    for package in conda.packages:
+        places.setdefault(f"{package.channel}/{package.subdir}", []).append(package)
+    return (
+        *(
+            LinkFiles(
+                what=f"check conda packages of {place}",
+                files=tuple(p.as_file for p in found),
+                folder=str(work / "packages" / place),
+            )
+            for place, found in sorted(places.items())
+        ),
+        InstallConda(
+            what=f"install {len(conda.packages)} conda packages",
+            packages=conda.packages,
+            subdir=conda.subdir,
+            folder=str(work / "packages"),
+            channels={p.channel: channels[p.channel] for p in conda.packages},
+            env=str(work / "env"),
+            prefix=str(prefix),
+            cache=str(work / "conda-cache"),
+        ),
+    )
+
+
+def _venv_steps(
+    profile: Profile,
+    lock: Lock,
+    target: Target,
+    conda: conda_lockfile.Target,
+    version: str,
+    work: Path,
+    prefix: Path,
+) -> tuple[Step, ...]:
+    """The wheels, in an environment of the interpreter that has just been installed."""
+    env, python = work / "env", f"bin/python{target.python}"
+    system_site = brings_libraries(conda)
+    return (
+        *wheel_steps(
+            *(profile, lock, target),
+            work=work,
+            env=env / VENV,
+            python=str(env / python),
+            version=version,
+            system_site=system_site,
+        ),
+        Rehome(
+            what="let it find its interpreter",
+            env=str(env / VENV),
+            settings={
+                "home": str(prefix / "bin"),
+                "implementation": "CPython",
+                "uv": tool(target, "uv").version,
+                "version_info": version,
+                "include-system-site-packages": str(system_site).lower(),
+                "relocatable": "true",
+                "prompt": profile.name,
+            },
+            python=f"../../{python}",
+        ),
+    )
+
+
+def brings_libraries(conda: conda_lockfile.Target) -> bool:
+    """Whether conda packages are Python libraries, which the wheels' environment must see."""
+    return any(
+        package.name not in _INTERPRETER and any(d.split()[0] == "python" for d in package.depends)
+        for package in conda.packages
+    )
+
+
+class CondaEnvironment(NativeEnvironment):
+    """A planned environment of conda packages.
+
+    Commands are run by bash, after it has sourced what a person would: packages have scripts of
+    their own there (compilers set CXX), and what `run` shows is so what activation gives.
+    """
+
+    @property
+    def bin_folders(self) -> tuple[str, ...]:
+        """The wheels' programs go before conda's."""
+        on_top = any(isinstance(step, Rehome) for step in self.plan.steps)
+        return (f"{VENV}/bin", "bin") if on_top else ("bin",)
+
+    def existing(self) -> Artifact | None:
+        """The environment, if an earlier build finished it in this very place."""
+        moved = seal.marker(self.prefix).get("prefix") != str(self.prefix)
+        return None if moved else super().existing()
+
+    def made_by(self) -> dict[str, str]:
+        """uv, as the lock names it, and py-rattler."""
+        tools = {f.name: f.version for f in self.plan.files if f.kind == "tool"}
+        return {**tools, "py-rattler": records.require_rattler()}
+
+    def inside(
+        self, argv: Sequence[str], environ: Mapping[str, str]
+    ) -> tuple[list[str], dict[str, str]]:
+        """bash, which activates the environment and becomes the command."""
+        script = str(self.prefix / activation.SCRIPT)
+        return [_bash(), "-c", _INSIDE, script, *argv], own_variables(environ)
+
+    def owner(self, path: str) -> str:
+        """The conda package that a path belongs to."""
+        return prefix_records.owner(self.prefix, path)
+
+
+def _bash() -> str:
+    """bash; `ToolError` where it is missing."""
+    found = process.which("bash")
+    if found is None:
+        raise ToolError(
+            "bash is not on PATH, and conda environments are activated by it",
+            "Install bash, or use --backend venv.",
+        )
+    return found
+
+
+def prepare(
+    profile: Profile, lock: Lock, host: Host, request: Request, settings: Settings
+) -> CondaEnvironment:
+    """Read the conda lock, check the host and plan.
+
+    `InvalidError` (exit 2) without a lock that may be used, `HostError` (3) where the host lacks
+    what it takes for granted, `ToolError` (4) where py-rattler, bash or a compiler is missing.
+    """
+    folders = profiles.search_path(settings.project, settings.config_dir)
+    path = conda_lockfile.path_for(profile.name, folders)
+    conda_lock = conda_lockfile.require_usable(profile, conda_lockfile.load(path) if path else None)
+    platform, python = str(host.platform), request.python or profile.python.default
+    conda = conda_lockfile.select(conda_lock, platform, python)
+    target = (
+        lockfile.select(lock, platform, python)
+        if profile.takes_lock("conda")
+        else lockfile.Target(platform=conda.platform, python=conda.python, base=None, files=())
+    )
+    _check_host(conda, host, request)
+    rattler = records.require_rattler()
+    _bash()
+    if not any(p.name.startswith(_COMPILERS) for p in conda.packages):
+        check_tools(profile)
+    known = indexes.upstreams()
+    channels = {
+        # A user's own URL may hold a token, and is nobody else's business.
+        name: known[name].url if name in known else f"https://{name}.invalid"
+        for name in sorted({p.channel for p in conda.packages})
+    }
+    made = plan(
+        *(profile, lock, target, conda_lock, conda),
+        rattler=rattler,
+        channels=channels,
+        settings=settings,
+    )
+    return CondaEnvironment(profile, target, made)
+
+
+def _check_host(conda: conda_lockfile.Target, host: Host, request: Request) -> None:
+    """`HostError` where nothing of the lock could work on the host; the rest is noted."""
+    for finding in machine.findings(conda, host):
+        decides = finding.level == "impossible" or (finding.level == "no" and request.to_run)
+        if decides and not request.force:
+            raise HostError(
+                f"the conda lock does not fit this host: {finding.text}",
+                "What it was locked for is in the profile's conda.virtual_packages. To see this"
+                " machine: envbuilder detect",
+            )
+        progress().note(f"warning: {finding.text}")

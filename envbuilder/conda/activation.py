@@ -1,0 +1,108 @@
+"""The scripts that activate a conda environment, by conda itself and for people without it.
+
+conda, mamba and micromamba source what lies in `etc/conda/activate.d`, and so do our own scripts:
+there is one way in, whoever opens the door. py-rattler could write such a script, too, but with the
+PATH of the build in it, with nothing to undo it, and for fish without the scripts of packages.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from envbuilder import render, resources, words
+from envbuilder.errors import BuildError
+from envbuilder.seal import OWN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from envbuilder.plan import WriteActivation
+
+SCRIPT = f"{OWN}/activate.sh"
+"""Below a prefix: what to source in bash."""
+SCRIPTS = {
+    "etc/conda/activate.d/envbuilder.sh": "conda/activate-d.sh.j2",
+    "etc/conda/activate.d/envbuilder.fish": "conda/activate-d.fish.j2",
+    "etc/conda/deactivate.d/envbuilder.sh": "conda/deactivate-d.sh.j2",
+    "etc/conda/deactivate.d/envbuilder.fish": "conda/deactivate-d.fish.j2",
+    SCRIPT: "conda/activate.sh.j2",
+    f"{OWN}/activate.fish": "conda/activate.fish.j2",
+}
+"""Paths below a prefix → templates."""
+_PACKAGE_VARIABLES = "etc/conda/env_vars.d"
+
+
+class Quoted(Struct, frozen=True):
+    """A value as shells want it."""
+
+    sh: str
+    fish: str
+
+
+def quoted(value: str) -> Quoted:
+    """A value that no shell takes for anything else."""
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return Quoted(sh=shlex.quote(value), fish=f"'{escaped}'")
+
+
+def templates_sha256() -> str:
+    """sha256 over all that decides the scripts besides their values."""
+    folder = resources.templates_dir() / "conda"
+    found = sorted((*folder.glob("*.sh.j2"), *folder.glob("*.fish.j2")))
+    texts = [[path.name, path.read_text(encoding="utf-8")] for path in found]
+    return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
+
+
+def write(step: WriteActivation) -> None:
+    """Write the scripts; `BuildError` where a package sets variables that cannot be read."""
+    env, prefix = Path(step.env), Path(step.prefix)
+    variables = {**step.variables, **({"VIRTUAL_ENV": step.venv} if step.venv else {})}
+    conda = {"CONDA_PREFIX": step.prefix, "CONDA_DEFAULT_ENV": step.prefix, "CONDA_SHLVL": "1"}
+    context: dict[str, Any] = {
+        "mark": render.MARK,
+        "prefix": quoted(step.prefix),
+        "variables": _pairs(variables),
+        "programs": quoted(f"{step.venv}/bin") if step.venv else None,
+        "prefix_programs": quoted(str(prefix / "bin")),
+        "preload": [quoted(path) for path in step.preload],
+        "package_variables": _pairs({**conda, **package_variables(env)}),
+    }
+    for path, template in SCRIPTS.items():
+        place = env / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(render.filled(template, context), encoding="utf-8")
+
+
+def _pairs(variables: Mapping[str, str]) -> list[tuple[str, Quoted]]:
+    return [(name, quoted(value)) for name, value in sorted(variables.items())]
+
+
+def package_variables(env: Path) -> dict[str, str]:
+    """Variables that packages of a prefix want set, as conda reads them: the last file wins."""
+    return {name: value for path, said in _said(env) for name, value in _checked(path, said)}
+
+
+def _said(env: Path) -> Iterator[tuple[Path, Any]]:
+    for path in sorted((env / _PACKAGE_VARIABLES).glob("*.json")):
+        try:
+            yield path, json.loads(path.read_bytes())
+        except (OSError, ValueError, RecursionError) as error:
+            raise BuildError(f"{path.name}: is no list of variables: {error}") from error
+
+
+def _checked(path: Path, said: Any) -> Iterator[tuple[str, str]]:
+    try:
+        found = msgspec.convert(said, dict[words.Variable, str])
+    except msgspec.ValidationError as error:
+        raise BuildError(f"{path.name}: sets variables that no shell knows: {error}") from error
+    for name, value in found.items():
+        if "\0" in value:
+            raise BuildError(f"{path.name}: {name}: its value holds a null character")
+        yield name, value

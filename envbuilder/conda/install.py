@@ -1,0 +1,146 @@
+"""Install locked conda packages into a prefix with py-rattler, and check what it does not.
+
+py-rattler 0.28 compares no hash of a local archive, follows paths out of a prefix, lets one package
+overwrite another's files, and gives up the whole process for an absolute path. So archives come
+hash-checked from the store, their paths are read before, and what was installed is read after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from envbuilder.conda import prefix_records, records
+from envbuilder.errors import BuildError
+from envbuilder.seal import PLACED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from envbuilder.conda.lockfile import Package
+    from envbuilder.plan import InstallConda, Rehome
+
+_SHOWN = 3
+
+
+def install(step: InstallConda, note: Callable[[str], None]) -> None:
+    """Make the prefix; `BuildError` where packages do not go together or cannot be installed.
+
+    No script of a package is run; those that have one are noted. Nothing is cleaned up: the folder
+    that all of it is in is the build's own.
+    """
+    records.require_rattler()
+    for package in step.packages:
+        if package.subdir not in {step.subdir, "noarch"}:
+            raise BuildError(
+                f"{package.file}: is a package for {package.subdir}, not for {step.subdir}"
+            )
+        _require_contained(package, archive(step, package), step.prefix)
+    asyncio.run(_install(step))
+    env = Path(step.env)
+    installed = prefix_records.read(env)
+    _require_apart(installed, env)
+    prefix_records.write(env, installed, step.packages, step.channels)
+    (env / PLACED).parent.mkdir(parents=True, exist_ok=True)
+    placed = sorted(prefix_records.placed(installed))
+    (env / PLACED).write_text("".join(f"{path}\n" for path in placed))
+    unrun = sorted(prefix_records.scripted(installed))
+    if unrun:
+        more = f" and {len(unrun) - _SHOWN} more" if len(unrun) > _SHOWN else ""
+        note(
+            f"note: post-link scripts are not run, they could do anything: "
+            f"{', '.join(unrun[:_SHOWN])}{more}"
+        )
+
+
+def archive(step: InstallConda, package: Package) -> Path:
+    """Where a package's archive is."""
+    return Path(step.folder) / package.channel / package.subdir / package.file
+
+
+def rehome(step: Rehome) -> None:
+    """Make a virtual environment, that was made beside, one of the interpreter in its place."""
+    env = Path(step.env)
+    text = "".join(f"{key} = {value}\n" for key, value in step.settings.items())
+    (env / "pyvenv.cfg").write_text(text)
+    python = env / "bin" / "python"
+    python.unlink()
+    python.symlink_to(step.python)
+
+
+async def _install(step: InstallConda) -> None:
+    import rattler
+
+    found = []
+    for package in step.packages:
+        url = archive(step, package).as_uri()
+        found.append(records.record(package, url, step.channels[package.channel]))
+    try:
+        await rattler.install(
+            found,
+            step.env,
+            cache_dir=Path(step.cache),
+            platform=rattler.Subdir(step.subdir),
+            execute_link_scripts=False,
+            show_progress=False,
+            alternative_target_prefix=step.prefix,
+        )
+    except OSError:
+        raise
+    except Exception as error:
+        raise BuildError(
+            f"conda packages cannot be installed: {_plain(str(error), step)}",
+            "Where a package is at fault, leave it out or pin another version of it in the"
+            " profile's conda.packages, and make the lock anew: envbuilder lock --backend conda",
+        ) from error
+
+
+def _plain(text: str, step: InstallConda) -> str:
+    """A failure in one line, without the folders of the build."""
+    for folder in (step.env, step.cache, step.folder):
+        text = text.replace(f"{folder}/", "")
+    return re.sub(r"\s*\n\s*(Caused by: )?", ": ", text.strip())
+
+
+def _require_contained(package: Package, path: Path, prefix: str) -> None:
+    """`BuildError` where a package has a path outside of the prefix, or takes no prefix so long."""
+    for entry in _paths(package, path):
+        relative = PurePosixPath(os.fspath(entry.relative_path))
+        if relative.is_absolute() or ".." in relative.parts or not relative.parts:
+            raise BuildError(f"{package.file}: leads out of its environment: {relative}")
+        stated = entry.prefix_placeholder
+        binary = stated is not None and stated.file_mode.binary
+        if binary and len(os.fsencode(prefix)) > len(stated.placeholder.encode()):
+            raise BuildError(
+                f"{package.file}: cannot be installed in {prefix}: a path may have"
+                f" {len(stated.placeholder.encode())} bytes at most in {relative}",
+                "Set ENVBUILDER_DATA_DIR to a folder with a shorter path.",
+            )
+
+
+def _paths(package: Package, path: Path) -> Iterator[Any]:
+    from rattler import PathsJson
+
+    try:
+        found = PathsJson.from_package_archive(path)
+    except Exception as error:
+        raise BuildError(
+            f"{package.file}: states no paths that can be read: {str(error).splitlines()[0]}"
+        ) from error
+    yield from found.paths
+
+
+def _require_apart(installed: list[prefix_records.Installed], env: Path) -> None:
+    """`BuildError` where two packages put different content in one place."""
+    found = prefix_records.clash(installed, env)
+    if found is None:
+        return
+    path, first, second = found
+    raise BuildError(
+        f"the conda packages {first} and {second} both install {path}, with different content",
+        "Leave one of them out, or pin another version of it in the profile's conda.packages, and"
+        " make the lock anew: envbuilder lock --backend conda",
+    )

@@ -1,0 +1,131 @@
+"""Whether a host has what a conda lock takes for granted: its virtual packages. Pure.
+
+What could not be read is never said to be absent.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from envbuilder.detection import tables
+from envbuilder.detection.text import version
+from envbuilder.fitting import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from envbuilder.conda.lockfile import Target
+    from envbuilder.host import Host
+
+    Judge = Callable[[Host, str], Finding]
+
+_LEVELS = {
+    "x86_64_v3": frozenset({"avx", "avx2", "fma", "f16c"}),
+    "x86_64_v4": frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}),
+}
+"""Levels of x86-64 → the flags of theirs that hosts tell about."""
+_ANY = frozenset({"x86_64", "aarch64", "arm64", "m1"})
+"""Processors that every machine of a platform has."""
+_FITS = Finding("note", "")
+
+
+def findings(target: Target, host: Host) -> Iterator[Finding]:
+    """What speaks against a target on a host: `impossible` and `no`, or a warning if unknown."""
+    for name, wanted in sorted(target.virtual_packages.items()):
+        judge = _JUDGES.get(name)
+        if judge is None:
+            text = f"whether this machine has {name} {wanted} is not known"
+            yield Finding("warning", text, "unread")
+            continue
+        found = judge(host, wanted)
+        if found.level != "note":
+            yield found
+
+
+def _at_least(name: str, found: str | None, wanted: str) -> Finding:
+    needed, here = version(wanted), version(found)
+    if here is None or needed is None:
+        text = f"whether {name} is {wanted} or newer could not be read"
+        return Finding("warning", text, "system-unread")
+    if here < needed:
+        text = f"{name} {found} is older than {wanted}, which its conda packages are locked for"
+        return Finding("impossible", text, "system-old")
+    return _FITS
+
+
+def _glibc(host: Host, wanted: str) -> Finding:
+    if host.os != "linux":
+        return _of_another(host, "glibc")
+    name, _, number = (host.libc or "glibc").partition(" ")
+    if name != "glibc":
+        text = f"the C library is {name}, and the conda packages need glibc"
+        return Finding("impossible", text, "libc-other")
+    return _at_least("glibc", number, wanted)
+
+
+def _linux(host: Host, wanted: str) -> Finding:
+    if host.os != "linux":
+        return _of_another(host, "Linux")
+    numbers = re.match(r"[0-9]+(\.[0-9]+)*", host.kernel or "", re.ASCII)
+    return _at_least("the Linux kernel", numbers[0] if numbers else None, wanted)
+
+
+def _osx(host: Host, wanted: str) -> Finding:
+    if host.os != "macos":
+        return _of_another(host, "macOS")
+    return _at_least("macOS", host.os_version, wanted)
+
+
+def _unix(host: Host, wanted: str) -> Finding:
+    del wanted
+    return _of_another(host, "a Unix") if host.os == "other" else _FITS
+
+
+def _of_another(host: Host, wanted: str) -> Finding:
+    text = f"the conda packages are for {wanted}, and this host is {host.os} on {host.machine}"
+    return Finding("impossible", text, "platform")
+
+
+def _archspec(host: Host, wanted: str) -> Finding:
+    named = wanted.partition("=")[2]
+    flags = _LEVELS.get(named)
+    if named in _ANY or not named:
+        return _FITS
+    if flags is None or host.cpu.flags is None:
+        text = f"whether the CPU can do what {named} can is not known"
+        return Finding("warning", text, "unread")
+    missing = sorted(flags - set(host.cpu.flags))
+    if missing:
+        text = f"the CPU is no {named}, which the conda packages are locked for: no {missing[0]}"
+        return Finding("no", text, "cpu-flags")
+    return _FITS
+
+
+def _cuda(host: Host, wanted: str) -> Finding:
+    gpus = [gpu for gpu in host.gpus if gpu.vendor in {"nvidia", "unknown"}]
+    if not gpus:
+        text = f"no NVIDIA GPU was found, and the conda packages are locked for CUDA {wanted}"
+        return Finding("no", text, "no-gpu")
+    major = wanted.partition(".")[0]
+    oldest = tables.cuda_driver(int(major)) if major.isdecimal() else None
+    drivers = [v for v in (version(gpu.driver_version) for gpu in gpus) if v is not None]
+    needed = version(oldest)
+    if needed is None or not drivers:
+        text = f"whether NVIDIA's driver can do CUDA {wanted} could not be read"
+        return Finding("warning", text, "driver-unread")
+    if max(drivers) < needed:
+        here = ".".join(map(str, max(drivers)))
+        text = f"NVIDIA driver {here} is older than {oldest}, which CUDA {wanted} needs"
+        return Finding("no", text, "driver-old")
+    return _FITS
+
+
+_JUDGES: dict[str, Judge] = {
+    "__archspec": _archspec,
+    "__cuda": _cuda,
+    "__glibc": _glibc,
+    "__linux": _linux,
+    "__osx": _osx,
+    "__unix": _unix,
+}

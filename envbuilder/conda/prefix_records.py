@@ -1,0 +1,132 @@
+"""What a prefix says of its own packages: `conda-meta/NAME-VERSION-BUILD.json`, which conda reads.
+
+py-rattler writes into them where it built. That is taken out: it would differ from build to build,
+name folders that are gone, and tell where archives came from, tokens included.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from envbuilder.errors import BuildError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from envbuilder.conda.lockfile import Package
+
+FOLDER = "conda-meta"
+_OF_THE_BUILD = ("extracted_package_dir", "package_tarball_full_path", "link")
+_ENTRY_POINT = "unix_python_entry_point"
+
+
+class Installed(Struct, frozen=True):
+    """One package of a prefix, as its record tells."""
+
+    file: str
+    """The record's own name."""
+    data: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The package's name."""
+        return str(self.data.get("name"))
+
+    @property
+    def paths(self) -> Iterator[dict[str, Any]]:
+        """What it installed."""
+        stated = self.data.get("paths_data")
+        yield from stated.get("paths", ()) if isinstance(stated, dict) else ()
+
+
+def read(prefix: Path) -> list[Installed]:
+    """The records of a prefix, sorted by name; `BuildError` where one cannot be read."""
+    found = []
+    for path in sorted((prefix / FOLDER).glob("*.json")):
+        try:
+            data = json.loads(path.read_bytes())
+        except (OSError, ValueError, RecursionError) as error:
+            raise BuildError(f"{path}: cannot be read: {error}") from error
+        if not isinstance(data, dict):
+            raise BuildError(f"{path}: is no record of a package")
+        found.append(Installed(path.name, data))
+    return found
+
+
+def clash(installed: Sequence[Installed], prefix: Path) -> tuple[str, str, str] | None:
+    """A path that two packages want with different content, and who; None where there is none.
+
+    py-rattler puts the one that loses aside, and says from where.
+    """
+    owners = {p["_path"]: i.name for i in installed for p in i.paths}
+    for package in installed:
+        for entry in package.paths:
+            wanted = entry.get("original_path")
+            if wanted and not _same(prefix / wanted, prefix / entry["_path"]):
+                return wanted, owners.get(wanted, "another"), package.name
+    return None
+
+
+def _same(one: Path, other: Path) -> bool:
+    if one.is_symlink() or other.is_symlink():
+        links = one.is_symlink() and other.is_symlink()
+        return links and one.readlink() == other.readlink()
+    return one.is_file() and other.is_file() and one.read_bytes() == other.read_bytes()
+
+
+def placed(installed: Iterable[Installed]) -> Iterator[str]:
+    """Files that name the prefix, and the records that hold their hashes."""
+    for package in installed:
+        own = [
+            entry["_path"]
+            for entry in package.paths
+            if entry.get("prefix_placeholder") or entry.get("path_type") == _ENTRY_POINT
+        ]
+        yield from own
+        if own:
+            yield f"{FOLDER}/{package.file}"
+
+
+def scripted(installed: Iterable[Installed]) -> Iterator[str]:
+    """Packages with a script that conda would run after their installation."""
+    for package in installed:
+        script = f"bin/.{package.name}-post-link.sh"
+        if any(entry.get("_path") == script for entry in package.paths):
+            yield package.name
+
+
+def write(
+    prefix: Path,
+    installed: Iterable[Installed],
+    packages: Iterable[Package],
+    channels: Mapping[str, str],
+) -> None:
+    """Write the records anew: what conda reads, and nothing of the build.
+
+    `channels` are public URLs by symbolic name: a user's own may hold a token.
+    """
+    locked = {p.name: p for p in packages}
+    for package in installed:
+        data = {k: v for k, v in package.data.items() if k not in _OF_THE_BUILD}
+        known = locked[package.name]
+        root = channels[known.channel]
+        data |= {"fn": known.file, "url": f"{root}/{known.as_file.file}", "channel": f"{root}/"}
+        path = prefix / FOLDER / package.file
+        path.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+        path.chmod(0o644)
+
+
+def owner(prefix: Path, path: str) -> str:
+    """The package that a path of a prefix belongs to; empty where none says so."""
+    try:
+        installed = read(prefix)
+    except BuildError:
+        return ""
+    for package in installed:
+        if any(entry.get("_path") == path for entry in package.paths):
+            return package.name
+    return ""
