@@ -226,12 +226,26 @@ def test_a_new_pip_takes_pylock(pylock: Path, fresh: Callable[..., Path]) -> Non
     assert "torch-2.13.0+cpu" in done.stdout.splitlines()[-1]
 
 
-def test_the_conda_file_names_python_and_the_requirements(cli: Cli, tmp_path: Path) -> None:
-    done = cli("render", "--profile", "cpu", "--target", "conda", "-o", "out")
+@pytest.mark.parametrize("damaged", [False, True])
+def test_pip_takes_what_conda_hands_it(
+    damaged: bool, cli: Cli, tiny: Path, fresh: Callable[..., Path], tmp_path: Path
+) -> None:
+    """conda writes the lines under `pip:` into a file beside its own, and has pip read that."""
+    done = cli("render", "--profile", "tiny", "--target", "conda", "-o", "out")
     assert done.returncode == 0, done.stderr
-    data = yaml.safe_load((tmp_path / "out" / "environment.yml").read_text())
-    assert data["name"] == "cpu"
-    assert "python=3.11" in data["dependencies"]
-    from_pip = data["dependencies"][-1]["pip"]
-    assert from_pip == ["--require-hashes", "--requirement requirements.txt"]
-    assert "torch==2.13.0+cpu" in (tmp_path / "out" / "requirements.txt").read_text()
+    out = tmp_path / "out"
+    data = yaml.safe_load((out / "environment.yml").read_text())
+    assert data["dependencies"][:2] == ["python 3.11.*", "pip"]
+    handed = out / "condaenv.requirements.txt"
+    handed.write_text("\n".join(data["dependencies"][-1]["pip"]))
+    wanted = out / "requirements.txt"
+    if damaged:
+        wanted.write_text(re.sub(r"sha256:\w{64}", "sha256:" + "0" * 64, wanted.read_text()))
+    options = ("-U", "--exists-action=b", "--dry-run", "--ignore-installed")
+    done = run(fresh(), "-m", "pip", "install", "-r", handed, *options, cwd=out)
+    if damaged:
+        assert "DO NOT MATCH THE HASHES" in done.stderr
+        assert done.returncode != 0
+    else:
+        assert done.returncode == 0, done.stderr
+        assert "setuptools-80.9.0" in done.stdout.splitlines()[-1]

@@ -151,6 +151,19 @@ def test_conda_accepts_the_file_of_every_profile(name: str, found: Settings) -> 
     assert rattler.MatchSpec(specs[0], strict=True).version == f"{profile.python.default}.*"
 
 
+def test_what_yaml_would_make_something_else_of_stays_text() -> None:
+    said = {"NO": "no", "null": "~", "TRUE": "1e3", "y": "0x10", "_": "", "A": "2026-01-01 # a: b"}
+    conda = msgspec.structs.replace(PROFILE.conda, packages=("no", "null", "1e3", "y >=1"))
+    profile = msgspec.structs.replace(PROFILE, name="123", environment=said, conda=conda)
+    data = strict_file(rendered("conda", None, profile=profile)["environment.yml"])
+    assert data["name"] == "123"
+    assert data["variables"] == said
+    assert data["dependencies"][1:5] == ["no", "null", "1e3", "y >=1"]
+    pixi = tomllib.loads(rendered("pixi", conda_lock(profile), profile=profile)["pixi.toml"])
+    assert pixi["activation"]["env"] == said
+    assert pixi["workspace"]["name"] == "123"
+
+
 def test_what_differs_by_hardware_stands_at_the_top(found: Settings) -> None:
     shown = {}
     for name in NAMES:

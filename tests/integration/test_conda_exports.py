@@ -1,0 +1,141 @@
+"""What `render` exports of a conda lock suffices to install it, and hides what it must."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import requests
+
+from tests.integration.conda_server import serve
+from tests.integration.conftest import missing, start
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.integration.conda_server import Served
+    from tests.integration.conftest import Cli
+
+pytestmark = pytest.mark.network
+TOKEN = "s3cret-token"
+PROFILE = {
+    "description": "For tests",
+    "accelerator": "cpu",
+    "backends": ["venv", "conda"],
+    "platforms": ["linux/amd64", "linux/arm64"],
+    "python": {"default": "3.11", "supported": ["3.11"]},
+    "tools": {"uv": "0.13.8"},
+    "requirements": ["setuptools==80.9.0"],
+    "expects": {"device": "cpu", "torch": "2.13.0"},
+    "conda": {
+        "channels": ["lab"],
+        "packages": ["tiny-lib"],
+        "virtual_packages": {
+            "linux/amd64": {"__glibc": "2.36"},
+            "linux/arm64": {"__glibc": "2.28"},
+        },
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def wheel_lock(
+    session_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> str:
+    """The lock of the profile's wheels."""
+    folder = tmp_path_factory.mktemp("lab")
+    _lay(folder)
+    done = start(("lock", "--profile", "lab"), session_environment, cwd=folder)
+    if done.returncode != 0:
+        missing("network", f"the package index cannot be asked: {done.stderr[-400:]}")
+    return (folder / "profiles" / "locks" / "lab.json").read_text()
+
+
+def _lay(folder: Path) -> None:
+    (folder / "profiles" / "locks").mkdir(parents=True)
+    (folder / "envbuilder.yaml").write_text("")
+    (folder / "profiles" / "lab.yaml").write_text(json.dumps(PROFILE))
+
+
+@pytest.fixture
+def served(
+    cli: Cli, conda_channel: Path, wheel_lock: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Served]:
+    """A channel behind a token, a profile locked from it, and its exports in `out`."""
+    _lay(tmp_path)
+    (tmp_path / "profiles" / "locks" / "lab.json").write_text(wheel_lock)
+    with serve(conda_channel, token=TOKEN) as served:
+        monkeypatch.setenv("ENVBUILDER_INDEX_LAB", served.secret_url)
+        done = cli("lock", "--backend", "conda", "--profile", "lab")
+        assert done.returncode == 0, done.stderr
+        for target in ("conda", "conda-explicit", "pixi"):
+            done = cli("render", "--profile", "lab", "--target", target, "-o", f"out/{target}")
+            assert done.returncode == 0, done.stderr
+        yield served
+
+
+def _shown(folder: Path) -> dict[str, str]:
+    return {p.name: p.read_text() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_exports_name_every_file_and_give_nothing_away(served: Served, tmp_path: Path) -> None:
+    shown = _shown(tmp_path / "out")
+    assert set(shown) == {
+        *("environment.yml", "pixi.lock", "pixi.toml", "requirements.txt"),
+        *("conda-linux-64-py311.txt", "conda-linux-aarch64-py311.txt"),
+    }
+    assert not any(TOKEN in text or str(tmp_path) in text for text in shown.values())
+    for name, text in shown.items():
+        assert ("wants credentials" in text) == (name not in {"requirements.txt", "pixi.lock"})
+    lines = shown["conda-linux-64-py311.txt"].partition("@EXPLICIT\n")[2].splitlines()
+    assert len(lines) == 2
+    for line in lines:
+        url, _, expected = line.partition("#")
+        assert url.startswith(f"{served.url}/")
+        # Who has what opens the channel gets the very bytes that the list names.
+        answer = requests.get(served.secret_url + url.removeprefix(served.url), timeout=10)
+        assert hashlib.sha256(answer.content).hexdigest() == expected
+
+
+def test_pixis_lock_installs_a_python_that_works(served: Served, tmp_path: Path) -> None:
+    import rattler
+
+    read = rattler.LockFile.from_path(tmp_path / "out" / "pixi" / "pixi.lock")
+    environment = read.default_environment()
+    assert environment is not None
+    platform = next(p for p in environment.platforms() if p.name == "lab-linux-64")
+    records = environment.conda_repodata_records_for_platform(platform)
+    for record in records:
+        record.url = record.url.replace(served.url, served.secret_url)
+    prefix = tmp_path / "prefix"
+    installing: Any = rattler.install(
+        records, prefix, cache_dir=tmp_path / "cache", show_progress=False
+    )
+    asyncio.run(installing)
+    script = "import sys, tiny_lib; print(sys.prefix)"
+    done = subprocess.run(
+        [prefix / "bin" / "python", "-c", script], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == str(prefix), done.stderr
+
+
+def test_a_mirror_is_not_exported_and_a_folder_is_refused(
+    served: Served, cli: Cli, conda_channel: Path, tmp_path: Path
+) -> None:
+    folder = {"ENVBUILDER_INDEX_LAB": conda_channel.as_uri()}
+    for target in ("conda", "conda-explicit", "pixi"):
+        done = cli("render", "--profile", "lab", "--target", target, environment=folder)
+        assert done.returncode == 2
+        assert "'lab' is a folder of this machine" in done.stderr
+        assert "ENVBUILDER_INDEX_LAB" in done.stderr
+        assert done.stdout == ""
+    shipped = {"ENVBUILDER_INDEX_CONDA_FORGE": served.url}
+    done = cli("render", "--profile", "cpu", "--target", "conda", environment=shipped)
+    assert done.returncode == 0, done.stderr
+    assert '  - "conda-forge"\n' in done.stdout
+    assert served.host not in done.stdout
