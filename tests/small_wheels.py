@@ -8,22 +8,33 @@ import zipfile
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 
-def write(folder: Path, name: str, files: Mapping[str, bytes], scripts: str = "") -> Path:
-    """A wheel of version 1.0 with these files, and these lines in its console_scripts."""
-    info = f"{name}-1.0.dist-info"
+def write(
+    folder: Path,
+    name: str,
+    files: Mapping[str, bytes],
+    scripts: str = "",
+    *,
+    version: str = "1.0",
+    needs: Sequence[str] = (),
+    tag: str = "py3-none-any",
+) -> Path:
+    """A wheel with these files, these lines in its console_scripts, and what it requires."""
+    info = f"{name}-{version}.dist-info"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    metadata += "".join(f"Requires-Dist: {n}\n" for n in needs)
     members = {
         **files,
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n".encode(),
-        f"{info}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/METADATA": metadata.encode(),
+        f"{info}/WHEEL": f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}\n".encode(),
     }
     if scripts:
         members[f"{info}/entry_points.txt"] = f"[console_scripts]\n{scripts}\n".encode()
     record = "".join(f"{path},{recorded(content)},\n" for path, content in members.items())
-    path = folder / f"{name}-1.0-py3-none-any.whl"
+    path = folder / f"{name}-{version}-{tag}.whl"
     with zipfile.ZipFile(path, "w") as archive:
         for member, content in members.items():
             archive.writestr(member, content)

@@ -13,6 +13,7 @@ from envbuilder import lockfile, loopback, profiles, resolve, resources, upstrea
 from envbuilder.errors import BuildError, InvalidError
 from envbuilder.loopback import Offer
 from envbuilder.settings import Configuration, Settings
+from tests import small_wheels
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,17 +28,7 @@ SHIPPED = (resources.profiles_dir(),)
 
 def wheel(folder: Path, name: str, version: str, *needs: str, tag: str = "py3-none-any") -> Path:
     """A wheel without code."""
-    path = folder / f"{name}-{version}-{tag}.whl"
-    info = f"{name}-{version}.dist-info"
-    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-    metadata += "".join(f"Requires-Dist: {n}\n" for n in needs)
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(f"{info}/METADATA", metadata)
-        archive.writestr(
-            f"{info}/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}\n"
-        )
-        archive.writestr(f"{info}/RECORD", "")
-    return path
+    return small_wheels.write(folder, name, {}, version=version, needs=needs, tag=tag)
 
 
 @pytest.fixture(autouse=True)
