@@ -149,7 +149,6 @@ class Profile(_Strict, frozen=True):
         """The Pythons that an image can be made for: those that have a base."""
         return frozenset(self.base) | frozenset(self.debian_base)
 
-
     def torch_from_wheels(self, backend: str) -> bool:
         """Whether an environment of this backend has the wheels of the profile's lock."""
         return backend != "conda" or self.conda.torch == "wheels"
