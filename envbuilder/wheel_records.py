@@ -16,6 +16,7 @@ import zlib
 from typing import TYPE_CHECKING
 
 from envbuilder.errors import InvalidError
+from envbuilder.indexes import canonical
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -88,7 +89,7 @@ def contents(
         "purelib": site,
         "platlib": site,
         "scripts": "bin/",
-        "headers": f"include/site/python{python}/{stem.partition('-')[0]}/",
+        "headers": f"include/site/python{python}/{canonical(stem.partition('-')[0])}/",
         "data": "",
     }
     found = {}

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import zipfile
 from typing import TYPE_CHECKING
 
 import pytest
 
+from envbuilder.wheel_records import contents
 from tests import small_wheels
 
 if TYPE_CHECKING:
@@ -80,3 +84,34 @@ def test_wheels_that_do_not_go_together(
         done = cli("build", *wanted, *options, "--json", environment=pair)
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["status"] == "built"
+
+
+def test_wheels_are_known_to_put_their_files_where_uv_puts_them(tmp_path: Path) -> None:
+    data = "Left_Wheel-1.0.data"
+    files = {
+        "left/__init__.py": b"",
+        "left.data/scripts/plain": b"",
+        **{f"{data}/{kind}/{kind}.txt": b"x" for kind in ("purelib", "platlib", "headers")},
+        f"{data}/scripts/carried": b"#!python\n",
+        f"{data}/data/share/man/left.1": b"",
+    }
+    scripts = "written = left:main\nOther = left.cli : main [extra]"
+    wheel = small_wheels.write(tmp_path, "Left_Wheel", files, scripts)
+    uv, env = (sys.executable, "-m", "uv"), tmp_path / "env"
+
+    def run(*argv: str) -> None:
+        subprocess.run([*uv, *argv], check=True, capture_output=True)
+
+    run("venv", "--offline", "--python", sys.executable, str(env))
+    before = {path for path in env.rglob("*") if path.is_file()}
+    install = ("pip", "install", "--offline", "--no-index", "--no-installer-metadata", str(wheel))
+    run(*install, "--python", str(env / "bin" / "python"))
+    installed = {path for path in env.rglob("*") if path.is_file()} - {*before, env / ".lock"}
+    with zipfile.ZipFile(wheel) as archive:
+        record, points = (
+            archive.read(f"Left_Wheel-1.0.dist-info/{name}").decode()
+            for name in ("RECORD", "entry_points.txt")
+        )
+        python = f"{sys.version_info.major}.{sys.version_info.minor}"
+        known = contents("Left_Wheel-1.0", python, archive.namelist(), record, points)
+    assert {str(path.relative_to(env)) for path in installed} == known.keys()
