@@ -123,9 +123,10 @@ def _of_engine(ref: str, platform: words.Platform, client: Any, settings: Settin
     from envbuilder.oci.layout import Layout
 
     client = client or engine.connect()
-    identified(client, engine.describe(client), ref, platform)
-    found = engine.image(client, ref)
-    assert found is not None, "it was just found or pulled"
+    here = engine.describe(client)
+    ref, _ = identified(client, here, ref, platform)
+    # One that is named by digest is not pulled to know which it is.
+    found = engine.image(client, ref) or _pulled(client, here, ref, platform)
     layout = engines.export(client, found, settings.cache_dir / "bases")
     engines.remember(layout, Layout(settings.cache_dir / "layers"))
     return layout
@@ -144,10 +145,14 @@ def identified(client: Any, here: engine.Engine, ref: str, platform: str) -> tup
         named = ref
     if "@" in named:
         return ref, named
-    if found is None:
-        with console.progress().task(f"pull the base image {ref}"):
-            engine.pull(here, ref, platform)
-        found = engine.image(client, ref)
-        if found is None:
-            raise BuildError(f"{ref}: not in the engine after it was pulled", engine.no_base(ref))
+    found = found or _pulled(client, here, ref, platform)
     return ref, found.id
+
+
+def _pulled(client: Any, here: engine.Engine, ref: str, platform: str) -> engine.Image:
+    with console.progress().task(f"pull the base image {ref}"):
+        engine.pull(here, ref, platform)
+    found = engine.image(client, ref)
+    if found is None:
+        raise BuildError(f"{ref}: not in the engine after it was pulled", engine.no_base(ref))
+    return found

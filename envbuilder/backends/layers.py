@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from envbuilder import engine, lockfile, render, words
 from envbuilder.backends import image_base
-from envbuilder.backends.native import tool
 from envbuilder.backends.pushed_image import PushedImage
 from envbuilder.backends.saved_image import SavedImage
+from envbuilder.backends.venv import tool
 from envbuilder.errors import InvalidError, ToolError
 from envbuilder.oci import facts as image_facts
 from envbuilder.oci import places
@@ -71,7 +71,7 @@ def plan(
 
     Without an engine, packages whose scripts must run cannot be installed: `ToolError`.
     """
-    from envbuilder.oci.cache import FORMAT
+    from envbuilder.oci.cache import FORMAT, SYSTEM_FORMAT
     from envbuilder.oci.layer import compressor
 
     assert target.base is not None, "a target with a base"
@@ -92,13 +92,14 @@ def plan(
         "payload": payload_sha256(),
         "made_by": {**made_by, **compressor()},
     }
-    digest = fingerprint(facts)
+    scripts = _runs_scripts(profile, target)
+    digest = fingerprint(facts | ({"system": SYSTEM_FORMAT} if scripts else {}))
     tags = image_base.names(profile, target, digest, request)
     locked = lockfile.lock_digest(lock)
     labels = image_base.labels(profile, digest, locked)
     work = settings.cache_dir / "build" / f"{profile.name}-{digest[:12]}"
     system = None
-    if _runs_scripts(profile, target):
+    if scripts:
         system = _system(profile, lock, target, base, request, labels, work, target_engine)
     cache, layout = str(settings.cache_dir / "layers"), str(work / "layout")
     below = tuple(f for step in base.make if isinstance(step, MakeBase) for f in step.files)
@@ -278,11 +279,10 @@ def wanted(request: Request) -> bool:
 
 def unsuitable(here: engine.Engine, client: Any, profile: Profile, target: Target) -> str:
     """Why another builder is the default for this engine and profile; empty where this one is."""
-    if here.client == "podman":
-        return "podman builds with its own"
-    version = str(client.version().get("Version", ""))
-    if not engine.is_at_least(version, _EXPORTS):
-        return f"Docker {version} cannot export a base image as an OCI layout"
+    if here.client == "docker":
+        version = str(client.version().get("Version", ""))
+        if not engine.is_at_least(version, _EXPORTS):
+            return f"Docker {version} cannot export a base image as an OCI layout"
     own, locked = own_platform(), tool(target, "uv")
     if target.platform != own and metadata.version("uv") != locked.version:
         return f"the lock installs with uv {locked.version} for {target.platform}"

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 FORMAT = 2
 """Counts up when the same facts give other bytes."""
+SYSTEM_FORMAT = 2
+"""The same for layers whose packages an engine installed."""
 
 
 class LayerCache:

@@ -6,15 +6,18 @@ it adds to the base is kept as a layer like any other.
 
 from __future__ import annotations
 
+import hashlib
+import tarfile
 from typing import TYPE_CHECKING, Any
 
 from envbuilder.errors import BuildError
 from envbuilder.oci import engines, layer, packages, rootfs
+from envbuilder.oci.cache import SYSTEM_FORMAT
 from envbuilder.oci.image import Added
-from envbuilder.oci.members import plain
+from envbuilder.oci.members import members, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from envbuilder.oci.base import Base
@@ -42,10 +45,10 @@ def unpacked(
     }
     found = cache.find(made_from)
     if found is None:
-        members = packages.members([(d, store.checked(d)) for d in step.debs], base.root)
-        if not members:
+        files = packages.members([(d, store.checked(d)) for d in step.debs], base.root)
+        if not files:
             return []
-        found = make(made_from, members)
+        found = make(made_from, files)
     return [Added(layer=found, reason=_reason(step))]
 
 
@@ -63,6 +66,7 @@ def built(
     """
     made_from = {
         "kind": "system",
+        "form": SYSTEM_FORMAT,
         "recipe": system.recipe,
         "base": base.config["rootfs"],
         "epoch": step.epoch,
@@ -93,12 +97,48 @@ def _taken(step: Assemble, system: System, base: Base, work: Path) -> Layer:
             f"the engine installed the system packages on another base than {step.base}",
             "Build again; the base image may have been replaced in the engine meanwhile.",
         )
-    with layout.checked(manifest.layers[-1]).open("rb") as raw:
-        tar = plain(raw)
-        made = layer.pack(iter(lambda: tar.read(_PIECE), b""), work / "layer")
-    if made.diff_id != there[-1]:
+    blob = layout.checked(manifest.layers[-1])
+    sent = hashlib.sha256()
+    made = layer.pack(_settled(blob, step.epoch, sent), work / "layer")
+    if f"sha256:{sent.hexdigest()}" != there[-1]:
         raise BuildError(f"{manifest.layers[-1].digest}: not the layer that its image names")
     return made
+
+
+def _settled(blob: Path, epoch: int, sent: hashlib._Hash) -> Iterator[bytes]:
+    """A layer's tar without what an engine puts in of its own; `sent` hashes it as it was.
+
+    The Dockerfile leaves nothing newer than `epoch`, but it reaches neither the files and folders
+    that Buildah mounts its own over, nor the time of a deletion, which some engines state.
+    """
+    edits = list(_edits(blob, epoch))
+    with blob.open("rb") as raw:
+        tar, at = plain(raw), 0
+
+        def read(size: int) -> bytes:
+            data = tar.read(size)
+            sent.update(data)
+            return data
+
+        for start, end, instead in edits:
+            while at < start and (piece := read(min(_PIECE, start - at))):
+                at += len(piece)
+                yield piece
+            at += len(read(end - at))
+            yield instead
+        while piece := read(_PIECE):
+            yield piece
+
+
+def _edits(blob: Path, epoch: int) -> Iterator[tuple[int, int, bytes]]:
+    """Entries without content: where each begins and ends in the tar, and what stands there."""
+    for member, _ in members(blob):
+        if member.name.rpartition("/")[2].startswith(".wh."):
+            gone = tarfile.TarInfo(member.name)
+            gone.mode = 0
+            yield member.offset, member.offset_data, gone.tobuf(tarfile.PAX_FORMAT)
+        elif member.mtime > epoch and not (member.isfile() and member.size):
+            yield member.offset, member.offset_data, b""
 
 
 def _reason(step: Assemble) -> str:

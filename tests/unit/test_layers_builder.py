@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from envbuilder import cli, engine, lockfile, plan, profiles, resources
 from envbuilder.backends import image_base, layers
-from envbuilder.errors import InvalidError, ToolError
+from envbuilder.errors import BuildError, InvalidError, ToolError
 from envbuilder.options import Request
 from envbuilder.settings import Configuration, Settings
 from tests.unit.images import image
@@ -178,6 +178,22 @@ def test_arguments_are_checked_first(arguments: list[str], said: str) -> None:
     assert said in done.output
 
 
+def test_a_base_named_by_digest_is_pulled_where_the_engine_lacks_it(
+    found: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pull(here: engine.Engine, ref: str, platform: str) -> None:
+        raise BuildError(f"{ref}: cannot be pulled for {platform}: unauthorized")
+
+    monkeypatch.setattr(engine, "image", lambda client, ref: None)
+    monkeypatch.setattr(engine, "describe", lambda client: PODMAN)
+    monkeypatch.setattr(engine, "pull", pull)
+    lock = lockfile.load(FOLDERS[0] / "locks" / "cpu.json")
+    target = lockfile.select(lock, "linux/amd64", "3.11")
+    request = Request(base_image=f"me/x@sha256:{'1' * 64}")
+    with pytest.raises(BuildError, match=r"docker.io/me/x@sha256:1.*linux/amd64: unauthorized"):
+        image_base.find(target, object(), request, found, scripts=False)
+
+
 class Client:
     """Stands in for Docker's SDK."""
 
@@ -205,7 +221,7 @@ def test_it_is_the_default_where_it_can_make_the_image(monkeypatch: pytest.Monke
     assert why_not() == ""
     assert why_not("zendnn") == ""
     assert "cannot export" in why_not(version="24.0.9")
-    assert "podman" in why_not(there=PODMAN)
+    assert why_not(there=PODMAN, version="5.4.2") == ""
     monkeypatch.setattr(layers.metadata, "version", lambda name: "0.0.1")
     assert why_not() == "", "the locked one is used"
     assert "installs with uv" in why_not(platform="linux/arm64")
