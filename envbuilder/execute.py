@@ -158,7 +158,8 @@ def _load(step: plans.Load) -> None:
     from envbuilder.oci import engines
     from envbuilder.oci.layout import Layout
 
-    ids = engines.load(engine.connect(), Layout(Path(step.layout)), Layout(Path(step.cache)))
+    layout, made = Layout(Path(step.layout)), Layout(Path(step.cache))
+    ids = engines.load(engine.connect(), layout, made, step.names)
     record = images.ImageRecord(
         profile=step.profile,
         fingerprint=step.fingerprint,
@@ -216,7 +217,7 @@ def _load_base(step: plans.LoadBase) -> None:
     (found,) = layout.index().manifests
     there = engine.image(client, step.ref)
     if there is None or there.id not in {found.digest, layout.read_manifest(found).config.digest}:
-        engines.load(client, layout, Layout(Path(step.cache)))
+        engines.load(client, layout, Layout(Path(step.cache)), (step.ref,))
 
 
 def _failing_step(printed: str) -> str:

@@ -38,6 +38,8 @@ class Podman(Struct, frozen=True, kw_only=True):
 
     command: tuple[str, ...]
     rootless: bool
+    remote: bool = False
+    """Whether a service does the work, maybe on another machine: it sees no file of this one."""
 
     def image(self, ref: str) -> dict[str, Any] | None:
         """What the engine says of an image, or None."""
@@ -115,10 +117,11 @@ def connect(url: str | None) -> Podman:
         info = json.loads(done.stdout)
         version = info["version"]["Version"]
         rootless = bool(info["host"]["security"]["rootless"])
+        remote = bool(info["host"].get("serviceIsRemote"))
     except (ValueError, KeyError, TypeError) as error:
         raise ToolError(f"podman does not answer: {done.last_words}", _HINT) from error
     _require(version, "podman")
-    return Podman(command=command, rootless=rootless)
+    return Podman(command=command, rootless=rootless, remote=remote)
 
 
 def _require(version: str, what: str) -> None:

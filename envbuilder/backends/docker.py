@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from envbuilder import console, engine, lockfile, render
 from envbuilder.backends import image_base
 from envbuilder.backends.environment import DockerEnvironment
-from envbuilder.backends.native import tool
+from envbuilder.backends.venv import tool
 from envbuilder.errors import InvalidError, ToolError
 from envbuilder.pack import payload_sha256
 from envbuilder.plan import (
@@ -90,7 +90,7 @@ def plan(
     # The stages that download are replaced, so where upstream is must not decide the fingerprint.
     files = render.render(profile, lock, "dockerfile", target.python, render.nowhere(lock))
     texts = {f.name: f.content.decode() for f in files if f.name != "payload.pyz"}
-    builder = "buildkit" if target_engine.client == "docker" else "buildah"
+    builder = _builder(target_engine)
     facts = {
         "backend": "docker",
         "builder": builder,
@@ -191,6 +191,10 @@ def plan(
     )
 
 
+def _builder(here: engine.Engine) -> str:
+    return "buildkit" if here.client == "docker" else "buildah"
+
+
 def _digest(identity: str) -> str:
     """The digest in `name@digest`, or an engine's id; empty where only a name is known."""
     found = re.search(r"(?:^|@)(?:sha256:)?([0-9a-f]{64})\Z", identity)
@@ -215,7 +219,7 @@ def prepare(
         if not reason:
             note("builder layers: it makes the Dockerfile's image, and faster")
             return layers.prepare(profile, lock, host, request, settings, client, here)
-        note(f"builder buildkit: {reason}")
+        note(f"builder {_builder(here)}: {reason}")
     engine.require_client(here)
     ref = image_base.base_ref(target.base, request, settings)
     own = None

@@ -10,16 +10,19 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from envbuilder import engine, podman, process
 from envbuilder.errors import BuildError, EnvbuilderError, ToolError
 from envbuilder.oci import archive
-from envbuilder.oci.descriptor import INDEXES, MANIFESTS, Index, Manifest, decode
-from envbuilder.oci.layout import Layout
+from envbuilder.oci.descriptor import INDEX, INDEXES, MANIFESTS, Index, Manifest, decode
+from envbuilder.oci.layout import MARK, Layout
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Sequence
 
     from envbuilder import words
+    from envbuilder.oci.descriptor import Descriptor
 
 _SECONDS = 1800.0
 """The engine unpacks a whole image before it answers."""
@@ -71,32 +74,35 @@ def _saved(client: Any, found: engine.Image) -> Iterator[bytes]:
         raise ToolError(f"the engine cannot export {found.id}: {engine.short(error)}") from error
 
 
-def load(client: Any, layout: Layout, made: Layout) -> tuple[words.Digest, words.Digest]:
+def load(
+    client: Any, layout: Layout, made: Layout, names: Sequence[str] = ()
+) -> tuple[words.Digest, words.Digest]:
     """Load a layout's one image; returns the digests of its configuration and of its manifest.
 
     `made` holds the manifests of images that were exported or loaded earlier: what those that are
-    still in the engine are made of is not sent again. `BuildError` where the engine has something
-    else in the end.
+    still in the engine are made of is not sent again. The image gets the layout's names, or those
+    given. `BuildError` where the engine has something else in the end.
     """
-    found = layout.index().manifests[0]
+    listed = layout.index().manifests
+    found = listed[0]
     manifest = layout.read_manifest(found)
     ids = (manifest.config.digest, found.digest)
+    names = names or [d.annotations[archive.NAME] for d in listed if archive.NAME in d.annotations]
     if isinstance(client, podman.Podman):
-        with tempfile.TemporaryDirectory(dir=layout.folder.parent) as scratch:
-            packed = Path(scratch) / "image.tar"
-            archive.write(layout, packed)
-            _podman(client, "load", "--quiet", "--input", str(packed))
+        _into_podman(client, layout, found)
+        for name in names:
+            _podman(client, "tag", ids[0].removeprefix("sha256:"), name)
     else:
         known = _known(client, made)
         try:
             _send(client, layout, known)
-            _require(client, layout, ids)
+            _require(client, names, ids)
         except EnvbuilderError:
             if not known:
                 raise
             # The engine may have dropped a blob that it had.
             _send(client, layout, ())
-    _require(client, layout, ids)
+    _require(client, names, ids)
     remember(layout, made)
     return ids
 
@@ -145,18 +151,38 @@ def _send(client: Any, layout: Layout, known: Collection[words.Digest]) -> None:
         api.timeout = usual
 
 
-def _require(client: Any, layout: Layout, ids: Collection[words.Digest]) -> None:
-    for listed in layout.index().manifests:
-        name = listed.annotations.get(archive.NAME)
-        there = engine.image(client, name) if name else None
-        if name and (there is None or there.id not in ids):
+def _require(client: Any, names: Sequence[str], ids: Collection[words.Digest]) -> None:
+    for name in names:
+        there = engine.image(client, name)
+        if there is None or there.id not in ids:
             raise BuildError(
                 f"{name}: the engine has {there.id if there else 'no such image'} after it was"
                 f" loaded, not {' or '.join(ids)}"
             )
 
 
-def _podman(client: podman.Podman, *arguments: str) -> None:
-    done = process.run([*client.command, *arguments], timeout=_SECONDS)
+def _into_podman(client: podman.Podman, layout: Layout, image: Descriptor) -> None:
+    """An image without a name: podman takes none from a layout that has several.
+
+    It reads blobs from the layout itself, and those that it has already it does not read. A podman
+    elsewhere gets them all, in an archive.
+    """
+    with tempfile.TemporaryDirectory(dir=layout.folder.parent) as scratch:
+        alone = Layout(Path(scratch) / "image")
+        alone.folder.mkdir()
+        (alone.folder / MARK).symlink_to((layout.folder / MARK).resolve())
+        (alone.folder / "blobs").symlink_to((layout.folder / "blobs").resolve())
+        nameless = replace(image, annotations={})
+        alone.write_index(Index(schema_version=2, media_type=INDEX, manifests=(nameless,)))
+        if client.remote:
+            archive.write(alone, Path(scratch) / "image.tar")
+            _podman(client, "load", "--quiet", "--input", str(Path(scratch) / "image.tar"))
+        else:
+            # A path from here: podman ends one at the first colon.
+            _podman(client, "pull", "--quiet", "oci:image", cwd=Path(scratch))
+
+
+def _podman(client: podman.Podman, *arguments: str, cwd: Path | None = None) -> None:
+    done = process.run([*client.command, *arguments], timeout=_SECONDS, cwd=cwd)
     if done.returncode != 0:
         raise BuildError(f"podman {arguments[0]}: {done.last_words}")

@@ -107,27 +107,52 @@ def environment(request: pytest.FixtureRequest) -> dict[str, str]:
     return found
 
 
+@pytest.fixture
+def tag(engine_of_podman: podman.Podman) -> Iterator[str]:
+    """A name for an image, which is removed."""
+    named = f"envbuilder-test/podman:{secrets.token_hex(4)}"
+    yield named
+    if engine_of_podman.image(named):
+        engine_of_podman.remove(named)
+
+
+def built(
+    cli: Cli, environment: dict[str, str] | None, base: str, *options: str, profile: str = "tiny"
+) -> dict[str, Any]:
+    done = cli(
+        *("build", "--profile", profile, "--backend", "docker", "--base-image", base, "--json"),
+        *options,
+        environment=environment,
+    )
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
 def test_an_image_is_built_reused_run_and_removed(
     cli: Cli,
     environment: dict[str, str],
     engine_of_podman: podman.Podman,
     tiny: Path,
     tmp_path: Path,
+    tag: str,
 ) -> None:
-    tag = f"envbuilder-test/podman:{secrets.token_hex(4)}"
-    built = cli("build", *TINY, BASE, "--rebuild", "--tag", tag, "--json", environment=environment)
-    assert built.returncode == 0, built.stderr
-    result = json.loads(built.stdout)
-    assert result["builder"] == "buildah"
+    result = built(cli, environment, BASE, "--rebuild", "--tag", tag)
+    assert result["builder"] == "layers"
     found = engine_of_podman.image(tag)
     assert found is not None
     assert result["artifact"]["digest"] == f"sha256:{found['Id']}"
     assert found["Labels"]["io.envbuilder.fingerprint"] == result["fingerprint"]
     assert found["Config"]["User"] == "1000:1000"
+    # It is kept as it was made, not as an older kind of image: a manifest of OCI, and no other.
+    assert found["ManifestType"] == "application/vnd.oci.image.manifest.v1+json"
+    assert sorted(found["RepoTags"]) == sorted(
+        f"localhost/{name}" for name in (result["artifact"]["ref"], "envbuilder/tiny:latest", tag)
+    )
 
-    again = cli("build", *TINY, BASE, "--json", environment=environment)
-    assert json.loads(again.stdout)["status"] == "reused"
-    assert json.loads(again.stdout)["artifact"] == result["artifact"]
+    again = built(cli, environment, BASE)
+    assert again["status"] == "reused"
+    assert again["artifact"] == result["artifact"]
 
     script = "import setuptools; open('made', 'w').write(setuptools.__version__); exit(9)"
     ran = cli("run", *TINY, BASE, "--", "python", "-c", script, environment=environment)
@@ -147,14 +172,122 @@ def test_an_image_is_built_reused_run_and_removed(
     assert engine_of_podman.image(BASE) is not None
 
 
+def test_buildah_builds_and_its_names_go_to_the_next_image(
+    cli: Cli,
+    environment: dict[str, str],
+    engine_of_podman: podman.Podman,
+    tiny: Path,
+    tag: str,
+) -> None:
+    asked = ("--builder", "buildkit", "--tag", tag)
+    first = built(cli, environment, BASE, *asked, "--rebuild")
+    assert first["builder"] == "buildah"
+    found = engine_of_podman.image(tag)
+    assert found is not None
+    assert first["artifact"]["digest"] == f"sha256:{found['Id']}"
+    again = built(cli, environment, BASE, *asked)
+    assert again["status"] == "reused"
+    assert again["artifact"] == first["artifact"]
+
+    # podman looks for a short name among its own before it looks among Docker Hub's.
+    second = built(cli, environment, BASE, "--tag", tag, "--rebuild")
+    found = engine_of_podman.image(tag)
+    assert found is not None
+    assert second["artifact"]["digest"] == f"sha256:{found['Id']}"
+    assert call("run", "--rm", tag, "id", "-u").stdout == "1000\n"
+    cli("clean", "--profile", "tiny", environment=environment)
+
+
+def test_it_is_the_same_image_in_podman_in_docker_and_in_an_archive(
+    cli: Cli,
+    alone: dict[str, str],
+    base_image: str,
+    engine_of_podman: podman.Podman,
+    tiny: Path,
+    tmp_path: Path,
+) -> None:
+    """The digest is the configuration's: podman compresses the layers of its base anew."""
+    digests = {
+        built(cli, alone, BASE, "--rebuild")["artifact"]["digest"],
+        built(cli, alone, BASE, "--output", "tiny.tar")["artifact"]["digest"],
+        built(cli, None, base_image, "--builder", "layers")["artifact"]["digest"],
+    }
+    assert len(digests) == 1
+    cli("clean", "--profile", "tiny", environment=alone)
+
+    loaded = call("load", "--input", str(tmp_path / "tiny.tar"))
+    assert loaded.returncode == 0, loaded.stderr
+    name = "docker.io/envbuilder/tiny:latest"
+    found = engine_of_podman.image(name)
+    assert found is not None
+    assert {f"sha256:{found['Id']}"} == digests
+    assert call("run", "--rm", name, "id", "-u").stdout == "1000\n"
+    call("rmi", "--force", found["Id"])
+
+
+@pytest.mark.torch
+def test_cpu_trains_in_podman_and_is_the_image_that_docker_has(
+    cli: Cli, alone: dict[str, str], base_image: str, engine_of_podman: podman.Podman
+) -> None:
+    asked = ("--profile", "cpu", "--backend", "docker", "--base-image")
+    verified = cli("verify", *asked, BASE, "--quick", "--json", environment=alone)
+    assert verified.returncode == 0, verified.stderr
+    made = built(cli, alone, BASE, profile="cpu")
+    assert made["status"] == "reused"
+    there = built(cli, None, base_image, "--builder", "layers", profile="cpu")
+    assert made["artifact"]["digest"] == there["artifact"]["digest"]
+    call("rmi", "--force", made["artifact"]["digest"].removeprefix("sha256:"))
+
+
+@pytest.mark.soak
+def test_system_packages_that_buildah_installed_are_those_that_docker_installed(
+    cli: Cli, alone: dict[str, str], base_image: str, engine_of_podman: podman.Podman
+) -> None:
+    """`zendnn` with its compiler: scripts run in the engine, at another time, on other mounts."""
+    made = built(cli, alone, BASE, "--rebuild", profile="zendnn")
+    there = built(cli, None, base_image, "--builder", "layers", "--rebuild", profile="zendnn")
+    assert made["artifact"]["digest"] == there["artifact"]["digest"]
+    call("rmi", "--force", made["artifact"]["digest"].removeprefix("sha256:"))
+
+
+@pytest.mark.parametrize("options", [(), ("--builder", "buildkit")])
 def test_a_base_image_that_cannot_be_had_is_named(
-    cli: Cli, alone: dict[str, str], tiny: Path
+    options: tuple[str, ...], cli: Cli, alone: dict[str, str], tiny: Path
 ) -> None:
     for ref in ("127.0.0.1:1/none:1", f"127.0.0.1:1/none@sha256:{'0' * 64}"):
-        done = cli("build", *TINY, ref, environment=alone)
+        done = cli("build", *TINY, ref, *options, environment=alone)
         assert done.returncode == 1
         assert f"The base image {ref} is not in the engine" in done.stderr
         assert "--base-image REF" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("pretends", "code", "said"),
+    [
+        ('[ "$1" = --version ] && echo podman version 4.3.1 && exit', 4, "4.8 or newer is needed"),
+        ('[ "$1" = pull ] && echo no space left >&2 && exit 125', 1, "podman pull: no space left"),
+        ('[ "$1" = pull ] && kill -9 $$', 1, "podman pull: "),
+        ('[ "$1" = pull ] && exit', 1, "podman tag: "),
+        ('[ "$1" = tag ] && exit', 1, "the engine has no such image after it was loaded"),
+    ],
+)
+def test_a_podman_that_does_not_do_its_work_is_told(
+    pretends: str, code: int, said: str, cli: Cli, alone: dict[str, str], tiny: Path
+) -> None:
+    cli("clean", "--profile", "tiny", environment=alone)
+    program = Path(alone["PATH"]) / "podman"
+    real = program.resolve()
+    program.unlink()
+    program.write_text(f'#!/bin/sh\n{pretends}\nexec {real} "$@"\n')
+    program.chmod(0o755)
+    done = cli("build", *TINY, BASE, "--builder", "layers", environment=alone)
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    program.unlink()
+    program.symlink_to(real)
+    assert built(cli, alone, BASE)["status"] == "built"
+    cli("clean", "--profile", "tiny", environment=alone)
 
 
 def left(label: str) -> str:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import io
 import tarfile
+import tempfile
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
-from envbuilder import engine
+from envbuilder import engine, podman, process
 from envbuilder.errors import BuildError
 from envbuilder.oci import archive, engines
 from envbuilder.oci.descriptor import INDEX, Index, decode, encode
@@ -20,7 +23,6 @@ from tests.unit.images import BASE, image
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from envbuilder.oci.descriptor import Manifest
 
@@ -160,3 +162,84 @@ def test_an_index_in_the_engine_is_known_by_its_images(tmp_path: Path) -> None:
     engines.remember(layout, made)
     there.refs["base:1"] = outer.digest
     assert engines._known(there, made) == {d.digest for d in manifest.layers}
+
+
+class ByCommand:
+    """Stands in for podman: what it is asked to do, and the layout or archive that it then sees."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[tuple[str, ...]] = []
+        self.given: list[Index] = []
+        self.images: dict[str, str] = {}
+        self.fails = ""
+        monkeypatch.setattr(process, "run", self.run)
+
+    def run(self, argv: list[str], *, cwd: Path | None = None, **options: Any) -> process.Completed:
+        command = tuple(argv[argv.index("/x") + 1 :] if "--url" in argv else argv[1:])
+        self.asked.append(command)
+        code, out = 0, ""
+        match command:
+            case (self.fails, *_):
+                code = 125
+            case ("pull", "--quiet", source):
+                assert cwd is not None
+                found = Layout.open(cwd / source.removeprefix("oci:"))
+                self._take(found)
+            case ("load", "--quiet", "--input", file):
+                with tempfile.TemporaryDirectory() as scratch:
+                    self._take(archive.unpack(Path(file), Path(scratch) / "there"))
+            case ("tag", image, name):
+                assert image in self.images
+                self.images[name] = image
+            case ("image", "inspect", name):
+                code = 0 if name in self.images else 125
+                out = msgspec.json.encode([{"Id": self.images.get(name)}]).decode()
+        err = f"Error: {'disk is full' if self.fails in command else 'image not known'}"
+        return process.Completed(
+            argv=tuple(argv), returncode=code, stdout=out, stderr=err, seconds=0.0
+        )
+
+    def _take(self, layout: Layout) -> None:
+        self.given.append(layout.index())
+        manifest = layout.manifest("linux/amd64")
+        for layer in manifest.layers:
+            layout.checked(layer)
+        ident = manifest.config.digest.removeprefix("sha256:")
+        self.images[ident] = ident
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_podman_gets_one_image_without_a_name_and_then_its_names(
+    remote: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = ByCommand(monkeypatch)
+    command = ("podman", "--url", "/x") if remote else ("podman",)
+    client = podman.Podman(command=command, rootless=False, remote=remote)
+    layout, manifest = named(tmp_path / "with:colon", ref="me/x:1")
+    (first,) = layout.index().manifests
+    second = replace(first, annotations=archive.named("me/x:2"))
+    both = Index(schema_version=2, media_type=INDEX, manifests=(first, second))
+    layout.write_index(both)
+    ids = engines.load(client, layout, Layout.create(tmp_path / "made"), ["me/x:1", "me/x:2"])
+    assert ids == (manifest.config.digest, first.digest)
+    assert there.images.keys() == {ids[0].removeprefix("sha256:"), "me/x:1", "me/x:2"}
+    assert [[d.annotations for d in i.manifests] for i in there.given] == [[{}]]
+    assert [a[0] for a in there.asked].count("load") == remote
+    # The base of a bundle has the name that it has everywhere.
+    engines.load(client, layout, Layout.create(tmp_path / "made"))
+    assert "docker.io/me/x:2" in there.images
+    assert layout.index() == both
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["made", "with:colon"]
+
+
+@pytest.mark.parametrize("step", ["pull", "tag"])
+def test_a_podman_that_fails_is_an_error(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = ByCommand(monkeypatch)
+    there.fails = step
+    client = podman.Podman(command=("podman",), rootless=False)
+    layout, _ = named(tmp_path / "one")
+    with pytest.raises(BuildError, match=f"podman {step}: Error: disk is full"):
+        engines.load(client, layout, Layout.create(tmp_path / "made"))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["made", "one"]
