@@ -130,7 +130,8 @@ def render(
     `urls` maps the symbolic sources that the locks' files name, and for `CONDA_TARGETS` the
     profile's channels, to their URLs. Raises `InvalidError` when the profile cannot be rendered so.
     """
-    context = _context(profile, lock, targets_for(lock, python), python)
+    wheels = profile.torch_from_wheels("conda" if target in CONDA_TARGETS else "")
+    context = _context(profile, lock, targets_for(lock, python) if wheels else (), python)
     if target == "dockerfile":
         yield _rendered("Dockerfile", "docker/Dockerfile.j2", _image(profile, context, urls))
         yield _rendered("requirements.txt", "requirements.txt.j2", context)
@@ -142,8 +143,8 @@ def render(
     if target == "script":
         yield _rendered("setup-venv.sh", "venv/setup-venv.sh.j2", context)
     if target in CONDA_TARGETS:
-        yield from _conda(profile, lock, target, context, urls, conda_lock)
-        if profile.conda.torch == "conda":
+        yield from _conda(profile, lock, target, {**context, "wheels": wheels}, urls, conda_lock)
+        if not wheels:
             return
     if target == "pylock":
         name = f"pylock.{profile.name}-py{python.replace('.', '')}.toml"

@@ -65,15 +65,22 @@ def decided(settings: Settings, folders: Sequence[Path], here: Host, progress: P
 
 
 def locked(
-    name: str | None, settings: Settings, folders: Sequence[Path], target_host: Path | None = None
+    name: str | None,
+    settings: Settings,
+    folders: Sequence[Path],
+    target_host: Path | None = None,
+    backend: str = "",
 ) -> tuple[Profile, Lock]:
-    """A profile, by default the one that fits the host, and its lock, which a build may use."""
+    """A profile, by default the one that fits the host, and its lock, which a build may use.
+
+    The lock is empty where an environment of the backend takes nothing from it.
+    """
     if name is None:
         from envbuilder import target
 
         name = choose_profile(settings, folders, target.find(target_host)).name
     profile = profiles.load(name, folders)
-    return profile, lockfile.usable(profile, folders)
+    return profile, _lock(profile, backend, folders)
 
 
 def known(folders: Sequence[Path]) -> tuple[Profile, ...]:

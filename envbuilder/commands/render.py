@@ -52,7 +52,8 @@ def command(
 
     found = settings.load()
     folders = profiles.search_path(found.project, found.config_dir)
-    chosen, lock = workflow.locked(profile, found, folders, target_host)
+    backend = "conda" if target in render.CONDA_TARGETS else ""
+    chosen, lock = workflow.locked(profile, found, folders, target_host, backend)
     what = target or render.default_target(chosen)
     default = render.image_python(chosen) if what == "dockerfile" else chosen.python.default
     urls = origins.rendered_urls(lock, found)

@@ -109,12 +109,13 @@ def at_a_glance(profile: Profile, lock: WheelLock) -> tuple[tuple[str, str], ...
     if profile.conda.packages:
         rows.append(("from conda", ", ".join(profile.conda.packages)))
     if profile.preload:
-        rows.append(("not in here", f"{', '.join(profile.preload)}, which images preload"))
+        libraries = ", ".join(profile.preload)
+        rows.append(("not in here", f"{libraries}, which envbuilder preloads in what it builds"))
     return tuple((label, text) for label, text in rows if text)
 
 
 def _needs(profile: Profile, lock: WheelLock, platform: words.Platform) -> Iterator[str]:
-    needed = wheels.needs(profile, lock if profile.conda.torch == "wheels" else None, platform)
+    needed = wheels.needs(profile, lock, platform)
     if needed.nvidia_driver:
         yield f"NVIDIA driver {needed.nvidia_driver} or newer"
     if needed.sm:
