@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from envbuilder import console, engine, lockfile, render
 from envbuilder.backends import image_base
 from envbuilder.backends.environment import DockerEnvironment
-from envbuilder.backends.venv import tool
+from envbuilder.backends.native import tool
 from envbuilder.errors import InvalidError, ToolError
 from envbuilder.pack import payload_sha256
 from envbuilder.plan import (

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from envbuilder import engine, lockfile, render, words
 from envbuilder.backends import image_base
+from envbuilder.backends.native import tool
 from envbuilder.backends.pushed_image import PushedImage
 from envbuilder.backends.saved_image import SavedImage
-from envbuilder.backends.venv import tool
 from envbuilder.errors import InvalidError, ToolError
 from envbuilder.oci import facts as image_facts
 from envbuilder.oci import places
