@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import signal
 import tomllib
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ import msgspec
 import pytest
 import yaml
 
-from envbuilder import lockfile, origins, profiles, render, resources
+from envbuilder import cli, lockfile, origins, profiles, render, resources
 from envbuilder.conda import exports, records
 from envbuilder.conda import lockfile as conda_lockfile
 from envbuilder.conda.lockfile import Lock, Package, Target
@@ -401,3 +402,27 @@ def test_without_py_rattler_there_is_no_pixi_lock(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(ToolError, match="py-rattler"):
         rendered("pixi", conda_lock())
     assert rendered("conda-explicit", conda_lock())
+
+
+# ---- the command
+
+
+def test_torch_from_conda_is_rendered_without_a_lock_of_wheels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "profiles").mkdir()
+    (tmp_path / "envbuilder.yaml").write_text("")
+    (tmp_path / "profiles" / "mine.yaml").write_text(
+        "extends: cuda\ndescription: d\nconda: {torch: conda, packages: [pytorch]}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(signal, "signal", lambda *args: None)
+    for target, code, said in (
+        ("conda", 0, '- "pytorch"'),
+        ("conda-explicit", 2, conda_lockfile.again("mine")),
+        ("requirements", 2, "envbuilder lock --profile mine"),
+    ):
+        with pytest.raises(SystemExit) as caught:
+            cli.main(["render", "--profile", "mine", "--target", target])
+        assert caught.value.code == code
+        assert said in "".join(capsys.readouterr())
