@@ -13,7 +13,7 @@ from envbuilder import tree
 from envbuilder.errors import VerifyError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
 MARKER = "envbuilder.json"
@@ -42,13 +42,23 @@ def close(prefix: Path, facts: dict[str, Any]) -> None:
     (prefix / MARKER).write_text(json.dumps(marker, indent=1) + "\n")
 
 
+def bind(prefix: Path, paths: Iterable[str]) -> None:
+    """Note files of an environment, before it is closed, that name the place where it will be."""
+    (prefix / PLACED).parent.mkdir(parents=True, exist_ok=True)
+    listed = sorted({*_placed(prefix), *paths})
+    (prefix / PLACED).write_text("".join(f"{path}\n" for path in listed))
+
+
 def host_bound(prefix: Path) -> frozenset[str]:
     """The files of an environment that differ from place to place."""
+    return HOST_BOUND.union(_placed(prefix))
+
+
+def _placed(prefix: Path) -> list[str]:
     try:
-        listed = (prefix / PLACED).read_text().splitlines()
+        return (prefix / PLACED).read_text().splitlines()
     except FileNotFoundError:
-        listed = []
-    return HOST_BOUND | frozenset(listed)
+        return []
 
 
 def marker(prefix: Path) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from envbuilder import render, resources, words
+from envbuilder import render, resources, seal, words
 from envbuilder.errors import BuildError
 from envbuilder.seal import OWN
 
@@ -78,6 +78,7 @@ def write(step: WriteActivation) -> None:
         place = env / path
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(render.filled(template, context), encoding="utf-8")
+    seal.bind(env, SCRIPTS)
 
 
 def _pairs(variables: Mapping[str, str]) -> list[tuple[str, Quoted]]:

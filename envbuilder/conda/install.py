@@ -13,9 +13,9 @@ import re
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from envbuilder import seal
 from envbuilder.conda import prefix_records, records
 from envbuilder.errors import BuildError
-from envbuilder.seal import PLACED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,9 +44,7 @@ def install(step: InstallConda, note: Callable[[str], None]) -> None:
     installed = prefix_records.read(env)
     _require_apart(installed, env)
     prefix_records.write(env, installed, step.packages, step.channels)
-    (env / PLACED).parent.mkdir(parents=True, exist_ok=True)
-    placed = sorted(prefix_records.placed(installed))
-    (env / PLACED).write_text("".join(f"{path}\n" for path in placed))
+    seal.bind(env, prefix_records.placed(installed))
     unrun = sorted(prefix_records.scripted(installed))
     if unrun:
         more = f" and {len(unrun) - _SHOWN} more" if len(unrun) > _SHOWN else ""
