@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.conftest import missing
 from tests.integration import conda_channel as conda
@@ -476,3 +477,52 @@ def test_a_killed_build_leaves_nothing_that_is_trusted(
     assert killed
     assert project.built(url, "--rebuild")["artifact"] == first["artifact"]
     assert not list(project.envs.glob(".*.partial"))
+
+
+# --- the whole of it
+
+
+def stub(version: str, subdir: str) -> conda.Package:
+    """A Python that can be locked and is never installed."""
+    files = {"bin/python": conda.Entry(b"a stand-in\n" * 20)}
+    return conda.Package(
+        name="python", version=version, build="0_cpython", subdir=subdir, files=files
+    )
+
+
+@pytest.mark.torch
+def test_the_cpu_profile_trains_inside(
+    cli: Cli, torch_prefix: Path, conda_python: conda.Package, tmp_path: Path
+) -> None:
+    """The shipped profile and lock of wheels, on a Python that came as a conda package."""
+    channel = tmp_path / "channel"
+    # Debian's Python needs the glibc of this machine, and the profile declares an older one.
+    conda.write(replace(conda_python, depends=()), channel)
+    for other in (("3.12.1", "linux-64"), ("3.11.2", "linux-aarch64"), ("3.12.1", "linux-aarch64")):
+        conda.write(stub(*other), channel)
+    conda.index(channel)
+    (tmp_path / "envbuilder.yaml").write_text("")
+    chosen = ("--profile", "cpu", "--backend", "conda")
+    with serve(channel) as served:
+        environment = {CHANNEL: served.url}
+        done = cli("lock", *chosen, environment=environment)
+        assert done.returncode == 0, done.stderr
+        report = tmp_path / "report.json"
+        done = cli("verify", *chosen, "--quick", "--output", str(report), environment=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "VERIFIED: cpu did the work" in done.stdout
+    found = json.loads(report.read_text())
+    assert found["backend"] == "conda"
+    assert found["training"]["epochs"][0]["seconds"] > 0
+    assert "libtcmalloc" in found["threads"]["allocator"]
+    prefix = Path(found["artifact"]["ref"])
+    assert prefix != torch_prefix
+    code = "import sys, torch; print(torch.__version__, torch.__file__, sys.base_prefix)"
+    done = cli("run", *chosen, "--", "python", "-c", code)
+    place = f"{prefix}/venv/lib/python3.11/site-packages/torch/__init__.py"
+    assert done.stdout.split() == ["2.13.0+cpu", place, str(prefix)], done.stderr
+    edited = prefix / "lib/python3.11/random.py"
+    edited.write_bytes(edited.read_bytes() + b"\n")
+    done = cli("verify", *chosen, "--quick")
+    assert done.returncode == 5
+    assert "lib/python3.11/random.py (changed, of python)" in done.stdout + done.stderr
