@@ -1,0 +1,506 @@
+"""The conda backend: plans are pure and complete; hosts, records and scripts are judged."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from envbuilder import components, lockfile, plan, process, profiles, provenance, resources, seal
+from envbuilder.backends import conda
+from envbuilder.conda import activation, install, machine, prefix_records
+from envbuilder.conda import lockfile as conda_lockfile
+from envbuilder.errors import BuildError, HostError, InvalidError, ToolError
+from envbuilder.host import Cpu, Gpu, Host
+from envbuilder.options import Request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from envbuilder.settings import Settings
+
+FOLDERS = (resources.profiles_dir(),)
+CPU = profiles.load("cpu", FOLDERS)
+WHEELS = lockfile.load(FOLDERS[0] / "locks" / "cpu.json")
+CHANNELS = {"conda-forge": "https://conda.anaconda.org/conda-forge", "own": "https://own.invalid"}
+HOST = Host(
+    os="linux",
+    kernel="6.1.0-25-amd64",
+    machine="x86_64",
+    platform="linux/amd64",
+    libc="glibc 2.36",
+    cpu=Cpu(flags=("avx", "avx2", "f16c", "fma")),
+)
+
+
+def package(name: str, version: str = "1.0", **stated: Any) -> conda_lockfile.Package:
+    known: dict[str, Any] = {
+        "name": name,
+        "version": version,
+        "build": "0",
+        "build_number": 0,
+        "subdir": "linux-64",
+        "file": f"{name}-{version}-0.conda",
+        "channel": "conda-forge",
+        "sha256": hashlib.sha256(name.encode()).hexdigest(),
+        "size": 1000,
+    }
+    return conda_lockfile.Package(**{**known, **stated})
+
+
+PYTHON = package("python", "3.11.9")
+LIBRARY = package("tiny-lib", subdir="noarch", noarch="python", depends=("python >=3.10",))
+
+
+def locked(
+    *packages: conda_lockfile.Package, profile: profiles.Profile = CPU, **virtual: str
+) -> conda_lockfile.Lock:
+    return conda_lockfile.Lock(
+        schema=1,
+        profile=profile.name,
+        inputs=conda_lockfile.inputs_digest(profile),
+        channels=profile.conda.channels,
+        targets=(
+            conda_lockfile.Target(
+                platform="linux/amd64",
+                python="3.11",
+                virtual_packages=virtual,
+                packages=(PYTHON, *packages),
+            ),
+        ),
+    )
+
+
+ARM = conda_lockfile.Target(
+    platform="linux/arm64",
+    python="3.11",
+    virtual_packages={},
+    packages=(replace(PYTHON, subdir="linux-aarch64"),),
+)
+
+
+def planned(
+    found: Settings,
+    *packages: conda_lockfile.Package,
+    profile: profiles.Profile = CPU,
+    rattler: str = "0.28.0",
+) -> plan.Plan:
+    own = locked(*packages, profile=profile)
+    target = (
+        lockfile.select(WHEELS, "linux/amd64", "3.11")
+        if profile.takes_lock("conda")
+        else lockfile.Target(platform="linux/amd64", python="3.11", base=None, files=())
+    )
+    return conda.plan(
+        *(profile, WHEELS, target, own, own.targets[0]),
+        rattler=rattler,
+        channels=CHANNELS,
+        settings=found,
+    )
+
+
+def step(made: plan.Plan, kind: type[Any]) -> Any:
+    return next(s for s in made.steps if isinstance(s, kind))
+
+
+def commands(made: plan.Plan) -> list[tuple[str, ...]]:
+    return [s.argv for s in made.steps if isinstance(s, plan.Run)]
+
+
+# --- plans
+
+
+def test_a_plan_is_the_same_every_time_and_touches_nothing(found: Settings) -> None:
+    first, second = planned(found, LIBRARY), planned(found, LIBRARY)
+    assert msgspec.json.encode(first) == msgspec.json.encode(second)
+    assert not found.cache_dir.exists()
+    assert not found.data_dir.exists()
+
+
+def test_every_file_is_checked_and_packages_of_one_name_lie_apart(found: Settings) -> None:
+    twin = package("twin", channel="own", file="python-3.11.9-0.conda", sha256="a" * 64)
+    made = planned(found, LIBRARY, twin)
+    linked = [s for s in made.steps if isinstance(s, plan.LinkFiles)]
+    unpacked = {step(made, plan.UnpackTool).file, *step(made, plan.UnpackLibraries).files}
+    assert {f for s in linked for f in s.files} | unpacked == set(made.files)
+    installed = step(made, plan.InstallConda)
+    assert {install.archive(installed, p) for p in installed.packages} == {
+        Path(s.folder) / f.basename for s in linked for f in s.files if f.kind == "conda"
+    }
+    assert made.steps.index(linked[0]) < made.steps.index(installed)
+
+
+def test_wheels_go_into_a_venv_and_never_into_the_prefix(found: Settings) -> None:
+    made = planned(found)
+    env = step(made, plan.InstallConda).env
+    venv, pip = commands(made)
+    assert venv[-1] == f"{env}/venv"
+    assert venv[venv.index("--python") + 1] == f"{env}/bin/python3.11"
+    assert pip[pip.index("--python") + 1] == f"{env}/venv/bin/python"
+    assert {"--offline", "--no-index", "--require-hashes", "--no-deps"} <= set(pip)
+    home = step(made, plan.Rehome)
+    assert home.settings["home"] == f"{made.artifact.ref}/bin"
+    assert home.settings["version_info"] == "3.11.9"
+    assert home.python == "../../bin/python3.11"
+
+
+def test_it_is_made_beside_and_put_in_place_at_the_end(found: Settings) -> None:
+    made = planned(found)
+    installed, moved = step(made, plan.InstallConda), made.steps[-1]
+    assert isinstance(moved, plan.Move)
+    assert isinstance(made.steps[-2], plan.Seal)
+    assert (moved.source, moved.target) == (installed.env, installed.prefix)
+    assert installed.prefix == made.artifact.ref
+    for folder in (installed.env, installed.cache, installed.folder):
+        assert folder.startswith(f"{made.workdir}/")
+
+
+@pytest.mark.parametrize(
+    ("packages", "seen"),
+    [
+        ((), False),
+        ((package("pip", depends=("python >=3.9",)), package("zlib")), False),
+        ((LIBRARY,), True),
+    ],
+)
+def test_the_venv_sees_the_libraries_that_conda_brings(
+    found: Settings, packages: tuple[conda_lockfile.Package, ...], seen: bool
+) -> None:
+    made = planned(found, *packages)
+    assert ("--system-site-packages" in commands(made)[0]) is seen
+    stated = step(made, plan.Rehome).settings["include-system-site-packages"]
+    assert stated == str(seen).lower()
+
+
+def test_torch_from_conda_takes_nothing_from_the_index(found: Settings) -> None:
+    profile = replace(CPU, conda=replace(CPU.conda, torch="conda"), preload=())
+    made = planned(found, profile=profile)
+    assert {f.kind for f in made.files} == {"conda"}
+    assert commands(made) == []
+    assert step(made, plan.WriteActivation).venv == ""
+    assert (made.lock, bool(made.conda_lock)) == ("", True)
+    environment = conda.CondaEnvironment(profile, lockfile.first(WHEELS, "linux/amd64"), made)
+    assert environment.python == "bin/python"
+    assert "uv" not in environment.made_by()
+
+
+def test_everything_that_decides_changes_the_fingerprint(
+    found: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = planned(found)
+    other = [
+        planned(found, LIBRARY),
+        planned(found, rattler="0.28.1"),
+        planned(found, profile=replace(CPU, environment={"A": "1"})),
+    ]
+    monkeypatch.setattr(activation, "templates_sha256", lambda: "changed")
+    other.append(planned(found))
+    assert len({base.fingerprint, *(p.fingerprint for p in other)}) == len(other) + 1
+
+
+def test_documents_name_both_locks_and_every_package(found: Settings) -> None:
+    made = planned(found, LIBRARY)
+    uris = [d["uri"] for d in provenance.dependencies(made)]
+    assert {"urn:envbuilder:lock:cpu", "urn:envbuilder:conda-lock:cpu"} <= set(uris)
+    wanted = "pkg:conda/tiny-lib@1.0?build=0&channel=conda-forge&subdir=noarch&type=conda"
+    assert wanted in uris
+    older = package("a_b", file="a_b-1.0-py311_1.tar.bz2").as_file
+    assert "build=py311_1" in components.file_purl(older)
+    assert "type=tar.bz2" in components.file_purl(older)
+
+
+# --- what is needed before anything is downloaded
+
+
+def prepared(
+    found: Settings, lock: conda_lockfile.Lock | None, host: Host = HOST, **asked: Any
+) -> conda.CondaEnvironment:
+    if lock is not None:
+        place = found.config_dir / "profiles" / "locks" / "cpu.conda.json"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(conda_lockfile.dump(lock))
+    return conda.prepare(CPU, WHEELS, host, Request(**asked), found)
+
+
+def test_a_prepared_environment_runs_in_an_activated_bash(found: Settings) -> None:
+    made = prepared(found, locked(__glibc="2.28"))
+    argv, variables = made.inside(["python", "-c", "a 'b'; c"], {"OMP_NUM_THREADS": "3"})
+    assert argv[0].endswith("/bash")
+    assert argv[3] == f"{made.prefix}/lib/envbuilder/activate.sh"
+    assert argv[4:] == ["python", "-c", "a 'b'; c"]
+    assert variables == {}
+    assert made.python == "venv/bin/python"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda lock: None, "has no conda lock"),
+        (lambda lock: replace(lock, inputs="0" * 64), "is stale"),
+        (lambda lock: replace(lock, targets=(ARM,)), "has no packages for linux/amd64"),
+    ],
+)
+def test_without_a_lock_that_may_be_used_it_is_2(
+    found: Settings, change: Callable[[conda_lockfile.Lock], Any], said: str
+) -> None:
+    with pytest.raises(InvalidError, match=said) as caught:
+        prepared(found, change(locked()))
+    assert "envbuilder lock --backend conda --profile cpu" in caught.value.hint
+
+
+def test_a_python_that_the_conda_lock_does_not_have_is_2(found: Settings) -> None:
+    with pytest.raises(InvalidError, match=r"with Python 3\.12"):
+        prepared(found, locked(), python="3.12")
+
+
+def test_without_py_rattler_it_is_4(found: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", missing)
+    with pytest.raises(ToolError, match="py-rattler") as caught:
+        prepared(found, locked())
+    assert "pip install 'envbuilder[conda]'" in caught.value.hint
+
+
+def test_without_bash_it_is_4(found: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "which", lambda program: None)
+    with pytest.raises(ToolError, match="bash is not on PATH"):
+        prepared(found, locked())
+
+
+@pytest.mark.parametrize(
+    ("packages", "fails"), [((), True), ((package("gxx"),), False), ((package("zlib"),), True)]
+)
+def test_a_compiler_of_conda_will_do(
+    found: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    packages: tuple[conda_lockfile.Package, ...],
+    fails: bool,
+) -> None:
+    monkeypatch.setattr(process, "which", lambda program: "/bash" if program == "bash" else None)
+    monkeypatch.setattr(conda, "check_tools", _no_compiler)
+    if fails:
+        with pytest.raises(ToolError, match="no compiler"):
+            prepared(found, locked(*packages))
+    else:
+        prepared(found, locked(*packages))
+
+
+def _no_compiler(profile: profiles.Profile) -> None:
+    raise ToolError(f"no compiler for {profile.name}")
+
+
+GPU = Gpu(vendor="nvidia", name="NVIDIA L4", state="usable", driver_version="550.54.15")
+
+
+@pytest.mark.parametrize(
+    ("virtual", "change", "level", "said"),
+    [
+        ({"__glibc": "2.36"}, {}, "", ""),
+        ({"__glibc": "2.37"}, {}, "impossible", "glibc 2.36 is older than 2.37"),
+        ({"__glibc": "2.28"}, {"libc": "musl"}, "impossible", "the C library is musl"),
+        ({"__glibc": "2.28"}, {"libc": None}, "warning", "could not be read"),
+        ({"__linux": "4.18"}, {}, "", ""),
+        ({"__linux": "6.2"}, {}, "impossible", "the Linux kernel 6.1.0 is older than 6.2"),
+        ({"__linux": "4.18"}, {"kernel": None}, "warning", "could not be read"),
+        ({"__osx": "14.0"}, {}, "impossible", "are for macOS, and this host is linux"),
+        ({"__osx": "14.0"}, {"os": "macos", "os_version": "14.5"}, "", ""),
+        ({"__osx": "14.0"}, {"os": "macos", "os_version": "13.6"}, "impossible", "macOS 13.6"),
+        ({"__unix": "0"}, {}, "", ""),
+        ({"__unix": "0"}, {"os": "other"}, "impossible", "are for a Unix"),
+        ({"__archspec": "1=x86_64"}, {}, "", ""),
+        ({"__archspec": "1=x86_64_v3"}, {}, "", ""),
+        ({"__archspec": "1=x86_64_v4"}, {}, "no", "the CPU is no x86_64_v4"),
+        ({"__archspec": "1=x86_64_v3"}, {"cpu": Cpu()}, "warning", "is not known"),
+        ({"__archspec": "1=zen4"}, {}, "warning", "is not known"),
+        ({"__cuda": "12.4"}, {}, "no", "no NVIDIA GPU was found"),
+        ({"__cuda": "12.4"}, {"gpus": (GPU,)}, "", ""),
+        ({"__cuda": "13.0"}, {"gpus": (GPU,)}, "no", "driver 550.54.15 is older than 580"),
+        ({"__cuda": "12.4"}, {"gpus": (replace(GPU, driver_version=None),)}, "warning", "not"),
+        ({"__cuda": "99.0"}, {"gpus": (GPU,)}, "warning", "could not be read"),
+        ({"__other": "1"}, {}, "warning", "whether this machine has __other 1 is not known"),
+    ],
+)
+def test_a_host_is_held_against_what_the_solver_was_told(
+    virtual: dict[str, str], change: dict[str, Any], level: str, said: str
+) -> None:
+    target = locked(**virtual).targets[0]
+    found = list(machine.findings(target, replace(HOST, **change)))
+    assert [f.level for f in found] == [level] * bool(level)
+    assert all(said in f.text for f in found)
+
+
+@pytest.mark.parametrize(
+    ("virtual", "asked", "refused"),
+    [
+        ({"__glibc": "99.0"}, {}, True),
+        ({"__glibc": "99.0"}, {"force": True}, False),
+        ({"__cuda": "12.4"}, {}, False),
+        ({"__cuda": "12.4"}, {"to_run": True}, True),
+        ({"__archspec": "1=zen4"}, {"to_run": True}, False),
+    ],
+)
+def test_what_cannot_run_may_be_built_and_what_is_unknown_is_noted(
+    found: Settings,
+    capsys: pytest.CaptureFixture[str],
+    virtual: dict[str, str],
+    asked: dict[str, Any],
+    refused: bool,
+) -> None:
+    if refused:
+        with pytest.raises(HostError, match="does not fit this host"):
+            prepared(found, locked(**virtual), **asked)
+    else:
+        prepared(found, locked(**virtual), **asked)
+        assert "warning: " in capsys.readouterr().err
+
+
+# --- environments
+
+
+def test_an_environment_that_was_moved_is_none(found: Settings) -> None:
+    made = prepared(found, locked())
+    (made.prefix / seal.OWN).mkdir(parents=True)
+    marks = step(made.plan, plan.Seal).facts
+    seal.close(made.prefix, marks)
+    assert made.existing() is not None
+    seal.close(made.prefix, {**marks, "prefix": "/elsewhere"})
+    assert made.existing() is None
+
+
+def test_what_names_its_place_is_not_in_the_portable_digest(tmp_path: Path) -> None:
+    digests = []
+    for name in ("one", "other"):
+        prefix = tmp_path / name
+        (prefix / "etc").mkdir(parents=True)
+        (prefix / "etc/placed").write_text(str(prefix))
+        (prefix / "etc/plain").write_text("the same")
+        seal.bind(prefix, ["etc/placed"])
+        seal.bind(prefix, ["etc/never-made"])
+        seal.close(prefix, {})
+        digests.append(seal.marker(prefix))
+    one, other = digests
+    assert one["digest"] == other["digest"]
+    assert one["tree"] != other["tree"]
+
+
+# --- records
+
+
+def written(prefix: Path, name: str, paths: list[dict[str, Any]], **more: Any) -> None:
+    folder = prefix / "conda-meta"
+    folder.mkdir(parents=True, exist_ok=True)
+    data = {"name": name, "paths_data": {"paths": paths}, **more}
+    (folder / f"{name}-1.0-0.json").write_text(json.dumps(data))
+
+
+def test_records_forget_where_they_were_made(tmp_path: Path) -> None:
+    written(
+        tmp_path,
+        "tiny-lib",
+        [],
+        url="file:///work/secret/tiny.conda",
+        channel="https://host/t/token/",
+        extracted_package_dir="/work/cache/tiny",
+        link={"source": "/work/cache/tiny", "type": 1},
+        package_tarball_full_path="/work/tiny.conda",
+        license="MIT",
+    )
+    read = prefix_records.read(tmp_path)
+    prefix_records.write(tmp_path, read, [LIBRARY], CHANNELS)
+    data = json.loads((tmp_path / "conda-meta/tiny-lib-1.0-0.json").read_text())
+    assert data == {
+        "name": "tiny-lib",
+        "paths_data": {"paths": []},
+        "url": "https://conda.anaconda.org/conda-forge/noarch/tiny-lib-1.0-0.conda",
+        "channel": "https://conda.anaconda.org/conda-forge/",
+        "license": "MIT",
+        "fn": "tiny-lib-1.0-0.conda",
+    }
+
+
+def test_a_quarrel_is_found_where_content_differs(tmp_path: Path) -> None:
+    for path, text in (("x", "one"), ("__clobbers__/b/x", "other"), ("__clobbers__/c/x", "one")):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    written(tmp_path, "a", [{"_path": "x"}])
+    written(tmp_path, "c", [{"_path": "__clobbers__/c/x", "original_path": "x"}])
+    assert prefix_records.clash(prefix_records.read(tmp_path), tmp_path) is None
+    written(tmp_path, "b", [{"_path": "__clobbers__/b/x", "original_path": "x"}])
+    assert prefix_records.clash(prefix_records.read(tmp_path), tmp_path) == ("x", "a", "b")
+
+
+def test_what_names_the_prefix_and_what_has_a_script(tmp_path: Path) -> None:
+    written(tmp_path, "a", [{"_path": "x", "prefix_placeholder": "/p"}, {"_path": "y"}])
+    written(tmp_path, "b", [{"_path": "bin/b", "path_type": "unix_python_entry_point"}])
+    written(tmp_path, "c", [{"_path": "bin/.c-post-link.sh"}])
+    read = prefix_records.read(tmp_path)
+    assert list(prefix_records.placed(read)) == [
+        *("x", "conda-meta/a-1.0-0.json", "bin/b", "conda-meta/b-1.0-0.json"),
+    ]
+    assert list(prefix_records.scripted(read)) == ["c"]
+    assert prefix_records.owner(tmp_path, "y") == "a"
+    assert prefix_records.owner(tmp_path, "nobodys") == ""
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "\udcff"])
+def test_a_damaged_record_is_no_crash(tmp_path: Path, text: str) -> None:
+    (tmp_path / "conda-meta").mkdir()
+    (tmp_path / "conda-meta/a.json").write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(BuildError, match=r"a\.json"):
+        prefix_records.read(tmp_path)
+    assert prefix_records.owner(tmp_path, "x") == ""
+
+
+# --- activation
+
+
+def test_values_are_quoted_for_each_shell() -> None:
+    found = activation.quoted("it's a \\ $HOME `id`")
+    assert found.sh == """'it'"'"'s a \\ $HOME `id`'"""
+    assert found.fish == r"'it\'s a \\ $HOME `id`'"
+
+
+def test_scripts_hold_what_packages_want_and_are_bound_to_their_place(tmp_path: Path) -> None:
+    folder = tmp_path / "etc/conda/env_vars.d"
+    folder.mkdir(parents=True)
+    (folder / "a.json").write_text('{"A": "1", "B": "it\'s"}')
+    (folder / "b.json").write_text('{"A": "2"}')
+    activation.write(
+        plan.WriteActivation(
+            what="",
+            env=str(tmp_path),
+            prefix="/final",
+            venv="/final/venv",
+            variables={"OWN": "3"},
+            preload=("/final/lib/x.so",),
+        )
+    )
+    assert activation.package_variables(tmp_path) == {"A": "2", "B": "it's"}
+    own = (tmp_path / activation.SCRIPT).read_text()
+    assert "A=2\n" in own
+    assert str(tmp_path) not in own
+    for name in ("sh", "fish"):
+        script = (tmp_path / f"etc/conda/activate.d/envbuilder.{name}").read_text()
+        assert {"/final/venv/bin", "/final/lib/x.so", "OWN"} <= set(
+            script.replace("'", " ").split()
+        )
+    assert set(activation.SCRIPTS) <= seal.host_bound(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "{", '{"A B": "1"}', '{"A": 1}', '{"A": "\\u0000"}', '{"$(id)": "1"}']
+)
+def test_variables_of_packages_are_checked(tmp_path: Path, text: str) -> None:
+    folder = tmp_path / "etc/conda/env_vars.d"
+    folder.mkdir(parents=True)
+    (folder / "evil.json").write_text(text)
+    with pytest.raises(BuildError, match=r"evil\.json"):
+        activation.package_variables(tmp_path)
