@@ -83,11 +83,20 @@ def _perform(step: plans.Step, store: Store, log: Path, progress: Progress) -> N
         case plans.Remove():
             _remove(Path(step.path))
         case plans.Move():
-            _remove(Path(step.target))
-            Path(step.target).parent.mkdir(parents=True, exist_ok=True)
-            Path(step.source).rename(step.target)
+            _move(Path(step.source), Path(step.target))
         case _:
             _perform_on_image(step, store, log, progress)
+
+
+def _move(source: Path, target: Path) -> None:
+    """Put a finished folder in place; what is there goes away as a whole, and is removed later.
+
+    Removing it where it is would leave half of it, its marker perhaps included, to a kill.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.exists() or target.is_symlink():
+        target.rename(source.with_name(f"{source.name}.replaced"))
+    source.rename(target)
 
 
 def _perform_on_conda(

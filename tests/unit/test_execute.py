@@ -178,6 +178,31 @@ def test_a_finished_folder_moves_into_place_and_the_work_is_removed(found: Setti
     assert not work.exists()
 
 
+def test_what_is_replaced_is_never_half_there(
+    found: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill while the old environment is being removed must not leave a part of it."""
+    target, work = found.envs_dir / "x", found.envs_dir / ".x.partial"
+    target.mkdir(parents=True)
+    (target / "marker").write_text("old")
+    removed: list[str] = []
+    real = shutil.rmtree
+
+    def watched(path: Path) -> None:
+        removed.append(str(path))
+        real(path)
+
+    monkeypatch.setattr(shutil, "rmtree", watched)
+    run(
+        found,
+        plan.Write(what="w", path=str(work / "env" / "marker"), text="new"),
+        plan.Move(what="m", source=str(work / "env"), target=str(target)),
+    )
+    assert (target / "marker").read_text() == "new"
+    assert removed == [str(work)]
+    assert not work.exists()
+
+
 def test_what_a_killed_build_left_is_not_used(found: Settings) -> None:
     left = found.envs_dir / ".x.partial" / "env" / "old"
     left.parent.mkdir(parents=True)
