@@ -96,6 +96,18 @@ class Project:
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
+    def started(self, url: str) -> subprocess.Popen[str]:
+        """A build that goes on; `environment` must be complete."""
+        command = ["build", "--profile", "little", "--backend", "conda", "--rebuild"]
+        return subprocess.Popen(
+            [sys.executable, "-m", "envbuilder", *command],
+            cwd=self.folder,
+            env={**os.environ, **self.environment, CHANNEL: url},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
     def within(self, *command: str) -> Any:
         """A command by `run`; the channel is not needed any more."""
         start = ("run", "--profile", "little", "--backend", "conda", "--")
@@ -392,6 +404,27 @@ def test_a_channel_that_vanishes_is_told_and_the_next_build_works(
         assert project.built(served.url, **fresh)["status"] == "built"
 
 
+@pytest.mark.parametrize("secret", ["token", "password"])
+def test_what_opens_a_channel_is_nowhere_told(
+    project: Project, conda_channel: Path, tmp_path: Path, secret: str
+) -> None:
+    fresh = {"ENVBUILDER_CACHE_DIR": str(tmp_path / "cache")}
+    closed = {"token": "very-secret-token"} if secret == "token" else {"password": True}
+    with serve(conda_channel, **closed) as served:  # type: ignore[arg-type]
+        project.lock(served.secret_url)
+        done = project.build(served.secret_url, **fresh)
+        assert done.returncode == 0, done.stderr
+        wrong = served.secret_url.replace("very-secret", "very-secret-and-wrong")
+        other = {"ENVBUILDER_CACHE_DIR": str(tmp_path / "other")}
+        refused = project.build(wrong, "--rebuild", **other)
+    assert refused.returncode == 1
+    said = done.stdout + done.stderr + refused.stderr
+    assert "very-secret" not in said
+    shutil.rmtree(tmp_path / "cache" / "store")
+    for path, content in contents(tmp_path).items():
+        assert b"very-secret" not in content, path
+
+
 def test_a_channel_gone_altogether_is_told(
     project: Project, conda_channel: Path, tmp_path: Path
 ) -> None:
@@ -473,17 +506,33 @@ def test_torch_from_conda_takes_no_wheel(project: Project, conda_channel: Path) 
 
 def killed_at(project: Project, url: str, seconds: float) -> int:
     """Start a build, kill it after a while; its exit code."""
-    command = ["build", "--profile", "little", "--backend", "conda", "--rebuild"]
-    child = subprocess.Popen(
-        [sys.executable, "-m", "envbuilder", *command],
-        cwd=project.folder,
-        env={**os.environ, **project.environment, CHANNEL: url},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    child = project.started(url)
     time.sleep(seconds)
     child.send_signal(signal.SIGKILL)
-    return child.wait(timeout=60)
+    child.communicate(timeout=60)
+    return child.returncode
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_build_that_is_stopped_takes_its_folder_away(
+    project: Project,
+    conda_channel: Path,
+    session_environment: dict[str, str],
+    number: signal.Signals,
+) -> None:
+    url = conda_channel.as_uri()
+    project.environment = {**session_environment, **project.environment}
+    project.lock(url)
+    child = project.started(url)
+    end = time.monotonic() + 60
+    while not list(project.envs.glob(".*.partial/env")):
+        assert time.monotonic() < end, "it did not begin to install"
+        time.sleep(0.005)
+    child.send_signal(number)
+    _, said = child.communicate(timeout=60)
+    assert child.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143}[number], said
+    assert "Traceback" not in said
+    assert project.left() == []
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.soak)])
