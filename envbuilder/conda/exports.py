@@ -107,7 +107,8 @@ def at_a_glance(profile: Profile, lock: WheelLock) -> tuple[tuple[str, str], ...
         rows.append((SUBDIRS[platform], ", ".join(_needs(profile, lock, platform)) or "anything"))
         rows.append(("", f"made for {virtual_text(virtual)}" if virtual else ""))
     if profile.conda.packages:
-        rows.append(("from conda", ", ".join(profile.conda.packages)))
+        of = ", ".join(profile.conda.channels)
+        rows.append(("from conda", f"{', '.join(profile.conda.packages)}, of {of}"))
     if profile.preload:
         libraries = ", ".join(profile.preload)
         rows.append(("not in here", f"{libraries}, which envbuilder preloads in what it builds"))

@@ -174,7 +174,7 @@ def test_what_differs_by_hardware_stands_at_the_top(found: Settings) -> None:
     assert shown["cuda"]["linux-64"].startswith("NVIDIA driver 580 or newer, a GPU of")
     assert "7.0" in shown["cuda-legacy"]["linux-64"]
     assert "avx512_bf16" in shown["zendnn"]["linux-64"]
-    assert shown["zendnn"]["from conda"] == "gxx"
+    assert shown["zendnn"]["from conda"] == "gxx, of conda-forge"
     assert "Level Zero" in shown["xpu"]["linux-64"]
     assert shown["mps"]["osx-arm64"] == "Apple silicon, macOS 14.0"
     assert shown["mps"][""] == "made for __archspec 1=m1, __osx 14.0, __unix 0"
