@@ -1,23 +1,31 @@
 """The image of `cpu` from nothing to usable in the engine: our builders against hand-written ones.
 
-    ENVBUILDER_BASE_IMAGE=REF python benchmarks/build.py [ROUNDS]
+    ENVBUILDER_BASE_IMAGE=REF python benchmarks/build.py [--plain] [ROUNDS]
 
 All start from the same base image and the same wheels (bind-mounted, not copied) and use no cache;
 each round of ours has another date in its lock, so that no layer of it was ever made or loaded.
 `naive` is pip in a Dockerfile as most people write it, `uv` is what careful people write: uv, no
-bytecode, rewritten timestamps. Then, on top of `layers`: the same again, and one small package
-more. Seconds are wall time, medians of alternating rounds, of which the first is not counted (with
-0 ROUNDS it is the only one); archives are `docker save`. Needs an
-engine with the base image, and the files of `cpu` in the store.
+bytecode, rewritten timestamps. Then, on top of `layers`: the same again, one small package more,
+and `zendnn`. Seconds are wall time, medians of alternating rounds, of which the first is not
+counted (with 0 ROUNDS it is the only one); archives are `docker save`; "wrote" is what a row added
+to the cache of layers in the last round. Needs an engine with the base image, and the files of
+`cpu` and `zendnn` in the store. Its images are removed, and so are the names `latest` that they
+took.
+
+With --plain there is one more row, made once: `pip install torch` from the index that pip is set
+up with, as most people write it. From PyPI that is the build for CUDA: it downloads some 3 GB and
+needs 20 GB of the engine's disk while it runs.
 """
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import hashlib
 import io
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -28,12 +36,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
+from requests.utils import DEFAULT_CA_BUNDLE_PATH
 
-from envbuilder import lockfile, profiles, resources, settings
+from envbuilder import indexes, lockfile, profiles, resources, settings
 from envbuilder.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 BASE = os.environ.get("ENVBUILDER_BASE_IMAGE", "")
 NAIVE = """\
@@ -55,32 +64,41 @@ RUN --mount=type=bind,from=wheels,target=/wheels --mount=type=tmpfs,target=/tmp 
  && rm -rf /opt/.cache
 ENV PATH=/opt/env/bin:$PATH
 """
+# The index may name a host or hold a token: a secret, in no file and in no layer.
+PLAIN = """\
+ARG BASE_IMAGE
+FROM ${BASE_IMAGE}
+RUN --mount=type=secret,id=index --mount=type=secret,id=ca \\
+    export PIP_INDEX_URL="$(cat /run/secrets/index)" PIP_CERT=/run/secrets/ca \\
+ && python3 -m venv /opt/env && /opt/env/bin/pip install torch
+ENV PATH=/opt/env/bin:$PATH
+"""
+INDEX = "ENVBUILDER_BENCHMARK_INDEX"
 EXTRA = "envbuilder-benchmark"
 
 
-def run(*argv: str, cwd: Path | None = None) -> str:
-    """A command's output; its errors end the benchmark."""
+def run(*argv: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """What a command printed; its errors end the benchmark."""
     done = subprocess.run(argv, cwd=cwd, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         sys.exit(f"{argv[:4]}: {done.stderr[-2000:]}")
-    return done.stdout
+    return done
 
 
-def build(text: str, wheels: Path, folder: Path, *options: str) -> None:
-    """Build a hand-written Dockerfile without a cache."""
+def build(text: str, folder: Path, *options: str) -> str:
+    """Build a hand-written Dockerfile without a cache; returns what BuildKit said."""
     folder.mkdir(exist_ok=True)
     (folder / "Dockerfile").write_text(text)
-    run(
-        *("docker", "buildx", "build", "--no-cache", "--provenance=false"),
-        *("--build-arg", f"BASE_IMAGE={BASE}", "--build-context", f"wheels={wheels}"),
-        *(*options, str(folder)),
-    )
+    return run(
+        *("docker", "buildx", "build", "--no-cache", "--provenance=false", "--progress=plain"),
+        *("--build-arg", f"BASE_IMAGE={BASE}", *options, str(folder)),
+    ).stderr
 
 
 def naive(wheels: Path, folder: Path) -> str:
     """pip, and whatever the builder does by default."""
     tag = "envbuilder-benchmark/naive:1"
-    build(NAIVE, wheels, folder, "--load", "--tag", tag)
+    build(NAIVE, folder, "--build-context", f"wheels={wheels}", "--load", "--tag", tag)
     return tag
 
 
@@ -90,10 +108,46 @@ def careful(wheels: Path, folder: Path) -> str:
     archive = folder / "image.tar"
     output = f"type=oci,dest={archive},name=docker.io/{tag},rewrite-timestamp=true"
     build(
-        CAREFUL, wheels, folder, "--output", output, "--build-arg", "SOURCE_DATE_EPOCH=1700000000"
+        *(CAREFUL, folder, "--build-context", f"wheels={wheels}", "--output", output),
+        *("--build-arg", "SOURCE_DATE_EPOCH=1700000000"),
     )
     run("docker", "load", "--input", str(archive))
     return tag
+
+
+def plain(folder: Path) -> str:
+    """The row of `pip install torch` from the configured index, with nothing left of it after."""
+    tag = "envbuilder-benchmark/plain:1"
+    found = indexes.sources()
+    os.environ[INDEX] = found.index_url or "https://pypi.org/simple"
+    secrets = (f"id=index,env={INDEX}", f"id=ca,src={found.cert or DEFAULT_CA_BUNDLE_PATH}")
+    options = [word for secret in secrets for word in ("--secret", secret)]
+    started = time.perf_counter()
+    try:
+        said = build(PLAIN, folder, *options, "--load", "--tag", tag)
+        whole = time.perf_counter() - started
+        size = archive_bytes(tag)
+    finally:
+        subprocess.run(["docker", "rmi", "--force", "--no-prune", tag], check=False)
+        forget("PIP_INDEX_URL")
+    step = re.search(r"^#(\d+) ([\d.]+) Installing collected packages", said, re.MULTILINE)
+    assert step is not None, "pip says when it has everything"
+    done = re.search(rf"^#{step[1]} DONE ([\d.]+)s", said, re.MULTILINE)
+    assert done is not None, "BuildKit says how long a step took"
+    fetched, installed = float(step[2]), float(done[1])
+    return (
+        f"{'plain, once':<25}{whole:7.2f} s            {size / 1e6:.0f} MB   found and downloaded:"
+        f" {fetched:.0f} s, installed: {installed - fetched:.0f} s, rest: {whole - installed:.0f} s"
+    )
+
+
+def forget(text: str) -> None:
+    """Remove what BuildKit keeps of steps whose command has this text."""
+    kept = run("docker", "buildx", "du", "--verbose").stdout
+    for record in kept.split("\n\n"):
+        name = re.search(r"^ID:\s+(\w+)", record, re.MULTILINE)
+        if name and text in record:
+            run("docker", "buildx", "prune", "--all", "--force", "--filter", f"id={name[1]}")
 
 
 def ours(project: Path, profile: str, builder: str, *options: str) -> str:
@@ -102,37 +156,38 @@ def ours(project: Path, profile: str, builder: str, *options: str) -> str:
         *(sys.executable, "-m", "envbuilder", "build", "--profile", profile, "--backend", "docker"),
         *("--builder", builder, "--base-image", BASE, "--json", *options),
         cwd=project,
-    )
+    ).stdout
     ref: str = json.loads(out)["artifact"]["ref"]
     return ref
 
 
 def lay(project: Path, number: int, store: Store) -> None:
-    """A project whose lock of `cpu` has another date, and `more`: `cpu` and one small package."""
+    """A project whose locks have another date, and `more`: `cpu` and one small package."""
     (project / "profiles" / "locks").mkdir(parents=True)
     (project / "envbuilder.yaml").write_text("")
-    lock = lockfile.load(resources.profiles_dir() / "locks" / "cpu.json")
-    date = datetime.date(2000, 1, 1) + datetime.timedelta(days=number)
-    dated = replace(
-        lock,
-        targets=tuple(
-            replace(t, base=t.base and replace(t.base, date=date.isoformat())) for t in lock.targets
-        ),
-    )
+    date = (datetime.date(2000, 1, 1) + datetime.timedelta(days=number)).isoformat()
+    dated = {name: redate(name, date) for name in ("cpu", "zendnn")}
     small = wheel(store)
     (project / "profiles" / "more.yaml").write_text(
         "extends: cpu\ndescription: One small package more\n"
         f"requirements: [torch==2.13.0+cpu, {EXTRA}==1.0]\n"
     )
     more = profiles.load("more", (project / "profiles", resources.profiles_dir()))
-    added = replace(
-        dated,
+    dated["more"] = replace(
+        dated["cpu"],
         profile="more",
         inputs=lockfile.inputs_digest(more),
-        targets=tuple(replace(t, files=(*t.files, small)) for t in dated.targets),
+        targets=tuple(replace(t, files=(*t.files, small)) for t in dated["cpu"].targets),
     )
-    for name, made in (("cpu", dated), ("more", added)):
+    for name, made in dated.items():
         (project / "profiles" / "locks" / f"{name}.json").write_text(lockfile.dump(made))
+
+
+def redate(name: str, date: str) -> lockfile.Lock:
+    """A shipped lock with another date."""
+    lock = lockfile.load(resources.profiles_dir() / "locks" / f"{name}.json")
+    targets = (replace(t, base=t.base and replace(t.base, date=date)) for t in lock.targets)
+    return replace(lock, targets=tuple(targets))
 
 
 def wheel(store: Store) -> lockfile.File:
@@ -168,6 +223,12 @@ def wheel(store: Store) -> lockfile.File:
     return made
 
 
+def names(tags: Iterable[str]) -> list[str]:
+    """All names of the images that were built; ours are called `latest` as well."""
+    latest = {f"{t.rpartition(':')[0]}:latest" for t in tags if t.startswith("envbuilder/")}
+    return sorted({*tags, *latest})
+
+
 def archive_bytes(tag: str) -> int:
     """Size of `docker save`."""
     with subprocess.Popen(["docker", "save", tag], stdout=subprocess.PIPE) as saving:
@@ -175,18 +236,27 @@ def archive_bytes(tag: str) -> int:
         size = 0
         while chunk := saving.stdout.read(1 << 20):
             size += len(chunk)
+    if saving.returncode != 0:
+        sys.exit(f"docker save {tag}: exit code {saving.returncode}")
     return size
 
 
-def main(rounds: int) -> None:
+def cached(folder: Path) -> int:
+    """Bytes of all layers in the cache."""
+    return sum(p.stat().st_size for p in (folder / "blobs").rglob("*") if p.is_file())
+
+
+def main(rounds: int, *, with_plain: bool) -> None:
     """Alternate them all and print medians and ratios."""
     if not BASE:
         sys.exit("set ENVBUILDER_BASE_IMAGE to a base image with Python 3.11")
-    store = Store(settings.load().store_dir)
+    found = settings.load()
+    store, layers = Store(found.store_dir), found.cache_dir / "layers"
     lock = lockfile.load(resources.profiles_dir() / "locks" / "cpu.json")
     target = lockfile.select(lock, "linux/amd64", "3.11")
     taken: dict[str, list[float]] = {}
     tags: dict[str, str] = {}
+    written: dict[str, int] = {}
     loads = []
     first = int(time.time()) % 20_000
     with tempfile.TemporaryDirectory() as scratch:
@@ -197,9 +267,11 @@ def main(rounds: int) -> None:
             store.link(file, wheels)
 
         def timed(name: str, make: Callable[[], str]) -> None:
+            before = cached(layers)
             started = time.perf_counter()
             tags[name] = make()
             taken.setdefault(name, []).append(time.perf_counter() - started)
+            written[name] = cached(layers) - before
             loads.append(os.getloadavg()[0])
 
         for number in range(rounds + 1):
@@ -211,21 +283,31 @@ def main(rounds: int) -> None:
             timed("layers", lambda p=project: ours(p, "cpu", "layers"))
             timed("layers, the same again", lambda p=project: ours(p, "cpu", "layers"))
             timed("layers, one package more", lambda p=project: ours(p, "more", "layers"))
+            timed("layers, zendnn after cpu", lambda p=project: ours(p, "zendnn", "layers"))
             if number == 0 and rounds:  # fills the page cache, exports the base image
                 taken.clear()
             if number == rounds:
                 sizes = {n: archive_bytes(t) for n, t in tags.items() if "," not in n}
-            run("docker", "rmi", "--force", *sorted(set(tags.values())))
+            run("docker", "rmi", "--force", "--no-prune", *names(tags.values()))
+        forget("--find-links /wheels torch")
+        extra = plain(here / "plain") if with_plain else ""
     middle = {name: statistics.median(values) for name, values in taken.items()}
     for name, values in taken.items():
         size = sizes.get(name)
         archive = f"{size / 1e6:.0f} MB ({size / sizes['naive']:.2f}×)" if size else ""
+        wrote = f"wrote {written[name] / 1e6:.1f} MB" if name.startswith("layers") else ""
         print(
             f"{name:<25}{middle[name]:7.2f} s ({middle[name] / middle['naive']:5.3f}×)"
-            f"   {archive:<17}   rounds: {', '.join(f'{v:.2f}' for v in values)}"
+            f"   {archive:<17}   {wrote:<15}   rounds: {', '.join(f'{v:.2f}' for v in values)}"
         )
+    if extra:
+        print(extra)
     print(f"load of the machine meanwhile: {min(loads):.1f} to {max(loads):.1f}")
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 3)
+    arguments = argparse.ArgumentParser(description="The image of `cpu`, built in several ways")
+    arguments.add_argument("rounds", metavar="ROUNDS", type=int, nargs="?", default=3)
+    arguments.add_argument("--plain", action="store_true", help="pip install torch, too: 3 GB")
+    given = arguments.parse_args()
+    main(given.rounds, with_plain=given.plain)
