@@ -9,6 +9,7 @@ and an interpreter that cannot be run here is found out before anything is put i
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from envbuilder import indexes, lockfile, process, profiles, seal
@@ -25,7 +26,7 @@ from envbuilder.backends.native import (
 from envbuilder.conda import activation, machine, prefix_records, records
 from envbuilder.conda import lockfile as conda_lockfile
 from envbuilder.console import progress
-from envbuilder.errors import HostError, ToolError
+from envbuilder.errors import HostError, InvalidError, ToolError
 from envbuilder.pack import payload_sha256
 from envbuilder.plan import (
     Artifact,
@@ -281,6 +282,7 @@ def prepare(
         if profile.takes_lock("conda")
         else lockfile.Target(platform=conda.platform, python=conda.python, base=None, files=())
     )
+    _check_place(settings.envs_dir)
     _check_host(conda, host, request)
     rattler = records.require_rattler()
     _bash()
@@ -299,6 +301,19 @@ def prepare(
         settings=settings,
     )
     return CondaEnvironment(profile, target, made)
+
+
+def _check_place(folder: Path) -> None:
+    """`InvalidError` for a folder whose name scripts of packages would take for something else.
+
+    A blank is allowed: the folder that macOS has for programs' data has one.
+    """
+    if re.search(r"[:\"'$`\\\x00-\x1f]", str(folder)):
+        raise InvalidError(
+            f"{folder}: conda environments name their place in shell scripts, where this name"
+            " would mean something else",
+            "Set ENVBUILDER_DATA_DIR to a folder without colon, quotes, dollar sign or backslash.",
+        )
 
 
 def _check_host(conda: conda_lockfile.Target, host: Host, request: Request) -> None:

@@ -172,6 +172,7 @@ def test_from_nothing_to_a_command_and_again_the_same(
         f"{prefix}/venv/lib/python3.11/site-packages/setuptools/__init__.py",
         *(f"by {prefix}", "of a package, with spaces", "of the profile\n"),
     ]
+    assert (prefix / "venv/bin/python").resolve() == prefix / "bin/python3.11"
     assert project.within("tiny").stdout == f"tiny-lib 1.0 of {prefix}\n"
     assert project.within("no-such-program").returncode == 125
 
@@ -187,6 +188,33 @@ def test_the_records_are_what_conda_reads(project: Project, conda_channel: Path)
     assert {r.channel for r in found} == {"https://conda.anaconda.org/conda-forge/"}
     assert all(r.url.startswith("https://conda.anaconda.org/conda-forge/") for r in found)
     assert (prefix / "conda-meta" / "history").is_file()
+    # Other users of this machine may read what is there.
+    modes = {p.stat().st_mode & 0o777 for p in (prefix / "conda-meta").iterdir()}
+    assert modes == {0o644}
+
+
+def test_a_blank_in_its_path(project: Project, conda_channel: Path) -> None:
+    """As in the folder that macOS has for programs' data."""
+    url = conda_channel.as_uri()
+    project.lock(url)
+    project.environment["ENVBUILDER_DATA_DIR"] = str(project.folder / "with blank")
+    prefix = prefix_of(project.built(url))
+    assert project.within("tiny").stdout == f"tiny-lib 1.0 of {prefix}\n"
+    script = str(prefix / "lib/envbuilder/activate.sh")
+    (found,) = within("bash", '. "$1"; command -v python', script)
+    assert found == f"{prefix}/venv/bin/python"
+
+
+def test_a_path_longer_than_packages_take_is_told(
+    project: Project, conda_channel: Path, tmp_path: Path
+) -> None:
+    url = conda_channel.as_uri()
+    project.lock(url)
+    long = tmp_path / "/".join(["x" * 60] * 5)
+    done = project.build(url, ENVBUILDER_DATA_DIR=str(long))
+    assert done.returncode == 1
+    assert "placed-1.0-0.tar.bz2: cannot be installed in" in done.stderr
+    assert "ENVBUILDER_DATA_DIR" in done.stderr
 
 
 def test_elsewhere_it_has_the_same_digest(project: Project, conda_channel: Path) -> None:

@@ -259,6 +259,12 @@ def test_a_python_that_the_conda_lock_does_not_have_is_2(found: Settings) -> Non
         prepared(found, locked(), python="3.12")
 
 
+@pytest.mark.parametrize("name", ["a:b", "it's", 'a"b', "$HOME", "`id`", "a\\b", "a\nb"])
+def test_a_place_that_scripts_would_misread_is_2(found: Settings, name: str) -> None:
+    with pytest.raises(InvalidError, match="would mean something else"):
+        prepared(replace(found, data_dir=found.data_dir / name), locked())
+
+
 def test_without_py_rattler_it_is_4(found: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> str:
         raise metadata.PackageNotFoundError(name)
