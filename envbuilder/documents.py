@@ -64,7 +64,7 @@ def ensure(
     if anew or not all(Path(path).is_file() for path in found.values()):
         seen = installed(plan, artifact, progress)
         contents = {
-            "sbom": bill(_about(plan), plan.files, plan.base, settings, seen),
+            "sbom": bill(_about(plan), plan.files, plan.base, settings, seen, _of_channels(plan)),
             "provenance": provenance.statement(plan, [subject(artifact)], versions=versions),
         }
         for name, path in found.items():
@@ -120,18 +120,27 @@ def bill(
     base: UsedBase | None,
     settings: Settings,
     seen: Iterable[components.Component] = (),
+    stated: Mapping[str, tuple[str, ...]] | None = None,
 ) -> bytes:
     """A bill of materials: a base, files of a lock, and what else was seen.
 
-    Licences are known of the wheels that are in the store.
+    Licences are known of the wheels that are in the store; `stated` has those of others, by sha256.
     """
-    known = licences.of_wheels(files, Store(settings.store_dir))
+    known = licences.of_wheels(files, Store(settings.store_dir)) | dict(stated or {})
     parts = [components.of_base(base.ref, base.digest, about.platform)] if base else []
     parts += components.locked(files, known)
     named = {_unqualified(part) for part in parts}
     parts += [part for part in seen if _unqualified(part) not in named]
     facts = {"lock": about.lock, "platform": about.platform, "python": about.python}
     return sbom.document(about.profile, parts, facts)
+
+
+def _of_channels(plan: Plan) -> dict[str, tuple[str, ...]]:
+    """Licences of a plan's conda packages."""
+    from envbuilder.plan import InstallConda
+
+    packages = (p for s in plan.steps if isinstance(s, InstallConda) for p in s.packages)
+    return licences.of_conda(packages)
 
 
 def _unqualified(part: components.Component) -> str:

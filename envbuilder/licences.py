@@ -1,4 +1,4 @@
-"""Licences as a distribution's METADATA states them; what they mean is for the reader to judge."""
+"""Licences as METADATA files and channels state them; what they mean is for the reader to judge."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from envbuilder.conda.lockfile import Package
     from envbuilder.lockfile import File
     from envbuilder.store import Store
 
@@ -48,6 +49,11 @@ def of_wheels(files: Iterable[File], store: Store) -> dict[str, tuple[str, ...]]
             if said:
                 found[file.sha256] = said
     return found
+
+
+def of_conda(packages: Iterable[Package]) -> dict[str, tuple[str, ...]]:
+    """sha256 → the licence that a channel states, for conda packages."""
+    return {p.sha256: (p.license,) for p in packages if _usable(p.license, LONGEST)}
 
 
 def read_metadata(wheel: Path) -> bytes:

@@ -139,7 +139,11 @@ def test_the_same_input_gives_the_same_bytes_and_other_input_another_serial_numb
                 source="intel-graphics", by="somebody"),
             "pkg:deb/intel-graphics/intel-opencl-icd@1?arch=amd64",
         ),
-        (file(kind="conda", name="python", version="3.12.1"), "pkg:conda/python@3.12.1"),
+        (
+            file(kind="conda", name="a_b", version="3.12.1", file="noarch/a_b-3.12.1-py_0.tar.bz2",
+                source="conda-forge"),
+            "pkg:conda/a_b@3.12.1?build=py_0&channel=conda-forge&subdir=noarch&type=tar.bz2",
+        ),
     ],
 )  # fmt: skip
 def test_files_are_named_by_package_urls(given: File, purl: str) -> None:
