@@ -125,10 +125,10 @@ def connect() -> Any:
     """A client of an engine that answers and is new enough; `ToolError` (exit 4) otherwise.
 
     That is a `docker.DockerClient`, or a `podman.Podman` where podman answers, or where nothing
-    else is named and Docker's socket or client is missing.
+    else is named and Docker's socket or client is missing, or this user may not open the socket.
     """
     place = _place()
-    useless = place.url is None or process.which("docker") is None
+    useless = not _may_open(place.url) or process.which("docker") is None
     if useless and not place.named and process.which("podman") is not None:
         return podman.connect(None)
 
@@ -156,6 +156,12 @@ def connect() -> Any:
             "Update Docker, or use --backend venv.",
         )
     return client
+
+
+def _may_open(url: str | None) -> bool:
+    """Whether something may listen there that this user may speak to."""
+    path = (url or "").removeprefix("unix://")
+    return bool(url) and (path == url or os.access(path, os.R_OK | os.W_OK))
 
 
 def _place() -> _Place:

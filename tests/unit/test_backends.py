@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from docker.errors import APIError
+from docker.errors import APIError, DockerException
 from requests import ReadTimeout
 
 from envbuilder import (
@@ -492,6 +493,32 @@ def test_an_old_podman_is_4(
             engine.connect()
     else:
         assert engine.describe(engine.connect()).command == ("podman",)
+
+
+def test_podman_is_used_where_dockers_socket_may_not_be_opened(
+    programs: dict[str, tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Both are installed, and this user is in no group `docker`."""
+    for name in ("DOCKER_HOST", "DOCKER_CONTEXT", "XDG_RUNTIME_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    socket = tmp_path / "docker.sock"
+    socket.touch()
+    monkeypatch.setattr(engine, "_SOCKET", str(socket))
+    monkeypatch.setattr(os, "access", lambda path, mode: str(path) != str(socket))
+    programs["docker version"] = (0, "", "")
+    programs["podman --version"] = (0, "podman version 5.4.2\n", "")
+    programs["podman info"] = (0, podman_info("5.4.2", rootless=True), "")
+    assert engine.describe(engine.connect()).rootless
+
+    def refuse(**options: Any) -> None:
+        raise DockerException("Permission denied")
+
+    # One that somebody named is not passed over.
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{socket}")
+    monkeypatch.setattr("docker.DockerClient", refuse)
+    with pytest.raises(ToolError, match="no container engine answers"):
+        engine.connect()
 
 
 def test_a_podman_that_does_not_answer_is_4(
