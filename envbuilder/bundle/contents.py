@@ -11,6 +11,7 @@ from msgspec import Struct
 from envbuilder import __version__, lockfile, mnist, profiles, render, space
 from envbuilder.bundle import form, images, own
 from envbuilder.bundle.form import Manifest, Member
+from envbuilder.conda import lockfile as conda_lockfile
 from envbuilder.errors import InvalidError
 from envbuilder.fetch import fetch
 from envbuilder.lockfile import Lock, Target
@@ -37,11 +38,13 @@ class Part(Struct, frozen=True, kw_only=True):
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
-    """One profile, its lock, and those of its targets that are asked for."""
+    """One profile, its locks, and those of their targets that are asked for."""
 
     profile: Profile
     lock: Lock
     targets: tuple[Target, ...]
+    conda: tuple[conda_lockfile.Target, ...] = ()
+    """None where the profile has no conda lock."""
 
 
 def select(
@@ -70,8 +73,21 @@ def select(
                 f"profile '{name}' is not for {', '.join(platforms)}",
                 f"It is for {', '.join(profile.platforms)}: name them with --platform.",
             )
-        found.append(Wanted(profile=profile, lock=lock, targets=targets))
+        conda = _conda(profile, targets, folders)
+        found.append(Wanted(profile=profile, lock=lock, targets=targets, conda=conda))
     return tuple(found)
+
+
+def _conda(
+    profile: Profile, targets: Iterable[Target], folders: Sequence[Path]
+) -> tuple[conda_lockfile.Target, ...]:
+    """What a conda lock has for these targets; `InvalidError` for a lock that is stale."""
+    path = conda_lockfile.path_for(profile.name, folders)
+    if path is None:
+        return ()
+    lock = conda_lockfile.require_usable(profile, conda_lockfile.load(path))
+    pairs = {(t.platform, t.python) for t in targets}
+    return tuple(t for t in lock.targets if (t.platform, t.python) in pairs)
 
 
 def texts(wanted: Iterable[Wanted], folders: Sequence[Path]) -> tuple[Part, ...]:
@@ -83,10 +99,12 @@ def texts(wanted: Iterable[Wanted], folders: Sequence[Path]) -> tuple[Part, ...]
                 f"profiles/{path.name}", read_text(path).encode(), "profile", "profile"
             )
             parts[part.member.path] = part
-        lock = lockfile.path_for(one.profile.name, folders)
-        assert lock is not None, "select read it"
-        part = _of_bytes(f"locks/{lock.name}", read_text(lock).encode(), "lock", "lock")
-        parts[part.member.path] = part
+        locks = [lockfile.path_for(one.profile.name, folders)]
+        locks += [conda_lockfile.path_for(one.profile.name, folders)] if one.conda else []
+        for lock in locks:
+            assert lock is not None, "select read it"
+            part = _of_bytes(f"locks/{lock.name}", read_text(lock).encode(), "lock", "lock")
+            parts[part.member.path] = part
     return tuple(parts.values())
 
 
@@ -94,11 +112,15 @@ def files(
     wanted: Iterable[Wanted], settings: Settings, progress: Progress
 ) -> tuple[tuple[File, ...], tuple[Target, ...]]:
     """The locked files of all targets, each once, all in the store; what is missing is fetched."""
-    targets = tuple(t for one in wanted for t in one.targets)
-    locked = {f.sha256: f for t in targets for f in t.files}
+    chosen = tuple(wanted)
+    targets = tuple(t for one in chosen for t in one.targets)
+    conda = tuple(p.as_file for one in chosen for t in one.conda for p in t.packages)
+    locked = {f.sha256: f for f in (*(f for t in targets for f in t.files), *conda)}
     space.require_rooms([space.downloads(locked.values(), settings)])
     for target in targets:
         fetch(target.files, target, settings, progress)
+    if conda:
+        fetch(conda, targets[0], settings, progress)
     return tuple(locked.values()), targets
 
 
@@ -129,9 +151,12 @@ def dataset(settings: Settings, progress: Progress) -> tuple[Part, ...]:
 
 
 def of_envbuilder(
-    targets: Iterable[Target], settings: Settings, progress: Progress
+    targets: Iterable[Target], settings: Settings, progress: Progress, *, conda: bool
 ) -> tuple[Part, ...]:
-    """The wheel of envbuilder, and those it needs for the platforms and Pythons of some targets."""
+    """The wheel of envbuilder, and those it needs for the platforms and Pythons of some targets.
+
+    `conda`: with what installs conda packages.
+    """
     with progress.task("pack envbuilder itself"):
         itself = own.wheel(settings)
     store = Store(settings.store_dir)
@@ -140,7 +165,8 @@ def of_envbuilder(
     for platform, python in sorted({(t.platform, t.python) for t in targets}):
         if own.accepted(itself, [python]):
             progress.note(f"· find what envbuilder needs on {platform} with Python {python}")
-            for file in own.dependencies(itself, platform, python, settings, progress):
+            extra = "conda" if conda else ""
+            for file in own.dependencies(itself, platform, python, settings, progress, extra):
                 needed[file.file] = file
     parts += [
         _of_path(f"wheels/{f.file}", store.path(f.sha256), f.sha256, "wheel", describe(f))

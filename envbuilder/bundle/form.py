@@ -31,7 +31,7 @@ Kind = Literal["profile", "lock", "wheel", "file", "dataset", "base"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 _PATHS: dict[Kind, re.Pattern[str]] = {
     "profile": re.compile(r"profiles/_?[a-z0-9][a-z0-9-]{0,62}\.yaml\Z"),
-    "lock": re.compile(r"locks/_?[a-z0-9][a-z0-9-]{0,62}\.json\Z"),
+    "lock": re.compile(r"locks/_?[a-z0-9][a-z0-9-]{0,62}(?:\.conda)?\.json\Z"),
     "wheel": re.compile(r"wheels/[A-Za-z0-9][A-Za-z0-9._+-]{0,200}\.whl\Z"),
     "file": re.compile(r"files/([0-9a-f]{64})\Z"),
     "dataset": re.compile(r"datasets/mnist/([a-z0-9-]+)\Z"),

@@ -103,16 +103,21 @@ def _record_hash(content: bytes) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
 
 
-def requirements(own: Wheel) -> tuple[tuple[str, ...], str]:
-    """What a wheel depends on without extras, and the Pythons it accepts (a specifier)."""
+def requirements(own: Wheel, extra: str = "") -> tuple[tuple[str, ...], str]:
+    """What a wheel depends on, with one extra or none, and the Pythons it accepts (a specifier)."""
     from packaging.requirements import Requirement
 
     with zipfile.ZipFile(io.BytesIO(own.content)) as archive:
         name = next(n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
         stated = email.parser.BytesParser().parsebytes(archive.read(name))
-    lines = [str(line) for line in stated.get_all("Requires-Dist", [])]
-    kept = tuple(line for line in lines if "extra" not in str(Requirement(line).marker or ""))
-    return kept, str(stated.get("Requires-Python", ""))
+    kept = []
+    for line in map(str, stated.get_all("Requires-Dist", [])):
+        known = Requirement(line)
+        if known.marker is None or "extra" not in str(known.marker):
+            kept.append(line)
+        elif extra and known.marker.evaluate({"extra": extra}):
+            kept.append(f"{known.name}{known.specifier}")
+    return tuple(kept), str(stated.get("Requires-Python", ""))
 
 
 def accepted(own: Wheel, pythons: Iterable[words.PythonVersion]) -> tuple[words.PythonVersion, ...]:
@@ -129,8 +134,9 @@ def dependencies(
     python: words.PythonVersion,
     settings: Settings,
     progress: Progress,
+    extra: str = "",
 ) -> tuple[File, ...]:
-    """The wheels that envbuilder needs beside its own, fetched into the store.
+    """The wheels that envbuilder, and one extra of it, need beside its own; put into the store.
 
     The versions that run here are preferred: they are the ones that are known to work. Raises
     `BuildError` where they cannot be had.
@@ -148,7 +154,7 @@ def dependencies(
             loopback="",
             offers={},
         )
-        wanted = requirements(own)[0]
+        wanted = requirements(own, extra)[0]
         try:
             answer = uv.compile(wanted, platform, python, _here(metadata.distributions()))
         except UnresolvableError as error:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from envbuilder import atomic, lockfile, profiles, resources
+from envbuilder.conda import lockfile as conda_lockfile
 from envbuilder.errors import BuildError, InvalidError
 
 if TYPE_CHECKING:
@@ -40,7 +41,11 @@ def check(manifest: Manifest, texts: Mapping[str, bytes]) -> None:
         for path, content in texts.items():
             atomic.write(folder / _below(path), content)
         for name in manifest.profiles:
-            lockfile.usable(profiles.load(name, [folder]), [folder])
+            profile = profiles.load(name, [folder])
+            lockfile.usable(profile, [folder])
+            conda = conda_lockfile.path_for(name, [folder])
+            if conda is not None:
+                conda_lockfile.require_usable(profile, conda_lockfile.load(conda))
 
 
 def drafts(

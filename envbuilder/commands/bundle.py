@@ -80,7 +80,8 @@ def command(
     wanted = contents.select(names, platforms or _own_platform(), pythons, folders)
     parts = [*contents.texts(wanted, folders)]
     locked, targets = contents.files(wanted, found, progress)
-    itself = contents.of_envbuilder(targets, found, progress)
+    conda = any(one.conda for one in wanted)
+    itself = contents.of_envbuilder(targets, found, progress, conda=conda)
     parts += itself
     parts += contents.of_files(locked, found, (p.member.sha256 for p in itself))
     dataset = contents.dataset(found, progress)

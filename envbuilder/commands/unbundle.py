@@ -72,8 +72,11 @@ def command(file: Path, force: bool, as_json: bool) -> None:
 def _next(taken: unpacking.Taken) -> tuple[str, ...]:
     """What can be built now, as commands."""
     found = []
+    locks = {member.path for member in taken.manifest.of_kind("lock")}
     for name in taken.manifest.profiles:
         found.append(f"envbuilder verify --profile {name} --backend venv")
+        if f"locks/{name}.conda.json" in locks:
+            found.append(f"envbuilder verify --profile {name} --backend conda")
         found += [
             f"envbuilder verify --profile {name} --backend docker --base-image {image.name}"
             if image.loaded

@@ -31,6 +31,7 @@ from envbuilder.oci import registry as registries
 from envbuilder.oci.connection import Connection
 from tests.conftest import missing
 from tests.integration.conftest import lay_tiny, start
+from tests.integration.test_conda import CHANNEL, lay
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -147,6 +148,39 @@ def test_a_bare_machine_installs_unbundles_builds_and_runs(bundle: Path, there: 
     assert there.run(own, *arguments) == "80.9.0\n"
     again = json.loads(there.run(own, "unbundle", bundle, "--json"))
     assert (again["new"], again["written"]) == (0, [])
+
+
+def test_conda_packages_go_along_with_what_installs_them(
+    there: Machine,
+    conda_channel: Path,
+    session_environment: dict[str, str],
+    tmp_path: Path,
+) -> None:
+    """The bundle holds py-rattler, too: the other machine has neither conda nor a channel."""
+    project = tmp_path / "project"
+    lay(project, "tiny-lib")
+    environment = {**session_environment, CHANNEL: conda_channel.as_uri()}
+    for arguments in (
+        ("lock", "--profile", "little"),
+        ("lock", "--profile", "little", "--backend", "conda"),
+        ("bundle", "--profile", "little", "-o", str(there.home / "little.tar")),
+    ):
+        done = start(arguments, environment, cwd=project)
+        assert done.returncode == 0, done.stderr
+    with tarfile.open(there.home / "little.tar") as archive:
+        archive.extractall(
+            there.home, [m for m in archive if m.name.startswith("wheels/")], filter="data"
+        )
+    there.run(sys.executable, "-m", "venv", "env")
+    pip = there.home / "env" / "bin" / "pip"
+    wanted = ("--no-index", "--find-links", "wheels", "envbuilder[conda]")
+    there.run(pip, "install", "--quiet", *wanted)
+    own = there.home / "env" / "bin" / "envbuilder"
+    told = json.loads(there.run(own, "unbundle", "little.tar", "--json"))
+    assert "envbuilder verify --profile little --backend conda" in told["next"]
+    chosen = ("--profile", "little", "--backend", "conda")
+    prefix = json.loads(there.run(own, "build", *chosen, "--json"))["artifact"]["ref"]
+    assert there.run(own, "run", *chosen, "--", "tiny") == f"tiny-lib 1.0 of {prefix}\n"
 
 
 def test_an_installed_envbuilder_packs_itself(

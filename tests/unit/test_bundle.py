@@ -22,6 +22,7 @@ from envbuilder import engine, lockfile, mnist, profiles, space
 from envbuilder.bundle import contents, form, images, own, packing, placing, reading, unpacking
 from envbuilder.bundle.contents import Part
 from envbuilder.bundle.form import Manifest, Member
+from envbuilder.conda import lockfile as conda_lockfile
 from envbuilder.console import PlainProgress
 from envbuilder.errors import BuildError, EnvbuilderError, InvalidError, ToolError
 from envbuilder.oci import bases
@@ -178,6 +179,7 @@ def test_the_same_content_gives_the_same_bytes(
         ("profiles/x.yaml\n", "profile"),
         ("profiles/x.yaml", "lock"),
         ("locks/a/b.json", "lock"),
+        ("locks/a.other.json", "lock"),
         ("wheels/a b.whl", "wheel"),
         ("wheels/../../a.whl", "wheel"),
         ("files/x", "file"),
@@ -196,6 +198,7 @@ def test_what_types_cannot_say() -> None:
     good = part(f"files/{sha(b'x')}", b"x", "file")
     other = part(f"files/{sha(b'y')}", b"y", "file")
     assert form.problem(made_of((good, other))) == ""
+    assert form.problem(made_of((part("locks/x.conda.json", b"x", "lock"),))) == ""
     assert "twice" in form.problem(made_of((good, good)))
     backwards = tuple(reversed(made_of((good, other)).members))
     assert "order" in form.problem(made_of((), members=backwards))
@@ -464,6 +467,67 @@ def test_a_bundle_must_hold_all_that_its_profiles_extend(
     assert not there.store_dir.exists()
 
 
+def conda_lock(found: Settings, **changes: Any) -> conda_lockfile.Lock:
+    """A conda lock of `tiny` beside its other one."""
+    folder = found.config_dir / "profiles"
+    package = conda_lockfile.Package(
+        name="python", version="3.11.9", build="0", build_number=0, subdir="linux-64",
+        file="python-3.11.9-0.conda", channel="conda-forge", sha256=sha(b"python"), size=6,
+    )  # fmt: skip
+    lock = conda_lockfile.Lock(
+        schema=1,
+        profile="tiny",
+        inputs=conda_lockfile.inputs_digest(profiles.load("tiny", [folder])),
+        channels=("conda-forge",),
+        targets=(
+            conda_lockfile.Target(
+                platform="linux/amd64", python="3.11", virtual_packages={}, packages=(package,)
+            ),
+        ),
+    )
+    lock = msgspec.structs.replace(lock, **changes)
+    (folder / "locks" / "tiny.conda.json").write_text(conda_lockfile.dump(lock))
+    return lock
+
+
+def test_a_conda_lock_and_its_packages_go_along(
+    parts: tuple[Part, ...], found: Settings, there: Settings, tmp_path: Path
+) -> None:
+    lock = conda_lock(found)
+    folders = [found.config_dir / "profiles"]
+    Store(found.store_dir).take(sha(b"python"), [b"python"])
+    wanted = contents.select(["tiny"], ["linux/amd64"], [], folders)
+    assert wanted[0].conda == lock.targets
+    locked, _ = contents.files(wanted, found, QUIET)
+    with_conda = (
+        *contents.texts(wanted, folders),
+        *contents.of_files(locked, found, []),
+        part("wheels/envbuilder-1-py3-none-any.whl", b"itself", "wheel"),
+    )
+    assert len(with_conda) == len(parts) + 2
+    path = tmp_path / "conda.tar"
+    packing.write(path, made_of(with_conda), with_conda, QUIET)
+    unpack(path, there)
+    assert Store(there.store_dir).sound(sha(b"python"))
+    placed = there.config_dir / "profiles" / "locks" / "tiny.conda.json"
+    assert conda_lockfile.load(placed) == lock
+
+
+def test_a_stale_conda_lock_is_neither_packed_nor_taken_in(
+    parts: tuple[Part, ...], found: Settings, there: Settings, tmp_path: Path
+) -> None:
+    stale = conda_lock(found, inputs="0" * 64)
+    with pytest.raises(InvalidError, match="conda lock of 'tiny' is stale"):
+        contents.select(["tiny"], ["linux/amd64"], [], [found.config_dir / "profiles"])
+    text = conda_lockfile.dump(stale).encode()
+    evil = (*parts, part("locks/tiny.conda.json", text, "lock"))
+    path = tmp_path / "stale.tar"
+    packing.write(path, made_of(evil), evil, QUIET)
+    with pytest.raises(InvalidError, match="conda lock of 'tiny' is stale"):
+        unpack(path, there)
+    assert not there.store_dir.exists()
+
+
 def test_what_is_asked_for_must_be_there(parts: tuple[Part, ...], found: Settings) -> None:
     folders = [found.config_dir / "profiles"]
     with pytest.raises(InvalidError, match=r"not for linux/arm64"):
@@ -593,6 +657,7 @@ def test_an_installation_becomes_a_wheel_again(installed: Path) -> None:
     assert not [n for n in names if "INSTALLER" in n or "bin" in n or "pyc" in n]
     assert all(n in listed for n in names)
     assert own.requirements(wheel) == (("click>=8",), ">=3.11")
+    assert own.requirements(wheel, "test")[0] == ("click>=8", "pytest")
     assert own.accepted(wheel, ["3.9", "3.11", "3.12"]) == ("3.11", "3.12")
 
 
