@@ -185,4 +185,5 @@ def _into_podman(client: podman.Podman, layout: Layout, image: Descriptor) -> No
 def _podman(client: podman.Podman, *arguments: str, cwd: Path | None = None) -> None:
     done = process.run([*client.command, *arguments], timeout=_SECONDS, cwd=cwd)
     if done.returncode != 0:
-        raise BuildError(f"podman {arguments[0]}: {done.last_words}")
+        how = f"exit {done.returncode}" if done.returncode > 0 else f"signal {-done.returncode}"
+        raise BuildError(f"podman {arguments[0]}: {done.last_words or how}")

@@ -266,7 +266,7 @@ def test_a_base_image_that_cannot_be_had_is_named(
     [
         ('[ "$1" = --version ] && echo podman version 4.3.1 && exit', 4, "4.8 or newer is needed"),
         ('[ "$1" = pull ] && echo no space left >&2 && exit 125', 1, "podman pull: no space left"),
-        ('[ "$1" = pull ] && kill -9 $$', 1, "podman pull: "),
+        ('[ "$1" = pull ] && kill -9 $$', 1, "podman pull: signal 9"),
         ('[ "$1" = pull ] && exit', 1, "podman tag: "),
         ('[ "$1" = tag ] && exit', 1, "the engine has no such image after it was loaded"),
     ],
