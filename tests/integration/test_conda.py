@@ -10,12 +10,17 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec.structs import replace
 
+from envbuilder.conda import install
+from envbuilder.conda.lockfile import Package
+from envbuilder.errors import BuildError
+from envbuilder.plan import InstallConda
 from tests.conftest import missing
 from tests.integration import conda_channel as conda
 from tests.integration import conda_packages as packages
@@ -404,6 +409,73 @@ def test_a_path_that_leads_out_is_refused(
     assert "evil-1.0-0.conda: leads out of its environment" in done.stderr
     assert project.left() == []
     assert not list(tmp_path.rglob("escaped.txt"))
+
+
+def installing(folder: Path, package: conda.Package, subdir: str = "linux-64") -> InstallConda:
+    """A step that installs one package from `folder`, which is a channel."""
+    made = Package(
+        name=package.name,
+        version=package.version,
+        build=package.build,
+        build_number=0,
+        subdir=package.subdir,
+        file=package.file,
+        channel="channel",
+        sha256="0" * 64,
+        size=None,
+    )
+    return InstallConda(
+        what="install",
+        packages=(made,),
+        subdir=subdir,
+        folder=str(folder),
+        channels={"channel": "https://channel.invalid"},
+        env=str(folder / "env"),
+        prefix="/final",
+        cache=str(folder / "cache"),
+    )
+
+
+def test_what_is_no_package_or_of_another_platform_is_a_short_failure(tmp_path: Path) -> None:
+    package = packages.OWNER_A
+    place = conda.write(package, tmp_path / "channel")
+    with pytest.raises(BuildError, match=r"is a package for linux-64, not for osx-arm64"):
+        install.install(installing(tmp_path, package, "osx-arm64"), print)
+    place.write_bytes(b"no archive")
+    with pytest.raises(BuildError, match=r"owner-a-1\.0-0\.conda: states no paths"):
+        install.install(installing(tmp_path, package), print)
+    assert not (tmp_path / "env").exists()
+
+
+def members(path: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def test_a_failure_of_the_library_is_told_in_one_line_without_folders(
+    project: Project, conda_channel: Path, tmp_path: Path
+) -> None:
+    """The package's list has a file that its archive lacks."""
+    own = conda.copy(conda_channel, tmp_path / "own")
+    package = replace(packages.OWNER_A, name="lacking")
+    whole = members(conda.write(package, own))
+    place = conda.write(replace(package, files={}), own)
+    lacking = members(place)
+    place.unlink()
+    with zipfile.ZipFile(place, "w") as archive:
+        for name in whole:
+            archive.writestr(name, (whole if name.startswith("info") else lacking)[name])
+    conda.index(own)
+    project.lay("lacking")
+    project.lock(own.as_uri())
+    done = project.build(own.as_uri())
+    assert done.returncode == 1
+    (said,) = (line for line in done.stderr.splitlines() if line.startswith("error: "))
+    assert "conda packages cannot be installed: " in said
+    assert "share/owned.txt" in said
+    assert str(tmp_path) not in said
+    assert "profile's conda.packages" in done.stderr
+    assert project.left() == []
 
 
 def test_scripts_are_not_run_and_that_is_said(project: Project, conda_channel: Path) -> None:
