@@ -164,6 +164,8 @@ def test_from_nothing_to_a_command_and_again_the_same(
     # Nothing says where it was made, or from where its packages came.
     told = [p for p, c in before.items() if b".partial/" in c or url.encode() in c]
     assert told == []
+    # It shares no file with a cache or another environment.
+    assert {p.stat().st_nlink for p in prefix.rglob("*") if p.is_file()} == {1}
     code = (
         "import os, setuptools, sys, tiny_lib\n"
         "print(sys.prefix, sys.base_prefix, setuptools.__file__, os.environ['ACTIVATED'],"
