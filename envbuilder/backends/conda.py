@@ -56,6 +56,9 @@ if TYPE_CHECKING:
     from envbuilder.profiles import Profile
     from envbuilder.settings import Settings
 
+ALONE = {"PYTHONNOUSERSITE": "1"}
+"""An environment that sees conda's libraries would see those in the user's home, too, and before
+them. A profile may say otherwise."""
 VENV = "venv"
 """Below a prefix: the virtual environment of the wheels."""
 _INTERPRETER = frozenset({"python", "pip", "setuptools", "wheel"})
@@ -85,10 +88,11 @@ def plan(
     libraries = preloaded(profile, target)
     files = (*(p.as_file for p in conda.packages), *tools, *wheels, *libraries)
     version = next(p.version for p in conda.packages if p.name == "python")
+    variables = {**ALONE, **profile.environment}
     facts = {
         "backend": "conda",
         "profile": profile.name,
-        "environment": profile.environment,
+        "environment": variables,
         "preload": profile.preload,
         "platform": target.platform,
         "python": version,
@@ -119,7 +123,7 @@ def plan(
             env=str(env),
             prefix=str(prefix),
             venv=str(prefix / VENV) if wheels else "",
-            variables=profile.environment,
+            variables=variables,
             preload=preload_paths(profile, prefix),
         ),
         WritePayload(what="add the payload", path=str(env / OWN / "payload.pyz")),

@@ -184,6 +184,20 @@ def test_from_nothing_to_a_command_and_again_the_same(
     assert project.within("no-such-program").returncode == 125
 
 
+@pytest.mark.parametrize("torch", ["wheels", "conda"])
+def test_what_lies_in_a_home_is_not_seen(project: Project, conda_channel: Path, torch: str) -> None:
+    url = conda_channel.as_uri()
+    project.lay("tiny-lib", torch=torch)
+    project.lock(url)
+    project.built(url)
+    local = project.folder / ".local/lib/python3.11/site-packages"
+    local.mkdir(parents=True)
+    (local / "tiny_lib.py").write_text("raise SystemExit('of somebody else')\n")
+    project.environment["HOME"] = str(project.folder)
+    done = project.within("python", "-c", "import tiny_lib")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_the_records_are_what_conda_reads(project: Project, conda_channel: Path) -> None:
     import rattler
 
