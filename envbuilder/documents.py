@@ -30,12 +30,13 @@ _FULL = "The artifact itself is finished. Make room, then run the same command a
 
 
 class About(Struct, frozen=True, kw_only=True):
-    """Which environment a bill of materials is of; `lock` is a lock's digest."""
+    """Which environment a bill of materials is of; locks by their digests, empty for none."""
 
     profile: str
     lock: str
     platform: str
     python: str
+    conda_lock: str = ""
 
 
 def places(plan: Plan, artifact: Artifact, settings: Settings) -> dict[str, str]:
@@ -111,7 +112,13 @@ def _status(plan: Plan, artifact: Artifact, progress: Progress) -> Status | None
 
 
 def _about(plan: Plan) -> About:
-    return About(profile=plan.profile, lock=plan.lock, platform=plan.platform, python=plan.python)
+    return About(
+        profile=plan.profile,
+        lock=plan.lock,
+        platform=plan.platform,
+        python=plan.python,
+        conda_lock=plan.conda_lock,
+    )
 
 
 def bill(
@@ -131,7 +138,12 @@ def bill(
     parts += components.locked(files, known)
     named = {_unqualified(part) for part in parts}
     parts += [part for part in seen if _unqualified(part) not in named]
-    facts = {"lock": about.lock, "platform": about.platform, "python": about.python}
+    locks = {"lock": about.lock, "conda-lock": about.conda_lock}
+    facts = {
+        **{name: digest for name, digest in locks.items() if digest},
+        "platform": about.platform,
+        "python": about.python,
+    }
     return sbom.document(about.profile, parts, facts)
 
 

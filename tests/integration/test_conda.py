@@ -256,6 +256,8 @@ def test_documents_name_conda_packages_and_clean_removes_all(
     known = {c["purl"]: c for c in bill["components"]}
     placed = "pkg:conda/placed@1.0?build=0&channel=conda-forge&subdir=linux-64&type=tar.bz2"
     assert known[placed]["licenses"][0]["license"]["id"] == "Apache-2.0"
+    names = {p["name"] for p in bill["metadata"]["properties"]}
+    assert {"envbuilder:lock", "envbuilder:conda-lock"} <= names
     assert "pkg:pypi/setuptools@80.9.0" in known
     statement = json.loads(Path(result["documents"]["provenance"]).read_text())
     used = statement["predicate"]["buildDefinition"]["resolvedDependencies"]
