@@ -8,6 +8,7 @@ hash-checked from the store, their paths are read before, and what was installed
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import re
 from pathlib import Path, PurePosixPath
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from envbuilder.plan import InstallConda, Rehome
 
 _SHOWN = 3
+_FULL = f"(os error {errno.ENOSPC})"
+"""How py-rattler says that a disk is full."""
 
 
 def install(step: InstallConda, note: Callable[[str], None]) -> None:
@@ -89,6 +92,8 @@ async def _install(step: InstallConda) -> None:
     except OSError:
         raise
     except Exception as error:
+        if _FULL in str(error):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), step.env) from error
         raise BuildError(
             f"conda packages cannot be installed: {_plain(str(error), step)}",
             "Where a package is at fault, leave it out or pin another version of it in the"

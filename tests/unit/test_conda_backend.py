@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import hashlib
 import json
 from importlib import metadata
@@ -395,6 +397,31 @@ def test_what_names_its_place_is_not_in_the_portable_digest(tmp_path: Path) -> N
     one, other = digests
     assert one["digest"] == other["digest"]
     assert one["tree"] != other["tree"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("failed to link\nCaused by: No space left on device (os error 28)", OSError),
+        ("failed to link 'x'\nCaused by: something in {folder}/y", BuildError),
+    ],
+)
+def test_a_full_disk_is_no_fault_of_a_package(
+    found: Settings, monkeypatch: pytest.MonkeyPatch, text: str, expected: type[Exception]
+) -> None:
+    rattler = pytest.importorskip("rattler")
+    made = step(planned(found), plan.InstallConda)
+
+    async def fail(*arguments: object, **options: object) -> None:
+        raise RuntimeError(text.format(folder=made.env))
+
+    monkeypatch.setattr(rattler, "install", fail)
+    with pytest.raises(expected) as caught:
+        asyncio.run(install._install(made))
+    if isinstance(caught.value, OSError):
+        assert caught.value.errno == errno.ENOSPC
+    else:
+        assert "cannot be installed: failed to link 'x': something in y" in str(caught.value)
 
 
 # --- records
