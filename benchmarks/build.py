@@ -64,12 +64,13 @@ RUN --mount=type=bind,from=wheels,target=/wheels --mount=type=tmpfs,target=/tmp 
  && rm -rf /opt/.cache
 ENV PATH=/opt/env/bin:$PATH
 """
-# The index may name a host or hold a token: a secret, in no file and in no layer.
+# The index may name a host or hold a token: a secret, in no file and in no layer. Without one pip
+# takes its own.
 PLAIN = """\
 ARG BASE_IMAGE
 FROM ${BASE_IMAGE}
-RUN --mount=type=secret,id=index --mount=type=secret,id=ca \\
-    export PIP_INDEX_URL="$(cat /run/secrets/index)" PIP_CERT=/run/secrets/ca \\
+RUN --mount=type=secret,id=pip --mount=type=secret,id=ca \\
+    export PIP_CONFIG_FILE=/run/secrets/pip PIP_CERT=/run/secrets/ca \\
  && python3 -m venv /opt/env && /opt/env/bin/pip install torch
 ENV PATH=/opt/env/bin:$PATH
 """
@@ -119,8 +120,8 @@ def plain(folder: Path) -> str:
     """The row of `pip install torch` from the configured index, with nothing left of it after."""
     tag = "envbuilder-benchmark/plain:1"
     found = indexes.sources()
-    os.environ[INDEX] = found.index_url or "https://pypi.org/simple"
-    secrets = (f"id=index,env={INDEX}", f"id=ca,src={found.cert or DEFAULT_CA_BUNDLE_PATH}")
+    os.environ[INDEX] = f"[global]\nindex-url = {found.index_url}\n" if found.index_url else ""
+    secrets = (f"id=pip,env={INDEX}", f"id=ca,src={found.cert or DEFAULT_CA_BUNDLE_PATH}")
     options = [word for secret in secrets for word in ("--secret", secret)]
     started = time.perf_counter()
     try:
@@ -129,7 +130,7 @@ def plain(folder: Path) -> str:
         size = archive_bytes(tag)
     finally:
         subprocess.run(["docker", "rmi", "--force", "--no-prune", tag], check=False)
-        forget("PIP_INDEX_URL")
+        forget("PIP_CONFIG_FILE")
     step = re.search(r"^#(\d+) ([\d.]+) Installing collected packages", said, re.MULTILINE)
     assert step is not None, "pip says when it has everything"
     done = re.search(rf"^#{step[1]} DONE ([\d.]+)s", said, re.MULTILINE)

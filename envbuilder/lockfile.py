@@ -9,7 +9,7 @@ from __future__ import annotations
 import calendar
 import datetime
 import hashlib
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from envbuilder.profiles import Profile
 
+_T = TypeVar("_T")
 SCHEMA = 1
 _EARLIEST = datetime.date(1980, 1, 1)
 
@@ -129,8 +130,8 @@ def inputs_digest(profile: Profile) -> str:
     return hashlib.sha256(msgspec.json.encode(decides, order="sorted")).hexdigest()
 
 
-def lock_digest(lock: Lock) -> str:
-    """sha256 over a lock's whole content."""
+def lock_digest(lock: Struct) -> str:
+    """sha256 over the whole content of a lock of some kind."""
     return hashlib.sha256(msgspec.json.encode(lock, order="sorted")).hexdigest()
 
 
@@ -141,25 +142,30 @@ def path_for(name: str, folders: Sequence[Path]) -> Path | None:
 
 def load(path: Path) -> Lock:
     """The lock in `path`; `InvalidError` when it is damaged or of an unknown schema."""
-    try:
-        raw = path.read_bytes()
-        data = msgspec.json.decode(raw)
-    except (OSError, msgspec.DecodeError, RecursionError) as error:
-        raise InvalidError(
-            f"{path}: not a lock: {error}", "Make it anew: envbuilder lock"
-        ) from error
-    schema = data.get("schema") if isinstance(data, dict) else None
-    if schema != SCHEMA:
-        raise InvalidError(
-            f"{path}: lock schema {schema!r} is not known to this envbuilder (it knows {SCHEMA})",
-            "Use a newer envbuilder, or make the lock anew: envbuilder lock",
-        )
-    try:
-        lock = msgspec.convert(data, Lock)
-    except msgspec.ValidationError as error:
-        raise explain(error, Lock, str(path), "") from error
+    lock = decoded(path, Lock, SCHEMA, "lock", "envbuilder lock")
     _check(lock, path)
     return lock
+
+
+def decoded(path: Path, kind: type[_T], schema: int, what: str, again: str) -> _T:
+    """A lock file of some kind; `InvalidError` when it is damaged or of an unknown schema.
+
+    `what` it is called, and `again` is the command that makes it.
+    """
+    try:
+        data = msgspec.json.decode(path.read_bytes())
+    except (OSError, msgspec.DecodeError, RecursionError) as error:
+        raise InvalidError(f"{path}: not a lock: {error}", f"Make it anew: {again}") from error
+    stated = data.get("schema") if isinstance(data, dict) else None
+    if stated != schema:
+        raise InvalidError(
+            f"{path}: {what} schema {stated!r} is not known to this envbuilder (it knows {schema})",
+            f"Use a newer envbuilder, or make the lock anew: {again}",
+        )
+    try:
+        return msgspec.convert(data, kind)
+    except msgspec.ValidationError as error:
+        raise explain(error, kind, str(path), "") from error
 
 
 def _check(lock: Lock, path: Path) -> None:
@@ -192,6 +198,11 @@ def _check(lock: Lock, path: Path) -> None:
 
 def dump(lock: Lock) -> str:
     """A lock as text: one file a line, so that a diff shows what moved."""
+    return text(lock, "files")
+
+
+def text(lock: Struct, entries: str) -> str:
+    """A lock of some kind as text; its targets have one of their `entries` a line."""
     import json
 
     data: dict[str, Any] = msgspec.to_builtins(lock)
@@ -199,10 +210,10 @@ def dump(lock: Lock) -> str:
     head = json.dumps(data, indent=1, ensure_ascii=False).removesuffix("\n}")
     blocks = []
     for target in targets:
-        files = target.pop("files")
-        lines = ",\n".join("   " + json.dumps(f, ensure_ascii=False) for f in files)
+        listed = target.pop(entries)
+        lines = ",\n".join("   " + json.dumps(e, ensure_ascii=False) for e in listed)
         block = json.dumps(target, indent=2, ensure_ascii=False).removesuffix("\n}")
-        blocks.append(f'{block},\n  "files": [\n{lines}\n  ]}}')
+        blocks.append(f'{block},\n  "{entries}": [\n{lines}\n  ]}}')
     return f'{head},\n "targets": [{",".join(blocks)}]\n}}\n'
 
 

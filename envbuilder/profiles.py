@@ -255,6 +255,15 @@ def _check(profile: Profile, where: str) -> None:
         raise InvalidError(f"{where}: preload: no system_packages that could hold the library")
 
 
+def require_backend(profile: Profile, backend: str) -> None:
+    """`InvalidError` for a backend that the profile does not have."""
+    if backend not in profile.backends:
+        raise InvalidError(
+            f"profile '{profile.name}' has no {backend} backend",
+            f"It has: {', '.join(profile.backends)}.",
+        )
+
+
 def sm_of(requires: Requires, platform: words.Platform) -> tuple[str, ...]:
     """The compute capabilities that the wheels of a platform have kernels for."""
     on_arm = platform == "linux/arm64" and requires.sm_arm64

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from msgspec import Struct
 
-from envbuilder import resources, words
+from envbuilder import profiles, resources, words
 from envbuilder.errors import InvalidError
 from envbuilder.lockfile import File
 from envbuilder.oci import facts as image_facts
@@ -166,7 +166,7 @@ def _conda(
     from envbuilder.conda import lockfile as conda_lockfile
     from envbuilder.conda.solve import wanted
 
-    exports.require_backend(profile)
+    profiles.require_backend(profile, "conda")
     python = context["python"]
     context = {**context, "exports": exports, "wanted": wanted(profile, python)}
     if target == "conda":

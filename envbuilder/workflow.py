@@ -148,11 +148,8 @@ def prepare(
         progress.note(f"note: {here.notes[0]}")
     profile = profile or decided(settings, folders, here, progress)
     backend = request.backend
-    if backend is not None and backend not in profile.backends:
-        raise InvalidError(
-            f"profile '{profile.name}' has no {backend} backend",
-            f"It has: {', '.join(profile.backends)}.",
-        )
+    if backend is not None:
+        profiles.require_backend(profile, backend)
     if request.python is not None and request.python not in profile.python.supported:
         raise InvalidError(
             f"profile '{profile.name}' has no Python {request.python}",

@@ -16,10 +16,13 @@ from envbuilder import indexes, lockfile, process, profiles, seal
 from envbuilder.backends.native import (
     NativeEnvironment,
     check_tools,
+    folders_for,
+    last_steps,
     own_variables,
     preload_paths,
     preload_steps,
     preloaded,
+    room,
     tool,
     wheel_steps,
 )
@@ -32,18 +35,12 @@ from envbuilder.plan import (
     Artifact,
     InstallConda,
     LinkFiles,
-    Move,
     Plan,
     Rehome,
-    Room,
-    Seal,
     Step,
     WriteActivation,
-    WritePayload,
     fingerprint,
-    unpacked,
 )
-from envbuilder.seal import OWN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -103,17 +100,8 @@ def plan(
     }
     digest = fingerprint(facts)
     name = f"{profile.name}-conda-py{target.python}-{digest[:12]}"
-    prefix = settings.envs_dir / name
-    work = settings.envs_dir / f".{name}.partial"
-    env = work / "env"
-    marks = {
-        "schema": 1,
-        "made_by": "envbuilder",
-        "profile": profile.name,
-        "fingerprint": digest,
-        "prefix": str(prefix),
-        "facts": facts,
-    }
+    places = folders_for(settings, name)
+    prefix, work, env = places.prefix, places.work, places.env
     steps: tuple[Step, ...] = (
         *_conda_steps(conda, channels, work, prefix),
         *(_venv_steps(profile, lock, target, conda, version, work, prefix) if wheels else ()),
@@ -126,9 +114,7 @@ def plan(
             variables=variables,
             preload=preload_paths(profile, prefix),
         ),
-        WritePayload(what="add the payload", path=str(env / OWN / "payload.pyz")),
-        Seal(what="write down what is in it", folder=str(env), facts=marks),
-        Move(what="put in place", source=str(env), target=str(prefix)),
+        *last_steps(profile, places, digest, facts, prefix=str(prefix)),
     )
     return Plan(
         profile=profile.name,
@@ -139,11 +125,11 @@ def plan(
         fingerprint=digest,
         artifact=Artifact(kind="conda", ref=str(prefix)),
         lock=lockfile.lock_digest(lock) if profile.takes_lock("conda") else "",
-        conda_lock=conda_lockfile.lock_digest(conda_lock),
+        conda_lock=lockfile.lock_digest(conda_lock),
         workdir=str(work),
         files=files,
         steps=steps,
-        room=(Room(folder=str(settings.envs_dir), bytes=unpacked(files)),),
+        room=(room(settings, files),),
     )
 
 
@@ -277,8 +263,8 @@ def prepare(
     what it takes for granted, `ToolError` (4) where py-rattler, bash or a compiler is missing.
     """
     folders = profiles.search_path(settings.project, settings.config_dir)
-    path = conda_lockfile.path_for(profile.name, folders)
-    conda_lock = conda_lockfile.require_usable(profile, conda_lockfile.load(path) if path else None)
+    found = conda_lockfile.find(profile.name, folders)
+    conda_lock = conda_lockfile.require_usable(profile, found)
     platform, python = str(host.platform), request.python or profile.python.default
     conda = conda_lockfile.select(conda_lock, platform, python)
     target = (

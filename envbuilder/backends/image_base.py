@@ -81,11 +81,17 @@ def loaded(made: MakeBase, settings: Settings) -> LoadBase:
 
 
 def find(
-    target: Target, client: Any, request: Request, settings: Settings, *, scripts: bool
+    target: Target,
+    client: Any,
+    here: engine.Engine | None,
+    request: Request,
+    settings: Settings,
+    *,
+    scripts: bool,
 ) -> Base:
     """The base that was asked for, configured or locked, as a layout on this disk.
 
-    `scripts`: the engine needs it, too.
+    `client` and `here`: the engine, where it was asked already. `scripts`: it needs the base, too.
     """
     from envbuilder import debian_base
     from envbuilder.oci import archive, bases
@@ -109,7 +115,7 @@ def find(
             locked.ref, locked.digest, target.platform, settings, console.progress()
         )
     else:
-        layout = _of_engine(ref, target.platform, client, settings)
+        layout = _of_engine(ref, target.platform, client, here, settings)
     manifest = layout.manifest(target.platform)
     return Base(ref=ref, identity=manifest.config.digest, folder=str(layout.folder))
 
@@ -118,12 +124,18 @@ def _in_engine(client: Any, ref: str) -> bool:
     return client is not None and engine.image(client, ref) is not None
 
 
-def _of_engine(ref: str, platform: words.Platform, client: Any, settings: Settings) -> Layout:
+def _of_engine(
+    ref: str,
+    platform: words.Platform,
+    client: Any,
+    here: engine.Engine | None,
+    settings: Settings,
+) -> Layout:
     from envbuilder.oci import engines
     from envbuilder.oci.layout import Layout
 
     client = client or engine.connect()
-    here = engine.describe(client)
+    here = here or engine.describe(client)
     ref, _ = identified(client, here, ref, platform)
     # One that is named by digest is not pulled to know which it is.
     found = engine.image(client, ref) or _pulled(client, here, ref, platform)

@@ -323,7 +323,7 @@ def prepare(
         here = engine.describe(client)
     if here and scripts:
         engine.require_client(here)
-    base = image_base.find(target, client, request, settings, scripts=scripts)
+    base = image_base.find(target, client, here, request, settings, scripts=scripts)
     made = plan(profile, lock, target, base, request, settings, own, here)
     if request.push:
         return PushedImage(target, made, request.push, settings)

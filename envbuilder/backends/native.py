@@ -13,26 +13,40 @@ import tempfile
 import weakref
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import Struct
 
 from envbuilder import process, render, seal
 from envbuilder.errors import InvalidError, ToolError, VerifyError
 from envbuilder.pack import payload_pyz
 from envbuilder.payload import threads
-from envbuilder.plan import LinkFiles, Run, Step, UnpackLibraries, UnpackTool, Write
+from envbuilder.plan import (
+    LinkFiles,
+    Move,
+    Room,
+    Run,
+    Seal,
+    Step,
+    UnpackLibraries,
+    UnpackTool,
+    Write,
+    WritePayload,
+    unpacked,
+)
 from envbuilder.seal import OWN
 from envbuilder.verify import TIMEOUT_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import NoReturn
 
     from envbuilder.lockfile import File, Lock, Target
     from envbuilder.plan import Artifact, Plan
     from envbuilder.process import Completed
     from envbuilder.profiles import Profile
+    from envbuilder.settings import Settings
 
 
 def tool(target: Target, name: str) -> File:
@@ -44,6 +58,49 @@ def tool(target: Target, name: str) -> File:
         f"the lock names no {name} for {target.platform} with Python {target.python}",
         "Make it anew: envbuilder lock",
     )
+
+
+class Folders(Struct, frozen=True):
+    """Where an environment is made, and where it will be."""
+
+    prefix: Path
+    work: Path
+    """The build's own, beside the prefix."""
+
+    @property
+    def env(self) -> Path:
+        """The environment, until it is moved."""
+        return self.work / "env"
+
+
+def folders_for(settings: Settings, name: str) -> Folders:
+    """The folders of the environment of that name."""
+    return Folders(settings.envs_dir / name, settings.envs_dir / f".{name}.partial")
+
+
+def last_steps(
+    profile: Profile, places: Folders, digest: str, facts: Mapping[str, Any], **more: str
+) -> tuple[Step, ...]:
+    """How the making of an environment ends; its marker holds these facts and `more`."""
+    marks = {
+        "schema": 1,
+        "made_by": "envbuilder",
+        "profile": profile.name,
+        "fingerprint": digest,
+        **more,
+        "facts": facts,
+    }
+    env = places.env
+    return (
+        WritePayload(what="add the payload", path=str(env / OWN / "payload.pyz")),
+        Seal(what="write down what is in it", folder=str(env), facts=marks),
+        Move(what="put in place", source=str(env), target=str(places.prefix)),
+    )
+
+
+def room(settings: Settings, files: Iterable[File]) -> Room:
+    """What an environment of these files takes, at the least."""
+    return Room(folder=str(settings.envs_dir), bytes=unpacked(files))
 
 
 def preloaded(profile: Profile, target: Target) -> tuple[File, ...]:

@@ -8,25 +8,17 @@ from envbuilder import lockfile
 from envbuilder.backends.native import (
     NativeEnvironment,
     check_tools,
+    folders_for,
+    last_steps,
     own_variables,
     preload_paths,
     preload_steps,
     preloaded,
+    room,
     wheel_steps,
 )
 from envbuilder.pack import payload_sha256
-from envbuilder.plan import (
-    Artifact,
-    Move,
-    Plan,
-    Room,
-    Seal,
-    Step,
-    WritePayload,
-    fingerprint,
-    unpacked,
-)
-from envbuilder.seal import OWN
+from envbuilder.plan import Artifact, Plan, Step, fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,29 +49,17 @@ def plan(
         "payload": payload_sha256(),
     }
     digest = fingerprint(facts)
-    name = f"{profile.name}-py{target.python}-{digest[:12]}"
-    prefix = settings.envs_dir / name
-    work = settings.envs_dir / f".{name}.partial"
-    env = work / "env"
-    marks = {
-        "schema": 1,
-        "made_by": "envbuilder",
-        "profile": profile.name,
-        "fingerprint": digest,
-        "facts": facts,
-    }
+    places = folders_for(settings, f"{profile.name}-py{target.python}-{digest[:12]}")
     steps: tuple[Step, ...] = (
         *wheel_steps(
             *(profile, lock, target),
-            work=work,
-            env=env,
+            work=places.work,
+            env=places.env,
             python=str(interpreter.path),
             version=interpreter.version,
         ),
-        *preload_steps(profile, libraries, env),
-        WritePayload(what="add the payload", path=str(env / OWN / "payload.pyz")),
-        Seal(what="write down what is in it", folder=str(env), facts=marks),
-        Move(what="put in place", source=str(env), target=str(prefix)),
+        *preload_steps(profile, libraries, places.env),
+        *last_steps(profile, places, digest, facts),
     )
     return Plan(
         profile=profile.name,
@@ -88,12 +68,12 @@ def plan(
         platform=target.platform,
         python=target.python,
         fingerprint=digest,
-        artifact=Artifact(kind="venv", ref=str(prefix)),
+        artifact=Artifact(kind="venv", ref=str(places.prefix)),
         lock=lockfile.lock_digest(lock),
-        workdir=str(work),
+        workdir=str(places.work),
         files=files,
         steps=steps,
-        room=(Room(folder=str(settings.envs_dir), bytes=unpacked(files)),),
+        room=(room(settings, files),),
     )
 
 

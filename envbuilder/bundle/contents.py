@@ -82,10 +82,10 @@ def _conda(
     profile: Profile, targets: Iterable[Target], folders: Sequence[Path]
 ) -> tuple[conda_lockfile.Target, ...]:
     """What a conda lock has for these targets; `InvalidError` for a lock that is stale."""
-    path = conda_lockfile.path_for(profile.name, folders)
-    if path is None:
+    found = conda_lockfile.find(profile.name, folders)
+    if found is None:
         return ()
-    lock = conda_lockfile.require_usable(profile, conda_lockfile.load(path))
+    lock = conda_lockfile.require_usable(profile, found)
     pairs = {(t.platform, t.python) for t in targets}
     return tuple(t for t in lock.targets if (t.platform, t.python) in pairs)
 

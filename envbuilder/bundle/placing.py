@@ -43,9 +43,9 @@ def check(manifest: Manifest, texts: Mapping[str, bytes]) -> None:
         for name in manifest.profiles:
             profile = profiles.load(name, [folder])
             lockfile.usable(profile, [folder])
-            conda = conda_lockfile.path_for(name, [folder])
+            conda = conda_lockfile.find(name, [folder])
             if conda is not None:
-                conda_lockfile.require_usable(profile, conda_lockfile.load(conda))
+                conda_lockfile.require_usable(profile, conda)
 
 
 def drafts(

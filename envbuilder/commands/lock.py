@@ -140,8 +140,7 @@ def _lock_conda(
     for profile in (profiles.load(n, folders) for n in names):
         if name is None and "conda" not in profile.backends:
             continue
-        old = conda_lockfile.path_for(profile.name, folders)
-        previous = conda_lockfile.load(old) if old and not upgrade else None
+        previous = None if upgrade else conda_lockfile.find(profile.name, folders)
         with progress.task(f"solve {profile.name}"):
             lock = solve.lock(profile, found, previous, progress.note)
         path = _place(profile.name, found, output_dir).with_suffix(".conda.json")
@@ -199,8 +198,8 @@ def _conda_locks(names: tuple[str, ...], folders: tuple[Path, ...]) -> list[tupl
     """The conda locks that are there; shipped profiles have none."""
     from envbuilder.conda import lockfile as conda
 
-    paths = ((name, conda.path_for(name, folders)) for name in names)
-    return [(name, conda.load(path)) for name, path in paths if path is not None]
+    found = ((name, conda.find(name, folders)) for name in names)
+    return [(name, lock) for name, lock in found if lock is not None]
 
 
 def _state_of_conda(name: str, lock: CondaLock, folders: tuple[Path, ...]) -> dict[str, Any]:

@@ -59,7 +59,9 @@ def command(
     urls = origins.rendered_urls(lock, found)
     conda_lock = None
     if what in render.CONDA_TARGETS:
-        conda_lock = None if what == "conda" else _conda_lock(chosen.name, folders)
+        from envbuilder.conda import lockfile as conda_lockfile
+
+        conda_lock = None if what == "conda" else conda_lockfile.find(chosen.name, folders)
         urls |= _channels(chosen, conda_lock, found)
     files = render.render(chosen, lock, what, python or default, urls, conda_lock)
     if output is None:
@@ -67,13 +69,6 @@ def command(
         return
     for path in write(tuple(files), output):
         click.echo(path)
-
-
-def _conda_lock(name: str, folders: tuple[Path, ...]) -> CondaLock | None:
-    from envbuilder.conda import lockfile
-
-    path = lockfile.path_for(name, folders)
-    return lockfile.load(path) if path else None
 
 
 def _channels(

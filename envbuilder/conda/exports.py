@@ -75,15 +75,6 @@ def _channel(name: str, url: str) -> Channel:
     return Channel(name=name, url=public, private=public != url.rstrip("/"))
 
 
-def require_backend(profile: Profile) -> None:
-    """`InvalidError` for a profile that wants no conda."""
-    if "conda" not in profile.backends:
-        raise InvalidError(
-            f"profile '{profile.name}' has no conda backend",
-            f"It has: {', '.join(profile.backends)}.",
-        )
-
-
 def targets(lock: Lock, python: str) -> tuple[Target, ...]:
     """The lock's targets for one Python; `InvalidError` when there are none."""
     found = tuple(t for t in lock.targets if t.python == python)

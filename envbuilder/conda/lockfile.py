@@ -8,15 +8,14 @@ files by sha256 and symbolic source, so that it holds behind any mirror.
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
 from envbuilder import words
 from envbuilder.errors import InvalidError
-from envbuilder.lockfile import File
-from envbuilder.schema import explain
+from envbuilder.lockfile import File, decoded, text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -105,11 +104,6 @@ def inputs_digest(profile: Profile) -> str:
     return hashlib.sha256(msgspec.json.encode(decides, order="sorted")).hexdigest()
 
 
-def lock_digest(lock: Lock) -> str:
-    """sha256 over a lock's whole content."""
-    return hashlib.sha256(msgspec.json.encode(lock, order="sorted")).hexdigest()
-
-
 def path_for(name: str, folders: Sequence[Path]) -> Path | None:
     """The first conda lock of profile `name` in the given profile folders."""
     paths = (f / "locks" / f"{name}.conda.json" for f in folders)
@@ -118,24 +112,15 @@ def path_for(name: str, folders: Sequence[Path]) -> Path | None:
 
 def load(path: Path) -> Lock:
     """The conda lock in `path`; `InvalidError` when it is damaged or of an unknown schema."""
-    again = "Make it anew: envbuilder lock --backend conda"
-    try:
-        data = msgspec.json.decode(path.read_bytes())
-    except (OSError, msgspec.DecodeError, RecursionError) as error:
-        raise InvalidError(f"{path}: not a lock: {error}", again) from error
-    schema = data.get("schema") if isinstance(data, dict) else None
-    if schema != SCHEMA:
-        raise InvalidError(
-            f"{path}: conda lock schema {schema!r} is not known to this envbuilder (it knows"
-            f" {SCHEMA})",
-            again,
-        )
-    try:
-        lock = msgspec.convert(data, Lock)
-    except msgspec.ValidationError as error:
-        raise explain(error, Lock, str(path), "") from error
+    lock = decoded(path, Lock, SCHEMA, "conda lock", "envbuilder lock --backend conda")
     _check(lock, path)
     return lock
+
+
+def find(name: str, folders: Sequence[Path]) -> Lock | None:
+    """The conda lock of profile `name` in the given profile folders, where it has one."""
+    path = path_for(name, folders)
+    return load(path) if path else None
 
 
 def _check(lock: Lock, path: Path) -> None:
@@ -159,18 +144,7 @@ def _check(lock: Lock, path: Path) -> None:
 
 def dump(lock: Lock) -> str:
     """A lock as text: one package a line, so that a diff shows what moved."""
-    import json
-
-    data: dict[str, Any] = msgspec.to_builtins(lock)
-    targets = data.pop("targets")
-    head = json.dumps(data, indent=1, ensure_ascii=False).removesuffix("\n}")
-    blocks = []
-    for target in targets:
-        packages = target.pop("packages")
-        lines = ",\n".join("   " + json.dumps(p, ensure_ascii=False) for p in packages)
-        block = json.dumps(target, indent=2, ensure_ascii=False).removesuffix("\n}")
-        blocks.append(f'{block},\n  "packages": [\n{lines}\n  ]}}')
-    return f'{head},\n "targets": [{",".join(blocks)}]\n}}\n'
+    return text(lock, "packages")
 
 
 def select(lock: Lock, platform: str, python: str) -> Target:

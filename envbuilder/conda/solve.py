@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from envbuilder import indexes
+from envbuilder import indexes, profiles
 from envbuilder.conda import records
 from envbuilder.conda.lockfile import SCHEMA, SUBDIRS, Lock, Package, Target, inputs_digest
 from envbuilder.errors import BuildError, InvalidError
@@ -44,11 +44,7 @@ def lock(
     Raises `InvalidError` where the profile wants no conda or what it wants cannot be had together,
     `BuildError` where a channel cannot be read or states no hash, `ToolError` without py-rattler.
     """
-    if "conda" not in profile.backends:
-        raise InvalidError(
-            f"profile '{profile.name}' has no conda backend",
-            f"It has: {', '.join(profile.backends)}.",
-        )
+    profiles.require_backend(profile, "conda")
     records.require_rattler()
     channels = {name: indexes.url(name, settings) for name in profile.conda.channels}
     targets = asyncio.run(_targets(profile, channels, previous, on_progress))

@@ -23,7 +23,9 @@ from envbuilder import console, engine, lockfile, loopback, mnist, settings
 from envbuilder.errors import ToolError
 from tests.conftest import missing
 from tests.integration import conda_channel as conda
-from tests.integration import conda_packages, debian_python
+from tests.integration import conda_packages, conda_project, debian_python
+from tests.integration.conda_project import Project, lay_little
+from tests.integration.projects import lay_profile
 from tests.integration.registry_server import Registry
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
@@ -151,6 +153,24 @@ def _channel(factory: pytest.TempPathFactory, python: conda.Package) -> Path:
     return channel
 
 
+@pytest.fixture(scope="session")
+def little_lock(
+    session_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> str:
+    """The lock of the small wheel of `little`, made from the user's package index."""
+    folder = tmp_path_factory.mktemp("little")
+    lay_little(folder)
+    return locked(folder, "little", session_environment).read_text()
+
+
+@pytest.fixture
+def project(cli: Cli, tmp_path: Path, little_lock: str) -> Project:
+    """A project with `little` on some of the channel's packages, whose data is its own."""
+    made = Project(cli, tmp_path, little_lock)
+    made.lay(*conda_project.PLAIN)
+    return made
+
+
 @pytest.fixture
 def registry(tmp_path: Path) -> Iterator[Registry]:
     """Debian's docker-registry on loopback, with nothing in it."""
@@ -191,17 +211,22 @@ def tiny_lock(session_environment: dict[str, str], tmp_path_factory: pytest.Temp
     """The lock of the profile `tiny`, made by envbuilder from the user's package index."""
     folder = tmp_path_factory.mktemp("tiny")
     lay_tiny(folder)
-    done = start(("lock", "--profile", "tiny"), session_environment, cwd=folder)
-    if done.returncode != 0:
-        missing("network", f"the package index cannot be asked: {done.stderr[-400:]}")
-    return (folder / "profiles" / "locks" / "tiny.json").read_text()
+    return locked(folder, "tiny", session_environment).read_text()
 
 
 def lay_tiny(folder: Path) -> None:
     """A project with the profile `tiny`."""
-    (folder / "envbuilder.yaml").write_text("")
-    (folder / "profiles" / "locks").mkdir(parents=True)
-    (folder / "profiles" / "tiny.yaml").write_text(TINY)
+    lay_profile(folder, "tiny", TINY)
+
+
+def locked(
+    folder: Path, name: str, environment: dict[str, str], asked: str = "the package index"
+) -> Path:
+    """The lock of a project's profile, made from the user's package index and Debian mirror."""
+    done = start(("lock", "--profile", name), environment, cwd=folder)
+    if done.returncode != 0:
+        missing("network", f"{asked} cannot be asked: {done.stderr[-400:]}")
+    return folder / "profiles" / "locks" / f"{name}.json"
 
 
 @pytest.fixture

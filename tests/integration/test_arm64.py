@@ -21,7 +21,8 @@ from envbuilder.oci.layout import Layout
 from envbuilder.store import Store
 from tests.conftest import missing
 from tests.integration.arm_host import arm_host
-from tests.integration.conftest import start
+from tests.integration.conftest import locked, start
+from tests.integration.projects import lay_profile
 
 if TYPE_CHECKING:
     import tarfile
@@ -90,12 +91,8 @@ class Image(NamedTuple):
 def project(session_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the profile, locked from the user's package index and Debian mirror."""
     folder = tmp_path_factory.mktemp("arm")
-    (folder / "envbuilder.yaml").write_text("")
-    (folder / "profiles" / "locks").mkdir(parents=True)
-    (folder / "profiles" / "arm.yaml").write_text(PROFILE)
-    done = start(("lock", "--profile", "arm"), session_environment, cwd=folder)
-    if done.returncode != 0:
-        missing("network", f"Debian or the package index cannot be asked: {done.stderr[-400:]}")
+    lay_profile(folder, "arm", PROFILE)
+    locked(folder, "arm", session_environment, "Debian or the package index")
     return folder
 
 

@@ -31,7 +31,8 @@ from envbuilder.oci import engines, rootfs
 from envbuilder.oci.layout import Layout
 from envbuilder.store import Store
 from tests.conftest import missing
-from tests.integration.conftest import start
+from tests.integration.conftest import locked, start
+from tests.integration.projects import lay_profile
 
 if TYPE_CHECKING:
     from envbuilder.plan import MakeBase
@@ -61,9 +62,7 @@ INSTALLED = ["dpkg-query", "--show", "--showformat", "${Package} ${Version} ${db
 
 
 def lay(folder: Path, text: str = PROFILE) -> None:
-    (folder / "envbuilder.yaml").write_text("")
-    (folder / "profiles" / "locks").mkdir(parents=True, exist_ok=True)
-    (folder / "profiles" / "based.yaml").write_text(text)
+    lay_profile(folder, "based", text)
 
 
 @pytest.fixture(scope="module")
@@ -71,9 +70,7 @@ def based(session_environment: dict[str, str], tmp_path_factory: pytest.TempPath
     """A project whose profile has a base of locked packages."""
     folder = tmp_path_factory.mktemp("based")
     lay(folder)
-    done = start(("lock", "--profile", "based"), session_environment, cwd=folder)
-    if done.returncode != 0:
-        missing("network", f"Debian or the package index cannot be asked: {done.stderr[-400:]}")
+    locked(folder, "based", session_environment, "Debian or the package index")
     return folder
 
 

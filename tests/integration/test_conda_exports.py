@@ -12,7 +12,8 @@ import pytest
 import requests
 
 from tests.integration.conda_server import serve
-from tests.integration.conftest import missing, start
+from tests.integration.conftest import locked
+from tests.integration.projects import lay_profile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,17 +50,8 @@ def wheel_lock(
 ) -> str:
     """The lock of the profile's wheels."""
     folder = tmp_path_factory.mktemp("lab")
-    _lay(folder)
-    done = start(("lock", "--profile", "lab"), session_environment, cwd=folder)
-    if done.returncode != 0:
-        missing("network", f"the package index cannot be asked: {done.stderr[-400:]}")
-    return (folder / "profiles" / "locks" / "lab.json").read_text()
-
-
-def _lay(folder: Path) -> None:
-    (folder / "profiles" / "locks").mkdir(parents=True)
-    (folder / "envbuilder.yaml").write_text("")
-    (folder / "profiles" / "lab.yaml").write_text(json.dumps(PROFILE))
+    lay_profile(folder, "lab", json.dumps(PROFILE))
+    return locked(folder, "lab", session_environment).read_text()
 
 
 @pytest.fixture
@@ -67,7 +59,7 @@ def served(
     cli: Cli, conda_channel: Path, wheel_lock: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Served]:
     """A channel behind a token, a profile locked from it, and its exports in `out`."""
-    _lay(tmp_path)
+    lay_profile(tmp_path, "lab", json.dumps(PROFILE))
     (tmp_path / "profiles" / "locks" / "lab.json").write_text(wheel_lock)
     with serve(conda_channel, token=TOKEN) as served:
         monkeypatch.setenv("ENVBUILDER_INDEX_LAB", served.secret_url)

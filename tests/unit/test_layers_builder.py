@@ -147,7 +147,7 @@ def test_a_base_on_disk_needs_no_engine(found: Settings, tmp_path: Path) -> None
     lock = lockfile.load(FOLDERS[0] / "locks" / "cpu.json")
     target = lockfile.select(lock, "linux/amd64", "3.11")
     request = Request(base_image=f"oci:{layout.folder}", output="oci:/x")
-    base = image_base.find(target, None, request, found, scripts=False)
+    base = image_base.find(target, None, None, request, found, scripts=False)
     assert base.identity == layout.manifest("linux/amd64").config.digest
     assert base.folder == str(layout.folder)
 
@@ -159,7 +159,7 @@ def test_a_configured_base_is_taken(found: Settings) -> None:
     configured = Configuration(base_images={target.base.ref: "base:1"})
     there = msgspec.structs.replace(found, configuration=configured)
     request = Request(dry_run=True, output="oci:/x")
-    assert image_base.find(target, None, request, there, scripts=False).ref == "base:1"
+    assert image_base.find(target, None, None, request, there, scripts=False).ref == "base:1"
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_a_base_named_by_digest_is_pulled_where_the_engine_lacks_it(
     target = lockfile.select(lock, "linux/amd64", "3.11")
     request = Request(base_image=f"me/x@sha256:{'1' * 64}")
     with pytest.raises(BuildError, match=r"docker.io/me/x@sha256:1.*linux/amd64: unauthorized"):
-        image_base.find(target, object(), request, found, scripts=False)
+        image_base.find(target, object(), None, request, found, scripts=False)
 
 
 class Client:

@@ -1,0 +1,312 @@
+"""The conda backend for real: packages that are tampered with or clash, lost channels, kills."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import signal
+import time
+import zipfile
+from typing import TYPE_CHECKING
+
+import pytest
+from msgspec.structs import replace
+
+from envbuilder.conda import install
+from envbuilder.conda.lockfile import Package
+from envbuilder.errors import BuildError
+from envbuilder.plan import InstallConda
+from tests.integration import conda_channel as conda
+from tests.integration import conda_packages as packages
+from tests.integration.conda_project import (
+    Project,
+    contents,
+    prefix_of,
+    tree_of,
+)
+from tests.integration.conda_server import serve
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KILLS = 3
+"""Moments at which a build is killed; 20 in a soak."""
+
+
+@pytest.mark.parametrize("over", ["http", "file"])
+@pytest.mark.parametrize("package", [packages.TINY_LIB, packages.PLACED], ids=lambda p: p.kind)
+def test_a_tampered_archive_is_refused(
+    project: Project, conda_channel: Path, tmp_path: Path, over: str, package: conda.Package
+) -> None:
+    hurt = conda.copy(conda_channel, tmp_path / "hurt")
+    with serve(hurt) as served:
+        url = served.url if over == "http" else hurt.as_uri()
+        project.lock(url)
+        conda.tamper(hurt, package)
+        fresh = {"ENVBUILDER_CACHE_DIR": str(tmp_path / "cache")}
+        done = project.build(url, **fresh)
+        assert done.returncode == 1
+        assert f"{package.file} from" in done.stderr
+        assert "wrong hash" in done.stderr
+        assert project.left() == []
+        shutil.rmtree(hurt)
+        conda.copy(conda_channel, hurt)
+        assert project.built(url, **fresh)["status"] == "built"
+
+
+def test_two_owners_of_one_path_are_refused(project: Project, conda_channel: Path) -> None:
+    url = conda_channel.as_uri()
+    project.lay("owner-a", "owner-b")
+    project.lock(url)
+    done = project.build(url)
+    assert done.returncode == 1
+    assert "owner-a and owner-b both install share/owned.txt" in done.stderr
+    assert project.left() == []
+
+
+def test_the_same_content_twice_is_no_quarrel(
+    project: Project, conda_channel: Path, tmp_path: Path
+) -> None:
+    shared = {"share/same.txt": conda.Entry(b"the same\n" * 30)}
+    own = conda.copy(conda_channel, tmp_path / "own")
+    for name in ("one", "other"):
+        conda.write(conda.Package(name=name, files=shared), own)
+    conda.index(own)
+    project.lay("one", "other")
+    project.lock(own.as_uri())
+    first = project.built(own.as_uri())
+    assert (prefix_of(first) / "share/same.txt").read_bytes() == b"the same\n" * 30
+    assert tree_of(project.built(own.as_uri(), "--rebuild")) == tree_of(first)
+
+
+@pytest.mark.parametrize("path", ["../escaped.txt", "share/../../escaped.txt", "/escaped.txt"])
+def test_a_path_that_leads_out_is_refused(
+    project: Project, conda_channel: Path, tmp_path: Path, path: str
+) -> None:
+    own = conda.copy(conda_channel, tmp_path / "own")
+    conda.write(conda.Package(name="evil", files={path: conda.Entry(b"evil\n" * 30)}), own)
+    conda.index(own)
+    project.lay("evil")
+    project.lock(own.as_uri())
+    done = project.build(own.as_uri())
+    assert done.returncode == 1
+    assert "evil-1.0-0.conda: leads out of its environment" in done.stderr
+    assert project.left() == []
+    assert not list(tmp_path.rglob("escaped.txt"))
+
+
+def installing(folder: Path, package: conda.Package, subdir: str = "linux-64") -> InstallConda:
+    """A step that installs one package from `folder`, which is a channel."""
+    made = Package(
+        name=package.name,
+        version=package.version,
+        build=package.build,
+        build_number=0,
+        subdir=package.subdir,
+        file=package.file,
+        channel="channel",
+        sha256="0" * 64,
+        size=None,
+    )
+    return InstallConda(
+        what="install",
+        packages=(made,),
+        subdir=subdir,
+        folder=str(folder),
+        channels={"channel": "https://channel.invalid"},
+        env=str(folder / "env"),
+        prefix="/final",
+        cache=str(folder / "cache"),
+    )
+
+
+def test_what_is_no_package_or_of_another_platform_is_a_short_failure(tmp_path: Path) -> None:
+    package = packages.OWNER_A
+    place = conda.write(package, tmp_path / "channel")
+    with pytest.raises(BuildError, match=r"is a package for linux-64, not for osx-arm64"):
+        install.install(installing(tmp_path, package, "osx-arm64"), print)
+    place.write_bytes(b"no archive")
+    with pytest.raises(BuildError, match=r"owner-a-1\.0-0\.conda: states no paths"):
+        install.install(installing(tmp_path, package), print)
+    assert not (tmp_path / "env").exists()
+
+
+def members(path: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def test_a_failure_of_the_library_is_told_in_one_line_without_folders(
+    project: Project, conda_channel: Path, tmp_path: Path
+) -> None:
+    """The package's list has a file that its archive lacks."""
+    own = conda.copy(conda_channel, tmp_path / "own")
+    package = replace(packages.OWNER_A, name="lacking")
+    whole = members(conda.write(package, own))
+    place = conda.write(replace(package, files={}), own)
+    lacking = members(place)
+    place.unlink()
+    with zipfile.ZipFile(place, "w") as archive:
+        for name in whole:
+            archive.writestr(name, (whole if name.startswith("info") else lacking)[name])
+    conda.index(own)
+    project.lay("lacking")
+    project.lock(own.as_uri())
+    done = project.build(own.as_uri())
+    assert done.returncode == 1
+    (said,) = (line for line in done.stderr.splitlines() if line.startswith("error: "))
+    assert "conda packages cannot be installed: " in said
+    assert "share/owned.txt" in said
+    assert str(tmp_path) not in said
+    assert "profile's conda.packages" in done.stderr
+    assert project.left() == []
+
+
+def test_scripts_are_not_run_and_that_is_said(project: Project, conda_channel: Path) -> None:
+    url = conda_channel.as_uri()
+    project.lock(url)
+    done = project.build(url)
+    assert "post-link scripts are not run" in done.stderr
+    assert "scripted" in done.stderr
+    prefix = prefix_of(json.loads(done.stdout))
+    assert (prefix / "share/scripted.txt").is_file()
+    assert not list(prefix.glob("*-ran"))
+
+
+def test_a_channel_that_vanishes_is_told_and_the_next_build_works(
+    project: Project, conda_channel: Path, tmp_path: Path
+) -> None:
+    fresh = {"ENVBUILDER_CACHE_DIR": str(tmp_path / "cache")}
+    with serve(conda_channel) as served:
+        project.lock(served.url)
+        served.vanish_after = 1 << 20
+        done = project.build(served.url, **fresh)
+    assert done.returncode == 1
+    assert "cannot be fetched" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert project.left() == []
+    with serve(conda_channel) as served:
+        assert project.built(served.url, **fresh)["status"] == "built"
+
+
+@pytest.mark.parametrize("secret", ["token", "password"])
+def test_what_opens_a_channel_is_nowhere_told(
+    project: Project, conda_channel: Path, tmp_path: Path, secret: str
+) -> None:
+    fresh = {"ENVBUILDER_CACHE_DIR": str(tmp_path / "cache")}
+    closed = {"token": "very-secret-token"} if secret == "token" else {"password": True}
+    with serve(conda_channel, **closed) as served:  # type: ignore[arg-type]
+        project.lock(served.secret_url)
+        done = project.build(served.secret_url, **fresh)
+        assert done.returncode == 0, done.stderr
+        wrong = served.secret_url.replace("very-secret", "very-secret-and-wrong")
+        other = {"ENVBUILDER_CACHE_DIR": str(tmp_path / "other")}
+        refused = project.build(wrong, "--rebuild", **other)
+    assert refused.returncode == 1
+    said = done.stdout + done.stderr + refused.stderr
+    assert "very-secret" not in said
+    shutil.rmtree(tmp_path / "cache" / "store")
+    for path, content in contents(tmp_path).items():
+        assert b"very-secret" not in content, path
+
+
+def test_a_channel_gone_altogether_is_told(
+    project: Project, conda_channel: Path, tmp_path: Path
+) -> None:
+    project.lock(conda_channel.as_uri())
+    done = project.build("http://127.0.0.1:1/gone", ENVBUILDER_CACHE_DIR=str(tmp_path / "cache"))
+    assert done.returncode == 1
+    assert "cannot be fetched" in done.stderr
+    assert project.left() == []
+
+
+def test_an_edited_file_is_named_and_reaches_no_other_environment(
+    project: Project, conda_channel: Path, tmp_path: Path
+) -> None:
+    url = conda_channel.as_uri()
+    project.lock(url)
+    first = prefix_of(project.built(url))
+    (first / "share/placed.txt").write_text("edited")
+    (first / "lib/python3.11/site-packages/tiny_lib/__init__.py").write_text("edited")
+    second = prefix_of(project.built(url, ENVBUILDER_DATA_DIR=str(tmp_path / "second")))
+    assert (second / "share/placed.txt").read_bytes() == packages.PLACED.files[
+        "share/placed.txt"
+    ].content
+    verify = ("verify", "--profile", "little", "--backend", "conda", "--quick")
+    done = project.run(url, *verify)
+    assert done.returncode == 5
+    assert "share/placed.txt (changed, of placed)" in done.stderr + done.stdout
+    assert "tiny_lib/__init__.py (changed, of tiny-lib)" in done.stderr + done.stdout
+
+
+def test_a_moved_environment_is_built_anew(project: Project, conda_channel: Path) -> None:
+    """Its files name their place."""
+    url = conda_channel.as_uri()
+    project.lock(url)
+    project.built(url)
+    (project.folder / "data").rename(project.folder / "moved")
+    moved = {"ENVBUILDER_DATA_DIR": str(project.folder / "moved")}
+    assert project.built(url, **moved)["status"] == "built"
+
+
+# --- killed
+
+
+def killed_at(project: Project, url: str, seconds: float) -> int:
+    """Start a build, kill it after a while; its exit code."""
+    child = project.started(url)
+    time.sleep(seconds)
+    child.send_signal(signal.SIGKILL)
+    child.communicate(timeout=60)
+    return child.returncode
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_build_that_is_stopped_takes_its_folder_away(
+    project: Project,
+    conda_channel: Path,
+    session_environment: dict[str, str],
+    number: signal.Signals,
+) -> None:
+    url = conda_channel.as_uri()
+    project.environment = {**session_environment, **project.environment}
+    project.lock(url)
+    child = project.started(url)
+    end = time.monotonic() + 60
+    while not list(project.envs.glob(".*.partial/env")):
+        assert time.monotonic() < end, "it did not begin to install"
+        time.sleep(0.005)
+    child.send_signal(number)
+    _, said = child.communicate(timeout=60)
+    assert child.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143}[number], said
+    assert "Traceback" not in said
+    assert project.left() == []
+
+
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.soak)])
+def test_a_killed_build_leaves_nothing_half_made(
+    project: Project,
+    conda_channel: Path,
+    session_environment: dict[str, str],
+    seed: int,
+) -> None:
+    url = conda_channel.as_uri()
+    project.environment = {**session_environment, **project.environment}
+    project.lock(url)
+    started = time.monotonic()
+    first = project.built(url)
+    whole = time.monotonic() - started
+    sound, tree = contents(prefix_of(first)), tree_of(first)
+    chance, killed = random.Random(seed), 0
+    for _ in range(20 if seed else KILLS):
+        if chance.random() < 0.5:
+            shutil.rmtree(prefix_of(first))
+        killed += killed_at(project, url, chance.uniform(0.1, 1) * whole) == -signal.SIGKILL
+        if prefix_of(first).exists():
+            assert contents(prefix_of(first)) == sound
+        again = project.built(url)
+        assert (again["artifact"], tree_of(again)) == (first["artifact"], tree)
+    assert killed
+    assert project.built(url, "--rebuild")["artifact"] == first["artifact"]
+    assert not list(project.envs.glob(".*.partial"))
