@@ -30,8 +30,8 @@ from envbuilder.oci import engines, reference
 from envbuilder.oci import registry as registries
 from envbuilder.oci.connection import Connection
 from tests.conftest import missing
+from tests.integration.conda_project import CHANNEL, lay_little
 from tests.integration.conftest import lay_tiny, start
-from tests.integration.test_conda import CHANNEL, lay
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -158,7 +158,8 @@ def test_conda_packages_go_along_with_what_installs_them(
 ) -> None:
     """The bundle holds py-rattler, too: the other machine has neither conda nor a channel."""
     project = tmp_path / "project"
-    lay(project, "tiny-lib")
+    project.mkdir()
+    lay_little(project, "tiny-lib")
     environment = {**session_environment, CHANNEL: conda_channel.as_uri()}
     for arguments in (
         ("lock", "--profile", "little"),
