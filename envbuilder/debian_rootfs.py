@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shutil
 import tarfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,7 +20,6 @@ from envbuilder.oci.layer import Member
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
     from envbuilder.plan import MakeBase
 
@@ -95,7 +95,7 @@ def _belongs(path: str, *, is_folder: bool) -> bool:
 def require_exactly(wanted: MakeBase, made: dict[str, Member]) -> None:
     """The packages of the lock and no others, all of them configured."""
     status = made.get(dpkg_status.FILE)
-    text = status.source.read_bytes() if status and status.source else b""
+    text = status.source.read_bytes() if status and isinstance(status.source, Path) else b""
     states = set(re.findall(rb"^Status: (.*)$", text, re.MULTILINE))
     if states != {b"install ok installed"}:
         raise BuildError("mmdebstrap left packages that are not configured", "See the log.")

@@ -59,6 +59,8 @@ class Engine(Struct, frozen=True, kw_only=True):
     rootless: bool = False
     folder: str = ""
     """Where it keeps images, if that is on this machine."""
+    keeps_blobs: bool = False
+    """It keeps layers as they came, and need not be sent those that it has."""
 
 
 class _Place(Struct, frozen=True, kw_only=True):
@@ -107,6 +109,7 @@ def describe(client: Any) -> Engine:
         tells="--metadata-file",
         version=str(info.get("ServerVersion") or ""),
         folder=str(info.get("DockerRootDir") or "") if local else "",
+        keeps_blobs=containerd,
     )
 
 

@@ -193,6 +193,8 @@ class Assemble(_Step, frozen=True, kw_only=True):
     variables: dict[str, str]
     labels: dict[str, str]
     names: tuple[str, ...]
+    ahead: str
+    """The name under which an engine is given the lower layers meanwhile; empty: none is."""
     cache: str
     """The folder with layers that were made before."""
     fresh: bool
@@ -209,6 +211,8 @@ class Load(_Step, frozen=True, kw_only=True):
     profile: words.Name
     fingerprint: words.Sha256
     names: tuple[str, ...]
+    ahead: str
+    """The name of layers that were loaded before, which goes; empty: none were."""
     made_by: dict[str, str]
     folder: str
     """Where records are kept."""

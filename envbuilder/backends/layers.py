@@ -102,6 +102,9 @@ def plan(
     if scripts:
         system = _system(profile, lock, target, base, request, labels, work, target_engine)
     cache, layout = str(settings.cache_dir / "layers"), str(work / "layout")
+    goes_aside = request.output or request.push
+    overlaps = target_engine is not None and target_engine.keeps_blobs and not goes_aside
+    ahead = f"envbuilder/ahead:{digest[:12]}" if overlaps else ""
     below = tuple(f for step in base.make if isinstance(step, MakeBase) for f in step.files)
     files = (*below, *wheels, *debs, *([uv] if target.platform == own else []))
     made: tuple[Step, ...] = (
@@ -121,12 +124,13 @@ def plan(
             variables=variables,
             labels=labels,
             names=tags,
+            ahead=ahead,
             cache=cache,
             fresh=request.rebuild,
             work=str(work / "stage"),
         ),
     )
-    artifact, end = _end(profile, digest, layout, tags, made_by, request, settings)
+    artifact, end = _end(profile, digest, layout, tags, ahead, made_by, request, settings)
     return Plan(
         profile=profile.name,
         backend="docker",
@@ -151,7 +155,7 @@ def _room(
 ) -> tuple[Room, ...]:
     """Layers in the cache, and in the end the image: in an engine both packed and unpacked."""
     packed = sum(f.size or 0 for f in wheels)
-    rooms = [Room(folder=str(settings.cache_dir), bytes=packed + unpacked(wheels))]
+    rooms = [Room(folder=str(settings.cache_dir), bytes=packed)]
     if request.output:
         rooms.append(Room(folder=str(places.path(request.output).parent), bytes=packed))
     elif there and there.folder and not request.push:
@@ -164,6 +168,7 @@ def _end(
     digest: words.Sha256,
     layout: str,
     tags: tuple[str, ...],
+    ahead: str,
     made_by: dict[str, str],
     request: Request,
     settings: Settings,
@@ -198,6 +203,7 @@ def _end(
         profile=profile.name,
         fingerprint=digest,
         names=tags,
+        ahead=ahead,
         made_by=made_by,
         folder=records,
     )

@@ -1,12 +1,13 @@
 """An image out of layers: those made before come from the cache, only the others are made.
 
-From the bottom: one layer for each large wheel, one for all small ones, one that ties the
-environment to the base image's Python, one for system packages, and the payload. What changes often
-or belongs to one base is above what is large and shared.
+From the bottom: layers for each large wheel, one for all small ones, one for system packages, one
+that ties the environment to the base image's Python, and the payload. What changes often or belongs
+to one base is above what is large and shared.
 """
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,23 +16,25 @@ from msgspec.structs import replace
 
 from envbuilder.indexes import uv_program
 from envbuilder.oci import archive, base, descriptor, facts, image, layer, rootfs, scratch, system
+from envbuilder.oci.ahead import Ahead
 from envbuilder.oci.cache import LayerCache
 from envbuilder.oci.descriptor import Index, Manifest
 from envbuilder.oci.image import Added
 from envbuilder.oci.layer import Layer, Member
 from envbuilder.oci.layout import Layout, place
+from envbuilder.oci.parts import CUT, Part, cut, parts
 from envbuilder.oci.staging import Python, Stage
+from envbuilder.oci.wheel_files import Packed, Wheel
 from envbuilder.pack import payload_pyz, payload_sha256
 from envbuilder.plan import Assemble, Step, UnpackTool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from envbuilder import words
     from envbuilder.lockfile import File
     from envbuilder.store import Store
 
-LARGE = 4 << 20
-"""Bytes of a wheel that gets its own layer, at the least."""
 MOST_LAYERS = 100
 """Layers of an image at most, the base image's among them: overlay file systems take 127."""
 _INSTALLED = 5
@@ -40,6 +43,9 @@ _TOUCHED = frozenset({"etc", "var/lib/dpkg"})
 """Folders of the base that get a new time although nothing new is in them, as in the Dockerfile."""
 _OWN_LAYERS = 4
 """Those that are no single wheel's."""
+
+
+_PREFIX = facts.PREFIX.lstrip("/")
 
 
 class Assembly:
@@ -57,6 +63,8 @@ class Assembly:
         self._work = Path(step.work)
         self._work.mkdir(parents=True)
         self._base = base.read(step.base, step.platform, self._cache)
+        for blob in self._base.layers:
+            self._base.layout.checked(blob)
         self._packages, self._root = self._system()
         search = image.environment(self._base.config)["PATH"]
         path, version = self._root.python(step.python, search)
@@ -64,16 +72,28 @@ class Assembly:
         self._scratch = self._work
         self._stage: Stage | None = None
         self._skeleton: tuple[Member, ...] = ()
+        self._open = contextlib.ExitStack()
+        self._wheels_open: dict[words.Sha256, Wheel] = {}
+        self._to_install: tuple[File, ...] = ()
 
     def make(self) -> Layout:
         """Make the image: an OCI layout that holds it and nothing else."""
-        needed = sum(_INSTALLED * self._size(w) for w in self._step.wheels)
-        with scratch.folder(needed, self._work) as self._scratch:
-            added = [*self._wheels(), *self._packages, self._frame(), self._payload()]
+        step = self._step
+        needed = sum(_INSTALLED * self._size(w) for w in step.wheels)
+        with (
+            scratch.folder(needed, self._work) as self._scratch,
+            self._open,
+            Ahead(step.ahead, self._cache.layout) as ahead,
+        ):
+            added = [*self._wheels(ahead), *self._packages, self._frame(), self._payload()]
+        return self._image(Path(step.layout), added, step.names)
+
+    def _image(self, folder: Path, added: Sequence[Added], names: Sequence[str]) -> Layout:
+        """An image of the base and these layers, in a layout of its own."""
         step, below = self._step, self._base
-        layout = Layout.create(Path(step.layout))
+        layout = Layout.create(folder)
         for blob in below.layers:
-            place(below.layout.checked(blob), layout.blob(blob.digest))
+            place(below.layout.blob(blob.digest), layout.blob(blob.digest))
         for above in added:
             kept = self._cache.layout.blob(above.layer.digest)
             place(kept, layout.blob(above.layer.digest))
@@ -89,7 +109,7 @@ class Assembly:
             descriptor.MANIFEST,
             platform=descriptor.platform(step.platform),
         )
-        named = [replace(found, annotations=archive.named(name)) for name in step.names]
+        named = [replace(found, annotations=archive.named(name)) for name in names]
         layout.write_index(
             Index(schema_version=2, media_type=descriptor.INDEX, manifests=tuple(named or [found]))
         )
@@ -97,30 +117,46 @@ class Assembly:
 
     # --- layers
 
-    def _wheels(self) -> list[Added]:
-        """A layer for each large wheel, the largest lowest, and one for the others.
-
-        An engine unpacks a layer anew where what is below it changed.
-        """
+    def _wheels(self, ahead: Ahead) -> list[Added]:
+        """The layers of wheels: what was made before is kept, only the others are made."""
         sizes = {w.sha256: self._size(w) for w in self._step.wheels}
         room = MOST_LAYERS - len(self._base.manifest.layers) - _OWN_LAYERS
-        ranked = sorted(self._step.wheels, key=lambda w: (-sizes[w.sha256], w.sha256))
-        large = [w for w in ranked[: max(room, 0)] if sizes[w.sha256] >= LARGE]
-        groups = [[w] for w in large]
-        small = [w for w in self._step.wheels if w not in large]
-        made = [(g, f"{g[0].name} {g[0].version}") for g in groups]
-        made += [(small, f"{len(small)} smaller packages")] if small else []
-        found = {why: self._cache.find(self._wheel_facts(g)) for g, why in made}
-        missing = [w for g, why in made if found[why] is None for w in g]
-        if missing:
-            self._install(missing)
-        return [
-            Added(layer=found[why] or self._make(self._wheel_facts(g), self._files(g)), reason=why)
-            for g, why in made
-        ]
+        wanted = parts(self._step.wheels, sizes, self._shares, room)
+        found = {part: self._cache.find(self._part_facts(part)) for part in wanted}
+        missing = [part for part in wanted if found[part] is None]
+        installed = {w.sha256: w for p in missing if not p.files for w in p.wheels}
+        self._to_install = tuple(installed.values())
+        added: list[Added] = []
+        for part in wanted:
+            kept = found[part]
+            made = kept or self._make(self._part_facts(part), self._files(part))
+            added.append(Added(layer=made, reason=part.reason))
+            if kept is None:
+                missing.remove(part)
+                ahead.offer(added, sum(map(self._packed, missing)), self._lower)
+        return added
+
+    def _lower(self, added: Sequence[Added]) -> Layout:
+        return self._image(self._work / f"lower{len(added)}", added, [self._step.ahead])
 
     def _size(self, wheel: File) -> int:
         return self._store.path(wheel.sha256).stat().st_size
+
+    def _shares(self, wheel: File) -> list[tuple[str, ...]]:
+        return self._cache.remembered(
+            {"kind": "cut", "wheel": wheel.sha256, "bytes": CUT},
+            list[tuple[str, ...]],
+            lambda: [*cut({n: p.size for n, p in self._wheel(wheel).files.items()})],
+        )
+
+    def _packed(self, part: Part) -> int:
+        """Bytes in wheels of what a part holds."""
+        found = 0
+        for wheel in part.wheels:
+            files = self._wheel(wheel).files
+            names = part.files or files.keys() - {*part.without}
+            found += sum(files[name].packed for name in names)
+        return found
 
     def _frame(self) -> Added:
         """What ties the environment to this base: its interpreter, its users."""
@@ -182,30 +218,60 @@ class Assembly:
 
     # --- wheels
 
-    def _wheel_facts(self, wheels: Sequence[File]) -> dict[str, Any]:
+    def _part_facts(self, part: Part) -> dict[str, Any]:
         return {
             "kind": "wheels",
-            "wheels": sorted(w.sha256 for w in wheels),
+            "wheels": sorted(w.sha256 for w in part.wheels),
+            "files": part.files,
+            "without": part.without,
             "uv": self._step.uv_version,
             "site": self._python.site,
             "epoch": self._step.epoch,
         }
 
-    def _files(self, wheels: Sequence[File]) -> Iterable[Member]:
-        stage = self._staged()
-        prefix = facts.PREFIX.lstrip("/")
+    def _files(self, part: Part) -> Iterator[Member]:
+        """What a part holds: from the wheels themselves, else as uv installed it."""
+        site = self._python.site
         owners: dict[str, File] = {}
-        for wheel in wheels:
-            for path in stage.files_of(wheel):
+        for wheel in part.wheels:
+            opened = self._wheel(wheel)
+            found = {f"{site}/{n}": _plain(f"{site}/{n}", p) for n, p in opened.files.items()}
+            if part.files:
+                found = {path: found[path] for path in (f"{site}/{name}" for name in part.files)}
+            else:
+                found |= self._installed_files(wheel, opened)
+                for name in part.without:
+                    del found[f"{site}/{name}"]
+            for path, member in found.items():
                 if owners.setdefault(path, wheel) is wheel:
-                    yield layer.member(str(stage.env), path, prefix)
+                    yield member
 
-    def _install(self, wheels: Sequence[File]) -> None:
-        folder = self._work / "wheels"
-        folder.mkdir()
-        for wheel in wheels:
-            self._store.link(wheel, folder)
-        self._staged().install(wheels, folder)
+    def _installed_files(self, wheel: File, opened: Wheel) -> dict[str, Member]:
+        """What uv made of a wheel, its record completed."""
+        stage = self._installed()
+        record = stage.record_of(wheel)
+        text = opened.record((stage.env / record).read_text(encoding="utf-8"))
+        found = {p: layer.member(str(stage.env), p, _PREFIX) for p in stage.files_of(wheel)}
+        return {**found, record: replace(found[record], source=None, content=text)}
+
+    def _wheel(self, wheel: File) -> Wheel:
+        """A wheel of the store, checked when it is first opened."""
+        if wheel.sha256 not in self._wheels_open:
+            opened = Wheel(self._store.checked(wheel), wheel.basename)
+            self._wheels_open[wheel.sha256] = self._open.enter_context(opened)
+        return self._wheels_open[wheel.sha256]
+
+    def _installed(self) -> Stage:
+        """The stage, with what is not copied as it is of all wheels that a layer is made of."""
+        stage = self._staged()
+        if self._to_install:
+            folder = self._scratch / "wheels"
+            folder.mkdir()
+            for wheel in self._to_install:
+                self._wheel(wheel).write_others(folder / wheel.basename)
+            stage.install(self._to_install, folder)
+            self._to_install = ()
+        return stage
 
     def _staged(self) -> Stage:
         """The folder that uv installs into, made when the first layer needs it."""
@@ -218,7 +284,7 @@ class Assembly:
             self._stage = Stage(self._scratch, uv, self._python, self._run)
             self._stage.make()
             # Before packages are installed: later it could not be told which files are theirs.
-            self._skeleton = tuple(layer.tree(self._stage.env, facts.PREFIX.lstrip("/")))
+            self._skeleton = tuple(layer.tree(self._stage.env, _PREFIX))
         return self._stage
 
     def _users(self) -> list[Member]:
@@ -233,3 +299,8 @@ class Assembly:
                 for p in (home, work)
             ),
         ]
+
+
+def _plain(path: str, packed: Packed) -> Member:
+    mode = 0o755 if packed.executable else 0o644
+    return Member(path=f"{_PREFIX}/{path}", mode=mode, source=packed)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _T = TypeVar("_T")
-FORMAT = 2
+FORMAT = 3
 """Counts up when the same facts give other bytes."""
 SYSTEM_FORMAT = 2
 """The same for layers whose packages an engine installed."""

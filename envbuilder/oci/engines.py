@@ -75,13 +75,14 @@ def _saved(client: Any, found: engine.Image) -> Iterator[bytes]:
 
 
 def load(
-    client: Any, layout: Layout, made: Layout, names: Sequence[str] = ()
+    client: Any, layout: Layout, made: Layout, names: Sequence[str] = (), ahead: str = ""
 ) -> tuple[words.Digest, words.Digest]:
     """Load a layout's one image; returns the digests of its configuration and of its manifest.
 
     `made` holds the manifests of images that were exported or loaded earlier: what those that are
-    still in the engine are made of is not sent again. The image gets the layout's names, or those
-    given. `BuildError` where the engine has something else in the end.
+    still in the engine are made of is not sent again. Where there is an image `ahead`, only that
+    is looked at. The image gets the layout's names, or those given. `BuildError` where the engine
+    has something else in the end.
     """
     listed = layout.index().manifests
     found = listed[0]
@@ -93,7 +94,7 @@ def load(
         for name in names:
             _podman(client, "tag", ids[0].removeprefix("sha256:"), name)
     else:
-        known = _known(client, made)
+        known = _known(client, made, ahead)
         try:
             _send(client, layout, known)
             _require(client, names, ids)
@@ -114,11 +115,14 @@ def remember(layout: Layout, made: Layout) -> None:
             made.add(layout.read(found), found.media_type)
 
 
-def _known(client: Any, made: Layout) -> set[words.Digest]:
+def _known(client: Any, made: Layout, ahead: str) -> set[words.Digest]:
     """Blobs of remembered images that are in the engine, which names them by their manifest."""
+    there = engine.image(client, ahead) if ahead else None
+    # To list its images an engine adds up their sizes, which takes its time.
+    ids = [there.id] if there else client.api.images(quiet=True)
     found: set[words.Digest] = set()
-    for image in client.images.list():
-        path = made.blob(image.id)
+    for digest in ids:
+        path = made.blob(digest)
         if path.is_file():
             data = path.read_bytes()
             with contextlib.suppress(EnvbuilderError):

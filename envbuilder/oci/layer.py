@@ -10,6 +10,7 @@ import hashlib
 import os
 import stat
 import tarfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal
 
@@ -18,6 +19,7 @@ from msgspec import Struct
 from envbuilder import words
 from envbuilder.errors import BuildError
 from envbuilder.oci.descriptor import LAYER_ZSTD, Bytes, Descriptor
+from envbuilder.oci.wheel_files import Packed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -42,7 +44,7 @@ class Member(Struct, frozen=True, kw_only=True):
     uid: int = 0
     gid: int = 0
     content: bytes = b""
-    source: Path | None = None
+    source: Path | Packed | None = None
     """A file's bytes: those of this file, else `content`."""
     target: str = ""
     """Where a link points."""
@@ -79,7 +81,7 @@ def write(members: Iterable[Member], path: Path, epoch: int) -> Layer:
     Raises `BuildError` where it gets too large or a file changes meanwhile, `OSError` on a full
     disk.
     """
-    return pack(gathered(tar(members, epoch)), path)
+    return pack(_meanwhile(gathered(tar(members, epoch))), path)
 
 
 def pack(pieces: Iterable[bytes], path: Path) -> Layer:
@@ -125,10 +127,25 @@ def _write(out: BinaryIO, data: bytes, hashed: hashlib._Hash) -> int:
     return len(data)
 
 
+def _meanwhile(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The same pieces: each is made, in a thread, while the one before is hashed and compressed."""
+    rest = iter(pieces)
+    with ThreadPoolExecutor(1) as thread:
+        coming = thread.submit(next, rest, None)
+        while (piece := coming.result()) is not None:
+            coming = thread.submit(next, rest, None)
+            yield piece
+
+
 def gathered(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """Larger pieces: a tar is mostly headers and small files, and every call costs."""
     held = bytearray()
     for piece in pieces:
+        if len(piece) >= _PIECE:
+            yield bytes(held)
+            yield piece
+            held.clear()
+            continue
         held += piece
         if len(held) >= _PIECE:
             yield bytes(held)
@@ -150,13 +167,14 @@ def tar(members: Iterable[Member], epoch: int) -> Iterator[bytes]:
         entry.linkname = member.target
         if member.kind != "file":
             yield _header(entry)
-        elif member.source is None:
-            entry.size = len(member.content)
-            yield _header(entry)
-            yield member.content
-            yield _padding(entry.size)
-        else:
+        elif isinstance(member.source, Path):
             yield from _file(entry, member.source)
+        else:
+            packed = member.source
+            entry.size = len(member.content) if packed is None else packed.size
+            yield _header(entry)
+            yield from [member.content] if packed is None else packed.pieces()
+            yield _padding(entry.size)
     yield bytes(2 * tarfile.BLOCKSIZE)
 
 

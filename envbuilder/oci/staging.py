@@ -20,6 +20,7 @@ from msgspec import Struct
 from envbuilder import words
 from envbuilder.errors import BuildError
 from envbuilder.plan import Run
+from envbuilder.store import file_sha256
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -82,8 +83,11 @@ class Stage:
         )
 
     def install(self, wheels: Sequence[File], folder: Path) -> None:
-        """Install wheels that lie in a folder into the environment that was made."""
-        lines = [f"{w.name}=={w.version} --hash=sha256:{w.sha256}\n" for w in wheels]
+        """Install wheels that lie in a folder, under their names, into the environment made."""
+        lines = [
+            f"{w.name}=={w.version} --hash=sha256:{file_sha256(folder / w.basename)}\n"
+            for w in wheels
+        ]
         wanted = self._folder / "requirements.txt"
         wanted.write_text("".join(lines))
         asked = self.env / "bin" / "python"
@@ -103,16 +107,20 @@ class Stage:
             )
         )
 
-    def files_of(self, wheel: File) -> tuple[str, ...]:
-        """The files that a wheel's own record names, below the environment; sorted."""
+    def record_of(self, wheel: File) -> str:
+        """Where a wheel's own record of its files is, below the environment."""
         from packaging.utils import canonicalize_name
 
         site = self.env / self._python.site
         name = canonicalize_name(wheel.name)
         for record in sorted(site.glob("*.dist-info/RECORD")):
             if canonicalize_name(record.parent.name.partition("-")[0]) == name:
-                return tuple(sorted({*self._recorded(record, wheel)}))
+                return record.relative_to(self.env).as_posix()
         raise BuildError(f"{wheel.basename}: installed, but left no RECORD")
+
+    def files_of(self, wheel: File) -> tuple[str, ...]:
+        """The files that a wheel's own record names, below the environment; sorted."""
+        return tuple(sorted({*self._recorded(self.env / self.record_of(wheel), wheel)}))
 
     def _recorded(self, record: Path, wheel: File) -> Iterator[str]:
         site = self.env / self._python.site

@@ -126,6 +126,8 @@ def require_equal(cli: Cli, client: Any, profile: str, base: str, *but: str) -> 
     label = "io.envbuilder.fingerprint"
     assert one["Labels"].pop(label) != other["Labels"].pop(label)
     assert {k: v for k, v in one.items() if v} == {k: v for k, v in other.items() if v}
+    names = [tag for there in client.images.list() for tag in there.tags]
+    assert not [n for n in names if n.startswith("envbuilder/ahead:")], "left of loading it"
 
 
 @pytest.mark.engine

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import io
 import zipfile
@@ -14,7 +15,7 @@ from envbuilder.oci.layer import Member
 from envbuilder.oci.layout import Layout, place
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from envbuilder.store import Store
@@ -80,11 +81,22 @@ def add(layout: Layout, *found: Descriptor) -> None:
     layout.write_index(Index(schema_version=2, media_type=INDEX, manifests=manifests))
 
 
+def record(info: str, files: Mapping[str, bytes]) -> bytes:
+    """What a wheel's RECORD says of its files."""
+    rows = [f"{n},sha256={_base64(hashlib.sha256(c).digest())},{len(c)}" for n, c in files.items()]
+    return "\n".join([*rows, f"{info}/RECORD,,", ""]).encode()
+
+
+def _base64(digest: bytes) -> str:
+    return base64.urlsafe_b64encode(digest).decode().rstrip("=")
+
+
 def wheel(store: Store, name: str, files: dict[str, bytes], version: str = "1.0") -> File:
     """A wheel in the store, and what a lock says of it."""
     data = io.BytesIO()
+    info = f"{name}-{version}.dist-info"
     with zipfile.ZipFile(data, "w") as archive:
-        for path, content in files.items():
+        for path, content in {**files, f"{info}/RECORD": record(info, files)}.items():
             archive.writestr(path, content)
     digest = hashlib.sha256(data.getvalue()).hexdigest()
     path = store.path(digest)

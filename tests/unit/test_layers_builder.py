@@ -76,6 +76,20 @@ def test_packages_that_are_only_files_need_no_engine(found: Settings) -> None:
     assert isinstance(made.steps[-1], plan.Save)
 
 
+def test_only_an_engine_that_keeps_layers_as_they_came_gets_some_ahead(found: Settings) -> None:
+    keeps = msgspec.structs.replace(DOCKER, keeps_blobs=True)
+    made = planned(found, there=keeps)
+    assert assembled(made).ahead == f"envbuilder/ahead:{made.fingerprint[:12]}"
+    last = made.steps[-1]
+    assert isinstance(last, plan.Load)
+    assert last.ahead == assembled(made).ahead
+    assert last.ahead not in last.names
+    for options in ({"output": "oci:/x"}, {"push": "host/x:1"}):
+        assert not assembled(planned(found, there=keeps, **options)).ahead
+    for other in (msgspec.structs.replace(DOCKER, keeps_blobs=False), PODMAN):
+        assert not assembled(planned(found, there=other)).ahead
+
+
 def test_packages_with_scripts_are_installed_by_an_engine(found: Settings) -> None:
     system = assembled(planned(found, "zendnn")).system
     assert system is not None

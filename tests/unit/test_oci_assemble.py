@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import zstandard
+from msgspec.structs import replace
 
 from envbuilder.errors import BuildError
-from envbuilder.oci import assemble, scratch
+from envbuilder.oci import assemble, parts, scratch
+from envbuilder.oci.ahead import Ahead
 from envbuilder.oci.assemble import Assembly
 from envbuilder.oci.layer import Member
 from envbuilder.oci.rootfs import read
@@ -23,7 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from envbuilder.lockfile import File
-    from envbuilder.oci.descriptor import Manifest
+    from envbuilder.oci.descriptor import Descriptor, Manifest
+    from envbuilder.oci.image import Added
     from envbuilder.oci.layout import Layout
 
 SITE = "lib/python3.11/site-packages"
@@ -35,6 +41,7 @@ class Uv:
     def __init__(self) -> None:
         self.installed: list[str] = []
         self.stray = False
+        self.unpacked: set[str] = set()
 
     def __call__(self, step: Step) -> None:
         if isinstance(step, UnpackTool):
@@ -54,11 +61,12 @@ class Uv:
             self.installed.append(name)
             with zipfile.ZipFile(path) as archive:
                 archive.extractall(env / SITE)
-                record = [f"{n},," for n in archive.namelist()]
+                self.unpacked |= {*archive.namelist()}
+                record = [f"{n},," for n in archive.namelist() if not n.endswith("RECORD")]
             script = env / "bin" / name
             script.write_text(f"#!/bin/sh\n# {name}\n")
             info = env / SITE / f"{name}-{version}.dist-info"
-            info.mkdir()
+            info.mkdir(exist_ok=True)
             record += [f"../../../bin/{name},,", f"{info.name}/RECORD,,"]
             if self.stray:
                 record.append("../../../../etc/passwd,,")
@@ -83,8 +91,8 @@ class Bench:
             "platform": "linux/amd64", "python": "3.11", "epoch": 1_700_000_000, "uv": uv(self),
             "uv_version": "0.13.8", "wheels": tuple(wheels), "debs": (), "system": None,
             "variables": {"VIRTUAL_ENV": "/opt/env"}, "labels": {"a": "b"},
-            "names": ("envbuilder/x:1",), "cache": str(self.folder / "cache"), "fresh": False,
-            "work": str(work / "stage"),
+            "names": ("envbuilder/x:1",), "ahead": "", "cache": str(self.folder / "cache"),
+            "fresh": False, "work": str(work / "stage"),
         }  # fmt: skip
         step = Assemble(**{**stated, **changes})
         layout = Assembly(step, self.store, self.uv, self.notes.append).make()
@@ -97,7 +105,7 @@ def uv(bench: Bench) -> File:
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    monkeypatch.setattr(assemble, "LARGE", 4000)
+    monkeypatch.setattr(parts, "LARGE", 4000)
     return Bench(tmp_path)
 
 
@@ -210,6 +218,99 @@ def test_there_are_never_more_layers_than_engines_take(
     _, manifest = bench.make(large)
     assert len(manifest.layers) <= 7
     assert len(bench.uv.installed) == 6
+
+
+@pytest.fixture
+def cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers hold 4,000 bytes of files at most."""
+    monkeypatch.setattr(parts, "CUT", 4000)
+    monkeypatch.setattr(assemble, "CUT", 4000)
+
+
+@pytest.mark.usefixtures("cut")
+def test_a_large_wheel_is_cut_and_nothing_is_lost(bench: Bench) -> None:
+    files = {
+        "torch/a.py": bytes(3000), "torch/b.py": bytes(3000), "torch/c.py": b"",
+        "torch/lib.so": bytes(9000), "torch-1.0.data/scripts/run": b"#!python\n",
+    }  # fmt: skip
+    torch = wheel(bench.store, "torch", files)
+    layout, manifest = bench.make([torch])
+    config = layout.read_config(manifest)
+    assert [h["created_by"] for h in config["history"]][:3] == [
+        "envbuilder: torch 1.0: torch/a.py", "envbuilder: torch 1.0: torch/lib.so",
+        "envbuilder: torch 1.0",
+    ]  # fmt: skip
+    each = [rootfs_of(layout, manifest, n) for n in (1, 2, 3)]
+    site = f"opt/env/{SITE}"
+    assert each[0] == {f"{site}/torch/a.py"}
+    assert each[1] == {f"{site}/torch/lib.so"}
+    assert {f"{site}/torch/b.py", f"{site}/torch/c.py", "opt/env/bin/torch"} < each[2]
+    assert not each[2] & (each[0] | each[1])
+    # The stand-in for uv only unpacks: what it left is there, wherever uv would put it.
+    assert bench.uv.unpacked == {"torch-1.0.data/scripts/run", "torch-1.0.dist-info/RECORD"}
+
+
+@pytest.mark.usefixtures("cut")
+def test_a_cut_wheel_of_which_one_layer_is_lost_is_made_whole(bench: Bench) -> None:
+    torch = wheel(bench.store, "torch", {"torch/a.py": bytes(3000), "torch/lib.so": bytes(9000)})
+    _, before = bench.make([torch])
+    for lost in before.layers[1:3]:
+        bench.uv.installed.clear()
+        digest = lost.digest.removeprefix("sha256:")
+        (bench.folder / "cache" / "blobs" / "sha256" / digest).unlink()
+        _, after = bench.make([torch])
+        assert after == before
+        needs_uv = lost is before.layers[2]
+        assert bench.uv.installed == (["torch"] if needs_uv else [])
+
+
+def test_the_record_is_that_of_the_whole_wheel(bench: Bench) -> None:
+    """uv tells of what it has installed, and that was not the whole."""
+    small = wheel(bench.store, "small", {"small.py": b"1", "more/data.txt": b"2"})
+    layout, manifest = bench.make([small])
+    path = f"opt/env/{SITE}/small-1.0.dist-info/RECORD"
+    text = contents(layout, manifest.layers[1])[path].decode()
+    rows = [line.partition(",")[0] for line in text.splitlines()]
+    assert rows == sorted(rows)
+    assert {*rows} >= {"small.py", "more/data.txt", "../../../bin/small"}
+    assert "small.py,sha256=a4ayc_80_OGda4BO_1o_V0etpOqiLx1JwB5S3beHW0s,1\n" in text
+
+
+def contents(layout: Layout, of: Descriptor) -> dict[str, bytes]:
+    data = zstandard.ZstdDecompressor().decompressobj().decompress(layout.checked(of).read_bytes())
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        return {m.name: tar.extractfile(m).read() for m in tar if m.isreg()}  # type: ignore[union-attr]
+
+
+def test_lower_layers_are_offered_as_images_of_their_own(
+    bench: Bench, wheels: list[File], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offered: list[tuple[int, int, Manifest]] = []
+
+    def offer(self: Ahead, added: Sequence[Added], left: int, write: Any) -> None:
+        layout = write(added)
+        (found,) = layout.index().manifests
+        assert found.annotations["io.containerd.image.name"] == "docker.io/envbuilder/ahead:1"
+        for layer in layout.read_manifest(found).layers:
+            layout.checked(layer)
+        offered.append((len(added), left, layout.read_manifest(found)))
+
+    monkeypatch.setattr(Ahead, "offer", offer)
+    _, manifest = bench.make(wheels, ahead="envbuilder/ahead:1")
+    assert [o[0] for o in offered] == [1, 2]
+    assert offered[0][1] > offered[1][1] == 0
+    for count, _, lower in offered:
+        assert lower.layers == manifest.layers[: 1 + count]
+    offered.clear()
+    bench.make(wheels, ahead="envbuilder/ahead:1")
+    assert offered == [], "what was made before goes with the whole image"
+
+
+def rootfs_of(layout: Layout, manifest: Manifest, number: int) -> set[str]:
+    """The files of one layer."""
+    alone = replace(manifest, layers=(manifest.layers[number],))
+    entries = read(layout, alone).entries
+    return {path for path, entry in entries.items() if entry.kind == "file"}
 
 
 def test_another_base_keeps_the_layers_of_wheels(bench: Bench, wheels: list[File]) -> None:

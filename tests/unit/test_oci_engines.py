@@ -34,8 +34,11 @@ class Engine:
         self.blobs: set[str] = set()
         self.sent: list[set[str]] = []
         self.refs: dict[str, str] = {}
-        self.api = SimpleNamespace(timeout=60, load_image=self.load_image, get_image=self.get_image)
-        self.images = SimpleNamespace(list=self.list, get=self.get)
+        self.api = SimpleNamespace(
+            timeout=60, load_image=self.load_image, get_image=self.get_image, images=self.ids
+        )
+        self.images = SimpleNamespace(get=self.get)
+        self.listed = 0
         self.loses = False
         self.wanted: set[str] = set()
         self.saved = b""
@@ -59,8 +62,10 @@ class Engine:
     def get_image(self, ref: str) -> Iterator[bytes]:
         yield from (self.saved[i : i + 999] for i in range(0, len(self.saved), 999))
 
-    def list(self) -> list[Any]:
-        return [SimpleNamespace(id=i) for i in set(self.refs.values())]
+    def ids(self, quiet: bool) -> list[str]:
+        assert quiet
+        self.listed += 1
+        return sorted({*self.refs.values()})
 
     def get(self, ref: str) -> Any:
         from docker.errors import ImageNotFound
@@ -161,7 +166,7 @@ def test_an_index_in_the_engine_is_known_by_its_images(tmp_path: Path) -> None:
     layout.write_index(Index(schema_version=2, media_type=INDEX, manifests=(outer,)))
     engines.remember(layout, made)
     there.refs["base:1"] = outer.digest
-    assert engines._known(there, made) == {d.digest for d in manifest.layers}
+    assert engines._known(there, made, "") == {d.digest for d in manifest.layers}
 
 
 class ByCommand:
@@ -243,3 +248,16 @@ def test_a_podman_that_fails_is_an_error(
     with pytest.raises(BuildError, match=f"podman {step}: Error: disk is full"):
         engines.load(client, layout, Layout.create(tmp_path / "made"))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["made", "one"]
+
+
+def test_an_image_that_was_loaded_ahead_is_all_that_is_asked_for(tmp_path: Path) -> None:
+    there, made = Engine(), Layout.create(tmp_path / "made")
+    lower, one = named(tmp_path / "lower", ref="envbuilder/ahead:1")
+    engines.load(there, lower, made, ahead="envbuilder/ahead:1")
+    listed = there.listed
+    whole, other = named(tmp_path / "whole", Member(path="a"), ref="envbuilder/x:1")
+    there.refs["envbuilder/ahead:1"] = there.refs["docker.io/envbuilder/ahead:1"]
+    engines.load(there, whole, made, ahead="envbuilder/ahead:1")
+    assert there.listed == listed, "listing images takes an engine its time"
+    assert not hexes(one) & there.sent[1] - {one.config.digest}
+    assert other.config.digest.removeprefix("sha256:") in there.sent[1]

@@ -1,0 +1,192 @@
+"""The files of a wheel that are installed as they are, read straight out of the wheel.
+
+Only a wheel's metadata, its scripts and its data folders need an installer. All other files, 12,000
+of torch's, would be unpacked, read once and removed again, which takes longer than to compress
+them. uv then records only what it has installed; `Wheel.record` adds the others, as uv would have
+if it had had the whole wheel.
+"""
+
+from __future__ import annotations
+
+import copy
+import csv
+import functools
+import io
+import os
+import re
+import zipfile
+import zlib
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Self
+
+from msgspec import Struct
+
+from envbuilder.errors import BuildError
+from envbuilder.oci.descriptor import Bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_PIECE = 256 << 10
+_HEADER = 30
+"""Bytes of a file's header within a ZIP archive, before its name (APPNOTE.TXT, 4.3.7)."""
+_SIGNATURE = b"PK\x03\x04"
+_UNREADABLE = (
+    *(zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, zlib.error),
+    *(csv.Error, UnicodeDecodeError),
+)
+_RECORD = re.compile(r"[^/]+\.dist-info/RECORD")
+_QUOTED = frozenset(',"\r\n')
+"""What makes writers of CSV quote a field, each in its own way."""
+_ENCRYPTED, _UTF8 = 0x1, 0x800
+"""Bits of `general purpose bit flag` (APPNOTE.TXT, 4.4.4)."""
+
+
+class Packed(Struct, frozen=True, kw_only=True):
+    """A file within a wheel."""
+
+    wheel: Wheel
+    header: Bytes
+    """Where its header begins."""
+    packed: Bytes
+    size: Bytes
+    crc: int
+    deflated: bool
+    executable: bool
+
+    def pieces(self) -> Iterator[bytes]:
+        """The file's bytes, checked; `BuildError` where they are not those of the directory."""
+        lib = _zlib()
+        inflate = lib.decompressobj(-lib.MAX_WBITS) if self.deflated else None
+        crc = size = 0
+        for piece in self.wheel.read(self.header, self.packed):
+            try:
+                data = inflate.decompress(piece) if inflate else piece
+            except lib.error as error:
+                raise self._damaged() from error
+            crc, size = lib.crc32(data, crc), size + len(data)
+            if size > self.size:
+                raise self._damaged()
+            yield data
+        if (size, crc) != (self.size, self.crc):
+            raise self._damaged()
+
+    def _damaged(self) -> BuildError:
+        return self.wheel.unusable(f"what is packed at byte {self.header} is something else")
+
+
+class Wheel:
+    """A wheel: the files that are installed as they are, and all others; closed by `with`.
+
+    `name` is for errors. `BuildError` where it is none.
+    """
+
+    def __init__(self, path: Path, name: str) -> None:
+        self._name = name
+        self._stream = path.open("rb")
+        try:
+            with zipfile.ZipFile(self._stream) as archive:
+                entries = [i for i in archive.infolist() if not i.is_dir()]
+                rows = _rows(archive)
+        except _UNREADABLE as error:
+            self._stream.close()
+            raise self.unusable(str(error)) from error
+        names = Counter(i.filename for i in entries)
+        # Which of two files of one name is meant, and what becomes of one that RECORD does not
+        # tell of, is for the installer to say.
+        plain = [
+            i for i in entries if _is_plain(i) and names[i.filename] == 1 and i.filename in rows
+        ]
+        self._rows = [rows[i.filename] for i in plain]
+        self.files = {
+            i.filename: Packed(
+                wheel=self,
+                header=i.header_offset,
+                packed=i.compress_size,
+                size=i.file_size,
+                crc=i.CRC,
+                deflated=i.compress_type == zipfile.ZIP_DEFLATED,
+                executable=bool(i.external_attr >> 16 & 0o111),
+            )
+            for i in plain
+        }
+        """By their path below the folder of packages."""
+        self._others = [i for i in entries if i.filename not in self.files]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *about: object) -> None:
+        self._stream.close()
+
+    def read(self, header: Bytes, packed: Bytes) -> Iterator[bytes]:
+        """The bytes of a file as they are in the archive."""
+        fixed = os.pread(self._stream.fileno(), _HEADER, header)
+        if fixed[:4] != _SIGNATURE:
+            raise self.unusable(f"no file begins at byte {header}")
+        # Its name and what follows it may be longer here than in the directory.
+        start = header + _HEADER + sum(int.from_bytes(fixed[n : n + 2], "little") for n in (26, 28))
+        for at in range(start, start + packed, _PIECE):
+            yield os.pread(self._stream.fileno(), min(_PIECE, start + packed - at), at)
+
+    def write_others(self, target: Path) -> None:
+        """A wheel of everything but `files`; `OSError` on a full disk."""
+        with zipfile.ZipFile(self._stream) as whole, zipfile.ZipFile(target, "w") as part:
+            for entry in self._others:
+                try:
+                    content = whole.read(entry)
+                except _UNREADABLE as error:
+                    raise self.unusable(f"{entry.filename}: {error}") from error
+                part.writestr(copy.copy(entry), content)
+
+    def record(self, installed: str) -> bytes:
+        """RECORD as it is after `files` were installed, too; `installed` is that of the others."""
+        rows = [*csv.reader(io.StringIO(installed, newline="")), *self._rows]
+        out = io.StringIO()
+        csv.writer(out, lineterminator="\n").writerows(sorted(rows))
+        return out.getvalue().encode()
+
+    def unusable(self, why: str) -> BuildError:
+        """The error of a wheel whose bytes are the lock's, and yet no good."""
+        return BuildError(
+            f"{self._name}: cannot be unpacked: {why}",
+            "These are the bytes that the lock names. Tell the wheel's makers, and pin another"
+            " version of it.",
+        )
+
+
+def _rows(archive: zipfile.ZipFile) -> dict[str, list[str]]:
+    """The rows of RECORD that say everything of a file, by its path."""
+    found = [n for n in archive.namelist() if _RECORD.fullmatch(n)]
+    if len(found) != 1:
+        return {}
+    rows = [*csv.reader(io.StringIO(archive.read(found[0]).decode(), newline=""))]
+    names = Counter(row[0] for row in rows if row)
+    whole = (r for r in rows if len(r) == 3 and r[1] and r[2].isdecimal() and names[r[0]] == 1)
+    return {row[0]: row for row in whole if not _QUOTED & {*row[0]}}
+
+
+def _is_plain(entry: zipfile.ZipInfo) -> bool:
+    """Whether an installer copies a file as it is, and it can be read here without one."""
+    folder, _, rest = entry.filename.partition("/")
+    parts = entry.filename.split("/")
+    return (
+        not (rest and folder.endswith((".dist-info", ".data")))
+        and entry.compress_type in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
+        and not entry.flag_bits & _ENCRYPTED
+        # Without that bit it is for each installer to say which letters are meant.
+        and (entry.filename.isascii() or bool(entry.flag_bits & _UTF8))
+        and not {"", ".", ".."} & {*parts}
+        and "\\" not in entry.filename
+    )
+
+
+@functools.cache
+def _zlib() -> Any:
+    """What inflates: Intel's library where it is installed, which takes half the time."""
+    try:
+        from isal import isal_zlib
+    except ImportError:
+        return zlib
+    return isal_zlib

@@ -1,0 +1,171 @@
+"""Layers into the engine while others are made: never in the way, never left behind."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from envbuilder import engine
+from envbuilder.errors import BuildError
+from envbuilder.oci import ahead as module
+from envbuilder.oci import engines
+from envbuilder.oci.ahead import WORTH, Ahead, forget
+from envbuilder.oci.image import Added
+from envbuilder.oci.layer import Layer
+from envbuilder.oci.layout import Layout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+REF = "envbuilder/ahead:1"
+
+
+class Engine:
+    """Stands in for an engine: notes how many layers each image has that it was given."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.loaded: list[int] = []
+        self.names: set[str] = set()
+        self.go = threading.Event()
+        self.go.set()
+        self.began = threading.Event()
+        self.error: Exception | None = None
+        monkeypatch.setattr(engine, "connect", lambda: self)
+        monkeypatch.setattr(engine, "image", lambda _, ref: ref if ref in self.names else None)
+        monkeypatch.setattr(engine, "remove_images", self.names.difference_update)
+        monkeypatch.setattr(engines, "load", self.load)
+
+    def load(self, client: object, layout: Any, made: object, ahead: str) -> None:
+        assert client is self
+        self.began.set()
+        self.names.add(ahead)
+        self.loaded.append(layout)
+        assert self.go.wait(10)
+        if self.error:
+            raise self.error
+
+
+@pytest.fixture
+def there(monkeypatch: pytest.MonkeyPatch) -> Engine:
+    return Engine(monkeypatch)
+
+
+def added(*sizes: int) -> list[Added]:
+    digest = f"sha256:{'0' * 64}"
+    return [
+        Added(layer=Layer(digest=digest, size=s, diff_id=digest, unpacked=s), reason="test")
+        for s in sizes
+    ]
+
+
+def count(layers: Sequence[Added]) -> Any:
+    return len(layers)
+
+
+@pytest.fixture
+def begin(tmp_path: Path) -> Callable[..., Ahead]:
+    return lambda ref=REF: Ahead(ref, Layout(tmp_path))
+
+
+def test_what_was_offered_is_loaded_and_stays_for_the_whole_image(
+    there: Engine, begin: Callable[..., Ahead]
+) -> None:
+    with begin() as ahead:
+        ahead.offer(added(WORTH), WORTH, count)
+        assert there.began.wait(10)
+    assert there.loaded == [1]
+    assert there.names == {REF}
+    forget(REF)
+    assert there.names == set()
+    forget(REF)
+
+
+@pytest.mark.parametrize(("size", "left"), [(WORTH - 1, WORTH), (WORTH, WORTH - 1), (0, 0)])
+def test_little_is_not_worth_a_load(
+    there: Engine, begin: Callable[..., Ahead], size: int, left: int
+) -> None:
+    with begin() as ahead:
+        ahead.offer(added(size), left, count)
+    assert there.loaded == []
+
+
+def test_small_layers_add_up(there: Engine, begin: Callable[..., Ahead]) -> None:
+    with begin() as ahead:
+        ahead.offer(added(WORTH // 2), WORTH, count)
+        ahead.offer(added(WORTH // 2, WORTH // 2), WORTH, count)
+        assert there.began.wait(10)
+    assert there.loaded == [2]
+
+
+def test_an_offer_is_skipped_where_a_larger_one_has_come(
+    there: Engine, begin: Callable[..., Ahead]
+) -> None:
+    there.go.clear()
+    with begin() as ahead:
+        ahead.offer(added(WORTH), WORTH, count)
+        assert there.began.wait(10)
+        ahead.offer(added(*[WORTH] * 2), WORTH, count)
+        ahead.offer(added(*[WORTH] * 3), WORTH, count)
+        there.began.clear()
+        there.go.set()
+        assert there.began.wait(10)
+    assert there.loaded == [1, 3]
+
+
+def test_what_still_waits_in_the_end_is_for_the_whole_image(
+    there: Engine, begin: Callable[..., Ahead]
+) -> None:
+    there.go.clear()
+    timer = threading.Timer(0.05, there.go.set)
+    with begin() as ahead:
+        ahead.offer(added(WORTH), WORTH, count)
+        assert there.began.wait(10)
+        ahead.offer(added(*[WORTH] * 2), WORTH, count)
+        timer.start()
+    assert there.loaded == [1]
+
+
+def test_no_name_means_no_load(there: Engine, begin: Callable[..., Ahead]) -> None:
+    with begin("") as ahead:
+        ahead.offer(added(WORTH), WORTH, count)
+    assert there.loaded == []
+
+
+@pytest.mark.parametrize("error", [BuildError("full"), OSError("gone")])
+def test_a_load_that_fails_is_for_the_last_one_to_tell(
+    there: Engine, begin: Callable[..., Ahead], error: Exception
+) -> None:
+    there.error = error
+    with begin() as ahead:
+        ahead.offer(added(WORTH), WORTH, count)
+        assert there.began.wait(10)
+        ahead.offer(added(*[WORTH] * 2), WORTH, count)
+
+
+def fail(there: Engine, ahead: Ahead, error: BaseException) -> None:
+    with ahead:
+        ahead.offer(added(WORTH), WORTH, count)
+        assert there.began.wait(10)
+        raise error
+
+
+@pytest.mark.parametrize("error", [BuildError("full"), KeyboardInterrupt()])
+def test_a_build_that_fails_leaves_no_name(
+    there: Engine, begin: Callable[..., Ahead], error: BaseException
+) -> None:
+    with pytest.raises(type(error)):
+        fail(there, begin(), error)
+    assert there.names == set()
+
+
+def test_an_engine_that_hangs_does_not_keep_a_failed_build(
+    there: Engine, begin: Callable[..., Ahead], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_GRACE_SECONDS", 0.01)
+    there.go.clear()
+    with pytest.raises(BuildError, match="elsewhere"):
+        fail(there, begin(), BuildError("elsewhere"))
+    there.go.set()

@@ -1,0 +1,94 @@
+"""What shares a layer: nothing is lost, nothing is twice, and the order is one that pays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envbuilder.lockfile import File
+from envbuilder.oci import parts as module
+from envbuilder.oci.parts import CUT, LARGE, cut, parts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def wheel(name: str, number: int = 0) -> File:
+    return File(
+        kind="wheel", name=name, version="1.0", file=f"{name}-1.0-py3-none-any.whl",
+        sha256=f"{number:064x}", size=1, source="default", provenance="read", by="test",
+    )  # fmt: skip
+
+
+TORCH, SYMPY, SIX, TYPING = (
+    wheel(n, i) for i, n in enumerate(("torch", "sympy", "six", "typing"), 1)
+)
+SIZES = {TORCH.sha256: 200 << 20, SYMPY.sha256: LARGE, SIX.sha256: 10, TYPING.sha256: LARGE - 1}
+
+
+def shares(of: File) -> Sequence[tuple[str, ...]]:
+    return [("a", "b"), ("lib.so",)] if of is TORCH else []
+
+
+def test_the_largest_wheel_is_lowest_and_its_last_files_are_its_highest() -> None:
+    found = parts([SIX, SYMPY, TORCH, TYPING], SIZES, shares, room=50)
+    assert [(p.reason, p.files, p.without) for p in found] == [
+        ("torch 1.0: a to b", ("a", "b"), ()),
+        ("torch 1.0: lib.so", ("lib.so",), ()),
+        ("torch 1.0", (), ("a", "b", "lib.so")),
+        ("sympy 1.0", (), ()),
+        ("2 smaller packages", (), ()),
+    ]
+    assert found[-1].wheels == (SIX, TYPING)
+
+
+@pytest.mark.parametrize("room", range(-2, 7))
+def test_where_room_is_short_shares_stay_together_and_then_wheels(room: int) -> None:
+    found = parts([SIX, SYMPY, TORCH], SIZES, shares, room)
+    assert len(found) <= max(room, 0) + 1
+    assert {w.name for p in found for w in p.wheels} == {"six", "sympy", "torch"}
+    if room < 1:
+        assert [p.wheels for p in found] == [(SIX, SYMPY, TORCH)]
+
+
+def test_the_order_that_a_lock_has_does_not_matter_to_large_wheels() -> None:
+    one = parts([SIX, SYMPY, TORCH], SIZES, shares, room=50)
+    other = parts([TORCH, SIX, SYMPY], SIZES, shares, room=50)
+    assert one == other
+
+
+FILES = st.dictionaries(
+    st.text("abcdef/", min_size=1, max_size=6),
+    st.integers(0, 2 * CUT) | st.sampled_from([0, 1, CUT - 1, CUT, CUT + 1]),
+    max_size=30,
+)
+
+
+@given(FILES)
+def test_shares_are_full_but_never_too_full(files: dict[str, int]) -> None:
+    found = list(cut(files))
+    named = [name for share in found for name in share]
+    assert len(named) == len({*named})
+    assert all(share for share in found)
+    for share in found:
+        assert len(share) == 1 or sum(files[n] for n in share) <= CUT
+    left = files.keys() - {*named}
+    assert sum(files[n] for n in left) <= CUT
+    together = [n for share in found if files[share[0]] <= CUT for n in share] + sorted(left)
+    assert together == sorted(together)
+    alone = [files[share[0]] for share in found if files[share[0]] > CUT]
+    assert alone == sorted(alone)
+
+
+def test_a_small_wheel_is_not_cut() -> None:
+    assert list(cut({"a": CUT, "b": 0})) == []
+    assert list(cut({})) == []
+
+
+def test_the_shares_of_torchs_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CUT", 100)
+    files = {"torch/lib/large.so": 400, "torch/a.py": 60, "torch/bin/x": 50, "torch/z.py": 30}
+    assert list(cut(files)) == [("torch/a.py",), ("torch/lib/large.so",)]
