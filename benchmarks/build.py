@@ -269,6 +269,7 @@ def main(rounds: int, *, with_plain: bool) -> None:
 
         def timed(name: str, make: Callable[[], str]) -> None:
             before = cached(layers)
+            os.sync()  # a row does not pay for what the one before it has left to write
             started = time.perf_counter()
             tags[name] = make()
             taken.setdefault(name, []).append(time.perf_counter() - started)

@@ -144,7 +144,9 @@ class Wheel:
         """RECORD as it is after `files` were installed, too; `installed` is that of the others."""
         rows = [*csv.reader(io.StringIO(installed, newline="")), *self._rows]
         out = io.StringIO()
-        csv.writer(out, lineterminator="\n").writerows(sorted(rows))
+        # Once each: not every uv leaves out what it was told of and did not find.
+        each = {row[0]: row for row in rows if row}
+        csv.writer(out, lineterminator="\n").writerows(row for _, row in sorted(each.items()))
         return out.getvalue().encode()
 
     def unusable(self, why: str) -> BuildError:

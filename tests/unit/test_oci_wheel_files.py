@@ -143,7 +143,9 @@ def test_records_are_put_together_in_the_order_of_paths(tmp_path: Path) -> None:
     rows = b"z.py,sha256=z,1\na-b.py,sha256=a,1\na/b.py,sha256=a,1\n"
     path = made(tmp_path, dict.fromkeys(("z.py", "a-b.py", "a/b.py"), b"1"), rows=rows)
     with Wheel(path, NAME) as wheel:
-        found = wheel.record("../../../bin/a,sha256=s,3\na-1.0.dist-info/RECORD,,\n")
+        found = wheel.record(
+            "../../../bin/a,sha256=s,3\na-1.0.dist-info/RECORD,,\n\nz.py,sha256=z,1\n"
+        )
     assert found.decode().splitlines() == [
         "../../../bin/a,sha256=s,3", "a-1.0.dist-info/RECORD,,", "a-b.py,sha256=a,1",
         "a/b.py,sha256=a,1", "z.py,sha256=z,1",
