@@ -28,10 +28,11 @@ if TYPE_CHECKING:
 LIMIT = 64 << 20
 """Bytes of a RECORD or entry_points.txt at most; that of torch's CPU wheel has 1.2 MB."""
 _INFO = ".dist-info/"
-_UNREADABLE = (
-    *(ValueError, RuntimeError, OSError, EOFError, KeyError, zlib.error, csv.Error),
+UNREADABLE = (
+    *(ValueError, RuntimeError, EOFError, KeyError, zlib.error, csv.Error),
     *(configparser.Error, zipfile.BadZipFile, zipfile.LargeZipFile),
 )
+"""What comes of reading an archive that is no wheel, or a damaged one."""
 
 
 def require_compatible(files: Iterable[File], python: str, store: Store) -> None:
@@ -123,7 +124,7 @@ def _read(wheel: File, python: str, store: Store) -> dict[str, str]:
     """The contents of a wheel in the store."""
     try:
         return _opened(store.path(wheel.sha256), python)
-    except _UNREADABLE as error:
+    except (*UNREADABLE, OSError) as error:
         store.checked(wheel)
         raise InvalidError(
             f"{wheel.basename}: not a wheel that can be installed the same everywhere: {error}",
@@ -135,16 +136,21 @@ def _read(wheel: File, python: str, store: Store) -> dict[str, str]:
 def _opened(path: Path, python: str) -> dict[str, str]:
     with zipfile.ZipFile(path) as archive:
         members = [name for name in archive.namelist() if not name.endswith("/")]
-        infos = [m for m in members if m.endswith(f"{_INFO}RECORD") and m.count("/") == 1]
-        if len(infos) != 1:
-            raise ValueError(f"it has {len(infos)} files {_INFO}RECORD, not one")
-        stem = infos[0].removesuffix(f"{_INFO}RECORD")
-        texts = [_text(archive, f"{stem}{_INFO}{n}") for n in ("RECORD", "entry_points.txt")]
+        found = records(members)
+        if len(found) != 1:
+            raise ValueError(f"it has {len(found)} files {_INFO}RECORD, not one")
+        stem = found[0].removesuffix(f"{_INFO}RECORD")
+        texts = [text(archive, f"{stem}{_INFO}{n}") for n in ("RECORD", "entry_points.txt")]
     return contents(stem, python, members, *texts)
 
 
-def _text(archive: zipfile.ZipFile, name: str) -> str:
-    """A member's text; empty where there is none."""
+def records(members: Iterable[str]) -> list[str]:
+    """Which of a wheel's files are its RECORD: one, in a wheel that is right."""
+    return [m for m in members if m.endswith(f"{_INFO}RECORD") and m.count("/") == 1]
+
+
+def text(archive: zipfile.ZipFile, name: str) -> str:
+    """A member's text; empty where there is none, `ValueError` where it is too long."""
     if name not in archive.namelist():
         return ""
     if archive.getinfo(name).file_size > LIMIT:

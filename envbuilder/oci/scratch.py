@@ -1,7 +1,6 @@
 """A folder for files that are only needed for moments, in memory where there is room for them.
 
-An installed environment is some thousand files that become one layer and are removed again: on a
-disk that takes several times as long as all the rest.
+uv itself and what it installs are read once and removed again: a disk need not see them.
 """
 
 from __future__ import annotations

@@ -118,9 +118,9 @@ class Stage:
                 return record.relative_to(self.env).as_posix()
         raise BuildError(f"{wheel.basename}: installed, but left no RECORD")
 
-    def files_of(self, wheel: File) -> tuple[str, ...]:
+    def files_of(self, wheel: File, record: str) -> tuple[str, ...]:
         """The files that a wheel's own record names, below the environment; sorted."""
-        return tuple(sorted({*self._recorded(self.env / self.record_of(wheel), wheel)}))
+        return tuple(sorted({*self._recorded(self.env / record, wheel)}))
 
     def _recorded(self, record: Path, wheel: File) -> Iterator[str]:
         site = self.env / self._python.site

@@ -13,7 +13,6 @@ import csv
 import functools
 import io
 import os
-import re
 import zipfile
 import zlib
 from collections import Counter
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from msgspec import Struct
 
+from envbuilder import wheel_records
 from envbuilder.errors import BuildError
 from envbuilder.oci.descriptor import Bytes
 
@@ -32,11 +32,6 @@ _PIECE = 256 << 10
 _HEADER = 30
 """Bytes of a file's header within a ZIP archive, before its name (APPNOTE.TXT, 4.3.7)."""
 _SIGNATURE = b"PK\x03\x04"
-_UNREADABLE = (
-    *(zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, zlib.error),
-    *(csv.Error, UnicodeDecodeError),
-)
-_RECORD = re.compile(r"[^/]+\.dist-info/RECORD")
 _QUOTED = frozenset(',"\r\n')
 """What makes writers of CSV quote a field, each in its own way."""
 _ENCRYPTED, _UTF8 = 0x1, 0x800
@@ -47,6 +42,7 @@ class Packed(Struct, frozen=True, kw_only=True):
     """A file within a wheel."""
 
     wheel: Wheel
+    name: str
     header: Bytes
     """Where its header begins."""
     packed: Bytes
@@ -73,7 +69,7 @@ class Packed(Struct, frozen=True, kw_only=True):
             raise self._damaged()
 
     def _damaged(self) -> BuildError:
-        return self.wheel.unusable(f"what is packed at byte {self.header} is something else")
+        return self.wheel.unusable(f"{self.name}: not the bytes that its directory tells of")
 
 
 class Wheel:
@@ -89,7 +85,7 @@ class Wheel:
             with zipfile.ZipFile(self._stream) as archive:
                 entries = [i for i in archive.infolist() if not i.is_dir()]
                 rows = _rows(archive)
-        except _UNREADABLE as error:
+        except wheel_records.UNREADABLE as error:
             self._stream.close()
             raise self.unusable(str(error)) from error
         names = Counter(i.filename for i in entries)
@@ -102,6 +98,7 @@ class Wheel:
         self.files = {
             i.filename: Packed(
                 wheel=self,
+                name=i.filename,
                 header=i.header_offset,
                 packed=i.compress_size,
                 size=i.file_size,
@@ -136,7 +133,7 @@ class Wheel:
             for entry in self._others:
                 try:
                     content = whole.read(entry)
-                except _UNREADABLE as error:
+                except wheel_records.UNREADABLE as error:
                     raise self.unusable(f"{entry.filename}: {error}") from error
                 part.writestr(copy.copy(entry), content)
 
@@ -160,10 +157,11 @@ class Wheel:
 
 def _rows(archive: zipfile.ZipFile) -> dict[str, list[str]]:
     """The rows of RECORD that say everything of a file, by its path."""
-    found = [n for n in archive.namelist() if _RECORD.fullmatch(n)]
+    found = wheel_records.records(archive.namelist())
     if len(found) != 1:
         return {}
-    rows = [*csv.reader(io.StringIO(archive.read(found[0]).decode(), newline=""))]
+    text = wheel_records.text(archive, found[0])
+    rows = [*csv.reader(io.StringIO(text, newline=""))]
     names = Counter(row[0] for row in rows if row)
     whole = (r for r in rows if len(r) == 3 and r[1] and r[2].isdecimal() and names[r[0]] == 1)
     return {row[0]: row for row in whole if not _QUOTED & {*row[0]}}

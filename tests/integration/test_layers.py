@@ -146,6 +146,27 @@ def test_every_file_of_cpu_is_the_dockerfiles(
 
 
 @pytest.mark.engine
+def test_the_engine_gets_lower_layers_while_others_are_made(
+    cli: Cli, base_image: str, docker_client: Any
+) -> None:
+    if "containerd" not in str(docker_client.info()["DriverStatus"]):
+        pytest.skip("only the containerd store keeps layers as they came")
+    began = time.time()
+    done = cli(
+        *("build", "--profile", "cpu", "--backend", "docker", "--base-image", base_image),
+        *("--builder", "layers", "--rebuild", "--json"),
+    )
+    assert done.returncode == 0, done.stderr
+    ahead = f"envbuilder/ahead:{json.loads(done.stdout)['fingerprint'][:12]}"
+    events = docker_client.events(
+        since=int(began), until=int(time.time()) + 1, filters={"type": "image"}, decode=True
+    )
+    of_it = [e["Action"] for e in events if ahead in e["Actor"]["Attributes"].get("name", "")]
+    assert "untag" in of_it, "it had the name, and lost it"
+    assert ahead not in [tag for image in docker_client.images.list() for tag in image.tags]
+
+
+@pytest.mark.engine
 @pytest.mark.soak
 def test_every_file_of_zendnn_is_the_dockerfiles(
     cli: Cli, base_image: str, docker_client: Any

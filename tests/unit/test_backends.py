@@ -462,6 +462,19 @@ def test_podman_at_docker_host_is_spoken_to_by_its_own_client(
 
 
 @pytest.mark.parametrize(
+    ("status", "keeps"),
+    [([["driver-type", "io.containerd.snapshotter.v1"]], True), ([["Backing", "ext"]], False)],
+)
+def test_dockers_containerd_store_keeps_layers_as_they_came(
+    monkeypatch: pytest.MonkeyPatch, status: list[list[str]], keeps: bool
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere")
+    found = engine.describe(SimpleNamespace(info=lambda: {"DriverStatus": status}))
+    assert found.keeps_blobs is keeps
+    assert ("compression=zstd" in " ".join(found.build)) is keeps
+
+
+@pytest.mark.parametrize(
     ("client", "server", "said"),
     [
         ("4.3.1", "5.4.2", "the podman client 4.3.1 is too old: 4.8 or newer"),

@@ -142,7 +142,10 @@ def test_a_load_that_fails_is_for_the_last_one_to_tell(
     with begin() as ahead:
         ahead.offer(added(WORTH), WORTH, count)
         assert there.began.wait(10)
+        there.began.clear()
         ahead.offer(added(*[WORTH] * 2), WORTH, count)
+        assert there.began.wait(10), "one failure does not end them all"
+    assert there.loaded == [1, 2]
 
 
 def fail(there: Engine, ahead: Ahead, error: BaseException) -> None:

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envbuilder import wheel_records
 from envbuilder.errors import BuildError
 from envbuilder.oci import wheel_files
 from envbuilder.oci.wheel_files import Wheel
@@ -152,6 +153,13 @@ def test_records_are_put_together_in_the_order_of_paths(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_a_record_without_end_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = made(tmp_path, {"a.py": b"1"})
+    monkeypatch.setattr(wheel_records, "LIMIT", 10)
+    with pytest.raises(BuildError, match="RECORD is larger than"):
+        names(path)
+
+
 @pytest.mark.parametrize("rows", [b"\xff", b'"a' + b"x" * 200_000 + b'",,'])
 def test_a_record_that_cannot_be_read_is_an_error(tmp_path: Path, rows: bytes) -> None:
     path = made(tmp_path, {"a.py": b"1"}, rows=rows)
@@ -201,9 +209,11 @@ def test_other_bytes_than_the_directory_says_are_an_error(
     data = bytearray(path.read_bytes())
     data[30 + len("a.py") + at] ^= 0x55
     path.write_bytes(data)
-    said = r"a-1\.0-py3-none-any\.whl: cannot be unpacked"
-    with Wheel(path, NAME) as wheel, pytest.raises(BuildError, match=said):
+    said = r"a-1\.0-py3-none-any\.whl: cannot be unpacked: a\.py: "
+    with Wheel(path, NAME) as wheel, pytest.raises(BuildError, match=said) as caught:
         read(wheel)
+    assert caught.value.exit_code == 1
+    assert "pin another version" in caught.value.hint
 
 
 @pytest.mark.usefixtures("library")
