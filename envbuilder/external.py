@@ -14,7 +14,7 @@ from envbuilder.payload import threads
 from envbuilder.verify import TIMEOUT_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from envbuilder.console import Progress
     from envbuilder.options import Request
@@ -49,13 +49,16 @@ def prepare(
     }
 
     def start(
-        arguments: Callable[[str], Sequence[str]], data: Path, on_line: Callable[[str], None]
+        arguments: Callable[[Mapping[str, str]], Sequence[str]],
+        folders: Mapping[str, Path],
+        on_line: Callable[[str], None],
     ) -> Completed:
+        seen = {name: str(shared) for name, shared in folders.items()}
         with TemporaryDirectory(prefix="envbuilder-") as folder:
             payload = Path(folder) / "payload.pyz"
             payload.write_bytes(payload_pyz())
             return process.run(
-                [str(executable.absolute()), str(payload), *arguments(str(data))],
+                [str(executable.absolute()), str(payload), *arguments(seen)],
                 env={"OMP_NUM_THREADS": str(threads.decide(threads.fetch()))},
                 timeout=TIMEOUT_SECONDS,
                 on_stdout=on_line,

@@ -16,7 +16,7 @@ from envbuilder.payload import shares
 from envbuilder.summary import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from envbuilder.console import Progress
@@ -62,12 +62,14 @@ def extend(
         return _with_check(report, "skipped", "not tried, because the verification failed")
     accelerator, run_id = report["device"]["requested"], verify.new_run_id()
 
-    def arguments(seen: str) -> tuple[str, ...]:
-        """`seen`: the data's folder as the payload sees it."""
-        given = ("parallel", "--device", accelerator, "--devices", devices, "--data", seen)
+    def arguments(seen: Mapping[str, str]) -> tuple[str, ...]:
+        """`seen`: the folders as the payload sees them."""
+        given = ("parallel", "--device", accelerator, "--devices", devices, "--data", seen["data"])
         return (*given, "--run-id", run_id, *(["--quick"] if quick else []))
 
-    found = measure(lambda on_line: start(arguments, folder, on_line), progress, log, run_id)
+    found = measure(
+        lambda on_line: start(arguments, {"data": folder}, on_line), progress, log, run_id
+    )
     return add(report, found)
 
 

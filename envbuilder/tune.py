@@ -14,7 +14,7 @@ from envbuilder.summary import printable
 from envbuilder.tuning import Finding, Pair, Rules, Setting, Trial
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from envbuilder.console import Progress
     from envbuilder.mnist import Dataset
@@ -72,12 +72,12 @@ def asking(start: Start, dataset: Dataset, expects: Expects) -> Ask:
             if isinstance(event, dict) and event.get("event") in {"report", "error"}:
                 heard[event["event"]] = event.get("report") or event.get("message")
 
-        def whole(seen: str) -> tuple[str, ...]:
+        def whole(seen: Mapping[str, str]) -> tuple[str, ...]:
             extension = ("--extension", expects.extension) if expects.extension else ()
-            own = ("--device", expects.device, "--data", seen, *extension)
+            own = ("--device", expects.device, "--data", seen["data"], *extension)
             return ("trial", *own, *arguments)
 
-        done = start(whole, dataset.folder, line)
+        done = start(whole, {"data": dataset.folder}, line)
         if "error" in heard:
             raise VerifyError(printable(str(heard["error"]), 300))
         if done.returncode != 0 or "report" not in heard:

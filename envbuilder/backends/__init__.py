@@ -44,11 +44,14 @@ class Environment(Protocol):
 
     def run_payload(
         self,
-        arguments: Callable[[str], Sequence[str]],
-        data: Path,
+        arguments: Callable[[Mapping[str, str]], Sequence[str]],
+        folders: Mapping[str, Path],
         on_line: Callable[[str], None],
     ) -> Completed:
-        """Run the payload; `arguments` gets the data folder's path as the payload will see it."""
+        """Run the payload, which can read `folders` (name → folder of this machine).
+
+        `arguments` gets the same names with each folder's path as the payload will see it.
+        """
 
     def become(self, argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
         """Replace this process by a command inside the environment."""

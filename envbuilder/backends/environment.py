@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from envbuilder.profiles import Profile
     from envbuilder.settings import Settings
 
-DATA = "/data"
-
 
 class DockerEnvironment:
     """A planned image."""
@@ -76,11 +74,11 @@ class DockerEnvironment:
 
     def run_payload(
         self,
-        arguments: Callable[[str], Sequence[str]],
-        data: Path,
+        arguments: Callable[[Mapping[str, str]], Sequence[str]],
+        folders: Mapping[str, Path],
         on_line: Callable[[str], None],
     ) -> process.Completed:
-        """Run the payload in a container without network; the data is mounted read-only.
+        """Run the payload in a container without network; the folders are mounted read-only.
 
         `VerifyError` where the image is not the one that was built.
         """
@@ -94,11 +92,14 @@ class DockerEnvironment:
                 " it another name first.",
             )
 
-        argv = ["python", facts.PAYLOAD, *arguments(DATA)]
+        seen = {name: f"/{name}" for name in folders}
+        mounts = {str(folder): seen[name] for name, folder in folders.items()}
+        argv = ["python", facts.PAYLOAD, *arguments(seen)]
         if isinstance(self._client, podman.Podman):
             flags = [
                 *("--network", "none", "--read-only", "--tmpfs", "/tmp:exec"),  # noqa: S108
-                *("--tmpfs", f"{facts.HOME}:mode=1777", "--mount", devices.bound(str(data), DATA)),
+                *("--tmpfs", f"{facts.HOME}:mode=1777"),
+                *(f"--mount={devices.bound(*mount)}" for mount in mounts.items()),
                 *devices.cli_options(self._device_options(), self._engine),
             ]
             ref = self.plan.artifact.ref
@@ -109,7 +110,7 @@ class DockerEnvironment:
             "network_mode": "none",
             "read_only": True,
             "tmpfs": {"/tmp": "exec", facts.HOME: f"uid={facts.ID},gid={facts.ID}"},  # noqa: S108
-            **devices.sdk_options(self._device_options(), {str(data): DATA}),
+            **devices.sdk_options(self._device_options(), mounts),
         }
         started = time.monotonic()
         code, out, err, expired = containers.run(self._client, options, on_line, TIMEOUT_SECONDS)

@@ -237,8 +237,8 @@ class NativeEnvironment:
 
     def run_payload(
         self,
-        arguments: Callable[[str], Sequence[str]],
-        data: Path,
+        arguments: Callable[[Mapping[str, str]], Sequence[str]],
+        folders: Mapping[str, Path],
         on_line: Callable[[str], None],
     ) -> Completed:
         """Run the payload with its interpreter; `VerifyError` where it was changed."""
@@ -248,7 +248,8 @@ class NativeEnvironment:
                 f"{payload}: was changed after the build, so that nothing it says can be trusted",
                 f"Remove {self.prefix}, and build again.",
             )
-        command = [str(self.prefix / self.python), str(payload), *arguments(str(data))]
+        seen = {name: str(folder) for name, folder in folders.items()}
+        command = [str(self.prefix / self.python), str(payload), *arguments(seen)]
         # Compared before anything in it runs, its activation included.
         bytecode = {"PYTHONPYCACHEPREFIX": self._bytecode, "PYTHONDONTWRITEBYTECODE": ""}
         argv, variables = self.inside(command, os.environ)

@@ -52,8 +52,8 @@ class SavedImage:
 
     def run_payload(
         self,
-        arguments: Callable[[str], Sequence[str]],
-        data: Path,
+        arguments: Callable[[Mapping[str, str]], Sequence[str]],
+        folders: Mapping[str, Path],
         on_line: Callable[[str], None],
     ) -> Completed:
         """An image on disk cannot be run."""

@@ -21,7 +21,7 @@ from envbuilder.errors import (
 from envbuilder.options import Request, environment_options, json_option
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from envbuilder.against import Yardstick
     from envbuilder.report import Measured
@@ -185,9 +185,9 @@ def command(
 
     run_id = verify.new_run_id()
 
-    def arguments(seen: str) -> tuple[str, ...]:
+    def arguments(seen: Mapping[str, str]) -> tuple[str, ...]:
         return (
-            *verify.payload_arguments(chosen, dataset, seen, epochs=epochs, quick=quick),
+            *verify.payload_arguments(chosen, dataset, seen["data"], epochs=epochs, quick=quick),
             *scaling.selection(devices, chosen.device),
             *("--run-id", run_id),
         )
@@ -195,7 +195,7 @@ def command(
     errors: list[EnvbuilderError] = []
     try:
         measured = verify.run_payload(
-            lambda on_line: start(arguments, dataset.folder, on_line),
+            lambda on_line: start(arguments, {"data": dataset.folder}, on_line),
             progress,
             found.logs_dir / f"{name}-payload.log",
             run_id,

@@ -201,7 +201,7 @@ def test_an_image_is_the_one_that_was_built(found: Settings) -> None:
     assert environment.existing() is None
     assert environment.changed().startswith(f"trial:1 was changed after the build: it is {HERE}")
     with pytest.raises(VerifyError, match="was changed after the build") as caught:
-        environment.run_payload(lambda data: (), Path("/data"), print)
+        environment.run_payload(lambda seen: (), {"data": Path("/data")}, print)
     assert "--rebuild" in caught.value.hint
 
 
@@ -341,7 +341,7 @@ def test_an_environment_is_compared_once_however_often_its_payload_starts(
         process, "run", lambda argv, *, env, **options: started.append(env["PYTHONPYCACHEPREFIX"])
     )
     for _ in range(3):
-        environment.run_payload(lambda seen: ("probe",), Path("/data"), lambda line: None)
+        environment.run_payload(lambda seen: ("probe",), {"data": Path("/data")}, lambda line: None)
     assert compared == [environment.prefix]
     (folder,) = set(started)
     assert list(Path(folder).iterdir()) == []

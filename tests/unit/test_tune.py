@@ -469,8 +469,8 @@ def completed(code: int, stderr: str = "") -> process.Completed:
 
 
 def payload(*lines: object, code: int = 0, stderr: str = "") -> Callable[..., process.Completed]:
-    def start(arguments: Any, data: Path, on_line: Callable[[str], None]) -> process.Completed:
-        lines_of.append(tuple(arguments("/data")))
+    def start(arguments: Any, folders: Any, on_line: Callable[[str], None]) -> process.Completed:
+        lines_of.append(tuple(arguments({"data": "/data"})))
         for line in lines:
             on_line(line if isinstance(line, str) else json.dumps(line))
         return completed(code, stderr)
