@@ -671,7 +671,8 @@ def start_with(found: Settings, monkeypatch: pytest.MonkeyPatch, **asked: Any) -
 
     monkeypatch.setattr(process, "run", run)
     _, _, start = external.prepare(Path("mine/python"), Request(**asked), found, Said())
-    start(lambda data: ("verify", "--data", data), Path("/digits"), seen.setdefault)
+    folders = {"data": Path("/digits")}
+    start(lambda shown: ("verify", "--data", shown["data"]), folders, seen.setdefault)
     return seen
 
 
