@@ -55,6 +55,7 @@ class Training(Struct, frozen=True, kw_only=True):
     epochs: tuple[Epoch, ...]
     cold_start_seconds: float | None = None
     losses: Annotated[tuple[tuple[Count, float | None], ...], Meta(max_length=MOST_LOSSES)] = ()
+    batch: int | None = None
 
 
 class Speed(Struct, frozen=True, kw_only=True):
@@ -120,7 +121,9 @@ class Measured(Struct, frozen=True, kw_only=True):
     training: Training | None
     status: Literal["passed", "failed"]
     reasons: tuple[str, ...]
+    quick: bool = False
     torch: dict[str, Any] = {}
+    precision: dict[str, Any] | None = None
     compile: tuple[Compiled, ...] = ()
     measurements: Measurements | None = None
     determinism: Determinism | None = None

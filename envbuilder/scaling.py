@@ -78,7 +78,7 @@ def measure(
 ) -> dict[str, Any]:
     """Run the payload through `start`; its report, or one that says why there is none."""
     try:
-        done, found, where = verify.follow(start, progress, log, run_id)
+        done, found, where = verify.follow(start, verify.Events(progress), progress, log, run_id)
         checked = reports.check_scaling(found)
         data = verify.as_stored(found, where)
         verify.require_agreement(done, checked.status, where)

@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import json
 import secrets
+import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
 
+from envbuilder import blind_test as blind
+from envbuilder import consistency
 from envbuilder import report as reports
 from envbuilder.errors import VerifyError
-from envbuilder.payload.report import REQUIRED
+from envbuilder.mnist import Dataset
+from envbuilder.payload import dataset as contents
+from envbuilder.payload.report import BLIND_TEST, REQUIRED
+from envbuilder.profiles import Expects
 from envbuilder.summary import printable
+from envbuilder.timeline import Timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from envbuilder.blind_test import BlindTest, Score
+    from envbuilder.consistency import Request
     from envbuilder.console import Progress, Task
-    from envbuilder.mnist import Dataset
     from envbuilder.process import Completed
-    from envbuilder.profiles import Expects
+    from envbuilder.settings import Settings
 
 TIMEOUT_SECONDS = 4 * 3600.0
 """An epoch on a slow two-core machine takes minutes; a hung driver must still end."""
@@ -39,18 +47,18 @@ def new_run_id() -> str:
     return secrets.token_hex(16)
 
 
-def payload_arguments(
-    expects: Expects, dataset: Dataset, data_dir: str, *, epochs: int | None, quick: bool
-) -> tuple[str, ...]:
-    """The payload's arguments for a profile's expectations; `data_dir` as the payload sees it."""
-    arguments = ["verify", "--device", expects.device, "--data", data_dir]
+def payload_arguments(job: Job, seen: Mapping[str, str]) -> tuple[str, ...]:
+    """The payload's arguments for a profile's expectations; `seen`: the folders as it sees them."""
+    expects, dataset = job.expects, job.dataset
+    arguments = ["verify", "--device", expects.device, "--data", seen["data"]]
+    arguments += ["--questions", seen["questions"]]
     arguments += ["--dataset-name", dataset.name]
-    if epochs is not None:
-        arguments += ["--epochs", str(epochs)]
+    if job.epochs is not None:
+        arguments += ["--epochs", str(job.epochs)]
     arguments += ["--precision", expects.precision]
     if expects.torch:
         arguments += ["--torch-version", expects.torch]
-    if quick or dataset.subset:
+    if job.quick or dataset.subset:
         arguments.append("--quick")
     else:
         arguments += ["--min-accuracy", str(expects.accuracy)]
@@ -64,10 +72,18 @@ def payload_arguments(
 
 
 class Events:
-    """Follows the payload's lines on stdout: shows progress and keeps the final report."""
+    """Follow the payload's lines on stdout: show progress, keep the final report.
 
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
+    `timeline` gets each phase as it arrives; `blind_test` the payload's question and its answers.
+    """
+
+    def __init__(
+        self,
+        progress: Progress,
+        timeline: Timeline | None = None,
+        blind_test: BlindTest | None = None,
+    ) -> None:
+        self._progress, self._timeline, self._blind_test = progress, timeline, blind_test
         self._open: Any = None
         self._task: Task | None = None
         self._name = ""
@@ -76,6 +92,7 @@ class Events:
 
     def line(self, text: str) -> None:
         """One line; anything that is not an event of ours is ignored."""
+        arrival = time.monotonic()
         try:
             event = json.loads(text)
         except (ValueError, RecursionError):
@@ -84,12 +101,18 @@ class Events:
             return
         kind = event.get("event")
         if kind == "phase":
+            if self._timeline is not None:
+                self._timeline.arrived(str(event.get("name")), arrival)
             self._start(str(event.get("name")))
         elif kind == "progress":
             self._start(str(event.get("phase")), event.get("total"))
             done = event.get("done")
             if self._task and isinstance(done, int):
                 self._task.update(done)
+        elif kind == "questions" and self._blind_test is not None:
+            self._blind_test.ask()
+        elif kind == "answers" and self._blind_test is not None:
+            self._blind_test.answer(event)
         elif kind == "report":
             self.run_id, self.report = event.get("run_id"), event.get("report")
 
@@ -109,30 +132,104 @@ class Events:
             self._open = self._task = None
 
 
+class Job(Struct, frozen=True, kw_only=True):
+    """What a verification is asked to do."""
+
+    expects: Expects
+    dataset: Dataset
+    epochs: int | None
+    quick: bool
+
+
+def examine(
+    job: Job,
+    selection: Sequence[str],
+    start: Callable[..., Completed],
+    settings: Settings,
+    progress: Progress,
+    log: Path,
+) -> dict[str, Any]:
+    """Have the payload train and answer a blind test; return its report with the score.
+
+    `selection` are further arguments for the payload, which `start` runs. Raises `VerifyError` as
+    `run_payload` does.
+    """
+    # Read here as well: what the report says of the data is held against it.
+    data = contents.load(job.dataset.folder)
+    run_id, small = new_run_id(), job.quick or job.dataset.subset
+    asked = consistency.request(job.expects, data, epochs=job.epochs, quick=small)
+    with blind.folder(settings) as questions:
+        folders = {"data": job.dataset.folder, "questions": questions}
+
+        def arguments(seen: Mapping[str, str]) -> tuple[str, ...]:
+            return (*payload_arguments(job, seen), *selection, "--run-id", run_id)
+
+        return run_payload(
+            lambda on_line: start(arguments, folders, on_line),
+            *(progress, log, run_id, asked),
+            blind.BlindTest(data.quick().test if small else data.test, questions),
+        ).data
+
+
 def run_payload(
     start: Callable[[Callable[[str], None]], Completed],
     progress: Progress,
     log: Path,
     run_id: str,
+    asked: Request,
+    blind_test: BlindTest,
 ) -> Outcome:
     """Run the payload through `start`, which gives it this id, and return what it reported.
 
-    Raises `VerifyError` when it was killed, ran out of time or ended without a valid report.
+    Raises `VerifyError` when it was killed, ran out of time or ended without a valid report; when
+    it reported passed and that contradicts what was asked for, the time that went by outside, or
+    the score of the blind test.
     """
-    done, found, where = follow(start, progress, log, run_id)
+    with Timeline() as timeline:
+        events = Events(progress, timeline, blind_test)
+        done, found, where = follow(start, events, progress, log, run_id)
     measured = reports.check(found)
     data = as_stored(found, where)
     require_agreement(done, measured.status, where)
-    problem = _incomplete(measured) if measured.status == "passed" else ""
+    if measured.status != "passed":
+        return Outcome(measured=measured, data=data)
+    problem = _incomplete(measured)
     if problem:
         raise VerifyError(f"the payload reported passed {problem}: not to be trusted", where)
-    return Outcome(measured=measured, data=data)
+    problems = [
+        *consistency.contradictions(asked, measured, done.seconds),
+        *timeline.problems(_passes(measured)),
+    ]
+    if problems:
+        raise VerifyError(
+            f"the payload reported passed, not to be trusted: {printable('; '.join(problems))}",
+            where,
+        )
+    score = blind_test.score()
+    epochs = measured.training.epochs if measured.training else ()
+    blind.require(score, epochs[-1].accuracy or 0.0, asked.accuracy, asked.loss)
+    return Outcome(measured=measured, data=_with_score(data, score))
+
+
+def _passes(measured: reports.Measured) -> list[tuple[str, float]]:
+    """Each training pass that is reported: the name of its phase, and its seconds."""
+    epochs = measured.training.epochs if measured.training else ()
+    passes = [(f"epoch {number}", epoch.seconds) for number, epoch in enumerate(epochs, 1)]
+    seconds = (measured.baseline or {}).get("seconds")
+    return [*passes, ("baseline epoch 1", seconds)] if isinstance(seconds, float) else passes
+
+
+def _with_score(data: dict[str, Any], score: Score) -> dict[str, Any]:
+    """A report with the blind test's score, which its check of that name tells."""
+    detail = f"{score.accuracy:.2%} of {score.images} images without labels, scored outside"
+    checks = [c | {"detail": detail} if c["name"] == BLIND_TEST else c for c in data["checks"]]
+    return {**data, "checks": checks, "blind_test": msgspec.to_builtins(score)}
 
 
 def _incomplete(measured: reports.Measured) -> str:
     """Why a payload of ours cannot have given this passing report; "" where it can."""
     made = {check.name for check in measured.checks if check.status in {"passed", "warning"}}
-    lacking = [name for name in REQUIRED if name not in made]
+    lacking = [name for name in (*REQUIRED, BLIND_TEST) if name not in made]
     if lacking:
         return f"without these checks: {', '.join(lacking)}"
     early = next((check for check in measured.checks if check.seconds < 0), None)
@@ -140,13 +237,16 @@ def _incomplete(measured: reports.Measured) -> str:
 
 
 def follow(
-    start: Callable[[Callable[[str], None]], Completed], progress: Progress, log: Path, run_id: str
+    start: Callable[[Callable[[str], None]], Completed],
+    events: Events,
+    progress: Progress,
+    log: Path,
+    run_id: str,
 ) -> tuple[Completed, Any, str]:
     """Run the payload: how it ended, its report, not yet checked, and where its own words are.
 
     Raises `VerifyError` when it was killed, ran out of time or ended without a report of this run.
     """
-    events = Events(progress)
     try:
         done = start(events.line)
     finally:
@@ -170,10 +270,9 @@ def require_agreement(done: Completed, status: str, where: str) -> None:
         )
 
 
-def unfinished(
-    expects: Expects, dataset: Dataset, *, quick: bool, error: VerifyError
-) -> dict[str, Any]:
+def unfinished(job: Job, error: VerifyError) -> dict[str, Any]:
     """The report of a payload that gave none, or none to be believed: failed, and why."""
+    expects, dataset = job.expects, job.dataset
     detail = printable(error.message)
     return {
         "schema": reports.SCHEMA,
@@ -181,7 +280,7 @@ def unfinished(
         "torch": {},
         "precision": None,
         "dataset": {"name": dataset.name, "subset": dataset.subset},
-        "quick": quick or dataset.subset,
+        "quick": job.quick or dataset.subset,
         "checks": [{"name": "run", "status": "failed", "seconds": 0.0, "detail": detail}],
         "training": None,
         "baseline": None,

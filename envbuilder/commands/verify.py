@@ -21,7 +21,7 @@ from envbuilder.errors import (
 from envbuilder.options import Request, environment_options, json_option
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from envbuilder.against import Yardstick
     from envbuilder.report import Measured
@@ -183,31 +183,23 @@ def command(
             outcome, known, found, as_json=as_json, output=output, write=write
         )
 
-    run_id = verify.new_run_id()
-
-    def arguments(seen: Mapping[str, str]) -> tuple[str, ...]:
-        return (
-            *verify.payload_arguments(chosen, dataset, seen["data"], epochs=epochs, quick=quick),
-            *scaling.selection(devices, chosen.device),
-            *("--run-id", run_id),
-        )
-
     errors: list[EnvbuilderError] = []
+    job = verify.Job(expects=chosen, dataset=dataset, epochs=epochs, quick=quick)
+    selection, log = (
+        scaling.selection(devices, chosen.device),
+        found.logs_dir / f"{name}-payload.log",
+    )
     try:
-        measured = verify.run_payload(
-            lambda on_line: start(arguments, {"data": dataset.folder}, on_line),
-            progress,
-            found.logs_dir / f"{name}-payload.log",
-            run_id,
-        ).data
+        measured = verify.examine(job, selection, start, found, progress, log)
     except VerifyError as error:
         errors.append(error)
-        measured = verify.unfinished(chosen, dataset, quick=quick, error=error)
+        measured = verify.unfinished(job, error)
     if devices is not None:
         log = found.logs_dir / f"{name}-devices.log"
-        few = quick or dataset.subset
         measured = scaling.extend(
-            measured, devices, start, dataset.folder, progress, log, quick=few
+            measured,
+            *(devices, start, dataset.folder, progress, log),
+            quick=quick or dataset.subset,
         )
     # What we know about the environment is ours to say: no payload overrides it.
     whole = {**report.assemble(measured, known), **known}

@@ -27,6 +27,7 @@ def parser() -> argparse.ArgumentParser:
     add("--data", required=True, type=Path, help="folder with the four IDX files, raw or .gz")
     add("--dataset-name", help="the name in the report; by default from the files' hashes")
     add("--run-id", default="", help="comes back with the report")
+    add("--questions", type=Path, help="folder in which the images of a blind test will appear")
     add("--epochs", type=_positive, help="default: 1, or 3 on a subset")
     add(
         "--quick",

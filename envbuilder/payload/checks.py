@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from . import (
     arithmetic,
+    blind_test,
     clock,
     compilers,
     determinism,
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from .run import Run
 
 Result = Tuple[str, str]
+
+LEAST_MOVE = 1e-3
+"""By which share of its length a training moves each parameter, at the least."""
 
 DROPPED_FROM = 1 << 16
 """Numbers that dropout is tried on."""
@@ -134,6 +138,27 @@ def check_accuracy(run: Run) -> Result:
     return PASSED, text
 
 
+def check_learning(run: Run) -> Result:
+    """The training loss fell as far as it must, and every parameter moved."""
+    most, loss = run.options.most_loss_for(run.data), run.epochs[-1]["loss"]
+    still = [name for name, moved in run.moved.items() if not moved >= LEAST_MOVE]
+    if still:
+        raise CheckError(f"the training did not change {', '.join(still)}")
+    if not loss <= most:
+        raise CheckError(
+            f"the training loss of the last epoch is {loss:.3f}; at most {most:.2f} is allowed"
+            " (an untrained network has 2.303)"
+        )
+    return PASSED, f"loss {loss:.3f}, at most {most:.2f} is allowed; all {len(run.moved)} moved"
+
+
+def check_answers(run: Run, job: train.Job) -> Result:
+    """The trained network answers the blind test; who asks also scores."""
+    assert run.options.questions is not None
+    count = blind_test.answer(job, run.options.questions, run.events)
+    return PASSED, f"{count} images without labels were answered"
+
+
 def check_device_used(run: Run, devices: List[str], growth: Optional[int]) -> Result:
     """Tensors, kernels and memory were on the device asked for, and nowhere else."""
     assert run.observed is not None
@@ -221,8 +246,10 @@ def check_measurements(run: Run, torch: Any) -> Result:
 
 
 def check_clock(run: Run) -> Result:
-    """All clocks agree on how long this run took, and every duration is above zero."""
+    """All clocks agree on how long this run and each epoch took, and no duration is zero."""
     found, text = clock.problems(run.started, clock.read())
+    for name, (before, after) in run.intervals.items():
+        found += [f"{name}: {problem}" for problem in clock.problems(before, after)[0]]
     short = [epoch["seconds"] for epoch in run.epochs if not epoch["seconds"] > 0]
     if short:
         found.append(f"an epoch took {short[0]:.3f} s")

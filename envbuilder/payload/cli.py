@@ -84,6 +84,7 @@ def _verify(options: argparse.Namespace) -> int:
         compile_backends=_unique(options.compile_backend),
         extensions=_unique(options.extension),
         baseline=not options.no_baseline,
+        questions=options.questions,
     )
     report = verify.verify(wanted, data.quick() if options.quick else data, out)
     out.report(report)

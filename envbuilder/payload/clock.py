@@ -20,11 +20,11 @@ BLOCK_SECONDS = 0.002
 
 MOST_CALLS, MOST_BLOCKS, LEAST_BLOCKS = 10_000, 25, 3
 
-AGREEMENT = 0.02
-"""By which share two clocks may differ over a run; clocks of one machine agree to a millionth."""
+AGREEMENT = 0.002
+"""By which share two clocks may differ: NTP slews some of them by up to 0.05 % (adjtimex(2))."""
 
-RESOLUTION = 1.5
-"""Seconds by which they may differ besides; some containers count their uptime in whole seconds."""
+HUNDREDTH, WHOLE = 0.01, 1.0
+"""Seconds that /proc/uptime counts in: hundredths, or whole seconds in some containers."""
 
 JUMP = 1.0
 """Seconds from which a change of the wall clock is told."""
@@ -73,17 +73,31 @@ def median_seconds(torch: Any, accelerator: str, work: Callable[[], Any], budget
 
 @dataclass(frozen=True)
 class Reading:
-    """All clocks at one moment; ``uptime`` is the kernel's own count, None where it tells none."""
+    """All clocks at one moment, in seconds.
+
+    ``uptime`` is the kernel's own count and ``raw`` its clock that NTP does not slew; None if the
+    system has none. ``width`` is how long it took to read them all: by so much they may differ.
+    """
 
     counter: float
     monotonic: float
     wall: float
     uptime: Optional[float]
+    raw: Optional[float] = None
+    width: float = 0.0
 
 
 def read() -> Reading:
     """Read all clocks now."""
-    return Reading(time.perf_counter(), time.monotonic(), time.time(), parse_uptime(_text(UPTIME)))
+    counter = time.perf_counter()
+    monotonic, wall, raw = time.monotonic(), time.time(), _raw()
+    uptime = parse_uptime(_text(UPTIME))
+    return Reading(counter, monotonic, wall, uptime, raw, time.perf_counter() - counter)
+
+
+def _raw() -> Optional[float]:
+    number = getattr(time, "CLOCK_MONOTONIC_RAW", None)
+    return None if number is None else time.clock_gettime(number)
 
 
 def parse_uptime(text: str) -> Optional[float]:
@@ -101,17 +115,22 @@ def problems(before: Reading, after: Reading) -> Tuple[List[str], str]:
     a machine sleeps, and a library that fakes time for a process does not reach it.
     """
     elapsed = after.counter - before.counter
-    allowed = RESOLUTION + AGREEMENT * abs(elapsed)
+    width = before.width + after.width + AGREEMENT * abs(elapsed)
     found = []
     if elapsed <= 0:
         found.append(f"the clock that times the work moved by {elapsed:.3f} s during it")
-    others = {"the monotonic clock": after.monotonic - before.monotonic}
+    # Each with its resolution: the others count in nanoseconds.
+    others = {"the monotonic clock": (after.monotonic - before.monotonic, 0.0)}
+    if before.raw is not None and after.raw is not None:
+        others["the raw clock"] = (after.raw - before.raw, 0.0)
     if before.uptime is not None and after.uptime is not None:
-        others["the kernel"] = after.uptime - before.uptime
-    for name, counted in others.items():
-        if not abs(counted - elapsed) <= allowed:
+        whole = before.uptime.is_integer() and after.uptime.is_integer()
+        step = WHOLE if whole else HUNDREDTH
+        others["the kernel"] = (after.uptime - before.uptime, step)
+    for name, (counted, step) in others.items():
+        if not abs(counted - elapsed) <= width + step:
             found.append(
-                f"the clock that times the work counted {elapsed:.1f} s and {name} {counted:.1f} s:"
+                f"the clock that times the work counted {elapsed:.2f} s and {name} {counted:.2f} s:"
                 " the time is faked, or the machine slept; no duration can be trusted"
             )
     jump = after.wall - before.wall - elapsed

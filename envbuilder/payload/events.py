@@ -7,7 +7,7 @@ import math
 import os
 import sys
 import time
-from typing import Any, Callable, Dict, Optional, TextIO
+from typing import Any, Callable, Dict, List, Optional, TextIO
 
 PROGRESS_INTERVAL = 0.25
 """Least seconds between two progress events of one phase; its last one is always written."""
@@ -53,6 +53,16 @@ class Events:
     def error(self, message: str) -> None:
         """The work cannot begin, as with damaged data; no report follows."""
         self._write({"event": "error", "message": message})
+
+    def questions(self) -> None:
+        """Ask for the images of the blind test: the training has ended."""
+        self._write({"event": "questions"})
+
+    def answers(self, first: int, classes: List[int], scores: List[List[float]]) -> None:
+        """Answer images ``first`` and following of the blind test: classes, log-probabilities."""
+        self._write(
+            {"event": "answers", "first": first, "classes": classes, "scores": finite(scores)}
+        )
 
     def report(self, report: Dict[str, Any]) -> None:
         """The final event. Numbers that are not finite become null: JSON has no NaN."""

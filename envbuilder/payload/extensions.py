@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
-from typing import Any, Dict
+from typing import Any
 
 from . import facts, train
 from .model import arrange, fastest
@@ -68,22 +68,18 @@ def optimize(ipex: Any, job: train.Job) -> None:
 def ipex_step(torch: Any, ipex: Any, accelerator: str, trial: Trial) -> Step:
     """A trial's step through IPEX, its gradients read off the change that plain SGD makes.
 
-    IPEX keeps packed weights, whose gradients are packed too; ``state_dict`` unpacks the weights.
-    With rate 1 and no momentum the gradient is the weight before minus the weight after.
+    IPEX keeps packed weights, whose gradients are packed too. With rate 1 and no momentum the
+    gradient is the weight before minus the weight after.
     """
     net = network(torch, fastest(accelerator)).to(accelerator).train()
     load_weights(torch, net, trial)
     optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
     net, optimizer = ipex.optimize(net, optimizer=optimizer)
-    before = _weights(net)
+    before = train.weights(net)
     optimizer.zero_grad()
     images = arrange(torch, trial.images, fastest(accelerator))
     loss = torch.nn.functional.nll_loss(net(images), trial.labels)
     loss.backward()
     optimizer.step()
-    after = _weights(net)
+    after = train.weights(net)
     return Step(float(loss.detach()), {name: before[name] - after[name] for name in before})
-
-
-def _weights(net: Any) -> Dict[str, Any]:
-    return {name: value.detach().cpu().double().clone() for name, value in net.state_dict().items()}

@@ -15,6 +15,7 @@ REQUIRED = (
     "precision",
     "dataset",
     "accuracy",
+    "learning",
     "data copied",
     "dropout",
     "device used",
@@ -25,6 +26,9 @@ REQUIRED = (
     "clock",
 )
 """Checks without which nothing is verified; each must have run and not have failed."""
+
+BLIND_TEST = "blind test"
+"""The check whose questions and score come from outside; required where there are questions."""
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,10 @@ class Run:
     job: Optional[train.Job] = None
     tensors: Tuple[train.Tensors, ...] = ()
     epochs: List[Dict[str, float]] = field(default_factory=list)
+    intervals: Dict[str, Tuple[clock.Reading, clock.Reading]] = field(default_factory=dict)
+    """All clocks before and after each training pass, by its name."""
+    moved: Dict[str, float] = field(default_factory=dict)
+    """How far the training moved each parameter, relative to its length before."""
     cold_start: Optional[float] = None
     used: Optional[str] = None
     described: Dict[str, Any] = field(default_factory=dict)
@@ -106,6 +110,8 @@ class Run:
             "learning_rate": train.LEARNING_RATE,
             "gamma": train.GAMMA,
             "min_accuracy": self.options.gate_for(self.data),
+            "max_loss": self.options.most_loss_for(self.data),
+            "moved": self.moved,
             "extension": "ipex.optimize" if self.ipex is not None else None,
             **self.job.form.summary(),
         }

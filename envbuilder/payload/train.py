@@ -12,7 +12,7 @@ from __future__ import annotations
 import ctypes
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
 from . import clock, device, model
 from .dataset import SIDE
@@ -187,18 +187,40 @@ def epoch(job: Job, data: Tensors, progress: Progress) -> Dict[str, float]:
     return result
 
 
-def accuracy(job: Job, data: Tensors) -> float:
-    """Fraction of images that the network classifies rightly, in evaluation mode."""
-    torch, count = job.torch, len(data.labels)
+def predict(job: Job, images: Any) -> Iterator[Any]:
+    """Log-probabilities (N, 10) of images as bytes (N, 1, 28, 28), ``TEST_BATCH`` at a time.
+
+    The network is in evaluation mode and what it returns is on the device.
+    """
     job.model.eval()
+    with job.torch.no_grad():
+        for first in range(0, len(images), TEST_BATCH):
+            batch = normalise(images[first : first + TEST_BATCH])
+            yield job.model(model.arrange(job.torch, batch, job.form))
+
+
+def accuracy(job: Job, data: Tensors) -> float:
+    """Return the fraction of images that the network classifies correctly."""
     correct = 0
-    with torch.no_grad():
-        for first in range(0, count, TEST_BATCH):
-            batch = slice(first, first + TEST_BATCH)
-            images = model.arrange(torch, normalise(data.images[batch]), job.form)
-            found = job.model(images).argmax(dim=1)
-            correct += int((found == data.labels[batch]).sum())
-    return correct / count
+    for number, scores in enumerate(predict(job, data.images)):
+        labels = data.labels[number * TEST_BATCH : (number + 1) * TEST_BATCH]
+        correct += int((scores.argmax(dim=1) == labels).sum())
+    return correct / len(data.labels)
+
+
+def weights(net: Any) -> Dict[str, Any]:
+    """Copy a network's parameters by name, in float64 on the CPU.
+
+    IPEX packs parameters; ``state_dict`` returns them unpacked.
+    """
+    return {name: value.detach().cpu().double().clone() for name, value in net.state_dict().items()}
+
+
+def changes(before: Dict[str, Any], after: Dict[str, Any]) -> Dict[str, float]:
+    """Return how far each parameter moved: |after - before| / |before|, Euclidean lengths."""
+    return {
+        name: float((after[name] - value).norm() / value.norm()) for name, value in before.items()
+    }
 
 
 @dataclass

@@ -17,8 +17,8 @@ import traceback
 from functools import partial
 from typing import TYPE_CHECKING, Any, Dict, List, Tuple
 
-from . import checks, device, facts, memory, model, precision, profiling, threads, train
-from .report import FAILED, Check
+from . import checks, clock, device, facts, memory, model, precision, profiling, threads, train
+from .report import BLIND_TEST, FAILED, Check
 from .run import Run
 
 if TYPE_CHECKING:
@@ -115,9 +115,15 @@ def _train(run: Run, torch: Any) -> None:
     run.job = job
     job.on_first_step = partial(_cold_start, run)
     job.curve = train.curve(data.train.count, options.epochs_for(data))
+    untrained = train.weights(job.model)
     run.epochs = _epochs(run, job, run.tensors, options.epochs_for(data), "epoch")
     run.peak_memory = memory.peak_bytes(torch, accelerator)
+    run.moved = train.changes(untrained, train.weights(job.model))
     run.checks.run("accuracy", checks.check_accuracy, run)
+    run.checks.run("learning", checks.check_learning, run)
+    if options.questions is not None:
+        run.events.phase(BLIND_TEST)
+        run.checks.run(BLIND_TEST, checks.check_answers, run, job)
 
     run.events.phase("profile")
     images, labels = train.batches(run.tensors[0], 1)[0]
@@ -148,7 +154,11 @@ def _epochs(
     for number in range(1, count + 1):
         phase = f"{name} {number}"
         run.events.phase(phase)
+        before = clock.read()
         result = train.epoch(job, tensors[0], partial(run.events.progress, phase))
+        run.intervals[phase] = before, clock.read()
+        # Whoever reads the events times the pass by its own clock, from one to the other.
+        run.events.phase(f"test {phase}")
         done.append({**result, "accuracy": train.accuracy(job, tensors[1])})
     return done
 

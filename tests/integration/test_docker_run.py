@@ -86,7 +86,7 @@ def test_out_of_memory_is_told(container: Container, tmp_path: Path) -> None:
         def note(self, text: str) -> None: ...
 
     with pytest.raises(VerifyError, match="out of memory"):
-        verify.run_payload(lambda on_line: done, Quiet(), tmp_path / "log", "")  # type: ignore[arg-type]
+        verify.follow(lambda on_line: done, verify.Events(Quiet()), Quiet(), tmp_path / "log", "")
 
 
 def test_time_runs_out_even_for_what_ignores_signals(container: Container) -> None:

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import report, verify
+from envbuilder import blind_test, consistency, report, verify
 from envbuilder.console import PlainProgress
 from envbuilder.errors import VerifyError
 from envbuilder.measurements import Determinism
-from envbuilder.payload.report import REQUIRED
+from envbuilder.payload.dataset import Split
+from envbuilder.payload.report import BLIND_TEST, REQUIRED
 from envbuilder.process import Completed
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ def passing() -> dict[str, Any]:
         "torch": {"version": "2.13.0+cpu"},
         "dataset": {"name": "MNIST", "train": 60000, "test": 10000, "subset": False},
         "checks": [
-            {"name": name, "status": "passed", "seconds": 1.0, "detail": "ok"} for name in REQUIRED
+            {"name": name, "status": "passed", "seconds": 1.0, "detail": "ok"}
+            for name in (*REQUIRED, BLIND_TEST)
         ],
         "training": {"epochs": [epoch], "cold_start_seconds": 3.0},
         "status": "passed",
@@ -215,7 +217,20 @@ def ended(
 
 def run(start: Any, tmp_path: Path) -> verify.Outcome:
     log = tmp_path / "log" / "x.log"
-    return verify.run_payload(start, PlainProgress(lambda text: None), log, RUN)
+    asked = consistency.Request(
+        device="cpu",
+        quick=False,
+        epochs=1,
+        train=60000,
+        test=10000,
+        sha256={},
+        torch="",
+        precision="float32",
+        accuracy=0.9,
+        loss=1.0,
+    )
+    test = blind_test.BlindTest(Split(b"", b"", 0), tmp_path)
+    return verify.run_payload(start, PlainProgress(lambda text: None), log, RUN, asked, test)
 
 
 def report_line(data: dict[str, Any], run_id: str = RUN) -> str:
@@ -223,9 +238,10 @@ def report_line(data: dict[str, Any], run_id: str = RUN) -> str:
 
 
 def test_the_report_comes_through(tmp_path: Path) -> None:
-    outcome = run(ended(0, "noise", report_line(passing()), stderr="warned"), tmp_path)
-    assert outcome.measured.status == "passed"
-    assert outcome.data == passing()
+    failed = {**passing(), "status": "failed", "reasons": ["device: none"]}
+    outcome = run(ended(5, "noise", report_line(failed), stderr="warned"), tmp_path)
+    assert outcome.measured.status == "failed"
+    assert outcome.data == failed
     assert (tmp_path / "log" / "x.log").read_text() == "warned"
 
 

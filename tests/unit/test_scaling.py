@@ -13,7 +13,8 @@ import rich.console
 from envbuilder import cli, history, host, page, process, report, scaling, settings
 from envbuilder.errors import InvalidError, VerifyError
 from envbuilder.summary import print_verdict
-from tests.unit.reports import measured, report_line, whole
+from tests.unit.pretended_payload import LIFE, Clock, perform, quick_report
+from tests.unit.reports import measured, whole
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -175,9 +176,10 @@ def test_one_device_alone_claims_no_parallel_work() -> None:
 class Payload:
     """Answers `verify` and `parallel`."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self.calls: list[list[str]] = []
-        self.verify = measured(quick=True, dataset__subset=True)
+        self.verify = quick_report()
         self.parallel: Any = scaled(backend="gloo")
         self.code: int | None = None
         self.timed_out = False
@@ -186,22 +188,21 @@ class Payload:
         self.calls.append(argv[2:])
         together = argv[2] == "parallel"
         found = self.parallel if together else self.verify
-        if found is not None:
-            options["on_stdout"](report_line(argv, found))
+        perform(argv, found, options["on_stdout"], self._clock)
         code = 0 if found and found.get("status") == "passed" else 5
         return process.Completed(
             argv=tuple(argv),
             returncode=self.code if together and self.code is not None else code,
             stdout="",
             stderr="rank 1 said",
-            seconds=1.0,
+            seconds=LIFE,
             timed_out=together and self.timed_out,
         )
 
 
 @pytest.fixture
 def payload(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Payload:
-    made = Payload()
+    made = Payload(Clock(monkeypatch))
     monkeypatch.setattr(process, "run", made.run)
     monkeypatch.setattr(host, "probe", lambda *args, **options: HERE)
     monkeypatch.setattr(signal, "signal", lambda *args: None)
@@ -211,6 +212,7 @@ def payload(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Payload:
 
 def run(*arguments: str, profile: str = "cpu") -> int:
     command = ["verify", "--python", sys.executable, "--profile", profile, "--quick", "--force"]
+    command += ["--epochs", "1"]
     with pytest.raises(SystemExit) as caught:
         cli.main([*command, *arguments])
     assert isinstance(caught.value.code, int)
@@ -250,9 +252,7 @@ def test_the_payload_is_started_twice_and_both_are_reported(
 
 
 def test_an_index_goes_to_both(payload: Payload) -> None:
-    payload.verify = measured(
-        quick=True, dataset__subset=True, device={"requested": "cuda", "used": "cuda"}
-    )
+    payload.verify = quick_report(device={"requested": "cuda", "used": "cuda"})
     payload.parallel = scaled(devices=[device(1)], ranks=1, efficiency=None, gradients_equal=None)
     assert run("--devices", "1", profile="cuda") == 0
     verify, parallel = payload.calls

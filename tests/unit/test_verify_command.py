@@ -14,7 +14,8 @@ import pytest
 import envbuilder
 from envbuilder import atomic, cli, history, host, process, settings
 from envbuilder.errors import VerifyError
-from tests.unit.reports import epoch, measured, report_line
+from tests.unit.pretended_payload import LIFE, Clock, perform, quick_report
+from tests.unit.reports import epoch, measured
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,31 +35,30 @@ Shown = pytest.CaptureFixture[str]
 class Payload:
     """What the pretended payload will say and how it will end."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self.code: int | None = None
         self.started = 0
         self.report: Any = None
         self.says()
 
     def says(self, **changes: Any) -> None:
-        changes = {"quick": True, "dataset__subset": True, **changes}
-        self.report = measured(**changes)
+        self.report = quick_report(**changes)
 
     def run(self, argv: list[str], **options: Any) -> process.Completed:
         self.started += 1
-        if self.report is not None:
-            options["on_stdout"](report_line(argv, self.report))
+        perform(argv, self.report, options["on_stdout"], self._clock)
         code = self.code
         if code is None:
             code = 0 if self.report["status"] == "passed" else 5
         return process.Completed(
-            argv=tuple(argv), returncode=code, stdout="", stderr="\udce9 said", seconds=1.0
+            argv=tuple(argv), returncode=code, stdout="", stderr="\udce9 said", seconds=LIFE
         )
 
 
 @pytest.fixture(autouse=True)
 def payload(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Payload:
-    made = Payload()
+    made = Payload(Clock(monkeypatch))
     monkeypatch.setattr(process, "run", made.run)
     monkeypatch.setattr(host, "probe", lambda *args, **options: HERE)
     monkeypatch.setattr(signal, "signal", lambda *args: None)
@@ -73,6 +73,7 @@ def own() -> Settings:
 
 def run(*arguments: str) -> int:
     command = ["verify", "--python", sys.executable, "--profile", "cpu", "--quick"]
+    command += ["--epochs", "1"]
     with pytest.raises(SystemExit) as caught:
         cli.main([*command, *arguments])
     assert isinstance(caught.value.code, int)
@@ -166,7 +167,10 @@ def test_a_report_that_cannot_be_written_hides_no_verdict(
         payload.says(status="failed", reasons=["device: none"])
     unwritable(
         monkeypatch,
-        lambda p: place in {"both", "output" if p.name == "here.json" else "history"},
+        lambda p: (
+            p.suffix == ".json"
+            and place in {"both", "output" if p.name == "here.json" else "history"}
+        ),
     )
     assert run("--output", "here.json") == (1 if passed else 5)
     captured = capsys.readouterr()

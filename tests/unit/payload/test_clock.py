@@ -39,9 +39,9 @@ def test_a_jump_of_the_wall_clock_is_told_and_harmless(jump: float) -> None:
     [
         ((-5, 60, 60, 60), "moved by -5.000 s"),
         ((0, 0, 0, 0), r"moved by 0.000 s"),
-        ((6, 60, 60, 60), r"counted 6.0 s and the monotonic clock 60.0 s"),
-        ((6, 6, 6, 60), r"counted 6.0 s and the kernel 60.0 s"),
-        ((600, 600, 600, 60), r"counted 600.0 s and the kernel 60.0 s"),
+        ((6, 60, 60, 60), r"counted 6.00 s and the monotonic clock 60.00 s"),
+        ((6, 6, 6, 60), r"counted 6.00 s and the kernel 60.00 s"),
+        ((600, 600, 600, 60), r"counted 600.00 s and the kernel 60.00 s"),
         ((float("nan"), 60, 60, 60), "counted nan"),
     ],
 )

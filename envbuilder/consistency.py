@@ -1,0 +1,176 @@
+"""Hold a report against what was asked for, against its own sums and against the time it took.
+
+An environment may report anything. What is compared here is known outside of it: the request, the
+data, and how long the process lived.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from envbuilder.payload.options import Options
+from envbuilder.payload.train import BATCH
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from envbuilder.payload.dataset import Dataset
+    from envbuilder.profiles import Expects
+    from envbuilder.report import Epoch, Measured
+
+_EXACT = 1e-6
+"""Relative error of sums that are computed from the same numbers."""
+
+_ROUNDED = 0.001
+"""Seconds by which the time of a check may be rounded."""
+
+_LOSS_SHARE, _LOSS_APART = 0.3, 0.1
+_LEAST_POINTS = 20
+"""The loss curve holds every n-th step: its mean lies this near the epochs' mean, with so many
+points or more. (188 points of a full epoch: 0.196 against 0.193.)"""
+
+
+class Request(Struct, frozen=True, kw_only=True):
+    """What a verification was asked for, as a report must repeat it."""
+
+    device: str
+    quick: bool
+    epochs: int
+    train: int
+    test: int
+    sha256: dict[str, str]
+    torch: str
+    precision: str
+    accuracy: float
+    loss: float
+
+
+def request(expects: Expects, data: Dataset, *, epochs: int | None, quick: bool) -> Request:
+    """What is asked for over this data (all of it: the part that `quick` uses is taken here)."""
+    used = data.quick() if quick else data
+    options = Options(
+        device=expects.device,
+        epochs=epochs,
+        min_accuracy=None if quick or used.subset else expects.accuracy,
+    )
+    return Request(
+        device=expects.device,
+        quick=quick,
+        epochs=options.epochs_for(used),
+        train=used.train.count,
+        test=used.test.count,
+        sha256=data.sha256,
+        torch=expects.torch,
+        precision=expects.precision,
+        accuracy=options.gate_for(used),
+        loss=options.most_loss_for(used),
+    )
+
+
+def contradictions(asked: Request, measured: Measured, seconds: float) -> list[str]:
+    """Sentences on what a passing report says that cannot be so.
+
+    `seconds` is how long the payload's process lived, measured outside.
+    """
+    return [
+        *_unlike_request(asked, measured),
+        *_sums(asked, measured),
+        *_losses(asked, measured),
+        *_times(measured, seconds),
+    ]
+
+
+def _unlike_request(asked: Request, measured: Measured) -> Iterator[str]:
+    data, training = measured.dataset, measured.training
+    precision = measured.precision or {}
+    pairs: list[tuple[str, Any, Any]] = [
+        ("device", asked.device, measured.device.requested),
+        ("quick", asked.quick, measured.quick),
+        ("epochs", asked.epochs, len(training.epochs) if training else 0),
+        ("training images", asked.train, data.get("train")),
+        ("test images", asked.test, data.get("test")),
+        ("the data's sha256", asked.sha256, data.get("sha256")),
+        ("precision", asked.precision, precision.get("dtype")),
+        ("batch", BATCH, training.batch if training else None),
+    ]
+    for name, wanted, reported in pairs:
+        if reported != wanted:
+            yield f"{name}: {_short(wanted)} was asked for, {_short(reported)} is reported"
+    version = str(measured.torch.get("version"))
+    comparable = version if "+" in asked.torch else version.partition("+")[0]
+    if asked.torch and comparable != asked.torch:
+        yield f"torch: {asked.torch} was asked for, {_short(version)} is reported"
+
+
+def _sums(asked: Request, measured: Measured) -> Iterator[str]:
+    epochs = measured.training.epochs if measured.training else ()
+    for number, epoch in enumerate(epochs, 1):
+        if not _equal(epoch.data_seconds + epoch.compute_seconds, epoch.seconds):
+            yield (
+                f"epoch {number} took {epoch.seconds:.3f} s, and its parts"
+                f" {epoch.data_seconds:.3f} s and {epoch.compute_seconds:.3f} s"
+            )
+        elif not _equal(epoch.samples_per_second * epoch.seconds, asked.train):
+            yield (
+                f"epoch {number}: {asked.train} images in {epoch.seconds:.3f} s are not"
+                f" {epoch.samples_per_second:.1f} a second"
+            )
+        right = (epoch.accuracy or 0) * asked.test
+        if abs(right - round(right)) > _EXACT * asked.test:
+            yield f"epoch {number}: {epoch.accuracy} is no share of {asked.test} images"
+    last = epochs[-1].accuracy if epochs else None
+    if last is not None and last < asked.accuracy:
+        yield f"accuracy {last:.2%}; at least {asked.accuracy:.2%} is needed"
+    baseline = (measured.baseline or {}).get("seconds")
+    if epochs and measured.speedup is not None:
+        ratio = baseline / epochs[0].seconds if isinstance(baseline, float) else math.nan
+        if not _equal(measured.speedup, ratio):
+            yield f"the speed-up {measured.speedup:.2f} is not that of its epochs"
+
+
+def _losses(asked: Request, measured: Measured) -> Iterator[str]:
+    training = measured.training
+    epochs: tuple[Epoch, ...] = training.epochs if training else ()
+    losses = [epoch.loss for epoch in epochs]
+    if not losses or any(loss is None or not 0 <= loss < math.inf for loss in losses):
+        yield "an epoch has no loss"
+        return
+    known = [loss for loss in losses if loss is not None]
+    if known[-1] > asked.loss:
+        yield f"the training loss is {known[-1]:.3f}; at most {asked.loss:.2f} is allowed"
+    points = [loss for _, loss in training.losses if loss is not None] if training else []
+    mean = sum(known) / len(known)
+    curve = sum(points) / len(points) if points else mean
+    enough = len(points) >= _LEAST_POINTS
+    if enough and not abs(curve - mean) <= _LOSS_SHARE * mean + _LOSS_APART:
+        yield f"the epochs' mean loss is {mean:.3f}, and that of the loss curve {curve:.3f}"
+
+
+def _times(measured: Measured, seconds: float) -> Iterator[str]:
+    training = measured.training
+    epochs = training.epochs if training else ()
+    baseline = (measured.baseline or {}).get("seconds")
+    trained = sum(epoch.seconds for epoch in epochs)
+    trained += baseline if isinstance(baseline, float) else 0.0
+    checks = sum(check.seconds for check in measured.checks) - _ROUNDED * len(measured.checks)
+    started = (training.cold_start_seconds if training else None) or 0.0
+    for name, claimed in (
+        ("training", trained),
+        ("the checks", checks),
+        ("starting", started),
+        ("training and the checks together", trained + checks),
+    ):
+        if claimed > seconds:
+            yield f"{name} took {claimed:.2f} s, in a process that lived {seconds:.2f} s"
+
+
+def _equal(one: float, other: float) -> bool:
+    return math.isclose(one, other, rel_tol=_EXACT)
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,57 @@
+"""Answer a blind test: classify images that come without labels, after the training.
+
+The process that started this one writes the images, in an order that only it knows, and scores the
+answers. So nothing inside the environment states what the network learned.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from . import train
+from .dataset import SIDE
+from .report import CheckError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .events import Events
+
+IMAGES = "images"
+"""The file that appears in the folder, whole: unsigned bytes, image after image."""
+
+PATIENCE = 120.0
+"""Seconds until the images must be there; whoever started this process writes them in one."""
+
+PAUSE = 0.02
+
+
+def answer(job: train.Job, folder: Path, events: Events) -> int:
+    """Ask for the images, classify them, and return how many there were.
+
+    CheckError if they do not come, or are no images of this size.
+    """
+    events.questions()
+    content = _wait(folder / IMAGES)
+    count, rest = divmod(len(content), SIDE * SIDE)
+    if rest or not count:
+        raise CheckError(f"the blind test sent {len(content)} bytes, which are no images")
+    torch = job.torch
+    pixels = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+    images = pixels.view(-1, 1, SIDE, SIDE).to(job.accelerator)
+    first = 0
+    for scores in train.predict(job, images):
+        classes = scores.argmax(dim=1).tolist()
+        events.answers(first, classes, scores.tolist())
+        first += len(classes)
+    return count
+
+
+def _wait(path: Path) -> bytes:
+    ends = time.monotonic() + PATIENCE
+    while not path.exists():
+        if time.monotonic() > ends:
+            raise CheckError(f"the images of the blind test did not come within {PATIENCE:.0f} s")
+        time.sleep(PAUSE)
+    return path.read_bytes()

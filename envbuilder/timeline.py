@@ -1,0 +1,95 @@
+"""When the payload's events arrived, by this process's own clock.
+
+A report states how long each training pass took. Each pass lies between two events, so the time
+between their arrivals bounds it, whatever the clocks inside the environment say.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+_INTERVAL = 0.02
+"""Seconds between two looks at how late this process gets to run."""
+
+_LATE = 0.02
+"""Delays from here on are kept, in seconds."""
+
+_MOST = 10_000
+"""Events and delays that are kept: an environment may send any number."""
+
+_SLACK, _SHARE = 0.25, 0.01
+"""By how much a pass may differ from the time between its events: seconds, and a share of it.
+Events pass a pipe, and those of a container the engine."""
+
+_DELAYS = 3
+"""An event passes up to three processes (payload, engine, this one), each as late as this one."""
+
+
+class Timeline:
+    """Arrivals of phases, and how late this process was when it should have run.
+
+    As a context manager it watches its own delays, so that a busy machine is not taken for a clock
+    that lies.
+    """
+
+    def __init__(self) -> None:
+        self._arrivals: dict[str, float] = {}
+        self._delays: list[tuple[float, float]] = []
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._done.is_set() and len(self._delays) < _MOST:
+            before = time.monotonic()
+            time.sleep(_INTERVAL)
+            now = time.monotonic()
+            if now - before - _INTERVAL > _LATE:
+                self._delays.append((now, now - before - _INTERVAL))
+
+    def arrived(self, phase: str, now: float | None = None) -> None:
+        """Note that a phase began; only its first event counts."""
+        if len(self._arrivals) < _MOST:
+            self._arrivals.setdefault(phase, time.monotonic() if now is None else now)
+
+    def delayed(self, seconds: float, now: float) -> None:
+        """Note that this process ran late by so many seconds."""
+        self._delays.append((now, seconds))
+
+    def problems(self, passes: Sequence[tuple[str, float]]) -> list[str]:
+        """Sentences on passes (phase, seconds reported) that the arrivals contradict."""
+        found = []
+        for phase, seconds in passes:
+            begun, ended = self._arrivals.get(phase), self._arrivals.get(f"test {phase}")
+            if begun is None or ended is None:
+                found.append(f"{phase} is reported, but was not seen to begin and end")
+                continue
+            slack = _SLACK + _SHARE * (ended - begun) + _DELAYS * self._latest(begun, ended)
+            if not abs(ended - begun - seconds) <= slack:
+                found.append(
+                    f"{phase} is reported to have taken {seconds:.2f} s; measured from outside it"
+                    f" took {ended - begun:.2f} s"
+                )
+        return found
+
+    def _latest(self, begun: float, ended: float) -> float:
+        """The longest delay of this process around a pass."""
+        return max((late for at, late in self._delays if begun - 1 <= at <= ended + 1), default=0.0)

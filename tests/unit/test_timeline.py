@@ -1,0 +1,74 @@
+"""What a report says of its training passes, against when their events arrived."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from envbuilder.timeline import Timeline
+
+
+def seen(*phases: tuple[str, float]) -> Timeline:
+    timeline = Timeline()
+    for name, at in phases:
+        timeline.arrived(name, at)
+    return timeline
+
+
+PASS = (("epoch 1", 100.0), ("test epoch 1", 120.0), ("epoch 1", 500.0))
+
+
+@pytest.mark.parametrize("seconds", [20.0, 19.7, 20.3])
+def test_a_pass_that_took_as_long_as_reported(seconds: float) -> None:
+    assert seen(*PASS).problems([("epoch 1", seconds)]) == []
+
+
+@pytest.mark.parametrize("seconds", [19.4, 20.6, 0.001, -1.0, 31.7, float("nan")])
+def test_a_pass_that_did_not(seconds: float) -> None:
+    (problem,) = seen(*PASS).problems([("epoch 1", seconds)])
+    assert problem.startswith(f"epoch 1 is reported to have taken {seconds:.2f} s; measured")
+    assert problem.endswith("it took 20.00 s")
+
+
+def test_an_epoch_of_a_gpu_that_hides_most_of_its_time() -> None:
+    timeline = seen(("epoch 1", 10.0), ("test epoch 1", 11.5))
+    assert timeline.problems([("epoch 1", 1.4)]) == []
+    assert timeline.problems([("epoch 1", 0.05)]) != []
+
+
+@pytest.mark.parametrize("phases", [(), PASS[:1], PASS[1:2]])
+def test_a_pass_that_nobody_saw(phases: tuple[tuple[str, float], ...]) -> None:
+    timeline = seen(*phases)
+    assert "was not seen to begin and end" in timeline.problems([("epoch 1", 20.0)])[0]
+
+
+def test_a_process_that_runs_late_excuses_its_own_delay_and_no_other() -> None:
+    timeline = seen(*PASS)
+    timeline.delayed(0.5, now=119.9)
+    assert timeline.problems([("epoch 1", 18.3)]) == []
+    assert timeline.problems([("epoch 1", 17.0)]) != []
+    other = seen(*PASS)
+    other.delayed(5.0, now=300.0)
+    assert other.problems([("epoch 1", 18.3)]) != []
+
+
+def test_no_number_of_phases_fills_the_memory() -> None:
+    timeline = seen(*((str(n), 0.0) for n in range(20_000)), *PASS)
+    assert timeline.problems([("epoch 1", 20.0)]) != []
+
+
+def test_it_watches_its_own_delays_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds + (1.0 if now[0] < 1 else 0.0)
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    with Timeline() as timeline:
+        while now[0] < 2:
+            pass
+    timeline.arrived("epoch 1", 0.5)
+    timeline.arrived("test epoch 1", 4.0)
+    assert timeline.problems([("epoch 1", 1.0)]) == []
