@@ -238,11 +238,30 @@ def test_a_device_that_does_its_work_on_the_cpu(bench: Bench, few_digits: Words)
     [
         ("loss_that_is_nan", "accuracy", "loss is not finite"),
         ("optimizer_that_does_nothing", "accuracy", "is needed"),
+        ("nothing_learned", "learning", "the training did not change conv1.weight"),
         ("labels_shuffled_in_memory", "data copied", "training labels"),
         ("tested_on_training_data", "data copied", "test images"),
     ],
 )
 def test_learning_that_did_not_happen(bench: Bench, fault: str, check: str, words: str) -> None:
+    bench.verify(bench.overlay.after_torch(fault)).require_failed(check, words)
+
+
+def test_learning_is_scored_outside_of_the_environment(bench: Bench) -> None:
+    """Where all that runs inside says that it learned, the answers to unknown images do not."""
+    found = bench.verify(bench.overlay.after_torch("learning_made_up"))
+    found.require_failed("run", "the blind test failed")
+    assert "at least 85.00% is needed" in found.check("run")["detail"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "check", "words"),
+    [
+        pytest.param("clock_that_stops", "clock", "and the kernel", marks=soak),
+        ("epoch_shorter_than_it_was", "run", "measured from outside it took"),
+    ],
+)
+def test_an_epoch_that_hides_a_second(bench: Bench, fault: str, check: str, words: str) -> None:
     bench.verify(bench.overlay.after_torch(fault)).require_failed(check, words)
 
 

@@ -129,7 +129,7 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     test = BlindTest(SPLIT, tmp_path / "file")
     test.ask()
-    with pytest.raises(VerifyError, match="the blind test failed: .*file"):
+    with pytest.raises(VerifyError, match=r"the blind test failed: .*file"):
         test.score()
 
 

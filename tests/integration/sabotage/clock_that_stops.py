@@ -6,21 +6,20 @@ import time
 STOPPED = 1.45
 train = sys.modules["payload.train"]
 counter, monotonic, gettime = time.perf_counter, time.monotonic, time.clock_gettime
-hidden = 0.0
+hidden = [0.0]
 real_epoch = train.epoch
 
 
 def epoch(job, data, progress):
     def stopping(done, total):
-        global hidden
         if done == total:
-            hidden = STOPPED
+            hidden[0] = STOPPED
         progress(done, total)
 
     return real_epoch(job, data, stopping)
 
 
 train.epoch = epoch
-time.perf_counter = lambda: counter() - hidden
-time.monotonic = lambda: monotonic() - hidden
-time.clock_gettime = lambda number: gettime(number) - hidden
+time.perf_counter = lambda: counter() - hidden[0]
+time.monotonic = lambda: monotonic() - hidden[0]
+time.clock_gettime = lambda number: gettime(number) - hidden[0]

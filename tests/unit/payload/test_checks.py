@@ -196,3 +196,30 @@ def test_a_failing_measurement_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> 
     assert measured(monkeypatch, ["matmul: no memory"]) == (WARNING, "matmul: no memory")
     crashed = measured(monkeypatch, ["crash"])
     assert crashed == (WARNING, "nothing could be measured: MemoryError: no room")
+
+
+@pytest.mark.parametrize(
+    ("loss", "moved", "words"),
+    [
+        (0.2, {"conv1.weight": 0.1}, None),
+        (2.3129, {"conv1.weight": 0.1}, "training loss of the last epoch is 2.313; at most 0.90"),
+        (float("nan"), {"conv1.weight": 0.1}, "is nan"),
+        (0.2, {"conv1.weight": 0.0, "fc1.bias": 0.1}, "did not change conv1.weight"),
+        (0.2, {"conv1.weight": float("nan")}, "did not change conv1.weight"),
+    ],
+)
+def test_learning(loss: float, moved: dict[str, float], words: str | None) -> None:
+    run = a_run()
+    run.epochs, run.moved = [{"loss": 0.9}, {"loss": loss}], moved
+    assert run.checks.run("learning", checks.check_learning, run) is (words is None)
+    if words:
+        assert words in run.checks.done[0].detail
+
+
+def test_every_epoch_is_timed_by_all_clocks() -> None:
+    run = a_run()
+    run.epochs = [{"seconds": 0.05}]
+    before = clock.Reading(10.0, 10.0, 0.0, None)
+    run.intervals["epoch 1"] = before, clock.Reading(10.05, 11.5, 1.5, None)
+    assert not run.checks.run("clock", checks.check_clock, run)
+    assert run.checks.done[0].detail.startswith("epoch 1: the clock that times the work counted")

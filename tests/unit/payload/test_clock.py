@@ -50,6 +50,31 @@ def test_a_clock_that_lies(counted: tuple[float, float, float, float], words: st
     assert any(words in sentence for sentence in found)
 
 
+@pytest.mark.parametrize(
+    ("readings", "words"),
+    [
+        # 1.45 s were hidden within an epoch of 1.5 s.
+        (((10.0, 10.0, 0, 10.0), (10.05, 11.5, 0, 11.5)), "the monotonic clock 1.50 s"),
+        (((10.0, 10.0, 0, 10.02), (10.05, 10.05, 0, 11.52)), "the kernel 1.50 s"),
+        (((10.0, 10.0, 0, 10.02, 10.0), (10.05, 10.05, 0, 10.07, 11.5)), "the raw clock 1.50 s"),
+        (((10.0, 10.0, 0, 10.02), (70.0, 69.5, 0, 70.02)), "the monotonic clock 59.50 s"),
+    ],
+)
+def test_a_second_that_is_hidden(readings: Any, words: str) -> None:
+    before, after = (Reading(*values) for values in readings)
+    found, _ = problems(before, after)
+    assert any(words in sentence for sentence in found)
+
+
+def test_clocks_may_differ_by_their_resolution_and_by_how_long_it_took_to_read_them() -> None:
+    hundredths = Reading(10.0, 10.0, 0, 10.01), Reading(11.5, 11.5, 0, 11.52)
+    assert problems(*hundredths)[0] == []
+    whole = Reading(10.0, 10.0, 0, 10.0), Reading(11.5, 11.5, 0, 12.0)
+    assert problems(*whole)[0] == [], "some containers count in whole seconds"
+    preempted = Reading(10.0, 10.3, 0, None, width=0.4), Reading(11.5, 11.5, 0, None)
+    assert problems(*preempted)[0] == []
+
+
 def test_a_system_without_an_uptime_has_two_clocks() -> None:
     end = Reading(160.0, 1060.0, 1.7e9 + 60, None)
     assert problems(BEFORE, end) == ([], "60.0 s on 2 clocks that agree")

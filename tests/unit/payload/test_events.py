@@ -39,6 +39,17 @@ def test_one_object_a_line() -> None:
     ]
 
 
+def test_a_blind_test_is_asked_for_and_answered() -> None:
+    stream = io.StringIO()
+    events = Events(stream)
+    events.questions()
+    events.answers(3, [7], [[-0.5, math.nan]])
+    assert lines(stream) == [
+        {"event": "questions"},
+        {"event": "answers", "first": 3, "classes": [7], "scores": [[-0.5, None]]},
+    ]
+
+
 def test_progress_is_limited_to_four_a_second() -> None:
     stream, clock = io.StringIO(), Clock()
     events = Events(stream, clock=clock)

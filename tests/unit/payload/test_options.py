@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from envbuilder.payload.dataset import Dataset, Split
 from envbuilder.payload.options import Options
-from envbuilder.payload.report import REQUIRED
+from envbuilder.payload.report import BLIND_TEST, REQUIRED
 
 FULL = Dataset("mnist", Split(b"", b"", 60_000), Split(b"", b"", 10_000), {})
 SUBSET = Dataset("mnist-subset", Split(b"", b"", 3_000), Split(b"", b"", 1_000), {})
@@ -26,6 +28,26 @@ def test_a_subset_has_its_own_gate(epochs: int | None, expected: tuple[int, floa
 def test_a_stated_gate_holds_for_any_data() -> None:
     options = Options("cpu", min_accuracy=0.0)
     assert (options.gate_for(FULL), options.gate_for(SUBSET)) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "data", "most"),
+    [
+        (Options("cpu"), FULL, 0.42),
+        (Options("cpu"), SUBSET, 0.904),
+        (Options("cpu", epochs=1), SUBSET, 1.52),
+        (Options("cpu", min_accuracy=0.0), SUBSET, 9.0),
+    ],
+)
+def test_the_loss_that_is_allowed_goes_with_the_accuracy(
+    options: Options, data: Dataset, most: float
+) -> None:
+    assert options.most_loss_for(data) == pytest.approx(most)
+
+
+def test_a_blind_test_is_required_where_there_are_questions() -> None:
+    assert BLIND_TEST not in Options("cpu").required()
+    assert BLIND_TEST in Options("cpu", questions=Path("questions")).required()
 
 
 def test_quick_compiles_nothing() -> None:
