@@ -68,20 +68,40 @@ def extend(
         return (*given, "--run-id", run_id, *(["--quick"] if quick else []))
 
     found = measure(
-        lambda on_line: start(arguments, {"data": folder}, on_line), progress, log, run_id
+        lambda on_line: start(arguments, {"data": folder}, on_line),
+        *(progress, log, run_id),
+        _asked(accelerator, devices),
     )
     return add(report, found)
 
 
+def _asked(accelerator: str, devices: str) -> tuple[int, ...] | None:
+    """The devices that a report must be about; None where the payload counts them itself."""
+    numbers = shares.parse(devices)
+    if numbers is None and accelerator != "cpu":
+        return None
+    return shares.choose(accelerator, numbers, count=max(numbers or (0,)) + 1)
+
+
 def measure(
-    start: Callable[[Callable[[str], None]], Completed], progress: Progress, log: Path, run_id: str
+    start: Callable[[Callable[[str], None]], Completed],
+    progress: Progress,
+    log: Path,
+    run_id: str,
+    asked: tuple[int, ...] | None,
 ) -> dict[str, Any]:
-    """Run the payload through `start`; its report, or one that says why there is none."""
+    """Run the payload through `start`; its report, or one that says why there is none.
+
+    A passing report must be about the devices `asked` for.
+    """
     try:
         done, found, where = verify.follow(start, verify.Events(progress), progress, log, run_id)
         checked = reports.check_scaling(found)
         data = verify.as_stored(found, where)
         verify.require_agreement(done, checked.status, where)
+        devices = tuple(device.index for device in checked.devices)
+        if checked.status == "passed" and asked not in (None, devices):
+            raise VerifyError(f"the report is about the devices {devices}, not {asked}", where)
     except VerifyError as error:
         reason = printable(error.message)
         return {"devices": [], "ranks": 0, "status": "failed", "reasons": [reason]}

@@ -251,6 +251,24 @@ def test_the_payload_is_started_twice_and_both_are_reported(
     assert [log.read_text() for log in logs] == ["rank 1 said"]
 
 
+@pytest.mark.parametrize(
+    ("asked", "devices", "code"),
+    [
+        ("2", [device(0), device(1)], 0),
+        ("all", [device(0), device(1)], 0),
+        ("3", [device(0), device(1)], 5),
+        ("2", [device(1), device(0)], 5),
+    ],
+)
+def test_a_report_is_about_the_devices_that_were_asked_for(
+    payload: Payload, capsys: pytest.CaptureFixture[str], asked: str, devices: Any, code: int
+) -> None:
+    payload.parallel = scaled(backend="gloo", devices=devices)
+    assert run("--devices", asked) == code
+    shown = " ".join(capsys.readouterr().out.split())
+    assert ("the report is about the devices" in shown) is bool(code)
+
+
 def test_an_index_goes_to_both(payload: Payload) -> None:
     payload.verify = quick_report(device={"requested": "cuda", "used": "cuda"})
     payload.parallel = scaled(devices=[device(1)], ranks=1, efficiency=None, gradients_equal=None)
