@@ -85,7 +85,7 @@ def contradictions(asked: Request, measured: Measured, seconds: float) -> list[s
 
 def _unlike_request(asked: Request, measured: Measured) -> Iterator[str]:
     data, training = measured.dataset, measured.training
-    precision = measured.precision or {}
+    precision = measured.precision if isinstance(measured.precision, dict) else {}
     pairs: list[tuple[str, Any, Any]] = [
         ("device", asked.device, measured.device.requested),
         ("quick", asked.quick, measured.quick),

@@ -123,7 +123,7 @@ class Measured(Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...]
     quick: bool = False
     torch: dict[str, Any] = {}
-    precision: dict[str, Any] | None = None
+    precision: Any = None
     compile: tuple[Compiled, ...] = ()
     measurements: Measurements | None = None
     determinism: Determinism | None = None

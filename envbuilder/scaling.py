@@ -99,13 +99,18 @@ def measure(
         checked = reports.check_scaling(found)
         data = verify.as_stored(found, where)
         verify.require_agreement(done, checked.status, where)
-        devices = tuple(device.index for device in checked.devices)
-        if checked.status == "passed" and asked not in (None, devices):
-            raise VerifyError(f"the report is about the devices {devices}, not {asked}", where)
+        _require_devices(checked, asked, where)
     except VerifyError as error:
         reason = printable(error.message)
         return {"devices": [], "ranks": 0, "status": "failed", "reasons": [reason]}
     return {key: value for key, value in data.items() if key != "schema"}
+
+
+def _require_devices(scaling: reports.Scaling, asked: tuple[int, ...] | None, where: str) -> None:
+    """`VerifyError` if a passing report is about other devices than those asked for."""
+    devices = tuple(device.index for device in scaling.devices)
+    if scaling.status == "passed" and asked not in (None, devices):
+        raise VerifyError(f"the report is about the devices {devices}, not {asked}", where)
 
 
 def add(report: dict[str, Any], scaling: dict[str, Any]) -> dict[str, Any]:

@@ -190,7 +190,7 @@ def _other_data(about: _About) -> Iterator[Advice]:
 
 def _compiled(about: _About, backend: str, *, failed: bool) -> Iterator[Advice]:
     named = f"`{backend}`" if _NAME.match(backend) else "this backend"
-    sound = not about.failed & {"arithmetic", "gradients", "vae", "accuracy"}
+    sound = not about.failed & {"arithmetic", "gradients", "vae", "accuracy", "learning"}
     eager = " Without `torch.compile` the results were right." if sound else ""
     how = "must not" if failed else "should not"
     yield Advice(sentence=f"With {named} you {how} use `torch.compile` in this environment.{eager}")
@@ -248,6 +248,7 @@ _ADVICE: dict[str, Callable[[_About], Iterator[Advice]]] = {
     "accuracy": _not_learned,
     "against": _slower,
     "arithmetic": _wrong_numbers,
+    "blind test": _not_learned,
     "build": _other_packages,
     "clock": _clock,
     "data copied": _wrong_numbers,
@@ -259,6 +260,7 @@ _ADVICE: dict[str, Callable[[_About], Iterator[Advice]]] = {
     "gradients": _wrong_numbers,
     "import": _other_packages,
     "kernels": _no_kernels,
+    "learning": _not_learned,
     "precision": _precision,
     "run": _broke_off,
     "shared memory": _shared_memory,

@@ -27,7 +27,8 @@ import pytest
 from envbuilder import pack, resources
 from envbuilder.payload import idx
 from envbuilder.payload.dataset import MNIST_SHA256
-from envbuilder.payload.report import REQUIRED
+from envbuilder.payload.report import BLIND_TEST, REQUIRED
+from tests.unit.pretended_payload import quick_report
 from tests.unit.reports import epoch, measured
 
 if TYPE_CHECKING:
@@ -424,7 +425,9 @@ def forged(bench: Bench, report: dict[str, Any], code: int, run_id: str = "RUN-I
     return overlay
 
 
-ALL_CHECKS = [{"name": n, "status": "passed", "seconds": 1.0, "detail": ""} for n in REQUIRED]
+ALL_CHECKS = [
+    {"name": n, "status": "passed", "seconds": 0.01, "detail": ""} for n in (BLIND_TEST, *REQUIRED)
+]
 
 
 @pytest.mark.parametrize(
@@ -435,7 +438,11 @@ ALL_CHECKS = [{"name": n, "status": "passed", "seconds": 1.0, "detail": ""} for 
         ({"checks": ALL_CHECKS[:-1]}, 0, "passed without these checks: clock"),
         ({"training__epochs": [epoch(float("nan"))]}, 0, "is not finite"),
         ({"training__epochs": [epoch(-1.0)]}, 0, "an epoch took -1 s"),
-        ({"checks": [{**ALL_CHECKS[0], "seconds": -1.0}, *ALL_CHECKS[1:]]}, 0, "import took -1 s"),
+        (
+            {"checks": [{**ALL_CHECKS[0], "seconds": -1.0}, *ALL_CHECKS[1:]]},
+            0,
+            "blind test took -1 s",
+        ),
         ({"training__epochs": []}, 0, "passed without a trained epoch"),
         ({"device__used": "cuda"}, 0, "passed on cuda"),
     ],
@@ -443,6 +450,31 @@ ALL_CHECKS = [{"name": n, "status": "passed", "seconds": 1.0, "detail": ""} for 
 def test_a_forged_report(bench: Bench, changes: dict[str, Any], code: int, words: str) -> None:
     report = measured(**{"checks": ALL_CHECKS, **changes})
     bench.verify(forged(bench, report, code)).require_failed("run", words)
+
+
+PASS = epoch(0.4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"training__epochs": [{**PASS, "seconds": 0.001}]}, "and its parts"),
+        ({"dataset__train": 60_000}, "training images: 3000 was asked for, 60000 is reported"),
+        ({"quick": False}, "quick: True was asked for, False is reported"),
+        ({"dataset__sha256": {}}, "the data's sha256"),
+        ({"torch__version": "2.14.1+cu130"}, "was not seen to begin and end"),
+        ({"training__epochs": [epoch(31.7)]}, "took 31.70 s, in a process that lived"),
+        ({"training__epochs": [{**PASS, "loss": 2.3129}]}, "the training loss is 2.313"),
+        ({}, "epoch 1 is reported, but was not seen to begin and end"),
+    ],
+)
+def test_a_forged_report_that_contradicts_what_is_known_outside(
+    bench: Bench, changes: dict[str, Any], words: str
+) -> None:
+    """Also where every check passed and the run is named: its process trained nothing."""
+    own = {"training__epochs": [PASS], "training__cold_start_seconds": 0.1, "checks": ALL_CHECKS}
+    report = quick_report(**{**own, **changes})
+    bench.verify(forged(bench, report, 0)).require_failed("run", words)
 
 
 def test_a_report_of_another_run(bench: Bench) -> None:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def epoch(seconds: float = 20.0, accuracy: float | None = 0.984) -> dict[str, Any]:
     return {
         "seconds": seconds,
-        "data_seconds": 1.0,
-        "compute_seconds": seconds - 1,
+        "data_seconds": seconds / 20,
+        "compute_seconds": seconds - seconds / 20,
         "samples_per_second": 60000 / seconds if seconds else 0.0,
         "loss": 0.2,
         "accuracy": accuracy,
