@@ -1,13 +1,16 @@
 # Everything here is a thin name for a command that works without make.
 PYTHON ?= python3
 
-.PHONY: verify test lint types check golden soak clean
+.PHONY: verify test test-all lint types check golden soak clean
 
 verify:          ## set up, then detect, build and verify on this machine
 	$(PYTHON) bootstrap.py
 
-test:            ## set up and run all tests that can run here
+test:            ## set up and run the tests that can run here, within five minutes
 	$(PYTHON) bootstrap.py test
+
+test-all:        ## the slow tests, too
+	$(PYTHON) bootstrap.py test --all
 
 lint: .venv/dev
 	.venv/bin/ruff check .
@@ -28,7 +31,7 @@ golden: .venv/dev  ## rewrite the golden files, then look at the diff
 
 soak: .venv/dev    ## the long proofs: property tests with thousands of examples, all sabotage
 	.venv/bin/python -m pytest tests/unit --hypothesis-profile=soak -q --durations=10
-	.venv/bin/python -m pytest tests/integration --soak -m soak -q --durations=10
+	.venv/bin/python -m pytest tests/integration --all --soak -m soak -q --durations=10
 
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache

@@ -3,6 +3,7 @@
 
     python3 bootstrap.py               detect this machine, build its environment, verify it
     python3 bootstrap.py test [ARG…]   set up and run the tests (ARG… goes to pytest)
+    python3 bootstrap.py test --all    the slow ones, too: what CI runs
     python3 bootstrap.py setup         only set up .venv
 
 Everything goes into `.venv` beside this file; a second run reuses it.

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import hypothesis
 import pytest
@@ -35,21 +36,45 @@ def need() -> object:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite-golden", action="store_true", help="write golden files anew")
+    parser.addoption("--all", action="store_true", help="run the tests marked slow, too")
     parser.addoption("--soak", action="store_true", help="run the tests marked soak, too")
 
 
+def left_out(config: pytest.Config) -> tuple[str, ...]:
+    """Markers of tests that were not asked for."""
+    return tuple(
+        marker
+        for marker, option in (("slow", "--all"), ("soak", "--soak"))
+        if not config.getoption(option)
+    )
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the long proofs out where nobody asked for them."""
-    if config.getoption("--soak"):
-        return
-    long = [item for item in items if item.get_closest_marker("soak")]
-    if long:
-        config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if item not in long]
+    """Leave out the tests that were not asked for."""
+    markers = left_out(config)
+    kept, deselected = [], []
+    for item in items:
+        marked = any(item.get_closest_marker(marker) for marker in markers)
+        (deselected if marked else kept).append(item)
+    if deselected:
+        config.hook.pytest_deselected(items=deselected)
+        items[:] = kept
 
 
-def pytest_report_header() -> str:
-    return f"required: {', '.join(sorted(REQUIRED)) or 'nothing'}"
+def pytest_report_header(config: pytest.Config) -> str:
+    """Say which missing things fail the tests, and which tests are left out."""
+    markers = ", ".join(left_out(config)) or "nothing"
+    return f"required: {', '.join(sorted(REQUIRED)) or 'nothing'}; left out: {markers}"
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Sum up what was skipped: one line a reason."""
+    reasons = Counter(
+        report.longrepr[2].removeprefix("Skipped: ")
+        for report in terminalreporter.stats.get("skipped", ())
+    )
+    for reason, count in sorted(reasons.items()):
+        terminalreporter.write_line(f"skipped {count}: {reason}")
 
 
 @pytest.fixture(scope="session")
