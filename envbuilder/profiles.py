@@ -1,7 +1,8 @@
 """Profiles: strict YAML that says what a kind of hardware needs.
 
-A profile may extend another: mappings are merged key by key, everything else is replaced. Names
-that begin with `_` are only there to be extended. Folders are searched in order, the user's first.
+A profile may extend another: mappings are merged key by key, everything else is replaced, and
+`add_requirements` adds to the inherited requirements. Names that begin with `_` are only there to
+be extended. Folders are searched in order, the user's first.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder import resources, words
+from envbuilder import requirements, resources, words
 from envbuilder.errors import InvalidError
 from envbuilder.schema import decode, parse_yaml, read_text
 
@@ -173,7 +174,7 @@ def names(folders: Sequence[Path]) -> tuple[str, ...]:
 def load(name: str, folders: Sequence[Path]) -> Profile:
     """The profile `name`; `InvalidError` names file, key and a suggestion."""
     data, where, text = _merged(name, folders, ())
-    profile = decode(data, Profile, where, text)
+    profile = decode(data, Profile, where, text, requirements.HINTS)
     _check(profile, where)
     return profile
 
@@ -192,13 +193,14 @@ def _merged(
     own["name"] = name
     parent = own.get("extends")
     if parent is None:
-        return own, str(path), text
+        return requirements.combined(name, own, {}, str(path), text), str(path), text
     if not isinstance(parent, str):
         raise InvalidError(f"{path}: extends: expected the name of one profile")
     # What is not inherited: a variant speaks for itself.
     inherited, _, _ = _merged(parent, folders, (*seen, name))
     for key in ("extends", "description", "warnings", "opt_in"):
         inherited.pop(key, None)
+    own = requirements.combined(name, own, inherited, str(path), text)
     return _merge(inherited, own), str(path), text
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -11,7 +12,7 @@ import yaml
 from envbuilder.errors import InvalidError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
 T = TypeVar("T")
@@ -84,44 +85,96 @@ def parse_yaml(text: str, where: str) -> dict[str, Any]:
     return data
 
 
-def decode(data: dict[str, Any], kind: type[T], where: str, text: str = "") -> T:
-    """`data` as `kind`; unknown keys and wrong types become `InvalidError`."""
+def decode(
+    data: dict[str, Any],
+    kind: type[T],
+    where: str,
+    text: str = "",
+    hints: Mapping[str, str] = MappingProxyType({}),
+) -> T:
+    """`data` as `kind`; unknown keys and wrong types become `InvalidError`.
+
+    `hints`: what to do instead of a key that people write at the top, but that is none.
+    """
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
-        raise explain(error, kind, where, text) from error
+        raise explain(error, kind, where, text, hints) from error
 
 
-def explain(error: msgspec.ValidationError, kind: type[Any], where: str, text: str) -> InvalidError:
+def explain(
+    error: msgspec.ValidationError,
+    kind: type[Any],
+    where: str,
+    text: str,
+    hints: Mapping[str, str] = MappingProxyType({}),
+) -> InvalidError:
     """The `InvalidError` for a validation error: key path, line where known, "did you mean"."""
     message, _, raw_path = str(error).partition(" - at ")
     path = re.findall(r"[\w-]+", raw_path.strip("`").removeprefix("$"))
     unknown = re.search(r"unknown field `(.+)`", message)
     hint = ""
     if unknown:
-        from difflib import get_close_matches
-
+        hint = _instead(unknown[1], path, kind, {} if path else hints)
         path.append(unknown[1])
         message = "unknown key"
-        close = get_close_matches(unknown[1], sorted(set(_keys(kind))), n=1)
-        hint = f"Did you mean '{close[0]}'?" if close else "Remove the key."
     else:
         message = message[:1].lower() + message[1:]
-    line = _line_of(text, path)
-    spot = f"{where}:{line}" if line else where
     dotted = ".".join(path)
-    return InvalidError(f"{spot}: {dotted + ': ' if dotted else ''}{message}", hint)
+    return InvalidError(
+        f"{place(where, text, path)}: {dotted + ': ' if dotted else ''}{message}", hint
+    )
 
 
-def _keys(kind: Any) -> Iterator[str]:
-    """All key names that may appear anywhere below a type."""
-    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        for field in msgspec.structs.fields(kind):
-            yield field.encode_name
-            yield from _keys(field.type)
-    else:
-        for argument in getattr(kind, "__args__", ()):
-            yield from _keys(argument)
+def _instead(key: str, above: list[str], kind: Any, hints: Mapping[str, str]) -> str:
+    """What to write instead of an unknown key: one that may stand there, else one from below."""
+    from difflib import get_close_matches
+
+    level = [kind]
+    for part in above:
+        level = [t for struct in _structs(level) for n, t in _fields(struct) if n == part] or level
+    there = {
+        name: f"Did you mean '{name}'?" for struct in _structs(level) for name, _ in _fields(struct)
+    }
+    below = _below(kind)
+    exactly = hints.get(key) or below.get(key)
+    if exactly:
+        return exactly
+    for known in ({**there, **hints}, below):
+        close = get_close_matches(key, sorted(known), n=1)
+        if close:
+            return known[close[0]]
+    return "Remove the key."
+
+
+def _below(kind: Any, prefix: str = "") -> dict[str, str]:
+    """Keys that may appear anywhere below a type → the hint that says where."""
+    found: dict[str, str] = {}
+    for struct in _structs([kind]):
+        for name, inner in _fields(struct):
+            found.setdefault(name, f"Did you mean '{prefix}{name}'?")
+            for key, hint in _below(inner, f"{prefix}{name}.").items():
+                found.setdefault(key, hint)
+    return found
+
+
+def _structs(kinds: Iterable[Any]) -> Iterator[type[msgspec.Struct]]:
+    """The structures that values of these types are, or hold without another in between."""
+    for kind in kinds:
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+            yield kind
+        else:
+            yield from _structs(getattr(kind, "__args__", ()))
+
+
+def _fields(struct: type[msgspec.Struct]) -> Iterator[tuple[str, Any]]:
+    return ((f.encode_name, f.type) for f in msgspec.structs.fields(struct))
+
+
+def place(where: str, text: str, path: list[str]) -> str:
+    """A file, and the line of a key path where its text says so, as errors name them."""
+    line = _line_of(text, path)
+    return f"{where}:{line}" if line else where
 
 
 def _line_of(text: str, path: list[str]) -> int | None:

@@ -78,7 +78,7 @@ def show(name: str, as_json: bool) -> None:
         ("platforms", ", ".join(profile.platforms)),
         ("python", f"{', '.join(profile.python.supported)} (default {profile.python.default})"),
         ("backends", ", ".join(profile.backends)),
-        ("packages", ", ".join(profile.requirements)),
+        ("requirements", ", ".join(profile.requirements)),
         ("lock", f"{row['lock']}{': ' + row['lock_reason'] if row['lock_reason'] else ''}"),
         ("fits here", {"fits": "yes", "warnings": "yes, with warnings", "no": "no"}[row["fits"]]),
     ):

@@ -1,0 +1,144 @@
+"""Requirements of a profile that extends another: inherited, replaced or added to; pure.
+
+`requirements:` replaces the inherited list, `add_requirements:` adds to it. Replacing it may not
+drop what the profile still expects: the framework, and the extension that verification looks for.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from envbuilder import words
+from envbuilder.errors import InvalidError
+from envbuilder.schema import decode, place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+ADD = "add_requirements"
+"""The key that adds to the inherited requirements."""
+_REPLACE = "requirements"
+_PACKAGES = (
+    f"Packages from PyPI belong under '{ADD}', which adds to those of the profile that this one"
+    f" extends, or under '{_REPLACE}', which replaces them."
+)
+HINTS = {
+    ADD: f"Did you mean '{ADD}'?",
+    **dict.fromkeys(
+        (
+            *("packages", "package", "dependencies", "dependency", "deps", "pip", "pip_packages"),
+            *("python_packages", "python_requirements", "install_requires", "libraries"),
+        ),
+        _PACKAGES,
+    ),
+}
+"""Keys that people write instead → what to write."""
+_FRAMEWORK = "torch"
+_EXTENSIONS = {"zentorch": "zentorch", "ipex": "intel-extension-for-pytorch"}
+"""`expects.extension` → its distribution."""
+
+
+class _Lists(Struct, frozen=True, kw_only=True):
+    requirements: tuple[words.Requirement, ...] = ()
+    add_requirements: tuple[words.Requirement, ...] = ()
+
+
+def distribution(requirement: str) -> str:
+    """The distribution that a requirement names, as indexes spell it (PEP 503).
+
+    `packaging` does the same, but importing it takes longer than reading all profiles.
+    """
+    found = re.match(r"[A-Za-z0-9._-]*", requirement)
+    return re.sub(r"[-_.]+", "-", found[0] if found else "").lower()
+
+
+def combined(
+    name: str, own: Mapping[str, Any], inherited: Mapping[str, Any], where: str, text: str
+) -> dict[str, Any]:
+    """A profile's own keys with the requirements it ends up with, and without `add_requirements`.
+
+    `inherited` holds the keys of the profile that it extends; empty where it extends none. Raises
+    `InvalidError` for a list that cannot be added to the inherited one.
+    """
+    stated = dict(own)
+    decode({key: own[key] for key in (ADD, _REPLACE) if key in own}, _Lists, where, text)
+    parent = own.get("extends")
+    if ADD not in own:
+        if _REPLACE in own and parent is not None:
+            _require_complete(name, own, inherited, place(where, text, [_REPLACE]))
+        return stated
+    added: list[str] = stated.pop(ADD)
+    spot = place(where, text, [ADD])
+    if parent is None:
+        raise InvalidError(
+            f"{spot}: {ADD}: '{name}' extends no profile whose requirements could be added to",
+            f"Use '{_REPLACE}', or extend a profile, for example: extends: cpu",
+        )
+    if _REPLACE in own:
+        raise InvalidError(
+            f"{spot}: {ADD}: the profile states {_REPLACE}, too, which replaces the inherited list",
+            f"Use one of the two: '{ADD}' keeps the requirements of '{parent}'.",
+        )
+    before = _listed(inherited.get(_REPLACE))
+    _require_new(added, before, f"{spot}: {ADD}", str(parent))
+    return {**stated, _REPLACE: [*before, *added]}
+
+
+def _require_new(added: Sequence[str], before: Sequence[str], where: str, parent: str) -> None:
+    """`InvalidError` where a package is listed twice."""
+    there = {distribution(line): (line, f"the requirements of '{parent}'") for line in before}
+    for line in added:
+        twice = there.get(distribution(line))
+        if twice:
+            raise InvalidError(
+                f"{where}: {line}: {twice[1]} have {twice[0]} already",
+                f"Remove it here. For another version than that of '{parent}', write the whole list"
+                f" under '{_REPLACE}', which replaces the inherited one.",
+            )
+        there[distribution(line)] = (line, f"the lines above under '{ADD}'")
+
+
+def _require_complete(
+    name: str, own: Mapping[str, Any], inherited: Mapping[str, Any], spot: str
+) -> None:
+    """`InvalidError` where a profile's own list drops what the profile still expects."""
+    needed = set(_expected(own, inherited))
+    left = {distribution(line) for line in own[_REPLACE]}
+    lost = [
+        line
+        for line in _listed(inherited.get(_REPLACE))
+        if distribution(line) in needed and distribution(line) not in left
+    ]
+    if lost:
+        names = " and no ".join(distribution(line) for line in lost)
+        raise InvalidError(
+            f"{spot}: '{name}' has no {names}: {_REPLACE}: replaces those of '{own['extends']}'",
+            f"Repeat {' and '.join(lost)}, or use {ADD}: instead, which keeps them.",
+        )
+
+
+def _expected(own: Mapping[str, Any], inherited: Mapping[str, Any]) -> Iterator[str]:
+    """Distributions that the environment takes from wheels and that verification looks for."""
+    conda = {**_mapping(inherited.get("conda")), **_mapping(own.get("conda"))}
+    if conda.get("torch") == "conda" and own.get("backends", inherited.get("backends")) == [
+        "conda"
+    ]:
+        return
+    yield _FRAMEWORK
+    expects = {**_mapping(inherited.get("expects")), **_mapping(own.get("expects"))}
+    extension = _EXTENSIONS.get(str(expects.get("extension")))
+    if extension:
+        yield extension
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _listed(value: Any) -> list[str]:
+    """The lines of a list of requirements, whose types are checked when the profile is decoded."""
+    lines: Iterable[Any] = value if isinstance(value, list) else ()
+    return [line for line in lines if isinstance(line, str)]
