@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder import words
+from envbuilder import configured_names, profiles, words
 from envbuilder.errors import InvalidError
 from envbuilder.schema import decode, parse_yaml, read_text
 
@@ -27,7 +27,7 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     base_images: dict[str, words.ImageRef] = {}
     """Image reference as a lock names it (without digest) → what to use here instead."""
-    indexes: dict[words.Source, words.Url] = {}
+    indexes: dict[str, words.Url] = {}
     """Symbolic source → URL, for mirrors."""
     mirrors: dict[str, str] = {}
     """Registry → where its images are asked for first: a host, and a path below it if need be."""
@@ -86,11 +86,14 @@ def load(environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> S
     project = _project(cwd or Path.cwd())
     config_dir = Path(environ.get("ENVBUILDER_CONFIG_DIR") or dirs.user_config_dir)
     configuration = Configuration()
+    files: list[configured_names.File] = []
     for path in (config_dir / "config.yaml", project / PROJECT_FILE if project else None):
         if path is not None and path.is_file():
             text = read_text(path)
             read = decode(parse_yaml(text, str(path)), Configuration, str(path), text)
             configuration = _over(configuration, read)
+            files.append(configured_names.File(where=str(path), text=text, read=read))
+    configured_names.require(files, environ, profiles.search_path(project, config_dir))
     return Settings(
         project=project,
         config_dir=config_dir,

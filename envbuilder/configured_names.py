@@ -1,0 +1,213 @@
+"""Names in the configuration that must mean something; a misspelt one would be ignored in silence.
+
+Indexes and base images are those that envbuilder ships, and those that profiles and locks of the
+user name. Registries are hosts; which ones exist is not known.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from envbuilder.errors import InvalidError
+from envbuilder.schema import parse_yaml, place, read_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from envbuilder.settings import Configuration
+
+_PREFIX = "ENVBUILDER_INDEX_"
+_PYPI = "For PyPI use pip's index-url or UV_INDEX_URL."
+_OWN_INDEX = "An index of your own must be named by a profile (indexes: or conda: channels:)."
+_DOCKER_HUB = frozenset(
+    {"hub.docker.com", "index.docker.io", "registry-1.docker.io", "registry.hub.docker.com"}
+)
+"""Hosts that people write for Docker Hub, whose registry is called docker.io in references."""
+
+
+class File(NamedTuple):
+    """A configuration file that was read."""
+
+    where: str
+    text: str
+    read: Configuration
+
+
+def require(files: Sequence[File], environ: Mapping[str, str], folders: Sequence[Path]) -> None:
+    """`InvalidError` for a name that nothing knows, in a file or in a variable.
+
+    `folders` hold all profiles and their locks.
+    """
+    for file in files:
+        _require_indexes(file, folders)
+        _require_base_images(file, folders)
+        _require_registries(file)
+    _require_variables(environ, folders)
+
+
+def _require_indexes(file: File, folders: Sequence[Path]) -> None:
+    for name in file.read.indexes:
+        known = _unless_known(name.__eq__, folders)
+        if known:
+            spot = place(file.where, file.text, ["indexes", name])
+            raise InvalidError(
+                f"{spot}: indexes: there is no index {_shown(name)}",
+                f"{_did_you_mean(name.lower().replace('_', '-'), known)}Known:"
+                f" {', '.join(sorted(known))}. {_PYPI}"
+                f" {_OWN_INDEX}",
+            )
+
+
+def _require_variables(environ: Mapping[str, str], folders: Sequence[Path]) -> None:
+    from envbuilder.indexes import variable
+
+    for stated in sorted(v for v in environ if v.startswith(_PREFIX) and environ[v]):
+        known = [*map(variable, _unless_known(partial(_sets, stated), folders))]
+        if known:
+            name = stated.removeprefix(_PREFIX).lower().replace("_", "-")
+            raise InvalidError(
+                f"{_shown(stated)} in the environment: there is no index {_shown(name)}",
+                f"{_did_you_mean(variable(name), known)}Known: {', '.join(sorted(known))}. {_PYPI}"
+                f" {_OWN_INDEX}",
+            )
+
+
+def _sets(stated: str, name: str) -> bool:
+    """Whether a variable sets an index."""
+    from envbuilder.indexes import variable
+
+    return variable(name) == stated
+
+
+def _unless_known(is_meant: Callable[[str], bool], folders: Sequence[Path]) -> set[str]:
+    """The names of all indexes; empty where one of them is meant.
+
+    The user's profiles are only read for a name that is not among those that everybody has.
+    """
+    from envbuilder import archives, indexes
+
+    known = {*indexes.upstreams(), archives.MAIN, archives.SECURITY}
+    if not any(map(is_meant, known)):
+        known |= _of_profiles(folders, _index_names)
+    return set() if any(map(is_meant, known)) else known
+
+
+def _index_names(profile: Mapping[str, Any]) -> Iterator[Any]:
+    """The indexes and channels that a profile names."""
+    listed, conda = profile.get("indexes"), profile.get("conda")
+    if isinstance(listed, dict):
+        yield from listed.values()
+    channels = conda.get("channels") if isinstance(conda, dict) else None
+    if isinstance(channels, list):
+        yield from channels
+
+
+def _require_base_images(file: File, folders: Sequence[Path]) -> None:
+    if not file.read.base_images:
+        return
+    known = _of_profiles(folders, _base_names)
+    for name in file.read.base_images:
+        if name not in known:
+            known |= {ref for folder in folders for ref in _of_locks(folder / "locks")}
+        if name not in known:
+            spot = place(file.where, file.text, ["base_images", name])
+            raise InvalidError(
+                f"{spot}: base_images: no profile is built on {_shown(name)}",
+                f"{_did_you_mean(_plain(name), known)}Known, without digests:"
+                f" {', '.join(sorted(known))}. For an image of your own: --base-image REF.",
+            )
+
+
+def _base_names(profile: Mapping[str, Any]) -> Iterator[Any]:
+    """The references of the base images that a profile names."""
+    bases = profile.get("base")
+    for base in bases.values() if isinstance(bases, dict) else ():
+        if isinstance(base, dict):
+            yield base.get("ref")
+
+
+def _plain(ref: str) -> str:
+    """A reference as profiles write it: without a digest, and Docker Hub's without its host."""
+    name = ref.partition("@")[0]
+    for prefix in ("docker.io/library/", "index.docker.io/library/", "library/", "docker.io/"):
+        name = name.removeprefix(prefix)
+    return name
+
+
+def _require_registries(file: File) -> None:
+    """`InvalidError` for a host that no reference has, and for a mirror that is no place."""
+    stated = {"mirrors": tuple(file.read.mirrors), "plain_http": file.read.plain_http}
+    for key, hosts in stated.items():
+        for number, host in enumerate(hosts):
+            below = host if key == "mirrors" else str(number)
+            spot = place(file.where, file.text, [key, below])
+            _require_host(host, f"{spot}: {key}")
+    if file.read.mirrors:
+        from envbuilder.oci import reference
+
+        for host in file.read.mirrors:
+            reference.mirrored(reference.parse(f"{host}/any/image"), file.read.mirrors)
+
+
+def _require_host(host: str, spot: str) -> None:
+    from envbuilder.oci import reference
+
+    if host in _DOCKER_HUB:
+        raise InvalidError(
+            f"{spot}: {_shown(host)} is in no image's reference", "Docker Hub is called docker.io."
+        )
+    try:
+        right = reference.parse(f"{host}/any/image").host == host
+    except InvalidError:
+        right = False
+    if not right:
+        raise InvalidError(
+            f"{spot}: {_shown(host)} is no registry's host",
+            "Write a host, and a port if need be: docker.io, ghcr.io, registry.example:5000.",
+        )
+
+
+def _of_profiles(
+    folders: Sequence[Path], names: Callable[[Mapping[str, Any]], Iterator[Any]]
+) -> set[str]:
+    """What `names` finds in the profiles of some folders, without those that cannot be read."""
+    found: set[str] = set()
+    for path in (p for folder in folders for p in sorted(folder.glob("*.yaml"))):
+        try:
+            profile = parse_yaml(read_text(path), str(path))
+        except InvalidError:
+            continue
+        found |= {name for name in names(profile) if isinstance(name, str)}
+    return found
+
+
+def _of_locks(folder: Path) -> Iterator[str]:
+    """The references of the base images in the locks of a folder."""
+    for path in sorted(folder.glob("*.json")):
+        try:
+            lock = json.loads(path.read_bytes())
+        except (OSError, ValueError, RecursionError):
+            continue
+        targets = lock.get("targets") if isinstance(lock, dict) else None
+        for target in targets if isinstance(targets, list) else ():
+            base = target.get("base") if isinstance(target, dict) else None
+            ref = base.get("ref") if isinstance(base, dict) else None
+            if isinstance(ref, str):
+                yield ref
+
+
+def _did_you_mean(name: str, known: Collection[str]) -> str:
+    from difflib import get_close_matches
+
+    longer = [one for one in sorted(known) if one.startswith(name)]
+    close = longer if len(longer) < len(known) else []
+    close = close or get_close_matches(name, sorted(known), n=1)
+    return f"Did you mean {' or '.join(map(repr, close))}? " if close else ""
+
+
+def _shown(name: str) -> str:
+    """A name of the user's in a message: on one line, and not endlessly long."""
+    return repr(name if len(name) <= 100 else f"{name[:100]}…")
