@@ -284,6 +284,16 @@ class UsedBase(Struct, frozen=True, kw_only=True):
     """Its digest, or its id in the engine where no registry names it; empty in a dry run."""
 
 
+class BaseCheck(Struct, frozen=True, kw_only=True):
+    """A base whose Python is looked at before anything is fetched."""
+
+    ref: str
+    layout: str
+    """The folder of its OCI layout; empty where it is looked at in the engine."""
+    pythons: tuple[words.PythonVersion, ...]
+    """Those that images of the lock can have on this platform."""
+
+
 class Room(Struct, frozen=True, kw_only=True):
     """Disk space that a build takes in one place, besides its downloads."""
 
@@ -319,6 +329,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     """Digest of the conda lock that names the files from channels."""
     base: UsedBase | None = None
     """None for native environments, and where the base itself is made of the plan's files."""
+    base_check: BaseCheck | None = None
+    """None where no base image has to bring the Python."""
     workdir: str
     files: tuple[File, ...]
     steps: tuple[Step, ...]

@@ -235,6 +235,7 @@ def build(
 ) -> BuildResult:
     """Fetch what is missing and run the plan, unless exactly this result exists."""
     from envbuilder import documents, space, wheel_records
+    from envbuilder.backends import base_python
     from envbuilder.execute import execute
     from envbuilder.fetch import fetch
     from envbuilder.store import Store
@@ -246,6 +247,7 @@ def build(
         if changed := environment.changed():
             progress.note(f"note: {changed}; it is built anew")
         space.require(plan, settings)
+        base_python.require(plan, settings, progress)
         fetch(plan.files, environment.target, settings, progress)
         wheel_records.require_compatible(plan.files, plan.python, Store(settings.store_dir))
         seconds = execute(plan, settings, progress)

@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 from envbuilder import console, engine, lockfile, render
-from envbuilder.backends import image_base
+from envbuilder.backends import base_python, image_base
 from envbuilder.backends.environment import DockerEnvironment
 from envbuilder.backends.native import tool
 from envbuilder.errors import InvalidError, ToolError
@@ -179,6 +179,7 @@ def plan(
         artifact=Artifact(kind="image", ref=tags[0]),
         lock=locked,
         base=None if made_base else UsedBase(ref=base[0], digest=_digest(base[1])),
+        base_check=None if made_base else base_python.check(lock, target, base[0]),
         workdir=str(work),
         files=tuple(f for f in target.files if made_base or not f.role),
         steps=tuple(steps),

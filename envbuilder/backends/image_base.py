@@ -138,7 +138,7 @@ def _of_engine(
     here = here or engine.describe(client)
     ref, _ = identified(client, here, ref, platform)
     # One that is named by digest is not pulled to know which it is.
-    found = engine.image(client, ref) or _pulled(client, here, ref, platform)
+    found = engine.image(client, ref) or pulled(client, here, ref, platform)
     layout = engines.export(client, found, settings.cache_dir / "bases")
     engines.remember(layout, Layout(settings.cache_dir / "layers"))
     return layout
@@ -157,11 +157,12 @@ def identified(client: Any, here: engine.Engine, ref: str, platform: str) -> tup
         named = ref
     if "@" in named:
         return ref, named
-    found = found or _pulled(client, here, ref, platform)
+    found = found or pulled(client, here, ref, platform)
     return ref, found.id
 
 
-def _pulled(client: Any, here: engine.Engine, ref: str, platform: str) -> engine.Image:
+def pulled(client: Any, here: engine.Engine, ref: str, platform: str) -> engine.Image:
+    """The image, after the engine has fetched it; `BuildError` where it cannot be had."""
     with console.progress().task(f"pull the base image {ref}"):
         engine.pull(here, ref, platform)
     found = engine.image(client, ref)

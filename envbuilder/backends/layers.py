@@ -12,7 +12,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from envbuilder import engine, lockfile, render, words
-from envbuilder.backends import image_base
+from envbuilder.backends import base_python, image_base
 from envbuilder.backends.native import tool
 from envbuilder.backends.pushed_image import PushedImage
 from envbuilder.backends.saved_image import SavedImage
@@ -143,6 +143,9 @@ def plan(
         base=None
         if base.make
         else UsedBase(ref=base.ref, digest=base.identity if base.identity != base.ref else ""),
+        base_check=None
+        if base.make or not base.folder
+        else base_python.check(lock, target, base.ref, base.folder),
         workdir=str(work),
         files=files,
         steps=(*made, *end),

@@ -16,11 +16,25 @@ from envbuilder.oci.members import READ_LIMIT, content, members
 
 if TYPE_CHECKING:
     import tarfile
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
     from pathlib import Path
 
     from envbuilder.oci.descriptor import Manifest
     from envbuilder.oci.layout import Layout
+
+
+class OtherPythonError(BuildError):
+    """An image has another Python than is needed, or `found` says that it has none (exit 1)."""
+
+    def __init__(self, needed: str, found: str, locked: Collection[str] = ()) -> None:
+        own = ".".join(found.split(".")[:2])
+        other = f", or build for its own: --python-version {own}" if own in locked else ""
+        super().__init__(
+            f"Python {needed} is needed; the base image has {found}",
+            f"Name one with Python {needed}: --base-image REF{other}",
+        )
+        self.found = found
+
 
 Kind = Literal["file", "folder", "link", "other"]
 _KEPT = re.compile(r"etc/(passwd|group)|var/lib/dpkg/status(\.d/[^/]+)?")
@@ -77,7 +91,7 @@ class RootFs(Struct, frozen=True, kw_only=True):
     def python(self, minor: str, search: str) -> tuple[str, str]:
         """An interpreter X.Y as a shell would find it, and its version X.Y.Z.
 
-        `search` is the image's PATH. `BuildError` where there is none.
+        `search` is the image's PATH. `OtherPythonError` where there is none.
         """
         other = "none on its PATH"
         for name in (f"python{minor}", "python3"):
@@ -90,10 +104,7 @@ class RootFs(Struct, frozen=True, kw_only=True):
                 if version and version.startswith(f"{minor}."):
                     return path, version
                 other = version or other
-        raise BuildError(
-            f"Python {minor} is needed; the base image has {other}",
-            f"Name one with Python {minor}: --base-image REF",
-        )
+        raise OtherPythonError(minor, other)
 
     def _library_version(self, minor: str) -> str | None:
         library = f"libpython{minor}.so."

@@ -119,13 +119,22 @@ def test_run_passes_the_code_through_and_mounts_the_folder(
     assert made.stat().st_uid == os.getuid()
 
 
-def test_a_base_of_another_python_is_refused(cli: Cli, base_image: str, tiny: Path) -> None:
+@pytest.mark.parametrize("builder", ["buildkit", "layers"])
+@pytest.mark.parametrize("profile", ["tiny", "cuda"])
+def test_a_base_of_another_python_is_refused_before_anything_is_fetched(
+    cli: Cli, base_image: str, tiny: Path, tmp_path: Path, builder: str, profile: str
+) -> None:
+    cache = tmp_path / "cache"
     done = cli(
-        *("build", "--profile", "tiny", "--backend", "docker", "--base-image", base_image),
-        *("--python-version", "3.12"),
+        *("build", "--profile", profile, "--backend", "docker", "--base-image", base_image),
+        *("--builder", builder, "--python-version", "3.12"),
+        environment={"ENVBUILDER_CACHE_DIR": str(cache)},
     )
     assert done.returncode == 1
     assert "Python 3.12 is needed; the base image has 3.11" in done.stderr
+    assert "--python-version 3.11" in done.stderr
+    assert "fetch" not in done.stderr
+    assert not [path for path in (cache / "store").rglob("*") if path.is_file()]
 
 
 def test_a_base_image_that_cannot_be_had_is_named(cli: Cli, docker_client: Any, tiny: Path) -> None:
