@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from envbuilder import containers, engine, images, podman, process
+from envbuilder import containers, engine, foreign_programs, images, podman, process
 from envbuilder.backends import devices
 from envbuilder.errors import InvalidError, VerifyError
 from envbuilder.oci import facts
@@ -137,6 +137,8 @@ class DockerEnvironment:
     def become(self, argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
         """Become the client's `run` with the working folder mounted, as the calling user."""
         del environ  # a container has its own
+        wheels = {file.name for file in self.target.of_kind("wheel")}
+        foreign_programs.in_image(argv, wheels, self.profile.name)
         terminal = sys.stdin.isatty() and sys.stdout.isatty()
         flags = devices.cli_options(self._device_options(), self._engine)
         if self._engine.rootless:

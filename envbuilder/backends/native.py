@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from envbuilder import process, render, seal
+from envbuilder import foreign_programs, process, render, seal
 from envbuilder.errors import InvalidError, ToolError, VerifyError
 from envbuilder.pack import payload_pyz
 from envbuilder.payload import threads
@@ -273,10 +273,13 @@ class NativeEnvironment:
         return folder
 
     def become(self, argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
-        """Become the command, found on the environment's PATH first."""
+        """Become the command, found on the environment's PATH first; `ToolError` for another's."""
         folders = (str(self.prefix / name) for name in self.bin_folders)
         path = os.pathsep.join((*folders, environ.get("PATH", "")))
         program = shutil.which(argv[0], path=path)
+        foreign_programs.require_own(
+            argv, program, self.prefix, self.bin_folders, self.profile.name
+        )
         if program is None:
             raise ToolError(f"{argv[0]}: not found in the environment or on PATH")
         process.replace(*self.inside([program, *argv[1:]], environ))
