@@ -57,14 +57,8 @@ def execute(plan: plans.Plan, settings: Settings, progress: Progress) -> float:
 
 def _perform(step: plans.Step, store: Store, log: Path, progress: Progress) -> None:
     match step:
-        case plans.Write():
-            path = Path(step.path)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(step.text)
-        case plans.WritePayload():
-            path = Path(step.path)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(payload_pyz())
+        case plans.Write() | plans.WritePayload() | plans.WritePrograms():
+            _write(step)
         case plans.LinkFiles():
             folder = Path(step.folder)
             folder.mkdir(parents=True, exist_ok=True)
@@ -86,6 +80,19 @@ def _perform(step: plans.Step, store: Store, log: Path, progress: Progress) -> N
             _move(Path(step.source), Path(step.target))
         case _:
             _perform_on_image(step, store, log, progress)
+
+
+def _write(step: plans.Write | plans.WritePayload | plans.WritePrograms) -> None:
+    if isinstance(step, plans.WritePrograms):
+        for name in step.names:
+            program = Path(step.folder) / name
+            program.parent.mkdir(parents=True, exist_ok=True)
+            program.write_text(step.text)
+            program.chmod(0o755)
+        return
+    path = Path(step.path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(payload_pyz() if isinstance(step, plans.WritePayload) else step.text.encode())
 
 
 def _move(source: Path, target: Path) -> None:

@@ -10,13 +10,15 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
 from envbuilder import resources
-from envbuilder.errors import ToolError
+from envbuilder.errors import RUN_FAILED, ToolError
+from envbuilder.seal import OWN
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -31,6 +33,14 @@ _CHANGES = frozenset(
     {"install", "uninstall", "sync", "add", "remove", "update", "upgrade", "create", "develop"}
 )
 """Commands of installers that write somewhere."""
+REFUSED = (
+    *("pip", "pip3", "uv", "uvx", "conda", "mamba", "micromamba", "pixi", "pipenv", "poetry"),
+    *("jupyter", "jupyter-lab", "jupyter-notebook", "ipython", "torchrun", "accelerate"),
+)
+"""What shells, scripts and Makefiles call by name. Where an environment has no such program, it has
+one that says so instead of the next on PATH."""
+FOLDER = f"{OWN}/refused"
+"""Below a prefix: those programs."""
 _SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "zsh"})
 # What a script begins with that only starts Python: exec, and the interpreter's path, which may be
 # worked out from the script's own. Quotes are gone already.
@@ -177,6 +187,16 @@ def remedy(profile: str, *, shipped: bool) -> str:
 def advice(profile: str) -> str:
     """How packages get into an environment of this profile."""
     return remedy(profile, shipped=(resources.profiles_dir() / f"{profile}.yaml").is_file())
+
+
+def script(profile: str) -> str:
+    """A program that refuses to be another environment's."""
+    return (
+        "#!/bin/sh\n"
+        """printf 'error: %s is not in this environment\\n%s\\n' "${0##*/}" \\\n"""
+        f"    {shlex.quote(advice(profile))} >&2\n"
+        f"exit {RUN_FAILED}\n"
+    )
 
 
 def in_image(argv: Sequence[str], distributions: Collection[str], profile: str) -> None:

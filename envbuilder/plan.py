@@ -35,6 +35,14 @@ class WritePayload(_Step, frozen=True, kw_only=True):
     path: str
 
 
+class WritePrograms(_Step, frozen=True, kw_only=True):
+    """Write one script under several names, each of which can be run."""
+
+    folder: str
+    names: tuple[str, ...]
+    text: str
+
+
 class LinkFiles(_Step, frozen=True, kw_only=True):
     """Put files of the store into a folder under their own names."""
 
@@ -252,6 +260,7 @@ ImageStep = MakeBase | LoadBase | Assemble | Load | Save | Push | RecordImage
 Step = (
     Write
     | WritePayload
+    | WritePrograms
     | LinkFiles
     | UnpackTool
     | UnpackLibraries

@@ -9,10 +9,11 @@ and an interpreter that cannot be run here is found out before anything is put i
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING
 
-from envbuilder import indexes, lockfile, process, profiles, seal
+from envbuilder import foreign_programs, indexes, lockfile, process, profiles, seal
 from envbuilder.backends.native import (
     NativeEnvironment,
     check_tools,
@@ -22,6 +23,7 @@ from envbuilder.backends.native import (
     preload_paths,
     preload_steps,
     preloaded,
+    refused_programs,
     room,
     tool,
     wheel_steps,
@@ -95,6 +97,7 @@ def plan(
         "python": version,
         "files": sorted(f.sha256 for f in files),
         "payload": payload_sha256(),
+        "refused": refused_programs(profile),
         "activation": activation.templates_sha256(),
         "py-rattler": rattler,
     }
@@ -236,7 +239,11 @@ class CondaEnvironment(NativeEnvironment):
     ) -> tuple[list[str], dict[str, str]]:
         """bash, which activates the environment and becomes the command."""
         script = str(self.prefix / activation.SCRIPT)
-        return [_bash(), "-c", _INSIDE, script, *argv], own_variables(environ)
+        # Activation puts the environment's own programs before these.
+        refused = str(self.prefix / foreign_programs.FOLDER)
+        path = os.pathsep.join(filter(None, (refused, environ.get("PATH"))))
+        variables = {**own_variables(environ), "PATH": path}
+        return [_bash(), "-c", _INSIDE, script, *argv], variables
 
     def owner(self, path: str) -> str:
         """The conda package that a path belongs to."""

@@ -33,6 +33,7 @@ from envbuilder.plan import (
     UnpackTool,
     Write,
     WritePayload,
+    WritePrograms,
     unpacked,
 )
 from envbuilder.seal import OWN
@@ -93,6 +94,12 @@ def last_steps(
     env = places.env
     return (
         WritePayload(what="add the payload", path=str(env / OWN / "payload.pyz")),
+        WritePrograms(
+            what="add what stands for programs of other environments",
+            folder=str(env / foreign_programs.FOLDER),
+            names=foreign_programs.REFUSED,
+            text=foreign_programs.script(profile.name),
+        ),
         Seal(what="write down what is in it", folder=str(env), facts=marks),
         Move(what="put in place", source=str(env), target=str(places.prefix)),
     )
@@ -183,6 +190,11 @@ def preload_steps(profile: Profile, libraries: tuple[File, ...], env: Path) -> t
 def preload_paths(profile: Profile, prefix: Path) -> tuple[str, ...]:
     """Where the preloaded libraries are in a finished environment."""
     return tuple(str(prefix / OWN / name) for name in profile.preload)
+
+
+def refused_programs(profile: Profile) -> list[Any]:
+    """What decides the programs that refuse, for fingerprints."""
+    return [foreign_programs.REFUSED, foreign_programs.script(profile.name)]
 
 
 def own_variables(environ: Mapping[str, str]) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envbuilder import lockfile
+from envbuilder import foreign_programs, lockfile
 from envbuilder.backends.native import (
     NativeEnvironment,
     check_tools,
@@ -14,6 +14,7 @@ from envbuilder.backends.native import (
     preload_paths,
     preload_steps,
     preloaded,
+    refused_programs,
     room,
     wheel_steps,
 )
@@ -47,6 +48,7 @@ def plan(
         "python": [interpreter.version, str(interpreter.path)],
         "files": sorted(f.sha256 for f in files),
         "payload": payload_sha256(),
+        "refused": refused_programs(profile),
     }
     digest = fingerprint(facts)
     places = folders_for(settings, f"{profile.name}-py{target.python}-{digest[:12]}")
@@ -96,7 +98,8 @@ def environment(profile: Profile, prefix: Path, environ: Mapping[str, str]) -> d
         variables["LD_PRELOAD"] = ":".join([*preload_paths(profile, prefix), *own])
     variables |= own_variables(environ)
     variables["VIRTUAL_ENV"] = str(prefix)
-    variables["PATH"] = f"{prefix / 'bin'}:{environ.get('PATH', '')}"
+    refused = prefix / foreign_programs.FOLDER
+    variables["PATH"] = f"{prefix / 'bin'}:{refused}:{environ.get('PATH', '')}"
     return variables
 
 

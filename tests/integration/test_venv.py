@@ -76,6 +76,37 @@ def test_run_passes_the_code_and_the_environment_through(cli: Cli, torch_prefix:
     assert done.returncode == 125
 
 
+def test_no_command_reaches_another_environments_installer(
+    cli: Cli, tiny: Path, tmp_path: Path
+) -> None:
+    """The host has a pip on PATH, and so have shells and scripts."""
+    trace = tmp_path / "trace"
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for name in ("pip", "pip3.11", "conda", "jupyter", "some-tool"):
+        program = elsewhere / name
+        program.write_text(f"#!{sys.executable}\nopen({str(trace)!r}, 'w')\n")
+        program.chmod(0o755)
+    path = {"PATH": f"{elsewhere}:{os.environ['PATH']}"}
+    tiny_here = ("--profile", "tiny", "--backend", "venv", "--")
+    for command in (["pip", "install", "x"], ["pip3.11", "list"], ["conda"], ["some-tool"]):
+        done = cli("run", *tiny_here, *command, environment=path)
+        assert done.returncode == 125
+        assert f"{command[0]} is not in this environment" in done.stderr
+        assert "add_requirements: (or requirements:) in profiles/tiny.yaml" in done.stderr
+        assert "envbuilder lock --profile tiny" in done.stderr
+    for inner in ("pip install x", "conda list", "jupyter lab"):
+        done = cli("run", *tiny_here, "bash", "-c", inner, environment=path)
+        assert done.returncode == 125, done.stderr
+        assert f"{inner.split()[0]} is not in this environment" in done.stderr
+    assert not trace.exists()
+    done = cli("run", *tiny_here, str(elsewhere / "some-tool"), environment=path)
+    assert done.returncode == 0, done.stderr
+    assert trace.exists(), "what is named by its path is meant"
+    done = cli("run", *tiny_here, "git", "--version", environment=path)
+    assert done.returncode == 0, done.stderr
+
+
 def test_an_edited_file_does_not_reach_the_next_environment(
     cli: Cli, torch_prefix: Path, tmp_path: Path
 ) -> None:

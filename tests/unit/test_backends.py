@@ -318,7 +318,7 @@ def test_a_venv_preloads_by_full_path_and_keeps_the_callers_own() -> None:
     profile, _ = shipped("cpu")
     made = venv.environment(profile, Path("/p"), {"PATH": "/bin", "LD_PRELOAD": "mine.so"})
     assert made["LD_PRELOAD"] == "/p/lib/envbuilder/libtcmalloc_minimal.so.4:mine.so"
-    assert made["PATH"] == "/p/bin:/bin"
+    assert made["PATH"] == "/p/bin:/p/lib/envbuilder/refused:/bin"
     assert int(made["OMP_NUM_THREADS"]) >= 1
     assert "OMP_NUM_THREADS" not in venv.environment(profile, Path("/p"), {"OMP_NUM_THREADS": "7"})
 

@@ -236,7 +236,7 @@ def test_a_prepared_environment_runs_in_an_activated_bash(found: Settings) -> No
     assert argv[0].endswith("/bash")
     assert argv[3] == f"{made.prefix}/lib/envbuilder/activate.sh"
     assert argv[4:] == ["python", "-c", "a 'b'; c"]
-    assert variables == {}
+    assert variables == {"PATH": f"{made.prefix}/lib/envbuilder/refused"}
     assert made.python == "venv/bin/python"
 
 

@@ -270,3 +270,28 @@ def test_an_installer_that_is_nowhere_is_explained_too(tmp_path: Path) -> None:
     assert "add_requirements" in caught.value.hint
     with pytest.raises(EnvbuilderError, match="nothing: not found in the environment"):
         Native(tmp_path).become(["nothing"], {"PATH": ""})
+
+
+# --- and what a shell or a script in the environment finds
+
+
+@pytest.mark.parametrize("profile", ["cpu", "of-mine"])
+def test_the_programs_that_refuse_are_one_quoted_script(profile: str) -> None:
+    import shlex
+
+    text = foreign.script(profile)
+    assert text.startswith("#!/bin/sh\n")
+    words = shlex.split(text, comments=True)
+    assert words[0] == "printf"
+    assert foreign.advice(profile) in words
+    assert words[-2:] == ["exit", "125"]
+    assert {"pip", "pip3", "conda", "mamba", "uv"} <= set(foreign.REFUSED)
+
+
+def test_an_environments_own_programs_win_over_those_that_refuse(tmp_path: Path) -> None:
+    from envbuilder import profiles, resources
+    from envbuilder.backends import venv
+
+    profile = profiles.load("cpu", (resources.profiles_dir(),))
+    path = venv.environment(profile, tmp_path, {"PATH": "/usr/bin"})["PATH"]
+    assert path == f"{tmp_path}/bin:{tmp_path}/{foreign.FOLDER}:/usr/bin"
