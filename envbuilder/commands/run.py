@@ -27,7 +27,8 @@ def command(
     """Run a command inside the environment, with the flags that its device needs.
 
     The environment is built first if it is missing. The command's own exit code is passed through;
-    125 is a failure of envbuilder itself.
+    125 is a failure of envbuilder itself: also for pip and other Python tools that are on PATH, but
+    not in the environment. Packages are added in a profile; a program named by its path is run.
 
     \b
     Examples:
