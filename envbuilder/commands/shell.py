@@ -9,6 +9,22 @@ import click
 from envbuilder.commands.run import enter
 from envbuilder.options import Request, environment_options
 
+_STARTS = {
+    "bash": """\
+export ENVBUILDER_PATH="$PATH"
+exec {own} --rcfile /dev/fd/3 -i 3<<'END'
+[ ! -f ~/.bashrc ] || . ~/.bashrc
+PATH="$ENVBUILDER_PATH:$PATH"
+unset ENVBUILDER_PATH
+exec 3<&-
+END""",
+    "fish": """\
+export ENVBUILDER_PATH="$PATH"
+exec {own} -i -C 'set -gx PATH (string split : -- $ENVBUILDER_PATH) $PATH; set -e ENVBUILDER_PATH'\
+""",
+}
+"""How some shells are started so that PATH is in order after they have read their own files."""
+
 
 @click.command("shell", short_help="Open a shell inside an environment.")
 @environment_options
@@ -21,11 +37,19 @@ def command(
     Example:
       envbuilder shell --profile cpu --backend venv
     """
-    # An image is sure to have only sh; natively people expect their own.
-    own = os.environ.get("SHELL", "/bin/sh")
     enter(
         Request(profile=profile, backend=backend, python=python, base_image=base_image),
-        ("/bin/sh", "-c", f"if [ -x {own} ]; then exec {own} -i; else exec /bin/sh -i; fi")
-        if own.replace("/", "").isalnum()
-        else ("/bin/sh", "-i"),
+        _interactive(os.environ.get("SHELL", "/bin/sh")),
     )
+
+
+def _interactive(own: str) -> tuple[str, ...]:
+    """A command that starts the user's own shell, or sh: an image is sure to have only that.
+
+    What bash and fish read at their start may put other folders first on PATH (pyenv's and conda's
+    do), and with them another Python: the environment's come first again.
+    """
+    if not own.replace("/", "").isalnum():
+        return ("/bin/sh", "-i")
+    start = _STARTS.get(own.rpartition("/")[2], "exec {own} -i").format(own=own)
+    return ("/bin/sh", "-c", f"if [ -x {own} ]; then\n{start}\nfi\nexec /bin/sh -i")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from tests.integration.conftest import start
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Cli
@@ -105,6 +108,37 @@ def test_no_command_reaches_another_environments_installer(
     assert trace.exists(), "what is named by its path is meant"
     done = cli("run", *tiny_here, "git", "--version", environment=path)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "sh", "fish"])
+def test_a_shell_reaches_no_other_environment_whatever_its_own_files_do(
+    session_environment: dict[str, str], tiny: Path, tmp_path: Path, shell: str
+) -> None:
+    program = shutil.which(shell)
+    if program is None:
+        pytest.skip(f"{shell} is not installed")
+    home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for name in ("pip", "python"):
+        (elsewhere / name).write_text("#!/bin/sh\necho another $0\n")
+        (elsewhere / name).chmod(0o755)
+    (home / ".config" / "fish").mkdir(parents=True)
+    (home / ".bashrc").write_text(f'PATH="{elsewhere}:$PATH"\nMINE=read\n')
+    fish = f"set -gx PATH {elsewhere} $PATH\nset MINE read\n"
+    (home / ".config" / "fish" / "config.fish").write_text(fish)
+    path = f"{elsewhere}:{os.environ['PATH']}"
+    places = {"HOME": str(home), "XDG_CONFIG_HOME": str(home / ".config"), "PATH": path}
+    done = start(
+        ("shell", "--profile", "tiny", "--backend", "venv"),
+        {**session_environment, **places, "SHELL": program},
+        cwd=tmp_path,
+        input="echo mine=$MINE\npip install x\npython -c 'import sys; print(sys.prefix)'\nexit 7\n",
+    )
+    assert done.returncode == 7, done.stderr
+    assert "another" not in done.stdout
+    assert "pip is not in this environment" in done.stderr
+    assert f"{session_environment['ENVBUILDER_DATA_DIR']}/envs/tiny-" in done.stdout
+    assert ("mine=read" in done.stdout) == (shell != "sh"), "its own files are read"
 
 
 def test_an_edited_file_does_not_reach_the_next_environment(
