@@ -12,6 +12,7 @@ from envbuilder.errors import BuildError, EnvbuilderError, InvalidError, ToolErr
 from envbuilder.oci import archive, bases, places, reference, rootfs
 from envbuilder.oci.layout import Layout
 from envbuilder.oci.members import READ_LIMIT
+from envbuilder.settings import require_writable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -69,7 +70,7 @@ def unlike(target: Target, ref: str, settings: Settings) -> str:
 
 
 def _on_disk(ref: str, platform: words.Platform, settings: Settings) -> Status | None:
-    layout = archive.opened(places.path(ref), settings.cache_dir / "bases")
+    layout = archive.opened(places.path(ref), require_writable(settings.bases_dir))
     return of_layout(layout, platform)
 
 

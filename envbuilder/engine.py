@@ -24,6 +24,7 @@ OLDEST = (23, 0)
 """Docker 23 made BuildKit the default builder; `RUN --network` and `--build-context` need it."""
 OLDEST_BUILDX = (0, 10)
 _SOCKET = "/var/run/docker.sock"
+_NO_NAME = "<none>:<none>"
 _SECONDS = 60
 _REMOVAL_SECONDS = 600
 """Docker's containerd store waits for builds that run, and tidies up, before it answers."""
@@ -280,19 +281,49 @@ def no_base(ref: str) -> str:
     )
 
 
-def own_images(profile: str | None) -> tuple[str, ...]:
-    """Tags of the images that carry our label, of one profile or all."""
+def labelled(client: Any) -> tuple[Image, ...]:
+    """Return the images that carry our label, or inherited it from one that does."""
+    from docker.errors import APIError
+    from requests import RequestException
+
     label = f"{LABEL}fingerprint"
-    wanted = [label] if profile is None else [label, f"{LABEL}profile={profile}"]
-    client = connect()
     if isinstance(client, podman.Podman):
-        return tuple(sorted(set(client.labelled(wanted))))
-    found = client.images.list(filters={"label": wanted})
-    return tuple(sorted({tag for i in found for tag in (i.tags or [i.id])}))
+        listed = client.labelled(label)
+    else:
+        try:
+            listed = client.api.images(filters={"label": [label]})
+        except (APIError, RequestException) as error:
+            raise ToolError(f"the engine cannot list its images: {short(error)}") from error
+    images = {
+        f"sha256:{i['Id'].removeprefix('sha256:')}": Image(
+            id=f"sha256:{i['Id'].removeprefix('sha256:')}",
+            tags=tuple(t for t in i.get("RepoTags") or i.get("Names") or () if t != _NO_NAME),
+            labels={str(k): str(v) for k, v in (i.get("Labels") or {}).items()},
+        )
+        for i in listed
+    }
+    return tuple(images[key] for key in sorted(images))
 
 
-def remove_images(refs: Sequence[str]) -> None:
+def last_step(client: Any, found: Image) -> str:
+    """Return what made the uppermost step of an image, as its history says; empty if unknown."""
+    from docker.errors import APIError
+    from requests import RequestException
+
+    if isinstance(client, podman.Podman):
+        history = (client.image(found.id) or {}).get("History") or [{}]
+        return str(history[-1].get("created_by") or "")
+    try:
+        history = client.api.history(found.id)
+    except (APIError, RequestException):
+        return ""
+    return str(history[0].get("CreatedBy") or "") if history else ""
+
+
+def remove_images(refs: Sequence[str], only: str = "") -> None:
     """Remove images by tag; `BuildError` when one is in use or the engine does not do it.
+
+    With `only`, a tag that by now names another image than the one with this id stays.
 
     Their parents stay: they are not ours to remove. And where a tag was once given to a `docker
     commit` of the image it names now, Docker 26.1 (containerd store) takes the image for its own
@@ -305,6 +336,8 @@ def remove_images(refs: Sequence[str]) -> None:
     if not isinstance(client, podman.Podman):
         client.api.timeout = _REMOVAL_SECONDS
     for ref in refs:
+        if only and ((there := image(client, ref)) is None or there.id != only):
+            raise BuildError(f"{ref}: names another image by now, or none", "Run it again.")
         if isinstance(client, podman.Podman):
             client.remove(ref)
             continue

@@ -10,7 +10,7 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
-from envbuilder import images, process, seal
+from envbuilder import folders, images, process, seal
 from envbuilder import plan as plans
 from envbuilder.download import full_or_broken
 from envbuilder.errors import BuildError
@@ -36,13 +36,14 @@ def execute(plan: plans.Plan, settings: Settings, progress: Progress) -> float:
     from filelock import FileLock
 
     workdir = Path(plan.workdir)
-    require_writable(workdir.parent)
-    log = require_writable(settings.logs_dir) / f"{plan.profile}-{plan.fingerprint[:12]}.log"
+    require_writable(workdir.parent, marked=False)
+    logs = require_writable(settings.logs_dir, private=True)
+    log = logs / f"{plan.profile}-{plan.fingerprint[:12]}.log"
     started = time.monotonic()
     with FileLock(f"{workdir}.lock"):
         _remove(workdir)  # what a killed build left
         try:
-            workdir.mkdir()
+            folders.ensure(workdir, private=True)
             log.write_text("")
             for step in plan.steps:
                 with progress.task(step.what):
@@ -101,6 +102,11 @@ def _move(source: Path, target: Path) -> None:
     Removing it where it is would leave half of it, its marker perhaps included, to a kill.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
+    if folders.is_folder(target) and not seal.is_sealed(target):
+        raise BuildError(
+            f"{target}: is in the way, and envbuilder did not make it",
+            "Move it elsewhere, then run the same command again.",
+        )
     if target.exists() or target.is_symlink():
         target.rename(source.with_name(f"{source.name}.replaced"))
     source.rename(target)
@@ -178,6 +184,7 @@ def _load(step: plans.Load) -> None:
     ids = engines.load(engine.connect(), layout, made, step.names, step.ahead)
     if step.ahead:
         ahead.forget(step.ahead)
+        images.forget(Path(step.folder), step.ahead)
     record = images.ImageRecord(
         profile=step.profile,
         fingerprint=step.fingerprint,
@@ -186,6 +193,7 @@ def _load(step: plans.Load) -> None:
         ids=ids,
         builder="layers",
         made_by=step.made_by,
+        names=step.names,
     )
     images.keep(Path(step.folder), record)
 
@@ -207,6 +215,7 @@ def _record(step: plans.RecordImage) -> None:
         ids=told,
         builder=step.builder,
         made_by=step.engine | images.versions(Path(step.versions).read_text()),
+        names=step.names,
     )
     images.keep(Path(step.folder), record)
 
@@ -219,6 +228,7 @@ def _make_base(step: plans.MakeBase, store: Store, log: Path) -> None:
         def keep(line: str) -> None:
             out.write(line + "\n")
 
+        folders.ensure(Path(step.layout).parent)
         try:
             debian_base.make(step, store, keep)
         except BuildError as error:
@@ -234,7 +244,10 @@ def _load_base(step: plans.LoadBase) -> None:
     client, layout = engine.connect(), Layout(Path(step.layout))
     (found,) = layout.index().manifests
     there = engine.image(client, step.ref)
-    if there is None or there.id not in {found.digest, layout.read_manifest(found).config.digest}:
+    ids = (layout.read_manifest(found).config.digest, found.digest)
+    loaded = images.LoadedImage(profile=None, fingerprint=step.identity, ref=step.ref, ids=ids)
+    images.note(Path(step.folder), loaded)
+    if there is None or there.id not in ids:
         engines.load(client, layout, Layout(Path(step.cache)), (step.ref,))
 
 

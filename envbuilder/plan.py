@@ -167,6 +167,8 @@ class RecordImage(_Step, frozen=True, kw_only=True):
     versions: str
     """The file with what the client says of its builder."""
     folder: str
+    names: tuple[str, ...] = ()
+    """Every name that the image was given."""
 
 
 class System(Struct, frozen=True, kw_only=True):
@@ -209,6 +211,8 @@ class Assemble(_Step, frozen=True, kw_only=True):
     """Make every layer, and use none that was made before."""
     work: str
     """A folder for what is only needed meanwhile."""
+    records: str
+    """Where images that the engine is given meanwhile are written down."""
 
 
 class Load(_Step, frozen=True, kw_only=True):
@@ -232,6 +236,9 @@ class LoadBase(_Step, frozen=True, kw_only=True):
     layout: str
     cache: str
     ref: words.ImageRef
+    identity: words.Sha256
+    folder: str
+    """Where it is written down that the engine was given it."""
 
 
 class Save(_Step, frozen=True, kw_only=True):

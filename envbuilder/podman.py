@@ -51,14 +51,13 @@ class Podman(Struct, frozen=True, kw_only=True):
         found: dict[str, Any] = json.loads(done.stdout)[0]
         return found
 
-    def labelled(self, labels: Sequence[str]) -> list[str]:
-        """Tags, or else ids, of the images with all of these labels."""
-        filters = [word for label in labels for word in ("--filter", f"label={label}")]
-        done = self._ask("images", "--format", "json", *filters)
+    def labelled(self, label: str) -> list[dict[str, Any]]:
+        """Return what the engine says of each image with this label."""
+        done = self._ask("images", "--format", "json", "--filter", f"label={label}")
         if done.returncode != 0:
             raise ToolError(f"podman cannot list its images: {done.last_words}")
-        images = json.loads(done.stdout or "[]")
-        return [name for i in images for name in (i.get("Names") or [i["Id"]])]
+        images: list[dict[str, Any]] = json.loads(done.stdout or "[]")
+        return images
 
     def remove(self, ref: str) -> None:
         """Remove an image by tag or id."""

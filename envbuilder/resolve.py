@@ -18,6 +18,7 @@ from envbuilder import base_status, indexes, loopback, process, sizes, target_de
 from envbuilder.compile import UnresolvableError, Uv, links
 from envbuilder.indexes import canonical
 from envbuilder.lockfile import SCHEMA, File, Lock, Target, inputs_digest
+from envbuilder.settings import require_writable
 from envbuilder.target_debs import Debs
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def resolve(
             uv = Uv(
                 run=run,
                 folder=Path(work),
-                cache=settings.cache_dir / "uv-resolve",
+                cache=require_writable(settings.uv_dir, private=True),
                 environment=indexes.uv_environment(found, environ, (url,)),
                 find_links=links(user_links, profile.indexes, Path(work)),
                 loopback=url,

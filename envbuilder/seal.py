@@ -65,9 +65,14 @@ def marker(prefix: Path) -> dict[str, Any]:
     """What an environment says of itself; empty where envbuilder did not finish one there."""
     try:
         found = json.loads((prefix / MARKER).read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def is_sealed(prefix: Path) -> bool:
+    """Whether envbuilder finished an environment there, whatever became of it since."""
+    return (prefix / MARKER).is_file() or (prefix / OWN).is_dir() or not any(prefix.iterdir())
 
 
 def require_unchanged(

@@ -6,13 +6,14 @@ the user's configuration folder; the project's file wins, environment variables 
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder import configured_names, profiles, words
+from envbuilder import configured_names, folders, profiles, words
 from envbuilder.errors import InvalidError
 from envbuilder.schema import decode, parse_yaml, read_text
 
@@ -67,6 +68,11 @@ class Settings(Struct, frozen=True, kw_only=True):
         return self.data_dir / "reports"
 
     @property
+    def bases_dir(self) -> Path:
+        """Base images as OCI layouts."""
+        return self.cache_dir / "bases"
+
+    @property
     def uploads_dir(self) -> Path:
         """Notes on uploads to registries: how far they are, and which repository has what."""
         return self.cache_dir / "uploads"
@@ -75,6 +81,11 @@ class Settings(Struct, frozen=True, kw_only=True):
     def logs_dir(self) -> Path:
         """Full output of build steps."""
         return self.cache_dir / "logs"
+
+    @property
+    def uv_dir(self) -> Path:
+        """The cache of uv's answers; none of it gets into an environment."""
+        return self.cache_dir / "uv-resolve"
 
 
 def load(environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> Settings:
@@ -117,13 +128,19 @@ def _over(below: Configuration, above: Configuration) -> Configuration:
     )
 
 
-def require_writable(folder: Path) -> Path:
-    """The folder, made if missing; `InvalidError` when that is not possible."""
+def require_writable(folder: Path, *, private: bool = False, marked: bool = True) -> Path:
+    """Return the folder, made as `folders.ensure` does.
+
+    `InvalidError` if that is not possible, `BuildError` on a full disk.
+    """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        return folders.ensure(folder, private=private, marked=marked)
     except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            from envbuilder.download import full_or_broken
+
+            raise full_or_broken(error, folder) from error
         raise InvalidError(
             f"{folder}: cannot be made: {error.strerror}",
             "Set ENVBUILDER_CACHE_DIR and ENVBUILDER_DATA_DIR to folders you can write to.",
         ) from error
-    return folder

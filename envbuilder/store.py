@@ -13,6 +13,7 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
+from envbuilder import folders
 from envbuilder.errors import BuildError, WrongHashError
 
 if TYPE_CHECKING:
@@ -55,8 +56,10 @@ class Store:
     def _alone(self, sha256: str) -> Iterator[Path]:
         from filelock import FileLock
 
+        folders.ensure(self.root)
+        folders.ensure(self.root / "sha256")
         folder = self.root / "partial"
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)
         with FileLock(folder / f"{sha256}.lock"):
             yield folder / sha256
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from envbuilder import contents, reproduce, workflow
+from envbuilder import contents, folders, reproduce, workflow
 from envbuilder.backends import Environment
 from envbuilder.download import full_or_broken
 from envbuilder.errors import BuildError, EnvbuilderError, InvalidError
@@ -56,9 +56,10 @@ def run(request: Request, settings: Settings, progress: Progress) -> Outcome:
     """
     from filelock import FileLock
 
-    scratch = require_writable(settings.cache_dir / "reproduce")
+    scratch = require_writable(settings.cache_dir / "reproduce", private=True, marked=False)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=scratch)))
+        folders.mark(folder)
         # `clean` removes what has no lock, or one that nobody holds.
         stack.callback(Path(f"{folder}.lock").unlink, missing_ok=True)
         stack.enter_context(FileLock(f"{folder}.lock"))

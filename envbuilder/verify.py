@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from envbuilder import blind_test as blind
-from envbuilder import consistency
+from envbuilder import consistency, folders
 from envbuilder import report as reports
 from envbuilder.errors import VerifyError
 from envbuilder.mnist import Dataset
@@ -294,7 +294,7 @@ def unfinished(job: Job, error: VerifyError) -> dict[str, Any]:
 def _keep_log(text: str, log: Path, progress: Progress) -> str:
     """Where the payload's own words are. A full disk must not hide the verdict."""
     try:
-        log.parent.mkdir(parents=True, exist_ok=True)
+        folders.ensure(log.parent, private=True)
         log.write_bytes(text.encode("utf-8", "backslashreplace"))
     except OSError as error:
         progress.note(f"{log}: cannot be written: {error.strerror or error}")

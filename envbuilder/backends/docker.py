@@ -167,6 +167,7 @@ def plan(
             engine={"docker": target_engine.version} if target_engine.version else {},
             versions=versions,
             folder=str(settings.records_dir / digest),
+            names=tags,
         ),
     ]
     return Plan(

@@ -11,6 +11,7 @@ from envbuilder.engine import LABEL
 from envbuilder.errors import BuildError, InvalidError
 from envbuilder.oci import places
 from envbuilder.plan import LoadBase, MakeBase
+from envbuilder.settings import require_writable
 
 if TYPE_CHECKING:
     from envbuilder.host import Host
@@ -77,6 +78,8 @@ def loaded(made: MakeBase, settings: Settings) -> LoadBase:
         layout=made.layout,
         cache=str(settings.cache_dir / "layers"),
         ref=made.ref,
+        identity=made.identity,
+        folder=str(settings.records_dir / made.identity),
     )
 
 
@@ -109,7 +112,7 @@ def find(
     if request.dry_run and not places.on_disk(ref):
         return Base(ref=ref, identity=ref, folder="")
     if places.on_disk(ref):
-        layout = archive.opened(places.path(ref), settings.cache_dir / "bases")
+        layout = archive.opened(places.path(ref), require_writable(settings.bases_dir))
     elif named is None and locked.digest and not (scripts or _in_engine(client, ref)):
         layout = bases.obtain(
             locked.ref, locked.digest, target.platform, settings, console.progress()
@@ -139,7 +142,7 @@ def _of_engine(
     ref, _ = identified(client, here, ref, platform)
     # One that is named by digest is not pulled to know which it is.
     found = engine.image(client, ref) or pulled(client, here, ref, platform)
-    layout = engines.export(client, found, settings.cache_dir / "bases")
+    layout = engines.export(client, found, require_writable(settings.bases_dir))
     engines.remember(layout, Layout(settings.cache_dir / "layers"))
     return layout
 

@@ -128,6 +128,7 @@ def plan(
             cache=cache,
             fresh=request.rebuild,
             work=str(work / "stage"),
+            records=str(settings.records_dir / digest),
         ),
     )
     artifact, end = _end(profile, digest, layout, tags, ahead, made_by, request, settings)

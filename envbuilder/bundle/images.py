@@ -15,6 +15,7 @@ from envbuilder.errors import BuildError, EnvbuilderError, InvalidError, ToolErr
 from envbuilder.oci import archive, bases, engines, places
 from envbuilder.oci.descriptor import INDEX, JSON_LIMIT, Descriptor, Index, decode
 from envbuilder.oci.layout import Layout, place
+from envbuilder.settings import require_writable
 from envbuilder.store import file_sha256
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def collect(
 
 def _obtain(one: Wanted, settings: Settings, progress: Progress) -> Layout:
     """A layout with the image: the one that is there, the engine's, or one from its registry."""
-    folder = settings.cache_dir / "bases"
+    folder = require_writable(settings.bases_dir)
     if places.on_disk(one.ref):
         return archive.opened(places.path(one.ref), folder)
     here = one.digest and bases.folder(one.digest, one.platform, settings).is_dir()
@@ -140,7 +141,7 @@ class Arriving:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._layout = Layout.create(settings.cache_dir / "bases" / "bundled")
+        self._layout = Layout.create(require_writable(settings.bases_dir) / "bundled")
         self._indexes: dict[str, Index] = {}
 
     def has(self, member: Member) -> bool:
@@ -244,7 +245,7 @@ def _load(
         return False
     with (
         progress.task(f"load the base image {name}"),
-        tempfile.TemporaryDirectory(dir=layout.folder.parent) as scratch,
+        tempfile.TemporaryDirectory(prefix=".part-", dir=layout.folder.parent) as scratch,
     ):
         engines.load(client, layout, Layout.create(Path(scratch)))
     return True

@@ -21,6 +21,7 @@ from envbuilder.errors import BuildError
 from envbuilder.fetch import fetch
 from envbuilder.indexes import canonical
 from envbuilder.lockfile import Target
+from envbuilder.settings import require_writable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -56,7 +57,8 @@ def _built(source: Path, settings: Settings) -> Wheel:
             [
                 *(indexes.uv_program(), "build", "--wheel", "--quiet", "--no-python-downloads"),
                 *("--python", sys.executable, "--out-dir", folder),
-                *("--cache-dir", str(settings.cache_dir / "uv-resolve"), str(source)),
+                *("--cache-dir", str(require_writable(settings.uv_dir, private=True))),
+                str(source),
             ],
             env=origins.uv_variables(indexes.DEFAULT, settings),
             timeout=600,
@@ -148,7 +150,7 @@ def dependencies(
         uv = Uv(
             run=process.run,
             folder=Path(work),
-            cache=settings.cache_dir / "uv-resolve",
+            cache=require_writable(settings.uv_dir, private=True),
             environment=indexes.uv_environment(found, os.environ),
             find_links=links(indexes.links(found, os.environ), {}, Path(work)),
             loopback="",

@@ -3,31 +3,63 @@
 from __future__ import annotations
 
 import json
-import shutil
-from pathlib import Path
+import textwrap
 from typing import TYPE_CHECKING
 
 import click
+from msgspec import Struct
 
-from envbuilder import console, seal, settings
-from envbuilder.errors import BuildError
-from envbuilder.oci import scratch
+from envbuilder import console, engine, folders, image_inventory, settings
+from envbuilder.errors import BuildError, EnvbuilderError, ToolError
+from envbuilder.image_inventory import Known, Listed, Records, Removal
+from envbuilder.inventory import Inventory, Item, Kept
 from envbuilder.options import json_option
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Sequence
+
+_SHOWN = 20
+"""Names that stay for one reason which are shown; --json has them all."""
+
+
+class _Chosen(Struct, frozen=True):
+    """What goes, in this order: files, images, and the records of images that then are gone."""
+
+    files: tuple[Item, ...]
+    images: tuple[Removal, ...]
+    records: tuple[Records, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """What a user sees of it."""
+        records = (item for group in self.records for item in group.items)
+        return [
+            *(str(item.path) for item in self.files),
+            *(image.ref for image in self.images),
+            *(str(item.path) for item in records),
+        ]
 
 
 @click.command("clean", short_help="Remove what envbuilder made.")
 @click.option("--profile", metavar="NAME", help="Only environments and images of this profile.")
 @click.option("--store", is_flag=True, help="Downloads, caches and logs, too.")
 @click.option("--reports", is_flag=True, help="Kept verification reports, too.")
+@click.option("--all-images", is_flag=True, help="Images of other envbuilder installations, too.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
 @json_option
-def command(profile: str | None, store: bool, reports: bool, dry_run: bool, as_json: bool) -> None:
-    """Remove environments and images that carry envbuilder's own marker or label, nothing else.
+def command(
+    profile: str | None,
+    store: bool,
+    reports: bool,
+    all_images: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Remove what envbuilder made here: environments, images, working folders of killed builds.
 
-    Reports are yours: they stay unless --reports asks for them (with --profile, for those of it).
+    A file goes only if it lies in a folder that envbuilder marked, an image only if this
+    installation built it. What was looked at and stays is listed with the reason. Reports are
+    yours: they stay unless --reports asks for them (with --profile, for those of it).
 
     \b
     Examples:
@@ -36,117 +68,114 @@ def command(profile: str | None, store: bool, reports: bool, dry_run: bool, as_j
       envbuilder clean --store
       envbuilder clean --reports --profile cuda
     """
-    found = settings.load()
-    progress = console.progress()
     if store and profile is not None:
         raise click.UsageError("--store: downloads belong to no profile; leave out --profile")
-    paths = [
-        path
-        for prefix in _environments(found.envs_dir, profile)
-        for path in (prefix, *_documents(prefix))
-    ]
-    if profile is None:
-        paths += _leftovers(found.envs_dir, ".*.partial")
-        paths += _leftovers(found.cache_dir / "build", "*")
-        paths += scratch.left()
-        paths += _leftovers(found.cache_dir / "reproduce", "*")
-    if store:
-        own = ("store", "bases", "layers", "uploads", "datasets", "locate", "uv-resolve", "logs")
-        paths += [p for n in own if _is_folder(p := found.cache_dir / n)]
-    if reports:
-        from envbuilder import history
-
-        paths += [entry.path for entry in history.entries(found.reports_dir, profile)]
-    images = _images(profile, progress)
-    if images:
-        paths += _records(found.records_dir, profile)
-    removed = [str(p) for p in paths] + list(images)
-    if not dry_run:
-        for path in paths:
-            _remove(path)
-        if images:
-            from envbuilder import engine
-
-            engine.remove_images(images)
+    progress = console.progress()
+    with Inventory(settings.load()) as inventory:
+        chosen = _choose(inventory, profile, progress, store, reports, all_images)
+        removed, failed = (chosen.names, []) if dry_run else _remove(chosen)
     if as_json:
-        click.echo(json.dumps({"schema": 1, "removed": removed, "dry_run": dry_run}))
-        return
-    for name in removed:
-        click.echo(f"{'would remove' if dry_run else 'removed'} {name}")
-    if not removed:
-        click.echo("nothing to remove")
-
-
-def _environments(folder: Path, profile: str | None) -> Iterator[Path]:
-    """Prefixes that carry our marker."""
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if not _is_folder(path) or path.name.startswith("."):
-            continue
-        marker = seal.marker(path)
-        ours = marker.get("made_by") == "envbuilder"
-        if ours and (profile is None or marker.get("profile") == profile):
-            yield path
-
-
-def _documents(prefix: Path) -> Iterator[Path]:
-    """What `build` wrote beside an environment."""
-    from envbuilder import documents
-
-    beside = (Path(f"{prefix}{suffix}") for suffix in documents.SUFFIXES.values())
-    return (path for path in beside if path.is_file())
-
-
-def _records(folder: Path, profile: str | None) -> Iterator[Path]:
-    """What was written down of images that are to go."""
-    from envbuilder import images
-
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if any(profile in {None, record.profile} for record in images.read(path)):
-            yield path
-
-
-def _leftovers(folder: Path, pattern: str) -> Iterator[Path]:
-    """Working folders of killed builds; one that is being built in is locked, and stays."""
-    from filelock import FileLock
-
-    for path in sorted(folder.glob(pattern)) if folder.is_dir() else ():
-        if not _is_folder(path):
-            continue
-        lock = path.with_name(f"{path.name}.lock")
-        if lock.exists():
-            try:
-                with FileLock(lock, timeout=0):
-                    pass
-            except OSError:  # a time-out is one, too
-                continue
-        yield path
-
-
-def _is_folder(path: Path) -> bool:
-    """Whether it is a folder here: a link's target may be anybody's."""
-    return path.is_dir() and not path.is_symlink()
-
-
-def _remove(path: Path) -> None:
-    try:
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
-    except OSError as error:
+        told = {"schema": 1, "removed": removed, "dry_run": dry_run}
+        stays = [{"name": k.name, "reason": k.reason} for k in inventory.kept]
+        broken = [{"name": k.name, "reason": k.reason} for k in failed]
+        click.echo(json.dumps({**told, "kept": stays, "failed": broken}))
+    else:
+        for name in removed:
+            click.echo(f"{'would remove' if dry_run else 'removed'} {name}")
+        if not removed and not failed:
+            click.echo("nothing to remove")
+        for line in _lines(inventory.kept):
+            progress.note(line)
+    if failed:
         raise BuildError(
-            f"{path}: cannot be removed: {error.strerror or error}",
-            "Check who owns it and whether something in it is running, then try again.",
-        ) from error
+            "\n".join(f"{f.name}: cannot be removed: {f.reason}" for f in failed),
+            "Check who owns it and whether something in it is running, then try again."
+            " Everything else was removed.",
+        )
 
 
-def _images(profile: str | None, progress: console.Progress) -> tuple[str, ...]:
-    from envbuilder import engine
-    from envbuilder.errors import ToolError
+def _choose(
+    inventory: Inventory,
+    profile: str | None,
+    progress: console.Progress,
+    store: bool,
+    reports: bool,
+    all_images: bool,
+) -> _Chosen:
+    leftovers = list(inventory.leftovers())
+    if profile is not None:
+        inventory.kept.clear()
+    inventory.environments(profile)
+    inventory.items += leftovers if profile is None else []
+    if store:
+        inventory.downloads()
+    if reports:
+        inventory.reports(profile)
+    known = image_inventory.written_down(inventory.settings, [item.path for item in leftovers])
+    listed = _images(known, profile, progress, inventory.busy, all_images)
+    inventory.kept += listed.kept
+    records = image_inventory.records(known, listed, inventory)
+    return _Chosen(tuple(inventory.items), listed.removals, tuple(records))
 
+
+def _images(
+    known: Sequence[Known],
+    profile: str | None,
+    progress: console.Progress,
+    busy: set[str],
+    all_images: bool,
+) -> Listed:
     try:
-        return engine.own_images(profile)
+        client = engine.connect()
+        there = engine.labelled(client)
     except ToolError as error:
         if engine.configured():
             progress.note(f"images were not looked at: {error.message}")
-        return ()
+        return image_inventory.Listed()
+
+    def is_built(image: engine.Image) -> bool:
+        return image_inventory.is_result(image, lambda i: engine.last_step(client, i))
+
+    return image_inventory.choose(there, known, profile, busy, is_built if all_images else None)
+
+
+def _remove(chosen: _Chosen) -> tuple[list[str], list[Kept]]:
+    """Remove what was chosen; returns the names of what is gone, and what could not be removed."""
+    removed, failed = _remove_files(chosen.files)
+    staying: set[str] = set()
+    for image in chosen.images:
+        try:
+            engine.remove_images([image.ref], only=image.id)
+            removed.append(image.ref)
+        except EnvbuilderError as error:
+            reason = error.message.removeprefix(f"{image.ref}: cannot be removed: ")
+            failed.append(Kept(image.ref, reason))
+            staying.add(image.id)
+    for records in chosen.records:
+        if not records.ids & staying:
+            gone, stuck = _remove_files(records.items)
+            removed, failed = removed + gone, failed + stuck
+    return removed, failed
+
+
+def _remove_files(items: Iterable[Item]) -> tuple[list[str], list[Kept]]:
+    removed, failed = list[str](), list[Kept]()
+    for item in items:
+        try:
+            folders.remove(item.path, item.root, item.aside)
+            removed.append(str(item.path))
+        except OSError as error:
+            failed.append(Kept(str(item.path), error.strerror or str(error)))
+    return removed, failed
+
+
+def _lines(kept: Iterable[Kept]) -> Iterable[str]:
+    """What stays, by reason."""
+    by_reason: dict[str, list[str]] = {}
+    for one in kept:
+        by_reason.setdefault(one.reason, []).append(one.name)
+    for reason, names in by_reason.items():
+        yield from textwrap.wrap(f"left alone: {reason}", console.WIDTH)
+        yield from (f"  {name}" for name in names[:_SHOWN])
+        if len(names) > _SHOWN:
+            yield f"  and {len(names) - _SHOWN} more (--json lists them all)"

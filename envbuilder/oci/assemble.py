@@ -140,7 +140,11 @@ class Assembly:
         return added
 
     def _lower(self, added: Sequence[Added]) -> Layout:
-        return self._image(self._work / f"lower{len(added)}", added, [self._step.ahead])
+        layout = self._image(self._work / f"lower{len(added)}", added, [self._step.ahead])
+        (found,) = layout.index().manifests
+        ids = (layout.read_manifest(found).config.digest, found.digest)
+        system.note(self._step, self._step.ahead, ids)
+        return layout
 
     def _size(self, wheel: File) -> int:
         return self._store.path(wheel.sha256).stat().st_size

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from envbuilder import atomic
+from envbuilder import atomic, folders
 from envbuilder.errors import EnvbuilderError, InvalidError
 from envbuilder.oci.descriptor import decode, digest_of, encode
 from envbuilder.oci.layer import Layer, compressor
@@ -63,6 +63,7 @@ class LayerCache:
 
     def keep(self, facts: Mapping[str, Any], layer: Layer, written: Path) -> Layer:
         """Take in a layer that was just written to a file on the same disk; the file moves."""
+        folders.ensure(self.layout.folder)
         blob = self.layout.blob(layer.digest)
         blob.parent.mkdir(parents=True, exist_ok=True)
         written.replace(blob)
@@ -78,6 +79,7 @@ class LayerCache:
                 return msgspec.json.decode(text, type=kind)
         value = make()
         text = encode(value)
+        folders.ensure(self.layout.folder)
         atomic.write(entry, digest_of(text).encode() + b"\n" + text)
         return value
 

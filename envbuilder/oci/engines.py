@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from envbuilder import engine, podman, process
+from envbuilder import engine, folders, podman, process
 from envbuilder.errors import BuildError, EnvbuilderError, ToolError
 from envbuilder.oci import archive
 from envbuilder.oci.descriptor import INDEX, INDEXES, MANIFESTS, Index, Manifest, decode
@@ -110,6 +110,7 @@ def load(
 
 def remember(layout: Layout, made: Layout) -> None:
     """Keep what the images of a layout are made of, for `load`."""
+    folders.ensure(made.folder)
     for found in (*layout.index().manifests, *layout.images()):
         if found.media_type in MANIFESTS | INDEXES and layout.has(found):
             made.add(layout.read(found), found.media_type)
@@ -171,7 +172,7 @@ def _into_podman(client: podman.Podman, layout: Layout, image: Descriptor) -> No
     It reads blobs from the layout itself, and those that it has already it does not read. A podman
     elsewhere gets them all, in an archive.
     """
-    with tempfile.TemporaryDirectory(dir=layout.folder.parent) as scratch:
+    with tempfile.TemporaryDirectory(prefix=".part-", dir=layout.folder.parent) as scratch:
         alone = Layout(Path(scratch) / "image")
         alone.folder.mkdir()
         (alone.folder / MARK).symlink_to((layout.folder / MARK).resolve())

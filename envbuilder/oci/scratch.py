@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from envbuilder import folders
 from envbuilder.payload.memory import SHARED, available_bytes
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ _SPARE = 2
 
 @contextlib.contextmanager
 def folder(needed: int, otherwise: Path, shared: Path = SHARED) -> Iterator[Path]:
-    """An empty folder for so many bytes, removed in the end; below `otherwise` on a small machine.
+    """A new folder for so many bytes, removed in the end; below `otherwise` on a small machine.
 
     What killed processes left in memory is removed first.
     """
@@ -50,6 +51,7 @@ def _locked(above: Path) -> tuple[Path, int]:
         held = os.open(place, os.O_RDONLY)
         fcntl.flock(held, fcntl.LOCK_EX)
         if place.is_dir():
+            folders.mark(place)
             return place, held
         os.close(held)
 
@@ -70,7 +72,7 @@ def left(shared: Path = SHARED) -> Iterator[Path]:
     """Folders of this user in memory whose process is gone."""
     for place in shared.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
-            if place.lstat().st_uid != os.getuid():
+            if place.lstat().st_uid != os.getuid() or not folders.is_marked(place):
                 continue
             held = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:

@@ -15,7 +15,7 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder import atomic
+from envbuilder import atomic, folders
 from envbuilder.download import full_or_broken
 from envbuilder.errors import BuildError, InvalidError
 from envbuilder.oci import reference
@@ -76,7 +76,7 @@ def send(
 
     upload = _file(notes, f"{connection.name} {blob.digest}", "json")
     place = _file(notes, f"{connection.host} {blob.digest}", "repository")
-    notes.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folders.ensure(notes, private=True)
     with FileLock(upload.with_suffix(".lock")):
         if has(connection, blob):
             advance(blob.size)

@@ -6,10 +6,13 @@ it adds to the base is kept as a layer like any other.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import tarfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from envbuilder import engine, images
 from envbuilder.errors import BuildError
 from envbuilder.oci import engines, layer, packages, rootfs
 from envbuilder.oci.cache import SYSTEM_FORMAT
@@ -18,7 +21,6 @@ from envbuilder.oci.members import members, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
 
     from envbuilder.oci.base import Base
     from envbuilder.oci.cache import LayerCache
@@ -88,7 +90,8 @@ def built(
 
 def _taken(step: Assemble, system: System, base: Base, work: Path) -> Layer:
     """The one layer that the engine's image has above the base, in our compression."""
-    layout = engines.take(system.ref, work / "system")
+    with _noted(step, system.ref):
+        layout = engines.take(system.ref, work / "system")
     manifest = layout.manifest(step.platform)
     below = base.config["rootfs"]["diff_ids"]
     there = layout.read_config(manifest)["rootfs"]["diff_ids"]
@@ -103,6 +106,27 @@ def _taken(step: Assemble, system: System, base: Base, work: Path) -> Layer:
     if f"sha256:{sent.hexdigest()}" != there[-1]:
         raise BuildError(f"{manifest.layers[-1].digest}: not the layer that its image names")
     return made
+
+
+def note(step: Assemble, ref: str, ids: tuple[str, ...]) -> Path:
+    """Write down an image that the engine has only while this step runs; `clean` looks there."""
+    loaded = images.LoadedImage(
+        profile=step.labels.get(f"{engine.LABEL}profile"),
+        fingerprint=Path(step.records).name,
+        ref=ref,
+        ids=ids,
+    )
+    return images.note(Path(step.records), loaded)
+
+
+@contextlib.contextmanager
+def _noted(step: Assemble, ref: str) -> Iterator[None]:
+    """Keep a note of the image while it is taken from the engine."""
+    found = engine.image(engine.connect(), ref)
+    written = note(step, ref, (found.id,)) if found else None
+    yield
+    if written:
+        written.unlink(missing_ok=True)
 
 
 def _settled(blob: Path, epoch: int, sent: hashlib._Hash) -> Iterator[bytes]:

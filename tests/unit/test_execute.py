@@ -20,6 +20,7 @@ from envbuilder.console import PlainProgress
 from envbuilder.errors import BuildError
 from envbuilder.execute import execute
 from envbuilder.lockfile import File
+from envbuilder.seal import MARKER
 from envbuilder.store import Store
 
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ def test_what_is_replaced_is_never_half_there(
     """A kill while the old environment is being removed must not leave a part of it."""
     target, work = found.envs_dir / "x", found.envs_dir / ".x.partial"
     target.mkdir(parents=True)
-    (target / "marker").write_text("old")
+    (target / MARKER).write_text("old")
     removed: list[str] = []
     real = shutil.rmtree
 
@@ -195,12 +196,37 @@ def test_what_is_replaced_is_never_half_there(
     monkeypatch.setattr(shutil, "rmtree", watched)
     run(
         found,
-        plan.Write(what="w", path=str(work / "env" / "marker"), text="new"),
+        plan.Write(what="w", path=str(work / "env" / MARKER), text="new"),
         plan.Move(what="m", source=str(work / "env"), target=str(target)),
     )
-    assert (target / "marker").read_text() == "new"
+    assert (target / MARKER).read_text() == "new"
     assert removed == [str(work)]
     assert not work.exists()
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_a_folder_of_somebody_else_is_not_replaced(
+    found: Settings, tmp_path: Path, link: bool
+) -> None:
+    """What a link at the environment's place leads to stays as well; the link itself may go."""
+    theirs = tmp_path / "theirs" if link else found.envs_dir / "x"
+    theirs.mkdir(parents=True)
+    (theirs / "thesis.tex").write_text("theirs")
+    if link:
+        found.envs_dir.mkdir(parents=True)
+        (found.envs_dir / "x").symlink_to(theirs)
+    work = found.envs_dir / ".x.partial"
+    steps = (
+        plan.Write(what="w", path=str(work / "env" / "new"), text=""),
+        plan.Move(what="m", source=str(work / "env"), target=str(found.envs_dir / "x")),
+    )
+    if link:
+        run(found, *steps)
+        assert (found.envs_dir / "x" / "new").exists()
+    else:
+        with pytest.raises(BuildError, match="is in the way, and envbuilder did not make it"):
+            run(found, *steps)
+    assert (theirs / "thesis.tex").read_text() == "theirs"
 
 
 def test_what_a_killed_build_left_is_not_used(found: Settings) -> None:
@@ -224,7 +250,7 @@ def test_a_failing_command_ends_the_build_with_its_last_words(
     with pytest.raises(BuildError, match=r"install: failed .exit 3.:\nthe reason") as caught:
         run(found, plan.Run(what="install", argv=(sys.executable, "-c", script)))
     assert not (found.envs_dir / ".x.partial").exists()
-    log = next(found.logs_dir.iterdir())
+    log = next(found.logs_dir.glob("*.log"))
     assert str(log) in caught.value.hint
     assert "long story" in log.read_text()
 

@@ -13,6 +13,7 @@ import pytest
 import zstandard
 from msgspec.structs import replace
 
+from envbuilder import folders
 from envbuilder.errors import BuildError
 from envbuilder.oci import assemble, parts, scratch
 from envbuilder.oci.ahead import Ahead
@@ -92,7 +93,7 @@ class Bench:
             "uv_version": "0.13.8", "wheels": tuple(wheels), "debs": (), "system": None,
             "variables": {"VIRTUAL_ENV": "/opt/env"}, "labels": {"a": "b"},
             "names": ("envbuilder/x:1",), "ahead": "", "cache": str(self.folder / "cache"),
-            "fresh": False, "work": str(work / "stage"),
+            "fresh": False, "work": str(work / "stage"), "records": str(self.folder / "records"),
         }  # fmt: skip
         step = Assemble(**{**stated, **changes})
         layout = Assembly(step, self.store, self.uv, self.notes.append).make()
@@ -349,8 +350,8 @@ def test_uv_hears_of_the_images_interpreter(tmp_path: Path) -> None:
 
 def test_a_folder_in_memory_is_removed_and_so_is_what_a_killed_process_left(tmp_path: Path) -> None:
     shared, disk = tmp_path / "shm", tmp_path / "disk"
-    left = shared / "envbuilder-left"
-    left.mkdir(parents=True)
+    left, theirs = folders.ensure(shared / "envbuilder-left"), shared / "envbuilder-notes"
+    theirs.mkdir()
     disk.mkdir()
     with scratch.folder(1, disk, shared) as place:
         assert place.parent == shared
@@ -358,7 +359,7 @@ def test_a_folder_in_memory_is_removed_and_so_is_what_a_killed_process_left(tmp_
         with scratch.folder(1, disk, shared) as other:
             assert place.exists(), "in use"
             assert other != place
-    assert list(shared.iterdir()) == []
+    assert list(shared.iterdir()) == [theirs]
 
 
 def test_little_memory_leaves_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

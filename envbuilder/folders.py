@@ -1,0 +1,114 @@
+"""Folders of envbuilder's own: made with a marker, and removed without following a link.
+
+A marker says that envbuilder made the folder that holds it. A folder that was there before gets
+none, so that nothing in it ever counts as envbuilder's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MARKER = ".made-by-envbuilder"
+_SIGNATURE = b"envbuilder made this folder\n"
+_CONTENT = _SIGNATURE + (
+    b"The command `envbuilder clean` removes what envbuilder put into it.\n"
+    b"Remove this file, and it leaves the folder alone.\n"
+)
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def ensure(folder: Path, *, private: bool = False, marked: bool = True) -> Path:
+    """Return the folder, made if missing, and marked if it was made here.
+
+    `private`: only this user may read it. Not `marked`: what is in it carries marks of its own.
+    Raises `OSError` if it cannot be made.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700 if private else 0o777)
+    except FileExistsError:
+        if not folder.is_dir():
+            raise
+        return folder
+    try:
+        if marked:
+            mark(folder)
+    except OSError:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+        raise
+    return folder
+
+
+def mark(folder: Path) -> None:
+    """Mark a folder that was just made; `OSError` on a full disk."""
+    marker = folder / MARKER
+    try:
+        marker.write_bytes(_CONTENT)
+    except OSError:
+        marker.unlink(missing_ok=True)
+        raise
+
+
+def is_folder(path: Path) -> bool:
+    """Whether this is a folder, and no link to one."""
+    return path.is_dir() and not path.is_symlink()
+
+
+def is_marked(folder: Path) -> bool:
+    """Whether envbuilder made the folder; a marker that is a link says nothing."""
+    try:
+        descriptor = os.open(folder / MARKER, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        return os.read(descriptor, len(_SIGNATURE)) == _SIGNATURE
+    except OSError:  # a folder, a device
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def remove(path: Path, root: Path, aside: str = "") -> None:
+    """Remove a file, a link or a folder below `root`; `OSError` if that fails.
+
+    No component below `root` may be a link: each folder on the way is opened by its name in the
+    one above, so that none can be exchanged for a link meanwhile. Links in the folder are removed,
+    not what they lead to. A folder's marker goes last, so that what a kill leaves is still marked;
+    with `aside`, the folder gets a marker and that name first, so that nothing uses a half of it.
+    """
+    *above, name = path.relative_to(root).parts
+    with contextlib.ExitStack() as opened:
+        here = _open(str(root.parent.resolve() / root.name), None, opened)
+        for part in above:
+            here = _open(part, here, opened)
+        if not stat.S_ISDIR(os.stat(name, dir_fd=here, follow_symlinks=False).st_mode):
+            os.unlink(name, dir_fd=here)
+            return
+        folder = _open(name, here, opened)
+        if aside:
+            marker = os.open(MARKER, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, dir_fd=folder)
+            opened.callback(os.close, marker)
+            os.write(marker, _CONTENT)
+            with contextlib.suppress(OSError):  # a killed build has left a folder of that name
+                os.rename(name, aside, src_dir_fd=here, dst_dir_fd=here)
+                name = aside
+        for child in sorted(os.listdir(folder), key=lambda n: n == MARKER):  # noqa: PTH208 (a descriptor)
+            if stat.S_ISDIR(os.stat(child, dir_fd=folder, follow_symlinks=False).st_mode):
+                shutil.rmtree(child, dir_fd=folder)
+            else:
+                os.unlink(child, dir_fd=folder)
+        os.rmdir(name, dir_fd=here)
+
+
+def _open(name: str, within: int | None, opened: contextlib.ExitStack) -> int:
+    descriptor = os.open(name, _FOLDER, dir_fd=within)
+    opened.callback(os.close, descriptor)
+    return descriptor

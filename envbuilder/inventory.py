@@ -1,0 +1,282 @@
+"""The files that `envbuilder clean` may remove, listed before anything is removed.
+
+A file counts as envbuilder's if it lies in a folder that envbuilder marked when it made it, under a
+name that envbuilder gives; an environment or a record says itself what it is. No link is followed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from msgspec import Struct
+
+from envbuilder import documents, folders, history, images, seal
+from envbuilder.errors import InvalidError
+from envbuilder.oci import scratch
+from envbuilder.payload.dataset import MNIST_SHA256
+from envbuilder.payload.memory import SHARED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from envbuilder.settings import Settings
+
+LINK = "a symbolic link: what it leads to is left alone"
+BUSY = "in use by another envbuilder"
+FOREIGN = "not made by envbuilder"
+UNMARKED = (
+    "envbuilder did not make this folder, or a version that set no marker did: if all of it is"
+    " envbuilder's, remove it yourself (rm -r)"
+)
+
+
+class Item(Struct, frozen=True):
+    """A file or folder to remove, and the folder of ours below which no link is followed."""
+
+    path: Path
+    root: Path
+    aside: str = ""
+    """The name that the folder gets first, so that nothing uses it while it is removed."""
+
+
+class Kept(Struct, frozen=True):
+    """What was looked at and stays, and why."""
+
+    name: str
+    reason: str
+
+
+class Names(Struct, frozen=True):
+    """Paths that envbuilder uses below one of its folders, as regular expressions."""
+
+    files: str
+    folders: str = r"(?!)"
+    whole: str = r"(?!)"
+    """Folders that go with whatever is in them."""
+
+
+_HEX = "[0-9a-f]{64}"
+_BASE = rf"(?:{_HEX}(?:-\w+-\w+)?|debian-{_HEX})"
+DOWNLOADS = {
+    "store": Names(
+        rf"sha256/[0-9a-f]{{2}}/{_HEX}|partial/{_HEX}(?:\.lock)?",
+        r"sha256|sha256/[0-9a-f]{2}|partial",
+    ),
+    "bases": Names(rf"{_BASE}\.lock", whole=rf"{_BASE}|\.debian-{_HEX}\.\w+|bundled|\.part-\w+"),
+    "layers": Names(
+        rf"oci-layout|index\.json|blobs/sha256/{_HEX}|made/{_HEX}\.json|(?:\w+/)*\..+\.\d+\.part",
+        "blobs|blobs/sha256|made",
+        r"blobs/sha256/\.part-\w+",
+    ),
+    "uploads": Names(r"[0-9a-f]{32}\.(?:json|repository|lock)|\..+\.\d+\.part"),
+    "datasets": Names(
+        rf"mnist/(?:\.lock|(?:{'|'.join(MNIST_SHA256)})(?:\.gz)?(?:\.part)?)",
+        "mnist",
+        r"mnist/\.part-\w+",
+    ),
+    "locate": Names(r"\w+-\w+-3\.\d+-[a-z0-9-]+\.txt"),
+    "uv-resolve": Names(r"[^/]+", whole=r"[^/]+"),
+    "logs": Names(
+        r"_?[a-z0-9][a-z0-9-]*-[0-9a-f]{12}\.log|\d{8}T\d{6}Z-.+-(?:payload|devices)\.log"
+    ),
+}
+"""Folders of the cache that hold what can be had again → the names in them."""
+
+
+class Inventory:
+    """What may go and what stays. As long as it is open, it holds the locks of what may go."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._locks = contextlib.ExitStack()
+        self.items: list[Item] = []
+        self.kept: list[Kept] = []
+        self.busy: set[str] = set()
+        """Names of working folders that a running build has locked."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *about: object) -> None:
+        self._locks.close()
+
+    def keep(self, path: Path, reason: str) -> None:
+        """Note that something stays."""
+        self.kept.append(Kept(str(path), reason))
+
+    # --- data
+
+    def environments(self, profile: str | None) -> None:
+        """List environments (of one profile) with the attestations beside them."""
+        root = self.settings.data_dir
+        for path in self._children(root, self.settings.envs_dir):
+            if path.name.startswith("."):
+                continue
+            if path.is_symlink():
+                self.keep(path, LINK)
+            elif path.is_dir():
+                marker = {} if (path / seal.MARKER).is_symlink() else seal.marker(path)
+                if marker.get("made_by") != "envbuilder":
+                    if profile is None:
+                        self.keep(path, f"{FOREIGN}: it has no {seal.MARKER} that says so")
+                elif profile is not None and marker.get("profile") != profile:
+                    continue
+                elif not self._lock(path.with_name(f".{path.name}.partial.lock")):
+                    self.keep(path, BUSY)
+                else:
+                    beside = (Path(f"{path}{end}") for end in documents.SUFFIXES.values())
+                    files = [p for p in beside if p.is_file() and not p.is_symlink()]
+                    self.items.append(Item(path, root, f".{path.name}.partial"))
+                    self.items += [Item(p, root) for p in files]
+
+    def reports(self, profile: str | None) -> None:
+        """List kept verification reports (of one profile)."""
+        folder = self.settings.reports_dir
+        if self._is_ours(self.settings.data_dir, folder):
+            for entry in history.entries(folder, profile):
+                if folders.is_marked(folder) or _is_report(entry.path):
+                    self.items.append(Item(entry.path, self.settings.data_dir))
+                else:
+                    self.keep(entry.path, "not a report of envbuilder's, or damaged")
+
+    # --- working folders
+
+    def leftovers(self) -> Iterator[Item]:
+        """Yield the working folders of builds that were killed; note those of builds that run."""
+        data, cache = self.settings.data_dir, self.settings.cache_dir
+        for path in self._children(data, self.settings.envs_dir):
+            if path.name.startswith(".") and path.name.endswith(".partial"):
+                yield from self._leftover(path, data)
+        for name in ("build", "reproduce"):
+            for path in self._children(cache, cache / name):
+                if path.is_symlink() or path.is_dir():
+                    yield from self._leftover(path, cache)
+                elif path.suffix != ".lock":
+                    self.keep(path, FOREIGN)
+        shared = SHARED.resolve()
+        yield from [Item(path, shared) for path in scratch.left(shared)]
+
+    def _leftover(self, path: Path, root: Path) -> Iterator[Item]:
+        if path.is_symlink():
+            self.keep(path, LINK)
+        elif not path.is_dir():
+            self.keep(path, FOREIGN)
+        elif not self._lock(path.with_name(f"{path.name}.lock")):
+            self.busy.add(path.name)
+            self.keep(path, BUSY)
+        elif folders.is_marked(path):
+            yield Item(path, root)
+        else:
+            self.keep(path, UNMARKED)
+
+    # --- downloads and caches
+
+    def downloads(self) -> None:
+        """List what can be had again; all of it stays while a build is running."""
+        root = self.settings.cache_dir
+        for name, names in DOWNLOADS.items():
+            folder = root / name
+            if not self._is_ours(root, folder):
+                continue
+            found = _look(folder, "", names, marked=False)
+            if self.busy or any(not self._lock(lock, hold=False) for lock in found.locks):
+                self.keep(folder, BUSY)
+                continue
+            self.items += [Item(p, root) for p in ([folder] if found.whole else found.ours)]
+            if found.theirs and not found.ours:
+                self.keep(folder, UNMARKED if not folders.is_marked(folder) else FOREIGN)
+                continue
+            for path in found.theirs:
+                self.keep(path, LINK if path.is_symlink() else FOREIGN)
+
+    def known_files(self, folder: Path, root: Path, names: str) -> list[Item]:
+        """Return the files of a folder with these names, the folder itself if it has no others."""
+        found = _look(folder, "", Names(names, f"|{images.LOADED}"), marked=True)
+        return [Item(p, root) for p in ([folder] if found.whole else found.ours)]
+
+    # --- what all of them need
+
+    def _children(self, root: Path, folder: Path) -> Iterator[Path]:
+        if self._is_ours(root, folder):
+            yield from sorted(p for p in folder.iterdir() if p.name != folders.MARKER)
+
+    def _is_ours(self, root: Path, folder: Path) -> bool:
+        """Whether the folder is there, and it is no link that leads to it."""
+        for path in (root, folder):
+            if path.is_symlink():
+                reason = f"{LINK} (name the folder itself: ENVBUILDER_CACHE_DIR and _DATA_DIR)"
+                kept = Kept(str(path), reason if path == root else LINK)
+                self.kept += [kept] if kept not in self.kept else []
+                return False
+        return folder.is_dir()
+
+    def _lock(self, path: Path, *, hold: bool = True) -> bool:
+        """Take (and hold) a lock if there is one; return whether no other process has it."""
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return True
+        except OSError:  # a link, or of another user
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            return False
+        if hold:
+            self._locks.callback(os.close, descriptor)
+        else:
+            os.close(descriptor)
+        return True
+
+
+class _Found(Struct):
+    """What is in a folder; `whole`: all of it is ours, and so is the folder."""
+
+    ours: list[Path] = []
+    theirs: list[Path] = []
+    locks: list[Path] = []
+    whole: bool = False
+
+
+def _look(folder: Path, below: str, names: Names, *, marked: bool) -> _Found:
+    """Look through a folder; `below` is its path below the first, with a slash at its end."""
+    found = _Found()
+    made_here = folders.is_marked(folder)
+    marked = marked or made_here
+    for entry in sorted(os.scandir(folder), key=lambda e: e.name):
+        path, name = Path(entry.path), below + entry.name
+        if made_here and entry.name == folders.MARKER:
+            continue
+        if entry.is_symlink():
+            found.theirs.append(path)
+        elif entry.is_dir(follow_symlinks=False):
+            if marked and re.fullmatch(names.whole, name):
+                found.ours.append(path)
+                continue
+            inner = _look(path, f"{name}/", names, marked=marked)
+            found.locks += inner.locks
+            found.ours += [path] if inner.whole else inner.ours
+            if not inner.whole:
+                found.theirs += inner.theirs if inner.ours else [path]
+        elif marked and re.fullmatch(names.files, name):
+            found.ours.append(path)
+            found.locks += [path] if entry.name.endswith(".lock") else []
+        else:
+            found.theirs.append(path)
+    known = made_here or bool(re.fullmatch(names.folders, below.rstrip("/")))
+    found.whole = marked and known and not found.theirs
+    return found
+
+
+def _is_report(path: Path) -> bool:
+    try:
+        history.read(path)
+    except InvalidError:
+        return False
+    return True

@@ -1,0 +1,109 @@
+"""Folders get a marker when they are made, and only then; none is removed through a link."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+
+from envbuilder import folders
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_only_a_folder_that_was_made_here_is_marked(tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    assert not folders.is_marked(folders.ensure(theirs))
+    ours = folders.ensure(tmp_path / "above" / "ours")
+    assert folders.is_marked(folders.ensure(ours))
+    assert not folders.is_marked(ours.parent)
+    assert not folders.is_marked(folders.ensure(tmp_path / "plain", marked=False))
+    with pytest.raises(FileExistsError):
+        folders.ensure(ours / folders.MARKER)
+
+
+def test_a_private_folder_is_closed_to_others(tmp_path: Path) -> None:
+    umask = os.umask(0o022)
+    try:
+        modes = [
+            stat.S_IMODE(folders.ensure(tmp_path / name, private=private).stat().st_mode)
+            for name, private in (("private", True), ("open", False))
+        ]
+    finally:
+        os.umask(umask)
+    assert modes == [0o700, 0o755]
+
+
+def test_a_folder_whose_marker_cannot_be_written_is_not_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(folder: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(folders, "mark", full)
+    with pytest.raises(OSError, match="No space left"):
+        folders.ensure(tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("at", [".", "a", "a/b"])
+def test_a_link_on_the_way_is_not_followed(tmp_path: Path, at: str) -> None:
+    target = tmp_path / "target"
+    (target / "a" / "b" / "c").mkdir(parents=True)
+    root = tmp_path / "root"
+    root.mkdir()
+    if at == ".":
+        root.rmdir()
+        root.symlink_to(target)
+    else:
+        (root / at).parent.mkdir(parents=True, exist_ok=True)
+        (root / at).symlink_to(target / at)
+    with pytest.raises(OSError, match=r"Not a directory|symbolic links"):
+        folders.remove(root / "a" / "b" / "c", root)
+    assert (target / "a" / "b" / "c").is_dir()
+
+
+def test_links_go_and_what_they_lead_to_stays(tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "file").write_text("theirs")
+    root = tmp_path / "root"
+    (root / "a" / "b").mkdir(parents=True)
+    for link in (root / "link", root / "a" / "link", root / "a" / "b" / "link"):
+        link.symlink_to(theirs)
+    folders.remove(root / "link", root)
+    folders.remove(root / "a", root)
+    assert list(root.iterdir()) == []
+    assert (theirs / "file").read_text() == "theirs"
+
+
+@pytest.mark.parametrize("aside", ["", ".x.partial"])
+def test_what_a_kill_leaves_of_a_folder_is_marked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aside: str
+) -> None:
+    folder = tmp_path / "x" if aside else folders.ensure(tmp_path / "x")
+    for name in ("a", "b", "c"):
+        (folder / name).mkdir(parents=True)
+    real, left = shutil.rmtree, ["a"]
+
+    def killed(path: str, dir_fd: int) -> None:
+        if not left:
+            raise KeyboardInterrupt
+        left.pop()
+        real(path, dir_fd=dir_fd)
+
+    monkeypatch.setattr(shutil, "rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        folders.remove(folder, tmp_path, aside)
+    (rest,) = tmp_path.iterdir()
+    assert rest.name == (aside or "x")
+    assert folders.is_marked(rest)
+    assert len(list(rest.iterdir())) == 3
+    monkeypatch.undo()
+    folders.remove(rest, tmp_path)
+    assert list(tmp_path.iterdir()) == []
