@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from envbuilder import atomic
+from envbuilder import atomic, folders
 from envbuilder.errors import VerifyError
 from envbuilder.payload.blind_test import IMAGES
 from envbuilder.payload.dataset import CLASSES, SIDE
@@ -53,11 +53,12 @@ def folder(settings: Settings) -> Iterator[Path]:
     """
     from filelock import FileLock
 
-    parent = require_writable(settings.cache_dir / "build")
+    parent = require_writable(settings.cache_dir / "build", marked=False)
     with TemporaryDirectory(prefix="questions-", dir=parent) as name:
         path = Path(name)
         lock = path.with_name(f"{path.name}.lock")
         with FileLock(lock):
+            folders.mark(path)
             # A container reads it as another user.
             path.chmod(0o755)
             yield path
