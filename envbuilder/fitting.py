@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 
 from envbuilder import words
+from envbuilder.detection import tables
 from envbuilder.detection.text import version
-from envbuilder.host import TRACKED_FLAGS, Gpu
+from envbuilder.host import TRACKED_FLAGS, X86_FLAGS, Gpu
 from envbuilder.wheels import Needs, needs
 
 if TYPE_CHECKING:
@@ -59,6 +60,17 @@ def findings(
     )
 
 
+def engine(host: Host) -> list[Finding]:
+    """What keeps images from being run on a host where no container engine answers."""
+    engines = host.containers.engines
+    if any(engine.state == "usable" for engine in engines):
+        return []
+    text = "no container engine answers"
+    if engines:
+        text += f" ({engines[0].socket}: {engines[0].detail.rstrip('.')})"
+    return [Finding("warning", text, "engine")]
+
+
 def _platform(profile: Profile, host: Host, backend: str) -> list[Finding]:
     if backend not in profile.backends:
         return [Finding("impossible", f"it has no backend {backend}", "backend")]
@@ -93,6 +105,7 @@ def _system(wanted: Needs, host: Host) -> list[Finding]:
     if name != "glibc":
         text = f"the C library is {name}, and the wheels need glibc: use --backend docker"
         return [Finding("impossible", text, "libc-other")]
+    number = number or tables.distribution_glibc(host.os_version) or ""
     return [f for f in _at_least("glibc", number, wanted.glibc) if f.level != "note"]
 
 
@@ -124,27 +137,41 @@ def _translation(host: Host, backend: str) -> list[Finding]:
 
 
 def _cpu_flags(profile: Profile, host: Host) -> list[Finding]:
-    needed = profile.requires.cpu_flags
+    requires = profile.requires
+    found = _missing_flags(profile, host, requires.cpu_flags, "no")
+    wanted = _missing_flags(profile, host, requires.cpu_flags_wanted, "warning")
+    # A part that may not work is no reason to doubt the rest.
+    return found or [f for f in wanted if f.code == "cpu-flags"]
+
+
+def _missing_flags(
+    profile: Profile, host: Host, named: Sequence[str], level: Level
+) -> list[Finding]:
+    # Flags of x86 say nothing about other processors, which a profile may be for as well.
+    needed = [flag for flag in named if flag not in X86_FLAGS or host.machine == "x86_64"]
     if not needed:
         return []
     if host.cpu.flags is None:
         return [Finding("warning", "the CPU's flags could not be read", "unread")]
     found = []
-    untold = [flag for flag in needed if flag not in TRACKED_FLAGS]
+    has = tables.with_implied_flags(host.cpu.flags)
+    # Every 64-bit x86 has SSE2: a host without it was recorded before such flags were kept.
+    kept = TRACKED_FLAGS if "sse2" in has else TRACKED_FLAGS - {"sse2", "sse4_1"}
+    has &= TRACKED_FLAGS
+    untold = [flag for flag in needed if flag not in kept and flag not in has]
     if untold:
         text = f"whether the CPU has {', '.join(untold)} is not recorded"
         found.append(Finding("warning", text, "unread"))
-    missing = [flag for flag in needed if flag in TRACKED_FLAGS and flag not in host.cpu.flags]
+    missing = [flag for flag in needed if flag in kept and flag not in has]
+    name = host.cpu.generation or host.cpu.model_name or "the CPU"
     if missing:
-        name = host.cpu.generation or host.cpu.model_name or "the CPU"
-        lacks = "no AVX-512" if "avx512f" in missing else f"no {missing[0]}"
-        then = {"zentorch": ": zentorch would return the graph unchanged"}.get(
-            profile.expects.extension, ""
-        )
-        text = f"{name} has {lacks} ({', '.join(missing)} missing){then}"
-        found.append(Finding("no", text, "cpu-flags"))
-    elif not untold:
-        found.append(Finding("note", f"{host.cpu.generation or 'the CPU'} has {needed[-1]}"))
+        first = missing[0].replace("sse4_", "SSE4.")
+        lacks = "no AVX-512" if "avx512f" in missing else f"no {first}"
+        then = profile.requires.without_cpu_flags
+        text = f"{name} has {lacks} ({', '.join(missing)} missing){then and f': {then}'}"
+        found.append(Finding(level, text, "cpu-flags"))
+    elif not untold and profile.expects.extension:
+        found.append(Finding("note", f"{name} has {needed[-1]}"))
     return found
 
 

@@ -48,11 +48,13 @@ Count = Annotated[int, Meta(ge=0, le=2**53)]
 
 # What oneDNN and zentorch choose their kernels by on x86, and their like on 64-bit ARM.
 _X86_FLAGS = """
-avx avx2 fma f16c avx512f avx512bw avx512cd avx512dq avx512vl avx512_vnni avx512_bf16 avx512_fp16
+sse2 sse4_1 avx avx2 fma f16c
+avx512f avx512bw avx512cd avx512dq avx512vl avx512_vnni avx512_bf16 avx512_fp16
 amx_tile amx_bf16 amx_int8 avx_vnni
 """
 _ARM_FLAGS = "asimd asimddp asimdhp bf16 fphp i8mm sve sve2 svebf16"
-TRACKED_FLAGS = frozenset((_X86_FLAGS + _ARM_FLAGS).split())
+X86_FLAGS = frozenset(_X86_FLAGS.split())
+TRACKED_FLAGS = X86_FLAGS | frozenset(_ARM_FLAGS.split())
 """The CPU flags that `Cpu.flags` tells about; of any other flag it says nothing."""
 
 

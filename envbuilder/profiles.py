@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+_CpuFlag = Annotated[str, Meta(pattern=r"^[a-z0-9_]+\Z")]
+
+
 class _Strict(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of everything read from a profile: immutable, no unknown keys."""
 
@@ -74,7 +77,12 @@ class Requires(_Strict, frozen=True):
     """The same on linux/arm64, where its wheels differ."""
     sm_ptx: bool = False
     """The newest entry of `sm` also comes as PTX, so newer GPUs can run it."""
-    cpu_flags: tuple[Annotated[str, Meta(pattern=r"^[a-z0-9_]+\Z")], ...] = ()
+    cpu_flags: tuple[_CpuFlag, ...] = ()
+    """Flags of the CPU without which nothing works; those of x86 are asked of x86 alone."""
+    cpu_flags_wanted: tuple[_CpuFlag, ...] = ()
+    """Flags without which only a part works."""
+    without_cpu_flags: words.Comment = ""
+    """What happens on a CPU that lacks one of these."""
     macos: Annotated[str, Meta(pattern=r"^[0-9.]*\Z")] = ""
     intel_gpu: bool = False
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
-from envbuilder import fitting
+from envbuilder import fitting, ways
 from envbuilder.errors import HostError
 
 if TYPE_CHECKING:
@@ -34,14 +34,21 @@ _ACCELERATORS = ("cuda", "xpu", "mps", "cpu")
 class Fit(Struct, frozen=True, kw_only=True):
     """Whether a profile fits a host, with the reasons for that verdict, one sentence each.
 
-    `warnings`: nothing known speaks against it, but something could not be confirmed. `impossible`:
-    the result cannot exist on this host, so it cannot be built here either.
+    `warnings`: nothing known speaks against it, but something could not be confirmed, or the engine
+    that its images need does not answer. `impossible`: the result cannot exist on this host, so it
+    cannot be built here either.
     """
 
     profile: str
     verdict: Verdict
     reasons: tuple[str, ...] = ()
     impossible: bool = False
+    backend: str | None = None
+    """The backend that this is about: the one asked for, or the one that serves best here."""
+    lacks_engine: bool = False
+    """Whether a container engine that answers is all that it lacks."""
+    way_out: str = ""
+    """How it works here where it does not do so natively; one or two sentences."""
 
 
 class Choice(Struct, frozen=True, kw_only=True):
@@ -60,12 +67,15 @@ def fit(
     backend: str | None = None,
     building: bool = False,
 ) -> Fit:
-    """How a profile, and what its lock names, fits a host.
+    """How a profile, and what its lock names, fits a host: with one backend, or with the best.
 
-    `building` only asks whether the
-    result can exist here: what keeps it from running becomes a warning.
+    `building` only asks whether the result can exist here: what keeps it from running becomes a
+    warning.
     """
-    found = best_findings(profile, host, lock, backend)
+    every = ways.judged(profile, host, lock)
+    way = every[0] if backend is None else ways.asked_for(profile, host, lock, backend)
+    # Not every builder of images needs an engine; those that do ask it.
+    found = [f for f in way.findings if not (building and f.code == "engine")]
     worst = fitting.worst(found)
     impossible = worst == "impossible"
     if worst == "note":
@@ -74,22 +84,18 @@ def fit(
         verdict = "warnings"
     else:
         verdict = "no"
+    only = ways.only_image(every) if way.backend == "docker" and verdict != "no" else ""
+    # Where it is impossible, nothing else matters.
+    told = _sentences(found, ("impossible",) if impossible else _TELLING[verdict])
     return Fit(
         profile=profile.name,
         verdict=verdict,
-        # Where it is impossible, nothing else matters.
-        reasons=_sentences(found, ("impossible",) if impossible else _TELLING[verdict]),
+        reasons=(*((f"image only: {only}",) if only else ()), *told),
         impossible=impossible,
+        backend=way.backend,
+        lacks_engine=verdict == "warnings" and way.lacks_engine and not way.lacks_more,
+        way_out=ways.way_out(profile, host, every),
     )
-
-
-def best_findings(
-    profile: Profile, host: Host, lock: Lock | None = None, backend: str | None = None
-) -> tuple[Finding, ...]:
-    """The findings with one backend, or with the one that speaks for the profile most."""
-    backends: Sequence[str] = (backend,) if backend else profile.backends
-    found = [fitting.findings(profile, host, name, lock) for name in backends]
-    return min(found, key=lambda f: fitting.LEVELS.index(fitting.worst(f)))
 
 
 def _sentences(found: Sequence[Finding], levels: Sequence[Level]) -> tuple[str, ...]:
@@ -110,20 +116,32 @@ def choose(
     the user's own profiles by accelerator and name. On the CPU it is `cpu`: zendnn speeds up
     inference only, and is mentioned where it fits. What fits beats what fits with warnings, so
     `cpu` is taken where an accelerator could not be confirmed, and the reason says so; where
-    nothing fits for certain, the CPU goes first. Opt-in profiles are never taken, nor are those
+    nothing fits for certain, what lacks nothing but a container engine goes first, then the CPU.
+    Opt-in profiles are never taken, nor are those
     that `locks` has no usable lock for.
     """
     ordered = sorted((p for p in profiles if not p.opt_in), key=_rank)
     fits = {p.name: _fit_locked(p, host, locks, backend) for p in profiles}
     certain = [p for p in ordered if fits[p.name].verdict == "fits"]
     unsure = [p for p in ordered if fits[p.name].verdict == "warnings"]
-    unsure.sort(key=lambda p: p.accelerator != "cpu")
+    unsure.sort(key=lambda p: 0 if fits[p.name].lacks_engine else 1 + (p.accelerator != "cpu"))
     chosen = next(iter((*certain, *unsure)), None)
     everything = tuple(fits[p.name] for p in sorted(profiles, key=_rank))
     if chosen is None:
         return Choice(profile=None, reason="no profile fits this host", fits=everything)
     reason = _why(chosen, ordered, fits, host)
     return Choice(profile=chosen.name, reason=reason, fits=everything)
+
+
+def ways_out(choice: Choice) -> tuple[str, ...]:
+    """How the chosen profile works here, or what would have gone before it but for an engine."""
+    better: list[str] = []
+    for found in choice.fits:
+        if found.profile == choice.profile:
+            return (found.way_out,) if found.way_out else tuple(better)
+        if found.lacks_engine and found.way_out:
+            better.append(found.way_out)
+    return tuple(better)
 
 
 def _fit_locked(profile: Profile, host: Host, locks: Locks | None, backend: str | None) -> Fit:
@@ -152,7 +170,7 @@ def _rank(profile: Profile) -> tuple[int, int, str]:
 
 def _why(chosen: Profile, ordered: Sequence[Profile], fits: dict[str, Fit], host: Host) -> str:
     own = fits[chosen.name]
-    facts = ", ".join(own.reasons)
+    facts = "; ".join(own.reasons)
     if own.verdict == "warnings":
         return f"{chosen.name} may run here, and nothing fits for certain: {facts}"
     if chosen.accelerator != "cpu":
@@ -164,7 +182,7 @@ def _why(chosen: Profile, ordered: Sequence[Profile], fits: dict[str, Fit], host
         also = f"; {' and '.join(others)} would fit too (--profile)" if others else ""
         return f"{chosen.name} fits: {facts}{also}"
     unsure = [
-        f"{p.name} may run too ({fits[p.name].reasons[0]})"
+        f"{p.name} may run too ({'; '.join(fits[p.name].reasons)})"
         for p in ordered
         if p.accelerator != "cpu" and fits[p.name].verdict == "warnings"
     ]
@@ -206,13 +224,23 @@ def require(
     result = fit(profile, host, lock=lock, backend=backend, building=building)
     if result.verdict != "no":
         return result
-    instead = choose([p for p in others if p.name != profile.name], host, locks=locks)
-    hint = "See `envbuilder detect` for what was found."
-    if instead.profile is not None:
-        hint = f"`--profile {instead.profile}` fits this host. {hint}"
-        if next(f for f in instead.fits if f.profile == instead.profile).verdict == "warnings":
-            hint = hint.replace("fits", "may fit", 1)
     action = "be built" if building else "run"
+    with_it = f" with --backend {backend}" if backend and result.way_out else ""
     raise HostError(
-        f"profile '{profile.name}' cannot {action} on this host: {'; '.join(result.reasons)}", hint
+        f"profile '{profile.name}' cannot {action} on this host{with_it}:"
+        f" {'; '.join(result.reasons)}",
+        result.way_out or _instead(profile, host, locks, others),
     )
+
+
+def _instead(profile: Profile, host: Host, locks: Locks | None, others: Sequence[Profile]) -> str:
+    """What could be used where a profile cannot: never the CPU as if it were as good as a GPU."""
+    hint = "See `envbuilder detect` for what was found."
+    choice = choose([p for p in others if p.name != profile.name], host, locks=locks)
+    if choice.profile is None:
+        return hint
+    found = next(f for f in choice.fits if f.profile == choice.profile)
+    device = {p.name: p.accelerator for p in others}[choice.profile]
+    verb = "may fit" if found.verdict == "warnings" else "fits"
+    slower = " on the CPU alone" if device == "cpu" != profile.accelerator else ""
+    return f"`--profile {choice.profile}` {verb} this host{slower}. {hint}"

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from envbuilder import backends, lockfile, profiles, render, words
-from envbuilder.errors import BuildError, HostError, InvalidError
+from envbuilder import backends, fitting, lockfile, profiles, render, ways, words
+from envbuilder.errors import BuildError, HostError, InvalidError, ToolError
 from envbuilder.plan import BuildResult, MakeBase, Plan
 from envbuilder.profiles import Profile
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from envbuilder.options import Request
     from envbuilder.selection import Fit
     from envbuilder.settings import Settings
+    from envbuilder.ways import Way
 
 
 class Chosen(Struct, frozen=True, kw_only=True):
@@ -36,8 +37,13 @@ class Chosen(Struct, frozen=True, kw_only=True):
     reason: str
 
 
-def choose_profile(settings: Settings, folders: Sequence[Path], here: Host) -> Chosen:
-    """The profile that the configuration or the host decides for; `HostError` when none fits."""
+def choose_profile(
+    settings: Settings, folders: Sequence[Path], here: Host, *, image: bool = False
+) -> Chosen:
+    """The profile that the configuration or the host decides for; `HostError` when none fits.
+
+    `image`: an image was asked for, so that there is an engine where it will run.
+    """
     from envbuilder import selection
 
     wanted = settings.configuration.profile
@@ -45,7 +51,13 @@ def choose_profile(settings: Settings, folders: Sequence[Path], here: Host) -> C
         profile = profiles.load(wanted, folders)
         return Chosen(profile=profile, name=wanted, reason="set in the configuration")
     candidates = known(folders)
-    choice = selection.choose(candidates, here, locks=locks(candidates, folders))
+    choice = selection.choose(
+        candidates,
+        here,
+        locks=locks(candidates, folders),
+        # Not so a native environment: it would hide the accelerator that works another way.
+        backend="docker" if image else None,
+    )
     if choice.profile is None:
         raise HostError(f"no profile fits this machine: {choice.reason}", "See: envbuilder detect")
     profile = next(p for p in candidates if p.name == choice.profile)
@@ -57,9 +69,16 @@ def asked(request: Request, folders: Sequence[Path]) -> Profile | None:
     return None if request.profile is None else profiles.load(request.profile, folders)
 
 
-def decided(settings: Settings, folders: Sequence[Path], here: Host, progress: Progress) -> Profile:
+def decided(
+    settings: Settings,
+    folders: Sequence[Path],
+    here: Host,
+    progress: Progress,
+    *,
+    image: bool = False,
+) -> Profile:
     """The profile that the configuration or the host decides for, noted."""
-    chosen = choose_profile(settings, folders, here)
+    chosen = choose_profile(settings, folders, here, image=image)
     progress.note(f"profile {chosen.name}: {chosen.reason}")
     return chosen.profile
 
@@ -98,6 +117,11 @@ def locks(candidates: Sequence[Profile], folders: Sequence[Path]) -> dict[str, L
         except InvalidError:
             found[profile.name] = None
     return found
+
+
+def own_lock(profile: Profile, folders: Sequence[Path]) -> Lock | None:
+    """The lock of one profile; None where it has none that can be read."""
+    return locks([profile], folders)[profile.name]
 
 
 def require_host(
@@ -146,7 +170,8 @@ def prepare(
     here = target.find(request.target_host) if elsewhere else host.probe()
     if elsewhere:
         progress.note(f"note: {here.notes[0]}")
-    profile = profile or decided(settings, folders, here, progress)
+    image = request.backend == "docker" or bool(_image_options(request))
+    profile = profile or decided(settings, folders, here, progress, image=image)
     backend = request.backend
     if backend is not None:
         profiles.require_backend(profile, backend)
@@ -156,10 +181,11 @@ def prepare(
             f"It has: {', '.join(profile.python.supported)}.",
         )
     if backend is None:
-        backend, reason = choose_backend(profile, request, settings)
+        every = () if request.force else ways.judged(profile, here, own_lock(profile, folders))
+        backend, reason = choose_backend(profile, request, settings, every)
         progress.note(f"backend {backend}: {reason}")
+    building, way_out = not running and not elsewhere, ""
     if not request.force:
-        building = not running and not elsewhere
         fit = require_host(
             profile,
             here,
@@ -168,6 +194,7 @@ def prepare(
             building=building,
             locked=profile.torch_from_wheels(backend),
         )
+        way_out = fit.way_out
         for reason in fit.reasons if fit.verdict == "warnings" else ():
             progress.note(f"warning: {reason}")
     lock = _lock(profile, backend, folders)
@@ -176,7 +203,7 @@ def prepare(
     if elsewhere and backend != "docker":
         _require_platform(here.platform, host.probe().platform)
     wanted = replace(request, to_run=running or elsewhere)
-    environment = backends.prepare(backend)(profile, lock, here, wanted, settings)
+    environment = _planned(backend, way_out, (profile, lock, here, wanted, settings))
     claimed = [f for f in environment.plan.files if f.provenance != "read"]
     if claimed:
         names = ", ".join(f"{f.name} {f.version} ({f.by})" for f in claimed)
@@ -189,6 +216,19 @@ def prepare(
         if told:
             progress.note(f"warning: {told}")
     return profile, here, environment
+
+
+def _planned(
+    backend: str, way_out: str, arguments: tuple[Profile, Lock, Host, Request, Settings]
+) -> backends.Environment:
+    """The environment of a backend; without its engine, `ToolError` with the way out there is."""
+    try:
+        return backends.prepare(backend)(*arguments)
+    except ToolError as error:
+        if backend != "docker" or not way_out or not fitting.engine(arguments[2]):
+            raise
+        # Its own hint is for those whom another backend would serve.
+        raise ToolError(error.message, way_out) from error
 
 
 def _lock(profile: Profile, backend: str, folders: Sequence[Path]) -> Lock:
@@ -208,19 +248,31 @@ def _require_platform(wanted: str | None, own: str | None) -> None:
         )
 
 
-def choose_backend(
-    profile: Profile, request: Request, settings: Settings
-) -> tuple[words.Backend, str]:
-    """Docker where an engine answers and the base image is at hand, else the embedded venv.
+def _image_options(request: Request) -> str | None:
+    """What of the request only an image has."""
+    return request.builder or request.output or request.push
 
-    conda only where the profile has nothing else: it needs a lock of its own, which none ships.
+
+def choose_backend(
+    profile: Profile, request: Request, settings: Settings, every: Sequence[Way] = ()
+) -> tuple[words.Backend, str]:
+    """The one that works on the host, by `every` way that was judged there.
+
+    Where several do: docker where an engine answers and the base image is at hand, else the
+    embedded venv. conda only where the profile has nothing else: it needs a lock of its own, which
+    none ships.
     """
     usable: list[words.Backend] = [b for b in profile.backends if b != "conda"]
     usable = usable or ["conda"]
     if len(usable) == 1:
         return usable[0], f"the one that '{profile.name}' has"
-    if "docker" in usable and (request.builder or request.output or request.push):
+    if "docker" in usable and _image_options(request):
         return "docker", "an image was asked for"
+    best = {way.backend for way in every if way.works or way.level == every[0].level}
+    left = [name for name in usable if name in best]
+    if len(left) == 1:
+        only = ways.only_image(tuple(every))
+        return left[0], f"image only: {only}" if only else f"here only {left[0]} is possible"
     from envbuilder.backends import docker
 
     python = request.python or render.image_python(profile)

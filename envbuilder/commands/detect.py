@@ -126,5 +126,7 @@ def _print(here: Host, choice: Choice, lines: tuple[str, ...]) -> None:
     out.print()
     chosen = f"profile {choice.profile}" if choice.profile else "no profile"
     out.print(Text(f"→ {chosen}: {choice.reason}", style="bold"))
+    for line in selection.ways_out(choice):
+        out.print(Text(f"  {line}"))
     for line in lines:
         out.print(Text(line))

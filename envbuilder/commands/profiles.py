@@ -85,18 +85,20 @@ def show(name: str, as_json: bool) -> None:
         click.echo(f"  {label:<12} {value}")
     for reason in row["reasons"]:
         click.echo(f"    - {reason}")
+    if row["way_out"]:
+        click.echo(f"    {row['way_out']}")
     for warning in profile.warnings:
         click.echo(f"  note: {warning}")
 
 
 def _without_name(row: dict[str, Any]) -> dict[str, Any]:
-    return {k: row[k] for k in ("lock", "lock_reason", "fits", "reasons")}
+    return {k: row[k] for k in ("lock", "lock_reason", "fits", "reasons", "way_out")}
 
 
 def _row(name: str, folders: Any, here: Any) -> dict[str, Any]:
     profile = profiles.load(name, folders)
     path = lockfile.path_for(name, folders)
-    state, reason = "missing", ""
+    state, reason, lock = "missing", "", None
     if path is not None:
         try:
             lock = lockfile.load(path)
@@ -104,7 +106,7 @@ def _row(name: str, folders: Any, here: Any) -> dict[str, Any]:
             state, reason = ("stale" if stale else lock.state), lock.reason
         except InvalidError as error:
             state, reason = "damaged", error.message
-    fit = selection.fit(profile, here)
+    fit = selection.fit(profile, here, lock=lock)
     return {
         "name": name,
         "description": profile.description,
@@ -115,4 +117,5 @@ def _row(name: str, folders: Any, here: Any) -> dict[str, Any]:
         "lock_reason": reason,
         "fits": fit.verdict,
         "reasons": fit.reasons,
+        "way_out": fit.way_out,
     }

@@ -17,6 +17,7 @@ from envbuilder import indexes, wheels, words
 from envbuilder.conda import records
 from envbuilder.conda.lockfile import SUBDIRS, again
 from envbuilder.errors import InvalidError
+from envbuilder.host import X86_FLAGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -117,8 +118,12 @@ def _needs(profile: Profile, lock: WheelLock, platform: words.Platform) -> Itera
         yield "an Intel GPU, and Intel's GPU runtime (Level Zero) from the system"
     if profile.accelerator == "mps":
         yield "Apple silicon"
-    if profile.requires.cpu_flags:
-        yield f"a processor with {' '.join(profile.requires.cpu_flags)}"
+    # Those of x86 mean nothing elsewhere.
+    flags = [
+        f for f in profile.requires.cpu_flags if platform == "linux/amd64" or f not in X86_FLAGS
+    ]
+    if flags:
+        yield f"a processor with {' '.join(flags)}"
     if needed.macos:
         yield f"macOS {needed.macos}"
     if needed.glibc:

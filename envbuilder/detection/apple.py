@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from envbuilder.detection import engines, tables
 from envbuilder.detection.text import clean, fields, integer
-from envbuilder.host import Cpu, Gpu, Host, Memory
+from envbuilder.host import X86_FLAGS, Cpu, Gpu, Host, Memory
 
 if TYPE_CHECKING:
     from envbuilder.detection.snapshot import Reader, Snapshot
@@ -18,6 +18,8 @@ _KEYS = (
     "hw.logicalcpu",
     "hw.physicalcpu",
     "machdep.cpu.brand_string",
+    "machdep.cpu.features",
+    "machdep.cpu.leaf7_features",
     "kern.osrelease",
     "kern.osproductversion",
     "kern.hv_vmm_present",
@@ -72,6 +74,7 @@ def decide(snapshot: Snapshot) -> Host:
         cpu=Cpu(
             vendor="Apple" if arm else None,
             model_name=clean(known.get("machdep.cpu.brand_string")),
+            flags=_flags(known),
             logical=logical,
             physical=physical,
             threads=physical or logical,
@@ -84,6 +87,15 @@ def decide(snapshot: Snapshot) -> Host:
         containers=engines.decide(snapshot),
         notes=(*notes, *engines.notes(snapshot)),
     )
+
+
+def _flags(known: dict[str, str]) -> tuple[str, ...] | None:
+    """What an Intel Mac says of its CPU, by Linux's names: SSE4.1 is sse4_1, AVX1.0 is avx."""
+    first, more = (known.get(f"machdep.cpu.{key}features", "") for key in ("", "leaf7_"))
+    if not first:
+        return None
+    names = f"{first} {more}".lower().replace("avx1.0", "avx").replace(".", "_").split()
+    return tuple(sorted(X86_FLAGS & set(names)))
 
 
 def _gpus(known: dict[str, str], arm: bool) -> tuple[Gpu, ...]:

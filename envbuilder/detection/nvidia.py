@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Literal
 
-from envbuilder.detection import memory, nvml, pci, tables
+from envbuilder.detection import memory, nvidia_nodes, nvml, pci, tables
 from envbuilder.detection.access import USABLE, Access
 from envbuilder.detection.pci import Size
-from envbuilder.detection.text import clean, fields, version
+from envbuilder.detection.text import clean, fields, integer, version
 from envbuilder.host import Gpu, Link, Obstacle, Peer
 
 if TYPE_CHECKING:
@@ -43,8 +43,7 @@ def read(reader: Reader) -> None:
     reader.file(VERSION)
     for address in reader.folder(_GPUS):
         reader.file(f"{_GPUS}/{address}/information")
-    for name in ("nvidiactl", "dxg", "nvmap"):
-        reader.node(f"dev/{name}")
+    nvidia_nodes.read(reader)
     if not reader.live:
         reader.file("nvml.json")
     elif VERSION in reader.files or "dev/dxg" in reader.nodes:
@@ -54,25 +53,45 @@ def read(reader: Reader) -> None:
 
 
 def decide(
-    snapshot: Snapshot, devices: Sequence[Device], environ: Mapping[str, str], *, wsl: bool
+    snapshot: Snapshot,
+    devices: Sequence[Device],
+    environ: Mapping[str, str],
+    *,
+    wsl: bool,
+    container: bool,
 ) -> tuple[Gpu, ...]:
     """All NVIDIA GPUs: what PCI, the kernel driver and NVML show, each once."""
     answer = nvml.parse(snapshot.files.get("nvml.json"))
     driver = _driver(snapshot, answer)
-    access = _access(snapshot, answer, driver, environ, wsl=wsl)
+    access = _access(snapshot, answer, driver, environ, wsl=wsl, container=container)
     told = {device.bus: device for device in answer.devices if device.bus} if answer else {}
     nowhere = [device for device in answer.devices if not device.bus] if answer else []
     shown = {device.bus: device for device in devices if device.vendor == VENDOR}
+    buses = sorted({*shown, *_named(snapshot), *told})
+    reached = {bus: _bound(shown[bus], access) if bus in shown else access for bus in buses}
+    if not wsl:
+        minors = {
+            bus: _minor(snapshot, bus, told.get(bus))
+            for bus in buses
+            if reached[bus].state == "usable"
+        }
+        reached |= nvidia_nodes.of_cards(snapshot, minors, frozenset(told), container=container)
     gpus = []
-    for bus in sorted({*shown, *_named(snapshot), *told}):
-        card = shown.get(bus)
-        own = _bound(card, access) if card is not None else access
+    for bus in buses:
+        card, own = shown.get(bus), reached[bus]
         if own.state == "usable" and answer and bus not in told and not nowhere:
             detail = "The driver does not give this GPU to this process."
             own = Access("present", detail, "not-given")
         gpus.append(_gpu(snapshot, card or bus, told.get(bus), driver, own))
     gpus.extend(_gpu(snapshot, None, device, driver, access) for device in nowhere)
     return tuple(gpus) or _without_pci(snapshot, wsl=wsl)
+
+
+def _minor(snapshot: Snapshot, bus: str, told: nvml.Device | None) -> int | None:
+    """N of the card's /dev/nvidiaN: what the kernel driver says, else NVML."""
+    information = fields(snapshot.files.get(f"{_GPUS}/{bus}/information"))
+    said = integer(information.get("Device Minor"))
+    return said if said is not None else told.minor if told else None
 
 
 def _named(snapshot: Snapshot) -> tuple[str, ...]:
@@ -112,10 +131,7 @@ def _gpu(
     if name is None and known is not None:
         name = f"NVIDIA {known.name or known.chip}"
     if access.state == "usable" and told and told.mig:
-        detail = (
-            "It is split into MIG instances: a process gets one of them, not all of its memory."
-        )
-        access = Access("usable", detail)
+        access = nvidia_nodes.of_instances(snapshot)
     told = told or nvml.Device(name="")
     size = _memory(snapshot, told)
     return Gpu(
@@ -223,6 +239,7 @@ def _access(
     environ: Mapping[str, str],
     *,
     wsl: bool,
+    container: bool,
 ) -> Access:
     """Whether this process can reach the driver."""
     hidden = environ.get("CUDA_VISIBLE_DEVICES")
@@ -235,24 +252,11 @@ def _access(
     told = bool(answer and answer.devices)
     if snapshot.has(VERSION) is False and not told and not wsl:
         return Access("present", "NVIDIA's kernel driver is not loaded.", "driver-missing")
-    problem = _node(snapshot, "dev/dxg" if wsl else "dev/nvidiactl")
+    problem = nvidia_nodes.shared(snapshot, wsl=wsl, container=container)
     if problem is None and driver is None:
         detail = "The version of NVIDIA's driver could not be read."
         problem = Access("unknown", detail, "driver-unread")
     return problem or USABLE
-
-
-def _node(snapshot: Snapshot, control: str) -> Access | None:
-    """What is wrong with the node that every CUDA program opens."""
-    if snapshot.has(control) is False:
-        inside = snapshot.has(".dockerenv") or snapshot.has("run/.containerenv")
-        advice = "start the container with --gpus all" if inside else "run nvidia-modprobe"
-        return Access("present", f"/{control} is missing: {advice}.", "node-missing")
-    if control not in snapshot.nodes:
-        return Access("unknown", f"Whether /{control} is there could not be read.", "node-unread")
-    if not snapshot.nodes[control]:
-        return Access("present", f"/{control} may not be opened by this user.", "node-closed")
-    return None
 
 
 def _without_pci(snapshot: Snapshot, *, wsl: bool) -> tuple[Gpu, ...]:

@@ -28,6 +28,8 @@ class Device(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     name: str
     bus: str | None = None
+    minor: int | None = None
+    """The number of its node: N of /dev/nvidiaN."""
     memory_bytes: int | None = None
     reserved_bytes: int | None = None
     """What the driver and firmware keep of that."""
@@ -120,6 +122,7 @@ def _device(library: Any, bus: str, handle: Any) -> Device:
     return Device(
         name="" if name is None else _text(name),
         bus=bus,
+        minor=number("nvmlDeviceGetMinorNumber"),
         memory_bytes=total,
         reserved_bytes=reserved,
         shared_memory=shared,
@@ -208,6 +211,7 @@ def _checked(device: Device) -> Device:
     return Device(
         name=clean(device.name) or "NVIDIA GPU",
         bus=address(device.bus),
+        minor=_within(device.minor, 254, least=0),
         memory_bytes=_within(device.memory_bytes, 2**53),
         reserved_bytes=_within(device.reserved_bytes, 2**53, least=0),
         shared_memory=device.shared_memory,

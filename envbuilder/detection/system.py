@@ -70,6 +70,7 @@ def _linux(snapshot: Snapshot, environ: Mapping[str, str]) -> Host:
         "microsoft" in snapshot.files.get(path, "").lower()
         for path in ("proc/version", "proc/sys/kernel/osrelease")
     )
+    container = _container(snapshot, environ)
     return Host(
         os="linux",
         os_version=_distribution(snapshot),
@@ -77,13 +78,15 @@ def _linux(snapshot: Snapshot, environ: Mapping[str, str]) -> Host:
         machine=machine,
         platform=words.container_platform(machine),
         wsl=wsl,
-        container=_container(snapshot, environ),
+        container=container,
         # What Rosetta's virtual machine shows to x86_64 programs on Apple silicon.
         rosetta=processor.vendor == "VirtualApple" if processor.vendor else None,
         libc=_libc(snapshot),
         cpu=processor,
         memory=memory.decide(snapshot),
-        gpus=() if is_wsl1(_kernel(snapshot)) else _gpus(snapshot, environ, wsl=wsl),
+        gpus=()
+        if is_wsl1(_kernel(snapshot))
+        else _gpus(snapshot, environ, wsl=wsl, container=container),
         peers=nvidia.peers(snapshot),
         containers=engines.decide(snapshot),
         level_zero=intel.level_zero(snapshot),
@@ -114,10 +117,12 @@ def _libc(snapshot: Snapshot) -> str | None:
     return None
 
 
-def _gpus(snapshot: Snapshot, environ: Mapping[str, str], *, wsl: bool) -> tuple[Gpu, ...]:
+def _gpus(
+    snapshot: Snapshot, environ: Mapping[str, str], *, wsl: bool, container: bool
+) -> tuple[Gpu, ...]:
     devices = pci.devices(snapshot)
     known = (
-        *nvidia.decide(snapshot, devices, environ, wsl=wsl),
+        *nvidia.decide(snapshot, devices, environ, wsl=wsl, container=container),
         *intel.decide(snapshot, devices, wsl=wsl),
         *amd.decide(snapshot, devices),
     )

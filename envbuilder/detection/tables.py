@@ -9,12 +9,15 @@ from __future__ import annotations
 import csv
 import re
 from functools import cache
-from typing import Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from msgspec import Struct
 
 from envbuilder import resources
 from envbuilder.host import Support
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 MemoryKind = Literal["dedicated", "shared"]
 
@@ -160,6 +163,23 @@ def cuda_driver(major: int) -> str | None:
     """The oldest Linux driver that runs a CUDA runtime of this major version, such as "580"."""
     row = _row("cuda-drivers.csv", str(major))
     return row["linux_driver"] if row else None
+
+
+def distribution_glibc(release: str | None) -> str | None:
+    """The glibc of a distribution's release, by its PRETTY_NAME; None where no source tells it."""
+    for row in _rows("distribution-glibc.csv"):
+        named, found, rest = (release or "").partition(row["release"])
+        if found and not named and not rest[:1].isdigit():
+            return row["glibc"]
+    return None
+
+
+def with_implied_flags(flags: Iterable[str]) -> frozenset[str]:
+    """The flags of an x86 CPU, with those that every CPU with one of them has."""
+    found = frozenset(flags)
+    while more := {row["has"] for row in _rows("x86-flags.csv") if row["flag"] in found} - found:
+        found |= more
+    return found
 
 
 def apple_bandwidth(brand: str) -> int | None:

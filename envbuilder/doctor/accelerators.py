@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from envbuilder import fitting, selection
+from envbuilder import fitting, ways
 from envbuilder.doctor import Problem, Repair, Severity, remedies
 from envbuilder.host import is_wsl1
 from envbuilder.wheels import needs
@@ -62,10 +62,15 @@ class _Look:
         self.fitting = [p for p in self.profiles if self.level(p) < _level("no")]
 
     def judge(self, profile: Profile) -> tuple[Finding, ...]:
-        """The findings with the backend that a build here would take: venv without an engine."""
-        venv = not self.engine and "venv" in profile.backends
-        lock = self.locks.get(profile.name)
-        return selection.best_findings(profile, self.host, lock, "venv" if venv else None)
+        """The findings of the way that a build here would take.
+
+        Where that is an image and no engine answers, a native environment's go before them.
+        """
+        every = ways.judged(profile, self.host, self.locks.get(profile.name))
+        native = next((way for way in every if way.backend == "venv"), None)
+        if native is not None and every[0].lacks_engine:
+            return native.findings
+        return every[0].findings
 
     def native(self, profile: Profile) -> list[Finding]:
         """What a native environment lacks where an engine could build an image that has it."""

@@ -125,23 +125,48 @@ def _newer_kernel(host: Host) -> str:
 
 def level_zero(host: Host) -> str:
     """How to get Level Zero's loader and Intel's driver for it."""
-    name, number = release(host)
-    here = version(number)
-    install = "`sudo apt install libze1 libze-intel-gpu1`"
+    answers = any(engine.state == "usable" for engine in host.containers.engines)
     image = "use --backend docker, whose image brings them"
-    if name == "Debian" and (here is None or here >= _DEBIAN_HAS):
-        return f"Run {install}, or {image}."
+    image += "" if answers else ", once a container engine runs"
+    name, number = release(host)
+    commands, note = _level_zero_commands(host)
+    if commands:
+        run = " and ".join(f"`{command}`" for command in commands)
+        return f"Run {run}{f' ({note})' if note else ''}, or {image}."
     if name == "Debian":
         return f"Debian {number} has no package of the driver: {image}, or update to Debian 14."
-    if name == "Ubuntu" and here and here >= _UBUNTU_HAS:
-        return f"Run {install}, or {image}."
-    if name == "Ubuntu" and here and here >= _PPA_SERVES:
-        return f"Run `{_PPA}` and {install} (Ubuntu {number}'s own are too old), or {image}."
-    if name == "Fedora":
-        # The loader is oneapi-level-zero, the driver intel-level-zero.
-        packages = "intel-compute-runtime intel-level-zero oneapi-level-zero"
-        return f"Run `sudo dnf install {packages}`, or {image}."
     return (
         "Install the Level Zero loader and Intel's compute-runtime"
         f" (github.com/intel/compute-runtime), or {image}."
     )
+
+
+def level_zero_natively(host: Host) -> str:
+    """The same as words after "or natively", without a full stop."""
+    name, number = release(host)
+    commands, _ = _level_zero_commands(host)
+    if commands:
+        return f"once the driver is installed: {' && '.join(commands)}"
+    if name == "Debian":
+        return f"with Debian 14: Debian {number} has no package of the driver"
+    return (
+        "once the driver is installed: the Level Zero loader and Intel's compute-runtime"
+        " (github.com/intel/compute-runtime)"
+    )
+
+
+def _level_zero_commands(host: Host) -> tuple[tuple[str, ...], str]:
+    """The commands that install them, and a remark; none where the distribution has no packages."""
+    name, number = release(host)
+    here = version(number)
+    install = "sudo apt install libze1 libze-intel-gpu1"
+    if name == "Debian" and (here is None or here >= _DEBIAN_HAS):
+        return (install,), ""
+    if name == "Ubuntu" and here and here >= _UBUNTU_HAS:
+        return (install,), ""
+    if name == "Ubuntu" and here and here >= _PPA_SERVES:
+        return (_PPA, install), f"Ubuntu {number}'s own are too old"
+    if name == "Fedora":
+        # The loader is oneapi-level-zero, the driver intel-level-zero.
+        return ("sudo dnf install intel-compute-runtime intel-level-zero oneapi-level-zero",), ""
+    return (), ""

@@ -9,6 +9,7 @@ import re
 from typing import TYPE_CHECKING
 
 from envbuilder.doctor import Repair, drivers
+from envbuilder.doctor.tools import CDI_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,7 +57,7 @@ def _sentence(finding: Finding, wanted: Needs, host: Host) -> str:
         "rosetta": "Install an arm64 Python (python.org's, or Homebrew's in /opt/homebrew), and"
         " envbuilder with it, in a terminal where `uname -m` says arm64.",
         "rosetta-linux": "Use containers for linux/arm64: they run on this chip itself.",
-        "cpu-flags": "Use --profile cpu: no setting adds instructions to a CPU.",
+        "cpu-flags": _cpu_flags(finding),
         "no-gpu": "Use --profile cpu. If there is one, `envbuilder detect` tells what was read.",
         "gpu": "See `envbuilder detect` for what is known about it.",
         "driver-old": drivers.nvidia(gpu, host, wanted.nvidia_driver) if gpu else "",
@@ -67,10 +68,30 @@ def _sentence(finding: Finding, wanted: Needs, host: Host) -> str:
         "lock-unread": "Make the lock anew with `envbuilder lock`; if it stays, the tables do not"
         f" have this torch. {_TRY}",
         "unlisted": _TRY,
+        "engine": _engine(host),
         "level-zero": drivers.level_zero(host),
         "level-zero-unread": _TRY,
         "unread": "Run envbuilder as a user who can read /proc and /sys, or outside the sandbox.",
     }[finding.code]
+
+
+def _engine(host: Host) -> str:
+    if host.containers.engines:
+        return "Make the engine answer (`docker version` or `podman version` says what is wrong)."
+    if host.os == "macos" or host.wsl:
+        return "Start Docker Desktop, or whatever provides the engine."
+    return "Install Docker or podman, and start it."
+
+
+def _cpu_flags(finding: Finding) -> str:
+    if finding.level == "warning":
+        return "Use `envbuilder verify --quick`, which leaves out what needs them."
+    if "sse4_1" not in finding.text:
+        return "Use --profile cpu: no setting adds instructions to a CPU."
+    return (
+        "In a virtual machine, give it the CPU of the machine itself (QEMU, libvirt, Proxmox: CPU"
+        " type host); to a real CPU no setting adds instructions."
+    )
 
 
 def of_gpu(gpu: Gpu, host: Host, driver: str = "") -> str:
@@ -141,13 +162,25 @@ def _missing(gpu: Gpu, host: Host) -> str:
         if host.wsl:
             return drivers.nvidia(gpu, host)
         if host.container:
-            return "Start the container with --gpus all."
-        commands = " and ".join(f"`sudo {' '.join(argv)}`" for argv in _node_commands(host))
+            return _missing_in_container(gpu)
+        commands = " and ".join(f"`sudo {' '.join(argv)}`" for argv in _node_commands(gpu, host))
         return f"Run {commands}, or restart."
     if host.container:
         return "Start the container with --device /dev/dri."
     # The kernel's driver has it, so what lacks is the node alone.
     return "Run `sudo udevadm trigger --subsystem-match=drm`; a sandbox must be given /dev/dri."
+
+
+def _missing_in_container(gpu: Gpu) -> str:
+    start = (
+        "Start the container with --gpus all; podman, or Docker with CDI: `sudo nvidia-ctk cdi"
+        f" generate --output={CDI_FILE}`, then --device nvidia.com/gpu=all."
+    )
+    if not _lacks_memory_node(gpu):
+        return start
+    return (
+        f"Run `sudo nvidia-modprobe -u -c=0` on the machine itself, which makes it there. {start}"
+    )
 
 
 def repair(gpu: Gpu, host: Host, around: Around) -> Repair | None:
@@ -157,7 +190,7 @@ def repair(gpu: Gpu, host: Host, around: Around) -> Repair | None:
     if gpu.obstacle == "node-closed" and gpu.vendor != "nvidia":
         return _join(gpu.render_node_group or "", around)
     if gpu.obstacle == "node-missing" and gpu.vendor == "nvidia" and not host.wsl:
-        return _nodes(host, around)
+        return _nodes(gpu, host, around)
     return None
 
 
@@ -173,26 +206,33 @@ def _join(group: str, around: Around) -> Repair | None:
     )
 
 
-def _nodes(host: Host, around: Around) -> Repair | None:
+def _nodes(gpu: Gpu, host: Host, around: Around) -> Repair | None:
     if "nvidia-modprobe" not in around.programs:
         return None
-    nodes = [f"/dev/nvidia{number}" for number in range(_cards(host))]
+    nodes = [f"/dev/nvidia{number}" for number in range(_cards(host))] + ["/dev/nvidiactl"]
+    if _lacks_memory_node(gpu):
+        nodes = []
     return Repair(
-        commands=_node_commands(host),
-        undo=(("rm", "-f", *nodes, "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"),),
+        commands=_node_commands(gpu, host),
+        undo=(("rm", "-f", *nodes, "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"),),
     )
 
 
-def _node_commands(host: Host) -> tuple[tuple[str, ...], ...]:
+def _node_commands(gpu: Gpu, host: Host) -> tuple[tuple[str, ...], ...]:
     """Make each card's node and the control node, then those of unified memory.
 
     With -u the same option means other nodes, so one call does not do (nvidia-modprobe.c).
     """
     minors = (*range(_cards(host)), _CONTROL_MINOR)
-    return (
-        ("nvidia-modprobe", *(word for n in minors for word in ("-c", str(n)))),
-        ("nvidia-modprobe", "-u", "-c", "0", "-c", "1"),
-    )
+    memory = ("nvidia-modprobe", "-u", "-c", "0", "-c", "1")
+    if _lacks_memory_node(gpu):
+        return (memory,)
+    return ("nvidia-modprobe", *(word for n in minors for word in ("-c", str(n)))), memory
+
+
+def _lacks_memory_node(gpu: Gpu) -> bool:
+    """Whether only the node of unified memory is missing: all others were looked at before."""
+    return "/dev/nvidia-uvm " in gpu.detail
 
 
 def _cards(host: Host) -> int:

@@ -27,14 +27,17 @@ import re
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import yaml
 
-from envbuilder import host, selection
+from envbuilder import host, resources, selection, workflow
 from envbuilder.detection import fetch, smbios, system
 from envbuilder.profiles import Expects, Profile, Python, Requires, Tools
+
+if TYPE_CHECKING:
+    from envbuilder.lockfile import Lock
 
 FOLDER = Path(__file__).parents[1] / "data" / "hosts"
 NAMES = sorted(path.stem for path in FOLDER.glob("[!_]*.yaml"))
@@ -171,23 +174,44 @@ def profile(kind: str, **changes: Any) -> Profile:
 _BOTH = ("linux/amd64", "linux/arm64")
 _AMD64 = ("linux/amd64",)
 _ALL = ("docker", "venv", "conda")
-_ZEN4 = Requires(cpu_flags=("avx512f", "avx512vl", "avx512_vnni", "avx512_bf16"))
+_SSE41 = ("sse4_1",)
+_ZEN4 = Requires(
+    cpu_flags=("avx512f", "avx512vl", "avx512_vnni", "avx512_bf16"),
+    without_cpu_flags="zentorch would return the graph unchanged",
+)
 _CUDA_13 = Requires(
     nvidia_driver="580",
     sm=("7.5", "8.0", "8.6", "9.0", "10.0", "12.0"),
     sm_arm64=("8.0", "9.0", "10.0", "11.0", "12.0"),
     sm_ptx=True,
+    cpu_flags_wanted=_SSE41,
 )
-_CUDA_12 = Requires(nvidia_driver="525", sm=("5.0", "6.0", "7.0", "7.5", "8.0", "8.6", "9.0"))
+_CUDA_12 = Requires(
+    nvidia_driver="525",
+    sm=("5.0", "6.0", "7.0", "7.5", "8.0", "8.6", "9.0"),
+    cpu_flags_wanted=_SSE41,
+)
 _PROFILES: dict[str, Any] = {
-    "cpu": ("cpu", _BOTH, _ALL, Requires(), ""),
+    "cpu": ("cpu", _BOTH, _ALL, Requires(cpu_flags=_SSE41), ""),
     "zendnn": ("cpu", _AMD64, _ALL, _ZEN4, "zentorch"),
     "cuda": ("cuda", _BOTH, _ALL, _CUDA_13, ""),
     "cuda-legacy": ("cuda", _AMD64, _ALL, _CUDA_12, ""),
-    "xpu": ("xpu", _AMD64, ("docker", "venv"), Requires(intel_gpu=True), ""),
+    "xpu": (
+        "xpu",
+        _AMD64,
+        ("docker", "venv"),
+        Requires(intel_gpu=True, cpu_flags_wanted=_SSE41),
+        "",
+    ),
     "mps": ("mps", ("macos/arm64",), ("venv",), Requires(macos="14.0"), ""),
 }
 PROFILES = tuple(profile(name) for name in _PROFILES)
+
+
+@functools.cache
+def locks() -> dict[str, Lock | None]:
+    """The shipped locks of profiles of these names: what their wheels need counts here, too."""
+    return workflow.locks(PROFILES, (resources.profiles_dir(),))
 
 
 # What a recording keeps of files that tell more than detection reads, line by line.
@@ -217,7 +241,7 @@ def record() -> str:
     What says where and when it was recorded, and whether the verdicts are right, is for people.
     """
     taken = fetch.fetch(Path("/"))
-    choice = selection.choose(PROFILES, system.decide(taken, {}))
+    choice = selection.choose(PROFILES, system.decide(taken, {}), locks=locks())
     files = {_public(path): _public(_kept(path, text)) for path, text in taken.files.items()}
     if taken.machine:
         files.setdefault("proc/sys/kernel/arch", f"{taken.machine}\n")

@@ -77,7 +77,10 @@ def judge(found: Host) -> Judged:
         assert capacity.pools(found, accelerator)
     return Judged(
         host=found,
-        fits={p.name: selection.fit(p, found) for p in host_trees.PROFILES},
+        fits={
+            p.name: selection.fit(p, found, lock=host_trees.locks()[p.name])
+            for p in host_trees.PROFILES
+        },
         choice=selection.choose(profiles, found, locks=locks),
         problems=doctor.diagnose(found, profiles, locks, Around()),
     )
@@ -102,6 +105,8 @@ def works(gpu: Gpu, found: Host, root: Path) -> bool:
     if not (root / node).exists() or not (root / node).stat().st_mode & 0o444:
         return False
     if gpu.vendor == "nvidia":
+        if not found.wsl and not (root / "dev/nvidia-uvm").exists():
+            return False
         return bool(gpu.sm and gpu.driver_version) and gpu.kernel_driver in (None, "nvidia")
     known = tables.intel_gpu(gpu.device_id or "")
     listed = known is not None and known.support == "validated"
@@ -408,7 +413,7 @@ def test_every_intel_family(number: str, family: str, state: str, tmp_path: Path
         found = host.probe(host_trees.plant(tmp_path / str(place), data))
         (gpu,) = found.gpus
         xpu = host_trees.profile("xpu", backends=("docker",))
-        verdict = selection.fit(xpu, found).verdict
+        verdict = selection.fit(xpu, found, backend="docker").verdict
         assert (gpu.family or "", gpu.support or "unknown") == (family, state)
         if state == "unsupported":
             assert (verdict, gpu.state) == ("no", "present")

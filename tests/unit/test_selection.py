@@ -39,7 +39,7 @@ def changed(gpu: Gpu, **changes: object) -> Gpu:
 def test_each_host_has_its_verdicts(name: str, tmp_path: Path) -> None:
     host = host_trees.probe(tmp_path, name)
     expected = host_trees.load(name)
-    choice = selection.choose(PROFILES, host)
+    choice = selection.choose(PROFILES, host, locks=host_trees.locks())
     assert {f.profile: f.verdict for f in choice.fits} == expected["verdicts"]
     assert choice.profile == expected["chosen"]
     assert all(f.reasons for f in choice.fits if f.verdict != "fits")

@@ -44,6 +44,10 @@ SCHEMAS: dict[str, tuple[dict[str, str], int]] = {
         2,
     ),
     "cuda-drivers": ({"cuda_major": NUMBER, "linux_driver": "[1-9][0-9]{2}", "source": TEXT}, 1),
+    "distribution-glibc": (
+        {"release": r"[A-Z][A-Za-z/ ]+ [0-9.]+", "glibc": r"2\.[0-9]{2}", "source": TEXT},
+        1,
+    ),
     "intel-gpus": (
         {
             "id": ID,
@@ -77,6 +81,7 @@ SCHEMAS: dict[str, tuple[dict[str, str], int]] = {
         },
         4,
     ),
+    "x86-flags": ({"flag": "[a-z0-9_]+", "has": "[a-z0-9_]+", "source": TEXT}, 1),
     "x86-cpus": (
         {
             "vendor": VENDORS,

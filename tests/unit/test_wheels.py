@@ -134,7 +134,9 @@ def test_a_native_environment_needs_the_c_library_of_its_wheels(
     path = lockfile.path_for("cpu", SHIPPED)
     assert path is not None
     cpu, lock = profiles.load("cpu", SHIPPED), lockfile.load(path)
-    here = Host(os="linux", machine="x86_64", platform="linux/amd64", libc=libc, cpu=Cpu())
+    here = Host(
+        os="linux", machine="x86_64", platform="linux/amd64", libc=libc, cpu=Cpu(flags=("avx2",))
+    )
     found = selection.fit(cpu, here, lock=lock, backend="venv")
     assert (found.verdict, found.impossible) == (verdict, verdict == "no")
     assert reason in "; ".join(found.reasons)

@@ -46,6 +46,7 @@ PLAIN = host.Host(
     os="linux",
     machine="x86_64",
     platform="linux/amd64",
+    libc="glibc 2.39",
     cpu=host.Cpu(flags=("avx2",), threads=2),
 )
 ZEN5 = msgspec.structs.replace(
