@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder import requirements, resources, words
+from envbuilder import requirements, resources, strict_yaml, words
 from envbuilder.errors import InvalidError
 from envbuilder.schema import decode, parse_yaml, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+_LONGEST_CHAIN = 16
+"""Profiles that one may extend, one by way of the other."""
 
 
 _CpuFlag = Annotated[str, Meta(pattern=r"^[a-z0-9_]+\Z")]
@@ -176,7 +179,8 @@ def search_path(project: Path | None, user: Path) -> tuple[Path, ...]:
 def names(folders: Sequence[Path]) -> tuple[str, ...]:
     """Names of all profiles that can be used, sorted."""
     found = {p.stem for f in folders if f.is_dir() for p in f.glob("*.yaml")}
-    return tuple(sorted(n for n in found if not n.startswith("_") and n != "indexes"))
+    own = (n for n in found if words.is_name(n) and not n.startswith("_"))
+    return tuple(sorted(n for n in own if n != "indexes"))
 
 
 def load(name: str, folders: Sequence[Path]) -> Profile:
@@ -192,12 +196,18 @@ def _merged(
 ) -> tuple[dict[str, Any], str, str]:
     if name in seen:
         raise InvalidError(f"profile '{seen[0]}': extends runs in a circle: {' → '.join(seen)}")
+    if len(seen) > _LONGEST_CHAIN:
+        raise InvalidError(
+            f"profile '{seen[0]}': extends leads through over {_LONGEST_CHAIN} files"
+        )
     path = _find(name, folders)
     text = read_text(path)
     own = parse_yaml(text, str(path))
     stated = own.get("name", name)
     if stated != name:
-        raise InvalidError(f"{path}: name: is '{stated}', but the file is named '{name}'")
+        is_text = isinstance(stated, str)
+        kind = strict_yaml.shown(stated) if is_text else f"no text but {type(stated).__name__}"
+        raise InvalidError(f"{path}: name: is {kind}, but the file is named '{name}'")
     own["name"] = name
     parent = own.get("extends")
     if parent is None:
@@ -220,18 +230,18 @@ def chain(name: str, folders: Sequence[Path]) -> tuple[Path, ...]:
 
 
 def _find(name: str, folders: Sequence[Path]) -> Path:
-    for folder in folders:
+    # A name that is none, such as `../x`, must not reach the file system.
+    for folder in folders if words.is_name(name) else ():
         path = folder / f"{name}.yaml"
-        # The comparison keeps names such as `../x` from leaving the folder.
-        if path.name == f"{name}.yaml" and path.parent == folder and path.is_file():
+        if path.is_file():
             return path
     from difflib import get_close_matches
 
     known = names(folders)
-    close = get_close_matches(name, known, n=1)
+    close = get_close_matches(name[: strict_yaml.SHOWN], known, n=1)
     hint = f"Did you mean '{close[0]}'? " if close else ""
     raise InvalidError(
-        f"unknown profile {name!r}",
+        f"unknown profile {strict_yaml.shown(name)}",
         f"{hint}Known profiles: {', '.join(known)}. See `envbuilder profiles`.",
     )
 

@@ -7,8 +7,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
-import yaml
 
+from envbuilder import strict_yaml
 from envbuilder.errors import InvalidError
 
 if TYPE_CHECKING:
@@ -16,72 +16,35 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 T = TypeVar("T")
-_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_DEEPEST = 32
-_SHORT = 8192
-"""Characters: text up to here cannot be nested deeply enough to matter, and most profiles are."""
-
-
-class _Loader(_Base):  # type: ignore[misc]
-    """Safe YAML without duplicate keys: PyYAML would silently keep the last one."""
-
-
-def _mapping(loader: Any, node: yaml.MappingNode) -> dict[Any, Any]:
-    result: dict[Any, Any] = {}
-    for key_node, value_node in node.value:
-        key = loader.construct_object(key_node, deep=True)
-        if not isinstance(key, str):
-            raise yaml.constructor.ConstructorError(
-                None, None, f"key {key!r} is not text", key_node.start_mark
-            )
-        if key in result:
-            raise yaml.constructor.ConstructorError(
-                None, None, f"key {key!r} appears twice", key_node.start_mark
-            )
-        result[key] = loader.construct_object(value_node, deep=True)
-    return result
-
-
-_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+_LONGEST_MESSAGE = 200
 
 
 def read_text(path: Path) -> str:
-    """The UTF-8 text of a file; `InvalidError` when it cannot be read."""
+    """The UTF-8 text of a file of a bounded size; `InvalidError` when it cannot be read."""
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidError(f"{path}: cannot be read: {error}") from error
-
-
-def require_shallow(text: str) -> None:
-    """`ValueError` for YAML that is nested more than 32 deep.
-
-    The C loader follows nested collections by recursion: a file of 200,000 times "[" ends the
-    process (tried with PyYAML 6.0.3). Events are read without recursion.
-    """
-    depth = 0
-    for event in yaml.parse(text, _Base):
-        depth += isinstance(event, yaml.CollectionStartEvent)
-        depth -= isinstance(event, yaml.CollectionEndEvent)
-        if depth > _DEEPEST:
-            raise ValueError("it is nested too deeply")
+        with path.open("rb") as stream:
+            content = stream.read(strict_yaml.LARGEST_FILE + 1)
+    except OSError as error:
+        raise InvalidError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if len(content) > strict_yaml.LARGEST_FILE:
+        raise InvalidError(f"{path}: larger than {strict_yaml.LARGEST_FILE >> 20} MiB; not read")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise InvalidError(f"{path}:{line}: not UTF-8 text", "Save it as UTF-8.") from error
 
 
 def parse_yaml(text: str, where: str) -> dict[str, Any]:
     """One YAML mapping from `text`; `where` names the file in errors."""
     try:
-        if len(text) > _SHORT:
-            require_shallow(text)
-        data = yaml.load(text, Loader=_Loader)  # noqa: S506 (_Loader is a safe loader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or str(error) or type(error).__name__
-        raise InvalidError(f"{where}{line}: not valid YAML: {problem}") from error
+        data = strict_yaml.load(text)
+    except strict_yaml.StrictYamlError as error:
+        raise InvalidError(f"{where}:{error.line}: not valid YAML: {error.problem}") from error
     if data is None:
         return {}
     if not isinstance(data, dict):
-        raise InvalidError(f"{where}: expected a mapping of keys, found {type(data).__name__}")
+        raise InvalidError(f"{where}:1: expected a mapping of keys, found {type(data).__name__}")
     return data
 
 
@@ -112,15 +75,15 @@ def explain(
     """The `InvalidError` for a validation error: key path, line where known, "did you mean"."""
     message, _, raw_path = str(error).partition(" - at ")
     path = re.findall(r"[\w-]+", raw_path.strip("`").removeprefix("$"))
-    unknown = re.search(r"unknown field `(.+)`", message)
+    unknown = re.search(r"unknown field `(.+)`", message, re.DOTALL)
     hint = ""
     if unknown:
         hint = _instead(unknown[1], path, kind, {} if path else hints)
         path.append(unknown[1])
         message = "unknown key"
     else:
-        message = message[:1].lower() + message[1:]
-    dotted = ".".join(path)
+        message = _printable(message[:1].lower() + message[1:], _LONGEST_MESSAGE)
+    dotted = ".".join(map(_printable, path))
     return InvalidError(
         f"{place(where, text, path)}: {dotted + ': ' if dotted else ''}{message}", hint
     )
@@ -141,7 +104,7 @@ def _instead(key: str, above: list[str], kind: Any, hints: Mapping[str, str]) ->
     if exactly:
         return exactly
     for known in ({**there, **hints}, below):
-        close = get_close_matches(key, sorted(known), n=1)
+        close = get_close_matches(key[: strict_yaml.SHOWN], sorted(known), n=1)
         if close:
             return known[close[0]]
     return "Remove the key."
@@ -177,20 +140,14 @@ def place(where: str, text: str, path: list[str]) -> str:
     return f"{where}:{line}" if line else where
 
 
+def _printable(text: str, most: int = strict_yaml.SHOWN) -> str:
+    """Text of a file on one line, control characters escaped, as short as a message can hold."""
+    clipped = text if len(text) <= most else f"{text[:most]}…"
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in clipped)
+
+
 def _line_of(text: str, path: list[str]) -> int | None:
     """1-based line of a key path in YAML text, as deep as the path can be followed."""
-    if not text:
-        return None
-    node = yaml.compose(text, Loader=yaml.SafeLoader)
-    line = None
-    for part in path:
-        step = None
-        if isinstance(node, yaml.MappingNode):
-            step = next(((k, v) for k, v in node.value if k.value == part), None)
-        elif isinstance(node, yaml.SequenceNode) and part.isdigit():
-            item = node.value[int(part)]
-            step = (item, item)
-        if step is None:
-            break
-        line, node = step[0].start_mark.line + 1, step[1]
-    return line
+    known = strict_yaml.lines(text) if text else {}
+    deepest = (known.get(tuple(path[:depth])) for depth in range(len(path), 0, -1))
+    return next(filter(None, deepest), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal, get_args
 
 from msgspec import Meta
@@ -18,7 +19,8 @@ PLATFORMS: tuple[Platform, ...] = get_args(Platform)
 
 # Patterns end in \Z: `$` would accept a trailing newline. msgspec searches, so they begin with ^.
 # Everything that may end in a file name, a Dockerfile or a command line is checked here once.
-Name = Annotated[str, Meta(pattern=r"^_?[a-z0-9][a-z0-9-]{0,62}\Z")]
+_NAME = r"^_?[a-z0-9][a-z0-9-]{0,62}\Z"
+Name = Annotated[str, Meta(pattern=_NAME)]
 PythonVersion = Annotated[str, Meta(pattern=r"^3\.[1-9][0-9]?\Z")]
 Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 Digest = Annotated[str, Meta(pattern=r"^sha256:[0-9a-f]{64}\Z")]
@@ -68,6 +70,11 @@ Comment = Annotated[str, Meta(pattern=rf"^[^{_LINE_ENDS}]*\Z")]
 Url = Annotated[str, Meta(pattern=r"^(https?|file)://[^\s\x00-\x1f\x7f\"'\\`$<>]+\Z")]
 AbsolutePath = Annotated[str, Meta(pattern=r"^/(?!.*\.\.)[A-Za-z0-9._+/-]*\Z")]
 Date = Annotated[str, Meta(pattern=r"^20[0-9]{2}-[01][0-9]-[0-3][0-9]\Z")]
+
+
+def is_name(text: str) -> bool:
+    """Whether a profile may be called that; its file is named after it."""
+    return re.match(_NAME, text) is not None
 
 
 def container_platform(machine: str) -> Platform | None:

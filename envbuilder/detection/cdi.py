@@ -28,6 +28,7 @@ _DEVICE = re.compile(rf"{_KIND}=[A-Za-z0-9][A-Za-z0-9_.:-]{{0,79}}\Z", re.ASCII)
 _SUFFIXES = (".yaml", ".yml", ".json")
 _FILES = 16  # of one folder
 _LIMIT = 1 << 20
+_DEEPEST = 32
 
 
 class _Named(Struct):
@@ -106,10 +107,16 @@ def _yaml(text: str) -> Any:
     """
     import yaml
 
-    from envbuilder.schema import require_shallow
-
+    loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+    depth = 0
     try:
-        require_shallow(text)
-        return yaml.load(text, getattr(yaml, "CBaseLoader", yaml.BaseLoader))  # noqa: S506
+        # The C loader follows nested collections by recursion: a file of 200,000 times "[" ends the
+        # process (tried with PyYAML 6.0.3). Events are read without recursion.
+        for event in yaml.parse(text, loader):
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
+            if depth > _DEEPEST:
+                raise ValueError("it is nested too deeply")
+        return yaml.load(text, loader)  # noqa: S506
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error

@@ -1,0 +1,182 @@
+"""YAML as plain data: no aliases, no tags, no duplicate keys, and every size has a bound.
+
+The data is built from the parser's events. Nothing refers to anything else in the document, so it
+takes memory in proportion to the text, and no message can repeat more than a short piece of it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LARGEST_FILE = 1 << 20
+"""Bytes of a file at most; the largest that is shipped has 1,800."""
+LONGEST_SCALAR = 1 << 16
+DEEPEST = 32
+SHOWN = 60
+"""Characters of a file's text that a message repeats at most."""
+
+_PARSER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_TAG = "tag:yaml.org,2002:"
+_TYPED = frozenset(f"{_TAG}{name}" for name in ("null", "bool", "int", "float", "timestamp"))
+_NOT_TEXT = re.compile(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""What YAML allows in no document (YAML 1.1, 5.1), control characters above all."""
+
+
+class StrictYamlError(ValueError):
+    """Text is not YAML, or not of the kind that is read here."""
+
+    def __init__(self, problem: str, line: int) -> None:
+        super().__init__(f"line {line}: {problem}")
+        self.problem = problem
+        self.line = line
+
+
+class _Scalars(yaml.constructor.SafeConstructor, yaml.resolver.Resolver):
+    """What plain scalars mean in YAML 1.1."""
+
+    def __init__(self) -> None:
+        yaml.constructor.SafeConstructor.__init__(self)
+        yaml.resolver.Resolver.__init__(self)
+
+    def tag(self, event: Any) -> str:
+        """The type of a scalar without a tag."""
+        resolve: Callable[..., str] = self.resolve
+        return resolve(yaml.ScalarNode, event.value, event.implicit)
+
+
+def shown(text: str) -> str:
+    """A short piece of text from outside, quoted and without control characters."""
+    return repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}…")
+
+
+def load(text: str, *, scalars_as_text: bool = False) -> Any:
+    """The one document in `text`, None where it is empty; `StrictYamlError` for anything else."""
+    return _Document(text, scalars_as_text=scalars_as_text).data
+
+
+def lines(text: str) -> dict[tuple[str, ...], int]:
+    """The line of each key and item, by its path (indexes as text); of text that `load` takes."""
+    return _Document(text, scalars_as_text=False).lines
+
+
+class _Document:
+    """Builds data from events, without recursion."""
+
+    def __init__(self, text: str, *, scalars_as_text: bool) -> None:
+        self.data: Any = None
+        self.lines: dict[tuple[str, ...], int] = {}
+        self._scalars = None if scalars_as_text else _Scalars()
+        self._open: list[_Collection] = []
+        self._documents = 0
+        stray = _NOT_TEXT.search(text, 1 if text.startswith("\ufeff") else 0)
+        if stray or "\ufeff" in text[1:]:
+            at = stray.start() if stray else text.index("\ufeff", 1)
+            name = f"U+{ord(text[at]):04X}"
+            raise StrictYamlError(
+                f"the character {name} is not allowed", text.count("\n", 0, at) + 1
+            )
+        try:
+            for event in yaml.parse(text, _PARSER):
+                self._take(event)
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            problem = (error.problem or "it cannot be parsed")[: 2 * SHOWN]
+            raise StrictYamlError(problem, mark.line + 1 if mark else 1) from error
+        except (yaml.YAMLError, RecursionError) as error:
+            raise StrictYamlError("it cannot be parsed", 1) from error
+
+    def _take(self, event: Any) -> None:
+        match event:
+            case yaml.DocumentStartEvent():
+                self._documents += 1
+                if event.tags:
+                    _refuse(event, "%TAG is not supported: files hold plain data")
+                if self._documents > 1:
+                    _refuse(event, "a file holds one document, and a second one begins")
+            case yaml.AliasEvent():
+                _refuse(event, "anchors and aliases are not supported: write the value out")
+            case yaml.ScalarEvent() | yaml.CollectionStartEvent():
+                if event.anchor is not None:
+                    _refuse(event, "anchors and aliases are not supported: write the value out")
+                if event.tag is not None:
+                    _refuse(event, "tags (!…) are not supported: files hold plain data")
+                if isinstance(event, yaml.ScalarEvent):
+                    self._scalar(event)
+                else:
+                    self._start(event)
+            case yaml.CollectionEndEvent():
+                self._open.pop()
+            case _:
+                pass
+
+    def _start(self, event: Any) -> None:
+        if self._open and self._open[-1].wants_key:
+            _refuse(event, "a key is not text")
+        if len(self._open) >= DEEPEST:
+            _refuse(event, f"nested too deeply: more than {DEEPEST} levels")
+        data: Any = {} if isinstance(event, yaml.MappingStartEvent) else []
+        path = self._put(data, event)
+        self._open.append(_Collection(data, path))
+
+    def _scalar(self, event: Any) -> None:
+        if len(event.value) > LONGEST_SCALAR:
+            _refuse(event, f"text longer than {LONGEST_SCALAR} characters")
+        tag = self._scalars.tag(event) if self._scalars else None
+        if self._open and self._open[-1].wants_key:
+            self._key(event, tag)
+            return
+        value: Any = event.value
+        if tag in _TYPED:
+            build: Callable[[Any, Any], Any] = _Scalars.yaml_constructors[tag]
+            try:
+                value = build(self._scalars, yaml.ScalarNode(tag, value))
+            except (ValueError, KeyError, OverflowError):
+                kind = tag.removeprefix(_TAG)
+                _refuse(event, f"{shown(value)} is not a valid {kind}; quote it if it is text")
+        self._put(value, event)
+
+    def _key(self, event: Any, tag: str | None) -> None:
+        parent = self._open[-1]
+        if tag == f"{_TAG}merge":
+            _refuse(event, "the merge key << is not supported: write the keys out")
+        if tag in _TYPED:
+            _refuse(event, f"key {shown(event.value)} is not text: quote it")
+        if event.value in parent.data:
+            _refuse(event, f"key {shown(event.value)} appears twice")
+        parent.key = event.value
+        parent.wants_key = False
+        self.lines[*parent.path, event.value] = event.start_mark.line + 1
+
+    def _put(self, value: Any, event: Any) -> tuple[str, ...]:
+        """Put a value where it belongs; its path."""
+        if not self._open:
+            self.data = value
+            return ()
+        parent = self._open[-1]
+        if isinstance(parent.data, dict):
+            parent.data[parent.key] = value
+            parent.wants_key = True
+            return (*parent.path, parent.key)
+        path = (*parent.path, str(len(parent.data)))
+        parent.data.append(value)
+        self.lines[path] = event.start_mark.line + 1
+        return path
+
+
+class _Collection:
+    """A mapping or sequence that has not ended yet."""
+
+    def __init__(self, data: Any, path: tuple[str, ...]) -> None:
+        self.data, self.path = data, path
+        self.key = ""
+        self.wants_key = isinstance(data, dict)
+
+
+def _refuse(event: Any, problem: str) -> NoReturn:
+    raise StrictYamlError(problem, event.start_mark.line + 1)
