@@ -13,8 +13,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from envbuilder import __version__
-from envbuilder.errors import INTERRUPTED, INVALID, RUN_FAILED, EnvbuilderError
+from envbuilder import __version__, streams
+from envbuilder.errors import (
+    BUILD_FAILED,
+    INTERRUPTED,
+    INVALID,
+    RUN_FAILED,
+    EnvbuilderError,
+    InvalidError,
+)
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -85,6 +92,13 @@ class LazyGroup(click.Group):
 def cli(debug: bool) -> None:
     """Build deep-learning environments for the hardware you have, and prove that they work."""
     del debug  # read by main, which must know it before anything can fail
+    try:
+        os.getcwd()  # noqa: PTH109 (it is asked whether there is one)
+    except OSError as error:
+        raise InvalidError(
+            f"the working folder cannot be used: {error.strerror}",
+            "It may have been removed. Change to a folder that exists: cd",
+        ) from error
 
 
 class Terminated(BaseException):
@@ -102,6 +116,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     alone = arguments is None and "rattler" not in sys.modules
     if arguments is None:
         _require_utf8()
+        streams.guard()
         arguments = sys.argv[1:]
     signal.signal(signal.SIGTERM, _terminate)
     code = _run(arguments)
@@ -144,7 +159,10 @@ def _run(arguments: list[str]) -> int:  # noqa: PLR0911 (one return per outcome 
     through = bool(words) and words[0] in PASSES_CODE_THROUGH
     try:
         result: Any = cli.main(args=arguments, prog_name="envbuilder", standalone_mode=False)
+        sys.stdout.flush()
     except EnvbuilderError as error:
+        if isinstance(error, streams.OutputError):
+            streams.discard()
         if debug:
             raise
         _complain(error.message, error.hint)
@@ -163,22 +181,35 @@ def _run(arguments: list[str]) -> int:  # noqa: PLR0911 (one return per outcome 
     except Terminated:
         _complain("terminated; nothing half-made is left", "")
         return 128 + signal.SIGTERM
-    except BrokenPipeError:
-        # Whoever read our output has gone; keep Python from complaining at exit.
-        sys.stdout = None
+    except (streams.NoReaderError, BrokenPipeError):
+        # Python must not complain at exit, either.
+        streams.discard()
         return 128 + signal.SIGPIPE
     except Exception as error:
         if debug:
             raise
-        _complain(
-            f"unexpected {type(error).__name__}: {error}",
-            "This is a defect of envbuilder. Run again with --debug and report what it prints.",
-        )
-        return RUN_FAILED if through else 1
+        _complain(*_unforeseen(error))
+        return RUN_FAILED if through else BUILD_FAILED
     return result if isinstance(result, int) else 0
 
 
+def _unforeseen(error: Exception) -> tuple[str, str]:
+    """Message and hint for an error that no command expected."""
+    if isinstance(error, OSError) and error.errno is not None:  # the machine's, not ours
+        place = f"{error.filename}: " if error.filename else ""
+        return f"{place}{error.strerror}", "Run again with --debug to see where it happened."
+    return (
+        f"unexpected {type(error).__name__}: {error}",
+        "This is a defect of envbuilder. Run again with --debug and report what it prints.",
+    )
+
+
 def _complain(message: str, hint: str) -> None:
+    with contextlib.suppress(OSError, streams.NoReaderError):  # the exit code still tells
+        _print_error(message, hint)
+
+
+def _print_error(message: str, hint: str) -> None:
     plain = False if os.environ.get("NO_COLOR") else None
     click.secho("error: ", fg="red", bold=True, nl=False, err=True, color=plain)
     click.echo(message, err=True)

@@ -1,0 +1,103 @@
+"""Standard streams and working folders as shells leave them: an exit code and a sentence each."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = f"{shlex.quote(sys.executable)} -m envbuilder"
+PRINTING = [
+    "--help",
+    "profiles",
+    "profiles --json",
+    "detect",
+    "sbom --profile cpu",
+    "render --profile cpu --target requirements",
+    "build --profile cpu --backend venv --dry-run",
+]
+
+
+def shell(
+    script: str, environment: dict[str, str], folder: Path
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", script],
+        env={"PATH": "/usr/bin:/bin", "HOME": str(folder), **environment},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def plain(done: subprocess.CompletedProcess[str]) -> bool:
+    return not any(t in done.stderr for t in ("Traceback", "defect", "Exception ignored"))
+
+
+@pytest.mark.parametrize("command", PRINTING)
+@pytest.mark.parametrize(
+    ("where", "why"),
+    [("> /dev/full", "No space left on device"), (">&-", "it is closed")],
+)
+def test_results_that_are_lost_are_an_error(
+    command: str, where: str, why: str, session_environment: dict[str, str], tmp_path: Path
+) -> None:
+    if "/dev/full" in where and not Path("/dev/full").exists():
+        pytest.skip("no /dev/full")
+    done = shell(f"{PROGRAM} {command} {where}", session_environment, tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert f"error: standard output cannot be written: {why}" in done.stderr
+    assert plain(done)
+
+
+@pytest.mark.parametrize("command", PRINTING)
+def test_a_reader_that_has_gone_ends_it_quietly(
+    command: str, session_environment: dict[str, str], tmp_path: Path
+) -> None:
+    script = f"{PROGRAM} {command} | python3 -c 'import os; os.close(0)'; echo ${{PIPESTATUS[0]}}"
+    done = shell(
+        script.replace("python3", shlex.quote(sys.executable)), session_environment, tmp_path
+    )
+    # Where it printed before the reader had gone, it ended well.
+    assert done.stdout.strip() in {"141", "0"}, done.stderr
+    assert "error" not in done.stderr
+    assert plain(done)
+
+
+@pytest.mark.parametrize("where", ["2> /dev/full", "2>&-", "<&-", "<&- 2>&-"])
+def test_messages_and_input_may_be_missing(
+    where: str, session_environment: dict[str, str], tmp_path: Path
+) -> None:
+    done = shell(f"{PROGRAM} profiles --json {where}", session_environment, tmp_path)
+    assert done.returncode == 0
+    assert '"schema"' in done.stdout
+    wrong = shell(f"{PROGRAM} build --profile nope {where}", session_environment, tmp_path)
+    assert wrong.returncode == 2
+    assert plain(wrong)
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [("profiles", 2), ("detect --json", 2), ("build --profile cpu", 2), ("run -- true", 125)],
+)
+def test_a_removed_working_folder(
+    command: str, code: int, session_environment: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "gone").mkdir()
+    done = shell(f"cd gone && rmdir ../gone && {PROGRAM} {command}", session_environment, tmp_path)
+    assert done.returncode == code, done.stderr
+    assert "error: the working folder cannot be used: No such file" in done.stderr
+    assert plain(done)
+
+
+def test_a_full_output_of_run_is_ours_to_tell(
+    session_environment: dict[str, str], tmp_path: Path
+) -> None:
+    done = shell(f"{PROGRAM} run --help > /dev/full", session_environment, tmp_path)
+    assert done.returncode == 125
+    assert plain(done)
