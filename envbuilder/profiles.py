@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder import requirements, resources, strict_yaml, words
+from envbuilder import ownership, requirements, resources, strict_yaml, words
 from envbuilder.errors import InvalidError
 from envbuilder.schema import decode, parse_yaml, read_text
 
@@ -171,9 +171,14 @@ class Profile(_Strict, frozen=True):
 
 
 def search_path(project: Path | None, user: Path) -> tuple[Path, ...]:
-    """Folders that may hold profiles: the project's, the user's, the shipped one."""
+    """Folders that may hold profiles: the project's, the user's, the shipped one.
+
+    The user's is left out where other users could have written it.
+    """
     found = [project / "profiles"] if project else []
-    return (*found, user / "profiles", resources.profiles_dir())
+    if not ownership.objection(user, ownership.here()):
+        found.append(user / "profiles")
+    return (*found, resources.profiles_dir())
 
 
 def names(folders: Sequence[Path]) -> tuple[str, ...]:

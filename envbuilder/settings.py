@@ -1,7 +1,8 @@
 """Where envbuilder keeps its things, and what the user configured.
 
-Configuration is read from `envbuilder.yaml` (in the working folder or above) and `config.yaml` in
-the user's configuration folder; the project's file wins, environment variables win over both.
+Configuration is read from `envbuilder.yaml` (in the working folder or above, up to the home folder
+or the file system's root) and `config.yaml` in the user's configuration folder; the project's file
+wins, environment variables win over both. Files of other users do not count.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder import configured_names, folders, profiles, words
+from envbuilder import configured_names, console, folders, ownership, profiles, words
 from envbuilder.errors import InvalidError
 from envbuilder.schema import decode, parse_yaml, read_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 PROJECT_FILE = "envbuilder.yaml"
 
@@ -88,18 +89,33 @@ class Settings(Struct, frozen=True, kw_only=True):
         return self.cache_dir / "uv-resolve"
 
 
-def load(environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> Settings:
-    """Settings from folders, files and environment variables."""
+def load(
+    environ: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    note: Callable[[str], object] | None = None,
+) -> Settings:
+    """Settings from folders, files and environment variables.
+
+    `note` gets a line for each folder whose files do not count, since they are another user's;
+    by default it goes to stderr.
+    """
     from platformdirs import PlatformDirs
 
     environ = os.environ if environ is None else environ
+    note = note or console.PlainProgress().note
+    trusted = ownership.here(environ)
     dirs = PlatformDirs("envbuilder", appauthor=False)
-    project = _project(cwd or Path.cwd())
-    config_dir = Path(environ.get("ENVBUILDER_CONFIG_DIR") or dirs.user_config_dir)
+    project = _project(cwd or Path.cwd(), trusted, note)
+    config_dir = Path(environ.get("ENVBUILDER_CONFIG_DIR") or dirs.user_config_dir).absolute()
     configuration = Configuration()
+    paths = [project / PROJECT_FILE] if project else []
+    if why := ownership.objection(config_dir, trusted):
+        note(f"note: {ownership.ignored(config_dir, why)}")
+    else:
+        paths.insert(0, config_dir / "config.yaml")
     files: list[configured_names.File] = []
-    for path in (config_dir / "config.yaml", project / PROJECT_FILE if project else None):
-        if path is not None and path.is_file():
+    for path in paths:
+        if path.is_file():
             text = read_text(path)
             read = decode(parse_yaml(text, str(path)), Configuration, str(path), text)
             configuration = _over(configuration, read)
@@ -114,8 +130,20 @@ def load(environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> S
     )
 
 
-def _project(start: Path) -> Path | None:
-    return next((d for d in (start, *start.parents) if (d / PROJECT_FILE).is_file()), None)
+def _project(start: Path, trusted: ownership.Trust, note: Callable[[str], object]) -> Path | None:
+    """The nearest folder with a project file that counts."""
+    try:
+        home = Path.home()
+    except RuntimeError:  # neither HOME nor an entry for the user
+        home = None
+    for folder in ownership.folders_above(start, home):
+        if not (folder / PROJECT_FILE).is_file():
+            continue
+        why = ownership.objection(folder, trusted)
+        if not why:
+            return folder
+        note(f"note: {ownership.ignored(folder, why)}")
+    return None
 
 
 def _over(below: Configuration, above: Configuration) -> Configuration:

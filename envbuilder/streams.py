@@ -24,8 +24,9 @@ class OutputError(BuildError):
 
 
 class NoReaderError(Exception):
-    """The program that read the output has ended, as `head` does; not an `OSError`, since libraries
-    that see a broken pipe end the process on their own.
+    """The program that read the output has ended, as `head` does.
+
+    It is no `OSError`, since some libraries exit on their own when they see a broken pipe.
     """
 
 

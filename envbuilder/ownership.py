@@ -1,0 +1,128 @@
+"""Whose files may decide: the user's own and root's, as git has it with `safe.directory`.
+
+A project file names package indexes, base images and profiles. One that another user put into a
+folder above the working folder would decide what this user, or root, installs and runs.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+VARIABLE = "ENVBUILDER_TRUSTED_FOLDERS"
+"""Folders, separated as in PATH, whose files count whoever owns them."""
+_DECIDING = ("envbuilder.yaml", "config.yaml", "profiles", "profiles/locks")
+_DECIDING_GLOBS = ("profiles/*.yaml", "profiles/locks/*.json")
+
+
+class Facts(Struct, frozen=True, kw_only=True):
+    """What a path is, and whose."""
+
+    uid: int
+    mode: int
+    device: int = 0
+    inode: int = 0
+
+
+class Look(Protocol):
+    """How paths are looked at: the machine's, or a test's."""
+
+    def __call__(self, path: Path, *, follow: bool) -> Facts | None:
+        """The facts of a path, or of what a link leads to; None where nothing is."""
+
+
+class Trust(Struct, frozen=True, kw_only=True):
+    """Whose files count."""
+
+    uids: frozenset[int]
+    folders: frozenset[Path] = frozenset()
+    """These count whoever owns them."""
+
+
+def look(path: Path, *, follow: bool) -> Facts | None:
+    """The facts of a path on this machine."""
+    try:
+        found = path.stat(follow_symlinks=follow)
+    except (OSError, ValueError):
+        return None
+    return Facts(uid=found.st_uid, mode=found.st_mode, device=found.st_dev, inode=found.st_ino)
+
+
+def trust(environ: Mapping[str, str], uid: int) -> Trust:
+    """Whom a user trusts: themselves and root; behind sudo, root trusts the user who called it."""
+    uids = {0, uid}
+    behind = environ.get("SUDO_UID", "")
+    if uid == 0 and behind.isascii() and behind.isdecimal() and len(behind) < 11:
+        uids.add(int(behind))
+    named = (Path(f) for f in environ.get(VARIABLE, "").split(os.pathsep))
+    return Trust(uids=frozenset(uids), folders=frozenset(f for f in named if f.is_absolute()))
+
+
+def here(environ: Mapping[str, str] | None = None) -> Trust:
+    """Whom the user of this process trusts."""
+    return trust(os.environ if environ is None else environ, os.geteuid())
+
+
+def folders_above(start: Path, home: Path | None, look: Look = look) -> Iterator[Path]:
+    """A folder and those above it, up to the home folder or the file system's root."""
+    at_home = look(home, follow=True) if home else None
+    device = None
+    for folder in (start, *start.parents):
+        facts = look(folder, follow=True)
+        if facts is None or device not in {None, facts.device}:
+            return
+        device = facts.device
+        yield folder
+        if at_home and (facts.device, facts.inode) == (at_home.device, at_home.inode):
+            return
+
+
+def objection(folder: Path, trusted: Trust, look: Look = look) -> str:
+    """Why what a folder says about profiles and settings does not count; empty where it does."""
+    if folder in trusted.folders:
+        return ""
+    named = (folder, *(folder / name for name in _DECIDING))
+    listed = (path for pattern in _DECIDING_GLOBS for path in sorted(folder.glob(pattern)))
+    return next(filter(None, (_objection(p, trusted, look) for p in _chain(named, listed))), "")
+
+
+def _chain(*groups: Iterable[Path]) -> Iterator[Path]:
+    for group in groups:
+        yield from group
+
+
+def _objection(path: Path, trusted: Trust, look: Look) -> str:
+    """Why one path does not count. A link counts only where both it and what it names do."""
+    itself = look(path, follow=False)
+    if itself is None:
+        return ""
+    linked = look(path, follow=True) if stat.S_ISLNK(itself.mode) else itself
+    for facts in filter(None, (itself, linked)):
+        if facts.uid not in trusted.uids:
+            return f"{path} belongs to {_user(facts.uid)}, who is neither you nor root"
+    sticky_folder = linked is not None and stat.S_ISDIR(linked.mode) and linked.mode & stat.S_ISVTX
+    if linked is not None and linked.mode & stat.S_IWOTH and not sticky_folder:
+        return f"{path} can be written by every user"
+    return ""
+
+
+def _user(uid: int) -> str:
+    import pwd
+
+    try:
+        return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
+    except (KeyError, OverflowError):
+        return f"uid {uid}"
+
+
+def ignored(folder: Path, why: str) -> str:
+    """The sentence about a folder whose files do not count."""
+    text = f"ignored the settings and profiles in {folder}: {why}. To use them: {VARIABLE}={folder}"
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
