@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder import words
+from envbuilder import lock_entries, strict_json, words
 from envbuilder.errors import InvalidError
 from envbuilder.schema import explain
+from envbuilder.strict_yaml import shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +40,7 @@ class File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     file: words.FilePath
     """The wheel's file name, or the path below the archive's root for a .deb."""
     sha256: words.Sha256
-    size: Annotated[int, Meta(ge=1)] | None
+    size: words.FileSize | None
     """Bytes; null where no source states it."""
     source: words.Source
     provenance: words.Provenance
@@ -61,7 +62,7 @@ class LockedBase(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     digest: words.Digest | None
     date: words.Date | None
     python_path: words.AbsolutePath
-    python_version: str
+    python_version: words.FullPythonVersion
     suite: words.DebianSuite = ""
     """Not an image that somebody published: a system of this suite, made from the target's files
     that have the role `base`. `ref` is what it is called where it is made."""
@@ -153,14 +154,20 @@ def decoded(path: Path, kind: type[_T], schema: int, what: str, again: str) -> _
     `what` it is called, and `again` is the command that makes it.
     """
     try:
-        data = msgspec.json.decode(path.read_bytes())
-    except (OSError, msgspec.DecodeError, RecursionError) as error:
+        with path.open("rb") as stream:
+            data = strict_json.loads(stream.read(strict_json.LARGEST + 1))
+    except (OSError, ValueError) as error:
         raise InvalidError(f"{path}: not a lock: {error}", f"Make it anew: {again}") from error
     stated = data.get("schema") if isinstance(data, dict) else None
     if stated != schema:
         raise InvalidError(
-            f"{path}: {what} schema {stated!r} is not known to this envbuilder (it knows {schema})",
+            f"{path}: {what} schema {str(stated)[:20]} is not known to this envbuilder (it knows {schema})",
             f"Use a newer envbuilder, or make the lock anew: {again}",
+        )
+    if data.get("profile") != path.name.partition(".")[0]:
+        raise InvalidError(
+            f"{path}: profile: says {shown(str(data.get('profile')))}: it is another profile's {what}",
+            f"Make it anew: {again}",
         )
     try:
         return msgspec.convert(data, kind)
@@ -178,6 +185,8 @@ def _check(lock: Lock, path: Path) -> None:
         twice = sorted({n for n in names if names.count(n) > 1})
         if twice:
             raise InvalidError(f"{path}: {target.platform} {target.python}: {twice[0]} is twice")
+        if wrong := lock_entries.problem(target.files):
+            raise InvalidError(f"{path}: {target.platform} {target.python}: {wrong}")
         try:
             _ = target.base and target.base.epoch
         except ValueError as error:

@@ -22,6 +22,12 @@ PLATFORMS: tuple[Platform, ...] = get_args(Platform)
 _NAME = r"^_?[a-z0-9][a-z0-9-]{0,62}\Z"
 Name = Annotated[str, Meta(pattern=_NAME)]
 PythonVersion = Annotated[str, Meta(pattern=r"^3\.[1-9][0-9]?\Z")]
+FullPythonVersion = Annotated[
+    str, Meta(pattern=r"^(3\.[0-9]{1,3}\.[0-9]{1,3}(~?(a|b|rc)[0-9]+)?)?\Z")
+]
+"""X.Y.Z; empty where no source states it."""
+FileSize = Annotated[int, Meta(ge=1, le=1 << 36)]
+"""Bytes of a file of a lock: 64 GiB at most; the largest wheels have 3."""
 Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 Digest = Annotated[str, Meta(pattern=r"^sha256:[0-9a-f]{64}\Z")]
 ImageRef = Annotated[

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder import words
+from envbuilder import lock_entries, words
 from envbuilder.errors import InvalidError
 from envbuilder.lockfile import File, decoded, text
 
@@ -43,7 +43,7 @@ class Package(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     file: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+!~-]*\.(conda|tar\.bz2)\Z")]
     channel: words.Source
     sha256: words.Sha256
-    size: Annotated[int, Meta(ge=1)] | None
+    size: words.FileSize | None
     """Bytes; null where the channel does not state it."""
     depends: tuple[words.Sentence, ...] = ()
     constrains: tuple[words.Sentence, ...] = ()
@@ -134,6 +134,8 @@ def _check(lock: Lock, path: Path) -> None:
         twice = sorted({n for n in names if names.count(n) > 1})
         if twice:
             raise InvalidError(f"{where}: {twice[0]} is there twice")
+        if wrong := lock_entries.conda_problem(target.packages):
+            raise InvalidError(f"{where}: {wrong}")
         for package in target.packages:
             if package.subdir not in {target.subdir, "noarch"}:
                 raise InvalidError(f"{where}: {package.file} is a package for {package.subdir}")

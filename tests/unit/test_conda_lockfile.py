@@ -70,7 +70,7 @@ _sentences = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs"
     depends=st.lists(_sentences, max_size=3),
     noarch=st.sampled_from(["", "generic", "python"]),
     timestamp=st.none() | st.integers(0, 2**53),
-    size=st.none() | st.integers(1, 2**53),
+    size=st.none() | st.integers(1, 2**36),
 )
 def test_what_is_written_is_read_back(
     names: set[str],
@@ -89,7 +89,8 @@ def test_what_is_written_is_read_back(
             noarch=noarch,
             timestamp=timestamp,
             size=size,
-            file=f"{n.strip('.-') or 'x'}-1-0.tar.bz2",
+            build="0",
+            file=f"{n}-{version}-0.tar.bz2",
         )
         for n in sorted(names)
     )
@@ -122,7 +123,15 @@ def test_one_package_a_line() -> None:
         ({"name": "Python"}, "name"),
         ({"subdir": "osx-arm64"}, "is a package for osx-arm64"),
         ({"subdir": "win-64"}, "subdir"),
-        ({"version": "3.12.1"}, "its Python is 3.12.1"),
+        (
+            {"version": "3.12.1", "file": "python-3.12.1-h1_0_cpython.conda"},
+            "its Python is 3.12.1",
+        ),
+        ({"version": "3.12.1"}, "say another file"),
+        ({"name": "pypy"}, "say another file"),
+        ({"build": "h2"}, "say another file"),
+        ({"size": -1}, "size"),
+        ({"size": 2**40}, "size"),
         ({"channel": "https://example.org"}, "channel"),
         ({"depends": ["a\nb"]}, "depends"),
         ({"md5": "0"}, "md5"),

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import lockfile, profiles, resources
+from envbuilder import lockfile, profiles, resources, strict_json
 from envbuilder.errors import InvalidError
 from envbuilder.lockfile import File, Lock, LockedBase, Target
 
@@ -22,10 +22,21 @@ HASH = "0" * 64
 CPU = profiles.load("cpu", (resources.profiles_dir(),))
 
 
+WHEEL = "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
+
+
+def deb(**changes: Any) -> File:
+    fields: dict[str, Any] = {
+        "kind": "deb", "name": "dpkg", "version": "1.21.22", "source": "debian",
+        "file": "pool/main/d/dpkg/dpkg_1.21.22_amd64.deb",
+    }  # fmt: skip
+    return file(**{**fields, **changes})
+
+
 def file(**changes: Any) -> File:
     fields: dict[str, Any] = {
         "kind": "wheel", "name": "torch", "version": "2.13.0+cpu", "sha256": HASH, "size": 1,
-        "file": "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl", "source": "pytorch-cpu",
+        "file": WHEEL, "source": "pytorch-cpu",
         "provenance": "read", "by": "somebody",
     }  # fmt: skip
     return File(**{**fields, **changes})
@@ -45,7 +56,7 @@ def lock(*files: File, **changes: Any) -> Lock:
 
 
 def written(folder: Path, text: str) -> Path:
-    path = folder / "lock.json"
+    path = folder / "cpu.json"
     path.write_text(text)
     return path
 
@@ -55,14 +66,17 @@ files = st.builds(
     file,
     name=names,
     version=st.from_regex(r"[0-9]{1,3}(\.[0-9]{1,3}){0,2}(\+[a-z0-9]{1,5})?", fullmatch=True),
-    file=names.map(lambda n: f"{n}-1-py3-none-any.whl"),
     sha256=st.text("0123456789abcdef", min_size=64, max_size=64),
-    size=st.none() | st.integers(1, 2**62),
+    size=st.none() | st.integers(1, 2**36),
     by=st.text(st.characters(blacklist_categories=("Cc", "Cs")), max_size=30),
+).map(
+    lambda f: msgspec.structs.replace(
+        f, file=f"{f.name.replace('-', '_')}-{f.version}-py3-none-any.whl"
+    )
 )
 
 
-@given(st.lists(files, unique_by=lambda f: f.basename, max_size=5))
+@given(st.lists(files, unique_by=lambda f: f.name, max_size=5))
 def test_written_and_read_it_is_the_same(
     tmp_path_factory: pytest.TempPathFactory, found: list[File]
 ) -> None:
@@ -82,9 +96,16 @@ def test_one_file_a_line() -> None:
     [
         ("", "not a lock"),
         ("{", "not a lock"),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"schema": 1, "schema": 1}', "key 'schema' appears twice"),
+        ('{"schema": 1, "profile": "cpu", "a": {"b": 1, "b": 2}}', "key 'b' appears twice"),
+        ('{"schema": 1, "profile": "cpu", "a": NaN}', "NaN is no number"),
+        (f'{{"schema": {"9" * 5000}}}', "not a lock"),
+        ('{"schema": 1, "profile": "zendnn"}', "says 'zendnn': it is another profile's lock"),
+        ('{"schema": 1, "profile": ["cpu"]}', "another profile's lock"),
         ("[]", "schema None"),
         ('{"schema": 2}', "schema 2 is not known"),
-        ('{"schema": 1}', "missing required field"),
+        ('{"schema": 1, "profile": "cpu"}', "missing required field"),
     ],
 )
 def test_damaged_locks_are_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -95,11 +116,31 @@ def test_damaged_locks_are_refused(tmp_path: Path, text: str, message: str) -> N
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (lock(file(), file(name="other")), "is twice"),
+        (lock(file(), file()), "is twice"),
+        (lock(file(), file(file=WHEEL.replace("x86_64", "i686"))), "wheel torch is there twice"),
+        (lock(file(kind="oci")), "kind: a lock of wheels holds no oci"),
+        (lock(file(kind="conda")), "kind: a lock of wheels holds no conda"),
+        (lock(file(kind="deb")), "kind: deb, but the file is no Debian package"),
+        (lock(deb(kind="wheel")), "kind: wheel, but the file is no wheel"),
+        (lock(deb(kind="tool")), "kind: tool, but the file is no wheel"),
+        (lock(file(file=f"pool/{WHEEL}")), "but the file is no wheel"),
+        (lock(file(role="base")), "a wheel is no part of a base"),
+        (lock(file(source="debian")), "source: debian has no wheels"),
+        (lock(deb(source="pytorch-cpu")), "source: pytorch-cpu has no Debian packages"),
+        (lock(file(name="Torch")), "not normalised: expected torch"),
+        (lock(file(name="numpy")), "name: numpy, but the file is another distribution's"),
+        (lock(file(version="2.12.0+cpu")), r"version: 2.12.0\+cpu, but the file is of another"),
+        (lock(file(version="2.13.0")), "version: 2.13.0, but the file is of another"),
+        (lock(file(file="torch.whl")), "another distribution's"),
+        (lock(deb(name="dpkg-dev")), "name: dpkg-dev, but the file is another package's"),
+        (lock(deb(version="1.22")), "version: 1.22, but the file is of another"),
+        (lock(deb(name="Dpkg", file="pool/Dpkg_1.21.22_amd64.deb")), "not those of a Debian"),
+        (lock(deb(version="1!2", file="pool/dpkg_1!2_amd64.deb".replace("!", "%21"))), "Debian"),
+        (lock(deb(version="a1", file="pool/dpkg_a1_amd64.deb")), "not those of a Debian package"),
         (lock(file(provenance="claim")), "only claimed"),
         (lock(targets=()), "targets: empty"),
         (lock(targets=lock().targets * 2), "appear twice"),
-        (lock(file(role="base")), "files of a base, but no base of them"),
+        (lock(deb(role="base")), "files of a base, but no base of them"),
     ],
 )
 def test_contradictions_are_refused(tmp_path: Path, wrong: Lock, message: str) -> None:
@@ -119,6 +160,10 @@ def test_contradictions_are_refused(tmp_path: Path, wrong: Lock, message: str) -
         ("source", "https://x"),
         ("provenance", "guessed"),
         ("size", 0),
+        ("size", -1),
+        ("size", 1.5),
+        ("size", 2**36 + 1),
+        ("size", 10**400),
         ("unknown", 1),
     ],
 )
@@ -143,6 +188,41 @@ def test_the_time_of_a_build_is_the_bases_date(
         assert msgspec.structs.replace(base, date=date).epoch == epoch
     monkeypatch.undo()
     time.tzset()
+
+
+@pytest.mark.parametrize("version", ["3.11", "3.11.2\n", "3.11.2; rm -rf /", "2.7.18", "x" * 5000])
+def test_a_version_of_python_that_is_none_is_refused(version: str, tmp_path: Path) -> None:
+    data = json.loads(lockfile.dump(lock()))
+    data["targets"][0]["base"]["python_version"] = version
+    with pytest.raises(InvalidError, match="python_version"):
+        lockfile.load(written(tmp_path, json.dumps(data)))
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "stem"),
+    [
+        ("python-dateutil", "2.9.0", "python_dateutil-2.9.0"),
+        ("zope-interface", "2021.4.1", "zope.interface-2021.04.01"),
+        ("torch", "2.13.0+cu126", "torch-2.13.0+cu126"),
+        ("torch", "2.13.0+cu126", "torch-2.13.0%2Bcu126"),
+        ("a", "1.0", "A-1.0-1"),
+    ],
+)
+def test_file_names_may_spell_the_same_otherwise(
+    name: str, version: str, stem: str, tmp_path: Path
+) -> None:
+    made = lock(file(name=name, version=version, file=f"{stem}-py3-none-any.whl"))
+    assert lockfile.load(written(tmp_path, lockfile.dump(made))) == made
+
+
+@given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
+def test_any_bytes_are_a_value_or_a_sentence(content: bytes) -> None:
+    try:
+        found = strict_json.loads(content)
+    except ValueError as error:
+        assert len(str(error)) < 300  # noqa: PT017
+        return
+    assert json.loads(content) == found
 
 
 def test_a_date_that_is_none_is_refused(tmp_path: Path) -> None:
@@ -187,8 +267,8 @@ def test_a_base_of_packages_decides_and_its_absence_changes_nothing() -> None:
 
 
 def test_packages_of_the_base_are_not_installed_on_it(tmp_path: Path) -> None:
-    own = file(kind="deb", name="dpkg", file="pool/dpkg_1.deb", role="base")
-    above = file(kind="deb", name="gcc", file="pool/gcc_1.deb")
+    own = deb(role="base")
+    above = deb(name="gcc", version="4:12.2", file="pool/gcc_12.2_amd64.deb")
     plain = lock(own, above)
     base = msgspec.structs.replace(plain.targets[0].base, suite="bookworm", status=HASH)
     target = msgspec.structs.replace(plain.targets[0], base=base)

@@ -483,7 +483,10 @@ def lock(project: Path, *files: File) -> None:
 def test_exit_codes_and_words(
     project: Path, default: Default, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    leaf, uv = file(), file("uv", b"tool", kind="tool", version="0.13.8")
+    leaf, uv = (
+        file(),
+        file("uv", b"tool", kind="tool", version="0.13.8", file="uv-0.13.8-py3-none-any.whl"),
+    )
     lock(project, leaf, uv)
     offered = [offer(f, tmp_path / "a") for f in (leaf, uv)]
     arguments = ("--check", "--online", "--profile", "tiny")

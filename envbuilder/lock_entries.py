@@ -1,0 +1,100 @@
+"""What a file of a lock may be: its kind, name, version, file name and source must agree.
+
+Each part decides alone somewhere: the kind whether a file is installed at all, the file name what
+an installer takes it for. A lock in which they differ would say one thing and do another.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from envbuilder import archives
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from envbuilder.conda.lockfile import Package
+    from envbuilder.lockfile import File
+
+_DEBIAN_NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+")
+_DEBIAN_VERSION = re.compile(r"(?:[0-9]+:)?[0-9][A-Za-z0-9.+~-]*")
+_DEBIAN_SOURCES = frozenset({archives.MAIN, archives.SECURITY})
+_WHEEL_PARTS = (5, 6)
+
+
+def is_debian(name: str, version: str) -> bool:
+    """Whether a Debian package may be called that (Debian Policy 5.6.1 and 5.6.12)."""
+    return bool(_DEBIAN_NAME.fullmatch(name) and _DEBIAN_VERSION.fullmatch(version))
+
+
+def problem(files: Iterable[File]) -> str:
+    """What is wrong with the files of one target; empty for nothing."""
+    seen: set[tuple[str, str]] = set()
+    for file in files:
+        if wrong := (_deb(file) if file.kind == "deb" else _wheel(file)):
+            return f"{file.file}: {wrong}"
+        if (file.kind, file.name) in seen:
+            return f"{file.file}: {file.kind} {file.name} is there twice"
+        seen.add((file.kind, file.name))
+    return ""
+
+
+def _wheel(file: File) -> str:
+    if file.kind not in {"wheel", "tool"}:
+        return f"kind: a lock of wheels holds no {file.kind}"
+    if not file.file.endswith(".whl") or "/" in file.file:
+        return f"kind: {file.kind}, but the file is no wheel"
+    if file.role:
+        return "role: a wheel is no part of a base"
+    if file.source in _DEBIAN_SOURCES:
+        return f"source: {file.source} has no wheels"
+    if file.name != _canonical(file.name):
+        return f"name: is not normalised: expected {_canonical(file.name)}"
+    parts = file.file.removesuffix(".whl").split("-")
+    if len(parts) not in _WHEEL_PARTS or _canonical(parts[0]) != file.name:
+        return f"name: {file.name}, but the file is another distribution's"
+    if not _same_version(unquote(parts[1]), file.version):
+        return f"version: {file.version}, but the file is of another version"
+    return ""
+
+
+def _deb(file: File) -> str:
+    if not file.file.endswith(".deb"):
+        return "kind: deb, but the file is no Debian package"
+    if file.source not in _DEBIAN_SOURCES:
+        return f"source: {file.source} has no Debian packages"
+    if not is_debian(file.name, file.version):
+        return "name, version: not those of a Debian package"
+    name, _, rest = unquote(file.basename).partition("_")
+    if name != file.name:
+        return f"name: {file.name}, but the file is another package's"
+    upstream = file.version.partition(":")[2] or file.version
+    if rest.rpartition("_")[0] not in {file.version, upstream}:
+        return f"version: {file.version}, but the file is of another version"
+    return ""
+
+
+def conda_problem(packages: Iterable[Package]) -> str:
+    """What is wrong with the packages of one target of a conda lock; empty for nothing."""
+    for package in packages:
+        stem = package.file.removesuffix(".conda").removesuffix(".tar.bz2")
+        if stem != f"{package.name}-{package.version}-{package.build}":
+            return f"{package.file}: name, version and build say another file"
+    return ""
+
+
+def _canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _same_version(one: str, other: str) -> bool:
+    if one.replace("_", "-") == other.replace("_", "-"):
+        return True
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return Version(one.replace("_", "-")) == Version(other)
+    except InvalidVersion:
+        return False

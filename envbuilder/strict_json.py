@@ -1,0 +1,44 @@
+"""JSON from outside: UTF-8 of a bounded size in which no key appears twice.
+
+The usual parsers keep the last of two equal keys, so that a reader who checks the first one, a
+person or another tool, sees something else than what is used.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NoReturn
+
+from envbuilder.strict_yaml import shown
+
+LARGEST = 16 << 20
+"""Bytes of a document at most."""
+
+
+def loads(content: bytes) -> Any:
+    """Return the value of a document; `ValueError` says in a few words what is wrong with it."""
+    if len(content) > LARGEST:
+        raise ValueError(f"larger than {LARGEST >> 20} MiB")
+    try:
+        return json.loads(
+            content.decode("utf-8"), object_pairs_hook=_object, parse_constant=_constant
+        )
+    except UnicodeDecodeError as error:
+        raise ValueError("not UTF-8 text") from error
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{error.msg} in line {error.lineno}") from error
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in found if keys.count(key) > 1)
+        raise ValueError(f"key {shown(twice)} appears twice")
+    return found
+
+
+def _constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")
