@@ -274,15 +274,15 @@ def _unpack_tool(step: plans.UnpackTool, store: Store) -> None:
 
 def _unpack_libraries(step: plans.UnpackLibraries, store: Store) -> None:
     """Write each library's bytes under its soname; links inside a package are followed."""
-    from debian.debfile import DebFile
+    from envbuilder import deb_members
 
     folder = Path(step.folder)
     folder.mkdir(parents=True, exist_ok=True)
     wanted = set(step.libraries)
     for file in step.files:
-        with DebFile(str(store.checked(file))) as package:
+        with deb_members.opened(file, store.checked(file)) as package:
             data: tarfile.TarFile = package.data.tgz()
-            members = {os.path.normpath(m.name): m for m in data.getmembers()}
+            members = dict(deb_members.members(file, data))
             for name, member in sorted(members.items()):
                 base = name.rpartition("/")[2]
                 if base not in wanted:

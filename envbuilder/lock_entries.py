@@ -41,7 +41,7 @@ def problem(files: Iterable[File]) -> str:
     return ""
 
 
-def _wheel(file: File) -> str:
+def _wheel(file: File) -> str:  # noqa: PLR0911 (one return per fault reads best)
     if file.kind not in {"wheel", "tool"}:
         return f"kind: a lock of wheels holds no {file.kind}"
     if not file.file.endswith(".whl") or "/" in file.file:

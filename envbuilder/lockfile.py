@@ -161,12 +161,14 @@ def decoded(path: Path, kind: type[_T], schema: int, what: str, again: str) -> _
     stated = data.get("schema") if isinstance(data, dict) else None
     if stated != schema:
         raise InvalidError(
-            f"{path}: {what} schema {str(stated)[:20]} is not known to this envbuilder (it knows {schema})",
+            f"{path}: {what} schema {str(stated)[:20]} is not known to this envbuilder (it knows"
+            f" {schema})",
             f"Use a newer envbuilder, or make the lock anew: {again}",
         )
     if data.get("profile") != path.name.partition(".")[0]:
         raise InvalidError(
-            f"{path}: profile: says {shown(str(data.get('profile')))}: it is another profile's {what}",
+            f"{path}: profile: says {shown(str(data.get('profile')))}: it is another profile's"
+            f" {what}",
             f"Make it anew: {again}",
         )
     try:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from envbuilder.errors import InvalidError
 from envbuilder.indexes import canonical
+from envbuilder.member_paths import objection, of_the_build
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -102,7 +103,11 @@ def contents(
                 raise ValueError(f"{path!r} is for none of the places that wheels install to")
             place = places[kind] + rest
         found[place] = hashes.get(path, "")
-    return found | scripts
+    found |= scripts
+    for path in found:
+        if wrong := objection(path) or of_the_build(path, with_python=True):
+            raise ValueError(wrong)
+    return found
 
 
 def _scripts(entry_points: str) -> dict[str, str]:

@@ -286,7 +286,7 @@ def build(
     environment: backends.Environment, request: Request, settings: Settings, progress: Progress
 ) -> BuildResult:
     """Fetch what is missing and run the plan, unless exactly this result exists."""
-    from envbuilder import documents, space, wheel_records
+    from envbuilder import deb_members, documents, space, wheel_records
     from envbuilder.backends import base_python
     from envbuilder.execute import execute
     from envbuilder.fetch import fetch
@@ -301,7 +301,10 @@ def build(
         space.require(plan, settings)
         base_python.require(plan, settings, progress)
         fetch(plan.files, environment.target, settings, progress)
-        wheel_records.require_compatible(plan.files, plan.python, Store(settings.store_dir))
+        store = Store(settings.store_dir)
+        wheel_records.require_compatible(plan.files, plan.python, store)
+        if plan.backend == "docker":
+            deb_members.require_clean(plan.files, store)
         seconds = execute(plan, settings, progress)
         status, artifact = "built", environment.existing()
         if artifact is None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from envbuilder import seal
 from envbuilder.conda import prefix_records, records
 from envbuilder.errors import BuildError
+from envbuilder.member_paths import objection, of_the_build
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -114,6 +115,9 @@ def _require_contained(package: Package, path: Path, prefix: str) -> None:
         relative = PurePosixPath(os.fspath(entry.relative_path))
         if relative.is_absolute() or ".." in relative.parts or not relative.parts:
             raise BuildError(f"{package.file}: leads out of its environment: {relative}")
+        stated_path = str(relative)
+        if wrong := objection(stated_path) or of_the_build(stated_path, with_python=False):
+            raise BuildError(f"{package.file}: {wrong}", "Leave the package out of the profile.")
         stated = entry.prefix_placeholder
         binary = stated is not None and stated.file_mode.binary
         if binary and len(os.fsencode(prefix)) > len(stated.placeholder.encode()):

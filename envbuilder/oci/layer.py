@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from envbuilder import words
 from envbuilder.errors import BuildError
+from envbuilder.member_paths import Folders, objection
 from envbuilder.oci.descriptor import LAYER_ZSTD, Bytes, Descriptor
 from envbuilder.oci.wheel_files import Packed
 
@@ -78,10 +79,10 @@ def compressor() -> Mapping[str, str | int]:
 def write(members: Iterable[Member], path: Path, epoch: int) -> Layer:
     """Write a layer; no time in it is after `epoch`, in seconds.
 
-    Raises `BuildError` where it gets too large or a file changes meanwhile, `OSError` on a full
-    disk.
+    Raises `BuildError` where it gets too large, a file changes meanwhile or a member is not clean,
+    `OSError` on a full disk.
     """
-    return pack(_meanwhile(gathered(tar(members, epoch))), path)
+    return pack(_meanwhile(gathered(tar(clean(members), epoch))), path)
 
 
 def pack(pieces: Iterable[bytes], path: Path) -> Layer:
@@ -176,6 +177,23 @@ def tar(members: Iterable[Member], epoch: int) -> Iterator[bytes]:
             yield from [member.content] if packed is None else packed.pieces()
             yield _padding(entry.size)
     yield bytes(2 * tarfile.BLOCKSIZE)
+
+
+def clean(members: Iterable[Member]) -> list[Member]:
+    """Return the members by path; `BuildError` where one would do something else than be there."""
+    found = sorted(members, key=lambda m: os.fsencode(m.path))
+    folders = Folders()
+    for member in found:
+        wrong = objection(member.path)
+        wrong = wrong or folders.objection(member.path, is_folder=member.kind == "folder")
+        if member.kind == "link" and not (member.target and member.target.isprintable()):
+            wrong = wrong or f"{member.path!r} is a link to {member.target!r}"
+        if wrong:
+            raise BuildError(
+                f"a layer cannot be made: {wrong}",
+                "A package brings it: leave it out of the profile, or pin another version.",
+            )
+    return found
 
 
 def _file(entry: tarfile.TarInfo, source: Path) -> Iterator[bytes]:

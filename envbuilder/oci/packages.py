@@ -7,13 +7,14 @@ result is compared with dpkg's in the tests; whatever else a package wants is re
 
 from __future__ import annotations
 
-import posixpath
 import re
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from envbuilder import deb_members
 from envbuilder.errors import BuildError
+from envbuilder.oci import facts
 from envbuilder.oci.layer import Member
 
 if TYPE_CHECKING:
@@ -34,6 +35,14 @@ _LEFT_OUT = ("usr/share/doc/", "usr/share/man/")
 """As the Dockerfile's dpkg leaves them out."""
 _RECORDS = ("md5sums", "shlibs", "symbols", "triggers")
 """What dpkg keeps of a package besides its list of files."""
+_OURS = tuple(
+    f"{folder.strip('/')}/"
+    for folder in (
+        *(facts.PREFIX, facts.PAYLOAD.rpartition("/")[0], facts.HOME, facts.WORK),
+        "var/lib/dpkg",
+    )
+)
+"""What no package may bring files into."""
 _TRIGGER = "activate-noawait ldconfig"
 # The order in which dpkg writes the fields it knows; the others follow in the package's own.
 _FIELDS = (
@@ -60,6 +69,9 @@ def members(files: Sequence[tuple[File, Path]], root: RootFs) -> tuple[Member, .
     found: dict[str, Member] = {}
     for file, path in files:
         for member in _package(file, path, root, stanzas):
+            before = found.get(member.path)
+            if before is not None and (before.kind, member.kind) != ("folder", "folder"):
+                raise _refused(file, f"another package has /{member.path}, too")
             found[member.path] = member
     if not found:
         return ()
@@ -75,14 +87,13 @@ def members(files: Sequence[tuple[File, Path]], root: RootFs) -> tuple[Member, .
 def _package(
     file: File, path: Path, root: RootFs, stanzas: dict[tuple[str, str], str]
 ) -> Iterator[Member]:
-    from debian.debfile import DebFile
-
-    with DebFile(str(path)) as package:
+    with deb_members.opened(file, path) as package:
         control = package.control.tgz()
         times = {m.name.removeprefix("./"): int(m.mtime) for m in control.getmembers() if m.isreg()}
         parts = {n: _content(control, control.getmember(f"./{n}")) for n in times}
         stanza = parts.pop("control").decode().strip("\n")
         fields = _fields(stanza)
+        deb_members.require_named(file, fields)
         _require_files_only(file, parts)
         key = (fields["Package"], fields["Architecture"])
         if key in stanzas:
@@ -92,10 +103,7 @@ def _package(
         stanzas[key] = _installed(fields)
         data = package.data.tgz()
         listed = ["/."]
-        for member in data.getmembers():
-            name = posixpath.normpath(f"/{member.name}").lstrip("/")
-            if not name or name == ".":
-                continue
+        for name, member in deb_members.members(file, data):
             listed.append(f"/{name}")
             if not name.startswith(_LEFT_OUT):
                 yield from _placed(file, data, member, name, root)
@@ -126,8 +134,9 @@ def _placed(
 ) -> Iterator[Member]:
     """A package's file where the base's links lead: /lib is one on merged systems."""
     folder, _, base = name.rpartition("/")
-    resolved = root.resolve(folder) if folder else ""
-    place = f"{folder if resolved is None else resolved}/{base}".lstrip("/")
+    place = f"{_folder(file, folder, root)}/{base}".lstrip("/")
+    if place.startswith(_OURS) and not member.isdir():
+        raise _refused(file, f"/{place} is in a folder of envbuilder's or dpkg's own")
     there = root.entries.get(place)
     time = int(member.mtime)
     owned = Member(path=place, mode=member.mode, uid=member.uid, gid=member.gid, time=time)
@@ -139,10 +148,22 @@ def _placed(
         raise _refused(file, f"/{place} is in the base image already")
     if member.issym():
         yield replace(owned, kind="link", mode=0o777, target=member.linkname)
-    elif member.isreg() or member.islnk():
-        yield replace(owned, content=_content(data, member))
     else:
-        raise _refused(file, f"/{place} is neither a file nor a folder nor a link")
+        yield replace(owned, content=_content(data, member))
+
+
+def _folder(file: File, folder: str, root: RootFs) -> str:
+    """A folder where the base's links lead; what is not there yet lies below what is."""
+    parts = folder.split("/") if folder else []
+    for known in range(len(parts), -1, -1):
+        above = "/".join(parts[:known])
+        resolved = root.resolve(above) if above else ""
+        if resolved is None and above not in root.entries:
+            continue
+        if resolved is None or (resolved and root.entries[resolved].kind != "folder"):
+            raise _refused(file, f"/{above} of the base image is no folder")
+        return "/".join(filter(None, [resolved, *parts[known:]]))
+    raise AssertionError("the root is there")
 
 
 def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:

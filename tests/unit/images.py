@@ -55,7 +55,7 @@ def image(
     made = []
     for number, members in enumerate(layers):
         written = folder / f"layer{number}"
-        made.append(layer.write(members, written, 0))
+        made.append(layer.pack(layer.tar(members, 0), written))  # whiteouts, too
         place(written, layout.blob(made[-1].digest))
         written.unlink()
     stated = {

@@ -27,8 +27,8 @@ def found(folder: Path, *more: Member, **options: Any) -> dict[str, Member]:
     path = folder / "package.deb"
     path.write_bytes(debs.deb(name, **options))
     file = File(
-        kind="deb", name=name, version="1", file=f"pool/{name}_1_amd64.deb", sha256="0" * 64,
-        size=1, source="debian", provenance="read", by="test",
+        kind="deb", name=name, version=options.get("version", "1"), sha256="0" * 64, size=1,
+        file=f"pool/{name}_1_amd64.deb", source="debian", provenance="read", by="test",
     )  # fmt: skip
     return {m.path: m for m in packages.members([(file, path)], root)}
 

@@ -1,0 +1,105 @@
+"""The members of a .deb and what it says of itself, checked before any of them is used."""
+
+from __future__ import annotations
+
+import contextlib
+import lzma
+import tarfile
+import zlib
+from typing import TYPE_CHECKING
+
+from envbuilder import lock_entries, member_paths
+from envbuilder.errors import BuildError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from debian.debfile import DebFile
+
+    from envbuilder.lockfile import File
+    from envbuilder.store import Store
+
+
+def require_clean(files: Iterable[File], store: Store) -> None:
+    """`BuildError` where a .deb in the store has a member that no image may have.
+
+    For packages that dpkg will unpack, in an engine's container or for a base: it takes a file
+    called `.wh.NAME` for a file, and whoever reads the layer afterwards for a deletion.
+    """
+    for file in files:
+        if file.kind == "deb" and store.has(file.sha256):
+            with opened(file, store.path(file.sha256)) as package:
+                for _ in members(file, package.data.tgz()):
+                    pass
+
+
+@contextlib.contextmanager
+def opened(file: File, path: Path) -> Iterator[DebFile]:
+    """A .deb; `BuildError` where it is none or is damaged."""
+    from debian.arfile import ArError
+    from debian.debfile import DebError, DebFile
+
+    faults = (ArError, DebError, tarfile.TarError, lzma.LZMAError, zlib.error)
+    try:
+        with DebFile(str(path)) as package:
+            yield package
+    except (*faults, OSError, EOFError, UnicodeDecodeError, KeyError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # a full disk, perhaps
+        raise refused(file, f"it is damaged: {error}") from error
+
+
+def members(file: File, data: tarfile.TarFile) -> Iterator[tuple[str, tarfile.TarInfo]]:
+    """Each member of a package's data by its path below the root; `BuildError` for a stray one.
+
+    Files, folders and links inside the package are the only kinds: no device, no pipe.
+    """
+    known: set[str] = set()
+    for member in data:
+        name = _path(file, member.name)
+        if not name:
+            continue
+        if name in known and not member.isdir():
+            raise refused(file, f"/{name} is in it twice")
+        known.add(name)
+        if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
+            raise refused(file, f"/{name} is neither a file nor a folder nor a link")
+        if member.islnk() and _path(file, member.linkname) not in known:
+            raise refused(file, f"/{name} is a link to {member.linkname!r}, which is not before it")
+        if member.issym() and (not member.linkname or not member.linkname.isprintable()):
+            raise refused(file, f"/{name} is a link to {member.linkname!r}")
+        yield name, member
+
+
+def _path(file: File, stated: str) -> str:
+    """A member's path below the root; empty for the root itself."""
+    name = stated.removeprefix("./").removesuffix("/")
+    if name in {"", "."}:
+        return ""
+    if wrong := member_paths.objection(name):
+        raise refused(file, wrong)
+    return name
+
+
+def require_named(file: File, fields: Mapping[str, str]) -> None:
+    """`BuildError` where a package is another one than its lock says, or has no proper name.
+
+    Files are named after what it says of itself.
+    """
+    name, version = fields.get("Package", ""), fields.get("Version", "")
+    if not lock_entries.is_debian(name, version):
+        raise refused(file, "its name or version is not as Debian's policy has it")
+    if (name, version) != (file.name, file.version):
+        raise refused(file, f"it says of itself to be {name} {version}")
+    if not fields.get("Architecture", "").replace("-", "").isalnum():
+        raise refused(file, "its architecture is not as Debian's policy has it")
+
+
+def refused(file: File, why: str) -> BuildError:
+    """The error for a package that cannot be used as it is."""
+    return BuildError(
+        f"{file.basename}: refused: {why}",
+        "These are the bytes that the lock names. Leave the package out of the profile, or pin"
+        " another version.",
+    )
