@@ -136,6 +136,27 @@ class Image(Struct, frozen=True, kw_only=True):
     """Whether the engine has it under its name."""
 
 
+def is_index(member: Member) -> bool:
+    """Whether a member of a bundle is the index of a base image."""
+    return member.kind == "base" and member.path.endswith(".json")
+
+
+def read_index(member: Member, content: Content) -> Index:
+    """The index of a base image; `InvalidError` where it does not list that image alone."""
+    if member.size > JSON_LIMIT:
+        raise InvalidError(f"{member.path}: too large: {member.size} bytes")
+    index = decode(b"".join(content.checked()), Index, member.path)
+    wanted = _platform(member.name)
+    image = index.manifests[0] if len(index.manifests) == 1 else None
+    if image is None or image.platform is None or not image.platform.is_of(wanted):
+        raise InvalidError(f"{member.path}: lists other images than one for {wanted}")
+    return index
+
+
+def _platform(name: str) -> words.Platform:
+    return next(p for p in words.PLATFORMS if name.endswith(f"{p.replace('/', '-')}.json"))
+
+
 class Arriving:
     """Base images that come out of a bundle, to where builds look for them."""
 
@@ -155,10 +176,7 @@ class Arriving:
 
         path = self._blob(member)
         if path is None:
-            if member.size > JSON_LIMIT:
-                raise InvalidError(f"{member.path}: too large: {member.size} bytes")
-            data = b"".join(content.checked())
-            self._indexes[member.name] = decode(data, Index, member.path)
+            self._indexes[member.name] = read_index(member, content)
             return
         part = self._layout.folder / "partial" / path.name
         part.parent.mkdir(exist_ok=True)
@@ -187,11 +205,11 @@ class Arriving:
     def _alone(self, name: str, index: Index) -> tuple[Descriptor, Layout]:
         from filelock import FileLock
 
-        digest = f"sha256:{name.partition('-')[0]}"
-        wanted = next(p for p in words.PLATFORMS if name.endswith(f"{p.replace('/', '-')}.json"))
-        image = index.manifests[0] if len(index.manifests) == 1 else None
-        if image is None or image.platform is None or not image.platform.is_of(wanted):
-            raise InvalidError(f"bases/{name}: lists other images than one for {wanted}")
+        digest, wanted, image = (
+            f"sha256:{name.partition('-')[0]}",
+            _platform(name),
+            index.manifests[0],
+        )
         target = bases.folder(digest, wanted, self._settings)
         with FileLock(f"{target}.lock"):
             layout = Layout.create(target)

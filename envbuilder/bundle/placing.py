@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from envbuilder.bundle.form import Manifest
+    from envbuilder.lockfile import File
     from envbuilder.settings import Settings
 
 _LINES = 40
+_UNTRUSTED = "It was not made by envbuilder bundle, or was changed. Nothing of it was taken in."
 
 
 class Draft(Struct, frozen=True, kw_only=True):
@@ -32,20 +34,52 @@ class Draft(Struct, frozen=True, kw_only=True):
 
 
 def check(manifest: Manifest, texts: Mapping[str, bytes]) -> None:
-    """`InvalidError` where a bundle's profiles and locks do not go together, or lack a part.
+    """`InvalidError` where a bundle's profiles, locks and files do not go together.
 
-    `texts`: path in the bundle → content.
+    Every profile can be loaded and is one of the manifest's, or is extended by one; every lock is
+    of such a profile and fits it; every locked file is named by a lock, and each profile has all
+    files of a target. `texts`: path in the bundle → content.
     """
+    needed: set[str] = set()
+    locked: dict[str, File] = {}
     with TemporaryDirectory(prefix="envbuilder-bundle-") as scratch:
         folder = Path(scratch)
         for path, content in texts.items():
             atomic.write(folder / _below(path), content)
         for name in manifest.profiles:
             profile = profiles.load(name, [folder])
-            lockfile.usable(profile, [folder])
+            lock = lockfile.usable(profile, [folder])
+            needed |= {f"profiles/{p.name}" for p in profiles.chain(name, [folder])}
+            needed.add(f"locks/{name}.json")
+            locked |= {f.sha256: f for t in lock.targets for f in t.files}
+            _require_target(manifest, lock)
             conda = conda_lockfile.find(name, [folder])
             if conda is not None:
                 conda_lockfile.require_usable(profile, conda)
+                needed.add(f"locks/{name}.conda.json")
+                packages = (p for t in conda.targets for p in t.packages)
+                locked |= {p.sha256: p.as_file for p in packages}
+    stray = sorted(texts.keys() - needed)
+    if stray:
+        raise InvalidError(
+            f"the bundle's {stray[0]} belongs to none of its profiles"
+            f" ({', '.join(manifest.profiles)})",
+            _UNTRUSTED,
+        )
+    for member in manifest.of_kind("file"):
+        file = locked.get(member.sha256)
+        if file is None or file.size not in {None, member.size}:
+            raise InvalidError(f"no lock of the bundle names its {member.path}", _UNTRUSTED)
+
+
+def _require_target(manifest: Manifest, lock: lockfile.Lock) -> None:
+    """`InvalidError` where a bundle has no target of a lock with all its files."""
+    brought = {m.sha256 for m in manifest.members}
+    for target in lock.targets:
+        asked = target.platform in manifest.platforms and target.python in manifest.pythons
+        if asked and all(f.sha256 in brought for f in target.files):
+            return
+    raise InvalidError(f"the bundle lacks files of its profile '{lock.profile}'", _UNTRUSTED)
 
 
 def drafts(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING
 
 import msgspec
 
+from envbuilder import strict_json
 from envbuilder.bundle import form
 from envbuilder.errors import BuildError, InvalidError
 from envbuilder.schema import explain
@@ -27,13 +29,17 @@ class Reader:
 
     def __init__(self, stream: IO[bytes], where: Path) -> None:
         self._stream, self._where = stream, where
+        self._size = stream.seek(0, io.SEEK_END)
+        stream.seek(0)
         self.digest, self.manifest = self._manifest()
+        self._first = stream.tell()
 
     def members(self, on_bytes: Callable[[int], None]) -> Iterator[tuple[Member, Content]]:
         """Each member with its content, which must be read or skipped before the next one.
 
-        `BuildError` names the member where the bundle is damaged.
+        `BuildError` names the member where the bundle is damaged. They can be gone through again.
         """
+        self._stream.seek(self._first)
         for member in self.manifest.members:
             self._expect(form.header(member.path, member.size), member.path)
             content = Content(self, member, on_bytes)
@@ -59,7 +65,8 @@ class Reader:
 
     def skip(self, member: Member) -> None:
         """Pass over the member's bytes."""
-        self._stream.seek(member.size, 1)
+        if self._stream.seek(member.size, io.SEEK_CUR) > self._size:
+            raise self.damaged(member.path, "the bundle ends in the middle of it")
 
     def _read(self, size: int) -> bytes:
         try:
@@ -126,8 +133,8 @@ class Content:
 def parse(text: bytes, where: str) -> Manifest:
     """A manifest; `InvalidError` for one that this envbuilder cannot know or trust."""
     try:
-        data = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
+        data = strict_json.loads(text)
+    except ValueError as error:
         raise InvalidError(f"{where}: its manifest is no JSON: {error}") from error
     schema = data.get("schema") if isinstance(data, dict) else None
     if schema != form.SCHEMA:
@@ -154,5 +161,8 @@ def opened(path: Path) -> Iterator[Reader]:
         stream = path.open("rb")
     except OSError as error:
         raise InvalidError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if not stream.seekable():
+        stream.close()
+        raise InvalidError(f"{path}: a pipe cannot be checked before it is used: name a file")
     with stream:
         yield Reader(stream, path)

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from envbuilder.settings import Settings
 
 
+_TEXTS = frozenset({"profile", "lock"})
+
+
 class Taken(Struct, frozen=True, kw_only=True):
     """What came out of a bundle."""
 
@@ -59,18 +62,13 @@ def _unpack(
     incoming = _Incoming(settings)
     total = sum(m.size for m in manifest.members)
     space.require_rooms([incoming.room(manifest)])
-    texts: dict[str, bytes] = {}
-    found: tuple[placing.Draft, ...] | None = None
+    found = _checked(reader, settings, progress, force=force)
     with progress.task(f"take in {len(manifest.members)} members", total, unit="bytes") as task:
         for member, content in reader.members(task.advance):
-            if member.kind in {"profile", "lock"}:
-                texts[member.path] = b"".join(content.checked())
-                continue
-            if found is None:  # they come first: what stands in the way is found before the rest
-                found = _drafts(manifest, texts, settings, progress, force=force)
-            incoming.take(member, content)
-    if found is None:
-        found = _drafts(manifest, texts, settings, progress, force=force)
+            if member.kind in _TEXTS:
+                content.skip()
+            else:
+                incoming.take(member, content)
     arrived = incoming.bases.place() if incoming.bases is not None else ()
     placing.write(found)
     bases = images.load(arrived, progress, force=force)
@@ -84,15 +82,19 @@ def _unpack(
     )
 
 
-def _drafts(
-    manifest: Manifest,
-    texts: dict[str, bytes],
-    settings: Settings,
-    progress: Progress,
-    *,
-    force: bool,
+def _checked(
+    reader: reading.Reader, settings: Settings, progress: Progress, *, force: bool
 ) -> tuple[placing.Draft, ...]:
-    placing.check(manifest, texts)
+    """What must be written; everything that decides is read first, and nothing is taken in yet."""
+    texts: dict[str, bytes] = {}
+    for member, content in reader.members(lambda count: None):
+        if member.kind in _TEXTS:
+            texts[member.path] = b"".join(content.checked())
+        elif images.is_index(member):
+            images.read_index(member, content)
+        else:
+            content.skip()
+    placing.check(reader.manifest, texts)
     return placing.drafts(texts, settings, progress.note, force=force)
 
 

@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import io
 import platform
+import re
 import tarfile
 import zipfile
 from importlib import metadata
@@ -465,6 +466,88 @@ def test_a_bundle_must_hold_all_that_its_profiles_extend(
     with pytest.raises(InvalidError, match="_mine"):
         unpack(path, there)
     assert not there.store_dir.exists()
+
+
+LOCK_OF_OTHER = b'{"schema": 1, "profile": "other"}'
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "kind", "why"),
+    [
+        ("profiles/other.yaml", b"garbage: [", "profile", "profiles/other.yaml belongs to none"),
+        ("profiles/cpu.yaml", b"extends: tiny\n", "profile", "profiles/cpu.yaml belongs to none"),
+        ("profiles/_other.yaml", b"", "profile", "profiles/_other.yaml belongs to none"),
+        ("locks/other.json", b"garbage", "lock", "locks/other.json belongs to none"),
+        ("locks/other.json", LOCK_OF_OTHER, "lock", "locks/other.json belongs to none"),
+        ("locks/cpu.conda.json", b"{}", "lock", "locks/cpu.conda.json belongs to none"),
+        ("locks/tiny.conda.json", b"garbage", "lock", "not a lock"),
+        (f"files/{sha(b'more')}", b"more", "file", "no lock of the bundle names its files/"),
+        (f"bases/{'a' * 64}-linux-amd64.json", b"{}", "base", "bases/"),
+    ],
+)
+def test_what_the_manifest_does_not_speak_of_is_refused_before_anything_is_taken_in(
+    path: str,
+    content: bytes,
+    kind: Any,
+    why: str,
+    parts: tuple[Part, ...],
+    there: Settings,
+    tmp_path: Path,
+) -> None:
+    more = (*parts, part(path, content, kind))
+    bundle = tmp_path / "more.tar"
+    packing.write(bundle, made_of(more), more, QUIET)
+    with pytest.raises(InvalidError, match=re.escape(why)):
+        unpack(bundle, there)
+    assert not there.config_dir.parent.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("tiny.yaml", b"garbage: ["),
+        ("tiny.yaml", b"a: &a [*a]\n"),
+        ("tiny.json", b"{}"),
+        ("tiny.json", LOCK_OF_OTHER),
+        ("_mine.yaml", b"!!python/object/apply:os.system [id]\n"),
+    ],
+)
+def test_profiles_and_locks_are_read_before_anything_is_taken_in(
+    name: str, content: bytes, parts: tuple[Part, ...], there: Settings, tmp_path: Path
+) -> None:
+    other = tuple(
+        part(p.member.path, content, p.member.kind) if p.member.name == name else p for p in parts
+    )
+    bundle = tmp_path / "other.tar"
+    packing.write(bundle, made_of(other), other, QUIET)
+    with pytest.raises(InvalidError):
+        unpack(bundle, there)
+    assert not there.config_dir.parent.exists()
+
+
+def test_a_bundle_must_hold_the_files_of_a_target(
+    parts: tuple[Part, ...], there: Settings, tmp_path: Path
+) -> None:
+    fewer = tuple(p for p in parts if p.member.kind != "file")
+    bundle = tmp_path / "fewer.tar"
+    packing.write(bundle, made_of(fewer), fewer, QUIET)
+    with pytest.raises(InvalidError, match="lacks files of its profile 'tiny'"):
+        unpack(bundle, there)
+    assert not there.config_dir.parent.exists()
+
+
+def test_a_damaged_end_is_found_before_anything_is_taken_in(bundle: Path, there: Settings) -> None:
+    whole = bundle.read_bytes()
+    for wrong in (whole + b"x", whole[:-1], whole[:-2000], whole + bytes(512)):
+        bundle.write_bytes(wrong)
+        with pytest.raises(EnvbuilderError, match="damaged"):
+            unpack(bundle, there)
+        assert not there.config_dir.parent.exists()
+
+
+def test_a_manifest_with_a_key_twice_is_refused() -> None:
+    with pytest.raises(InvalidError, match="key 'schema' appears twice"):
+        reading.parse(b'{"schema": 1, "schema": 1}', "x.tar")
 
 
 def conda_lock(found: Settings, **changes: Any) -> conda_lockfile.Lock:
