@@ -70,7 +70,10 @@ class Asker:
     def size(self, url: str) -> Answer:
         """Whether a file is there, and how large it is."""
         host = host_of(url)
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError as error:
+            return Answer(state="silent", host=host, problem=str(error))
         if parts.scheme in {"", "file"}:
             path = Path(unquote(parts.path))
             if path.is_file():
@@ -93,7 +96,10 @@ class Asker:
         """An answer, or None and why there is none."""
         import requests
 
-        host = urlsplit(url).netloc
+        try:
+            host = urlsplit(url).netloc
+        except ValueError as error:
+            return None, str(error)
         if self._silences.count(host) >= sizes.PATIENCE:
             return None, "did not answer before"
         try:

@@ -113,5 +113,8 @@ def full_or_broken(error: OSError, path: Path) -> BuildError:
 
 def host_of(url: str) -> str:
     """The host of a URL without user names and tokens, for messages."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "an address that is no URL"
     return parts.hostname or parts.path

@@ -73,14 +73,35 @@ def override(name: str, settings: Settings, environ: Mapping[str, str] | None = 
     found = environ.get(variable(name)) or settings.configuration.indexes.get(name, "")
     try:
         # It goes into rendered files. It may hold a token, so the message does not repeat it.
-        return msgspec.convert(found, words.Url).rstrip("/") if found else ""
-    except msgspec.ValidationError as error:
+        return _parsed(msgspec.convert(found, words.Url)).rstrip("/") if found else ""
+    except (msgspec.ValidationError, ValueError) as error:
         raise InvalidError(
             f"the URL of the source '{name}' ({variable(name)}, or indexes: in envbuilder.yaml)"
             " cannot be used",
             "It begins with http://, https:// or file:// and holds no space, quote, backslash or"
             " dollar sign: percent-encode those.",
         ) from error
+
+
+def _parsed(location: str) -> str:
+    """The same URL; `ValueError` where its host or port cannot be read."""
+    parts = urlsplit(location)
+    _ = parts.port
+    if parts.scheme in {"http", "https"} and not parts.hostname:
+        raise ValueError("no host")
+    return location
+
+
+def require_parsed(locations: Mapping[str, str]) -> None:
+    """`InvalidError` for a URL that cannot be parsed, by where it is set; it may hold a token."""
+    for where, location in locations.items():
+        try:
+            _parsed(location)
+        except ValueError as error:
+            raise InvalidError(
+                f"the URL in {where} cannot be parsed",
+                "It is scheme://host or scheme://host:port, an IPv6 address in brackets.",
+            ) from error
 
 
 def url(name: str, settings: Settings, environ: Mapping[str, str] | None = None) -> str:
@@ -170,7 +191,12 @@ def sources(environ: Mapping[str, str] | None = None) -> Sources:
             texts.append(path.read_text(encoding="utf-8", errors="replace"))
         except OSError:
             continue
-    return pip_sources(environ, texts)
+    found = pip_sources(environ, texts)
+    named = {"pip's index-url": found.index_url, "pip's proxy": found.proxy}
+    named |= {f"pip's extra-index-url ({n})": u for n, u in enumerate(found.extra_index_urls, 1)}
+    named |= {f"find-links ({n})": u for n, u in enumerate(links(found, environ), 1)}
+    require_parsed({where: u for where, u in named.items() if "://" in u})
+    return found
 
 
 def local_folder(location: str) -> Path | None:

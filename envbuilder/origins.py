@@ -92,6 +92,9 @@ def session() -> requests.Session:
     import requests
 
     pip = indexes.sources()
+    names = [n for p in ("HTTP", "HTTPS", "ALL") for n in (f"{p}_PROXY", f"{p.lower()}_proxy")]
+    proxies = {name: os.environ.get(name, "") for name in names}
+    indexes.require_parsed({n: p if "://" in p else f"http://{p}" for n, p in proxies.items() if p})
     made = requests.Session()
     if pip.proxy:
         made.proxies = {"http": pip.proxy, "https": pip.proxy}

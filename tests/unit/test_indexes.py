@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import indexes, settings
+from envbuilder import download, indexes, origins, settings
 from envbuilder.errors import InvalidError
 from envbuilder.indexes import Sources
 from envbuilder.settings import Configuration, Settings
@@ -168,3 +168,41 @@ def test_what_is_written_is_read(links: list[str], index: str) -> None:
     found = indexes.pip_sources({}, [text])
     assert found.index_url == index
     assert found.find_links == tuple(links)
+
+
+UNPARSABLE = [
+    "http://[::1/d",
+    "https://[x]/",
+    "http://host:99999/",
+    "http://host:port/",
+    "http://:80/x",
+]
+
+
+@pytest.mark.parametrize("url", UNPARSABLE)
+def test_a_url_that_cannot_be_parsed_is_a_sentence(url: str, found: Settings) -> None:
+    environ = {"ENVBUILDER_INDEX_PYTORCH_CPU": url}
+    with pytest.raises(InvalidError, match="pytorch-cpu") as caught:
+        indexes.override("pytorch-cpu", found, environ)
+    assert url not in caught.value.message
+    for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_PROXY"):
+        environ = {name: url, "PIP_CONFIG_FILE": "/dev/null"}
+        with pytest.raises(InvalidError, match="cannot be parsed") as caught:
+            indexes.sources(environ)
+        assert url not in caught.value.message
+
+
+@pytest.mark.parametrize("url", UNPARSABLE)
+@pytest.mark.parametrize("name", ["HTTPS_PROXY", "http_proxy", "ALL_PROXY"])
+def test_a_proxy_that_cannot_be_parsed_is_a_sentence(
+    url: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, url)
+    with pytest.raises(InvalidError, match=f"the URL in {name} cannot be parsed"):
+        origins.session()
+    monkeypatch.setenv(name, "proxy.example:3128")
+    assert origins.session()
+
+
+def test_an_address_that_is_no_url_has_a_name_for_messages() -> None:
+    assert download.host_of("http://[::1/d") == "an address that is no URL"
