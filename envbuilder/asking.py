@@ -76,9 +76,8 @@ class Asker:
             return Answer(state="silent", host=host, problem=str(error))
         if parts.scheme in {"", "file"}:
             path = Path(unquote(parts.path))
-            if path.is_file():
-                return Answer(state="there", host=host, size=path.stat().st_size)
-            return Answer(state="gone", host=host)
+            size = path.stat().st_size if path.is_file() else None
+            return Answer(state="gone" if size is None else "there", host=host, size=size)
         answer, problem = self._ask("HEAD", url, {"Accept-Encoding": "identity"})
         if answer is None:
             return Answer(state="silent", host=host, problem=problem)

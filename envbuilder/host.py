@@ -247,13 +247,21 @@ def probe(
     return system.decide(taken, environ)
 
 
+_LARGEST = 16 << 20
+"""Bytes of a recorded host at most."""
+
+
 def read(path: Path) -> Host:
     """The host in a file written by `detect --json` (the host itself, or under the key `host`)."""
     from envbuilder.schema import decode
 
     hint = "Write it with `envbuilder detect --json` on the machine in question."
     try:
-        data: Any = msgspec.json.decode(path.read_bytes())
+        with path.open("rb") as stream:
+            content = stream.read(_LARGEST + 1)
+        if len(content) > _LARGEST:
+            raise InvalidError(f"{path}: larger than {_LARGEST >> 20} MiB; not read", hint)
+        data: Any = msgspec.json.decode(content)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidError(f"{path}: cannot be read as JSON: {error}", hint) from error
     if isinstance(data, dict) and isinstance(data.get("host"), dict):
