@@ -59,7 +59,10 @@ def read(text: str, folder: Path) -> Lock:
     return lockfile.load(path)
 
 
-_versions = st.from_regex(words.FileVersion.__metadata__[0].pattern, fullmatch=True)
+# A conda package's file is named after its version, and no file name has a colon.
+_versions = st.from_regex(words.FileVersion.__metadata__[0].pattern, fullmatch=True).filter(
+    lambda version: ":" not in version
+)
 _names = st.from_regex(words.CondaName.__metadata__[0].pattern, fullmatch=True)
 _sentences = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")))
 
