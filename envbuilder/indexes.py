@@ -1,14 +1,12 @@
 """Where packages come from: the shipped upstream indexes and the user's own pip configuration.
 
-pip's files and variables are read as pip documents them and handed to uv, which does not read them
-itself. Where uv's own variables are set, they win. URLs found here never enter a lock.
+pip's files and variables (`pip_config`) are handed to uv, which does not read them itself. Where
+uv's own variables are set, they win. URLs found here never enter a lock.
 """
 
 from __future__ import annotations
 
-import configparser
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 from urllib.parse import unquote, urlsplit
@@ -16,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder import resources, words
+from envbuilder import pip_config, resources, words
 from envbuilder.errors import InvalidError, ToolError
 from envbuilder.schema import decode, parse_yaml, read_text
 
@@ -121,54 +119,9 @@ def url(name: str, settings: Settings, environ: Mapping[str, str] | None = None)
     return known[name].url
 
 
-def pip_files(environ: Mapping[str, str], *, home: Path | None = None) -> tuple[Path, ...]:
-    """Where pip looks for its configuration, the ones that win last, as pip documents them."""
-    named = environ.get("PIP_CONFIG_FILE", "")
-    if named == os.devnull:
-        return ()
-    home = home or Path.home()
-    if sys.platform == "darwin":
-        site = [Path("/Library/Application Support/pip/pip.conf")]
-        mac = home / "Library/Application Support/pip"
-        user = (mac if mac.is_dir() else home / ".config/pip") / "pip.conf"
-    else:
-        folders = (environ.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(os.pathsep)
-        site = [Path(f) / "pip/pip.conf" for f in folders if f] + [Path("/etc/pip.conf")]
-        user = Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "pip/pip.conf"
-    found = list(site)
-    if not (named and Path(named).exists()):
-        found += [home / ".pip/pip.conf", user]
-    found.append(Path(sys.prefix) / "pip.conf")
-    return (*found, Path(named)) if named else tuple(found)
-
-
-def parse_pip_conf(text: str) -> dict[str, str]:
-    """The options of one pip.conf that hold for installing; empty where it cannot be parsed.
-
-    pip itself refuses to work with such a file, so its user knows; we go on without it.
-    """
-    parser = configparser.RawConfigParser()
-    try:
-        parser.read_string(text)
-    except configparser.Error:
-        return {}
-    found: dict[str, str] = {}
-    for section in ("global", "install"):
-        if parser.has_section(section):
-            for key, value in parser.items(section):
-                found[key.replace("_", "-")] = value or ""
-    return found
-
-
 def pip_sources(environ: Mapping[str, str], texts: Iterable[str]) -> Sources:
     """What pip is set up with, from its files' contents (later ones win) and its variables."""
-    options: dict[str, str] = {}
-    for text in texts:
-        options |= parse_pip_conf(text)
-    for key, value in environ.items():
-        # pip ignores empty variables, and PIP_CONFIG_FILE is not an option.
-        if key.startswith("PIP_") and value and key != "PIP_CONFIG_FILE":
-            options[key.removeprefix("PIP_").lower().replace("_", "-")] = value
+    options = pip_config.merged(environ, texts)
     return Sources(
         index_url=options.get("index-url", "").strip(),
         extra_index_urls=tuple(options.get("extra-index-url", "").split()),
@@ -185,13 +138,7 @@ def pip_sources(environ: Mapping[str, str], texts: Iterable[str]) -> Sources:
 def sources(environ: Mapping[str, str] | None = None) -> Sources:
     """What pip is set up with on this machine; files that cannot be read are left out."""
     environ = os.environ if environ is None else environ
-    texts = []
-    for path in pip_files(environ):
-        try:
-            texts.append(path.read_text(encoding="utf-8", errors="replace"))
-        except OSError:
-            continue
-    found = pip_sources(environ, texts)
+    found = pip_sources(environ, pip_config.texts(environ))
     named = {"pip's index-url": found.index_url, "pip's proxy": found.proxy}
     named |= {f"pip's extra-index-url ({n})": u for n, u in enumerate(found.extra_index_urls, 1)}
     named |= {f"find-links ({n})": u for n, u in enumerate(links(found, environ), 1)}

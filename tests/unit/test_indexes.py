@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import string
 from pathlib import Path
 
@@ -74,31 +73,9 @@ def test_other_commands_sections_do_not_count() -> None:
     assert indexes.pip_sources({}, ["[freeze]\nindex-url = x\n"]) == Sources()
 
 
-def test_a_broken_file_is_passed_over() -> None:
-    assert indexes.parse_pip_conf("[global\nx") == {}
-    assert indexes.parse_pip_conf("index-url = x") == {}
-
-
 def test_percent_signs_are_no_interpolation() -> None:
     found = indexes.pip_sources({}, ["[global]\nindex-url = https://u:p%40ss@x/s\n"])
     assert found.index_url == "https://u:p%40ss@x/s"
-
-
-def test_where_pip_looks(tmp_path: Path) -> None:
-    files = indexes.pip_files({"XDG_CONFIG_HOME": str(tmp_path)}, home=tmp_path)
-    if os.uname().sysname == "Linux":
-        assert files[0] == Path("/etc/xdg/pip/pip.conf")
-        assert files[1] == Path("/etc/pip.conf")
-        assert tmp_path / "pip/pip.conf" in files
-    assert indexes.pip_files({"PIP_CONFIG_FILE": os.devnull}) == ()
-    named = tmp_path / "my.conf"
-    missing = indexes.pip_files({"PIP_CONFIG_FILE": str(named)}, home=tmp_path)
-    assert missing[-1] == named
-    assert tmp_path / ".pip/pip.conf" in missing
-    named.touch()
-    # pip leaves the user's own files out where another is named and exists.
-    present = indexes.pip_files({"PIP_CONFIG_FILE": str(named)}, home=tmp_path)
-    assert tmp_path / ".pip/pip.conf" not in present
 
 
 def test_files_are_read_from_the_machine(tmp_path: Path) -> None:
