@@ -1,7 +1,7 @@
 # Everything here is a thin name for a command that works without make.
 PYTHON ?= python3
 
-.PHONY: verify test test-all lint types check golden soak clean
+.PHONY: verify test test-all lint types check golden requirements soak clean
 
 verify:          ## set up, then detect, build and verify on this machine
 	$(PYTHON) bootstrap.py
@@ -24,9 +24,11 @@ check: lint types test
 golden: .venv/dev  ## rewrite the golden files, then look at the diff
 	.venv/bin/python -m pytest tests/unit/test_golden.py --rewrite-golden -q
 
-.venv/dev: pyproject.toml
-	$(PYTHON) bootstrap.py setup
-	.venv/bin/python -m pip install --quiet --editable '.[dev]'
+requirements: .venv/dev  ## lock what envbuilder needs; UPGRADE=--upgrade for the newest versions
+	.venv/bin/python tools/refresh_requirements.py $(UPGRADE)
+
+.venv/dev: pyproject.toml $(wildcard requirements/*.txt)
+	$(PYTHON) bootstrap.py setup dev
 	touch $@
 
 soak: .venv/dev    ## the long proofs: property tests with thousands of examples, all sabotage
