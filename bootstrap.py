@@ -182,10 +182,11 @@ def _advice(messages: str) -> str:
         )
     if "No space left on device" in messages:
         return "the disk is full. Make room, then run this again."
-    if "Retrying (" in messages:
+    if "Retrying (" in messages or "(from versions: none)" in messages:
         return (
-            "the package index cannot be reached.\nCheck the network, the proxy (HTTPS_PROXY) and"
-            " the index that pip is set up with (pip config list), then run this again."
+            "the package index cannot be reached, or lacks that package.\nCheck the network, the"
+            " proxy (HTTPS_PROXY) and the index that pip is set up with (pip config list), then"
+            " run this again."
         )
     if "No matching distribution" in messages:
         oldest, newest = ("{}.{}".format(*version) for version in (OLDEST, NEWEST))
