@@ -142,7 +142,8 @@ def _install(locked: Path) -> str:
 
 def _pip(*arguments: object) -> "tuple[int, str]":
     """Run `pip install` in `.venv`; returns its exit code and what it wrote to stderr."""
-    command = [PYTHON, "-I", "-m", "pip", "install", "--quiet", *arguments]
+    # Compiling everything takes longer than installing it; Python compiles what is imported.
+    command = [PYTHON, "-I", "-m", "pip", "install", "--quiet", "--no-compile", *arguments]
     with subprocess.Popen(
         [str(c) for c in command],
         env=_pip_environment(),

@@ -16,6 +16,7 @@ code 4: uv could not resolve.
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import re
 import shutil
@@ -23,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,9 +101,9 @@ def resolve(project: dict[str, Any], folder: Path, upgrades: Sequence[str]) -> d
             *("pyproject.toml", "build-system", *(upgrades if name == "dev" else ())),
             folder=folder,
         )
-    for version in versions:
-        for platform in origins.UV_PLATFORM.values():
-            try_install(folder, version, platform)
+    with ThreadPoolExecutor() as pool:
+        cases = itertools.product([folder], versions, origins.UV_PLATFORM.values())
+        list(pool.map(try_install, *zip(*cases, strict=True)))
     return {name: (folder / f"{name}.txt").read_text(encoding="utf-8") for name in SETS}
 
 
