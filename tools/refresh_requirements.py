@@ -16,6 +16,7 @@ code 4: uv could not resolve.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import os
 import re
@@ -109,8 +110,8 @@ def resolve(project: dict[str, Any], folder: Path, upgrades: Sequence[str]) -> d
 
 def build_requirements(project: dict[str, Any]) -> list[str]:
     """Return the build backend and what it asks for to install this checkout editable."""
-    os.chdir(ROOT)  # where PEP 517 has backends run
-    needed = hatchling.build.get_requires_for_build_editable()
+    with contextlib.chdir(ROOT):  # where PEP 517 has backends run
+        needed = hatchling.build.get_requires_for_build_editable()
     return [*project["build-system"]["requires"], *needed]
 
 

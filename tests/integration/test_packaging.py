@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.network
 
 INFO = f"envbuilder-{__version__}.dist-info"
-PARTS = ("envbuilder", "profiles", "templates", "tests", "benchmarks", "docs")
+PARTS = (
+    *("envbuilder", "profiles", "templates", "requirements"),
+    *("tests", "benchmarks", "docs", "tools"),
+)
 RUBBISH = ("__pycache__", "*.pyc", ".*_cache", ".hypothesis")
 Installed = Callable[..., subprocess.CompletedProcess[str]]
 
