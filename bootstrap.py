@@ -152,9 +152,13 @@ def _pip(*arguments: object) -> "tuple[int, str]":
         errors="replace",
     ) as process:
         messages = []
-        for line in process.stderr:
-            sys.stderr.write(line)
-            messages.append(line)
+        try:
+            for line in process.stderr:
+                sys.stderr.write(line)
+                messages.append(line)
+        except BaseException:
+            process.kill()
+            raise
     return process.returncode, "".join(messages)
 
 

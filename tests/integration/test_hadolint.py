@@ -21,7 +21,7 @@ def test_hadolint_accepts(path: Path) -> None:
         "hadolint"
     )
     if program is None:
-        missing("hadolint", "it is not installed (pip install '.[dev]')")
+        missing("hadolint", "it is not installed (python3 bootstrap.py setup dev)")
     done = subprocess.run(
         [program, "--no-color", path], capture_output=True, text=True, check=False
     )
