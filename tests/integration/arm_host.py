@@ -10,13 +10,22 @@ from tests.integration.conftest import start
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from envbuilder import words
+
 
 def arm_host(environment: dict[str, str], folder: Path) -> Path:
     """A file for `--target-host`: this machine, as if its processor were a 64-bit ARM."""
+    return linux_host(environment, folder, "aarch64", "linux/arm64")
+
+
+def linux_host(
+    environment: dict[str, str], folder: Path, machine: str, platform: words.Platform
+) -> Path:
+    """Return a file for `--target-host`: this machine, as if it had another processor."""
     done = start(("detect", "--json"), environment)
     assert done.returncode == 0, done.stderr
     detected = json.loads(done.stdout)
-    detected["host"] |= {"machine": "aarch64", "platform": "linux/arm64"}
+    detected["host"] |= {"machine": machine, "platform": platform}
     path = folder / "host.json"
     path.write_text(json.dumps(detected))
     return path
