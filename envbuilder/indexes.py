@@ -201,12 +201,15 @@ def uv_environment(
 
 
 def uv_program() -> str:
-    """The uv that came with envbuilder; `ToolError` where its package holds none."""
-    import uv
+    """The uv installed beside envbuilder, for looking things up; `ToolError` where there is none.
 
+    Wheels are installed by the one that the lock names, never by this one.
+    """
     try:
+        import uv
+
         return str(uv.find_uv_bin())
-    except FileNotFoundError as error:
+    except (ImportError, FileNotFoundError) as error:
         raise ToolError(f"uv: not found: {error}", "Run: pip install uv") from error
 
 
