@@ -264,7 +264,7 @@ def main(rounds: int, *, with_plain: bool) -> None:
         here = Path(scratch)
         wheels = here / "wheels"
         wheels.mkdir()
-        for file in (*target.of_kind("wheel"), *target.of_kind("tool")):
+        for file in (*target.of_kind("wheel"), lock.tool(target.platform)):
             store.link(file, wheels)
 
         def timed(name: str, make: Callable[[], str]) -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     import requests
 
+    from envbuilder import words
     from envbuilder.console import Progress
     from envbuilder.lockfile import File, Target
     from envbuilder.settings import Settings
@@ -73,35 +74,47 @@ def _locate(
 ) -> dict[str, tuple[str, ...]]:
     """Where each file can be had: sha256 → URLs, best first. An empty tuple: nowhere known."""
     found: dict[str, tuple[str, ...]] = {}
-    by_source: dict[str, list[File]] = {}
+    by_source: dict[tuple[str, bool], list[File]] = {}
     for file in files:
         if file.kind in origins.BY_PATH:
             found[file.sha256] = origins.urls(file, settings)
         else:
-            by_source.setdefault(file.source, []).append(file)
-    for source, group in by_source.items():
-        listed = _ask_uv(target, source, group, settings)
+            by_source.setdefault((file.source, file.kind == "tool"), []).append(file)
+    for (source, tools), group in by_source.items():
+        # A tool runs on the machine that builds, which may be of another platform than the target.
+        platform = None if tools else target.platform
+        listed = _ask_uv(platform, target.python, source, group, settings)
         for file in group:
             found[file.sha256] = tuple(u for u in [listed.get(file.basename)] if u)
     return found
 
 
 def _ask_uv(
-    target: Target, source: str, files: Sequence[File], settings: Settings
+    platform: words.Platform | None,
+    python: words.PythonVersion,
+    source: str,
+    files: Sequence[File],
+    settings: Settings,
 ) -> dict[str, str]:
-    """File name → URL, as uv resolves exactly these pins with the user's configuration."""
+    """File name → URL, as uv resolves exactly these pins with the user's configuration.
+
+    `platform`: None for files of any platform.
+    """
     work = require_writable(settings.cache_dir / "locate", private=True)
-    wanted = work / f"{target.platform.replace('/', '-')}-{target.python}-{source}.txt"
-    pins = [f"{f.name}=={f.version} --hash=sha256:{f.sha256}" for f in files]
-    wanted.write_text("\n".join(pins) + "\n")
+    wanted = work / f"{(platform or 'any').replace('/', '-')}-{python}-{source}.txt"
+    hashes: dict[str, list[str]] = {}
+    for file in files:
+        hashes.setdefault(f"{file.name}=={file.version}", []).append(f"--hash=sha256:{file.sha256}")
+    wanted.write_text("".join(f"{pin} {' '.join(found)}\n" for pin, found in hashes.items()))
+    chosen = ("--python-platform", origins.UV_PLATFORM[platform]) if platform else ("--universal",)
     done = process.run(
         [
             *(indexes.uv_program(), "pip", "compile"),
             *("--quiet", "--no-deps", "--no-header", "--format", "pylock.toml"),
             *("--only-binary", ":all:", "--no-python-downloads"),
-            *("--python-platform", origins.UV_PLATFORM[target.platform]),
+            *chosen,
             # Ours: any will do, but uv wants one, and that of the target need not be here.
-            *("--python-version", target.python, "--python", sys.executable),
+            *("--python-version", python, "--python", sys.executable),
             *("--cache-dir", str(require_writable(settings.uv_dir, private=True))),
             str(wanted),
         ],

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from envbuilder import lock_entries, strict_json, words
-from envbuilder.errors import InvalidError
+from envbuilder.errors import InvalidError, ToolError
 from envbuilder.schema import explain
 from envbuilder.strict_yaml import shown
 
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from envbuilder.profiles import Profile
 
 _T = TypeVar("_T")
-SCHEMA = 1
+SCHEMA = 2
+_WITH_TOOLS_IN_TARGETS = 1
+"""The schema before: each target listed the uv of its own platform, and no other was locked."""
 _EARLIEST = datetime.date(1980, 1, 1)
 
 
@@ -111,7 +113,29 @@ class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     state: words.LockState
     reason: words.Sentence
     """Why the state is not `locked`; empty where it is."""
+    tools: dict[words.Platform, File]
+    """uv for each platform that envbuilder runs on: it installs wheels there, for any target."""
     targets: tuple[Target, ...]
+
+    @property
+    def files(self) -> tuple[File, ...]:
+        """Every file that the lock names; one that several targets share is there several times."""
+        return (*self.tools.values(), *(f for t in self.targets for f in t.files))
+
+    def tool(self, platform: words.Platform | None) -> File:
+        """The locked uv that runs on a platform; `ToolError` where no lock can have one."""
+        if platform is None:
+            raise ToolError(
+                f"uv is locked for {', '.join(words.PLATFORMS)}, and this machine is none of these",
+                "Build on such a machine; an image can also be built by an engine: --builder"
+                " buildkit.",
+            )
+        if platform not in self.tools:
+            raise InvalidError(
+                f"the lock of '{self.profile}' names no uv for {platform}",
+                f"Make it anew: envbuilder lock --profile {self.profile}",
+            )
+        return self.tools[platform]
 
 
 def inputs_digest(profile: Profile) -> str:
@@ -146,6 +170,22 @@ def load(path: Path) -> Lock:
     lock = decoded(path, Lock, SCHEMA, "lock", "envbuilder lock")
     _check(lock, path)
     return lock
+
+
+def previous(path: Path) -> Lock:
+    """Return the lock in `path` for making a new one: its versions are kept where they fit.
+
+    A lock of the schema before is read, too, without its tools. `InvalidError` as `load` raises it.
+    """
+    try:
+        data = strict_json.loads(path.read_bytes())
+        if data["schema"] != _WITH_TOOLS_IN_TARGETS:
+            return load(path)
+        for target in data["targets"]:
+            target["files"] = [f for f in target["files"] if f["kind"] != "tool"]
+        return msgspec.convert({**data, "schema": SCHEMA, "tools": {}}, Lock)
+    except (OSError, ValueError, LookupError, TypeError):
+        return load(path)  # which says what is wrong with it
 
 
 def decoded(path: Path, kind: type[_T], schema: int, what: str, again: str) -> _T:
@@ -200,11 +240,28 @@ def _check(lock: Lock, path: Path) -> None:
             raise InvalidError(
                 f"{path}: {target.platform} {target.python}: files of a base, but no base of them"
             )
-    claims = any(f.provenance != "read" for t in lock.targets for f in t.files)
-    if lock.state == "locked" and claims:
+    _check_tools(lock, path)
+    if lock.state == "locked" and any(f.provenance != "read" for f in lock.files):
         raise InvalidError(f"{path}: state: says locked, but some files are only claimed")
     if lock.state != "unlocked" and not lock.targets:
         raise InvalidError(f"{path}: targets: empty, but the state is {lock.state}")
+
+
+def _check_tools(lock: Lock, path: Path) -> None:
+    """One uv, of one version, for every platform that envbuilder runs on."""
+    if any(f.kind == "tool" for t in lock.targets for f in t.files):
+        raise InvalidError(f"{path}: targets: a tool belongs into `tools`, not to a target")
+    kinds = sorted({f"{f.kind} {f.name} {f.version}" for f in lock.tools.values()})
+    if len(kinds) > 1 or not all(k.startswith("tool uv ") for k in kinds):
+        raise InvalidError(f"{path}: tools: expected one version of uv, found {', '.join(kinds)}")
+    for tool in lock.tools.values():
+        if wrong := lock_entries.problem([tool]):
+            raise InvalidError(f"{path}: tools: {wrong}")
+    lacking = [p for p in words.PLATFORMS if p not in lock.tools]
+    if lacking and lock.state != "unlocked":
+        raise InvalidError(
+            f"{path}: tools: no uv for {', '.join(lacking)}", "Make it anew: envbuilder lock"
+        )
 
 
 def dump(lock: Lock) -> str:
@@ -217,8 +274,11 @@ def text(lock: Struct, entries: str) -> str:
     import json
 
     data: dict[str, Any] = msgspec.to_builtins(lock)
-    targets = data.pop("targets")
+    targets, tools = data.pop("targets"), data.pop("tools", {})
     head = json.dumps(data, indent=1, ensure_ascii=False).removesuffix("\n}")
+    if isinstance(lock, Lock):
+        each = [f'\n  "{p}": {json.dumps(f, ensure_ascii=False)}' for p, f in tools.items()]
+        head += f',\n "tools": {{{",".join(each)}' + ("\n }" if each else "}")
     blocks = []
     for target in targets:
         listed = target.pop(entries)
@@ -259,6 +319,7 @@ def nothing(profile: Profile) -> Lock:
         inputs=inputs_digest(profile),
         state="locked",
         reason="",
+        tools={},
         targets=(),
     )
 

@@ -41,7 +41,7 @@ class Pin(Struct, frozen=True, kw_only=True):
 
 def pins(locks: Iterable[Lock], conda: Iterable[CondaLock] = ()) -> tuple[Pin, ...]:
     """The files of some locks, each once."""
-    named = [(lock.profile, f) for lock in locks for t in lock.targets for f in t.files]
+    named = [(lock.profile, f) for lock in locks for f in lock.files]
     named += [(lock.profile, p.as_file) for lock in conda for t in lock.targets for p in t.packages]
     found: dict[tuple[str, str], tuple[File, list[str]]] = {}
     for profile, file in named:

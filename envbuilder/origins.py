@@ -117,7 +117,7 @@ def uv_variables(source: str, settings: Settings) -> dict[str, str]:
 
 def rendered_urls(lock: Lock, settings: Settings) -> dict[str, str]:
     """URLs that a lock's rendered files name, by symbolic source; never the user's own index."""
-    named = {f.source: f for t in lock.targets for f in t.files if f.source != indexes.DEFAULT}
+    named = {f.source: f for f in lock.files if f.source != indexes.DEFAULT}
     found: dict[str, str] = {}
     for source, file in sorted(named.items()):
         if file.kind == "deb":

@@ -193,9 +193,8 @@ class Assemble(_Step, frozen=True, kw_only=True):
     python: words.PythonVersion
     epoch: int
     """Every time in the image, in seconds."""
-    uv: File | None
-    """Installs the wheels; None: that of another platform is locked, and envbuilder's own does."""
-    uv_version: words.FileVersion
+    uv: File
+    """Installs the wheels: that of the machine which makes the image."""
     wheels: tuple[File, ...]
     debs: tuple[File, ...]
     system: System | None

@@ -71,13 +71,11 @@ def targets_for(lock: Lock, python: str) -> tuple[Target, ...]:
     return found
 
 
-def requirements(
-    targets: tuple[Target, ...], kind: words.FileKind = "wheel"
-) -> tuple[Requirement, ...]:
-    """The wheels (or tools) of several platforms as lines, with markers where they differ."""
+def requirements(targets: tuple[Target, ...]) -> tuple[Requirement, ...]:
+    """The wheels of several platforms as lines, with markers where they differ."""
     by_pin: dict[tuple[str, str], list[tuple[Target, File]]] = {}
     for target in targets:
-        for file in target.of_kind(kind):
+        for file in target.of_kind("wheel"):
             by_pin.setdefault((file.name.lower(), file.version), []).append((target, file))
     lines = []
     for (name, version), found in sorted(by_pin.items()):
@@ -94,6 +92,21 @@ def requirements(
             )
         )
     return tuple(lines)
+
+
+def _tools(lock: Lock, targets: tuple[Target, ...]) -> tuple[Requirement, ...]:
+    """The locked uv as a line: a Dockerfile runs it on the platforms of its targets."""
+    files = {f.sha256: f for f in (lock.tool(t.platform) for t in targets)}
+    hashes = tuple(sorted(files))
+    uv = files[hashes[0]]
+    line = Requirement(
+        name=uv.name,
+        version=uv.version,
+        marker="",
+        hashes=hashes,
+        files=tuple(files[h] for h in hashes),
+    )
+    return (line,)
 
 
 def _marker(platforms: list[words.Platform]) -> str:
@@ -114,7 +127,7 @@ def requirements_text(
 
 def nowhere(lock: Lock) -> dict[str, str]:
     """URLs for a lock's sources in a build that downloads nothing."""
-    return {f.source: f"https://{f.source}.invalid" for t in lock.targets for f in t.files}
+    return {f.source: f"https://{f.source}.invalid" for f in lock.files}
 
 
 def render(
@@ -212,7 +225,7 @@ def _image(profile: Profile, context: Mapping[str, Any], urls: Mapping[str, str]
         **context,
         "base": base,
         "image": image_facts,
-        "tools": requirements(targets, "tool"),
+        "tools": _tools(context["lock"], targets),
         "debs": debs if any(debs.values()) else {},
         "urls": urls,
         "indexes": {n: urls[n] for n in sorted(set(profile.indexes.values())) if n in urls},

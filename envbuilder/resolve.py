@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from envbuilder import base_status, indexes, loopback, process, sizes, target_debs, upstream
+from envbuilder import (
+    base_status,
+    indexes,
+    loopback,
+    process,
+    sizes,
+    target_debs,
+    upstream,
+    words,
+)
 from envbuilder.compile import UnresolvableError, Uv, links
 from envbuilder.indexes import canonical
 from envbuilder.lockfile import SCHEMA, File, Lock, Target, inputs_digest
@@ -24,7 +33,7 @@ from envbuilder.target_debs import Debs
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from envbuilder.compile import Runner
+    from envbuilder.compile import Found, Runner
     from envbuilder.loopback import Offer
     from envbuilder.profiles import Profile
     from envbuilder.settings import Settings
@@ -32,7 +41,7 @@ if TYPE_CHECKING:
 
     Measure = Callable[[Iterable[str]], Mapping[str, int]]
 
-_KIND_ORDER = {"wheel": 0, "tool": 1, "deb": 2, "conda": 3, "oci": 4}
+_KIND_ORDER = {"wheel": 0, "deb": 1, "conda": 2, "oci": 3}
 
 
 def resolve(
@@ -78,10 +87,21 @@ def resolve(
             )
             debs = Debs(profile, settings, kept, on_progress, read_base, base_image)
             targets, urls = _targets(profile, debs, kept, uv, on_progress)
-            targets = _sized(targets, urls, previous, measure, on_progress)
+            tools = _tools(profile, uv, on_progress)
+            urls |= {found.file.sha256: found.url for found in tools.values()}
+            listed = Lock(
+                schema=SCHEMA,
+                profile=profile.name,
+                inputs=inputs_digest(profile),
+                state="locked",
+                reason="",
+                tools={p: _as_tool(found.file) for p, found in tools.items()},
+                targets=targets,
+            )
+            lock = _sized(listed, urls, previous, measure, on_progress)
     except UnresolvableError as reason:
         return _unlocked(profile, str(reason))
-    return _lock(profile, targets)
+    return _judged(lock)
 
 
 def check(profile: Profile, lock: Lock) -> tuple[str, ...]:
@@ -100,6 +120,8 @@ def check(profile: Profile, lock: Lock) -> tuple[str, ...]:
     present = {(t.platform, t.python) for t in lock.targets}
     for verb, pairs in (("has no", wanted - present), ("has a needless", present - wanted)):
         reasons += [f"it {verb} target {p} with Python {v}" for p, v in sorted(pairs)]
+    others = sorted({f.version for f in lock.tools.values()} - {profile.tools.uv})
+    reasons += [f"uv is {version}, not {profile.tools.uv}" for version in others]
     for target in lock.targets:
         where = f"{target.platform} Python {target.python}"
         pins = {canonical(f.name): f.version for f in target.of_kind("wheel")}
@@ -110,9 +132,6 @@ def check(profile: Profile, lock: Lock) -> tuple[str, ...]:
                 reasons.append(f"{where}: {need.name} is missing")
             elif not need.specifier.contains(Version(pin), prereleases=True):
                 reasons.append(f"{where}: {need.name} {pin} does not satisfy {need}")
-        tools = {f.name: f.version for f in target.of_kind("tool")}
-        if tools.get("uv") != profile.tools.uv:
-            reasons.append(f"{where}: uv is {tools.get('uv', 'missing')}, not {profile.tools.uv}")
         if not target_debs.is_current(profile, target):
             reasons.append(f"{where}: the base image is not the profile's")
     return tuple(reasons)
@@ -154,10 +173,9 @@ def _targets(
             on_progress(f"{profile.name}: resolving {platform} with Python {python}")
             before = _preferred(kept, platform, python)
             wheels = uv.compile(profile.requirements, platform, python, before)
-            tools = uv.compile([f"uv=={profile.tools.uv}"], platform, python, {})
             base, own = debs.of(platform, python)
-            urls |= {found.file.sha256: found.url for found in (*wheels, *tools)}
-            files = (*(w.file for w in wheels), *(_as_tool(t.file) for t in tools), *own)
+            urls |= {found.file.sha256: found.url for found in wheels}
+            files = (*(w.file for w in wheels), *own)
             targets.append(
                 Target(
                     platform=platform,
@@ -169,33 +187,50 @@ def _targets(
     return tuple(targets), urls
 
 
+def _tools(
+    profile: Profile, uv: Uv, on_progress: Callable[[str], None]
+) -> dict[words.Platform, Found]:
+    """The uv that the profile names, for every platform that envbuilder runs on.
+
+    Not the one that resolves: which that is depends on the machine, and what it chose is written
+    down in the lock. The one that installs decides bytes.
+    """
+    on_progress(f"{profile.name}: resolving uv {profile.tools.uv}")
+    pin, python = f"uv=={profile.tools.uv}", profile.python.default
+    return {p: uv.compile([pin], p, python, {})[0] for p in words.PLATFORMS}
+
+
 def _sized(
-    targets: tuple[Target, ...],
+    lock: Lock,
     urls: Mapping[str, str],
     previous: Lock | None,
     measure: Measure,
     on_progress: Callable[[str], None],
-) -> tuple[Target, ...]:
-    """The targets with sizes that no index stated, as far as they can be had.
+) -> Lock:
+    """The lock with sizes that no index stated, as far as they can be had.
 
     A size belongs to bytes, not to a place: where nobody can be asked, that of the previous lock
     for the same sha256 holds.
     """
-    unknown = {f.sha256 for t in targets for f in t.files if f.size is None}
+    unknown = {f.sha256 for f in lock.files if f.size is None}
     asked = {sha256: urls[sha256] for sha256 in unknown if urls.get(sha256)}
     if asked:
         on_progress(f"asking for the sizes of {len(asked)} files")
     stated = measure(asked.values()) if asked else {}
-    before = previous.targets if previous else ()
-    known = {f.sha256: f.size for t in before for f in t.files if f.size is not None}
+    before = previous.files if previous else ()
+    known = {f.sha256: f.size for f in before if f.size is not None}
     known |= {sha256: stated[url] for sha256, url in asked.items() if url in stated}
 
     def sized(file: File) -> File:
         size = known.get(file.sha256) if file.size is None else file.size
         return msgspec.structs.replace(file, size=size)
 
-    return tuple(
-        msgspec.structs.replace(t, files=tuple(sized(f) for f in t.files)) for t in targets
+    return msgspec.structs.replace(
+        lock,
+        tools={p: sized(f) for p, f in lock.tools.items()},
+        targets=tuple(
+            msgspec.structs.replace(t, files=tuple(sized(f) for f in t.files)) for t in lock.targets
+        ),
     )
 
 
@@ -214,24 +249,17 @@ def _preferred(kept: Lock | None, platform: str, python: str) -> dict[str, str]:
     return {}
 
 
-def _lock(profile: Profile, targets: tuple[Target, ...]) -> Lock:
-    weak = sorted(
-        {
-            f"{f.name} {f.version} ({t.platform}, Python {t.python})"
-            for t in targets
-            for f in t.files
-            if f.provenance != "read"
-        }
-    )
-    return Lock(
-        schema=SCHEMA,
-        profile=profile.name,
-        inputs=inputs_digest(profile),
-        state="claimed" if weak else "locked",
-        reason=f"hashes from public lock files, to be confirmed by the download: {'; '.join(weak)}"
-        if weak
-        else "",
-        targets=targets,
+def _judged(lock: Lock) -> Lock:
+    """The lock, `claimed` where the hash of some file was not read in an index."""
+    named = [(f, f"{t.platform}, Python {t.python}") for t in lock.targets for f in t.files]
+    named += [(f, p) for p, f in lock.tools.items()]
+    weak = sorted({f"{f.name} {f.version} ({w})" for f, w in named if f.provenance != "read"})
+    if not weak:
+        return lock
+    return msgspec.structs.replace(
+        lock,
+        state="claimed",
+        reason=f"hashes from public lock files, to be confirmed by the download: {'; '.join(weak)}",
     )
 
 
@@ -242,5 +270,6 @@ def _unlocked(profile: Profile, reason: str) -> Lock:
         inputs=inputs_digest(profile),
         state="unlocked",
         reason=reason,
+        tools={},
         targets=(),
     )

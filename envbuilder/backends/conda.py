@@ -25,7 +25,7 @@ from envbuilder.backends.native import (
     preloaded,
     refused_programs,
     room,
-    tool,
+    tool_versions,
     wheel_steps,
 )
 from envbuilder.conda import activation, machine, prefix_records, records
@@ -83,9 +83,10 @@ def plan(
     which decides what prefixes say of themselves; `channels` are public URLs by symbolic name.
     """
     wheels = target.of_kind("wheel") if profile.torch_from_wheels("conda") else ()
-    tools = (tool(target, "uv"),) if wheels else ()
+    tools = (lock.tool(target.platform),) if wheels else ()
     libraries = preloaded(profile, target)
-    files = (*(p.as_file for p in conda.packages), *tools, *wheels, *libraries)
+    contents = (*(p.as_file for p in conda.packages), *wheels, *libraries)
+    files = (*contents, *tools)
     version = next(p.version for p in conda.packages if p.name == "python")
     variables = {**ALONE, **profile.environment}
     facts = {
@@ -95,7 +96,8 @@ def plan(
         "preload": profile.preload,
         "platform": target.platform,
         "python": version,
-        "files": sorted(f.sha256 for f in files),
+        "files": sorted(f.sha256 for f in contents),
+        "uv": tools[0].version if tools else "",
         "payload": payload_sha256(),
         "refused": refused_programs(profile),
         "activation": activation.templates_sha256(),
@@ -192,7 +194,7 @@ def _venv_steps(
             settings={
                 "home": str(prefix / "bin"),
                 "implementation": "CPython",
-                "uv": tool(target, "uv").version,
+                "uv": lock.tool(target.platform).version,
                 "version_info": version,
                 "include-system-site-packages": str(system_site).lower(),
                 "relocatable": "true",
@@ -231,8 +233,7 @@ class CondaEnvironment(NativeEnvironment):
 
     def made_by(self) -> dict[str, str]:
         """uv, as the lock names it, and py-rattler."""
-        tools = {f.name: f.version for f in self.plan.files if f.kind == "tool"}
-        return {**tools, "py-rattler": records.require_rattler()}
+        return {**tool_versions(self.plan), "py-rattler": records.require_rattler()}
 
     def inside(
         self, argv: Sequence[str], environ: Mapping[str, str]

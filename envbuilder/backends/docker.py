@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from envbuilder import console, engine, lockfile, render
 from envbuilder.backends import base_python, image_base
 from envbuilder.backends.environment import DockerEnvironment
-from envbuilder.backends.native import tool
 from envbuilder.errors import InvalidError, ToolError
 from envbuilder.pack import payload_sha256
 from envbuilder.plan import (
@@ -105,7 +104,8 @@ def plan(
     tags = image_base.names(profile, target, digest, request)
     work = settings.cache_dir / "build" / f"{profile.name}-{digest[:12]}"
     context = work / "context"
-    wheels = (*target.of_kind("wheel"), tool(target, "uv"))
+    uv = lock.tool(target.platform)  # it runs in the image's own build, not on this machine
+    wheels = (*target.of_kind("wheel"), uv)
     debs = target.of_kind("deb")
     steps: list[Step] = [
         *((made_base, image_base.loaded(made_base, settings)) if made_base else ()),
@@ -182,7 +182,7 @@ def plan(
         base=None if made_base else UsedBase(ref=base[0], digest=_digest(base[1])),
         base_check=None if made_base else base_python.check(lock, target, base[0]),
         workdir=str(work),
-        files=tuple(f for f in target.files if made_base or not f.role),
+        files=(uv, *(f for f in target.files if made_base or not f.role)),
         steps=tuple(steps),
         # The engine copies the files in, installs them, and keeps the result.
         room=tuple(

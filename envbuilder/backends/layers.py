@@ -8,12 +8,10 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from envbuilder import engine, lockfile, render, words
 from envbuilder.backends import base_python, image_base
-from envbuilder.backends.native import tool
 from envbuilder.backends.pushed_image import PushedImage
 from envbuilder.backends.saved_image import SavedImage
 from envbuilder.errors import InvalidError, ToolError
@@ -67,7 +65,7 @@ def plan(
     own: words.Platform | None,
     target_engine: engine.Engine | None,
 ) -> Plan:
-    """How to make the image; pure. `own` is this machine's platform, where it is one of ours.
+    """How to make the image; pure. `own` is this machine's platform, whose uv installs the wheels.
 
     Without an engine, packages whose scripts must run cannot be installed: `ToolError`.
     """
@@ -75,7 +73,7 @@ def plan(
     from envbuilder.oci.layer import compressor
 
     assert target.base is not None, "a target with a base"
-    uv = tool(target, "uv")
+    uv = lock.tool(own)
     wheels, debs = target.of_kind("wheel"), target.of_kind("deb")
     variables = image_facts.variables(profile)
     made_by = {"layers": str(FORMAT), "uv": uv.version, "zstd": str(compressor()["zstd"])}
@@ -106,7 +104,7 @@ def plan(
     overlaps = target_engine is not None and target_engine.keeps_blobs and not goes_aside
     ahead = f"envbuilder/ahead:{digest[:12]}" if overlaps else ""
     below = tuple(f for step in base.make if isinstance(step, MakeBase) for f in step.files)
-    files = (*below, *wheels, *debs, *([uv] if target.platform == own else []))
+    files = (*below, *wheels, *debs, uv)
     made: tuple[Step, ...] = (
         *base.make,
         Assemble(
@@ -116,8 +114,7 @@ def plan(
             platform=target.platform,
             python=target.python,
             epoch=target.base.epoch,
-            uv=uv if target.platform == own else None,
-            uv_version=uv.version,
+            uv=uv,
             wheels=wheels,
             debs=debs,
             system=system,
@@ -293,9 +290,9 @@ def unsuitable(here: engine.Engine, client: Any, profile: Profile, target: Targe
         version = str(client.version().get("Version", ""))
         if not engine.is_at_least(version, _EXPORTS):
             return f"Docker {version} cannot export a base image as an OCI layout"
-    own, locked = own_platform(), tool(target, "uv")
-    if target.platform != own and metadata.version("uv") != locked.version:
-        return f"the lock installs with uv {locked.version} for {target.platform}"
+    own = own_platform()
+    if own is None:
+        return "no uv is locked for this machine"
     if _runs_scripts(profile, target) and target.platform != own:
         return f"packages of '{profile.name}' run scripts on {target.platform}"
     return ""
@@ -325,7 +322,7 @@ def prepare(
 
     target = image_base.target(profile, lock, host, request)
     own = own_platform()
-    _require_uv(tool(target, "uv"), target.platform, own)
+    lock.tool(own)  # before an engine is asked
     scripts = _runs_scripts(profile, target)
     aside = request.output or request.push
     if client is None and (not aside or scripts):
@@ -340,15 +337,3 @@ def prepare(
     if request.output or here is None:
         return SavedImage(target, made)
     return DockerEnvironment(profile, target, made, client, here, settings, force=request.force)
-
-
-def _require_uv(locked: File, platform: words.Platform, own: words.Platform | None) -> None:
-    """Wheels are installed by the locked uv; that for another platform cannot be run here."""
-    if platform == own:
-        return
-    here = metadata.version("uv")
-    if here != locked.version:
-        raise InvalidError(
-            f"the lock installs with uv {locked.version}, and envbuilder's own is {here}",
-            f"Run: pip install uv=={locked.version}, or build on {platform}.",
-        )

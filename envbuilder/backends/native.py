@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from envbuilder import foreign_programs, process, render, seal
-from envbuilder.errors import InvalidError, ToolError, VerifyError
+from envbuilder.errors import ToolError, VerifyError
 from envbuilder.pack import payload_pyz
 from envbuilder.payload import threads
 from envbuilder.plan import (
@@ -50,15 +50,9 @@ if TYPE_CHECKING:
     from envbuilder.settings import Settings
 
 
-def tool(target: Target, name: str) -> File:
-    """The locked build tool of a target; `InvalidError` when the lock has none."""
-    for file in target.of_kind("tool"):
-        if file.name == name:
-            return file
-    raise InvalidError(
-        f"the lock names no {name} for {target.platform} with Python {target.python}",
-        "Make it anew: envbuilder lock",
-    )
+def tool_versions(made: Plan) -> dict[str, str]:
+    """The locked tools that a plan runs → their versions."""
+    return {f.name: f.version for f in made.files if f.kind == "tool"}
 
 
 class Folders(Struct, frozen=True):
@@ -147,7 +141,8 @@ def wheel_steps(
     uv, cache = str(work / "uv"), str(work / "cache")
     text = render.requirements_text(profile, lock, (target,), target.python)
     return (
-        UnpackTool(what="unpack uv", file=tool(target, "uv"), name="uv", path=uv),
+        # A native environment is made on the platform that it is for.
+        UnpackTool(what="unpack uv", file=lock.tool(target.platform), name="uv", path=uv),
         LinkFiles(what="check wheels", files=wheels, folder=str(work / "wheels")),
         Write(what="write requirements", path=str(work / "requirements.txt"), text=text),
         Run(
@@ -234,7 +229,7 @@ class NativeEnvironment:
 
     def made_by(self) -> dict[str, str]:
         """uv, as the lock names it."""
-        return {"uv": tool(self.target, "uv").version}
+        return tool_versions(self.plan)
 
     def inside(
         self, argv: Sequence[str], environ: Mapping[str, str]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from envbuilder.backends.native import tool
+from envbuilder.backends.native import tool_versions
 from envbuilder.engine import LABEL
 from envbuilder.errors import EnvbuilderError, InvalidError
 
@@ -48,7 +48,7 @@ class SavedImage:
         """The versions that decide the image's bytes."""
         from envbuilder.oci.layer import compressor
 
-        return {"uv": tool(self.target, "uv").version, "zstd": str(compressor()["zstd"])}
+        return tool_versions(self.plan) | {"zstd": str(compressor()["zstd"])}
 
     def run_payload(
         self,

@@ -38,7 +38,8 @@ def plan(
 ) -> Plan:
     """How to make the environment; pure."""
     libraries = preloaded(profile, target)
-    files = (*target.of_kind("tool"), *target.of_kind("wheel"), *libraries)
+    uv, contents = lock.tool(target.platform), (*target.of_kind("wheel"), *libraries)
+    files = (uv, *contents)
     facts = {
         "backend": "venv",
         "profile": profile.name,
@@ -46,7 +47,8 @@ def plan(
         "preload": profile.preload,
         "platform": target.platform,
         "python": [interpreter.version, str(interpreter.path)],
-        "files": sorted(f.sha256 for f in files),
+        "files": sorted(f.sha256 for f in contents),
+        "uv": uv.version,
         "payload": payload_sha256(),
         "refused": refused_programs(profile),
     }

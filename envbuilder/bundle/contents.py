@@ -14,7 +14,7 @@ from envbuilder.bundle.form import Manifest, Member
 from envbuilder.conda import lockfile as conda_lockfile
 from envbuilder.errors import InvalidError
 from envbuilder.fetch import fetch
-from envbuilder.lockfile import Lock, Target
+from envbuilder.lockfile import File, Lock, Target
 from envbuilder.oci.descriptor import encode
 from envbuilder.payload.dataset import MNIST_SHA256
 from envbuilder.profiles import Profile
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from envbuilder import words
     from envbuilder.console import Progress
-    from envbuilder.lockfile import File
     from envbuilder.settings import Settings
 
 
@@ -43,6 +42,8 @@ class Wanted(Struct, frozen=True, kw_only=True):
     profile: Profile
     lock: Lock
     targets: tuple[Target, ...]
+    tools: tuple[File, ...]
+    """The lock's uv for each platform that was asked for."""
     conda: tuple[conda_lockfile.Target, ...] = ()
     """None where the profile has no conda lock."""
 
@@ -55,7 +56,8 @@ def select(
 ) -> tuple[Wanted, ...]:
     """The profiles that are asked for, each with its targets; `InvalidError` for what is not there.
 
-    Without `pythons`: each profile's default one, and that of its image.
+    Without `pythons`: each profile's default one, and that of its image. A platform without a
+    target of its own is that of a machine which builds images for others: it gets its tools.
     """
     found = []
     for name in dict.fromkeys(names):
@@ -74,7 +76,8 @@ def select(
                 f"It is for {', '.join(profile.platforms)}: name them with --platform.",
             )
         conda = _conda(profile, targets, folders)
-        found.append(Wanted(profile=profile, lock=lock, targets=targets, conda=conda))
+        tools = tuple(lock.tool(platform) for platform in dict.fromkeys(platforms))
+        found.append(Wanted(profile=profile, lock=lock, targets=targets, tools=tools, conda=conda))
     return tuple(found)
 
 
@@ -108,20 +111,19 @@ def texts(wanted: Iterable[Wanted], folders: Sequence[Path]) -> tuple[Part, ...]
     return tuple(parts.values())
 
 
-def files(
-    wanted: Iterable[Wanted], settings: Settings, progress: Progress
-) -> tuple[tuple[File, ...], tuple[Target, ...]]:
-    """The locked files of all targets, each once, all in the store; what is missing is fetched."""
-    chosen = tuple(wanted)
-    targets = tuple(t for one in chosen for t in one.targets)
-    conda = tuple(p.as_file for one in chosen for t in one.conda for p in t.packages)
-    locked = {f.sha256: f for f in (*(f for t in targets for f in t.files), *conda)}
+def files(wanted: Sequence[Wanted], settings: Settings, progress: Progress) -> tuple[File, ...]:
+    """The locked files of all targets and their tools, each once; what is missing is fetched."""
+    targets = [t for one in wanted for t in one.targets]
+    conda = tuple(p.as_file for one in wanted for t in one.conda for p in t.packages)
+    tools = {f.sha256: f for one in wanted for f in one.tools}
+    locked = tools | {f.sha256: f for f in (*(f for t in targets for f in t.files), *conda)}
     space.require_rooms([space.downloads(locked.values(), settings)])
     for target in targets:
         fetch(target.files, target, settings, progress)
+    fetch(tuple(tools.values()), targets[0], settings, progress)
     if conda:
         fetch(conda, targets[0], settings, progress)
-    return tuple(locked.values()), targets
+    return tuple(locked.values())
 
 
 def of_files(found: Iterable[File], settings: Settings, apart: Iterable[str]) -> tuple[Part, ...]:
@@ -151,22 +153,30 @@ def dataset(settings: Settings, progress: Progress) -> tuple[Part, ...]:
 
 
 def of_envbuilder(
-    targets: Iterable[Target], settings: Settings, progress: Progress, *, conda: bool
+    wanted: Sequence[Wanted],
+    platforms: Iterable[words.Platform],
+    settings: Settings,
+    progress: Progress,
 ) -> tuple[Part, ...]:
-    """The wheel of envbuilder, and those it needs for the platforms and Pythons of some targets.
+    """The wheel of envbuilder, and those it needs on some platforms with the Pythons of targets.
 
-    `conda`: with what installs conda packages.
+    With what installs conda packages where there is a conda lock, and with the locks' uv.
     """
+    targets = [t for one in wanted for t in one.targets]
+    used = {(t.platform, t.python) for t in targets}
+    without = {*platforms} - {t.platform for t in targets}
+    used |= {(platform, t.python) for platform in without for t in targets}
     with progress.task("pack envbuilder itself"):
         itself = own.wheel(settings)
     store = Store(settings.store_dir)
     parts = [_of_bytes(f"wheels/{itself.file}", itself.content, "wheel", "envbuilder itself")]
     needed: dict[str, File] = {}
-    for platform, python in sorted({(t.platform, t.python) for t in targets}):
+    extra = "conda" if any(one.conda for one in wanted) else ""
+    uv = wanted[0].tools[0].version
+    for platform, python in sorted(used):
         if own.accepted(itself, [python]):
             progress.note(f"· find what envbuilder needs on {platform} with Python {python}")
-            extra = "conda" if conda else ""
-            for file in own.dependencies(itself, platform, python, settings, progress, extra):
+            for file in own.dependencies(itself, platform, python, settings, progress, uv, extra):
                 needed[file.file] = file
     parts += [
         _of_path(f"wheels/{f.file}", store.path(f.sha256), f.sha256, "wheel", describe(f))

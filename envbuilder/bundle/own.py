@@ -136,12 +136,13 @@ def dependencies(
     python: words.PythonVersion,
     settings: Settings,
     progress: Progress,
+    uv_version: words.FileVersion,
     extra: str = "",
 ) -> tuple[File, ...]:
     """The wheels that envbuilder, and one extra of it, need beside its own; put into the store.
 
-    The versions that run here are preferred: they are the ones that are known to work. Raises
-    `BuildError` where they cannot be had.
+    The versions that run here are preferred, since they are known to work; of uv the locked one,
+    which a bundle holds already. Raises `BuildError` where they cannot be had.
     """
     from envbuilder.compile import UnresolvableError, Uv, links
 
@@ -157,8 +158,9 @@ def dependencies(
             offers={},
         )
         wanted = requirements(own, extra)[0]
+        preferred = {**_here(metadata.distributions()), "uv": uv_version}
         try:
-            answer = uv.compile(wanted, platform, python, _here(metadata.distributions()))
+            answer = uv.compile(wanted, platform, python, preferred)
         except UnresolvableError as error:
             raise BuildError(f"envbuilder's own dependencies cannot be had: {error}") from error
     files = tuple(f.file for f in answer)

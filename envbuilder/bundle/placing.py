@@ -51,7 +51,7 @@ def check(manifest: Manifest, texts: Mapping[str, bytes]) -> None:
             lock = lockfile.usable(profile, [folder])
             needed |= {f"profiles/{p.name}" for p in profiles.chain(name, [folder])}
             needed.add(f"locks/{name}.json")
-            locked |= {f.sha256: f for t in lock.targets for f in t.files}
+            locked |= {f.sha256: f for f in lock.files}
             _require_target(manifest, lock)
             conda = conda_lockfile.find(name, [folder])
             if conda is not None:

@@ -33,7 +33,8 @@ def _listed(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
     "platforms",
     metavar="OS/ARCH[,…]",
     callback=_listed,
-    help="For which platforms. Without it, for this machine's.",
+    help="For which platforms: of environments, and of machines that build images for others."
+    " Without it, for this machine's.",
 )
 @click.option(
     "--python-version",
@@ -69,6 +70,7 @@ def command(
     Examples:
       envbuilder bundle --profile cpu -o cpu.tar
       envbuilder bundle --profile cpu,cuda --platform linux/amd64,linux/arm64 -o all.tar
+      envbuilder bundle --profile cpu --platform linux/amd64,macos/arm64 -o for-a-mac.tar
       tar -xf cpu.tar wheels && pip install --no-index --find-links wheels envbuilder
     """
     from envbuilder.bundle import contents, form, images, packing
@@ -77,11 +79,11 @@ def command(
     progress = console.progress()
     folders = profiles.search_path(found.project, found.config_dir)
     names = tuple(filter(None, (profile or "").split(","))) or (_fitting(found, folders),)
-    wanted = contents.select(names, platforms or _own_platform(), pythons, folders)
+    platforms = platforms or _own_platform()
+    wanted = contents.select(names, platforms, pythons, folders)
     parts = [*contents.texts(wanted, folders)]
-    locked, targets = contents.files(wanted, found, progress)
-    conda = any(one.conda for one in wanted)
-    itself = contents.of_envbuilder(targets, found, progress, conda=conda)
+    locked = contents.files(wanted, found, progress)
+    itself = contents.of_envbuilder(wanted, platforms, found, progress)
     parts += itself
     parts += contents.of_files(locked, found, (p.member.sha256 for p in itself))
     dataset = contents.dataset(found, progress)

@@ -101,7 +101,7 @@ def command(
     for name in names:
         chosen = profiles.load(name, folders)
         old = lockfile.path_for(name, folders)
-        previous = lockfile.load(old) if old else None
+        previous = lockfile.previous(old) if old else None
         with progress.task(f"resolve {name}"):
             lock = resolve.resolve(
                 chosen, found, previous, upgrade, progress.note, base_image=base_image
@@ -115,8 +115,8 @@ def command(
             worst = INVALID
             continue
         _write(path, lockfile.dump(lock))
-        files = sum(len(t.files) for t in lock.targets)
-        click.echo(f"{name}: {lock.state}, {len(lock.targets)} targets, {files} files → {path}")
+        counts = f"{len(lock.targets)} targets, {len(lock.files)} files"
+        click.echo(f"{name}: {lock.state}, {counts} → {path}")
         if lock.reason:
             click.echo(f"  {lock.reason}")
         worst = INVALID if lock.state == "unlocked" and profile else worst
@@ -245,7 +245,7 @@ def _audit(
     for name in names:
         path = lockfile.path_for(name, folders)
         if path is not None:
-            locks[name] = [f for t in lockfile.load(path).targets for f in t.files]
+            locks[name] = lockfile.load(path).files
     if not any(locks.values()):
         raise InvalidError(f"no lock of {', '.join(names)} names a file", "Run: envbuilder lock")
     with console.progress().task("look up known vulnerabilities"):

@@ -50,7 +50,8 @@ def command(
         platform=target.platform,
         python=target.python,
     )
-    content = documents.bill(about, target.files, base, found)
+    files = (*target.files, lock.tool(target.platform))
+    content = documents.bill(about, files, base, found)
     if output is None:
         click.echo(content, nl=False)
     else:

@@ -160,6 +160,7 @@ def _engine(host: Host) -> tuple[str, str]:
 def _rooms(lock: Lock | None, host: Host, settings: Settings) -> tuple[Disk, ...]:
     """The disks of the store and of native environments, and what the lock's files take there."""
     target = lockfile.first(lock, host.platform)
-    files = target.files if target else ()
+    tools = [f for p, f in lock.tools.items() if p == host.platform] if lock else []
+    files = (*target.files, *tools) if target else ()
     environment = plan.Room(folder=str(settings.envs_dir), bytes=plan.unpacked(files))
     return disks((downloads(files, settings), environment))

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from envbuilder.indexes import uv_program
 from envbuilder.oci import archive, base, descriptor, facts, image, layer, rootfs, scratch, system
 from envbuilder.oci.ahead import Ahead
 from envbuilder.oci.cache import LayerCache
@@ -170,7 +169,7 @@ class Assembly:
         step, contents = self._step, self._root.contents
         made_from = {
             "kind": "frame",
-            "uv": step.uv_version,
+            "uv": step.uv.version,
             "python": msgspec.to_builtins(self._python),
             "users": {n: descriptor.digest_of(c) for n, c in contents.items() if "dpkg" not in n},
             "epoch": step.epoch,
@@ -231,7 +230,7 @@ class Assembly:
             "wheels": sorted(w.sha256 for w in part.wheels),
             "files": part.files,
             "without": part.without,
-            "uv": self._step.uv_version,
+            "uv": self._step.uv.version,
             "site": self._python.site,
             "epoch": self._step.epoch,
         }
@@ -284,10 +283,7 @@ class Assembly:
         """The folder that uv installs into, made when the first layer needs it."""
         if self._stage is None:
             uv = self._scratch / "uv"
-            if self._step.uv is None:
-                uv = Path(uv_program())
-            else:
-                self._run(UnpackTool(what="unpack uv", file=self._step.uv, name="uv", path=str(uv)))
+            self._run(UnpackTool(what="unpack uv", file=self._step.uv, name="uv", path=str(uv)))
             self._stage = Stage(self._scratch, uv, self._python, self._run)
             self._stage.make()
             # Before packages are installed: later it could not be told which files are theirs.

@@ -101,14 +101,14 @@ def profile(*requirements: str, **changes: object) -> Profile:
 
 
 def versions(lock: Lock) -> dict[str, str]:
-    return {f.name: f.version for t in lock.targets for f in t.files}
+    return {f.name: f.version for f in lock.files}
 
 
 def test_names_versions_and_hashes(default: Default, wheels: Path, own: Settings) -> None:
     lock = default.lock(profile(), own)
     assert versions(lock) == {"leaf": "1.0", "top": "1.0", "uv": "0.13.8"}
     assert lock.state == "locked"
-    for file in lock.targets[0].files:
+    for file in lock.files:
         data = (wheels / file.file).read_bytes()
         assert file.sha256 == hashlib.sha256(data).hexdigest()
         assert file.source == "default"
@@ -255,8 +255,8 @@ def test_every_file_has_its_size_although_the_index_states_none(
     )
     asked = default.lock(profile(), own)
     real = {p.name: p.stat().st_size for p in (*wheels.iterdir(), local)}
-    files = asked.targets[0].files
-    assert [f.name for f in files] == ["leaf", "top", "uv"]
+    files = asked.files
+    assert [f.name for f in files] == ["uv", "uv", "uv", "leaf", "top"]
     assert {f.file: f.size for f in files} == {f.file: real[f.file] for f in files}
     assert asked == stated
 

@@ -34,6 +34,7 @@ from envbuilder.pythons import Interpreter
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from envbuilder.lockfile import Lock
     from envbuilder.settings import Settings
 
 FOLDERS = (resources.profiles_dir(),)
@@ -131,6 +132,23 @@ def test_everything_that_decides_changes_the_fingerprint(found: Settings) -> Non
     assert docker_plan("cpu", found, tag="me/x:1").fingerprint == image.fingerprint
 
 
+def retooled(lock: Lock, **changes: Any) -> Lock:
+    """The lock with a changed uv for every platform."""
+    tools = {p: msgspec.structs.replace(f, **changes) for p, f in lock.tools.items()}
+    return msgspec.structs.replace(lock, tools=tools)
+
+
+def test_the_version_of_uv_decides_and_not_which_machines_uv_it_is(found: Settings) -> None:
+    profile, lock = shipped("cpu")
+    target = lockfile.select(lock, "linux/amd64", "3.11")
+
+    def fingerprint(lock: Lock) -> str:
+        return venv.plan(profile, lock, target, PYTHON, found).fingerprint
+
+    assert fingerprint(retooled(lock, sha256="0" * 64)) == fingerprint(lock)
+    assert fingerprint(retooled(lock, version="0.14.0")) != fingerprint(lock)
+
+
 def test_an_image_is_built_from_folders_and_the_given_base(found: Settings) -> None:
     made = docker_plan("zendnn", found, base="site/python:3.11", tag="me/zen:1")
     build, asked = commands(made)
@@ -141,7 +159,9 @@ def test_an_image_is_built_from_folders_and_the_given_base(found: Settings) -> N
     assert [c.partition("=")[0] for c in contexts] == ["wheels", "debs"]
     assert "me/zen:1" in build
     assert f"io.envbuilder.fingerprint={made.fingerprint}" in build
-    assert made.files == lockfile.select(shipped("zendnn")[1], "linux/amd64", "3.11").files
+    _, lock = shipped("zendnn")
+    target = lockfile.select(lock, "linux/amd64", "3.11")
+    assert made.files == (lock.tool("linux/amd64"), *target.files)
 
 
 def test_a_build_is_told_the_locks_time_and_tells_what_it_made(found: Settings) -> None:

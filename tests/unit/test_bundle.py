@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envbuilder import compile as uv_compile
 from envbuilder import engine, lockfile, mnist, profiles, space
 from envbuilder.bundle import contents, form, images, own, packing, placing, reading, unpacking
 from envbuilder.bundle.contents import Part
@@ -31,6 +32,7 @@ from envbuilder.oci.layout import Layout
 from envbuilder.payload.dataset import MNIST_SHA256
 from envbuilder.store import Store
 from tests.unit import small_images as made
+from tests.unit.tools import tools
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,13 +81,18 @@ def parts(found: Settings) -> tuple[Part, ...]:
         sha256=sha(WHEEL), size=len(WHEEL), source="default", provenance="read", by="a test",
     )  # fmt: skip
     target = lockfile.Target(platform="linux/amd64", python="3.11", base=None, files=(file,))
+    uv = {
+        p: msgspec.structs.replace(f, sha256=sha(p.encode()), size=len(p))
+        for p, f in tools().items()
+    }
+    Store(found.store_dir).take(uv["linux/amd64"].sha256, [b"linux/amd64"])
     lock = lockfile.Lock(
-        schema=1, profile="tiny", inputs=lockfile.inputs_digest(profile), state="locked",
-        reason="", targets=(target,),
+        schema=2, profile="tiny", inputs=lockfile.inputs_digest(profile), state="locked",
+        reason="", tools=uv, targets=(target,),
     )  # fmt: skip
     (folder / "locks" / "tiny.json").write_text(lockfile.dump(lock))
     wanted = contents.select(["tiny"], ["linux/amd64"], [], [folder])
-    locked, _ = contents.files(wanted, found, QUIET)
+    locked = contents.files(wanted, found, QUIET)
     return (
         *contents.texts(wanted, [folder]),
         *contents.of_files(locked, found, []),
@@ -158,7 +165,8 @@ def test_a_bundle_is_a_plain_tar(bundle: Path, parts: tuple[Part, ...]) -> None:
     assert names[0].startswith("manifest-")
     assert names[1:] == [
         "profiles/_mine.yaml", "profiles/tiny.yaml", "locks/tiny.json",
-        "wheels/envbuilder-1-py3-none-any.whl", f"files/{sha(WHEEL)}",
+        "wheels/envbuilder-1-py3-none-any.whl",
+        *sorted(f"files/{sha(c)}" for c in (WHEEL, b"linux/amd64")),
     ]  # fmt: skip
     assert read(bundle)[f"files/{sha(WHEEL)}"] == WHEEL
 
@@ -205,6 +213,59 @@ def test_what_types_cannot_say() -> None:
     assert "order" in form.problem(made_of((), members=backwards))
     large = msgspec.structs.replace(part("locks/x.json", b"", "lock").member, size=2**30)
     assert "too large" in form.problem(made_of((), members=(large,)))
+
+
+# --- tools
+
+
+def test_each_platform_gets_its_tools_even_without_a_target(
+    parts: tuple[Part, ...], found: Settings
+) -> None:
+    """A Mac builds the image for Linux."""
+    folders = [found.config_dir / "profiles"]
+    (one,) = contents.select(["tiny"], ["linux/amd64", "macos/arm64"], [], folders)
+    assert [t.platform for t in one.targets] == ["linux/amd64"]
+    assert [f.file for f in one.tools] == [
+        tools()[p].file for p in ("linux/amd64", "macos/arm64")
+    ]  # fmt: skip
+
+
+def test_envbuilder_goes_along_for_each_platform_with_the_locks_uv(
+    parts: tuple[Part, ...], found: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def dependencies(
+        itself: Any, platform: str, python: str, settings: Any, progress: Any, uv: str, extra: str
+    ) -> tuple[lockfile.File, ...]:
+        asked.append((platform, python, uv, extra))
+        return ()
+
+    monkeypatch.setattr(own, "wheel", lambda settings: own.Wheel(file="e.whl", content=b"e"))
+    monkeypatch.setattr(own, "accepted", lambda itself, pythons: pythons)
+    monkeypatch.setattr(own, "dependencies", dependencies)
+    platforms: list[Any] = ["linux/amd64", "macos/arm64"]
+    wanted = contents.select(["tiny"], platforms, [], [found.config_dir / "profiles"])
+    (part,) = contents.of_envbuilder(wanted, platforms, found, QUIET)
+    assert part.member.path == "wheels/e.whl"
+    assert asked == [(p, "3.11", "0.13.8", "") for p in platforms]
+
+
+def test_of_uv_the_locked_version_goes_along_whatever_is_installed(
+    found: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    preferred: dict[str, str] = {}
+
+    def compiled(self: object, requirements: Any, platform: str, python: str, pins: Any) -> Any:
+        preferred.update(pins)
+        return ()
+
+    monkeypatch.setattr(own, "_here", lambda installed: {"uv": "99.0", "click": "8.3.0"})
+    monkeypatch.setattr(own, "requirements", lambda wheel, extra: (("click", "uv"), ""))
+    monkeypatch.setattr(uv_compile.Uv, "compile", compiled)
+    itself = own.Wheel(file="e.whl", content=b"e")
+    assert own.dependencies(itself, "linux/amd64", "3.11", found, QUIET, "0.13.8") == ()
+    assert preferred == {"uv": "0.13.8", "click": "8.3.0"}
 
 
 # --- damage
@@ -335,14 +396,14 @@ def test_a_full_disk_is_foreseen(
 
 def test_everything_gets_to_its_place(bundle: Path, there: Settings, found: Settings) -> None:
     taken = unpack(bundle, there)
-    assert (taken.new, taken.there) == (2, 0)
+    assert (taken.new, taken.there) == (3, 0)
     assert Store(there.store_dir).path(sha(WHEEL)).read_bytes() == WHEEL
     for name in ("tiny.yaml", "_mine.yaml", "locks/tiny.json"):
         mine = there.config_dir / "profiles" / name
         assert mine.read_bytes() == (found.config_dir / "profiles" / name).read_bytes()
     assert len(taken.written) == 3
     again = unpack(bundle, there)
-    assert (again.new, again.there, again.written) == (0, 2, ())
+    assert (again.new, again.there, again.written) == (0, 3, ())
 
 
 def test_a_damaged_file_of_the_store_is_replaced(bundle: Path, there: Settings) -> None:
@@ -363,7 +424,7 @@ def test_mnist_goes_into_its_cache(
     path = tmp_path / "with.tar"
     packing.write(path, made_of(parts), parts, QUIET)
     assert not mnist.has(name, there)
-    assert unpack(path, there).new == 3
+    assert unpack(path, there).new == 4
     assert mnist.has(name, there)
     assert unpack(path, there).new == 0
 
@@ -398,7 +459,7 @@ def test_broken_off_anywhere_and_run_again(bundle: Path, there: Settings, step: 
     assert not store.has(sha(WHEEL)) or store.sound(sha(WHEEL))
     assert left_over(there) == []
     taken = unpack(bundle, there)
-    assert taken.new + taken.there == 2
+    assert taken.new + taken.there == 3
     assert store.sound(sha(WHEEL))
 
 
@@ -581,7 +642,7 @@ def test_a_conda_lock_and_its_packages_go_along(
     Store(found.store_dir).take(sha(b"python"), [b"python"])
     wanted = contents.select(["tiny"], ["linux/amd64"], [], folders)
     assert wanted[0].conda == lock.targets
-    locked, _ = contents.files(wanted, found, QUIET)
+    locked = contents.files(wanted, found, QUIET)
     with_conda = (
         *contents.texts(wanted, folders),
         *contents.of_files(locked, found, []),

@@ -92,6 +92,7 @@ def planned(
     *packages: conda_lockfile.Package,
     profile: profiles.Profile = CPU,
     rattler: str = "0.28.0",
+    wheels: lockfile.Lock = WHEELS,
 ) -> plan.Plan:
     own = locked(*packages, profile=profile)
     target = (
@@ -100,7 +101,7 @@ def planned(
         else lockfile.Target(platform="linux/amd64", python="3.11", base=None, files=())
     )
     return conda.plan(
-        *(profile, WHEELS, target, own, own.targets[0]),
+        *(profile, wheels, target, own, own.targets[0]),
         rattler=rattler,
         channels=CHANNELS,
         settings=found,
@@ -116,6 +117,15 @@ def commands(made: plan.Plan) -> list[tuple[str, ...]]:
 
 
 # --- plans
+
+
+def test_the_version_of_uv_decides_and_not_which_machines_uv_it_is(found: Settings) -> None:
+    def fingerprint(**changes: Any) -> str:
+        tools = {p: replace(f, **changes) for p, f in WHEELS.tools.items()}
+        return planned(found, wheels=replace(WHEELS, tools=tools)).fingerprint
+
+    assert fingerprint(sha256="0" * 64) == fingerprint()
+    assert fingerprint(version="0.14.0") != fingerprint()
 
 
 def test_a_plan_is_the_same_every_time_and_touches_nothing(found: Settings) -> None:

@@ -15,6 +15,7 @@ from envbuilder.errors import BuildError, WrongHashError
 from envbuilder.lockfile import File, Target
 from envbuilder.store import Store
 from tests.unit.serving import serving
+from tests.unit.tools import tools
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -222,10 +223,36 @@ def test_uv_is_asked_for_exactly_the_pins(found: Settings, monkeypatch: pytest.M
 
     monkeypatch.setattr(process, "run", fake)
     monkeypatch.setattr(origins, "uv_variables", lambda source, settings: {})
-    urls = fetch._ask_uv(target(wheel()), "default", [wheel()], found)
+    urls = fetch._ask_uv("linux/amd64", "3.11", "default", [wheel()], found)
     assert urls == {NAME: f"https://files.example/x/{NAME}"}
     assert seen["pins"] == f"tiny==1.0 --hash=sha256:{wheel().sha256}\n"
     assert "--no-deps" in seen["argv"]
+    assert seen["argv"][seen["argv"].index("--python-platform") + 1] == "x86_64-manylinux_2_28"
+    for_all = [*tools().values()]
+    fetch._ask_uv(None, "3.11", "default", for_all, found)
+    hashes = " ".join(f"--hash=sha256:{f.sha256}" for f in for_all)
+    assert seen["pins"] == f"uv==0.13.8 {hashes}\n"
+    assert "--universal" in seen["argv"]
+    assert "--python-platform" not in seen["argv"]
+
+
+def test_a_tool_is_looked_for_whatever_the_targets_platform(
+    found: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    asked: dict[str | None, list[str]] = {}
+
+    def fake(
+        platform: str | None, python: str, source: str, files: list[File], settings: Settings
+    ) -> dict[str, str]:
+        asked[platform] = [f.name for f in files]
+        return {f.basename: "https://x" for f in files}
+
+    monkeypatch.setattr(fetch, "_ask_uv", fake)
+    uv = tools()["macos/arm64"]
+    urls = fetch._locate(target(wheel()), [uv, wheel()], found)
+    assert asked == {None: ["uv"], "linux/amd64": ["tiny"]}
+    assert urls.keys() == {uv.sha256, wheel().sha256}
 
 
 def test_download_gives_up_when_nothing_answers(tmp_path: Path) -> None:

@@ -11,8 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envbuilder import download, indexes, origins, settings
-from envbuilder.errors import InvalidError
-from envbuilder import indexes, settings
 from envbuilder.errors import InvalidError, ToolError
 from envbuilder.indexes import Sources
 from envbuilder.settings import Configuration, Settings

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 from click.testing import CliRunner
 
-from envbuilder import cli, engine, lockfile, plan, profiles, resources
+from envbuilder import cli, engine, indexes, lockfile, plan, profiles, resources, words
 from envbuilder.backends import image_base, layers
 from envbuilder.errors import BuildError, InvalidError, ToolError
+from envbuilder.host import Host
 from envbuilder.options import Request
 from envbuilder.settings import Configuration, Settings
 from tests.unit.images import image
@@ -18,8 +21,6 @@ from tests.unit.test_backends import DOCKER, PODMAN
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from envbuilder import words
 
 FOLDERS = (resources.profiles_dir(),)
 BASE = image_base.Base(ref="base:1", identity="sha256:" + "1" * 64, folder="/base")
@@ -114,26 +115,46 @@ def test_a_new_envbuilder_does_not_install_the_packages_again(found: Settings) -
     assert one.recipe == other.recipe
 
 
-def test_another_platform_is_staged_with_envbuilders_own_uv(found: Settings) -> None:
-    step = assembled(planned(found, platform="linux/arm64"))
-    assert step.uv is None
-    assert step.platform == "linux/arm64"
-    assert not [f for f in planned(found, platform="linux/arm64").files if f.kind == "tool"]
-    assert assembled(planned(found)).uv is not None
+@pytest.mark.parametrize("own", words.PLATFORMS)
+@pytest.mark.parametrize("platform", ["linux/amd64", "linux/arm64"])
+def test_the_uv_of_the_machine_that_builds_is_fetched_and_installs(
+    found: Settings, own: words.Platform, platform: str
+) -> None:
+    """A Mac makes an image for Linux, and nothing is asked of what is installed there."""
+    made = planned(found, own=own, platform=platform)
+    uv = lockfile.load(FOLDERS[0] / "locks" / "cpu.json").tools[own]
+    assert assembled(made).uv == uv
+    assert [f for f in made.files if f.kind == "tool"] == [uv]
+    assert assembled(made).platform == platform
+    assert made.fingerprint == planned(found, own="linux/amd64", platform=platform).fingerprint
 
 
-def test_another_uv_than_the_locked_one_is_refused_for_another_platform(
+def test_nothing_looks_at_an_installed_uv(found: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(name: str) -> Any:
+        raise AssertionError(f"{name} was looked for")
+
+    monkeypatch.setattr(metadata, "version", none)
+    monkeypatch.setattr(indexes, "uv_program", lambda: none("uv"))
+    monkeypatch.setitem(sys.modules, "uv", None)
+    monkeypatch.setattr(layers, "own_platform", lambda: "macos/arm64")
+    assert why_not(platform="linux/amd64") == ""
+    assert assembled(planned(found, own="macos/arm64")).uv.file.endswith("macosx_11_0_arm64.whl")
+
+
+def test_a_machine_without_a_locked_uv_is_refused_before_an_engine_is_asked(
     found: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = lockfile.select(
-        lockfile.load(FOLDERS[0] / "locks" / "cpu.json"), "linux/arm64", "3.11"
-    )
-    monkeypatch.setattr(layers.metadata, "version", lambda name: "0.0.1")
-    (uv,) = target.of_kind("tool")
-    with pytest.raises(InvalidError, match=r"envbuilder's own is 0\.0\.1") as caught:
-        layers._require_uv(uv, "linux/arm64", "linux/amd64")
-    assert f"pip install uv=={uv.version}" in caught.value.hint
-    layers._require_uv(uv, "linux/arm64", "linux/arm64")
+    """An Intel Mac, say."""
+    monkeypatch.setattr(layers, "own_platform", lambda: None)
+    monkeypatch.setattr(engine, "connect", lambda: pytest.fail("an engine was asked"))
+    profile = profiles.load("cpu", FOLDERS)
+    lock = lockfile.load(FOLDERS[0] / "locks" / "cpu.json")
+    here = Host(os="darwin", machine="x86_64", platform=None)
+    with pytest.raises(ToolError, match="this machine is none of these") as caught:
+        layers.prepare(profile, lock, here, Request(profile="cpu", builder="layers"), found)
+    assert caught.value.exit_code == 4
+    assert "--builder buildkit" in caught.value.hint
+    assert why_not() == "no uv is locked for this machine"
 
 
 @pytest.mark.parametrize(
@@ -236,15 +257,12 @@ def test_it_is_the_default_where_it_can_make_the_image(monkeypatch: pytest.Monke
     assert why_not("zendnn") == ""
     assert "cannot export" in why_not(version="24.0.9")
     assert why_not(there=PODMAN, version="5.4.2") == ""
-    monkeypatch.setattr(layers.metadata, "version", lambda name: "0.0.1")
-    assert why_not() == "", "the locked one is used"
-    assert "installs with uv" in why_not(platform="linux/arm64")
+    assert why_not(platform="linux/arm64") == "", "the locked uv of this machine installs"
 
 
 def test_scripts_of_another_platform_are_left_to_an_engine_that_can_run_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(layers, "own_platform", lambda: "linux/arm64")
-    monkeypatch.setattr(layers.metadata, "version", lambda name: "0.13.8")
     assert why_not("cpu") == ""
     assert "run scripts on linux/amd64" in why_not("zendnn")

@@ -10,10 +10,12 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from envbuilder import lockfile, profiles, resources, strict_json
-from envbuilder.errors import InvalidError
+from envbuilder import lockfile, profiles, resources, strict_json, words
+from envbuilder.errors import InvalidError, ToolError
 from envbuilder.lockfile import File, Lock, LockedBase, Target
+from tests.unit.tools import tools
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,8 +51,8 @@ def lock(*files: File, **changes: Any) -> Lock:
     )  # fmt: skip
     target = Target(platform="linux/amd64", python="3.11", base=base, files=files or (file(),))
     fields: dict[str, Any] = {
-        "schema": 1, "profile": "cpu", "inputs": HASH, "state": "locked", "reason": "",
-        "targets": (target,),
+        "schema": 2, "profile": "cpu", "inputs": HASH, "state": "locked", "reason": "",
+        "tools": tools(), "targets": (target,),
     }  # fmt: skip
     return Lock(**{**fields, **changes})
 
@@ -59,6 +61,10 @@ def written(folder: Path, text: str) -> Path:
     path = folder / "cpu.json"
     path.write_text(text)
     return path
+
+
+def without(platform: words.Platform) -> dict[words.Platform, File]:
+    return {p: f for p, f in tools().items() if p != platform}
 
 
 names = st.from_regex(r"[a-z][a-z0-9]{0,8}(-[a-z0-9]{1,5})?", fullmatch=True)
@@ -87,8 +93,8 @@ def test_written_and_read_it_is_the_same(
 
 def test_one_file_a_line() -> None:
     text = lockfile.dump(lock(file(), file(file="b.whl", name="b")))
-    assert sum('"sha256"' in line for line in text.splitlines()) == 2
-    json.loads(text)
+    assert [line.count('"sha256"') for line in text.splitlines() if '"sha256"' in line] == [1] * 5
+    assert json.loads(text)["tools"].keys() == {"linux/amd64", "linux/arm64", "macos/arm64"}
 
 
 @pytest.mark.parametrize(
@@ -104,8 +110,9 @@ def test_one_file_a_line() -> None:
         ('{"schema": 1, "profile": "zendnn"}', "says 'zendnn': it is another profile's lock"),
         ('{"schema": 1, "profile": ["cpu"]}', "another profile's lock"),
         ("[]", "schema None"),
-        ('{"schema": 2}', "schema 2 is not known"),
-        ('{"schema": 1, "profile": "cpu"}', "missing required field"),
+        ('{"schema": 3}', "schema 3 is not known"),
+        ('{"schema": 1}', "schema 1 is not known"),
+        ('{"schema": 2, "profile": "cpu"}', "missing required field"),
     ],
 )
 def test_damaged_locks_are_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -141,11 +148,66 @@ def test_damaged_locks_are_refused(tmp_path: Path, text: str, message: str) -> N
         (lock(targets=()), "targets: empty"),
         (lock(targets=lock().targets * 2), "appear twice"),
         (lock(deb(role="base")), "files of a base, but no base of them"),
+        (lock(file(), tools()["linux/amd64"]), "a tool belongs into `tools`"),
+        (lock(tools={}), "tools: no uv for linux/amd64, linux/arm64, macos/arm64"),
+        (lock(tools=without("macos/arm64")), "tools: no uv for macos/arm64"),
+        (lock(tools={**tools(), "macos/arm64": tools("0.14.0")["macos/arm64"]}), "one version of"),
+        (lock(tools=dict.fromkeys(words.PLATFORMS, file())), "one version of uv, found wheel"),
+        (
+            lock(tools={p: replace(f, provenance="claim") for p, f in tools().items()}),
+            "only claimed",
+        ),
     ],
 )
 def test_contradictions_are_refused(tmp_path: Path, wrong: Lock, message: str) -> None:
     with pytest.raises(InvalidError, match=message):
         lockfile.load(written(tmp_path, lockfile.dump(wrong)))
+
+
+def test_an_unlocked_lock_needs_no_tools(tmp_path: Path) -> None:
+    before = lock(state="unlocked", tools={}, targets=())
+    assert lockfile.load(written(tmp_path, lockfile.dump(before))) == before
+
+
+def old_lock() -> dict[str, Any]:
+    """A lock of schema 1: each target lists the uv of its own platform."""
+    data: dict[str, Any] = json.loads(lockfile.dump(lock()))
+    uv = data.pop("tools")["linux/amd64"]
+    data["targets"][0]["files"].append(uv)
+    return {**data, "schema": 1}
+
+
+def test_a_lock_of_the_schema_before_is_refused_but_its_versions_are_kept(tmp_path: Path) -> None:
+    path = written(tmp_path, json.dumps(old_lock()))
+    with pytest.raises(InvalidError, match="schema 1 is not known") as caught:
+        lockfile.load(path)
+    assert caught.value.exit_code == 2
+    assert "envbuilder lock" in caught.value.hint
+    assert lockfile.previous(path) == lock(tools={})
+
+
+def test_a_lock_of_this_schema_is_read_as_it_is_for_a_new_one(tmp_path: Path) -> None:
+    assert lockfile.previous(written(tmp_path, lockfile.dump(lock()))) == lock()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "1", '{"schema": 9}', '{"schema": 1}', '{"schema": 1, "targets": 5}',
+     '{"schema": 1, "targets": [{"files": [7]}]}', '{"schema": 1, "targets": [[]]}'],
+)  # fmt: skip
+def test_what_is_no_lock_is_refused_for_a_new_one(tmp_path: Path, text: str) -> None:
+    with pytest.raises(InvalidError):
+        lockfile.previous(written(tmp_path, text))
+
+
+def test_every_platform_has_its_own_uv_and_another_machine_has_none() -> None:
+    made = lock()
+    assert [made.tool(p) for p in words.PLATFORMS] == [*tools().values()]
+    with pytest.raises(ToolError, match="this machine is none of these") as caught:
+        made.tool(None)
+    assert caught.value.exit_code == 4
+    with pytest.raises(InvalidError, match="no uv for linux/arm64"):
+        lock(tools=without("linux/arm64")).tool("linux/arm64")
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ class Bench:
         stated: dict[str, Any] = {
             "what": "test", "base": str(self.base.folder), "layout": str(work / "layout"),
             "platform": "linux/amd64", "python": "3.11", "epoch": 1_700_000_000, "uv": uv(self),
-            "uv_version": "0.13.8", "wheels": tuple(wheels), "debs": (), "system": None,
+            "wheels": tuple(wheels), "debs": (), "system": None,
             "variables": {"VIRTUAL_ENV": "/opt/env"}, "labels": {"a": "b"},
             "names": ("envbuilder/x:1",), "ahead": "", "cache": str(self.folder / "cache"),
             "fresh": False, "work": str(work / "stage"), "records": str(self.folder / "records"),

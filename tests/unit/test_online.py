@@ -13,7 +13,17 @@ import requests
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import archives, cli, engine, lockfile, loopback, online, online_bases, origins
+from envbuilder import (
+    archives,
+    cli,
+    engine,
+    lockfile,
+    loopback,
+    online,
+    online_bases,
+    origins,
+    words,
+)
 from envbuilder.asking import Answer, Asker, Page
 from envbuilder.console import PlainProgress
 from envbuilder.errors import BuildError, ToolError
@@ -327,7 +337,7 @@ def test_base_images_that_locks_share_are_asked_for_once() -> None:
     )  # fmt: skip
     made = [
         lockfile.Lock(
-            schema=1, profile=name, inputs="0" * 64, state="locked", reason="",
+            schema=2, profile=name, inputs="0" * 64, state="locked", reason="", tools={},
             targets=(
                 lockfile.Target(platform="linux/amd64", python="3.11", base=base, files=()),
                 lockfile.Target(platform="linux/arm64", python="3.11", base=base, files=()),
@@ -468,14 +478,14 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def lock(project: Path, *files: File) -> None:
+def lock(project: Path, uv: File, *files: File) -> None:
     from envbuilder import profiles
 
     profile = profiles.load("tiny", profiles.search_path(project, project))
     target = lockfile.Target(platform="linux/amd64", python="3.11", base=None, files=files)
     made = lockfile.Lock(
-        schema=1, profile="tiny", inputs=lockfile.inputs_digest(profile), state="locked",
-        reason="", targets=(target,),
+        schema=2, profile="tiny", inputs=lockfile.inputs_digest(profile), state="locked",
+        reason="", tools=dict.fromkeys(words.PLATFORMS, uv), targets=(target,),
     )  # fmt: skip
     (project / "profiles" / "locks" / "tiny.json").write_text(lockfile.dump(made))
 
@@ -483,11 +493,9 @@ def lock(project: Path, *files: File) -> None:
 def test_exit_codes_and_words(
     project: Path, default: Default, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    leaf, uv = (
-        file(),
-        file("uv", b"tool", kind="tool", version="0.13.8", file="uv-0.13.8-py3-none-any.whl"),
-    )
-    lock(project, leaf, uv)
+    leaf = file()
+    uv = file("uv", b"tool", kind="tool", version="0.13.8", file="uv-0.13.8-py3-none-any.whl")
+    lock(project, uv, leaf)
     offered = [offer(f, tmp_path / "a") for f in (leaf, uv)]
     arguments = ("--check", "--online", "--profile", "tiny")
     with loopback.serve(offered) as url:

@@ -121,7 +121,7 @@ def planned(name: str = "cpu", number: int = 0, **facts: Any) -> plan.Plan:
             "lock": lockfile.lock_digest(lock),
             "base": plan.UsedBase(ref="python:3.11-slim", digest="sha256:" + "cd" * 32),
             "workdir": "/work",
-            "files": target.files,
+            "files": (lock.tool(target.platform), *target.files),
             "steps": (),
             **facts,
         }

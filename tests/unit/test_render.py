@@ -24,6 +24,7 @@ from envbuilder.errors import InvalidError
 from envbuilder.indexes import override
 from envbuilder.lockfile import File, Lock, LockedBase, Target
 from envbuilder.settings import Configuration
+from tests.unit.tools import tools
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,7 +73,7 @@ urls = st.sampled_from(["https://a.invalid/x", "http://b.invalid:8080/y%20z", "f
 def files(draw: Any, kind: words.FileKind, names: Any, folder: str = "") -> tuple[File, ...]:
     """Files of one kind, of one name each."""
     named = draw(st.lists(names, unique_by=lambda n: re.sub(r"[-_.]+", "-", n).lower(), max_size=3))
-    suffix = {"wheel": "py3-none-any.whl", "tool": "py3-none-any.whl", "deb": "all.deb"}[kind]
+    suffix = {"wheel": "py3-none-any.whl", "deb": "all.deb"}[kind]
     made = []
     for name in named:
         version = draw(like(words.FileVersion) if kind == "deb" else versions)
@@ -111,7 +112,6 @@ def targets(draw: Any, platform: words.Platform, python: str, shared: tuple[File
     own = draw(files("wheel", like(words.Distribution)))
     taken = {re.sub(r"[-_.]+", "-", f.name).lower() for f in shared}
     own = tuple(f for f in own if re.sub(r"[-_.]+", "-", f.name).lower() not in taken)
-    tools = draw(files("tool", st.just("uv")))
     linux = platform.startswith("linux/")
     debs = draw(files("deb", like(words.DebianPackage), "pool/main/")) if linux else ()
     base = LockedBase(
@@ -125,7 +125,7 @@ def targets(draw: Any, platform: words.Platform, python: str, shared: tuple[File
         platform=platform,
         python=python,
         base=msgspec.convert(msgspec.to_builtins(base), LockedBase) if linux else None,
-        files=(*shared, *own, *tools, *debs),
+        files=(*shared, *own, *debs),
     )
 
 
@@ -166,11 +166,12 @@ def cases(draw: Any, platforms: tuple[words.Platform, ...]) -> tuple[profiles.Pr
     }
     profile = msgspec.convert(data, profiles.Profile)
     lock = Lock(
-        schema=1,
+        schema=2,
         profile=profile.name,
         inputs="0" * 64,
         state=draw(st.sampled_from(["locked", "claimed"])),
         reason="",
+        tools=tools(draw(versions)),
         targets=tuple(made),
     )
     return profile, msgspec.convert(msgspec.to_builtins(lock), Lock)
@@ -336,8 +337,9 @@ def test_a_mac_among_the_platforms_is_no_stage_of_an_image() -> None:
     mac = Target(platform="macos/arm64", python=PYTHON, base=None, files=())
     arm = Target(platform="linux/arm64", python=PYTHON, base=base, files=(deb,))
     lock = Lock(
-        schema=1, profile="cpu", inputs="0" * 64, state="locked", reason="", targets=(mac, arm)
-    )
+        schema=2, profile="cpu", inputs="0" * 64, state="locked", reason="", tools=tools(),
+        targets=(mac, arm),
+    )  # fmt: skip
     made = list(instructions(rendered((CPU, lock), "dockerfile")["Dockerfile"]))
     assert [r for k, r in made if k == "FROM" and "AS debs-" in r] == ["scratch AS debs-arm64"]
     assert ("ARG", "BASE_IMAGE=b:1") in made
@@ -354,8 +356,9 @@ def test_a_base_of_packages_is_no_stage_and_says_where_it_comes_from() -> None:
     )  # fmt: skip
     target = Target(platform="linux/amd64", python=PYTHON, base=base, files=(deb,))
     lock = Lock(
-        schema=1, profile="cpu", inputs="0" * 64, state="locked", reason="", targets=(target,)
-    )
+        schema=2, profile="cpu", inputs="0" * 64, state="locked", reason="", tools=tools(),
+        targets=(target,),
+    )  # fmt: skip
     text = rendered((CPU, lock), "dockerfile")["Dockerfile"]
     made = list(instructions(text))
     assert ("ARG", "BASE_IMAGE=envbuilder/debian:bookworm-1") in made
@@ -564,7 +567,9 @@ def test_no_comment_and_no_value_ends_its_line(end: str) -> None:
 
 
 def test_a_python_that_the_lock_lacks_is_named() -> None:
-    lock = Lock(schema=1, profile="x", inputs="0" * 64, state="locked", reason="", targets=())
+    lock = Lock(
+        schema=2, profile="x", inputs="0" * 64, state="locked", reason="", tools={}, targets=()
+    )
     with pytest.raises(InvalidError) as caught:
         list(render.render(CPU, lock, "requirements", "3.11", {}))
     assert "(nothing)" in caught.value.hint

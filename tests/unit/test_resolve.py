@@ -18,6 +18,7 @@ from envbuilder.lockfile import File, Lock
 from envbuilder.loopback import Offer
 from envbuilder.process import Completed
 from envbuilder.settings import Configuration, Settings
+from tests.unit.tools import tools
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -47,12 +48,13 @@ def offer(**changes: Any) -> Offer:
     return Offer(**{**fields, **changes})
 
 
-def package(name: str, version: str, url: str, sha256: str | None = "b" * 64) -> str:
+def package(name: str, version: str, *urls: str, sha256: str | None = "b" * 64) -> str:
     hashes = f', hashes = {{ sha256 = "{sha256}" }}' if sha256 else ""
-    return (
-        f'[[packages]]\nname = "{name}"\nversion = "{version}"\n'
-        f'wheels = [{{ url = "{url}"{hashes} }}]\n'
-    )
+    wheels = ", ".join(f'{{ url = "{url}"{hashes} }}' for url in urls)
+    return f'[[packages]]\nname = "{name}"\nversion = "{version}"\nwheels = [{wheels}]\n'
+
+
+UVS = tuple(f"https://i/{f.file}" for f in tools().values())
 
 
 class FakeUv:
@@ -65,7 +67,7 @@ class FakeUv:
     @staticmethod
     def usual(requirements: str, url: str) -> str:
         if requirements.startswith("uv=="):
-            return package("uv", "0.13.8", "https://i/uv-0.13.8-py3-none-manylinux_2_17_x86_64.whl")
+            return package("uv", "0.13.8", *UVS)
         root = url.removesuffix("simple")
         return package("torch", "2.13.0+cpu", f"{root}files/{TORCH.replace('+', '%2B')}") + package(
             "Jinja2", "3.1", "https://i/p/Jinja2-3.1-py3-none-any.whl"
@@ -129,16 +131,16 @@ class Measure:
 
 
 def sizes_of(lock: Lock) -> dict[str, int | None]:
-    return {f.name: f.size for t in lock.targets for f in t.files}
+    return {f.name: f.size for f in lock.files}
 
 
 def test_a_lock_says_what_was_seen_and_what_is_claimed(own: Settings, offered: list[Offer]) -> None:
     lock = made(own, FakeUv())
     (target,) = lock.targets
     assert [(f.kind, f.name) for f in target.files] == [
-        ("wheel", "jinja2"), ("wheel", "torch"), ("tool", "uv"),
+        ("wheel", "jinja2"), ("wheel", "torch"),
     ]  # fmt: skip
-    jinja, torch, _ = target.files
+    jinja, torch = target.files
     assert (torch.source, torch.provenance, torch.by) == ("pytorch-cpu", "claim", "a lock")
     assert torch.sha256 == "a" * 64
     assert (jinja.source, jinja.provenance) == ("default", "read")
@@ -147,6 +149,48 @@ def test_a_lock_says_what_was_seen_and_what_is_claimed(own: Settings, offered: l
     assert "torch 2.13.0+cpu (linux/amd64, Python 3.11)" in lock.reason
     assert "://" not in lockfile.dump(lock)
     assert resolve.check(profile(), lock) == ()
+
+
+def test_uv_is_locked_for_every_platform_that_envbuilder_runs_on(
+    own: Settings, offered: list[Offer]
+) -> None:
+    """Whichever platforms the profile is for, and whichever uv resolves."""
+    lock = made(own, FakeUv())
+    assert [t.platform for t in lock.targets] == ["linux/amd64"]
+    assert {p: f.file for p, f in lock.tools.items()} == {p: f.file for p, f in tools().items()}
+    assert {(f.kind, f.version, f.source) for f in lock.tools.values()} == {
+        ("tool", CPU.tools.uv, "default")
+    }
+
+
+def test_an_index_without_a_uv_for_some_platform_cannot_lock(
+    own: Settings, offered: list[Offer]
+) -> None:
+    def only_linux(requirements: str, url: str) -> str | Completed:
+        if requirements.startswith("uv==") and len(uv.calls) == 4:
+            return done(1, "No solution found when resolving dependencies: no wheels for macOS")
+        return FakeUv.usual(requirements, url)
+
+    uv = FakeUv(only_linux)
+    lock = made(own, uv)
+    assert (lock.state, lock.tools) == ("unlocked", {})
+    assert lock.reason.startswith("macos/arm64 with Python 3.11: ")
+
+
+def test_a_uv_that_is_only_claimed_is_named(own: Settings, offered: list[Offer]) -> None:
+    offered[0] = offer(provenance="read")
+    offered.append(offer(distribution="uv", version="0.13.8", file="uv-0.13.8-py3-none-any.whl"))
+
+    def from_loopback(requirements: str, url: str) -> str:
+        if requirements.startswith("uv=="):
+            return package("uv", "0.13.8", f"{url.removesuffix('simple')}files/{offered[1].file}")
+        return FakeUv.usual(requirements, url)
+
+    lock = made(own, FakeUv(from_loopback))
+    assert lock.state == "claimed"
+    assert lock.reason.endswith(
+        "uv 0.13.8 (linux/amd64); uv 0.13.8 (linux/arm64); uv 0.13.8 (macos/arm64)"
+    )
 
 
 def test_all_seen_is_locked(own: Settings, offered: list[Offer]) -> None:
@@ -264,7 +308,7 @@ def test_without_an_image_or_preload_there_are_no_debs(
 
 
 def test_an_index_without_hashes_is_refused(own: Settings, offered: list[Offer]) -> None:
-    uv = FakeUv(lambda *_: package("a", "1", "https://i/a-1-py3-none-any.whl", None))
+    uv = FakeUv(lambda *_: package("a", "1", "https://i/a-1-py3-none-any.whl", sha256=None))
     with pytest.raises(BuildError, match="states no sha256"):
         made(own, uv)
 
@@ -287,13 +331,13 @@ def test_find_links_without_what_the_loopback_serves(tmp_path: Path) -> None:
 
 
 JINJA = "https://i/p/Jinja2-3.1-py3-none-any.whl"
-UV = "https://i/uv-0.13.8-py3-none-manylinux_2_17_x86_64.whl"
+UV = "https://i/uv-0.13.8-py3-none-any.whl"
 
 
 def answer(requirements: str, url: str) -> str:
     """As usual, but every file has its own hash."""
     if requirements.startswith("uv=="):
-        return package("uv", "0.13.8", UV, "c" * 64)
+        return package("uv", "0.13.8", UV, sha256="c" * 64)
     return FakeUv.usual(requirements, url)
 
 
@@ -321,12 +365,13 @@ def test_a_file_of_several_targets_is_asked_for_once(own: Settings, offered: lis
 
     def both(requirements: str, url: str) -> str:
         found = answer(requirements, url)
-        return found if len(uv.calls) <= 2 else found.replace("cp311", "cp312")
+        return found if len(uv.calls) <= 1 else found.replace("cp311", "cp312")
 
     uv = FakeUv(both)
     lock = made(own, uv, twice, measure=measure)
     assert sorted(asked) == [JINJA, UV]
-    assert [[f.size for f in t.files] for t in lock.targets] == [[5, None, 5], [5, None, 5]]
+    assert [[f.size for f in t.files] for t in lock.targets] == [[5, None], [5, None]]
+    assert [f.size for f in lock.tools.values()] == [5, 5, 5]
 
 
 def test_a_size_that_the_index_states_is_taken(own: Settings, offered: list[Offer]) -> None:

@@ -78,7 +78,7 @@ def of_lock(name: str, number: int, found: Settings) -> bytes:
         python=target.python,
     )
     base = target.base and plan.UsedBase(ref=f"{target.base.ref}@{target.base.digest}", digest="")
-    return documents.bill(about, target.files, base, found)
+    return documents.bill(about, (*target.files, lock.tool(target.platform)), base, found)
 
 
 TARGETS = [
@@ -104,11 +104,13 @@ def test_every_target_has_a_valid_document_of_all_its_files(
 ) -> None:
     content = of_lock(name, number, found)
     assert problems(content) is None
-    target = lockfile.load(LOCKS / f"{name}.json").targets[number]
+    lock = lockfile.load(LOCKS / f"{name}.json")
+    target = lock.targets[number]
+    files = (*target.files, lock.tool(target.platform))
     hashes = {h["content"] for c in json.loads(content)["components"] for h in c.get("hashes", ())}
-    assert {f.sha256 for f in target.files} <= hashes
+    assert {f.sha256 for f in files} <= hashes
     references = [c["bom-ref"] for c in json.loads(content)["components"]]
-    assert len(set(references)) == len(references) == len(target.files) + bool(target.base)
+    assert len(set(references)) == len(references) == len(files) + bool(target.base)
 
 
 def test_the_same_input_gives_the_same_bytes_and_other_input_another_serial_number(

@@ -15,6 +15,7 @@ from envbuilder.errors import InvalidError
 from envbuilder.lockfile import File, Lock, LockedBase, Target
 from envbuilder.settings import Configuration
 from envbuilder.target_debs import Debs
+from tests.unit.tools import tools
 
 if TYPE_CHECKING:
     from envbuilder.profiles import Profile
@@ -132,8 +133,8 @@ def test_a_library_to_preload_is_listed_whatever_the_base_has(found: Settings) -
 def kept(asked: Profile, base: LockedBase | None, files: tuple[File, ...]) -> Lock:
     target = Target(platform="linux/amd64", python="3.11", base=base, files=files)
     return Lock(
-        schema=1, profile=asked.name, inputs=lockfile.inputs_digest(asked), state="locked",
-        reason="", targets=(target,),
+        schema=2, profile=asked.name, inputs=lockfile.inputs_digest(asked), state="locked",
+        reason="", tools=tools(), targets=(target,),
     )  # fmt: skip
 
 

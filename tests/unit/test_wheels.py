@@ -14,6 +14,7 @@ from envbuilder.host import Cpu, Gpu, Host
 from envbuilder.lockfile import File, Lock, Target
 from envbuilder.profiles import Requires
 from tests.unit.host_trees import profile
+from tests.unit.tools import tools
 
 if TYPE_CHECKING:
     from envbuilder import words
@@ -43,11 +44,12 @@ def wheel(file: str, name: str = "torch", version: str = "2.14.1") -> File:
 
 def lock_of(*files: File, platform: words.Platform = "linux/amd64") -> Lock:
     return Lock(
-        schema=1,
+        schema=2,
         profile="mine",
         inputs="0" * 64,
         state="locked",
         reason="",
+        tools=tools(),
         targets=(Target(platform=platform, python="3.12", base=None, files=files),),
     )
 

@@ -1,0 +1,37 @@
+"""Locked tools for tests that make a lock by hand."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from envbuilder.lockfile import File
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from envbuilder import words
+
+WHEELS: Mapping[words.Platform, str] = {
+    "linux/amd64": "manylinux_2_17_x86_64",
+    "linux/arm64": "manylinux_2_28_aarch64",
+    "macos/arm64": "macosx_11_0_arm64",
+}
+
+
+def tools(version: str = "0.13.8") -> dict[words.Platform, File]:
+    """Return uv for each platform that envbuilder runs on, as a lock lists it."""
+    return {
+        platform: File(
+            kind="tool",
+            name="uv",
+            version=version,
+            file=f"uv-{version}-py3-none-{tag}.whl",
+            sha256=hashlib.sha256(f"{version} {tag}".encode()).hexdigest(),
+            size=None,
+            source="default",
+            provenance="read",
+            by="a test",
+        )
+        for platform, tag in WHEELS.items()
+    }
