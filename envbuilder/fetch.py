@@ -101,7 +101,7 @@ def _ask_uv(
     `platform`: None for files of any platform.
     """
     work = require_writable(settings.cache_dir / "locate", private=True)
-    wanted = work / f"{(platform or 'any').replace('/', '-')}-{python}-{source}.txt"
+    wanted = work / f"{(platform or 'any/platform').replace('/', '-')}-{python}-{source}.txt"
     hashes: dict[str, list[str]] = {}
     for file in files:
         hashes.setdefault(f"{file.name}=={file.version}", []).append(f"--hash=sha256:{file.sha256}")

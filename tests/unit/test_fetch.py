@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import requests
 from envbuilder import download, fetch, folders, origins, process
 from envbuilder.console import PlainProgress
 from envbuilder.errors import BuildError, WrongHashError
+from envbuilder.inventory import DOWNLOADS
 from envbuilder.lockfile import File, Target
 from envbuilder.store import Store
 from tests.unit.serving import serving
@@ -233,6 +235,12 @@ def test_uv_is_asked_for_exactly_the_pins(found: Settings, monkeypatch: pytest.M
     hashes = " ".join(f"--hash=sha256:{f.sha256}" for f in for_all)
     assert seen["pins"] == f"uv==0.13.8 {hashes}\n"
     assert "--universal" in seen["argv"]
+    written = found.cache_dir / "locate"
+    names = [p.name for p in written.iterdir() if p.suffix == ".txt"]
+    assert len(names) == 2
+    assert all(re.fullmatch(DOWNLOADS["locate"].files, name) for name in names), (
+        "clean knows it as ours"
+    )
     assert "--python-platform" not in seen["argv"]
 
 
