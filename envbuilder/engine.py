@@ -266,6 +266,18 @@ def image(client: Any, ref: str) -> Image | None:
     return Image(id=found.id, tags=tuple(found.tags), labels=labels)
 
 
+def variables(client: Any, ref: str) -> tuple[str, ...]:
+    """An image's own variables, as `NAME=VALUE`; empty where the image is gone."""
+    from docker.errors import ImageNotFound, NotFound
+
+    try:
+        is_podman = isinstance(client, podman.Podman)
+        data = (client.image(ref) if is_podman else client.images.get(ref).attrs) or {}
+    except (ImageNotFound, NotFound):
+        return ()
+    return tuple(str(pair) for pair in (data.get("Config") or {}).get("Env") or ())
+
+
 def pull(found: Engine, ref: str, platform: str) -> None:
     """Fetch an image; `BuildError` when it cannot be had."""
     done = process.run([*found.command, "pull", "--quiet", "--platform", platform, ref])

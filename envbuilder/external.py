@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from envbuilder import process, profiles
+from envbuilder import isolation, process, profiles
 from envbuilder.pack import payload_pyz
 from envbuilder.payload import threads
+from envbuilder.payload.start import AS_FOUND, Start
 from envbuilder.verify import TIMEOUT_SECONDS
 
 if TYPE_CHECKING:
@@ -24,12 +26,18 @@ if TYPE_CHECKING:
 
 
 def prepare(
-    executable: Path, request: Request, settings: Settings, progress: Progress
+    executable: Path,
+    request: Request,
+    settings: Settings,
+    progress: Progress,
+    *,
+    inherit: bool = False,
 ) -> tuple[Expects, dict[str, Any], Callable[..., Completed]]:
     """Expectations, report facts, and how to start the payload in this interpreter.
 
     The profile (asked for, or the one this host decides for) says which device must do the work;
-    its torch version is not demanded, since the interpreter is not ours.
+    its torch version is not demanded, since the interpreter is not ours. With `inherit` it is
+    started with all of the caller's variables, for sites whose modules provide torch by them.
     """
     from envbuilder import host, workflow
 
@@ -48,18 +56,38 @@ def prepare(
         "host": msgspec.to_builtins(here),
     }
 
+    if not inherit:
+        for note in isolation.notes(os.environ):
+            progress.note(f"note: {note}")
+
     def start(
         arguments: Callable[[Mapping[str, str]], Sequence[str]],
         folders: Mapping[str, Path],
         on_line: Callable[[str], None],
     ) -> Completed:
-        seen = {name: str(shared) for name, shared in folders.items()}
+        seen = {name: str(shared.absolute()) for name, shared in folders.items()}
+        program = str(executable.absolute())
         with TemporaryDirectory(prefix="envbuilder-") as folder:
-            payload = Path(folder) / "payload.pyz"
+            payload, work = Path(folder) / "payload.pyz", Path(folder) / "work"
             payload.write_bytes(payload_pyz())
+            work.mkdir()
+            if inherit:
+                start, command, base = AS_FOUND, [program], dict(os.environ)
+            else:
+                bytecode = str(Path(folder) / "bytecode")
+                base = isolation.payload_environment(os.environ)
+                command = [*isolation.python(program, bytecode)]
+                start = Start(
+                    as_found=False,
+                    executable=program,
+                    bytecode=bytecode,
+                    variables=isolation.promised(base),
+                )
             return process.run(
-                [str(executable.absolute()), str(payload), *arguments(seen)],
+                [*command, str(payload), "--start", start.text(), *arguments(seen)],
                 env={"OMP_NUM_THREADS": str(threads.decide(threads.fetch()))},
+                base=base,
+                cwd=work,
                 timeout=TIMEOUT_SECONDS,
                 on_stdout=on_line,
             )

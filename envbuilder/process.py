@@ -60,6 +60,7 @@ def run(
     argv: Sequence[str],
     *,
     env: Mapping[str, str] | None = None,
+    base: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     timeout: float | None = None,
     stdin: str = "",
@@ -68,9 +69,9 @@ def run(
 ) -> Completed:
     """Run a program to its end and return what it printed.
 
-    `env` is added to the environment. `timeout` is in seconds. `stdin` is what the program gets to
-    read: a line or two. The callbacks get each line as it comes. Raises `ToolError` when the
-    program is missing; a failing exit status is returned.
+    `env` is added to `base`, by default this process's environment. `timeout` is in seconds.
+    `stdin` is what the program gets to read: a line or two. The callbacks get each line as it
+    comes. Raises `ToolError` when the program is missing; a failing exit status is returned.
     """
     program = which(argv[0])
     if program is None:
@@ -87,7 +88,7 @@ def run(
             stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, **(env or {})},
+            env={**(os.environ if base is None else base), **(env or {})},
             cwd=cwd,
             text=True,
             encoding="utf-8",

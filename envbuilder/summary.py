@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from envbuilder.comparison import Row
     from envbuilder.report import Measured, Scaling, Speed
@@ -84,14 +84,29 @@ def print_verdict(report: dict[str, Any], measured: Measured, console: Any) -> N
     console.print()
     passed = measured.status == "passed"
     verdict = "VERIFIED" if passed else "NOT VERIFIED"
+    found = as_found(report)
+    verdict += " as found" if found and passed else ""
     console.print(
         Text(
             f"{verdict}: {_headline(report, measured)}",
             style="bold green" if passed else "bold red",
         )
     )
+    if found:
+        console.print(Text(f"  {found}"))
     for reason in measured.reasons:
         console.print(Text(f"  {printable(reason)}"))
+
+
+def as_found(report: Mapping[str, Any]) -> str:
+    """What decided where the code came from, of a report that took it as found; else empty."""
+    origins = report.get("origins")
+    if not isinstance(origins, dict) or not origins.get("as_found"):
+        return ""
+    variables = origins.get("variables")
+    pairs = sorted(variables.items()) if isinstance(variables, dict) else []
+    named = ", ".join(printable(f"{name}={value}", 300) for name, value in pairs)
+    return f"as found: the environment's variables decided what ran: {named or 'none was set'}"
 
 
 def print_comparison(rows: Sequence[Row], console: Any) -> None:

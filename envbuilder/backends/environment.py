@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -9,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from envbuilder import containers, engine, foreign_programs, images, podman, process
+from envbuilder import (
+    containers,
+    engine,
+    foreign_programs,
+    images,
+    isolation,
+    podman,
+    process,
+)
 from envbuilder.backends import devices
 from envbuilder.errors import InvalidError, VerifyError
 from envbuilder.oci import facts
@@ -94,19 +103,31 @@ class DockerEnvironment:
 
         seen = {name: f"/{name}" for name in folders}
         mounts = {str(folder): seen[name] for name, folder in folders.items()}
-        argv = ["python", facts.PAYLOAD, *arguments(seen)]
+        program = isolation.python(f"{facts.PREFIX}/bin/python", isolation.CONTAINER_BYTECODE)
+        variables = isolation.container_variables(self._inherited(), facts.variables(self.profile))
+        start = isolation.container_start(variables)
+        entrypoint = [*program, facts.PAYLOAD, "exec", "--"]
+        argv = [*program, facts.PAYLOAD, "--start", start.text(), *arguments(seen)]
         if isinstance(self._client, podman.Podman):
             flags = [
                 *("--network", "none", "--read-only", "--tmpfs", "/tmp:exec"),  # noqa: S108
                 *("--tmpfs", f"{facts.HOME}:mode=1777"),
                 *(f"--mount={devices.bound(*mount)}" for mount in mounts.items()),
                 *devices.cli_options(self._device_options(), self._engine),
+                # Not what podman's own settings would add: the host's variables, and proxies.
+                *("--env-host=false", "--http-proxy=false", "--workdir", facts.HOME),
+                *(f"--env={name}={value}" for name, value in variables.items()),
+                *("--entrypoint", json.dumps(entrypoint)),
             ]
             ref = self.plan.artifact.ref
             return self._client.run(flags, ref, argv, on_line, TIMEOUT_SECONDS)
         options = {
             "image": self.plan.artifact.ref,
+            "entrypoint": entrypoint,
             "command": argv,
+            "environment": variables,
+            "use_config_proxy": False,
+            "working_dir": facts.HOME,
             "network_mode": "none",
             "read_only": True,
             "tmpfs": {"/tmp": "exec", facts.HOME: f"uid={facts.ID},gid={facts.ID}"},  # noqa: S108
@@ -122,6 +143,10 @@ class DockerEnvironment:
             seconds=time.monotonic() - started,
             timed_out=expired,
         )
+
+    def _inherited(self) -> Sequence[str]:
+        """The image's variables, as `NAME=VALUE`."""
+        return engine.variables(self._client, self.plan.artifact.ref)
 
     def _device_options(self) -> dict[str, Any]:
         options = devices.device_options(self.profile, devices.host_nodes(self.profile))

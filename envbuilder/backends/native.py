@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from envbuilder import foreign_programs, process, render, seal
+from envbuilder import foreign_programs, isolation, process, render, seal
+from envbuilder.console import progress
 from envbuilder.errors import ToolError, VerifyError
 from envbuilder.pack import payload_pyz
 from envbuilder.payload import threads
+from envbuilder.payload.start import Start
 from envbuilder.plan import (
     LinkFiles,
     Move,
@@ -255,29 +257,45 @@ class NativeEnvironment:
                 f"{payload}: was changed after the build, so that nothing it says can be trusted",
                 f"Remove {self.prefix}, and build again.",
             )
-        seen = {name: str(folder) for name, folder in folders.items()}
-        command = [str(self.prefix / self.python), str(payload), *arguments(seen)]
         # Compared before anything in it runs, its activation included.
-        bytecode = {"PYTHONPYCACHEPREFIX": self._bytecode, "PYTHONDONTWRITEBYTECODE": ""}
-        argv, variables = self.inside(command, os.environ)
+        scratch = self._scratch
+        executable, bytecode = str(self.prefix / self.python), str(scratch / "bytecode")
+        base = isolation.payload_environment(os.environ)
+        _, own = self.inside((), base)
+        start = Start(
+            as_found=False,
+            prefix=str(self.prefix),
+            executable=executable,
+            bytecode=bytecode,
+            variables=isolation.promised({**base, **own, **self.profile.environment}),
+        )
+        seen = {name: str(folder.absolute()) for name, folder in folders.items()}
+        program = (*isolation.python(executable, bytecode), str(payload), "--start", start.text())
+        argv, variables = self.inside([*program, *arguments(seen)], base)
         return process.run(
             argv,
-            env={**variables, **bytecode},
+            env=variables,
+            base=base,
+            cwd=scratch / "work",
             timeout=TIMEOUT_SECONDS,
             on_stdout=on_line,
         )
 
     @cached_property
-    def _bytecode(self) -> str:
-        """Where bytecode goes, empty at first: that in the environment is not sealed.
+    def _scratch(self) -> Path:
+        """A folder for bytecode, empty at first: that in the environment is not sealed.
 
         Made once the environment was found unchanged. Tuning starts the payload a hundred times,
         and neither comparing 12,000 files nor compiling torch's belongs into each start.
         """
         seal.require_unchanged(self.prefix, self.python, self.owner)
+        for note in isolation.notes(os.environ):
+            progress().note(f"note: {note}")
         folder = tempfile.mkdtemp(prefix="envbuilder-")
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        return folder
+        # The payload works in an empty folder: what lies in the user's may have a module's name.
+        (Path(folder) / "work").mkdir()
+        return Path(folder)
 
     def become(self, argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
         """Become the command, found on the environment's PATH first; `ToolError` for another's."""

@@ -6,7 +6,7 @@ import os
 
 import click
 
-from envbuilder import console, settings, workflow
+from envbuilder import console, settings, shadowing, workflow
 from envbuilder.options import Request, environment_options
 
 
@@ -47,4 +47,7 @@ def enter(request: Request, argv: tuple[str, ...]) -> None:
     progress = console.progress()
     _, _, environment = workflow.prepare(request, found, progress, running=True)
     workflow.build(environment, request, found, progress)
+    if environment.plan.artifact.kind != "image":
+        for warning in shadowing.warnings(shadowing.look(os.environ)):
+            progress.note(f"warning: {warning}")
     environment.become(argv, os.environ)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -98,6 +99,13 @@ def _factor(ctx: click.Context, param: click.Parameter, value: float | None) -> 
     help="Check this interpreter as it is, instead of an environment of ours.",
 )
 @click.option(
+    "--inherit-environment",
+    "inherit",
+    is_flag=True,
+    help="With --python: keep your own variables (PYTHONPATH, LD_LIBRARY_PATH …), for sites whose"
+    " modules provide torch by them. The verdict then says that it is as found.",
+)
+@click.option(
     "--force",
     is_flag=True,
     help="Skip the host check, and leave out device flags that the engine cannot satisfy.",
@@ -119,6 +127,7 @@ def command(
     tune: bool,
     write: bool,
     executable: Path | None,
+    inherit: bool,
     force: bool,
     as_json: bool,
 ) -> int:
@@ -135,20 +144,20 @@ def command(
       envbuilder verify --backend venv
       envbuilder verify --profile xpu --output report.json --html report.html
       envbuilder verify --python ~/mine/bin/python --profile cuda
+      envbuilder verify --python "$(which python)" --inherit-environment
       envbuilder verify --against last --max-slowdown 1.2
       envbuilder verify --against before-the-update.json
       envbuilder verify --devices all
       envbuilder verify --tune --write
     """
-    from envbuilder import mnist, report, scaling, tune_results, verify
+    from envbuilder import isolation, mnist, report, scaling, tune_results, verify
 
     found = settings.load()
     progress = console.progress()
     request = Request(
         profile=profile, backend=backend, python=python, base_image=base_image, force=force
     )
-    if executable is not None and (backend or base_image or python):
-        raise InvalidError("--python checks an interpreter as it is; leave out the build options")
+    _require_fitting(executable, inherit=inherit, builds=bool(backend or base_image or python))
     tune_results.require_options(
         {"--epochs": epochs, "--html": html, "--against": against, "--devices": devices},
         tune=tune,
@@ -168,7 +177,9 @@ def command(
     if executable is not None:
         from envbuilder import external
 
-        chosen, known, start = external.prepare(executable, request, found, progress)
+        chosen, known, start = external.prepare(
+            executable, request, found, progress, inherit=inherit
+        )
         sensible(known["profile"], known["backend"], chosen.device)
     else:
         chosen, known, start = _built(request, found, progress, sensible)
@@ -191,6 +202,7 @@ def command(
     )
     try:
         measured = verify.examine(job, selection, start, found, progress, log)
+        isolation.require(measured, known["artifact"], as_found=inherit)
     except VerifyError as error:
         errors.append(error)
         measured = verify.unfinished(job, error)
@@ -211,8 +223,24 @@ def command(
         except InvalidError as error:
             errors.append(error)
     checked = _show(whole, as_json=as_json)
-    errors += _write(whole, found.reports_dir, output, html, progress)
+    errors = [
+        *errors,
+        *isolation.unreached(whole, None if inherit else executable, os.environ),
+        *_write(whole, found.reports_dir, output, html, progress),
+    ]
     return _exit_code(passed=checked.status == "passed", errors=errors)
+
+
+def _require_fitting(executable: Path | None, *, inherit: bool, builds: bool) -> None:
+    """`InvalidError` for options that do not go together."""
+    if executable is not None and builds:
+        raise InvalidError("--python checks an interpreter as it is; leave out the build options")
+    if inherit and executable is None:
+        raise InvalidError(
+            "--inherit-environment keeps your variables for an interpreter of yours, and none is"
+            " named",
+            "Add --python.",
+        )
 
 
 def _show(whole: dict[str, Any], *, as_json: bool) -> Measured:

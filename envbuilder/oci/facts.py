@@ -17,9 +17,9 @@ WORK = "/work"
 PASSWD = f"user:x:{ID}:{ID}::{HOME}:/bin/sh"
 GROUP = f"user:x:{ID}:"
 """The lines that make the user known."""
-ENTRYPOINT = (f"{PREFIX}/bin/python", PAYLOAD, "exec", "--")
+ENTRYPOINT = (f"{PREFIX}/bin/python", "-I", PAYLOAD, "exec", "--")
 """Sets the number of threads from the container's CPU quota and affinity, then becomes the
-command."""
+command. Isolated itself; the command gets all variables that the container was given."""
 COMMAND = ("python",)
 PATH = f"{PREFIX}/bin"
 """Goes before the base image's own."""

@@ -20,6 +20,7 @@ from envbuilder.errors import VerifyError
 from envbuilder.page import bars, curve, devices, raw, sections
 from envbuilder.page.advice import advise
 from envbuilder.page.values import items, mapping, tail, text, texts
+from envbuilder.summary import as_found
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -141,7 +142,9 @@ def _meaning(report: Mapping[str, Any], *, passed: bool, quick: bool) -> str:
     if passed:
         right = ", its numbers agree with a float64 reference," if _compared(report) else ""
         learned = "a small subset of its data, which says little about full accuracy and speed"
-        return f"{it} did the work{right} and the network learned {learned if quick else 'MNIST'}."
+        done = f"{it} did the work{right} and the network learned {learned if quick else 'MNIST'}."
+        found = as_found(report)
+        return f"{done} Taken {found}." if found else done
     if report.get("status") not in ("passed", "failed"):
         return f"The verification did not finish, so nothing is shown about {asked}."
     if not used:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from . import facts, parallel_command, trial_command
+from . import facts, parallel_command, start, trial_command
 from .compilers import BACKENDS
 from .device import ACCELERATORS
 from .numerics import GRADIENT_TOLERANCE
@@ -16,6 +16,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="payload", description="Prove that this environment trains.", allow_abbrev=False
     )
+    top.add_argument("--start", type=start.parse, default=start.Start(), help=argparse.SUPPRESS)
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("probe", help="print facts about Python and torch as JSON")
     commands.add_parser("exec", help="exec -- CMD: set OMP_NUM_THREADS for this host, become CMD")

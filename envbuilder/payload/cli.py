@@ -28,24 +28,31 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         # Everything after exec belongs to the command. It runs before every command of a
         # container, so what the other commands need is imported only below.
         return entry.run_command(given[2:] if given[1:2] == ["--"] else given[1:])
-    from . import arguments
+    from . import arguments, report
 
     options = arguments.parser().parse_args(given)
     if options.command == "probe":
         return _probe()
     try:
-        if options.command == "trial":
-            from . import trial_command
-
-            return trial_command.run(options)
-        if options.command in ("parallel", "parallel-rank"):
-            from . import parallel_command
-
-            return parallel_command.run(options)
-        return _verify(options)
+        options.start.isolate()
+        return _verify(options) if options.command == "verify" else _other(options)
+    except report.CheckError as error:
+        print(f"payload: {error}", file=sys.stderr)
+        return EXIT_FAILED
     except KeyboardInterrupt:
         print("payload: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
+
+
+def _other(options: argparse.Namespace) -> int:
+    options.start.require()
+    if options.command == "trial":
+        from . import trial_command
+
+        return trial_command.run(options)
+    from . import parallel_command
+
+    return parallel_command.run(options)
 
 
 def _probe() -> int:
@@ -85,6 +92,7 @@ def _verify(options: argparse.Namespace) -> int:
         extensions=_unique(options.extension),
         baseline=not options.no_baseline,
         questions=options.questions,
+        start=options.start,
     )
     report = verify.verify(wanted, data.quick() if options.quick else data, out)
     out.report(report)

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import importlib
 import subprocess
-import sys
 from typing import Any
 
-from . import facts, train
+from . import facts, start, train
 from .model import arrange, fastest
 from .numerics import Step, Trial, load_weights, network
 from .report import CheckError
@@ -31,7 +30,7 @@ def require_importable(name: str, timeout: float = IMPORT_TIMEOUT) -> str:
     code = f"import torch, {module} as x; print('{MARK}', getattr(x, '__version__', 'unknown'))"
     try:
         done = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", code],
+            start.python("-W", "ignore", "-c", code),
             capture_output=True,
             text=True,
             errors="replace",

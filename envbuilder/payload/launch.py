@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
 
-from . import ranks, shares
+from . import ranks, shares, start
 from .agreement import Ended
 from .report import CheckError
 
@@ -36,7 +36,15 @@ def _run_in(
     folder: Path, options: argparse.Namespace, indices: Sequence[int], index: Optional[int]
 ) -> Ended:
     world = 1 if index is not None else len(indices)
-    arguments = ["parallel-rank", "--device", options.device, "--data", str(options.data)]
+    arguments = [
+        "--start",
+        options.start.text(),
+        "parallel-rank",
+        "--device",
+        options.device,
+        "--data",
+        str(options.data),
+    ]
     arguments += ["--folder", str(folder), "--steps", str(_steps(options))]
     arguments += ["--limit", str(options.limit), "--shares", str(len(indices))]
     command = [*_program(), *arguments]
@@ -45,7 +53,7 @@ def _run_in(
     else:
         # Port 0: whichever is free. A number would not be that for two verifications at once.
         command = [
-            *(sys.executable, "-m", "torch.distributed.run", "--nnodes", "1"),
+            *(*start.python("-m", "torch.distributed.run"), "--nnodes", "1"),
             *("--nproc-per-node", str(world), "--max-restarts", "0", "--local-addr", "127.0.0.1"),
             *("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--rdzv-id", "verify"),
             *("--no-python", *command),
@@ -94,8 +102,8 @@ def _program() -> List[str]:
     """How this payload was started: as a file, or as a module of a checkout."""
     started = Path(sys.argv[0])
     if started.name == "__main__.py":
-        return [sys.executable, "-m", str(__package__)]
-    return [sys.executable, str(started.absolute())]
+        return start.python("-m", str(__package__))
+    return start.python(str(started.absolute()))
 
 
 def _stop(child: subprocess.Popen[bytes], folder: Path, world: int) -> None:

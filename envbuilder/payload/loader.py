@@ -6,9 +6,11 @@ workers that are spawned import it from the zipapp.
 
 from __future__ import annotations
 
+import sys
+from functools import partial
 from typing import Any, List, Optional, Tuple
 
-from . import train
+from . import start, train
 
 
 class Digits:
@@ -24,9 +26,13 @@ class Digits:
         return train.normalise(self._data.images[index]), int(self._data.labels[index])
 
 
-def use_one_thread(worker: int) -> None:
-    """What each worker does first. Workers run side by side; threads of their own would compete."""
+def begin(isolated: bool, bytecode: Optional[str], worker: int) -> None:
+    """What each worker does first: be isolated as its parent, and use one thread.
+
+    Workers run side by side; threads of their own would compete.
+    """
     del worker
+    start.require_like(isolated, bytecode)
     import torch
 
     torch.set_num_threads(1)
@@ -46,6 +52,7 @@ def make(
 
     ``method`` starts the workers: fork, forkserver or spawn; it says nothing without workers.
     """
+    alike = partial(begin, bool(sys.flags.isolated), sys.pycache_prefix)
     return torch.utils.data.DataLoader(
         Digits(data),
         batch_size=batch,
@@ -53,7 +60,7 @@ def make(
         drop_last=True,
         num_workers=workers,
         multiprocessing_context=method if workers else None,
-        worker_init_fn=use_one_thread if workers else None,
+        worker_init_fn=alike if workers else None,
         pin_memory=pinned,
     )
 

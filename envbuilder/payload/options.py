@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Optional, Tuple
 
 from .report import BLIND_TEST, REQUIRED
+from .start import AS_FOUND, Start
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,6 +50,7 @@ class Options:
     baseline: bool = True
     questions: Optional[Path] = None
     """Folder in which the images of the blind test appear once they are asked for."""
+    start: Start = AS_FOUND
 
     def epochs_for(self, data: Dataset) -> int:
         """Epochs to train: 1 on MNIST, more on a subset, which one pass does not teach enough."""

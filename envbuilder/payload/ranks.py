@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Dict, List, Tuple
 
-from . import clock, dataset, device, model, numerics, shares, train
+from . import clock, dataset, device, model, numerics, origins, shares, train
 from .arithmetic import relative_error
 
 if TYPE_CHECKING:
@@ -136,6 +136,7 @@ def _work(rank: Rank, options: argparse.Namespace) -> Dict[str, Any]:
     rank.phase("compare gradients")
     worst, error = _prove(torch, rank, accelerator, digits)
     seconds, steps, loss = _train(torch, rank, options, digits)
+    origins.require(options.start)
     return {
         "pid": os.getpid(),
         "name": device.cpu_name() if accelerator == "cpu" else _properties(torch, accelerator).name,

@@ -9,6 +9,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 PASSED, FAILED, SKIPPED, WARNING = "passed", "failed", "skipped", "warning"
 
 REQUIRED = (
+    "isolation",
     "import",
     "build",
     "device",
@@ -23,6 +24,7 @@ REQUIRED = (
     "gradients",
     "vae",
     "determinism",
+    "origins",
     "clock",
 )
 """Checks without which nothing is verified; each must have run and not have failed."""

@@ -45,6 +45,7 @@ class Run:
     determinism: Optional[Dict[str, Any]] = None
     measurements: Optional[Dict[str, Any]] = None
     baseline: Optional[Dict[str, Any]] = None
+    origins: Dict[str, Any] = field(default_factory=dict)
     traceback: Optional[str] = None
 
     @property
@@ -79,6 +80,7 @@ class Run:
                 **self.threads,
                 "allocator": facts.allocator(),
             },
+            "origins": self.origins or None,
             "dataset": self.data.summary(),
             "quick": options.quick,
             "checks": [check.as_dict() for check in checks],

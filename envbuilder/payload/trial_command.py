@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, List, Sequence
 
-from . import SCHEMA, dataset, events, idx, model, survey, trial
+from . import SCHEMA, dataset, events, idx, model, origins, start, survey, trial
 from .compilers import BACKENDS
 from .device import ACCELERATORS
 
@@ -54,7 +54,7 @@ def add_to(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the command; returns the exit code: 0, 2 for damaged data or usage, 5 for a failure."""
     if options.variables:
-        _become(variables(options.variables))
+        _become(variables(options.variables), options.start)
     out = events.Events(events.take_stdout())
     if options.survey:
         out.report({"schema": SCHEMA, **survey.survey()})
@@ -67,7 +67,9 @@ def run(options: argparse.Namespace) -> int:
     try:
         data = dataset.load(options.data)
         work = trial.check_compile if options.check_compile else trial.run
-        out.report({"schema": SCHEMA, **work(asked(options), data)})
+        found = work(asked(options), data)
+        origins.require(options.start)
+        out.report({"schema": SCHEMA, **found})
     except idx.DataError as error:
         return _refuse(out, str(error))
     except Exception as error:
@@ -123,19 +125,23 @@ def started(original: Sequence[str], shown: Sequence[str]) -> List[str]:
 
 
 def without_set(arguments: Sequence[str]) -> List[str]:
-    """The arguments without ``--set NAME=VALUE`` and ``--set=NAME=VALUE``."""
+    """The arguments without ``--set NAME=VALUE`` and ``--start TEXT``, also with an equals sign."""
     kept: List[str] = []
     given = iter(arguments)
     for argument in given:
-        if argument == "--set":
+        if argument in ("--set", "--start"):
             next(given, None)
-        elif not argument.startswith("--set="):
+        elif not argument.startswith(("--set=", "--start=")):
             kept.append(argument)
     return kept
 
 
-def _become(wanted: Dict[str, str]) -> None:
-    command = [*started(getattr(sys, "orig_argv", ()), sys.argv), *without_set(sys.argv[1:])]
+def _become(wanted: Dict[str, str], begun: start.Start) -> None:
+    # What is set here is promised as much as what the core has set.
+    promised = replace(begun, variables={**begun.variables, **wanted})
+    own = [] if begun.as_found else ["--start", promised.text()]
+    own += without_set(sys.argv[1:])
+    command = [*started(getattr(sys, "orig_argv", ()), sys.argv), *own]
     environ = {**os.environ, **wanted}
     kept = {name: value for name, value in environ.items() if value or name not in wanted}
     os.execve(command[0], command, kept)  # noqa: S606 - the same program again

@@ -17,7 +17,19 @@ import traceback
 from functools import partial
 from typing import TYPE_CHECKING, Any, Dict, List, Tuple
 
-from . import checks, clock, device, facts, memory, model, precision, profiling, threads, train
+from . import (
+    checks,
+    clock,
+    device,
+    facts,
+    memory,
+    model,
+    origins,
+    precision,
+    profiling,
+    threads,
+    train,
+)
 from .report import BLIND_TEST, FAILED, Check
 from .run import Run
 
@@ -56,7 +68,7 @@ def verify(options: Options, data: Dataset, events: Events) -> Dict[str, Any]:
 
 def _set_environment(run: Run, scratch: str) -> None:
     # Compiled code of earlier runs must neither be trusted nor shorten the compile times.
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = scratch
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.environ["TRITON_CACHE_DIR"] = scratch
     for name in device.FALLBACK_VARIABLES:
         os.environ.pop(name, None)
     limits = threads.fetch()
@@ -71,6 +83,8 @@ def _set_environment(run: Run, scratch: str) -> None:
 
 def _verify(run: Run) -> None:
     options, done = run.options, run.checks
+    if not done.run("isolation", options.start.check):
+        return
     for name in options.extensions:
         run.events.phase(f"try {name}")
         if not done.run(f"extension {name}", checks.check_extension, name):
@@ -80,6 +94,9 @@ def _verify(run: Run) -> None:
         return
     torch = run.torch
     assert torch is not None
+    if origins.failing(options.start):
+        done.run("origins", origins.check, options.start, run.origins)
+        return
     done.run("dataset", checks.check_dataset, run.data)
     done.run("shared memory", checks.check_shared_memory)
     if not done.run("build", checks.check_build, torch, run.accelerator):
@@ -99,6 +116,7 @@ def _verify(run: Run) -> None:
         done.run("kernels", checks.check_kernels, run)
     if options.trains_baseline():
         _baseline(run, torch)
+    done.run("origins", origins.check, options.start, run.origins)
     done.run("clock", checks.check_clock, run)
 
 

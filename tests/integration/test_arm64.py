@@ -248,7 +248,7 @@ def test_dpkg_lists_the_packages_of_the_lock(image: Image, target: Target) -> No
 def test_the_image_is_for_arm_and_its_python_is_in_it(image: Image, target: Target) -> None:
     config = image.layout.read_config(image.layout.manifest("linux/arm64"))
     assert (config["os"], config["architecture"]) == ("linux", "arm64")
-    program, payload, *_ = config["config"]["Entrypoint"]
+    program, _, payload, *_ = config["config"]["Entrypoint"]
     python = image.root.resolve(program)
     assert python == image.root.resolve("usr/bin/python3") == "usr/bin/python3.11"
     assert image.root.versions[python] == target.base.python_version  # type: ignore[union-attr]

@@ -52,6 +52,13 @@ def measured(**changes: Any) -> dict[str, Any]:
             "subset": False,
         },
         "quick": False,
+        "origins": {
+            "as_found": False,
+            "prefix": "envs/cpu",
+            "base_prefix": "/usr",
+            "executable": "envs/cpu/bin/python",
+            "torch": "/usr/torch/__init__.py",
+        },
         "checks": [
             {"name": name, "status": "passed", "seconds": 1.0, "detail": "ok"}
             for name in (*REQUIRED, BLIND_TEST)
@@ -118,4 +125,6 @@ CUDA = {
 def report_line(argv: Sequence[str], report: Any) -> str:
     """The event with which a payload that was started with `argv` ends."""
     run_id = argv[argv.index("--run-id") + 1]
+    if isinstance(report, dict) and isinstance(report.get("origins"), dict):
+        report = {**report, "origins": {**report["origins"], "executable": argv[0]}}
     return json.dumps({"event": "report", "run_id": run_id, "report": report})

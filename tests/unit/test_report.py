@@ -71,7 +71,7 @@ def spoil(path: str, value: Any, data: dict[str, Any] | None = None) -> dict[str
         (spoil("status", "great"), "malformed"),
         (spoil("device.used", "cuda"), "passed on cuda, although cpu"),
         (spoil("device.used", None), "although cpu was asked for"),
-        (spoil("checks.0.status", "failed"), "checks failed: import"),
+        (spoil("checks.0.status", "failed"), "checks failed: isolation"),
         (spoil("training.epochs", []), "without a trained epoch"),
         (spoil("training.epochs.0.accuracy", None), "without a trained epoch"),
         (spoil("training.epochs.0.seconds", "20"), "malformed"),

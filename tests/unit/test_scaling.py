@@ -185,8 +185,8 @@ class Payload:
         self.timed_out = False
 
     def run(self, argv: list[str], **options: Any) -> process.Completed:
-        self.calls.append(argv[2:])
-        together = argv[2] == "parallel"
+        self.calls.append(argv[argv.index("--start") + 2 :])
+        together = "parallel" in argv
         found = self.parallel if together else self.verify
         perform(argv, found, options["on_stdout"], self._clock)
         code = 0 if found and found.get("status") == "passed" else 5

@@ -664,7 +664,7 @@ def start_with(found: Settings, monkeypatch: pytest.MonkeyPatch, **asked: Any) -
     seen: dict[str, Any] = {}
 
     def run(argv: list[str], **options: Any) -> process.Completed:
-        payload = Path(argv[1])
+        payload = Path(argv[4])
         with zipfile.ZipFile(payload) as archive:
             seen["members"] = archive.namelist()
         seen.update(options, argv=argv, payload=payload)
@@ -696,8 +696,10 @@ def test_the_payload_is_started_with_the_hosts_threads(
     found: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = start_with(found, monkeypatch, profile="cpu")
-    python, payload, *rest = seen["argv"]
+    python, isolated, option, bytecode, payload, start, _, *rest = seen["argv"]
     assert python == str(Path.cwd() / "mine/python")
+    assert (isolated, option, start) == ("-I", "-X", "--start")
+    assert bytecode.startswith("pycache_prefix=/")
     assert Path(payload).name == "payload.pyz"
     assert rest == ["verify", "--data", "/digits"]
     assert "payload/verify.py" in seen["members"]

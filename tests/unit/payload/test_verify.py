@@ -16,6 +16,7 @@ from envbuilder.payload.run import Run
 DATA = dataset.load(Path(dataset.__file__).parents[1] / "data" / "mnist-subset")
 
 KEYS = {
+    "origins",
     "schema", "device", "torch", "precision", "threads", "dataset", "quick", "checks", "training",
     "kernels", "compile", "determinism", "measurements", "baseline", "speedup", "status", "reasons",
     "warnings",

@@ -1,0 +1,334 @@
+"""Where the code of this process came from: every module, and every library that is mapped.
+
+A module from outside the environment is foreign, and so is a framework's library: then something
+else did the work than the environment that is verified. Drivers belong to the machine and are
+named. Everything here is decided by pure functions over what ``look`` saw.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import site
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    FrozenSet,
+    Iterable,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Tuple,
+)
+
+from . import start as starting
+from .report import PASSED, WARNING, CheckError
+from .start import DRIVER_FOLDERS, Start, below
+
+FRAMEWORKS = frozenset(
+    {
+        *(
+            "torch",
+            "torchgen",
+            "functorch",
+            "torchvision",
+            "torchaudio",
+            "triton",
+            "pytorch_triton",
+        ),
+        *(
+            "intel_extension_for_pytorch",
+            "zentorch",
+            "numpy",
+            "nvidia",
+            "cuda",
+            "pytorch_triton_xpu",
+        ),
+    }
+)
+"""Modules that decide what a training does."""
+
+FRAMEWORK_LIBRARY = re.compile(
+    r"lib(torch|c10|caffe2|shm\.so|zentorch|zendnn|amdZenDNN|intel-ext-pt|onednn|dnnl|aoti_)"
+)
+"""The framework's own libraries: never from outside."""
+
+RUNTIME_LIBRARY = re.compile(
+    r"lib(gomp|iomp5|omp\.so|mkl_|cudnn|cublas|cudart|cufft|cufile|cupti|curand|cusolver|cusparse"
+    r"|nccl|nvrtc|nvJitLink|nvshmem|nvToolsExt|sycl|ccl|ur_|umf|pti_view|tbb|mpi\.so|amdhip|hsa-runtime"
+    r"|hip[a-z]|roc[a-z]|MIOpen|rccl|magma|openblas|tcmalloc|jemalloc|mimalloc)",
+)
+"""Runtimes that a framework brings along. The system may have one of its own (a compiler's OpenMP),
+but not in place of the environment's."""
+
+DRIVER = re.compile(
+    r"lib(cuda(debugger)?\.so|nvidia-|nvcuvid|nvoptix|ze_|igc|igdgmm|igdfcl|igdrcl|opencl-clang|iga64"
+    r"|OpenCL\.|drm|dxcore|d3d12|vdpau|va(-drm)?\.so|mlx5|ibverbs|gdrapi|hsakmt)"
+)
+"""Libraries that come with a driver, whoever uses it."""
+
+SYSTEM_FOLDERS = (
+    # ld.so(8): the trusted folders and their multiarch ones, then what Debian's ld.so.conf adds.
+    *("/lib", "/lib64", "/lib32", "/usr/lib", "/usr/lib64", "/usr/lib32", "/usr/local/lib"),
+    *("/usr/local/lib64", "/nix/store", "/gnu/store", "/run/current-system"),
+    *("/opt/homebrew", "/usr/local/Cellar", "/System", "/Library/Apple"),
+)
+"""Where a system keeps its libraries."""
+
+LISTED = 40
+"""Most files of a kind that a report names."""
+
+
+@dataclass(frozen=True)
+class Library:
+    """A file with code that is mapped into this process."""
+
+    path: str
+    deleted: bool = False
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a process has loaded. ``libraries`` is None where the system does not say.
+
+    ``modules`` maps names to files; ``roots`` are the folders of the environment and of the
+    interpreter's library, ``closed`` folders in them that the interpreter does not use, ``base`` is
+    where the interpreter's own libraries are. ``preloaded`` is what ``/etc/ld.so.preload`` says.
+    """
+
+    modules: Mapping[str, str]
+    libraries: Optional[Sequence[Library]]
+    roots: Sequence[str]
+    closed: Sequence[str] = ()
+    base: Sequence[str] = ()
+    preloaded: str = ""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What is wrong, and what is from outside although nothing is wrong with it."""
+
+    problems: Tuple[str, ...]
+    drivers: Tuple[str, ...]
+    outside: Tuple[str, ...]
+
+
+def check(start: Start, run: Dict[str, Any]) -> Tuple[str, str]:
+    """The check: status and detail; the report's ``origins`` go into ``run``."""
+    seen = look()
+    judged = judge(seen, lambda: library_names(sys.prefix))
+    run.update(summary(start, seen, judged))
+    if start.as_found:
+        named = "; ".join(judged.problems[:3]) or "everything lies below the interpreter's prefix"
+        return WARNING, f"as found, not judged: {named}"
+    if judged.problems:
+        raise CheckError("; ".join(judged.problems[:5]))
+    text = f"{len(seen.modules)} modules, all of {sys.prefix} or the interpreter's library"
+    if seen.libraries is None:
+        return PASSED, f"{text}; libraries were not looked at: this system does not list them"
+    text += f"; {len(seen.libraries)} libraries"
+    if judged.drivers:
+        text += f"; drivers: {', '.join(judged.drivers)}"
+    if judged.outside:
+        return WARNING, f"from outside the environment and the system: {'; '.join(judged.outside)}"
+    return PASSED, text
+
+
+def require(start: Start) -> None:
+    """CheckError where code of this process came from elsewhere; for processes without a report."""
+    if start.as_found:
+        return
+    problems = judge(look(), lambda: library_names(sys.prefix)).problems
+    if problems:
+        raise CheckError("; ".join(problems[:5]))
+
+
+def failing(start: Start) -> bool:
+    """Whether what is loaded so far fails already, so that nothing need be trained."""
+    return not start.as_found and bool(judge(look(), lambda: library_names(sys.prefix)).problems)
+
+
+def summary(start: Start, seen: Seen, judged: Judgement) -> Dict[str, Any]:
+    """The report's ``origins``."""
+    found: Dict[str, Any] = {
+        "as_found": start.as_found,
+        "isolated": bool(sys.flags.isolated),
+        "prefix": sys.prefix,
+        "base_prefix": sys.base_prefix,
+        "executable": sys.executable,
+        "torch": seen.modules.get("torch"),
+        "drivers": list(judged.drivers[:LISTED]),
+        "outside": list(judged.outside[:LISTED]),
+    }
+    if start.as_found:
+        found["variables"] = starting.guarded(starting.environment())
+        found["foreign"] = list(judged.problems[:LISTED])
+    return found
+
+
+def judge(seen: Seen, names: Callable[[], Iterable[str]]) -> Judgement:
+    """Hold what was loaded against where it may come from.
+
+    ``names`` gives the names of the environment's own libraries; it is asked only if that matters.
+    """
+    problems = _foreign_modules(seen)
+    drivers, outside = [], []
+    own: Optional[FrozenSet[str]] = None
+    for library in seen.libraries or ():
+        path, name = library.path, Path(library.path).name
+        if _inside(path, (*seen.roots, *seen.base)):
+            continue
+        system = _inside(path, SYSTEM_FOLDERS)
+        if FRAMEWORK_LIBRARY.match(name):
+            problems.append(f"{path}: the framework's library is not the environment's")
+        elif RUNTIME_LIBRARY.match(name):
+            own = frozenset(map(stem, names())) if own is None else own
+            if stem(name) in own:
+                problems.append(f"{path}: loaded in place of the environment's own {stem(name)}")
+            elif not system:
+                problems.append(f"{path}: a runtime of the framework from outside the environment")
+        elif DRIVER.match(name) or _inside(path, DRIVER_FOLDERS):
+            drivers.append(path)
+        elif not system:
+            outside.append(f"{path} (deleted)" if library.deleted else path)
+    outside += [
+        f"{entry} (/etc/ld.so.preload)" for entry in re.split(r"[:\s]+", seen.preloaded) if entry
+    ]
+    return Judgement(tuple(problems), tuple(drivers), tuple(outside))
+
+
+def _foreign_modules(seen: Seen) -> List[str]:
+    foreign = {
+        name: file
+        for name, file in sorted(seen.modules.items())
+        if not _inside(file, seen.roots) or _inside(file, seen.closed)
+    }
+    top = {name: file for name, file in foreign.items() if name.partition(".")[0] not in foreign}
+    top.update({name: file for name, file in foreign.items() if "." not in name})
+    ordered = sorted(top.items(), key=lambda item: item[0].partition(".")[0] not in FRAMEWORKS)
+    return [
+        f"{name} was imported from {file}, which is no part of the environment"
+        for name, file in ordered
+    ]
+
+
+def _inside(path: str, roots: Iterable[str]) -> bool:
+    return any(below(path, root) for root in roots)
+
+
+def stem(name: str) -> str:
+    """A library's name with no more than the first part of its version, as in libgomp.so.1."""
+    found = re.match(r"(.+?\.so(?:\.[0-9]+)?)", name)
+    return found.group(1) if found else name
+
+
+def look() -> Seen:
+    """What this process has loaded."""
+    roots, closed = _places()
+    return Seen(
+        dict(_modules()),
+        _libraries(),
+        roots,
+        closed,
+        () if _shared(sys.base_prefix) else (sys.base_prefix,),
+        _read(Path("/etc/ld.so.preload")),
+    )
+
+
+def _modules() -> Iterable[Tuple[str, str]]:
+    for name, module in list(sys.modules.items()):
+        spec = getattr(module, "__spec__", None)
+        file = getattr(module, "__file__", None)
+        if not isinstance(file, str):
+            file = getattr(spec, "origin", None) if getattr(spec, "has_location", False) else None
+        # torch.ops and the like are objects with a name as their file, not modules of a file.
+        if isinstance(file, str) and (Path(file).is_absolute() or spec is not None):
+            yield name, str(Path(file).absolute())
+
+
+def _libraries() -> Optional[List[Library]]:
+    if sys.platform == "darwin":
+        return _dyld_libraries()
+    try:
+        text = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return None
+    return parse_maps(text)
+
+
+def parse_maps(text: str) -> List[Library]:
+    """``/proc/self/maps`` → the files of which code is mapped, each once, in their order."""
+    found: Dict[Library, None] = {}
+    for line in text.splitlines():
+        words = line.split(None, 5)
+        if len(words) < 6 or "x" not in words[1] or not words[5].startswith("/"):
+            continue
+        # The kernel writes a line feed in a name as \012.
+        path, _, gone = words[5].replace("\\012", "\n").partition(" (deleted)")
+        if not path.startswith(("/memfd:", "/dev/", "/SYSV")):
+            found[Library(path, bool(gone) or words[5].endswith(" (deleted)"))] = None
+    return list(found)
+
+
+def _dyld_libraries() -> Optional[List[Library]]:
+    # dyld(3): the images of this process, the program itself first.
+    try:
+        system = ctypes.CDLL(None)
+        name = system._dyld_get_image_name
+        name.restype = ctypes.c_char_p
+        paths = [name(number) for number in range(system._dyld_image_count())]
+    except (OSError, AttributeError):
+        return None
+    return [Library(os.fsdecode(path)) for path in paths if path]
+
+
+def _places() -> Tuple[List[str], List[str]]:
+    """Folders whose code is the environment's, the interpreter's or our own; and closed ones."""
+    library = Path(os.__file__).parent
+    on_path = {os.path.normpath(entry) for entry in sys.path}
+    # Where packages of a system's interpreter are: only those that it really uses, isolated.
+    packages = [folder for folder in site.getsitepackages() if os.path.normpath(folder) in on_path]
+    below_it = [str(library / name) for name in ("site-packages", "dist-packages")]
+    program = Path(sys.argv[0] if sys.argv[0].endswith(".pyz") else __file__)
+    # Where this payload has code compiled; what others left there was not found by it.
+    scratch = os.environ.get("TORCHINDUCTOR_CACHE_DIR", "")
+    roots = [
+        *([] if _shared(sys.prefix) else [sys.prefix]),
+        *(str(library), str(library / "lib-dynload"), *packages),
+        *(
+            os.path.realpath(sys.executable),
+            str(program.absolute() if program.suffix == ".pyz" else program.parent),
+        ),
+        *([scratch] if scratch else []),
+    ]
+    return roots, [folder for folder in below_it if os.path.normpath(folder) not in on_path]
+
+
+def _shared(prefix: str) -> bool:
+    """Whether a prefix is the system's, so that much more than an environment lies below it."""
+    return os.path.realpath(prefix) in {"/", "/usr", "/usr/local", "/opt/homebrew"}
+
+
+def library_names(prefix: str) -> List[str]:
+    """Names of all shared libraries below a prefix."""
+    return [
+        name
+        for _, _, files in os.walk(prefix)
+        for name in files
+        if ".so" in name or ".dylib" in name
+    ]
+
+
+def _read(path: Path) -> str:
+    try:
+        return "\n".join(
+            line.partition("#")[0] for line in path.read_text(errors="replace").splitlines()
+        )
+    except OSError:
+        return ""

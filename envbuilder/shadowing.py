@@ -1,0 +1,88 @@
+"""Warn before `run` and `shell` where the user's variables put other code in a framework's place.
+
+Both leave the user's variables as they are; the warning says which of them shadows the environment.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from envbuilder.payload.origins import FRAMEWORK_LIBRARY, FRAMEWORKS, RUNTIME_LIBRARY
+from envbuilder.payload.start import DRIVER_FOLDERS, below
+from envbuilder.summary import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HOOKS = frozenset({"sitecustomize", "usercustomize"})
+"""Modules that every interpreter imports when it starts."""
+_LIBRARY = re.compile(rf"{FRAMEWORK_LIBRARY.pattern}|{RUNTIME_LIBRARY.pattern}")
+
+
+class Facts(Struct, frozen=True, kw_only=True):
+    """What the user's variables name: folders and the names of what is in them."""
+
+    environ: Mapping[str, str]
+    modules: Mapping[str, Sequence[str]] = {}
+    """PYTHONPATH's folders, in their order."""
+    libraries: Mapping[str, Sequence[str]] = {}
+    """LD_LIBRARY_PATH's and DYLD_LIBRARY_PATH's folders, in their order."""
+
+
+def look(environ: Mapping[str, str]) -> Facts:
+    """Look into the folders that variables name; what cannot be read is empty."""
+
+    def listed(value: str) -> dict[str, tuple[str, ...]]:
+        return {folder: _names(Path(folder)) for folder in value.split(os.pathsep) if folder}
+
+    libraries = (environ.get(name, "") for name in ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"))
+    return Facts(
+        environ=environ,
+        modules=listed(environ.get("PYTHONPATH", "")),
+        libraries=listed(os.pathsep.join(filter(None, libraries))),
+    )
+
+
+def _names(folder: Path) -> tuple[str, ...]:
+    try:
+        return tuple(sorted(entry.name for entry in os.scandir(folder)))
+    except (OSError, ValueError):
+        return ()
+
+
+def warnings(facts: Facts) -> Iterator[str]:
+    """One line for each variable that shadows the environment; pure."""
+    environ = facts.environ
+    for folder, names in facts.modules.items():
+        found = _modules(names, FRAMEWORKS | HOOKS)
+        if found:
+            yield f"PYTHONPATH: {_at(folder)} holds {found}, used before the environment's own"
+    if environ.get("PYTHONHOME"):
+        place = _at(environ["PYTHONHOME"])
+        yield f"PYTHONHOME={place} is where Python's standard library is taken from"
+    for name in ("LD_PRELOAD", "DYLD_INSERT_LIBRARIES"):
+        if environ.get(name):
+            yield f"{name}={_at(environ[name])} is loaded into every program"
+    for folder, names in facts.libraries.items():
+        held = sorted(name for name in names if _LIBRARY.match(name))
+        if held and not any(below(folder, drivers) for drivers in DRIVER_FOLDERS):
+            more = f" and {len(held) - 1} more" if len(held) > 1 else ""
+            library = f"{printable(held[0], 80)}{more}"
+            yield f"library path: {_at(folder)} holds {library}, used before the environment's own"
+
+
+def _modules(names: Sequence[str], wanted: frozenset[str]) -> str:
+    """The wanted modules among the entries of a folder: packages, files, extension modules."""
+    found = {name.partition(".")[0] for name in names if name.endswith((".py", ".pyc", ".so"))}
+    found |= {name for name in names if "." not in name}
+    return ", ".join(sorted(found & wanted))
+
+
+def _at(path: str) -> str:
+    return printable(path, 200)
