@@ -45,17 +45,15 @@ soak = pytest.mark.soak
 
 
 class Overlay:
-    """A native environment of its own that finds everything in `prefix`, and a fault first."""
+    """A native environment of its own with the files of another one, and a fault.
+
+    Files are shared by hard links: what is imported from elsewhere is foreign, and would fail.
+    """
 
     def __init__(self, folder: Path, prefix: Path) -> None:
-        real = next(prefix.glob("lib/python3.*/site-packages"))
-        self.site = folder / real.relative_to(prefix)
-        self.site.mkdir(parents=True)
+        shutil.copytree(prefix, folder, copy_function=os.link, symlinks=True, dirs_exist_ok=True)
+        self.site = next(folder.glob("lib/python3.*/site-packages"))
         self.python = folder / "bin" / "python"
-        self.python.parent.mkdir()
-        self.python.symlink_to((prefix / "bin" / "python").resolve())
-        shutil.copy(prefix / "pyvenv.cfg", folder)
-        (self.site / "prefix.pth").write_text(f"{real}\n")
 
     def at_start(self, fault: str) -> Overlay:
         """Import a module of `sabotage/` when the interpreter starts."""
@@ -434,7 +432,7 @@ ALL_CHECKS = [
     ("changes", "code", "words"),
     [
         ({}, 5, "reported passed, not to be trusted: the payload ended with exit code 5"),
-        ({"checks": []}, 0, "passed without these checks: import, build"),
+        ({"checks": []}, 0, "passed without these checks: isolation, import"),
         ({"checks": ALL_CHECKS[:-1]}, 0, "passed without these checks: clock"),
         ({"training__epochs": [epoch(float("nan"))]}, 0, "is not finite"),
         ({"training__epochs": [epoch(-1.0)]}, 0, "an epoch took -1 s"),
