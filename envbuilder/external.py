@@ -84,7 +84,7 @@ def prepare(
                     variables=isolation.promised(base),
                 )
             return process.run(
-                [*command, str(payload), "--start", start.text(), *arguments(seen)],
+                [*command, str(payload), "--promise", start.text(), *arguments(seen)],
                 env={"OMP_NUM_THREADS": str(threads.decide(threads.fetch()))},
                 base=base,
                 cwd=work,

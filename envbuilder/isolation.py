@@ -139,8 +139,9 @@ def differences(report: Mapping[str, Any], artifact: Mapping[str, Any], *, as_fo
     actual = origins.get(key)
     if not isinstance(actual, str) or not _same(key, actual, place):
         return f"the report is of {printable(str(actual))}, not of {place}"
-    torch = origins.get("torch")
-    roots = [str(origins.get("prefix")), str(origins.get("base_prefix"))]
+    torch, roots = origins.get("torch"), [place]
+    if key == "executable":
+        roots = [str(origins.get("prefix")), str(origins.get("base_prefix"))]
     if not isinstance(torch, str) or not any(below(torch, root) for root in roots):
         return f"torch was imported from {printable(str(torch))}, not from {roots[0]}"
     return ""

@@ -107,7 +107,7 @@ class DockerEnvironment:
         variables = isolation.container_variables(self._inherited(), facts.variables(self.profile))
         start = isolation.container_start(variables)
         entrypoint = [*program, facts.PAYLOAD, "exec", "--"]
-        argv = [*program, facts.PAYLOAD, "--start", start.text(), *arguments(seen)]
+        argv = [*program, facts.PAYLOAD, "--promise", start.text(), *arguments(seen)]
         if isinstance(self._client, podman.Podman):
             flags = [
                 *("--network", "none", "--read-only", "--tmpfs", "/tmp:exec"),  # noqa: S108

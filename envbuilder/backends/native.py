@@ -270,7 +270,7 @@ class NativeEnvironment:
             variables=isolation.promised({**base, **own, **self.profile.environment}),
         )
         seen = {name: str(folder.absolute()) for name, folder in folders.items()}
-        program = (*isolation.python(executable, bytecode), str(payload), "--start", start.text())
+        program = (*isolation.python(executable, bytecode), str(payload), "--promise", start.text())
         argv, variables = self.inside([*program, *arguments(seen)], base)
         return process.run(
             argv,

@@ -16,7 +16,13 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="payload", description="Prove that this environment trains.", allow_abbrev=False
     )
-    top.add_argument("--start", type=start.parse, default=start.Start(), help=argparse.SUPPRESS)
+    top.add_argument(
+        "--promise",
+        dest="start",
+        type=start.parse,
+        default=start.AS_FOUND,
+        help=argparse.SUPPRESS,
+    )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("probe", help="print facts about Python and torch as JSON")
     commands.add_parser("exec", help="exec -- CMD: set OMP_NUM_THREADS for this host, become CMD")

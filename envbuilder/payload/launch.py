@@ -37,7 +37,7 @@ def _run_in(
 ) -> Ended:
     world = 1 if index is not None else len(indices)
     arguments = [
-        "--start",
+        "--promise",
         options.start.text(),
         "parallel-rank",
         "--device",

@@ -68,7 +68,7 @@ class Start:
     variables: Dict[str, str] = field(default_factory=dict)
 
     def text(self) -> str:
-        """The value of ``--start``."""
+        """The value of ``--promise``."""
         return json.dumps(asdict(self))
 
     def require(self) -> None:
@@ -95,7 +95,7 @@ AS_FOUND = Start()
 
 
 def parse(text: str) -> Start:
-    """``--start``; ValueError for anything else than what ``Start.text`` gives."""
+    """``--promise``; ValueError for anything else than what ``Start.text`` gives."""
     given = json.loads(text)
     if not isinstance(given, dict) or set(given) != set(asdict(Start())):
         raise ValueError("not a description of a start")

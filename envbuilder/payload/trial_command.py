@@ -125,13 +125,13 @@ def started(original: Sequence[str], shown: Sequence[str]) -> List[str]:
 
 
 def without_set(arguments: Sequence[str]) -> List[str]:
-    """The arguments without ``--set NAME=VALUE`` and ``--start TEXT``, also with an equals sign."""
+    """The arguments without ``--set NAME=VALUE`` and ``--promise TEXT``, also with an equals sign."""
     kept: List[str] = []
     given = iter(arguments)
     for argument in given:
-        if argument in ("--set", "--start"):
+        if argument in ("--set", "--promise"):
             next(given, None)
-        elif not argument.startswith(("--set=", "--start=")):
+        elif not argument.startswith(("--set=", "--promise=")):
             kept.append(argument)
     return kept
 
@@ -139,7 +139,7 @@ def without_set(arguments: Sequence[str]) -> List[str]:
 def _become(wanted: Dict[str, str], begun: start.Start) -> None:
     # What is set here is promised as much as what the core has set.
     promised = replace(begun, variables={**begun.variables, **wanted})
-    own = [] if begun.as_found else ["--start", promised.text()]
+    own = [] if begun.as_found else ["--promise", promised.text()]
     own += without_set(sys.argv[1:])
     command = [*started(getattr(sys, "orig_argv", ()), sys.argv), *own]
     environ = {**os.environ, **wanted}

@@ -309,7 +309,7 @@ def test_children_are_isolated_too(
     outside.forger(work, "sitecustomize", "usercustomize", "torch")
     python, bytecode = str(prefix / "bin" / "python"), str(outside.folder / "cache")
     start = Start(as_found=False, prefix=str(prefix), executable=python, bytecode=bytecode)
-    isolated = [python, "-I", "-X", f"pycache_prefix={bytecode}", pyz, "--start", start.text()]
+    isolated = [python, "-I", "-X", f"pycache_prefix={bytecode}", pyz, "--promise", start.text()]
     done = subprocess.run(
         [*isolated, *command, "--data", resources.mnist_subset_dir()],
         env={"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1"},

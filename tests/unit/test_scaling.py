@@ -185,7 +185,7 @@ class Payload:
         self.timed_out = False
 
     def run(self, argv: list[str], **options: Any) -> process.Completed:
-        self.calls.append(argv[argv.index("--start") + 2 :])
+        self.calls.append(argv[argv.index("--promise") + 2 :])
         together = "parallel" in argv
         found = self.parallel if together else self.verify
         perform(argv, found, options["on_stdout"], self._clock)

@@ -698,7 +698,7 @@ def test_the_payload_is_started_with_the_hosts_threads(
     seen = start_with(found, monkeypatch, profile="cpu")
     python, isolated, option, bytecode, payload, start, _, *rest = seen["argv"]
     assert python == str(Path.cwd() / "mine/python")
-    assert (isolated, option, start) == ("-I", "-X", "--start")
+    assert (isolated, option, start) == ("-I", "-X", "--promise")
     assert bytecode.startswith("pycache_prefix=/")
     assert Path(payload).name == "payload.pyz"
     assert rest == ["verify", "--data", "/digits"]

@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envbuilder.payload import origins
+from envbuilder.payload.origins import Library, Seen
+from envbuilder.payload.report import CheckError
+from envbuilder.payload.start import AS_FOUND, Start
+
+PREFIX, STDLIB = "/envs/cpu", "/usr/lib/python3.11"
+OWN = {
+    "torch": f"{PREFIX}/lib/python3.11/site-packages/torch/__init__.py",
+    "json": f"{STDLIB}/json/__init__.py",
+    "payload.verify": "/x/payload.pyz/payload/verify.py",
+}
+LIBRARIES = (
+    f"{PREFIX}/lib/python3.11/site-packages/torch/lib/libtorch_cpu.so",
+    f"{PREFIX}/lib/python3.11/site-packages/torch/lib/libgomp.so.1",
+    "/usr/lib/x86_64-linux-gnu/libc.so.6",
+    "/lib/x86_64-linux-gnu/libm.so.6",
+)
+PROMISE = Start(as_found=False)
+
+
+def seen(*libraries: str, modules: dict[str, str] | None = None, **changes: Any) -> Seen:
+    fields: dict[str, Any] = {
+        "modules": {**OWN, **(modules or {})},
+        "libraries": [Library(path) for path in (*LIBRARIES, *libraries)],
+        "roots": (PREFIX, STDLIB, "/x/payload.pyz"),
+        "closed": (f"{STDLIB}/site-packages",),
+        **changes,
+    }
+    return Seen(**fields)
+
+
+def judged(*libraries: str, **changes: Any) -> origins.Judgement:
+    return origins.judge(seen(*libraries, **changes), lambda: ["libgomp.so.1", "libc10.so"])
+
+
+def test_what_an_environment_loads_is_its_own() -> None:
+    assert judged() == origins.Judgement((), (), ())
+
+
+@pytest.mark.parametrize(
+    ("modules", "words"),
+    [
+        ({"torch": "/other/torch/__init__.py"}, "torch was imported from /other/torch/__init__.py"),
+        (
+            {"sitecustomize": "/home/me/sitecustomize.py"},
+            "sitecustomize was imported from /home/me",
+        ),
+        ({"torch": f"{PREFIX}-2/torch/__init__.py"}, f"torch was imported from {PREFIX}-2"),
+        ({"torch": f"{STDLIB}/site-packages/torch.py"}, "torch was imported from /usr/lib"),
+        ({"torch.nn": "/other/torch/nn/__init__.py"}, "torch.nn was imported from /other"),
+    ],
+)
+def test_a_foreign_module_fails(modules: dict[str, str], words: str) -> None:
+    (problem,) = judged(modules=modules).problems
+    assert words in problem
+
+
+def test_a_package_is_named_once_and_the_framework_first() -> None:
+    foreign = {
+        "aardvark": "/other/aardvark.py",
+        "torch": "/other/torch/__init__.py",
+        "torch.nn": "/other/torch/nn.py",
+    }
+    problems = judged(modules=foreign).problems
+    assert [problem.split()[0] for problem in problems] == ["torch", "aardvark"]
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        # The framework's own: never from anywhere else, the system included.
+        ("/other/lib/libtorch_cpu.so", "the framework's library is not the environment's"),
+        ("/usr/local/lib/libc10.so", "the framework's library is not the environment's"),
+        # In place of the environment's.
+        ("/tmp/libgomp.so.1", "loaded in place of the environment's own libgomp.so.1"),
+        ("/usr/lib/x86_64-linux-gnu/libgomp.so.1.0.0", "in place of the environment's own"),
+        # Runtimes of a toolkit that somebody's variables name.
+        ("/usr/local/cuda-13.0/lib64/libcudart.so.13", "a runtime of the framework from outside"),
+        ("/opt/intel/oneapi/lib/libsycl.so.8", "a runtime of the framework from outside"),
+        ("/opt/rocm/lib/libamdhip64.so.7", "a runtime of the framework from outside"),
+        ("/home/me/lib/libiomp5.so", "a runtime of the framework from outside"),
+    ],
+)
+def test_a_foreign_library_fails(path: str, words: str) -> None:
+    (problem,) = judged(path).problems
+    assert problem.startswith(f"{path}: ")
+    assert words in problem
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/usr/lib/x86_64-linux-gnu/libcuda.so.570.86.10",
+        "/usr/lib/x86_64-linux-gnu/libnvidia-ptxjitcompiler.so.570.86.10",
+        "/usr/local/nvidia/lib64/libcuda.so.1",
+        "/usr/lib/wsl/lib/libdxcore.so",
+        "/usr/lib/x86_64-linux-gnu/libze_intel_gpu.so.1",
+        "/usr/lib/x86_64-linux-gnu/libigc.so.2",
+        "/opt/driver/libcuda.so.1",
+    ],
+)
+def test_drivers_are_the_machines_and_named(path: str) -> None:
+    assert judged(path) == origins.Judgement((), (path,), ())
+
+
+def test_a_systems_runtime_is_no_fault_where_the_environment_has_none() -> None:
+    path = "/usr/lib/x86_64-linux-gnu/libiomp5.so"
+    assert judged(path) == origins.Judgement((), (), ())
+
+
+def test_other_libraries_from_outside_are_named() -> None:
+    assert judged("/home/me/lib/libhook.so").outside == ("/home/me/lib/libhook.so",)
+    gone = seen(libraries=[Library("/home/me/lib/libhook.so", deleted=True)])
+    assert origins.judge(gone, list).outside == ("/home/me/lib/libhook.so (deleted)",)
+    preloaded = judged(preloaded="/lib/libhook.so /lib/second.so\n")
+    assert preloaded.outside == (
+        "/lib/libhook.so (/etc/ld.so.preload)",
+        "/lib/second.so (/etc/ld.so.preload)",
+    )
+
+
+def test_the_interpreters_own_libraries_are_right() -> None:
+    path = "/root/.pyenv/versions/3.11.7/lib/libpython3.11.so.1.0"
+    assert judged(path).outside == (path,)
+    assert judged(path, base=("/root/.pyenv/versions/3.11.7",)).outside == ()
+
+
+MAPS = """\
+7f00-7f01 r--p 00000000 fe:00 1 /usr/lib/libc.so.6
+7f01-7f02 r-xp 00000000 fe:00 1                          /usr/lib/libc.so.6
+7f02-7f03 r-xp 00000000 fe:00 2                          /home/a b/lib x.so
+7f03-7f04 r-xp 00000000 fe:00 3                          /tmp/gone.so (deleted)
+7f04-7f05 r-xp 00000000 00:01 4                          /memfd:libffi (deleted)
+7f05-7f06 rwxp 00000000 00:00 0
+7f06-7f07 r-xp 00000000 00:00 0                          [vdso]
+7f07-7f08 r-xp 00001000 fe:00 1                          /usr/lib/libc.so.6
+7f08-7f09 r--p 00000000 fe:00 5                          /usr/lib/locale/C.utf8/LC_CTYPE
+"""
+
+
+def test_mapped_code_is_read_from_the_kernel() -> None:
+    assert origins.parse_maps(MAPS) == [
+        Library("/usr/lib/libc.so.6"),
+        Library("/home/a b/lib x.so"),
+        Library("/tmp/gone.so", deleted=True),
+    ]
+
+
+@given(st.text())
+def test_any_text_is_a_list_of_mappings(text: str) -> None:
+    assert all(library.path.startswith("/") for library in origins.parse_maps(text))
+
+
+@pytest.mark.parametrize(
+    ("name", "stem"),
+    [
+        ("libgomp.so.1.0.0", "libgomp.so.1"),
+        ("libgomp.so.1", "libgomp.so.1"),
+        ("libc10.so", "libc10.so"),
+        ("libomp.dylib", "libomp.dylib"),
+    ],
+)
+def test_the_name_that_the_loader_looks_for(name: str, stem: str) -> None:
+    assert origins.stem(name) == stem
+
+
+def test_the_check_refuses_and_the_report_says_from_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    report: dict[str, Any] = {}
+    monkeypatch.setattr(origins, "look", lambda: seen("/usr/lib/wsl/lib/libcuda.so.1"))
+    status, detail = origins.check(PROMISE, report)
+    assert (status, "drivers: /usr/lib/wsl/lib/libcuda.so.1" in detail) == ("passed", True)
+    assert report["torch"] == OWN["torch"]
+    assert report["prefix"] == sys.prefix
+    assert report["drivers"] == ["/usr/lib/wsl/lib/libcuda.so.1"]
+    monkeypatch.setattr(origins, "look", lambda: seen(libraries=None))
+    assert "this system does not list them" in origins.check(PROMISE, {})[1]
+    monkeypatch.setattr(origins, "look", lambda: seen("/home/me/libhook.so"))
+    assert origins.check(PROMISE, {})[0] == "warning"
+    foreign = seen(modules={"torch": "/other/torch/__init__.py"})
+    monkeypatch.setattr(origins, "look", lambda: foreign)
+    assert origins.failing(PROMISE)
+    for refuse in (lambda: origins.check(PROMISE, {}), lambda: origins.require(PROMISE)):
+        with pytest.raises(CheckError, match="torch was imported from /other"):
+            refuse()
+
+
+def test_as_found_is_named_and_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    foreign = seen(modules={"torch": "/other/torch/__init__.py"})
+    monkeypatch.setattr(origins, "look", lambda: foreign)
+    report: dict[str, Any] = {}
+    status, detail = origins.check(AS_FOUND, report)
+    assert (status, "as found, not judged: torch was imported" in detail) == ("warning", True)
+    assert (report["as_found"], len(report["foreign"])) == (True, 1)
+    assert not origins.failing(AS_FOUND)
+    origins.require(AS_FOUND)
+
+
+def test_this_very_process_is_looked_at() -> None:
+    found = origins.look()
+    assert found.modules["json"].endswith("json/__init__.py")
+    if sys.platform.startswith("linux"):
+        assert any("python" in library.path for library in found.libraries or ())
+    assert not [p for p in origins.judge(found, list).problems if p.startswith("json ")]

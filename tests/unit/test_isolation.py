@@ -1,0 +1,240 @@
+"""What a caller's variables may decide, and how a report is held against what was built."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from envbuilder import isolation, shadowing
+from envbuilder.errors import VerifyError
+from envbuilder.summary import as_found
+
+HARMLESS = {
+    "HOME": "/home/me",
+    "PATH": "/usr/bin",
+    "LANG": "de_DE.UTF-8",
+    "LC_ALL": "C",
+    "TMPDIR": "/scratch",
+    "OMP_NUM_THREADS": "4",
+    "CUDA_VISIBLE_DEVICES": "1",
+    "ZE_AFFINITY_MASK": "0",
+    "CXX": "clang++",
+}
+BRINGING_CODE = {
+    "PYTHONPATH": "/opt/ros/lib/python3/dist-packages",
+    "PYTHONHOME": "/usr",
+    "PYTHONSTARTUP": "/home/me/.pythonrc",
+    "PYTHONUSERBASE": "/home/me/.local",
+    "PYTHONWARNINGS": "error::foreign.Warning",
+    "LD_PRELOAD": "/opt/lib/libhook.so",
+    "LD_AUDIT": "/opt/lib/audit.so",
+    "DYLD_INSERT_LIBRARIES": "/opt/lib/hook.dylib",
+    "GLIBC_TUNABLES": "glibc.malloc.check=3",
+    "CUDA_INJECTION64_PATH": "/opt/lib/inject.so",
+    "OMP_TOOL_LIBRARIES": "/opt/lib/tool.so",
+    "BASH_ENV": "/home/me/.bashenv",
+}
+SWITCHES = {
+    "TORCH_LOGS": "+dynamo",
+    "NVIDIA_TF32_OVERRIDE": "1",
+    "PYTORCH_ENABLE_MPS_FALLBACK": "1",
+    "ENV": "/home/me/.shrc",
+    "BASH_FUNC_cd%%": "() { :; }",
+    "CONDA_PREFIX": "/opt/conda",
+    "VIRTUAL_ENV": "/home/me/venv",
+    "RANK": "3",
+    "MASTER_ADDR": "node1",
+    "AWS_SECRET_ACCESS_KEY": "secret",
+}
+
+
+def test_variables_reach_the_payload_by_a_list() -> None:
+    given = {**HARMLESS, **BRINGING_CODE, **SWITCHES}
+    assert isolation.payload_environment(given) == HARMLESS
+    assert set(isolation.left_out(given)) == set(BRINGING_CODE)
+    assert isolation.left_out({**HARMLESS, **SWITCHES}) == ()
+
+
+@pytest.mark.parametrize(
+    ("value", "kept"),
+    [
+        (
+            "/usr/local/nvidia/lib:/usr/local/nvidia/lib64",
+            "/usr/local/nvidia/lib:/usr/local/nvidia/lib64",
+        ),
+        ("/opt/torch/lib:/usr/lib/wsl/lib::/usr/lib/wsl/lib", "/usr/lib/wsl/lib"),
+        ("/usr/lib/wsl/lib/../../../../home/me/lib", ""),
+        ("/usr/lib/wsl/library", ""),
+        (".:lib", ""),
+        ("", ""),
+    ],
+)
+def test_of_a_library_path_only_folders_of_drivers_stay(value: str, kept: str) -> None:
+    made = isolation.payload_environment({"LD_LIBRARY_PATH": value})
+    assert made == ({"LD_LIBRARY_PATH": kept} if kept else {})
+
+
+def test_what_is_left_out_is_said_once_and_without_values() -> None:
+    assert isolation.notes(HARMLESS) == ()
+    assert isolation.notes({**SWITCHES, "LD_LIBRARY_PATH": "/usr/lib/wsl/lib"}) == ()
+    (note,) = isolation.notes({"PYTHONPATH": "/a", "LD_PRELOAD": "/b", **SWITCHES})
+    assert note == "not passed to the verification: LD_PRELOAD, PYTHONPATH"
+    (note,) = isolation.notes({"HSA_OVERRIDE_GFX_VERSION": "10.3.0\x1b[2J"})
+    assert "HSA_OVERRIDE_GFX_VERSION=10.3.0" in note
+    assert "\x1b" not in note
+
+
+def test_a_container_gets_no_code_from_its_image_but_the_profiles() -> None:
+    image = [
+        "PATH=/opt/env/bin:/usr/bin",
+        "PYTHONPATH=/foreign",
+        "LD_PRELOAD=/foreign.so",
+        "LD_LIBRARY_PATH=/foreign:/usr/local/nvidia/lib64",
+        "LD_DEBUG=libs",
+        "PYTHON_VERSION=3.11.16",
+        "LANG=C.UTF-8",
+        "BROKEN",
+    ]
+    own = {"VIRTUAL_ENV": "/opt/env", "LD_PRELOAD": "libtcmalloc_minimal.so.4"}
+    made = isolation.container_variables(image, own)
+    assert made["LD_PRELOAD"] == "libtcmalloc_minimal.so.4"
+    assert made["LD_LIBRARY_PATH"] == "/usr/local/nvidia/lib64"
+    set_to_nothing = {name for name, value in made.items() if not value}
+    assert {"PYTHONPATH", "PYTHONHOME", "LD_AUDIT", "LD_DEBUG", "BASH_ENV"} <= set_to_nothing
+    assert not {"PATH", "PYTHON_VERSION", "LANG", "VIRTUAL_ENV"} & set(made)
+    promise = isolation.container_start(made)
+    assert promise.variables == {
+        "LD_PRELOAD": "libtcmalloc_minimal.so.4",
+        "LD_LIBRARY_PATH": "/usr/local/nvidia/lib64",
+    }
+    assert (promise.prefix, promise.as_found) == ("/opt/env", False)
+
+
+def report(**origins: Any) -> dict[str, Any]:
+    fixed = {
+        "as_found": False,
+        "prefix": "/envs/cpu",
+        "base_prefix": "/usr",
+        "executable": "/envs/cpu/bin/python",
+        "torch": "/envs/cpu/lib/python3.11/site-packages/torch/__init__.py",
+    }
+    return {"status": "passed", "origins": {**fixed, **origins}}
+
+
+VENV = {"kind": "venv", "ref": "/envs/cpu"}
+
+
+@pytest.mark.parametrize(
+    ("artifact", "changes"),
+    [
+        (VENV, {}),
+        ({"kind": "conda", "ref": "/envs/cpu"}, {"prefix": "/envs/cpu/venv"}),
+        ({"kind": "interpreter", "ref": "/envs/cpu/bin/python"}, {}),
+        ({"kind": "image", "ref": "x:1"}, {"prefix": "/opt/env", "torch": "/opt/env/torch.py"}),
+    ],
+)
+def test_a_report_of_what_was_built(artifact: dict[str, Any], changes: dict[str, Any]) -> None:
+    isolation.require(report(**changes), artifact, as_found=False)
+
+
+@pytest.mark.parametrize(
+    ("artifact", "changes", "words"),
+    [
+        (VENV, {"prefix": "/envs/other"}, "the report is of /envs/other, not of /envs/cpu"),
+        (VENV, {"prefix": None}, "the report is of None"),
+        (VENV, {"torch": "/other/torch.py"}, "torch was imported from /other/torch.py"),
+        (VENV, {"torch": None}, "torch was imported from None"),
+        (VENV, {"as_found": True}, "did not take its environment as it was told to"),
+        ({"kind": "image", "ref": "x:1"}, {}, "the report is of /envs/cpu, not of /opt/env"),
+        (
+            {"kind": "interpreter", "ref": "/mine/bin/python"},
+            {},
+            "the report is of /envs/cpu/bin/python, not of /mine/bin/python",
+        ),
+    ],
+)
+def test_a_report_of_something_else_is_not_trusted(
+    artifact: dict[str, Any], changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(VerifyError, match="not to be trusted") as caught:
+        isolation.require(report(**changes), artifact, as_found=False)
+    assert words in caught.value.message
+    # One that failed says itself why.
+    isolation.require({**report(**changes), "status": "failed"}, artifact, as_found=False)
+
+
+def test_a_report_without_origins_is_not_trusted() -> None:
+    with pytest.raises(VerifyError, match="does not say where its code came from"):
+        isolation.require({"status": "passed"}, VENV, as_found=False)
+    isolation.require(report(as_found=True, torch="/modules/torch.py"), VENV, as_found=True)
+    with pytest.raises(VerifyError, match="as it was told to"):
+        isolation.require(report(), VENV, as_found=True)
+
+
+def test_an_interpreter_without_torch_is_told_the_way(tmp_path: Any) -> None:
+    failed = {"reasons": ["import: ModuleNotFoundError: No module named 'torch'"]}
+    (error,) = isolation.unreached(failed, tmp_path / "python", {"PYTHONPATH": "/modules"})
+    assert "nor what PYTHONPATH name" in error.message
+    assert "--inherit-environment" in str(error.hint)
+    assert error.exit_code == 5
+    assert isolation.unreached(failed, None, {}) == []
+    assert isolation.unreached({"reasons": ["loss: nan"]}, tmp_path, {}) == []
+
+
+def test_the_summary_of_what_was_found() -> None:
+    assert as_found(report()) == as_found({}) == ""
+    found = report(as_found=True, variables={"PYTHONPATH": "/modules", "LD_PRELOAD": "/x.so"})
+    assert as_found(found) == (
+        "as found: the environment's variables decided what ran:"
+        " LD_PRELOAD=/x.so, PYTHONPATH=/modules"
+    )
+    assert "none was set" in as_found(report(as_found=True))
+
+
+# What `run` and `shell` say.
+
+
+def facts(**changes: Any) -> shadowing.Facts:
+    return shadowing.Facts(**{"environ": {}, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"modules": {"/m": ["torch", "x"]}}, "PYTHONPATH: /m holds torch,"),
+        ({"modules": {"/m": ["sitecustomize.py"]}}, "PYTHONPATH: /m holds sitecustomize,"),
+        ({"modules": {"/m": ["numpy", "torch"]}}, "holds numpy, torch,"),
+        ({"environ": {"PYTHONHOME": "/usr"}}, "PYTHONHOME=/usr is where"),
+        ({"environ": {"LD_PRELOAD": "/x.so"}}, "LD_PRELOAD=/x.so is loaded into every program"),
+        (
+            {"libraries": {"/l": ["libtorch.so", "libgomp.so.1"]}},
+            "/l holds libgomp.so.1 and 1 more",
+        ),
+        ({"libraries": {"/l": ["libcudnn.so.9"]}}, "/l holds libcudnn.so.9,"),
+    ],
+)
+def test_a_variable_that_shadows_is_one_line(changes: dict[str, Any], words: str) -> None:
+    (line,) = shadowing.warnings(facts(**changes))
+    assert words in line
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"modules": {"/m": ["mine", "torch-2.13.0.dist-info", "torch.txt", "helper.py"]}},
+        {"environ": {"PYTHONHOME": "", "LD_PRELOAD": ""}},
+        {"libraries": {"/l": ["libpng.so.16"], "/usr/lib/wsl/lib": ["libtorch.so"]}},
+    ],
+)
+def test_other_variables_are_no_concern(changes: dict[str, Any]) -> None:
+    assert list(shadowing.warnings(facts(**changes))) == []
+
+
+def test_folders_that_variables_name_are_looked_into(tmp_path: Any) -> None:
+    (tmp_path / "torch").mkdir()
+    environ = {"PYTHONPATH": f"{tmp_path}::/nowhere", "LD_LIBRARY_PATH": str(tmp_path)}
+    found = shadowing.look(environ)
+    assert found.modules == {str(tmp_path): ("torch",), "/nowhere": ()}
+    assert found.libraries == {str(tmp_path): ("torch",)}
