@@ -125,7 +125,7 @@ def started(original: Sequence[str], shown: Sequence[str]) -> List[str]:
 
 
 def without_set(arguments: Sequence[str]) -> List[str]:
-    """The arguments without ``--set NAME=VALUE`` and ``--promise TEXT``, also with an equals sign."""
+    """The arguments without ``--set`` and ``--promise`` and their values, in either form."""
     kept: List[str] = []
     given = iter(arguments)
     for argument in given:
