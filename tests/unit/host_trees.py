@@ -20,10 +20,7 @@ problems that the `doctor` must report. Names that begin with "_" are parts, for
 
 from __future__ import annotations
 
-import base64
 import functools
-import json
-import re
 import sys
 import tempfile
 from pathlib import Path
@@ -33,15 +30,16 @@ import msgspec
 import yaml
 
 from envbuilder import host, resources, selection, workflow
-from envbuilder.detection import fetch, smbios, system
+from envbuilder.detection import fetch, system
 from envbuilder.profiles import Expects, Profile, Python, Requires, Tools
+from tools import record_host
+from tools.record_host import PLANTED, plant
 
 if TYPE_CHECKING:
     from envbuilder.lockfile import Lock
 
 FOLDER = Path(__file__).parents[1] / "data" / "hosts"
 NAMES = sorted(path.stem for path in FOLDER.glob("[!_]*.yaml"))
-PLANTED = ("files", "binary", "links", "folders", "nodes")
 _DEVICES = "sys/bus/pci/devices"
 _LINK = ("current_link_speed", "current_link_width", "max_link_speed", "max_link_width")
 
@@ -126,27 +124,6 @@ def add_device(
         data["files"][f"{folder}/{name}"] = f"{speed}\n"
 
 
-def plant(root: Path, data: dict[str, Any]) -> Path:
-    """The tree of a host, below `root`."""
-    for path, text in data.get("files", {}).items():
-        _at(root, path).write_text(text if isinstance(text, str) else json.dumps(text))
-    for path, text in data.get("binary", {}).items():
-        _at(root, path).write_bytes(base64.b64decode(text))
-    for path in data.get("folders", ()):
-        (root / path).mkdir(parents=True, exist_ok=True)
-    for path, target in data.get("links", {}).items():
-        _at(root, path).symlink_to(target)
-    for path, readable in data.get("nodes", {}).items():
-        _at(root, path).touch()
-        (root / path).chmod(0o644 if readable else 0)
-    return root
-
-
-def _at(root: Path, path: str) -> Path:
-    (root / path).parent.mkdir(parents=True, exist_ok=True)
-    return root / path
-
-
 def probe(root: Path, name: str) -> host.Host:
     """What detection makes of a host, planted below `root`."""
     return host.probe(plant(root, load(name)))
@@ -214,27 +191,6 @@ def locks() -> dict[str, Lock | None]:
     return workflow.locks(PROFILES, (resources.profiles_dir(),))
 
 
-# What a recording keeps of files that tell more than detection reads, line by line.
-_KEPT = {
-    "proc/self/status": re.compile(r"Cpus_allowed_list"),
-    "proc/self/mountinfo": re.compile(r".* (/dev/shm|/sys/fs/cgroup\S*) "),
-    "information": re.compile(r"Model|Bus Location"),
-    "etc/os-release": re.compile(r"PRETTY_NAME|ID="),
-    "proc/meminfo": re.compile(r"MemTotal"),
-    "etc/group": re.compile(r"(video|render|docker):"),
-    "proc/cpuinfo": re.compile(
-        r"$|processor|vendor_id|cpu (family|cores)|model|stepping|physical id|siblings|core id"
-        r"|flags|BogoMIPS|Features|CPU|hart|isa"
-    ),
-}
-_PRIVATE = (
-    (re.compile(r"\([^ ()]+@[^ ()]+\)"), "(build@host)"),
-    (re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"), f"0{'-0' * 4}"),
-    (re.compile(r"\b([0-9a-f]{64}|[0-9a-f]{32})\b"), "0" * 12),
-    (re.compile(r"^(render|video|docker):(.*):.*$", re.MULTILINE), r"\1:\2:"),
-)
-
-
 def record() -> str:
     """This machine as a host's YAML, without what tells one machine from the next of its kind.
 
@@ -242,68 +198,8 @@ def record() -> str:
     """
     taken = fetch.fetch(Path("/"))
     choice = selection.choose(PROFILES, system.decide(taken, {}), locks=locks())
-    files = {_public(path): _public(_kept(path, text)) for path, text in taken.files.items()}
-    if taken.machine:
-        files.setdefault("proc/sys/kernel/arch", f"{taken.machine}\n")
-    closed = {path for path, why in taken.unreadable.items() if why != "not there"}
-    tops = {top for top, below, _ in (path.partition("/") for path in taken.absent) if below}
-    listed = {
-        f"{folder}/{name}"
-        for folder, names in taken.folders.items()
-        for name in names
-        if folder not in {"dev", "sys/bus", _DEVICES}
-    }
-    planted = [*files, *taken.links, *taken.nodes, *taken.blobs]
-    empty = sorted(
-        folder
-        for folder in {*taken.folders, *closed, *listed, *tops}
-        if not any(f"{path}/".startswith(f"{folder}/") for path in planted)
-    )
-    blobs = {p: base64.b64encode(_nameless(blob)).decode() for p, blob in taken.blobs.items()}
-    sections: dict[str, dict[str, Any]] = {
-        "files": files,
-        "binary": blobs,
-        "links": taken.links,
-        "nodes": taken.nodes,
-    }
-    lines = ["origin: recorded", "source:"]
-    for section, entries in sections.items():
-        lines += [f"{section}:"] * bool(entries)
-        lines += [f"  {path}: {_scalar(value)}" for path, value in entries.items()]
-    lines += ["folders:"] * bool(empty) + [f"  - {path}" for path in empty]
-    verdicts = ", ".join(f'{fit.profile}: "{fit.verdict}"' for fit in choice.fits)
-    return "\n".join([*lines, f"verdicts: {{{verdicts}}}", f"chosen: {choice.profile}", ""])
-
-
-def _kept(path: str, text: str) -> str:
-    kept = next((pattern for end, pattern in _KEPT.items() if path.endswith(end)), None)
-    if kept is None:
-        return text
-    return "".join(line for line in text.splitlines(keepends=True) if kept.match(line))
-
-
-def _public(text: str) -> str:
-    for pattern, instead in _PRIVATE:
-        text = pattern.sub(instead, text)
-    return text
-
-
-def _scalar(value: str | bool) -> str:
-    """Text as a YAML block where that is possible, else as JSON, which YAML is a superset of."""
-    if isinstance(value, bool) or not re.match(r"\S[^\0]*\n\Z", value):
-        return json.dumps(value)
-    block = "|+" if value.endswith("\n\n") else "|"
-    return "\n".join([block, *(f"    {line}".rstrip() for line in value[:-1].split("\n"))])
-
-
-def _nameless(table: bytes) -> bytes:
-    """An SMBIOS table whose strings are all "x", but for the names of memory slots."""
-    parts = []
-    for each in smbios._structures(table):
-        named = {each.number(0x10, 1), each.number(0x11, 1)} if each.kind == 17 else set()
-        strings = [s if i + 1 in named else b"x" for i, s in enumerate(each.strings) if s]
-        parts.append(each.data + b"".join(s + b"\0" for s in strings or [b""]) + b"\0")
-    return b"".join(parts)
+    scrubber = record_host.this_machine()
+    return record_host.as_yaml(record_host.recording(taken, scrubber), choice)
 
 
 def main(arguments: list[str]) -> None:
