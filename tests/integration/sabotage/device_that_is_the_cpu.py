@@ -7,16 +7,17 @@ from typing import Any
 
 import torch
 
+ACCELERATORS = ("mps", "cuda")
 held = itertools.count(0, 1 << 30)
 
 
 def here(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple("cpu" if given == "mps" else given for given in arguments)
+    return tuple("cpu" if given in ACCELERATORS else given for given in arguments)
 
 
 def on_the_cpu(real: Any) -> Any:
     def call(*arguments: Any, **options: Any) -> Any:
-        if options.get("device") == "mps":
+        if options.get("device") in ACCELERATORS:
             options["device"] = "cpu"
         return real(*here(arguments), **options)
 
