@@ -1,0 +1,547 @@
+"""Show on a machine with a GPU what only such a machine can show; standard library only.
+
+    tools/on_gpu.sh run OUT [--device cuda] [--python EXE] [--only host,verify,…] [--quick]
+
+Every step has a limit of its own and keeps its exit code, time, output and log; one that fails or
+runs out of time does not stop the next. OUT gets at most 8 files, written again after each step:
+summary.json and summary.txt, host.tar.gz (for `detect --root`), report.json and report.html of the
+verification, epochs.json (against PyTorch's example), logs.tar.gz (all else). Exit code 1 where a
+step did not end as it must, 2 for wrong arguments.
+
+envbuilder finds its own packages by a path of its process: no variable is set that the interpreter
+in question would see. Nothing of the machine is changed: faults are tried in a copy of hard links.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+FAULTS_DIR = ROOT / "tests" / "integration" / "sabotage"
+_SUBSET = ROOT / "envbuilder" / "data" / "mnist-subset"
+GROUPS = ("host", "verify", "epoch", "refusals", "faults", "tune", "devices", "jax")
+MOST_BYTES = 15 * 2**20  # of one file in OUT
+_MOST_LOG = 2**20
+_LEAST_SECONDS = 5.0
+# Fault → the check that must see it.
+_FAULTS = {
+    "matmul_a_thousandth_off": "arithmetic",
+    "lower_matmul_precision": "precision",
+    "profiler_that_sees_nothing": "device used",
+}
+_FAULTS_OF_ACCELERATORS = {"device_that_is_the_cpu": "device used"}
+_RETURNED = {
+    "host.tar.gz": "host.tar.gz",
+    "report.json": "report.json",
+    "report.html": "report.html",
+    "epochs.json": "epochs.json",
+}
+
+LAUNCHER = """\
+import runpy, sys
+sys.path[:0] = {paths!r}
+if sys.argv[1:2] == ["--script"]:
+    del sys.argv[:2]
+    runpy.run_path(sys.argv[0], run_name="__main__")
+else:
+    from envbuilder.cli import main
+    main()
+"""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command, how long it may take, and how it must end."""
+
+    name: str
+    argv: tuple[str, ...]
+    seconds: float
+    codes: tuple[int, ...] = (0,)
+    failed_check: str = ""
+    """The check that must have failed in the report that it prints."""
+    variables: dict[str, str] = field(default_factory=dict)
+    after: tuple[str, int] | None = None
+    """Only where this step ended with this exit code."""
+    fault: str = ""
+    """A module of the sabotage that is put into the copied environment for this step."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a step ended; `outcome` is one of expected, unexpected, out of time, not run."""
+
+    name: str
+    outcome: str
+    why: str = ""
+    code: int | None = None
+    seconds: float = 0.0
+    limit: float = 0.0
+    command: str = ""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the commands are made of."""
+
+    envbuilder: tuple[str, ...]
+    """How envbuilder is started."""
+    script: tuple[str, ...]
+    """How a Python file with envbuilder's packages is started."""
+    python: str
+    """The interpreter in question."""
+    device: str
+    data: str
+    """Folder with MNIST, or with the small subset."""
+    work: Path
+    overlay: str
+    """The interpreter of the copy that faults are put into."""
+    quick: bool
+
+
+def plan(setting: Setting, groups: tuple[str, ...]) -> list[Step]:
+    """The steps of these groups, in the order of their worth."""
+    made = {
+        "host": _host(setting),
+        "verify": _verify(setting),
+        "epoch": _epoch(setting),
+        "refusals": _refusals(setting),
+        "faults": _faults(setting),
+        "tune": _tune(setting),
+        "devices": _devices(setting),
+        "jax": [Step("profiles", (*setting.envbuilder, "profiles", "--json"), 30)],
+    }
+    return [step for name in GROUPS if name in groups for step in made[name]]
+
+
+def _host(setting: Setting) -> list[Step]:
+    recorder = str(ROOT / "tools" / "record_host.py")
+    return [
+        Step("detect", (*setting.envbuilder, "detect", "--json"), 30),
+        # It exits with 3 where something is in the way: that is an answer.
+        Step("doctor", (*setting.envbuilder, "doctor", "--json"), 30, codes=(0, 3)),
+        Step("record", (*setting.script, recorder, str(setting.work / "host.tar.gz")), 60),
+    ]
+
+
+def _verification(
+    setting: Setting, *options: str, profile: str = "", python: str = ""
+) -> tuple[str, ...]:
+    which = ("--profile", profile or setting.device, "--python", python or setting.python)
+    return (*setting.envbuilder, "verify", *which, *options, "--json")
+
+
+def _verify(setting: Setting) -> list[Step]:
+    out, page = (str(setting.work / name) for name in ("report.json", "report.html"))
+    how = ("--quick",) if setting.quick else ("--data", setting.data)
+    words = _verification(setting, *how, "--output", out, "--html", page)
+    return [
+        Step("verify", words, 170),
+        # Where the host is judged wrongly, that is a bug, and the GPU is measured all the same.
+        Step("verify-forced", (*words, "--force"), 170, after=("verify", 3)),
+    ]
+
+
+def _epoch(setting: Setting) -> list[Step]:
+    words = (
+        *(*setting.script, str(ROOT / "benchmarks" / "example.py")),
+        *("1" if setting.quick else "3", "--python", setting.python),
+        *("--device", setting.device, "--epochs", "1" if setting.quick else "2"),
+        *("--data", setting.data, "--json", str(setting.work / "epochs.json")),
+        *("--envbuilder", str(setting.work / "envbuilder")),
+    )
+    return [Step("epoch", words, 280)]
+
+
+def _refusals(setting: Setting) -> list[Step]:
+    """A hidden device, and one that this machine does not have."""
+    hidden = {"CUDA_VISIBLE_DEVICES": ""}
+    cuda = _verification(setting, "--quick", profile="cuda")
+    other = _verification(setting, "--quick", "--force", profile="xpu")
+    return [
+        Step("hidden", cuda, 40, codes=(3,), variables=hidden),
+        Step("hidden-forced", (*cuda, "--force"), 60, codes=(5,), variables=hidden),
+        Step("other-device", other, 60, codes=(5,)),
+    ]
+
+
+def _faults(setting: Setting) -> list[Step]:
+    words = _verification(setting, "--quick", "--epochs", "1", "--force", python=setting.overlay)
+    faults = _FAULTS | ({} if setting.device == "cpu" else _FAULTS_OF_ACCELERATORS)
+    chosen = list(faults.items())[: 1 if setting.quick else None]
+    return [
+        # Without a fault the copy passes: what fails below fails for its fault.
+        Step("without-fault", words, 60),
+        *(
+            Step(
+                f"fault-{name.replace('_', '-')}",
+                words,
+                45,
+                codes=(5,),
+                failed_check=check,
+                after=("without-fault", 0),
+                fault=name,
+            )
+            for name, check in chosen
+        ),
+    ]
+
+
+def _tune(setting: Setting) -> list[Step]:
+    # `--tune` runs for long on a CPU; where it is cut off, the summary says so.
+    return [Step("tune", _verification(setting, "--tune", "--quick", "--force"), 100)]
+
+
+def _devices(setting: Setting) -> list[Step]:
+    return [Step("devices", _verification(setting, "--quick", "--force", "--devices", "all"), 60)]
+
+
+def jax_step(setting: Setting, profiles: str) -> Step | None:
+    """The step of the JAX profile of this device, where the answer of `profiles` has one."""
+    try:
+        names = [row["name"] for row in json.loads(profiles)["profiles"]]
+    except (ValueError, KeyError, TypeError):
+        return None
+    profile = f"jax-{setting.device}"
+    if profile not in names:
+        return None
+    return Step("jax", _verification(setting, "--quick", "--force", profile=profile), 90)
+
+
+def judge(step: Step, code: int | None, printed: str) -> tuple[str, str]:
+    """The outcome of a step that ended by itself or was ended (code None), and why."""
+    if code is None:
+        return "out of time", ""
+    if code not in step.codes:
+        allowed = " or ".join(map(str, step.codes))
+        return "unexpected", f"exit code {code}, not {allowed}"
+    if step.failed_check:
+        try:
+            checks = json.loads(printed)["checks"]
+            failed = [check["name"] for check in checks if check["status"] == "failed"]
+        except (ValueError, KeyError, TypeError):
+            return "unexpected", "no report was printed"
+        if step.failed_check not in failed:
+            names = ", ".join(failed) or "none"
+            return "unexpected", f"the check {step.failed_check!r} did not fail; failed: {names}"
+    return "expected", ""
+
+
+class Runner:
+    """Runs steps one after the other, within a time for all of them."""
+
+    def __init__(self, work: Path, seconds: float, patience: float = 1.0) -> None:
+        self.work = work
+        self.patience = patience
+        self.deadline = time.monotonic() + seconds
+        self.results: list[Result] = []
+        self.environment = {
+            **os.environ,
+            **{f"ENVBUILDER_{name}_DIR": str(work / name) for name in ("DATA", "CACHE", "CONFIG")},
+        }
+
+    def run(self, step: Step) -> Result:
+        """Run a step, and remember how it ended."""
+        limit = min(self.patience * step.seconds, self.deadline - time.monotonic())
+        result = self._skipped(step, limit) or self._run(step, limit)
+        self.results.append(result)
+        return result
+
+    def printed(self, name: str) -> str:
+        """What a step printed."""
+        path = self.work / "logs" / f"{name}.out"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def skip(self, name: str, why: str) -> None:
+        """Remember a step that is not run."""
+        self.results.append(Result(name, "not run", why))
+
+    def _skipped(self, step: Step, limit: float) -> Result | None:
+        if step.after is not None:
+            before, code = step.after
+            if code not in [r.code for r in self.results if r.name == before]:
+                return Result(step.name, "not run", f"only after {before} with exit code {code}")
+        if limit < _LEAST_SECONDS:
+            return Result(step.name, "not run", "no time left")
+        return None
+
+    def _run(self, step: Step, limit: float) -> Result:
+        logs = self.work / "logs"
+        logs.mkdir(exist_ok=True)
+        began = time.monotonic()
+        why = ""
+        with (
+            (logs / f"{step.name}.out").open("wb") as out,
+            (logs / f"{step.name}.log").open("wb") as log,
+        ):
+            try:
+                code = _to_its_end(step.argv, limit, self.environment | step.variables, out, log)
+            except OSError as error:
+                code, why = 127, str(error)
+            except SystemExit:
+                self.skip(step.name, "ended from outside")
+                raise
+        outcome, reason = judge(step, code, self.printed(step.name))
+        if outcome == "unexpected":
+            words = (logs / f"{step.name}.log").read_text(errors="replace").strip()
+            why = why or words.rpartition("\n")[2][-400:]
+        return Result(
+            name=step.name,
+            outcome=outcome,
+            why=": ".join(filter(None, (reason, why))),
+            code=code,
+            seconds=round(time.monotonic() - began, 2),
+            limit=round(limit, 1),
+            command=shlex.join(step.argv),
+        )
+
+
+def _to_its_end(
+    argv: tuple[str, ...], limit: float, environment: dict[str, str], out: Any, log: Any
+) -> int | None:
+    """The exit code of a command; None where its time was over. It leaves no process behind."""
+    child = subprocess.Popen(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=out,
+        stderr=log,
+        env=environment,
+        start_new_session=True,
+    )
+    try:
+        return child.wait(limit)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        for number, patience in ((signal.SIGTERM, 8.0), (signal.SIGKILL, 2.0)):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(child.pid, number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(patience)
+
+
+# The copy that faults are put into.
+
+_WHERE = """
+import json, sys, sysconfig
+print(json.dumps([sys.prefix, sys.base_prefix, sysconfig.get_path("purelib")]))
+"""
+
+
+def copied(python: str, work: Path) -> tuple[Path, Path, Path]:
+    """Copy the virtual environment of an interpreter by hard links: its folder, Python, packages.
+
+    A fault is put into an environment that is whole: torch and its libraries lie in its prefix.
+    `OSError` or `ValueError` where that cannot be.
+    """
+    asked = subprocess.run(
+        [python, "-I", "-c", _WHERE], capture_output=True, text=True, check=True, timeout=60
+    )
+    prefix, base, packages = map(Path, json.loads(asked.stdout))
+    if prefix == base:
+        raise ValueError(f"{python} is of no virtual environment: none can be copied")
+    near = next((p for p in (work, prefix.parent) if p.stat().st_dev == prefix.stat().st_dev), None)
+    if near is None:
+        raise ValueError(f"{prefix} is on a file system of its own: no hard links")
+    folder = Path(tempfile.mkdtemp(prefix="on-gpu-", dir=near))
+    shutil.copytree(prefix, folder / "copy", symlinks=True, copy_function=os.link)
+    copy = folder / "copy"
+    return folder, copy / "bin" / Path(python).name, copy / packages.relative_to(prefix)
+
+
+@contextlib.contextmanager
+def injected(packages: Path, fault: str) -> Any:
+    """Put a fault behind the import of torch in the copy, and take it out again."""
+    names = {
+        "sabotage_starter.py": (FAULTS_DIR / "starter.py").read_text(),
+        "sabotage_fault.py": (FAULTS_DIR / f"{fault}.py").read_text(),
+        "sabotage.pth": "import sabotage_starter\n",
+    }
+    try:
+        for name, text in names.items():
+            (packages / name).write_text(text)
+        yield
+    finally:
+        for name in names:
+            (packages / name).unlink(missing_ok=True)
+
+
+# What comes back.
+
+
+def collect(results: list[Result], facts: dict[str, Any], work: Path, out: Path) -> None:
+    """Write what is known so far into the folder, each file bounded."""
+    summary = {"schema": 1, **facts, "steps": [asdict(result) for result in results]}
+    _replace(out / "summary.json", (json.dumps(summary, indent=1) + "\n").encode())
+    _replace(out / "summary.txt", text(results, facts).encode())
+    for name, returned in _RETURNED.items():
+        path = work / name
+        if path.is_file() and path.stat().st_size <= MOST_BYTES:
+            _replace(out / returned, path.read_bytes())
+    _replace(out / "logs.tar.gz", _archive(sorted((work / "logs").glob("*"))))
+
+
+def text(results: list[Result], facts: dict[str, Any]) -> str:
+    """The summary for people."""
+    lines = [f"{name}: {value}" for name, value in facts.items()]
+    lines += [""]
+    lines += [
+        f"{r.outcome:<12} {r.name:<32} {'' if r.code is None else r.code:>4} {r.seconds:7.1f} s"
+        f"  {r.why}".rstrip()
+        for r in results
+    ]
+    return "\n".join([*lines, ""])
+
+
+def _replace(path: Path, content: bytes) -> None:
+    part = path.with_name(f".{path.name}.part")
+    part.write_bytes(content)
+    part.replace(path)
+
+
+def _archive(paths: list[Path]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for path in paths:
+            content = bounded(path.read_bytes(), _MOST_LOG)
+            member = tarfile.TarInfo(f"logs/{path.name}")
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def bounded(content: bytes, most: int) -> bytes:
+    """The beginning and the end of what is too long."""
+    if len(content) <= most:
+        return content
+    cut = b"\n[... cut ...]\n"
+    left = most - len(cut)
+    return content[: left // 2] + cut + content[len(content) - (left - left // 2) :]
+
+
+def findings(work: Path) -> dict[str, Any]:
+    """The figures that matter most, of what has been written so far."""
+    found: dict[str, Any] = {}
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        report = json.loads((work / "report.json").read_text())
+        found |= {"verdict": report["status"], "reasons": report["reasons"]}
+        found |= {"name": report["device"]["name"], "torch": report["torch"]["version"]}
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        epochs = json.loads((work / "epochs.json").read_text())
+        found |= {"epoch": epochs["medians"], "ratios": epochs["ratios"]}
+    return found
+
+
+# The whole.
+
+
+def prepared(given: argparse.Namespace, work: Path) -> tuple[Setting, list[Step]]:
+    """How envbuilder is started here, and a step that installs its packages, if they travelled."""
+    site, launcher, starter = work / "site", work / "launch.py", work / "envbuilder"
+    launcher.write_text(LAUNCHER.format(paths=[str(ROOT), str(site)]))
+    start = (sys.executable, "-I", str(launcher))
+    starter.write_text(f'#!/bin/sh\nexec {shlex.join(start)} "$@"\n')
+    starter.chmod(0o755)
+    steps = []
+    wheels = sorted(map(str, (given.packed / "wheels").glob("*.whl")))
+    if wheels:
+        options = ("--quiet", "--no-index", "--no-deps", "--no-compile", "--no-cache-dir")
+        install = (sys.executable, "-m", "pip", "install", *options)
+        words = (*install, "--target", str(site), *wheels)
+        steps = [Step("packages", words, 60)]
+    mnist = given.packed / "mnist"
+    setting = Setting(
+        envbuilder=start,
+        script=(*start, "--script"),
+        python=given.python,
+        device=given.device,
+        data=str(_SUBSET if given.quick else mnist),
+        work=work,
+        overlay="",
+        quick=given.quick,
+    )
+    return setting, steps
+
+
+def main(arguments: list[str]) -> int:
+    """Run all steps; 1 where one did not end as it must."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--python", default=sys.executable, help="the interpreter with torch")
+    parser.add_argument("--packed", type=Path, default=ROOT / ".gpu", help="what `pack` made")
+    parser.add_argument("--seconds", type=float, default=560.0, help="for all steps  [560]")
+    parser.add_argument("--patience", type=float, default=1.0, help="times each step's limit  [1]")
+    parser.add_argument("--only", default=",".join(GROUPS), help="groups of steps  [all]")
+    parser.add_argument("--quick", action="store_true", help="small data, one round, one fault")
+    given = parser.parse_args(arguments)
+    groups = tuple(given.only.split(","))
+    if unknown := set(groups) - set(GROUPS):
+        parser.error(f"no such group: {', '.join(sorted(unknown))}; there are {', '.join(GROUPS)}")
+    if not given.quick and not (given.packed / "mnist").is_dir():
+        parser.error(f"{given.packed} holds no MNIST: run `tools/on_gpu.sh pack` first")
+    given.out.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    with contextlib.ExitStack() as stack:
+        work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="on-gpu-")))
+        return _all(given, groups, work, stack)
+
+
+def _all(
+    given: argparse.Namespace, groups: tuple[str, ...], work: Path, stack: contextlib.ExitStack
+) -> int:
+    began = time.monotonic()
+    runner = Runner(work, given.seconds, given.patience)
+    setting, steps = prepared(given, work)
+
+    def report() -> None:
+        facts = {
+            "device": given.device,
+            "quick": given.quick,
+            "seconds": round(time.monotonic() - began, 1),
+            **findings(work),
+        }
+        collect(runner.results, facts, work, given.out)
+
+    stack.callback(report)
+    packages = work
+    if "faults" in groups:
+        try:
+            folder, overlay, packages = copied(given.python, work)
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            setting = Setting(**{**setting.__dict__, "overlay": str(overlay)})
+        except (OSError, ValueError, shutil.Error, subprocess.SubprocessError) as error:
+            runner.skip("faults", f"no copy of the environment: {str(error)[:400]}")
+            groups = tuple(name for name in groups if name != "faults")
+    for step in [*steps, *plan(setting, groups)]:
+        with injected(packages, step.fault) if step.fault else contextlib.nullcontext():
+            result = runner.run(step)
+        sys.stdout.write(f"{result.outcome}: {step.name} ({result.seconds} s) {result.why}\n")
+        sys.stdout.flush()
+        report()
+    if "jax" in groups:
+        last = jax_step(setting, runner.printed("profiles"))
+        if last is None:
+            runner.skip("jax", f"there is no profile jax-{given.device} yet")
+        else:
+            runner.run(last)
+    ends = {result.outcome for result in runner.results}
+    return 1 if ends & {"unexpected", "out of time"} else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
