@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import stat
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
 VARIABLE = "ENVBUILDER_TRUSTED_FOLDERS"
 """Folders, separated as in PATH, whose files count whoever owns them."""
@@ -90,15 +91,32 @@ def objection(folder: Path, trusted: Trust, look: Look = look) -> str:
         return ""
     named = (folder, *(folder / name for name in _DECIDING))
     listed = (path for pattern in _DECIDING_GLOBS for path in sorted(folder.glob(pattern)))
-    return next(filter(None, (_objection(p, trusted, look) for p in _chain(named, listed))), "")
+    modes = _keeps_modes(folder, look)
+    objections = (_objection(p, trusted, look, modes=modes) for p in chain(named, listed))
+    return next(filter(None, objections), "")
 
 
-def _chain(*groups: Iterable[Path]) -> Iterator[Path]:
-    for group in groups:
-        yield from group
+def _keeps_modes(folder: Path, look: Look) -> bool:
+    """Whether a folder's file system keeps modes.
+
+    Windows' drives in WSL, FAT and some shared folders show every path, their own root included,
+    as writable by everybody: there the mode says nothing.
+    """
+    device, root = None, None
+    for above in (folder, *folder.parents):
+        facts = look(above, follow=True)
+        if facts is None or device not in {None, facts.device}:
+            break
+        device, root = facts.device, facts
+    return root is None or not _open_to_all(root)
 
 
-def _objection(path: Path, trusted: Trust, look: Look) -> str:
+def _open_to_all(facts: Facts) -> bool:
+    sticky_folder = stat.S_ISDIR(facts.mode) and facts.mode & stat.S_ISVTX
+    return bool(facts.mode & stat.S_IWOTH and not sticky_folder)
+
+
+def _objection(path: Path, trusted: Trust, look: Look, *, modes: bool) -> str:
     """Why one path does not count. A link counts only where both it and what it names do."""
     itself = look(path, follow=False)
     if itself is None:
@@ -107,8 +125,7 @@ def _objection(path: Path, trusted: Trust, look: Look) -> str:
     for facts in filter(None, (itself, linked)):
         if facts.uid not in trusted.uids:
             return f"{path} belongs to {_user(facts.uid)}, who is neither you nor root"
-    sticky_folder = linked is not None and stat.S_ISDIR(linked.mode) and linked.mode & stat.S_ISVTX
-    if linked is not None and linked.mode & stat.S_IWOTH and not sticky_folder:
+    if modes and linked is not None and _open_to_all(linked):
         return f"{path} can be written by every user"
     return ""
 

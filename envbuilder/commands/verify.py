@@ -196,10 +196,8 @@ def command(
 
     errors: list[EnvbuilderError] = []
     job = verify.Job(expects=chosen, dataset=dataset, epochs=epochs, quick=quick)
-    selection, log = (
-        scaling.selection(devices, chosen.device),
-        found.logs_dir / f"{name}-payload.log",
-    )
+    selection = scaling.selection(devices, chosen.device)
+    log = found.logs_dir / f"{name}-payload.log"
     try:
         measured = verify.examine(job, selection, start, found, progress, log)
         isolation.require(measured, known["artifact"], as_found=inherit)

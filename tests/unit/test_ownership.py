@@ -60,10 +60,25 @@ def file(uid: int = ME, mode: int = 0o644) -> Facts:
     ],
 )
 def test_what_other_users_can_write_does_not_count(tree: dict[str, Facts], why: str) -> None:
-    look = looking({f"{PROJECT}{name}": facts for name, facts in tree.items()})
+    above = {str(PROJECT.parent): folder(0)}
+    look = looking(above | {f"{PROJECT}{name}": facts for name, facts in tree.items()})
     found = ownership.objection(PROJECT, Trust(uids=frozenset({0, ME})), look)
     assert why in found
     assert bool(found) == bool(why)
+
+
+def test_modes_say_nothing_where_a_file_system_keeps_none() -> None:
+    """As on a Windows drive in WSL, whose root is shown as writable by everybody, too."""
+    drive = PROJECT.parent
+    tree = {
+        str(drive): folder(mode=0o777, device=2),
+        str(PROJECT): folder(mode=0o777, device=2),
+        f"{PROJECT}/envbuilder.yaml": file(mode=0o777),
+    }
+    trusted = Trust(uids=frozenset({0, ME}))
+    assert ownership.objection(PROJECT, trusted, looking(tree)) == ""
+    tree[f"{PROJECT}/envbuilder.yaml"] = file(MALLORY, 0o777)
+    assert "belongs to" in ownership.objection(PROJECT, trusted, looking(tree))
 
 
 @pytest.mark.parametrize(
