@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.engine
 LABEL = "envbuilder-test"
 CHILD = """\
-import json, signal, sys
+import functools, json, signal, sys
 from envbuilder import cli, containers, engine
 signal.signal(signal.SIGTERM, cli._terminate)
 try:
-    print(containers.run(engine.connect(), json.loads(sys.argv[1]), print, 600), flush=True)
+    show = functools.partial(print, flush=True)
+    show(containers.run(engine.connect(), json.loads(sys.argv[1]), show, 600))
 except cli.Terminated:
     sys.exit(143)
 """
