@@ -64,7 +64,9 @@ def _run(job: str, more: "list[str]") -> int:
         print(f"ready: {envbuilder}")
         return 0
     if job == "test":
-        return subprocess.call([PYTHON, "-m", "pytest", *more], cwd=ROOT)
+        # Two at a time: most tests wait for a child or an engine, or use one core.
+        workers = ("-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder")
+        return subprocess.call([PYTHON, "-m", "pytest", *workers, *more], cwd=ROOT)
     subprocess.call([envbuilder, "detect"])
     return subprocess.call([envbuilder, "verify", "--backend", "venv", *more])
 

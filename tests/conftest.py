@@ -49,6 +49,7 @@ def left_out(config: pytest.Config) -> tuple[str, ...]:
     )
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the tests that were not asked for."""
     markers = left_out(config)
@@ -56,9 +57,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         marked = any(item.get_closest_marker(marker) for marker in markers)
         (deselected if marked else kept).append(item)
+        item.add_marker(pytest.mark.xdist_group(group_of(item)))
     if deselected:
         config.hook.pytest_deselected(items=deselected)
         items[:] = kept
+
+
+def group_of(item: pytest.Item) -> str:
+    """Return what names the tests that one worker runs, one after the other.
+
+    Those of a file share its fixtures. Those of an engine are one group: some look at everything
+    that is in it.
+    """
+    asked = set(getattr(item, "fixturenames", ()))
+    engine = item.get_closest_marker("engine") or asked & {"docker_client", "base_image"}
+    return "engine" if engine else item.path.name
 
 
 def pytest_report_header(config: pytest.Config) -> str:
