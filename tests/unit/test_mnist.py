@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from envbuilder.settings import Settings
 
 RAW = {name: f"the bytes of {name}".encode() * 9 for name in dataset.MNIST_SHA256}
-PACKED = {f"{name}.gz": gzip.compress(content) for name, content in RAW.items()}
+PACKED = {f"{name}.gz": gzip.compress(content, mtime=0) for name, content in RAW.items()}
 IMAGES, LABELS = list(RAW)[:2]
 Answer = bytes | int
 
@@ -385,7 +385,7 @@ def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
         (LABELS, b"", "not MNIST's file"),
         (LABELS, RAW[LABELS].upper(), "not MNIST's file"),
         (LABELS, RAW[IMAGES], "not MNIST's file"),
-        (f"{LABELS}.gz", gzip.compress(b"changed"), "not MNIST's file"),
+        (f"{LABELS}.gz", gzip.compress(b"changed", mtime=0), "not MNIST's file"),
         (f"{LABELS}.gz", PACKED[f"{LABELS}.gz"][:-5], "not a whole gzip file"),
         (f"{LABELS}.gz", RAW[LABELS], "not a whole gzip file"),
         (f"{LABELS}.gz", PACKED[f"{LABELS}.gz"][:10] + b"\xff" * 40, "not a whole gzip file"),
