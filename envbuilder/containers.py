@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from envbuilder import engine
 from envbuilder.errors import ToolError, VerifyError
+from envbuilder.process import LONGEST_LINE, Tail
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_KEPT_BYTES = 16 << 20
 _DEVICE_FAILURES = (
     "could not select device driver",
     "gathering device information",
@@ -88,24 +88,32 @@ class _Lines:
     """Bytes in, whole lines out; of the text, the last bytes are kept."""
 
     def __init__(self, on_line: Callable[[str], None]) -> None:
-        self._on_line, self._all = on_line, bytearray()
+        self._on_line, self._all = on_line, Tail()
         self._rest: list[bytes] = []  # joined once a line: a long one comes in many pieces
+        self._length = 0
 
     def feed(self, data: bytes) -> None:
-        self._all += data
-        if len(self._all) > 2 * _KEPT_BYTES:
-            del self._all[:-_KEPT_BYTES]
+        self._all.add(data)
         first, *others = data.split(b"\n")
-        self._rest.append(first)
+        self._take(first)
         for piece in others:
-            self._on_line(b"".join(self._rest).decode(errors="replace"))
-            self._rest = [piece]
+            self._flush()
+            self._take(piece)
+
+    def _take(self, piece: bytes) -> None:
+        self._rest.append(piece)
+        self._length += len(piece)
+        if self._length >= LONGEST_LINE:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._on_line(b"".join(self._rest).decode(errors="replace"))
+        self._rest, self._length = [], 0
 
     def end(self) -> None:
-        rest = b"".join(self._rest)
-        if rest:
-            self._on_line(rest.decode(errors="replace"))
+        if self._length:
+            self._flush()
 
     @property
     def text(self) -> str:
-        return self._all.decode(errors="replace")
+        return self._all.text

@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 
 GRACE_SECONDS = 10.0
 
+KEPT_BYTES, LONGEST_LINE = 16 << 20, 4 << 20
+"""A program may print without end: of its output the last bytes are kept, between so many and
+twice as many; a longer line reaches a callback in pieces. (A payload's lines have 0.3 MB at most.)
+"""
+
 
 class Completed(Struct, frozen=True, kw_only=True):
     """A finished program: its exit status (negative: the signal), output and wall time."""
@@ -44,6 +49,24 @@ class Completed(Struct, frozen=True, kw_only=True):
         """The last lines that were printed, for messages."""
         text = self.stderr.strip() or self.stdout.strip()
         return "\n".join(text.splitlines()[-12:])
+
+
+class Tail:
+    """The end of a text that may be of any length."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+
+    def add(self, data: bytes) -> None:
+        """Take more of the text; its beginning is dropped where there is too much."""
+        self._bytes += data
+        if len(self._bytes) > 2 * KEPT_BYTES:
+            del self._bytes[:-KEPT_BYTES]
+
+    @property
+    def text(self) -> str:
+        """The text, or its end."""
+        return self._bytes.decode(errors="replace")
 
 
 def which(program: str) -> str | None:
@@ -71,14 +94,14 @@ def run(
 
     `env` is added to `base`, by default this process's environment. `timeout` is in seconds.
     `stdin` is what the program gets to read: a line or two. The callbacks get each line as it
-    comes. Raises `ToolError` when the program is missing; a failing exit status is returned.
+    comes. Raises `ToolError` when the program is missing; a failing exit status is returned. Of
+    output without an end the last part is returned.
     """
     program = which(argv[0])
     if program is None:
         raise ToolError(f"{argv[0]}: not found or not executable")
     started = time.monotonic()
-    out: list[str] = []
-    err: list[str] = []
+    out, err = Tail(), Tail()
     readers: list[threading.Thread] = []
     timed_out = False
     held = _HeldSignals()
@@ -100,11 +123,11 @@ def run(
         held.release()
         raise
     try:
-        for stream, lines, callback in (
+        for stream, kept, callback in (
             (child.stdout, out, on_stdout),
             (child.stderr, err, on_stderr),
         ):
-            reader = threading.Thread(target=_drain, args=(stream, lines, callback), daemon=True)
+            reader = threading.Thread(target=_drain, args=(stream, kept, callback), daemon=True)
             reader.start()
             readers.append(reader)
         held.release()
@@ -124,8 +147,8 @@ def run(
     return Completed(
         argv=tuple(argv),
         returncode=child.returncode,
-        stdout="".join(out),
-        stderr="".join(err),
+        stdout=out.text,
+        stderr=err.text,
         seconds=time.monotonic() - started,
         timed_out=timed_out,
     )
@@ -157,10 +180,10 @@ class _HeldSignals:
             os.kill(os.getpid(), number)
 
 
-def _drain(stream: object, lines: list[str], callback: Callable[[str], None] | None) -> None:
-    with stream as lines_in:  # type: ignore[attr-defined]
-        for line in lines_in:
-            lines.append(line)
+def _drain(stream: Any, kept: Tail, callback: Callable[[str], None] | None) -> None:
+    with stream:
+        while line := stream.readline(LONGEST_LINE):
+            kept.add(line.encode())
             if callback:
                 callback(line.rstrip("\n"))
 

@@ -20,8 +20,8 @@ _INTERVAL = 0.02
 _LATE = 0.02
 """Delays from here on are kept, in seconds."""
 
-_MOST = 10_000
-"""Events and delays that are kept: an environment may send any number."""
+_MOST, _LONGEST = 10_000, 200
+"""Events and delays that are kept, and letters of a phase: an environment may send any number."""
 
 _SLACK, _SHARE = 0.25, 0.01
 """By how much a pass may differ from the time between its events: seconds, and a share of it.
@@ -67,7 +67,7 @@ class Timeline:
 
     def arrived(self, phase: str, now: float | None = None) -> None:
         """Note that a phase began; only its first event counts."""
-        if len(self._arrivals) < _MOST:
+        if len(self._arrivals) < _MOST and len(phase) <= _LONGEST:
             self._arrivals.setdefault(phase, time.monotonic() if now is None else now)
 
     def delayed(self, seconds: float, now: float) -> None:

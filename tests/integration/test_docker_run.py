@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from docker.types import DeviceRequest
 
-from envbuilder import containers, engine, verify
+from envbuilder import containers, engine, process, verify
 from envbuilder.errors import ToolError, VerifyError
 from envbuilder.process import Completed
 
@@ -120,7 +120,7 @@ def test_lines_of_any_length(container: Container) -> None:
     status, out, _, _ = containers.run(container._client, options, seen.append, 120)
     assert status == 0
     assert [len(line) for line in seen] == [5, 64_000_000, 4, 1]
-    assert len(out) <= 2 * containers._KEPT_BYTES
+    assert len(out) <= 2 * process.KEPT_BYTES
     assert out.endswith("last\n\ufffd")
     assert time.monotonic() - started < 30
 

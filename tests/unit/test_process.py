@@ -110,6 +110,19 @@ def test_odd_bytes_do_not_break_the_reader() -> None:
     assert done.stdout.endswith(" ok\n")
 
 
+def test_output_without_an_end_is_kept_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "KEPT_BYTES", 1000)
+    monkeypatch.setattr(process, "LONGEST_LINE", 300)
+    lines: list[str] = []
+    done = process.run(
+        python("print('x' * 100_000); print('y\\n' * 10_000, end='')"), on_stdout=lines.append
+    )
+    assert len(done.stdout) <= 2 * 1000
+    assert done.stdout.endswith("y\ny\n")
+    assert max(map(len, lines)) == 300
+    assert lines.count("y") == 10_000
+
+
 def test_commands_are_shown_as_one_would_type_them() -> None:
     assert process.quoted(["a b", "c"]) == "'a b' c"
 
