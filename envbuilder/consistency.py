@@ -37,6 +37,8 @@ class Request(Struct, frozen=True, kw_only=True):
     """What a verification was asked for, as a report must repeat it."""
 
     device: str
+    name: str
+    subset: bool
     quick: bool
     epochs: int
     train: int
@@ -58,6 +60,8 @@ def request(expects: Expects, data: Dataset, *, epochs: int | None, quick: bool)
     )
     return Request(
         device=expects.device,
+        name=used.name,
+        subset=used.subset,
         quick=quick,
         epochs=options.epochs_for(used),
         train=used.train.count,
@@ -88,6 +92,8 @@ def _unlike_request(asked: Request, measured: Measured) -> Iterator[str]:
     precision = measured.precision if isinstance(measured.precision, dict) else {}
     pairs: list[tuple[str, Any, Any]] = [
         ("device", asked.device, measured.device.requested),
+        ("data", asked.name, data.get("name")),
+        ("subset", asked.subset, data.get("subset")),
         ("quick", asked.quick, measured.quick),
         ("epochs", asked.epochs, len(training.epochs) if training else 0),
         ("training images", asked.train, data.get("train")),
@@ -99,6 +105,8 @@ def _unlike_request(asked: Request, measured: Measured) -> Iterator[str]:
     for name, wanted, reported in pairs:
         if reported != wanted:
             yield f"{name}: {_short(wanted)} was asked for, {_short(reported)} is reported"
+    if measured.scaling is not None:
+        yield "several devices: not asked for here, but reported"
     version = str(measured.torch.get("version"))
     comparable = version if "+" in asked.torch else version.partition("+")[0]
     if asked.torch and comparable != asked.torch:
@@ -108,7 +116,8 @@ def _unlike_request(asked: Request, measured: Measured) -> Iterator[str]:
 def _sums(asked: Request, measured: Measured) -> Iterator[str]:
     epochs = measured.training.epochs if measured.training else ()
     for number, epoch in enumerate(epochs, 1):
-        if not _equal(epoch.data_seconds + epoch.compute_seconds, epoch.seconds):
+        parts = (epoch.data_seconds, epoch.compute_seconds)
+        if min(parts) < 0 or not _equal(sum(parts), epoch.seconds):
             yield (
                 f"epoch {number} took {epoch.seconds:.3f} s, and its parts"
                 f" {epoch.data_seconds:.3f} s and {epoch.compute_seconds:.3f} s"
@@ -124,9 +133,11 @@ def _sums(asked: Request, measured: Measured) -> Iterator[str]:
     last = epochs[-1].accuracy if epochs else None
     if last is not None and last < asked.accuracy:
         yield f"accuracy {last:.2%}; at least {asked.accuracy:.2%} is needed"
-    baseline = (measured.baseline or {}).get("seconds")
+    baseline = measured.baseline_seconds()
+    if measured.baseline is not None and not (baseline and baseline > 0):
+        yield "the baseline has no time"
     if epochs and measured.speedup is not None:
-        ratio = baseline / epochs[0].seconds if isinstance(baseline, float) else math.nan
+        ratio = baseline / epochs[0].seconds if baseline is not None else math.nan
         if not _equal(measured.speedup, ratio):
             yield f"the speed-up {measured.speedup:.2f} is not that of its epochs"
 
@@ -152,11 +163,11 @@ def _losses(asked: Request, measured: Measured) -> Iterator[str]:
 def _times(measured: Measured, seconds: float) -> Iterator[str]:
     training = measured.training
     epochs = training.epochs if training else ()
-    baseline = (measured.baseline or {}).get("seconds")
-    trained = sum(epoch.seconds for epoch in epochs)
-    trained += baseline if isinstance(baseline, float) else 0.0
+    trained = sum(epoch.seconds for epoch in epochs) + (measured.baseline_seconds() or 0.0)
     checks = sum(check.seconds for check in measured.checks) - _ROUNDED * len(measured.checks)
     started = (training.cold_start_seconds if training else None) or 0.0
+    if started < 0:
+        yield f"starting took {started:.2f} s"
     for name, claimed in (
         ("training", trained),
         ("the checks", checks),

@@ -131,6 +131,11 @@ class Measured(Struct, frozen=True, kw_only=True):
     speedup: float | None = None
     baseline: dict[str, Any] | None = None
 
+    def baseline_seconds(self) -> float | None:
+        """Return how long the baseline's epoch took; None without a baseline or a number."""
+        seconds = (self.baseline or {}).get("seconds")
+        return float(seconds) if isinstance(seconds, float | int) else None
+
 
 def check(data: Any) -> Measured:
     """A payload's report as typed data; `VerifyError` when it is not one.

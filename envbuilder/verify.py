@@ -155,7 +155,7 @@ def examine(
     `run_payload` does.
     """
     # Read here as well: what the report says of the data is held against it.
-    data = contents.load(job.dataset.folder)
+    data = contents.load(job.dataset.folder, job.dataset.name)
     run_id, small = new_run_id(), job.quick or job.dataset.subset
     asked = consistency.request(job.expects, data, epochs=job.epochs, quick=small)
     with blind.folder(settings) as questions:
@@ -215,8 +215,8 @@ def _passes(measured: reports.Measured) -> list[tuple[str, float]]:
     """Each training pass that is reported: the name of its phase, and its seconds."""
     epochs = measured.training.epochs if measured.training else ()
     passes = [(f"epoch {number}", epoch.seconds) for number, epoch in enumerate(epochs, 1)]
-    seconds = (measured.baseline or {}).get("seconds")
-    return [*passes, ("baseline epoch 1", seconds)] if isinstance(seconds, float) else passes
+    seconds = measured.baseline_seconds()
+    return passes if seconds is None else [*passes, ("baseline epoch 1", seconds)]
 
 
 def _with_score(data: dict[str, Any], score: Score) -> dict[str, Any]:

@@ -64,6 +64,22 @@ def test_a_report_of_what_was_asked_for() -> None:
             {"speedup": 3.0, "baseline": {"seconds": 21.0}},
             "the speed-up 3.00 is not that of its epochs",
         ),
+        (
+            {"training__epochs": [epoch(20.0) | {"data_seconds": -5.0, "compute_seconds": 25.0}]},
+            "and its parts -5.000 s and 25.000 s",
+        ),
+        ({"training__cold_start_seconds": -3.0}, "starting took -3.00 s"),
+        ({"baseline": {"seconds": 90}}, "training took 110.00 s, in a process that lived 60"),
+        ({"baseline": {"seconds": "0.1"}}, "the baseline has no time"),
+        ({"dataset__subset": False}, "subset: True was asked for, False is reported"),
+        ({"dataset__name": "MNIST"}, "data: MNIST subset (shipped) was asked for, MNIST"),
+        (
+            {
+                "scaling": {"devices": [{"index": 0, "samples_per_second": 1.0}], "ranks": 1}
+                | {"status": "passed"}
+            },
+            "several devices: not asked for here",
+        ),
     ],
 )
 def test_a_report_that_cannot_be_true(changes: dict[str, Any], words: str) -> None:

@@ -219,6 +219,8 @@ def run(start: Any, tmp_path: Path) -> verify.Outcome:
     log = tmp_path / "log" / "x.log"
     asked = consistency.Request(
         device="cpu",
+        name="MNIST",
+        subset=False,
         quick=False,
         epochs=1,
         train=60000,
