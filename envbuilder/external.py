@@ -1,4 +1,4 @@
-"""`verify --python`: check an interpreter that somebody else set up, as it is."""
+"""`verify --python`: check an existing interpreter as it is."""
 
 from __future__ import annotations
 

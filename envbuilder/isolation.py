@@ -1,6 +1,6 @@
 """What reaches a verification from outside: variables by an allow-list, and nothing unseen.
 
-Whoever calls `envbuilder verify` may have variables that put other code in an environment's place:
+The caller of `envbuilder verify` may have variables that put other code in an environment's place:
 modules on an HPC machine, ROS, another activated environment. The payload is started without them,
 and its report says where its code came from, which is held against what was built.
 """
@@ -131,7 +131,7 @@ def differences(report: Mapping[str, Any], artifact: Mapping[str, Any], *, as_fo
     if not isinstance(origins, dict):
         return "the report does not say where its code came from"
     if bool(origins.get("as_found")) != as_found:
-        return "the payload did not take its environment as it was told to"
+        return "the payload was not started in the mode that was asked for"
     if as_found:
         return ""
     place = facts.PREFIX if artifact["kind"] == "image" else str(artifact["ref"])

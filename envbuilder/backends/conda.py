@@ -288,7 +288,7 @@ def prepare(
         check_tools(profile)
     known = indexes.upstreams()
     channels = {
-        # A user's own URL may hold a token, and is nobody else's business.
+        # A user's own URL may hold a token: it is not written down.
         name: known[name].url if name in known else f"https://{name}.invalid"
         for name in sorted({p.channel for p in conda.packages})
     }

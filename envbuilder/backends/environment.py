@@ -173,7 +173,7 @@ class DockerEnvironment:
             raise InvalidError(f"{here}: a folder with ',' in its name cannot be mounted")
         process.replace(
             [
-                # It was built here; an image of that name elsewhere is somebody else's.
+                # It was built here; an image of that name elsewhere is another one.
                 *(*self._engine.command, "run", "--rm", "--pull=never", "--interactive"),
                 *(["--tty"] if terminal else []),
                 *("--user", f"{os.getuid()}:{os.getgid()}", "--env", "HOME=/tmp"),

@@ -1,4 +1,4 @@
-"""Native environments, whoever brings their Python: wheels put into them, and commands run there.
+"""Native environments, whatever brings their Python: wheels put into them, and commands run there.
 
 uv unpacks the wheels into a cache inside the working folder and hard-links from there; the cache is
 then removed. So every environment owns its files: editing one can reach neither a cache nor

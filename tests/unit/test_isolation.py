@@ -145,7 +145,7 @@ def test_a_report_of_what_was_built(artifact: dict[str, Any], changes: dict[str,
         (VENV, {"prefix": None}, "the report is of None"),
         (VENV, {"torch": "/other/torch.py"}, "torch was imported from /other/torch.py"),
         (VENV, {"torch": None}, "torch was imported from None"),
-        (VENV, {"as_found": True}, "did not take its environment as it was told to"),
+        (VENV, {"as_found": True}, "was not started in the mode that was asked for"),
         ({"kind": "image", "ref": "x:1"}, {}, "the report is of /envs/cpu, not of /opt/env"),
         (
             {"kind": "interpreter", "ref": "/mine/bin/python"},
@@ -168,7 +168,7 @@ def test_a_report_without_origins_is_not_trusted() -> None:
     with pytest.raises(VerifyError, match="does not say where its code came from"):
         isolation.require({"status": "passed"}, VENV, as_found=False)
     isolation.require(report(as_found=True, torch="/modules/torch.py"), VENV, as_found=True)
-    with pytest.raises(VerifyError, match="as it was told to"):
+    with pytest.raises(VerifyError, match="in the mode that was asked for"):
         isolation.require(report(), VENV, as_found=True)
 
 
