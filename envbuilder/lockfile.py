@@ -9,6 +9,7 @@ from __future__ import annotations
 import calendar
 import datetime
 import hashlib
+from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
@@ -223,8 +224,8 @@ def _check(lock: Lock, path: Path) -> None:
     if len(set(pairs)) != len(pairs):
         raise InvalidError(f"{path}: targets: a platform and Python appear twice")
     for target in lock.targets:
-        names = [f.basename for f in target.files]
-        twice = sorted({n for n in names if names.count(n) > 1})
+        names = Counter(f.basename for f in target.files)
+        twice = sorted(name for name, times in names.items() if times > 1)
         if twice:
             raise InvalidError(f"{path}: {target.platform} {target.python}: {twice[0]} is twice")
         if wrong := lock_entries.problem(target.files):

@@ -7,12 +7,16 @@ person or another tool, sees something else than what is used.
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from typing import Any, NoReturn
 
 from envbuilder.strict_yaml import shown
 
 LARGEST = 16 << 20
 """Bytes of a document at most."""
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+"""Half of an escaped character; without the other half, no file or output can hold it."""
 
 
 def loads(content: bytes) -> Any:
@@ -20,9 +24,13 @@ def loads(content: bytes) -> Any:
     if len(content) > LARGEST:
         raise ValueError(f"larger than {LARGEST >> 20} MiB")
     try:
-        return json.loads(
-            content.decode("utf-8"), object_pairs_hook=_object, parse_constant=_constant
-        )
+        text = content.decode("utf-8")
+        value = json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
+        if _SURROGATE.search(text):
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+        return value
+    except UnicodeEncodeError as error:
+        raise ValueError("it escapes half a character (a lone surrogate)") from error
     except UnicodeDecodeError as error:
         raise ValueError("not UTF-8 text") from error
     except RecursionError as error:
@@ -34,8 +42,7 @@ def loads(content: bytes) -> Any:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in found if keys.count(key) > 1)
+        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
         raise ValueError(f"key {shown(twice)} appears twice")
     return found
 

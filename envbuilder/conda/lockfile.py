@@ -8,6 +8,7 @@ files by sha256 and symbolic source, so that it holds behind any mirror.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
@@ -130,8 +131,8 @@ def _check(lock: Lock, path: Path) -> None:
         raise InvalidError(f"{path}: targets: none, or a platform and Python twice")
     for target in lock.targets:
         where = f"{path}: {target.platform} Python {target.python}"
-        names = [p.name for p in target.packages]
-        twice = sorted({n for n in names if names.count(n) > 1})
+        names = Counter(p.name for p in target.packages)
+        twice = sorted(name for name, times in names.items() if times > 1)
         if twice:
             raise InvalidError(f"{where}: {twice[0]} is there twice")
         if wrong := lock_entries.conda_problem(target.packages):
