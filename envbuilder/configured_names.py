@@ -142,32 +142,39 @@ def _require_registries(file: File) -> None:
     stated = {"mirrors": tuple(file.read.mirrors), "plain_http": file.read.plain_http}
     for key, hosts in stated.items():
         for number, host in enumerate(hosts):
-            below = host if key == "mirrors" else str(number)
-            spot = place(file.where, file.text, [key, below])
-            _require_host(host, f"{spot}: {key}")
+            if wrong := _host_problem(host):
+                below = host if key == "mirrors" else str(number)
+                spot = place(file.where, file.text, [key, below])
+                raise InvalidError(f"{spot}: {key}: {_shown(host)} {wrong[0]}", wrong[1])
     if file.read.mirrors:
         from envbuilder.oci import reference
 
         for host in file.read.mirrors:
-            reference.mirrored(reference.parse(f"{host}/any/image"), file.read.mirrors)
+            try:
+                reference.mirrored(reference.parse(f"{host}/any/image"), file.read.mirrors)
+            except InvalidError as error:
+                spot = place(file.where, file.text, ["mirrors", host])
+                raise InvalidError(
+                    f"{spot}: mirrors: {host}: {_shown(file.read.mirrors[host])} begins with no"
+                    " registry's host, or its path is too long or none of an image",
+                    "For example: mirrors: {docker.io: 'mirror.example:5000/hub'}",
+                ) from error
 
 
-def _require_host(host: str, spot: str) -> None:
+def _host_problem(host: str) -> tuple[str, str] | None:
+    """Return what is wrong with a registry's host, and what to write; None if nothing is."""
     from envbuilder.oci import reference
 
     if host in _DOCKER_HUB:
-        raise InvalidError(
-            f"{spot}: {_shown(host)} is in no image's reference", "Docker Hub is called docker.io."
-        )
+        return "is in no image's reference", "Docker Hub is called docker.io."
     try:
         right = reference.parse(f"{host}/any/image").host == host
     except InvalidError:
         right = False
-    if not right:
-        raise InvalidError(
-            f"{spot}: {_shown(host)} is no registry's host",
-            "Write a host, and a port if need be: docker.io, ghcr.io, registry.example:5000.",
-        )
+    if right:
+        return None
+    hint = "Write a host, and a port if need be: docker.io, ghcr.io, registry.example:5000."
+    return "is no registry's host", hint
 
 
 def _of_profiles(

@@ -28,7 +28,6 @@ def loads(content: bytes) -> Any:
         value = json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
         if _SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode("utf-8")
-        return value
     except UnicodeEncodeError as error:
         raise ValueError("it escapes half a character (a lone surrogate)") from error
     except UnicodeDecodeError as error:
@@ -37,6 +36,7 @@ def loads(content: bytes) -> Any:
         raise ValueError("nested too deeply") from error
     except json.JSONDecodeError as error:
         raise ValueError(f"{error.msg} in line {error.lineno}") from error
+    return value
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import indexes, settings
+from envbuilder import configured_names, indexes, settings
 from envbuilder.cli import main
 from envbuilder.errors import InvalidError
 
@@ -209,6 +209,21 @@ def test_a_host_that_no_reference_has_is_refused(text: str, message: str, tmp_pa
 
 def test_a_mirror_that_is_no_place_is_refused_before_it_is_needed(tmp_path: Path) -> None:
     assert "begins with no registry's host" in refused(tmp_path, "mirrors: {quay.io: a/b}").message
+
+
+def test_a_long_place_is_named_with_its_line_and_cut_short(tmp_path: Path) -> None:
+    error = refused(tmp_path, f"mirrors:\n  quay.io: {'a/' * 9_000}b\n")
+    assert error.message.startswith(f"{tmp_path}/envbuilder.yaml:2: mirrors: quay.io: 'a/a/")
+    assert len(error.message) < 300
+
+
+def test_a_line_is_only_looked_for_where_something_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parsing the file again for each of 40,000 mirrors would take hours."""
+    monkeypatch.setattr(configured_names, "place", None)
+    hosts = [f"m{number}.example" for number in range(3)]
+    load(tmp_path, json.dumps({"mirrors": dict.fromkeys(hosts, "x.example"), "plain_http": hosts}))
 
 
 def test_registries_can_be_named(tmp_path: Path) -> None:
