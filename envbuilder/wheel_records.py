@@ -158,6 +158,8 @@ def text(archive: zipfile.ZipFile, name: str) -> str:
     """A member's text; empty where there is none, `ValueError` where it is too long."""
     if name not in archive.namelist():
         return ""
-    if archive.getinfo(name).file_size > LIMIT:
+    size = archive.getinfo(name).file_size
+    if size > LIMIT:
         raise ValueError(f"{name} is larger than {LIMIT >> 20} MiB")
-    return archive.read(name).decode("utf-8")
+    with archive.open(name) as stream:  # `ZipFile.read` would inflate more than the stated size
+        return stream.read(max(size, 1)).decode("utf-8")

@@ -13,6 +13,7 @@ import csv
 import functools
 import io
 import os
+import shutil
 import zipfile
 import zlib
 from collections import Counter
@@ -132,10 +133,10 @@ class Wheel:
         with zipfile.ZipFile(self._stream) as whole, zipfile.ZipFile(target, "w") as part:
             for entry in self._others:
                 try:
-                    content = whole.read(entry)
+                    with whole.open(entry) as source, part.open(copy.copy(entry), "w") as out:
+                        shutil.copyfileobj(source, out, _PIECE)
                 except wheel_records.UNREADABLE as error:
                     raise self.unusable(f"{entry.filename}: {error}") from error
-                part.writestr(copy.copy(entry), content)
 
     def record(self, installed: str) -> bytes:
         """RECORD as it is after `files` were installed, too; `installed` is that of the others."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import tracemalloc
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -224,6 +225,24 @@ def test_a_huge_record_is_not_read(wheels: Wheels, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(wheel_records, "LIMIT", 1 << 20)
     wheels.keep("left", archive("x" * ((1 << 20) + 1)))
     assert "larger than 1 MiB" in wheels.refused()
+
+
+def test_no_more_is_read_of_a_record_than_the_directory_states(wheels: Wheels) -> None:
+    stated, packed = 1_000, io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as made:
+        made.writestr("left-1.0.dist-info/RECORD", bytes(32 << 20))
+    data = bytearray(packed.getvalue())
+    entry = data.rindex(b"PK\x01\x02")
+    data[entry + 24 : entry + 28] = stated.to_bytes(4, "little")
+    wheels.keep("left", bytes(data))
+    tracemalloc.start()
+    try:
+        message = wheels.refused()
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert "left-1.0-py3-none-any.whl: not a wheel" in message
+    assert most < 8 << 20
 
 
 def test_damage_in_the_store_is_damage_and_no_bad_wheel(wheels: Wheels) -> None:
