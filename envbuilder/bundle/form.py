@@ -16,6 +16,7 @@ from msgspec import Meta, Struct
 
 from envbuilder import words
 from envbuilder.payload.dataset import MNIST_SHA256
+from envbuilder.strict_yaml import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,6 +27,10 @@ END = bytes(2 * BLOCK)
 LARGEST_MANIFEST = 16 << 20
 LARGEST_TEXT = 16 << 20
 """Bytes of a member that is read into memory: a profile, a lock, an index of images."""
+LARGEST_TEXTS = 64 << 20
+"""Bytes of all profiles and locks together, which are in memory at the same time."""
+LARGEST_MEMBER = 1 << 36
+"""Bytes of any member, as of any file of a lock."""
 
 Kind = Literal["profile", "lock", "wheel", "file", "dataset", "base"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -48,7 +53,7 @@ class Member(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One file of a bundle."""
 
     path: str
-    size: Annotated[int, Meta(ge=0)]
+    size: Annotated[int, Meta(ge=0, le=LARGEST_MEMBER)]
     sha256: words.Sha256
     kind: Kind
     what: words.Sentence
@@ -89,7 +94,7 @@ def problem(manifest: Manifest) -> str:
     for member in manifest.members:
         matched = _PATHS[member.kind].match(member.path)
         if matched is None or member.path in seen:
-            return f"{member.path!r} is no path of a {member.kind}, or is there twice"
+            return f"{shown(member.path)} is no path of a {member.kind}, or is there twice"
         seen.add(member.path)
         named = matched[1] if matched.re.groups else None
         stated = MNIST_SHA256.get(named or "") if member.kind == "dataset" else named
@@ -97,6 +102,9 @@ def problem(manifest: Manifest) -> str:
             return f"{member.path} has another sha256 than its name says"
         if member.kind in {"profile", "lock"} and member.size > LARGEST_TEXT:
             return f"{member.path} is too large: {member.size} bytes"
+    texts = sum(m.size for m in manifest.members if m.kind in {"profile", "lock"})
+    if texts > LARGEST_TEXTS:
+        return f"its profiles and locks have {texts} bytes together"
     return ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,7 +15,7 @@ from envbuilder.conda import lockfile as conda_lockfile
 from envbuilder.errors import BuildError, InvalidError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from envbuilder.bundle.form import Manifest
     from envbuilder.lockfile import File
@@ -40,25 +41,12 @@ def check(manifest: Manifest, texts: Mapping[str, bytes]) -> None:
     of such a profile and fits it; every locked file is named by a lock, and each profile has all
     files of a target. `texts`: path in the bundle → content.
     """
-    needed: set[str] = set()
-    locked: dict[str, File] = {}
     with TemporaryDirectory(prefix="envbuilder-bundle-") as scratch:
         folder = Path(scratch)
         for path, content in texts.items():
             atomic.write(folder / _below(path), content)
-        for name in manifest.profiles:
-            profile = profiles.load(name, [folder])
-            lock = lockfile.usable(profile, [folder])
-            needed |= {f"profiles/{p.name}" for p in profiles.chain(name, [folder])}
-            needed.add(f"locks/{name}.json")
-            locked |= {f.sha256: f for f in lock.files}
-            _require_target(manifest, lock)
-            conda = conda_lockfile.find(name, [folder])
-            if conda is not None:
-                conda_lockfile.require_usable(profile, conda)
-                needed.add(f"locks/{name}.conda.json")
-                packages = (p for t in conda.targets for p in t.packages)
-                locked |= {p.sha256: p.as_file for p in packages}
+        with _naming_the_bundle(folder):
+            needed, locked = _needed(manifest, folder)
     stray = sorted(texts.keys() - needed)
     if stray:
         raise InvalidError(
@@ -70,6 +58,37 @@ def check(manifest: Manifest, texts: Mapping[str, bytes]) -> None:
         file = locked.get(member.sha256)
         if file is None or file.size not in {None, member.size}:
             raise InvalidError(f"no lock of the bundle names its {member.path}", _UNTRUSTED)
+
+
+@contextlib.contextmanager
+def _naming_the_bundle(folder: Path) -> Iterator[None]:
+    """Raise errors about files of the scratch folder as errors about the bundle's."""
+    try:
+        yield
+    except InvalidError as error:
+        message = error.message.replace(f"{folder}/locks/", "the bundle's locks/")
+        message = message.replace(f"{folder}/", "the bundle's profiles/")
+        raise InvalidError(message, error.hint) from error
+
+
+def _needed(manifest: Manifest, folder: Path) -> tuple[set[str], dict[str, File]]:
+    """Return the paths that a manifest's profiles need, and their locked files by sha256."""
+    needed: set[str] = set()
+    locked: dict[str, File] = {}
+    for name in manifest.profiles:
+        profile = profiles.load(name, [folder])
+        lock = lockfile.usable(profile, [folder])
+        needed |= {f"profiles/{p.name}" for p in profiles.chain(name, [folder])}
+        needed.add(f"locks/{name}.json")
+        locked |= {f.sha256: f for f in lock.files}
+        _require_target(manifest, lock)
+        conda = conda_lockfile.find(name, [folder])
+        if conda is not None:
+            conda_lockfile.require_usable(profile, conda)
+            needed.add(f"locks/{name}.conda.json")
+            packages = (p for t in conda.targets for p in t.packages)
+            locked |= {p.sha256: p.as_file for p in packages}
+    return needed, locked
 
 
 def _require_target(manifest: Manifest, lock: lockfile.Lock) -> None:

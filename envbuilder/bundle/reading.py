@@ -139,7 +139,7 @@ def parse(text: bytes, where: str) -> Manifest:
     schema = data.get("schema") if isinstance(data, dict) else None
     if schema != form.SCHEMA:
         raise InvalidError(
-            f"{where}: bundle schema {schema!r} is not known to this envbuilder (it knows"
+            f"{where}: bundle schema {str(schema)[:20]} is not known to this envbuilder (it knows"
             f" {form.SCHEMA})",
             "Install the envbuilder that is in the bundle: tar -xf FILE wheels, then"
             " pip install --no-index --find-links wheels envbuilder",

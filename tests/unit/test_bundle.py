@@ -213,6 +213,19 @@ def test_what_types_cannot_say() -> None:
     assert "order" in form.problem(made_of((), members=backwards))
     large = msgspec.structs.replace(part("locks/x.json", b"", "lock").member, size=2**30)
     assert "too large" in form.problem(made_of((), members=(large,)))
+    many = tuple(
+        msgspec.structs.replace(part(f"locks/x{n}.json", b"", "lock").member, size=16 << 20)
+        for n in range(5)
+    )
+    assert form.problem(made_of((), members=many[:4])) == ""
+    assert "83886080 bytes together" in form.problem(made_of((), members=many))
+    assert len(form.problem(made_of((part("x" * 9_999, b"", "file"),)))) < 200
+
+
+def test_a_member_is_no_larger_than_a_locked_file_can_be() -> None:
+    huge = msgspec.structs.replace(part(f"files/{sha(b'x')}", b"x", "file").member, size=2**63)
+    with pytest.raises(InvalidError, match=r"members\.0\.size: expected `int` <= 68719476736"):
+        reading.parse(form.encode(made_of((), members=(huge,))), "x.tar")
 
 
 # --- tools
@@ -329,7 +342,7 @@ def left_over(settings: Settings) -> list[Path]:
     return [p for p in folder.iterdir() if p.suffix != ".lock"] if folder.is_dir() else []
 
 
-@pytest.mark.parametrize("schema", [2, None, "1"])
+@pytest.mark.parametrize("schema", [2, None, "1", "x" * 9_999, [1] * 9_999])
 def test_another_schema_is_2(schema: Any, bundle: Path, there: Settings) -> None:
     text = msgspec.json.encode({"schema": schema})
     head = form.header(form.manifest_name(sha(text)), len(text))
@@ -337,6 +350,7 @@ def test_another_schema_is_2(schema: Any, bundle: Path, there: Settings) -> None
     with pytest.raises(InvalidError, match="bundle schema") as caught:
         unpack(bundle, there)
     assert "pip install --no-index" in caught.value.hint
+    assert len(caught.value.message) < 300
 
 
 @pytest.mark.parametrize("content", [b"", b"x", b"\x1f\x8b" * 600, bytes(1024)])
@@ -581,8 +595,10 @@ def test_profiles_and_locks_are_read_before_anything_is_taken_in(
     )
     bundle = tmp_path / "other.tar"
     packing.write(bundle, made_of(other), other, QUIET)
-    with pytest.raises(InvalidError):
+    with pytest.raises(InvalidError) as caught:
         unpack(bundle, there)
+    folder = "locks" if name.endswith(".json") else "profiles"
+    assert caught.value.message.startswith(f"the bundle's {folder}/{name}:")
     assert not there.config_dir.parent.exists()
 
 
