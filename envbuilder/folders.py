@@ -7,13 +7,12 @@ none, so that nothing in it ever counts as envbuilder's.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import re
 import shutil
 import stat
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
 
 MARKER = ".made-by-envbuilder"
 _SIGNATURE = b"envbuilder made this folder\n"
@@ -79,19 +78,24 @@ def is_marked(folder: Path) -> bool:
 def remove(path: Path, root: Path, aside: str = "") -> None:
     """Remove a file, a link or a folder below `root`; `OSError` if that fails.
 
+    A folder in which something is mounted stays as it is: what is mounted belongs elsewhere.
+
     No component below `root` may be a link: each folder on the way is opened by its name in the
     one above, so that none can be exchanged for a link meanwhile. Links in the folder are removed,
     not what they lead to. A folder's marker goes last, so that what a kill leaves is still marked;
     with `aside`, the folder gets a marker and that name first, so that nothing uses a half of it.
     """
     *above, name = path.relative_to(root).parts
+    top = root.parent.resolve() / root.name
     with contextlib.ExitStack() as opened:
-        here = _open(str(root.parent.resolve() / root.name), None, opened)
+        here = _open(str(top), None, opened)
         for part in above:
             here = _open(part, here, opened)
         if not stat.S_ISDIR(os.stat(name, dir_fd=here, follow_symlinks=False).st_mode):
             os.unlink(name, dir_fd=here)
             return
+        if mounted := mounts_below(top.joinpath(*above, name), _mount_table()):
+            raise OSError(errno.EBUSY, f"something is mounted at {mounted[0]}")
         folder = _open(name, here, opened)
         if aside:
             marker = os.open(MARKER, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, dir_fd=folder)
@@ -106,6 +110,20 @@ def remove(path: Path, root: Path, aside: str = "") -> None:
             else:
                 os.unlink(child, dir_fd=folder)
         os.rmdir(name, dir_fd=here)
+
+
+def mounts_below(folder: Path, table: str) -> list[str]:
+    """Return the mount points below a folder; `table` is as in `/proc/self/mountinfo`."""
+    points = (line.split(" ", 5)[4] for line in table.split("\n") if line.count(" ") > 4)
+    plain = (re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), p) for p in points)
+    return [point for point in plain if point.startswith(f"{folder}/")]
+
+
+def _mount_table() -> str:
+    """What is mounted; empty where the system does not say."""
+    with contextlib.suppress(OSError):
+        return os.fsdecode(Path("/proc/self/mountinfo").read_bytes())
+    return ""
 
 
 def _open(name: str, within: int | None, opened: contextlib.ExitStack) -> int:

@@ -138,7 +138,12 @@ class Inventory:
         """List kept verification reports (of one profile)."""
         folder = self.settings.reports_dir
         if self._is_ours(self.settings.data_dir, folder):
-            for entry in history.entries(folder, profile):
+            try:
+                entries = history.entries(folder, profile)
+            except OSError as error:
+                self.keep(folder, _unreadable(error))
+                return
+            for entry in entries:
                 if folders.is_marked(folder) or _is_report(entry.path):
                     self.items.append(Item(entry.path, self.settings.data_dir))
                 else:
@@ -183,7 +188,11 @@ class Inventory:
             folder = root / name
             if not self._is_ours(root, folder):
                 continue
-            found = _look(folder, "", names, marked=False)
+            try:
+                found = _look(folder, "", names, marked=False)
+            except (OSError, RecursionError) as error:
+                self.keep(folder, _unreadable(error))
+                continue
             if self.busy or any(not self._lock(lock, hold=False) for lock in found.locks):
                 self.keep(folder, BUSY)
                 continue
@@ -203,7 +212,10 @@ class Inventory:
 
     def _children(self, root: Path, folder: Path) -> Iterator[Path]:
         if self._is_ours(root, folder):
-            yield from sorted(p for p in folder.iterdir() if p.name != folders.MARKER)
+            try:
+                yield from sorted(p for p in folder.iterdir() if p.name != folders.MARKER)
+            except OSError as error:
+                self.keep(folder, _unreadable(error))
 
     def _is_ours(self, root: Path, folder: Path) -> bool:
         """Whether the folder is there, and it is no link that leads to it."""
@@ -272,6 +284,12 @@ def _look(folder: Path, below: str, names: Names, *, marked: bool) -> _Found:
     known = made_here or bool(re.fullmatch(names.folders, below.rstrip("/")))
     found.whole = marked and known and not found.theirs
     return found
+
+
+def _unreadable(error: OSError | RecursionError) -> str:
+    deep = isinstance(error, RecursionError)
+    why = "its folders are nested too deeply" if deep else error.strerror or error
+    return f"cannot be read: {why}"
 
 
 def _is_report(path: Path) -> bool:

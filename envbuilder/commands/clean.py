@@ -166,6 +166,8 @@ def _remove_files(items: Iterable[Item]) -> tuple[list[str], list[Kept]]:
             removed.append(str(item.path))
         except OSError as error:
             failed.append(Kept(str(item.path), error.strerror or str(error)))
+        except RecursionError:
+            failed.append(Kept(str(item.path), "its folders are nested too deeply"))
     return removed, failed
 
 

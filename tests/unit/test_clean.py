@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from filelock import FileLock
 
-from envbuilder import cli, documents, engine, folders, images, settings
+from envbuilder import cli, documents, engine, folders, images, inventory, settings
 from envbuilder.errors import BuildError, ToolError
 from envbuilder.seal import MARKER
 from envbuilder.store import Store
@@ -675,3 +675,30 @@ def test_what_a_dry_run_says_is_what_a_run_removes_whatever_is_there(
 
 def listing(own: settings.Settings) -> set[Path]:
     return {p for above in (own.cache_dir, own.data_dir) for p in above.rglob("*")}
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (PermissionError(13, "Permission denied"), "cannot be read: Permission denied"),
+        (RecursionError(), "cannot be read: its folders are nested too deeply"),
+    ],
+)
+def test_a_folder_that_cannot_be_read_stays_and_is_named(
+    error: Exception, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*about: object, **more: object) -> None:
+        raise error
+
+    environ = {"ENVBUILDER_CACHE_DIR": str(tmp_path), "ENVBUILDER_CONFIG_DIR": str(tmp_path)}
+    for name in ("logs", "build"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(inventory, "_look", fails)
+    if isinstance(error, OSError):
+        monkeypatch.setattr(Path, "iterdir", fails)
+    with inventory.Inventory(settings.load(environ, tmp_path)) as found:
+        assert list(found.leftovers()) == []
+        found.downloads()
+    assert inventory.Kept(str(tmp_path / "logs"), reason) in found.kept
+    in_build = inventory.Kept(str(tmp_path / "build"), reason) in found.kept
+    assert in_build == isinstance(error, OSError)

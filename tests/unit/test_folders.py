@@ -107,3 +107,24 @@ def test_what_a_kill_leaves_of_a_folder_is_marked(
     monkeypatch.undo()
     folders.remove(rest, tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_in_which_something_is_mounted_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = tmp_path / "build" / "a b"
+    (work / "home").mkdir(parents=True)
+    (work / "home" / "precious").touch()
+    escaped = str(work).replace(" ", "\\040")
+    table = f"36 35 98:0 / / rw - ext4 a rw\n41 36 98:0 /x {escaped}/home rw,noatime - ext4 a rw\n"
+    monkeypatch.setattr(folders, "_mount_table", lambda: table)
+    with pytest.raises(OSError, match=r"something is mounted at .*/a b/home"):
+        folders.remove(work, tmp_path)
+    assert (work / "home" / "precious").exists()
+
+
+def test_mounts_elsewhere_do_not_matter(tmp_path: Path) -> None:
+    table = "".join(
+        f"41 36 98:0 / {point} rw - ext4 a rw\n" for point in ("/", tmp_path, f"{tmp_path}/ab/c")
+    )
+    assert folders.mounts_below(tmp_path / "a", f"{table}short line\n") == []
