@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 LARGEST_FILE = 1 << 20
 """Bytes of a file at most; the largest that is shipped has 1,800."""
 LONGEST_SCALAR = 1 << 16
+LONGEST_NUMBER = 100
+"""Characters of a number or date at most; one in base 60 takes time as the square of its length."""
 DEEPEST = 32
 SHOWN = 60
 """Characters of a file's text that a message repeats at most."""
@@ -134,11 +136,14 @@ class _Document:
         value: Any = event.value
         if tag in _TYPED:
             build: Callable[[Any, Any], Any] = _Scalars.yaml_constructors[tag]
+            kind = tag.removeprefix(_TAG)
+            invalid = f"{shown(value)} is not a valid {kind}; quote it if it is text"
+            if len(value) > LONGEST_NUMBER:
+                _refuse(event, invalid)
             try:
                 value = build(self._scalars, yaml.ScalarNode(tag, value))
             except (ValueError, KeyError, OverflowError):
-                kind = tag.removeprefix(_TAG)
-                _refuse(event, f"{shown(value)} is not a valid {kind}; quote it if it is text")
+                _refuse(event, invalid)
         self._put(value, event)
 
     def _key(self, event: Any, tag: str | None) -> None:

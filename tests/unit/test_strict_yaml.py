@@ -56,6 +56,8 @@ BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
         (f"a: 1\nb: {'9' * 5000}\n", 2, "'999"),
         ("a: 1\nb: 2001-01-01 25:61:61\n", 2, "'2001-01-01 25:61:61'"),
         (f"a: 1\nb: '{'x' * 70_000}'\n", 2, "longer than"),
+        (f"a: 1\nb: 1{':1' * 30_000}\n", 2, "is not a valid int; quote it"),
+        (f"a: 0x{'f' * 1_000}\n", 1, "is not a valid int; quote it"),
         (f"a: 1\nb: {'[' * 40}{']' * 40}\n", 2, "nested"),
         (f"a: 1\nb: {'{a: ' * 40}1{'}' * 40}\n", 2, "nested"),
         ("a: 1\nb: x\0y\n", 2, "U+0000"),
