@@ -1,4 +1,4 @@
-"""Folders of envbuilder's own: made with a marker, and removed without following a link.
+"""Create envbuilder's own folders with a marker, and remove them without following links.
 
 A marker says that envbuilder made the folder that holds it. A folder that was there before gets
 none, so that nothing in it ever counts as envbuilder's.

@@ -287,9 +287,10 @@ def _look(folder: Path, below: str, names: Names, *, marked: bool) -> _Found:
 
 
 def _unreadable(error: OSError | RecursionError) -> str:
-    deep = isinstance(error, RecursionError)
-    why = "its folders are nested too deeply" if deep else error.strerror or error
-    return f"cannot be read: {why}"
+    """Return why a folder stays that could not be looked through."""
+    if isinstance(error, OSError):
+        return f"cannot be read: {error.strerror or error}"
+    return "cannot be read: its folders are nested too deeply"
 
 
 def _is_report(path: Path) -> bool:
