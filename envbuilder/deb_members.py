@@ -1,4 +1,4 @@
-"""The members of a .deb and what it says of itself, checked before any of them is used."""
+"""Check the members and the control fields of a .deb before any of them is used."""
 
 from __future__ import annotations
 
@@ -89,11 +89,11 @@ def require_named(file: File, fields: Mapping[str, str]) -> None:
     """
     name, version = fields.get("Package", ""), fields.get("Version", "")
     if not lock_entries.is_debian(name, version):
-        raise refused(file, "its name or version is not as Debian's policy has it")
+        raise refused(file, "its name or version violates Debian policy")
     if (name, version) != (file.name, file.version):
-        raise refused(file, f"it says of itself to be {name} {version}")
+        raise refused(file, f"its control file says {name} {version}")
     if not fields.get("Architecture", "").replace("-", "").isalnum():
-        raise refused(file, "its architecture is not as Debian's policy has it")
+        raise refused(file, "its architecture violates Debian policy")
 
 
 def refused(file: File, why: str) -> BuildError:

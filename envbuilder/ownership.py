@@ -1,4 +1,4 @@
-"""Whose files may decide: the user's own and root's, as git has it with `safe.directory`.
+"""Decide whose files are trusted: the user's own and root's, as with git's `safe.directory`.
 
 A project file names package indexes, base images and profiles. One that another user put into a
 folder above the working folder would decide what this user, or root, installs and runs.

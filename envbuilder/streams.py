@@ -1,4 +1,4 @@
-"""Standard streams that fail in a way that can be told: full, closed, or without a reader.
+"""Standard streams whose failures are reported: full, closed, or without a reader.
 
 Python drops what is printed to a closed stdout, and reports a full one only when it exits. Results
 that nothing received must not look like success, so writing them raises an error of ours. Messages

@@ -1,4 +1,4 @@
-"""Reading a bundle front to back: nothing is taken for right before its hash was."""
+"""Read a bundle from front to back; no content counts before its hash was checked."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from envbuilder.bundle.form import Manifest, Member
 
 _CHUNK = 1 << 20
-_AGAIN = "It broke on the way, or was changed: copy it again from where it was made."
+_AGAIN = "It was damaged in transit or changed: copy it again from the machine that made it."
 
 
 class Reader:
@@ -103,7 +103,7 @@ class Content:
         self.done = False
 
     def unchecked(self) -> Iterator[bytes]:
-        """The bytes, for somebody who hashes them."""
+        """Yield the bytes unchecked; the caller hashes them."""
         self.done = True
         for chunk in self._reader.chunks(self._member):
             self._on_bytes(len(chunk))
@@ -135,7 +135,7 @@ def parse(text: bytes, where: str) -> Manifest:
     try:
         data = strict_json.loads(text)
     except ValueError as error:
-        raise InvalidError(f"{where}: its manifest is no JSON: {error}") from error
+        raise InvalidError(f"{where}: its manifest is not valid JSON: {error}") from error
     schema = data.get("schema") if isinstance(data, dict) else None
     if schema != form.SCHEMA:
         raise InvalidError(

@@ -1,4 +1,4 @@
-"""Taking a bundle in: every byte is hashed before it is used, and nothing is done by halves."""
+"""Unpack a bundle: hash every byte before it is used, and check everything before it is placed."""
 
 from __future__ import annotations
 
