@@ -94,7 +94,7 @@ def remove(path: Path, root: Path, aside: str = "") -> None:
         if not stat.S_ISDIR(os.stat(name, dir_fd=here, follow_symlinks=False).st_mode):
             os.unlink(name, dir_fd=here)
             return
-        if mounted := mounts_below(top.joinpath(*above, name), _mount_table()):
+        if mounted := mounts_below(top.joinpath(*above, name), mount_table()):
             raise OSError(errno.EBUSY, f"something is mounted at {mounted[0]}")
         folder = _open(name, here, opened)
         if aside:
@@ -119,7 +119,7 @@ def mounts_below(folder: Path, table: str) -> list[str]:
     return [point for point in plain if point.startswith(f"{folder}/")]
 
 
-def _mount_table() -> str:
+def mount_table() -> str:
     """What is mounted; empty where the system does not say."""
     with contextlib.suppress(OSError):
         return os.fsdecode(Path("/proc/self/mountinfo").read_bytes())

@@ -109,6 +109,16 @@ class Inventory:
         """Note that something stays."""
         self.kept.append(Kept(str(path), reason))
 
+    def spare_mounts(self) -> None:
+        """Keep the folders in which something is mounted: it may be anybody's."""
+        table = folders.mount_table()
+        items, self.items = self.items, []
+        for item in items:
+            if mounted := folders.mounts_below(item.path.resolve(), table):
+                self.keep(item.path, f"something is mounted at {mounted[0]}")
+            else:
+                self.items.append(item)
+
     # --- data
 
     def environments(self, profile: str | None) -> None:

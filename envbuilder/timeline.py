@@ -17,11 +17,8 @@ if TYPE_CHECKING:
 _INTERVAL = 0.02
 """Seconds between two looks at how late this process gets to run."""
 
-_LATE = 0.02
-"""Delays from here on are kept, in seconds."""
-
 _MOST, _LONGEST = 10_000, 200
-"""Events and delays that are kept, and letters of a phase: an environment may send any number."""
+"""Phases that are kept, and letters of one: an environment may send any number."""
 
 _SLACK, _SHARE = 0.25, 0.01
 """By how much a pass may differ from the time between its events: seconds, and a share of it.
@@ -40,7 +37,8 @@ class Timeline:
 
     def __init__(self) -> None:
         self._arrivals: dict[str, float] = {}
-        self._delays: list[tuple[float, float]] = []
+        self._delays: dict[int, float] = {}
+        """The longest delay within each second, in seconds."""
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -58,12 +56,11 @@ class Timeline:
         self._thread.join()
 
     def _watch(self) -> None:
-        while not self._done.is_set() and len(self._delays) < _MOST:
+        while not self._done.is_set():
             before = time.monotonic()
             time.sleep(_INTERVAL)
             now = time.monotonic()
-            if now - before - _INTERVAL > _LATE:
-                self._delays.append((now, now - before - _INTERVAL))
+            self.delayed(now - before - _INTERVAL, now)
 
     def arrived(self, phase: str, now: float | None = None) -> None:
         """Note that a phase began; only its first event counts."""
@@ -72,7 +69,7 @@ class Timeline:
 
     def delayed(self, seconds: float, now: float) -> None:
         """Note that this process ran late by so many seconds."""
-        self._delays.append((now, seconds))
+        self._delays[int(now)] = max(seconds, self._delays.get(int(now), 0.0))
 
     def problems(self, passes: Sequence[tuple[str, float]]) -> list[str]:
         """Sentences on passes (phase, seconds reported) that the arrivals contradict."""
@@ -92,4 +89,5 @@ class Timeline:
 
     def _latest(self, begun: float, ended: float) -> float:
         """The longest delay of this process around a pass."""
-        return max((late for at, late in self._delays if begun - 1 <= at <= ended + 1), default=0.0)
+        around = range(int(begun) - 1, int(ended) + 2)
+        return max((self._delays.get(second, 0.0) for second in around), default=0.0)

@@ -318,4 +318,6 @@ def _ended(done: Completed) -> str:
     if code < 0 or code > 128:
         return f"the payload was ended by signal {-code if code < 0 else code - 128}"
     last = done.last_words.splitlines()
-    return f"the payload ended with exit code {code}" + (f": {printable(last[-1])}" if last else "")
+    return f"the payload ended with exit code {code}" + (
+        f": {printable(last[-1], 300)}" if last else ""
+    )

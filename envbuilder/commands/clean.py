@@ -111,6 +111,7 @@ def _choose(
         inventory.downloads()
     if reports:
         inventory.reports(profile)
+    inventory.spare_mounts()
     known = image_inventory.written_down(inventory.settings, [item.path for item in leftovers])
     listed = _images(known, profile, progress, inventory.busy, all_images)
     inventory.kept += listed.kept

@@ -673,6 +673,21 @@ def test_what_a_dry_run_says_is_what_a_run_removes_whatever_is_there(
     assert capsys.readouterr().out == "nothing to remove\n"
 
 
+def test_a_folder_that_holds_a_mount_stays_and_a_dry_run_says_so(
+    own: settings.Settings, capsys: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = working(own.cache_dir / "build" / "cpu-0123456789ab")
+    (left / "home").mkdir()
+    table = f"41 36 98:0 / {left}/home rw - ext4 a rw\n"
+    monkeypatch.setattr(folders, "mount_table", lambda: table)
+    for arguments in (("--dry-run",), ()):
+        assert run(*arguments) == 0
+        shown = capsys.readouterr()
+        assert shown.out == "nothing to remove\n"
+        assert f"somethingismountedat{left}/home" in "".join(shown.err.split())
+    assert left.exists()
+
+
 def listing(own: settings.Settings) -> set[Path]:
     return {p for above in (own.cache_dir, own.data_dir) for p in above.rglob("*")}
 

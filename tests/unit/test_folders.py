@@ -117,7 +117,7 @@ def test_a_folder_in_which_something_is_mounted_stays(
     (work / "home" / "precious").touch()
     escaped = str(work).replace(" ", "\\040")
     table = f"36 35 98:0 / / rw - ext4 a rw\n41 36 98:0 /x {escaped}/home rw,noatime - ext4 a rw\n"
-    monkeypatch.setattr(folders, "_mount_table", lambda: table)
+    monkeypatch.setattr(folders, "mount_table", lambda: table)
     with pytest.raises(OSError, match=r"something is mounted at .*/a b/home"):
         folders.remove(work, tmp_path)
     assert (work / "home" / "precious").exists()
