@@ -177,7 +177,7 @@ def require_clock(start: Sequence[str], day: str, variables: Mapping[str, str], 
     """Fails unless Python and uv read that day. uv writes a bill of materials, which has a date."""
     project = at / "project"
     project.mkdir()
-    project.chmod(0o777)  # uv writes a lock there, as whoever it is
+    project.chmod(0o1777)  # uv writes a lock there, as whoever it is
     (project / "pyproject.toml").write_text('[project]\nname = "x"\nversion = "1"\n')
     ask_uv = [uv_program(), "export", "--quiet", "--offline", "--no-config", "--no-cache"]
     ask_uv += ["--format", "cyclonedx1.5", "--python", sys.executable]

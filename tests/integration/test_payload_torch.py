@@ -425,7 +425,8 @@ def test_inductor_is_checked_before_its_numbers_count(
         published = entry["gradients"]["forms"]["published"]["gradients"]
         assert published["conv1.weight"] == pytest.approx(1.0)
         assert done.check("compile inductor")["status"] == "warning"
-        assert "do not use torch.compile for training" in done.report["warnings"][-1]
+        advice = "do not use torch.compile for training"
+        assert any(advice in warning for warning in done.report["warnings"])
 
 
 def test_a_missing_compiler_is_told_in_plain_words(

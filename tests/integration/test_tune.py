@@ -14,7 +14,7 @@ from envbuilder import candidates, console, mnist, pack, process, profiles, tune
 from envbuilder.errors import VerifyError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
 pytestmark = pytest.mark.torch
@@ -35,9 +35,12 @@ def pyz(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def ask(torch_python: Path, pyz: Path) -> tune.Ask:
     def start(
-        arguments: Callable[[str], Sequence[str]], data: Path, on_line: Callable[[str], None]
+        arguments: Callable[[Mapping[str, str]], Sequence[str]],
+        folders: Mapping[str, Path],
+        on_line: Callable[[str], None],
     ) -> process.Completed:
-        argv = [str(torch_python), str(pyz), *arguments(str(data))]
+        seen = {name: str(folder) for name, folder in folders.items()}
+        argv = [str(torch_python), str(pyz), *arguments(seen)]
         return process.run(argv, env=QUIET, timeout=300, on_stdout=on_line)
 
     return tune.asking(start, mnist.subset(), EXPECTS)
