@@ -117,6 +117,7 @@ def base(target: Target, own: Settings) -> Layout:
     return made(debian_base.step(target, own), own)
 
 
+@pytest.mark.slow
 def test_the_lock_names_every_package(lock: lockfile.Lock) -> None:
     for target in lock.targets:
         names = {f.name for f in target.base_files}
@@ -128,6 +129,7 @@ def test_the_lock_names_every_package(lock: lockfile.Lock) -> None:
         assert target.base.unpacked == (target.platform == "linux/arm64")
 
 
+@pytest.mark.slow
 def test_the_same_packages_give_the_same_bytes(
     base: Layout, target: Target, own: Settings, tmp_path: Path
 ) -> None:
@@ -201,6 +203,7 @@ def arm(lock: lockfile.Lock, own: Settings) -> Target:
     return fetched(lockfile.select(lock, "linux/arm64", "3.11"), own)
 
 
+@pytest.mark.slow
 def test_another_processors_packages_are_unpacked(
     arm: Target, own: Settings, tmp_path: Path
 ) -> None:
@@ -218,6 +221,7 @@ def test_another_processors_packages_are_unpacked(
     assert again.index().manifests == layout.index().manifests
 
 
+@pytest.mark.slow
 @pytest.mark.engine
 @pytest.mark.parametrize("builder", ["buildkit", "layers"])
 def test_an_image_on_it(
@@ -240,6 +244,7 @@ def test_an_image_on_it(
     assert said.split()[0] == target.base.python_version
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_killed_build_of_a_base_leaves_nothing_that_is_trusted(
     arm: Target, own: Settings, tmp_path: Path, number: signal.Signals
@@ -272,6 +277,7 @@ def test_a_killed_build_of_a_base_leaves_nothing_that_is_trusted(
 # --- packages for a base that is read
 
 
+@pytest.mark.slow
 @pytest.mark.engine
 def test_packages_are_chosen_for_the_base_that_is_used(
     cli: Cli, base_image: str, docker_client: Any, tmp_path: Path
@@ -336,6 +342,7 @@ def after_installing(
     return said.decode()
 
 
+@pytest.mark.slow
 @pytest.mark.engine
 def test_packages_of_a_later_release_take_what_they_need_along(
     base: Layout, target: Target, own: Settings, docker_client: Any, tmp_path: Path

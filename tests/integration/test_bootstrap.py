@@ -254,6 +254,7 @@ def test_the_locked_versions_come_although_the_index_has_newer_ones(
     assert len(index.asked) == asked
 
 
+@pytest.mark.slow
 def test_the_index_is_a_trap_for_whatever_resolves_anew(index: Index, tmp_path: Path) -> None:
     """Else the test above would prove nothing."""
     done = subprocess.run(
@@ -273,6 +274,7 @@ def test_the_index_is_a_trap_for_whatever_resolves_anew(index: Index, tmp_path: 
     assert all(version.release[-1] >= 1000 for _, version, *_ in taken)
 
 
+@pytest.mark.slow
 def test_what_is_not_the_locked_file_is_refused(checkout: Path, index: Index) -> None:
     """Other bytes under a locked name, a version that is gone, an index that does not answer."""
     version = pins(checkout / "requirements" / "run.txt")["click"]

@@ -129,6 +129,7 @@ def bundle(packed: Path, tmp_path: Path) -> Path:
     return Path(shutil.copy(packed, tmp_path))
 
 
+@pytest.mark.slow
 def test_a_bare_machine_installs_unbundles_builds_and_runs(bundle: Path, there: Machine) -> None:
     """With what is in the file alone: envbuilder from its wheels, then the profile."""
     with tarfile.open(bundle) as archive:
@@ -151,6 +152,7 @@ def test_a_bare_machine_installs_unbundles_builds_and_runs(bundle: Path, there: 
     assert (again["new"], again["written"]) == (0, [])
 
 
+@pytest.mark.slow
 def test_conda_packages_go_along_with_what_installs_them(
     there: Machine,
     conda_channel: Path,
@@ -185,6 +187,7 @@ def test_conda_packages_go_along_with_what_installs_them(
     assert there.run(own, "run", *chosen, "--", "tiny") == f"tiny-lib 1.0 of {prefix}\n"
 
 
+@pytest.mark.slow
 def test_an_installed_envbuilder_packs_itself(
     bundle: Path, session_environment: dict[str, str], tiny: Path, tmp_path: Path
 ) -> None:
@@ -313,6 +316,7 @@ def test_cpu_is_built_and_verified_without_network(
     assert report["status"] == "passed"
 
 
+@pytest.mark.slow
 @pytest.mark.engine
 def test_the_base_image_goes_with_it(
     cli: Cli, tiny: Path, docker_client: Any, base_image: str, tmp_path: Path, own_tag: str
@@ -375,6 +379,7 @@ def own_tag(docker_client: Any) -> Iterator[str]:
         docker_client.images.remove(name)
 
 
+@pytest.mark.slow
 @pytest.mark.engine
 @pytest.mark.registry
 def test_a_locked_base_image_is_found_by_its_digest_without_network(

@@ -48,6 +48,7 @@ def files(folder: Path) -> set[Path]:
     return {p for p in folder.rglob("*") if not p.is_dir() or p.is_symlink()}
 
 
+@pytest.mark.slow
 def test_it_removes_what_it_says_and_nothing_of_others(
     cli: Cli,
     session_environment: dict[str, str],
@@ -118,6 +119,7 @@ def test_it_removes_what_it_says_and_nothing_of_others(
     assert cli("clean", "--dry-run", environment=places).stdout == "nothing to remove\n"
 
 
+@pytest.mark.slow
 def test_a_container_that_uses_an_image_is_1_and_the_rest_is_done(
     cli: Cli,
     session_environment: dict[str, str],

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tests.integration.conftest import Cli
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("over", ["http", "file"])
 def test_from_nothing_to_a_command_and_again_the_same(
     project: Project, conda_channel: Path, over: str
@@ -294,6 +295,7 @@ def stub(version: str, subdir: str) -> conda.Package:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_the_cpu_profile_trains_inside(
     cli: Cli, torch_prefix: Path, conda_python: conda.Package, tmp_path: Path

@@ -65,6 +65,7 @@ def test_two_owners_of_one_path_are_refused(project: Project, conda_channel: Pat
     assert project.left() == []
 
 
+@pytest.mark.slow
 def test_the_same_content_twice_is_no_quarrel(
     project: Project, conda_channel: Path, tmp_path: Path
 ) -> None:
@@ -174,6 +175,7 @@ def test_scripts_are_not_run_and_that_is_said(project: Project, conda_channel: P
     assert not list(prefix.glob("*-ran"))
 
 
+@pytest.mark.slow
 def test_a_channel_that_vanishes_is_told_and_the_next_build_works(
     project: Project, conda_channel: Path, tmp_path: Path
 ) -> None:
@@ -211,6 +213,7 @@ def test_what_opens_a_channel_is_nowhere_told(
         assert b"very-secret" not in content, path
 
 
+@pytest.mark.slow
 def test_a_channel_gone_altogether_is_told(
     project: Project, conda_channel: Path, tmp_path: Path
 ) -> None:
@@ -221,6 +224,7 @@ def test_a_channel_gone_altogether_is_told(
     assert project.left() == []
 
 
+@pytest.mark.slow
 def test_an_edited_file_is_named_and_reaches_no_other_environment(
     project: Project, conda_channel: Path, tmp_path: Path
 ) -> None:
@@ -284,6 +288,7 @@ def test_a_build_that_is_stopped_takes_its_folder_away(
     assert project.left() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.soak)])
 def test_a_killed_build_leaves_nothing_half_made(
     project: Project,

@@ -77,6 +77,7 @@ def test_the_entrypoint_follows_the_quota(docker_client: Any, image: dict[str, A
     assert shown == b"1\n"
 
 
+@pytest.mark.slow
 def test_quick_verification_passes_without_network(
     cli: Cli, base_image: str, image: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -88,6 +89,7 @@ def test_quick_verification_passes_without_network(
     assert data["backend"] == "docker"
 
 
+@pytest.mark.slow
 def test_plain_docker_run_trains(
     docker_client: Any, image: dict[str, Any], mnist_dir: Path
 ) -> None:

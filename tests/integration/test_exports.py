@@ -113,6 +113,7 @@ def walled(cli: Cli, torch_wheels: Path, tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_pip_takes_requirements_though_an_index_is_out_of_reach(
     walled: Path, fresh: Callable[..., Path]
 ) -> None:
@@ -124,6 +125,7 @@ def test_pip_takes_requirements_though_an_index_is_out_of_reach(
     assert "torch-2.13.0+cpu" in done.stdout.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_uv_needs_every_index_or_none(walled: Path, fresh: Callable[..., Path]) -> None:
     """uv gives up where an index does not answer; from a folder of wheels it needs no index."""
     python = fresh("--without-pip")
@@ -152,6 +154,7 @@ def test_uv_installs_requirements_from_a_mirror(
     assert torch_of(python) == "2.13.0+cpu"
 
 
+@pytest.mark.slow
 def test_the_script_makes_an_environment(
     cli: Cli, torch_index: str, torch_python: Path, tmp_path: Path
 ) -> None:
@@ -194,6 +197,7 @@ def pylock(cli: Cli, torch_wheels: Path, tmp_path: Path) -> Path:
     return tmp_path / "out" / "pylock.cpu-py311.toml"
 
 
+@pytest.mark.slow
 def test_uv_installs_pylock_offline(pylock: Path, fresh: Callable[..., Path]) -> None:
     python = fresh("--without-pip")
     words = header(pylock, "uv")
@@ -215,6 +219,7 @@ def test_uv_refuses_a_changed_wheel(pylock: Path, fresh: Callable[..., Path]) ->
     assert "ash mismatch" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_new_pip_takes_pylock(pylock: Path, fresh: Callable[..., Path]) -> None:
     """pip reads such files from 26.1 on. A dry run checks every wheel, and unpacks none."""
     python = fresh()

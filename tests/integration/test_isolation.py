@@ -224,6 +224,7 @@ def test_a_wrapper_that_drops_the_options_is_found_out(
     assert outside.touched == ["sitecustomize-of-modules"]
 
 
+@pytest.mark.slow
 def test_packages_of_another_environment_are_foreign(
     verify: Any, tmp_path: Path, torch_prefix: Path
 ) -> None:
@@ -232,6 +233,7 @@ def test_packages_of_another_environment_are_foreign(
     assert f"torch was imported from {packages(torch_prefix)}/torch/__init__.py" in detail
 
 
+@pytest.mark.slow
 def test_a_startup_line_that_imports_from_outside_is_foreign(
     verify: Any, tmp_path: Path, torch_prefix: Path
 ) -> None:
@@ -256,6 +258,7 @@ def test_a_library_in_place_of_the_environments_own_is_named(
     assert detail == f"{library}: loaded in place of the environment's own libgomp.so.1"
 
 
+@pytest.mark.slow
 def test_torch_by_a_variable_takes_the_option_that_says_so(
     verify: Any, tmp_path: Path, torch_prefix: Path
 ) -> None:
@@ -297,6 +300,7 @@ WORKERS = ("trial", "--steps", "1", "--warm-up", "1", "--workers", "1", "--start
 RANKS = ("parallel", "--device", "cpu", "--devices", "2", "--steps", "5", "--quick")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [(*WORKERS, "spawn"), (*WORKERS, "forkserver"), RANKS])
 def test_children_are_isolated_too(
     outside: Outside, torch_prefix: Path, command: tuple[str, ...]
@@ -359,6 +363,7 @@ def test_the_shell_that_activates_is_nobody_elses(
     assert outside.touched == []
 
 
+@pytest.mark.slow
 @pytest.mark.engine
 def test_variables_of_a_base_image_bring_no_code(
     verify: Any, outside: Outside, docker_client: Any, base_image: str

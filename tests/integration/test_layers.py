@@ -130,6 +130,7 @@ def require_equal(cli: Cli, client: Any, profile: str, base: str, *but: str) -> 
     assert not [n for n in names if n.startswith("envbuilder/ahead:")], "left of loading it"
 
 
+@pytest.mark.slow
 @pytest.mark.engine
 def test_every_file_is_the_dockerfiles(
     cli: Cli, base_image: str, docker_client: Any, tiny: Path
@@ -137,6 +138,7 @@ def test_every_file_is_the_dockerfiles(
     require_equal(cli, docker_client, "tiny", base_image)
 
 
+@pytest.mark.slow
 @pytest.mark.engine
 def test_every_file_of_cpu_is_the_dockerfiles(
     cli: Cli, base_image: str, docker_client: Any
@@ -145,6 +147,7 @@ def test_every_file_of_cpu_is_the_dockerfiles(
     require_equal(cli, docker_client, "cpu", base_image, "etc/ld.so.cache")
 
 
+@pytest.mark.slow
 @pytest.mark.engine
 def test_the_engine_gets_lower_layers_while_others_are_made(
     cli: Cli, base_image: str, docker_client: Any
@@ -317,6 +320,7 @@ def test_an_image_for_another_architecture_needs_no_emulation(
     assert machines == {AARCH64}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("profile", "kills"),
     [

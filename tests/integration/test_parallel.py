@@ -110,6 +110,7 @@ if os.environ.get("RANK") == "1":
 """
 
 
+@pytest.mark.slow
 @needs_two
 def test_two_ranks_agree_with_each_other_and_with_one_process(
     torch_python: Path, tmp_path: Path
@@ -146,6 +147,7 @@ def test_two_ranks_agree_with_each_other_and_with_one_process(
     assert 0 < run.report["efficiency"] < 3
 
 
+@pytest.mark.slow
 @needs_proc
 @pytest.mark.parametrize(
     ("fault", "said"),
@@ -207,6 +209,7 @@ if os.environ.get("RANK") == "1":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "failing"),
     [
@@ -292,6 +295,7 @@ def test_a_cpu_build_has_no_gpus_to_train_on(parallel: Starter) -> None:
     assert run.report["reasons"] == ["together: devices: torch sees no cuda device"]
 
 
+@pytest.mark.slow
 @needs_two
 def test_verify_reports_two_ranks(cli: Cli, torch_python: Path, tmp_path: Path) -> None:
     asked = ("--python", str(torch_python), "--profile", "cpu", "--quick", "--devices", "all")

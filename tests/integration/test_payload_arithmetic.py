@@ -33,6 +33,7 @@ def seen(torch_python: Path) -> Seen:
     return found
 
 
+@pytest.mark.slow
 def test_right_arithmetic_passes_in_every_dtype(seen: Seen) -> None:
     assert seen["none"] == []
 
@@ -40,6 +41,7 @@ def test_right_arithmetic_passes_in_every_dtype(seen: Seen) -> None:
 EVERY = ("float32", "bfloat16", "float16")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "case", "dtypes"),
     [

@@ -90,6 +90,7 @@ def quick(torch_python: Path, pyz: Path) -> Done:
     return verify(torch_python, pyz, "--quick", "--torch-version", "2.13.0")
 
 
+@pytest.mark.slow
 def test_quick_passes_and_reports_what_happened(quick: Done) -> None:
     report = quick.report
     assert (quick.code, report["status"], report["reasons"]) == (0, "passed", [])
@@ -113,6 +114,7 @@ def test_times_add_up(quick: Done) -> None:
     assert training["cold_start_seconds"] > quick.check("import")["seconds"]
 
 
+@pytest.mark.slow
 def test_what_was_measured_is_believed_by_the_core(quick: Done) -> None:
     measured = report.check(quick.report)
     measurements = measured.measurements
@@ -172,6 +174,7 @@ def test_damaged_data_is_named_before_torch_is_imported(
     assert [event["event"] for event in done.events] == ["phase", "error"]
 
 
+@pytest.mark.slow
 def test_lower_precision_from_the_environment_fails(
     torch_python: Path, pyz: Path, tiny: Path
 ) -> None:
@@ -180,6 +183,7 @@ def test_lower_precision_from_the_environment_fails(
     assert any("bfloat16 is in effect" in reason for reason in done.report["reasons"])
 
 
+@pytest.mark.slow
 def test_a_kernel_that_never_ran_fails(torch_python: Path, pyz: Path, tiny: Path) -> None:
     done = verify(torch_python, pyz, *RUN_ONLY, "--require-kernels", "torch_ipex::", data=tiny)
     assert done.code == 5
@@ -257,6 +261,7 @@ vae.LEARNING_RATE = 0.0
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "check", "words"),
     [
@@ -289,6 +294,7 @@ def test_sabotage_is_found(
     assert words in done.check(check)["detail"]
 
 
+@pytest.mark.slow
 def test_without_sabotage_the_same_run_passes(
     torch_python: Path, tmp_path: Path, tiny: Path
 ) -> None:
@@ -309,6 +315,7 @@ time.perf_counter = time.monotonic = lambda: start + (real() - start) / 4
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "words"),
     [(TIME_RUNS_BACKWARDS, "moved by -"), (TIME_RUNS_SLOWLY, "no duration can be trusted")],
@@ -322,6 +329,7 @@ def test_a_clock_that_lies_fails(
     assert any(words in reason for reason in done.report["reasons"])
 
 
+@pytest.mark.slow
 def test_a_wall_clock_that_jumps_changes_nothing(
     torch_python: Path, tmp_path: Path, tiny: Path
 ) -> None:
@@ -332,6 +340,7 @@ def test_a_wall_clock_that_jumps_changes_nothing(
     assert all(check["seconds"] >= 0 for check in done.report["checks"])
 
 
+@pytest.mark.slow
 def test_seeds_that_are_ignored_are_told(torch_python: Path, tmp_path: Path, tiny: Path) -> None:
     code = "import torch\ntorch.manual_seed = lambda seed: torch.seed()\n"
     done = sabotaged(torch_python, tmp_path, code, *RUN_ONLY, data=tiny)
@@ -342,6 +351,7 @@ def test_seeds_that_are_ignored_are_told(torch_python: Path, tmp_path: Path, tin
     assert found["largest_difference"] > 0
 
 
+@pytest.mark.slow
 def test_a_measurement_that_fails_is_null_and_a_warning(
     torch_python: Path, tmp_path: Path, tiny: Path
 ) -> None:
@@ -371,6 +381,7 @@ def test_an_extension_whose_import_ends_the_process_fails(
     assert f"cannot be imported (exit {code}): wrong minor" in reason
 
 
+@pytest.mark.slow
 def test_without_shared_memory_all_works_and_the_report_says_so(
     torch_python: Path, pyz: Path, tiny: Path, tmp_path: Path
 ) -> None:
@@ -429,6 +440,7 @@ def test_inductor_is_checked_before_its_numbers_count(
         assert any(advice in warning for warning in done.report["warnings"])
 
 
+@pytest.mark.slow
 def test_a_missing_compiler_is_told_in_plain_words(
     torch_python: Path, pyz: Path, tiny: Path, tmp_path: Path
 ) -> None:

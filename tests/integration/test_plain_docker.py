@@ -75,6 +75,7 @@ def build_options(own: settings.Settings) -> list[str]:
     return options
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("torch_prefix")
 def test_a_rendered_folder_builds_and_trains(
     cli: Cli,

@@ -118,6 +118,7 @@ def test_to_disk_and_to_a_registry(push: Any, registry: Registry, tmp_path: Path
     assert push(ref, "--output", str(place))["status"] == "built"
 
 
+@pytest.mark.slow
 def test_failures_have_their_exit_codes(
     push: Any, registry: Registry, closed_registry: Registry, tmp_path: Path
 ) -> None:

@@ -223,6 +223,7 @@ print(found.find("linux/amd64").digest)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kills", [6, pytest.param(50, marks=pytest.mark.soak)])
 def test_kills_at_any_moment(
     registry: Registry, layout: Layout, found: Settings, kills: int

@@ -64,6 +64,7 @@ def own_layers(layout: Layout, below: int) -> list[dict[str, tarfile.TarInfo]]:
     return [layer for layer in layers if layer]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("builder", BUILDERS)
 def test_two_builds_are_equal_and_nothing_of_them_stays(
     builder: str, cli: Cli, base_image: str, docker_client: Any, tiny: Path, test_cache: Path
@@ -107,6 +108,7 @@ def base_without_bytecode(base_image: str, docker_client: Any, tmp_path: Path) -
     docker_client.images.remove(tag, force=True)
 
 
+@pytest.mark.slow
 def test_the_layers_hold_what_belongs_in_them_and_no_time_but_the_locks(
     cli: Cli, base_without_bytecode: str, docker_client: Any, tiny: Path, tmp_path: Path
 ) -> None:
@@ -178,6 +180,7 @@ def stamped(tiny: Path, tmp_path: Path, session_environment: dict[str, str]) -> 
     tiny.write_text(lockfile.dump(msgspec.structs.replace(lock, inputs=inputs, targets=targets)))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("stamped")
 def test_what_is_not_reproducible_is_caught_and_named(
     cli: Cli, base_image: str, docker_client: Any
@@ -193,6 +196,7 @@ def test_what_is_not_reproducible_is_caught_and_named(
     assert of_trials(docker_client) == before
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("stamped")
 def test_packages_leave_no_logs_and_no_time_after_the_locks(
     cli: Cli, base_image: str, docker_client: Any, tiny: Path, tmp_path: Path
@@ -212,6 +216,7 @@ def test_packages_leave_no_logs_and_no_time_after_the_locks(
     assert max(m.mtime for m in packages.values()) == target.base.epoch
 
 
+@pytest.mark.slow
 def test_an_image_that_was_changed_is_not_verified_and_is_built_anew(
     cli: Cli, base_image: str, docker_client: Any, tiny: Path
 ) -> None:
@@ -335,6 +340,7 @@ def require_one_image(
     assert len(set(images.values())) == 1, images
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("builder", BUILDERS)
 def test_two_builds_in_two_surroundings_are_one_image(
     builder: str, build_at: Any, tiny: Path, test_cache: Path, tmp_path: Path

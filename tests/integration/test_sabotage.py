@@ -165,6 +165,7 @@ def few_digits(tmp_path_factory: pytest.TempPathFactory) -> Words:
 # Without a fault, the same commands pass: what fails below fails for its fault.
 
 
+@pytest.mark.slow
 def test_an_overlay_without_a_fault_passes(bench: Bench) -> None:
     found = bench.verify(bench.overlay)
     assert (found.code, found.report["status"], found.report["reasons"]) == (0, "passed", [])
@@ -212,6 +213,7 @@ NUMBERS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fault", "check", "words"), NUMBERS)
 def test_wrong_numbers_and_wrong_witnesses(
     bench: Bench, few_digits: Words, fault: str, check: str, words: str
@@ -253,6 +255,7 @@ def test_learning_is_scored_outside_of_the_environment(bench: Bench) -> None:
     assert "at least 85.00% is needed" in found.check("run")["detail"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "check", "words"),
     [
@@ -381,6 +384,7 @@ def test_an_extension_that_does_nothing(bench: Bench, few_digits: Words) -> None
 # How the payload ends.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
@@ -657,6 +661,7 @@ with open(cached, "wb") as stream:
 """
 
 
+@pytest.mark.slow
 def test_bytecode_put_beside_a_module_is_not_run(changed: Changed) -> None:
     """Python believes bytecode that states its source's time and size; verification does not."""
     python = changed.prefix / "bin" / "python"

@@ -151,6 +151,7 @@ def test_without_any_uv_what_must_be_fetched_is_4(
         assert "pip install uv" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_bundle_holds_the_locks_uv_for_every_platform_that_is_named(
     project: Path, session_environment: dict[str, str], tmp_path: Path
 ) -> None:

@@ -46,6 +46,7 @@ def ask(torch_python: Path, pyz: Path) -> tune.Ask:
     return tune.asking(start, mnist.subset(), EXPECTS)
 
 
+@pytest.mark.slow
 def test_variables_take_effect_in_the_same_environment(ask: tune.Ask, torch_prefix: Path) -> None:
     preloaded = str((torch_prefix / "lib/envbuilder/libtcmalloc_minimal.so.4").resolve())
     plain = tuning.read(ask(FEW))
@@ -56,6 +57,7 @@ def test_variables_take_effect_in_the_same_environment(ask: tune.Ask, torch_pref
     assert other.accuracy == pytest.approx(plain.accuracy, abs=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_workers_start_from_the_packed_payload(ask: tune.Ask, method: str) -> None:
     trial = tuning.read(ask((*FEW, "--workers", "2", "--start-method", method)))
@@ -64,17 +66,20 @@ def test_workers_start_from_the_packed_payload(ask: tune.Ask, method: str) -> No
     assert trial.loss == pytest.approx(tuning.read(ask(FEW)).loss, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_bfloat16_takes_part(ask: tune.Ask) -> None:
     trial = tuning.read(ask((*FEW, "--bfloat16")))
     assert trial.settings["dtypes"] == ["bfloat16", "float32"]
     assert tuning.read(ask(FEW)).settings["dtypes"] == ["float32"]
 
 
+@pytest.mark.slow
 def test_a_trial_that_hangs_is_given_up(ask: tune.Ask) -> None:
     with pytest.raises(VerifyError):
         ask(("--steps", "100000", "--limit", "5"))
 
 
+@pytest.mark.slow
 def test_survey_and_two_settings(ask: tune.Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     survey = candidates.read(ask(("--survey",)))
     assert survey.threads.used == 1
@@ -90,12 +95,14 @@ def test_survey_and_two_settings(ask: tune.Ask, monkeypatch: pytest.MonkeyPatch)
     assert outcome.findings[1].verdict != "helps", "another batch is another workload"
 
 
+@pytest.mark.slow
 def test_the_command_line_refuses_at_once_what_contradicts(cli: Any) -> None:
     done: subprocess.CompletedProcess[str] = cli("verify", "--write")
     assert done.returncode == 2
     assert "Add --tune" in done.stderr
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_the_trial_and_writes_nothing(
     torch_python: Path, session_environment: dict[str, str], tmp_path: Path
 ) -> None:

@@ -30,6 +30,7 @@ def test_an_unchanged_build_is_reused(cli: Cli, torch_prefix: Path) -> None:
     assert result["artifact"] == {"kind": "venv", "ref": str(torch_prefix), "digest": digest}
 
 
+@pytest.mark.slow
 def test_quick_verification_passes_and_tells(cli: Cli, torch_prefix: Path, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     done = cli(
@@ -59,6 +60,7 @@ def test_a_full_epoch_reaches_the_accuracy(cli: Cli, torch_prefix: Path, mnist_d
     assert data["training"]["epochs"][0]["accuracy"] >= 0.975
 
 
+@pytest.mark.slow
 def test_cuda_is_3_here_and_5_when_forced(cli: Cli, torch_python: Path) -> None:
     if Path("/dev/nvidiactl").exists():
         pytest.skip("this machine has an NVIDIA GPU")
@@ -141,6 +143,7 @@ def test_a_shell_reaches_no_other_environment_whatever_its_own_files_do(
     assert ("mine=read" in done.stdout) == (shell != "sh"), "its own files are read"
 
 
+@pytest.mark.slow
 def test_an_edited_file_does_not_reach_the_next_environment(
     cli: Cli, torch_prefix: Path, tmp_path: Path
 ) -> None:
@@ -161,6 +164,7 @@ def test_an_edited_file_does_not_reach_the_next_environment(
         edited.write_bytes(right)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_a_killed_build_leaves_nothing_that_is_trusted(
     number: signal.Signals,

@@ -49,6 +49,7 @@ def pair(tmp_path: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("builder", ["venv", "layers", "buildkit"])
 def test_wheels_that_do_not_go_together(
     cli: Cli, pair: dict[str, str], tmp_path: Path, builder: str, request: pytest.FixtureRequest
