@@ -114,6 +114,9 @@ class Place:
         self.home = folder
         self.caches = caches or folder / "caches"
         folder.mkdir()
+        # Not the folder that builds start in: above the home folder no project is looked for.
+        self.user_home = folder / "home"
+        self.user_home.mkdir()
 
     @property
     def cache(self) -> Path:
@@ -137,7 +140,7 @@ class Place:
             "XDG_DATA_HOME": str(self.home / "data"),
             "LOCPATH": str(locales),
         }
-        return {**own, **({"HOME": str(self.home)} if around.user else {}), **around.variables}
+        return {**own, **({"HOME": str(self.user_home)} if around.user else {}), **around.variables}
 
 
 def make_locale(folder: Path) -> Path:
