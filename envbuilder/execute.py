@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, assert_never
 from envbuilder import folders, images, process, seal
 from envbuilder import plan as plans
 from envbuilder.download import full_or_broken
-from envbuilder.errors import BuildError
+from envbuilder.errors import BuildError, EnvbuilderError
 from envbuilder.pack import payload_pyz
 from envbuilder.settings import require_writable
 from envbuilder.store import Store
@@ -51,6 +51,13 @@ def execute(plan: plans.Plan, settings: Settings, progress: Progress) -> float:
         except (OSError, shutil.Error) as error:
             cause = error if isinstance(error, OSError) else OSError(str(error))
             raise full_or_broken(cause, Path(cause.filename or workdir)) from error
+        except EnvbuilderError:
+            raise
+        except BaseException:  # Ctrl-C, SIGTERM
+            # py-rattler's threads go on for a moment, and make folders again.
+            _remove(workdir)
+            time.sleep(_REMOVE_PAUSE_SECONDS)
+            raise
         finally:
             _remove(workdir)
     return time.monotonic() - started

@@ -78,7 +78,7 @@ def test_two_builds_are_equal_and_nothing_of_them_stays(
     assert outcome["digests"][0] == outcome["digests"][1]
     maker = next(iter(outcome["made_by"]))
     assert maker == {"buildkit": "docker", "layers": "layers"}[builder]
-    assert of_trials(docker_client) == before
+    assert of_trials(docker_client) == before, done.stderr
     assert list((test_cache / "reproduce").iterdir()) == []
 
     # What is built usually is the same image, under its own names.
@@ -193,7 +193,7 @@ def test_what_is_not_reproducible_is_caught_and_named(
     assert outcome["digests"][0] != outcome["digests"][1]
     # The content of one file, and nothing else: no time, no folder that the script changed.
     assert outcome["differences"] == [{"path": "etc/stamp", "how": "content"}]
-    assert of_trials(docker_client) == before
+    assert of_trials(docker_client) == before, done.stderr
 
 
 @pytest.mark.slow
