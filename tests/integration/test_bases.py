@@ -146,6 +146,7 @@ def test_the_same_packages_give_the_same_bytes(
     assert shown.stdout.split() == ["mmdebstrap", by["mmdebstrap"]]
 
 
+@pytest.mark.slow
 def test_nothing_of_this_machine_is_in_it(base: Layout) -> None:
     root = rootfs.read(base, base.manifest("linux/amd64"))
     paths = set(root.entries)

@@ -225,6 +225,7 @@ def contents(wheel: Any) -> dict[str, bytes]:
         return {n: archive.read(n) for n in archive.namelist() if not n.endswith("RECORD")}
 
 
+@pytest.mark.slow
 def test_the_same_inputs_give_the_same_bytes(
     cli: Cli, tiny: Path, bundle: Path, tmp_path: Path
 ) -> None:
