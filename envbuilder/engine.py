@@ -28,6 +28,7 @@ _NO_NAME = "<none>:<none>"
 _SECONDS = 60
 _REMOVAL_SECONDS = 600
 """Docker's containerd store waits for builds that run, and tidies up, before it answers."""
+_REMOVAL_ATTEMPTS = 3
 _CLIENT_HINT = (
     "Install the docker client with its buildx plugin (packages docker-cli and docker-buildx, or"
     " docker-buildx-plugin), or use --backend venv."
@@ -136,6 +137,9 @@ def connect() -> Any:
     if useless and not place.named and process.which("podman") is not None:
         return podman.connect(None)
 
+    if _is_missing(place.url):  # the SDK would leave a socket open
+        raise _no_answer("no such file or directory")
+
     import docker
     from docker.errors import DockerException
     from requests import RequestException
@@ -147,11 +151,7 @@ def connect() -> Any:
         )
         version = client.version()
     except (DockerException, RequestException, OSError, ValueError) as error:
-        raise ToolError(
-            f"no container engine answers: {short(error)}",
-            "Start Docker (or install podman), check DOCKER_HOST and your rights on the socket,"
-            " or use --backend venv, which needs none.",
-        ) from error
+        raise _no_answer(short(error)) from error
     if _name(version) == "podman":
         return podman.connect(place.url)
     if _parsed(str(version.get("Version", ""))) < OLDEST:
@@ -160,6 +160,19 @@ def connect() -> Any:
             "Update Docker, or use --backend venv.",
         )
     return client
+
+
+def _no_answer(reason: str) -> ToolError:
+    return ToolError(
+        f"no container engine answers: {reason}",
+        "Start Docker (or install podman), check DOCKER_HOST and your rights on the socket,"
+        " or use --backend venv, which needs none.",
+    )
+
+
+def _is_missing(url: str | None) -> bool:
+    path = (url or "").removeprefix("unix://")
+    return path != url and not Path(path).exists()
 
 
 def _may_open(url: str | None) -> bool:
@@ -330,6 +343,30 @@ def last_step(client: Any, found: Image) -> str:
     except (APIError, RequestException):
         return ""
     return str(history[0].get("CreatedBy") or "") if history else ""
+
+
+def forget(ref: str) -> None:
+    """Remove a tag, if the engine has it; `BuildError` when it is still there afterwards.
+
+    The engine's listing decides: under load, Docker 26.1 has kept a tag without reporting an error.
+    """
+    from docker.errors import APIError
+    from requests import RequestException
+
+    client = connect()
+    if isinstance(client, podman.Podman):
+        if client.image(ref) is not None:
+            client.remove(ref)
+        return
+    attempts = 0
+    try:
+        while client.api.images(name=ref, quiet=True):
+            if attempts == _REMOVAL_ATTEMPTS:
+                raise BuildError(f"{ref}: the engine keeps this tag", f"Try: docker rmi {ref}")
+            remove_images([ref])
+            attempts += 1
+    except (APIError, RequestException) as error:
+        raise ToolError(f"the engine cannot list its images: {short(error)}") from error
 
 
 def remove_images(refs: Sequence[str], only: str = "") -> None:

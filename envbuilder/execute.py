@@ -184,13 +184,13 @@ def _run(step: plans.Run, log: Path) -> None:
 
 def _load(step: plans.Load) -> None:
     from envbuilder import engine
-    from envbuilder.oci import ahead, engines
+    from envbuilder.oci import engines
     from envbuilder.oci.layout import Layout
 
     layout, made = Layout(Path(step.layout)), Layout(Path(step.cache))
     ids = engines.load(engine.connect(), layout, made, step.names, step.ahead)
     if step.ahead:
-        ahead.forget(step.ahead)
+        engine.forget(step.ahead)
         images.forget(Path(step.folder), step.ahead)
     record = images.ImageRecord(
         profile=step.profile,

@@ -98,8 +98,7 @@ def _forget(name: str, progress: Progress) -> None:
     from envbuilder import engine
 
     try:
-        if engine.image(engine.connect(), name) is not None:
-            engine.remove_images([name])
+        engine.forget(name)
     except EnvbuilderError as error:
         progress.note(f"note: an image of these builds is left: {error.message}")
 

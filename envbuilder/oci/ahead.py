@@ -35,7 +35,7 @@ class Ahead:
     """Loads layers under the name `ref`, in a thread; none where that is empty.
 
     In the end it waits for what is under way. After an error the engine forgets the name; else
-    `forget` is for whoever has loaded the whole image.
+    the caller removes the tag once the whole image is loaded.
     """
 
     def __init__(self, ref: str, made: Layout) -> None:
@@ -56,7 +56,7 @@ class Ahead:
         self._thread.join(None if kind is None else _GRACE_SECONDS)
         if kind is not None:
             with contextlib.suppress(EnvbuilderError):
-                forget(self._ref)
+                engine.forget(self._ref)
 
     def offer(self, added: Sequence[Added], left: Bytes, write: Write) -> None:
         """The last of these layers was just made, and files of `left` bytes are yet to come.
@@ -83,9 +83,3 @@ class Ahead:
         if sum(above.layer.size for above in added[self._loaded :]) >= WORTH:
             self._loaded = len(added)
             engines.load(engine.connect(), write(added), self._made, ahead=self._ref)
-
-
-def forget(ref: str) -> None:
-    """Take the name of layers that were loaded ahead from the engine, where it has it."""
-    if engine.image(engine.connect(), ref) is not None:
-        engine.remove_images([ref])

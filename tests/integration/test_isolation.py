@@ -374,7 +374,8 @@ def test_variables_of_a_base_image_bring_no_code(
     outside.library(context / "foreign", "libforeign.so")
     (context / "Dockerfile").write_text(
         f"FROM {base_image}\nCOPY foreign /foreign\nENV PYTHONPATH=/foreign"
-        " LD_LIBRARY_PATH=/foreign LD_AUDIT=/foreign/libforeign.so\n"
+        " LD_LIBRARY_PATH=/foreign LD_AUDIT=/foreign/libforeign.so"
+        " LD_PRELOAD=/foreign/libforeign.so\n"
     )
     build = ["docker", "build", "--quiet", "--network", "none", "--tag", ref, str(context)]
     subprocess.run(build, check=True, capture_output=True)

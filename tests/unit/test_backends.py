@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -434,12 +435,13 @@ def podman_info(version: str, *, rootless: bool = False) -> str:
 
 
 @pytest.fixture
-def answering(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, Any]], None]:
+def answering(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[dict[str, Any]], None]:
     """An engine at DOCKER_HOST that answers with this version."""
     import docker as sdk
 
     def answer(version: dict[str, Any]) -> None:
-        monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere")
+        (tmp_path / "docker.sock").touch()
+        monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
         monkeypatch.setattr(sdk, "DockerClient", lambda **options: FakeEngine(version))
 
     return answer
@@ -468,15 +470,16 @@ def test_podman_at_docker_host_is_spoken_to_by_its_own_client(
     programs: dict[str, tuple[int, str, str]], answering: Any
 ) -> None:
     answering(PODMAN_ANSWERS)
+    url = os.environ["DOCKER_HOST"]
     with pytest.raises(ToolError, match="its client is not on PATH"):
         engine.connect()
     programs["docker"] = (0, "", "")
     programs["podman --version"] = (0, "podman version 5.4.2\n", "")
-    programs["podman --url unix:///nowhere info"] = (0, podman_info("5.4.2", rootless=True), "")
+    programs[f"podman --url {url} info"] = (0, podman_info("5.4.2", rootless=True), "")
     found = engine.describe(engine.connect())
     assert found.client == "podman"
     assert found.rootless
-    assert found.build[:4] == ("podman", "--url", "unix:///nowhere", "build")
+    assert found.build[:4] == ("podman", "--url", url, "build")
     engine.require_client(found)
 
 
@@ -657,6 +660,37 @@ def test_an_image_that_cannot_be_removed_is_1(
     monkeypatch.setattr(engine, "connect", lambda: there)
     with pytest.raises(BuildError, match=f"x:1: cannot be removed: .*{said}"):
         engine.remove_images(["x:1"])
+
+
+@pytest.mark.parametrize(("stays", "attempts"), [(0, 1), (1, 2), (9, 3)])
+def test_a_tag_is_gone_when_the_engine_no_longer_lists_it(
+    stays: int, attempts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed: list[str] = []
+
+    def images(*, name: str, quiet: bool) -> list[str]:
+        assert (name, quiet) == ("x:1", True)
+        return ["sha256:0"] if len(removed) <= stays else []
+
+    def remove(ref: str, *, noprune: bool) -> None:
+        removed.append(ref)
+
+    client = SimpleNamespace(
+        images=SimpleNamespace(remove=remove), api=SimpleNamespace(images=images)
+    )
+    monkeypatch.setattr(engine, "connect", lambda: client)
+    with pytest.raises(BuildError, match="keeps this tag") if stays > 1 else nullcontext():
+        engine.forget("x:1")
+    assert removed == ["x:1"] * attempts
+
+
+def test_a_socket_that_is_not_there_is_4_and_leaves_nothing_open(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
+    with pytest.raises(ToolError, match="no such file or directory") as raised:
+        engine.connect()
+    assert raised.value.__cause__ is None, "the SDK was asked"
 
 
 def test_lines_come_whole_whatever_the_pieces() -> None:

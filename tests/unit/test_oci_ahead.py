@@ -11,7 +11,7 @@ from envbuilder import engine
 from envbuilder.errors import BuildError
 from envbuilder.oci import ahead as module
 from envbuilder.oci import engines
-from envbuilder.oci.ahead import WORTH, Ahead, forget
+from envbuilder.oci.ahead import WORTH, Ahead
 from envbuilder.oci.image import Added
 from envbuilder.oci.layer import Layer
 from envbuilder.oci.layout import Layout
@@ -34,8 +34,7 @@ class Engine:
         self.began = threading.Event()
         self.error: Exception | None = None
         monkeypatch.setattr(engine, "connect", lambda: self)
-        monkeypatch.setattr(engine, "image", lambda _, ref: ref if ref in self.names else None)
-        monkeypatch.setattr(engine, "remove_images", self.names.difference_update)
+        monkeypatch.setattr(engine, "forget", self.names.discard)
         monkeypatch.setattr(engines, "load", self.load)
 
     def load(self, client: object, layout: Any, made: object, ahead: str) -> None:
@@ -78,9 +77,6 @@ def test_what_was_offered_is_loaded_and_stays_for_the_whole_image(
         assert there.began.wait(10)
     assert there.loaded == [1]
     assert there.names == {REF}
-    forget(REF)
-    assert there.names == set()
-    forget(REF)
 
 
 @pytest.mark.parametrize(("size", "left"), [(WORTH - 1, WORTH), (WORTH, WORTH - 1), (0, 0)])

@@ -214,22 +214,18 @@ def test_an_image_of_a_trial_is_removed_whatever_happens(
 
     monkeypatch.setattr(workflow, "prepare", prepare)
     monkeypatch.setattr(workflow, "build", build)
-    monkeypatch.setattr(engine, "connect", lambda: None)
-    monkeypatch.setattr(engine, "image", lambda client, ref: ref if ref in there else None)
-    monkeypatch.setattr(engine, "remove_images", removed.extend)
+    monkeypatch.setattr(engine, "forget", removed.append)
     with pytest.raises(BuildError, match="the second fails"):
         trials.run(Request(profile="x"), found, PlainProgress(lambda line: None))
-    assert set(removed) == there
-    assert removed[0].startswith("envbuilder-reproduce:")
+    assert there < set(removed)
+    assert all(ref.startswith("envbuilder-reproduce:") for ref in removed)
 
 
 def test_an_image_that_cannot_be_removed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(refs: list[str]) -> None:
-        raise BuildError(f"{refs[0]}: cannot be removed: timed out")
+    def fail(ref: str) -> None:
+        raise BuildError(f"{ref}: cannot be removed: timed out")
 
-    monkeypatch.setattr(engine, "connect", lambda: None)
-    monkeypatch.setattr(engine, "image", lambda client, ref: ref)
-    monkeypatch.setattr(engine, "remove_images", fail)
+    monkeypatch.setattr(engine, "forget", fail)
     said: list[str] = []
     trials._forget("trial:1", PlainProgress(said.append))
     assert said == ["note: an image of these builds is left: trial:1: cannot be removed: timed out"]
