@@ -137,7 +137,8 @@ def connect() -> Any:
     if useless and not place.named and process.which("podman") is not None:
         return podman.connect(None)
 
-    if _is_missing(place.url):  # the SDK would leave a socket open
+    socket = (place.url or "").removeprefix("unix://")
+    if socket.startswith("/") and not Path(socket).exists():  # the SDK would leave one open
         raise _no_answer("no such file or directory")
 
     import docker
@@ -168,11 +169,6 @@ def _no_answer(reason: str) -> ToolError:
         "Start Docker (or install podman), check DOCKER_HOST and your rights on the socket,"
         " or use --backend venv, which needs none.",
     )
-
-
-def _is_missing(url: str | None) -> bool:
-    path = (url or "").removeprefix("unix://")
-    return path != url and not Path(path).exists()
 
 
 def _may_open(url: str | None) -> bool:

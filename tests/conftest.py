@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import textwrap
 from collections import Counter
 from pathlib import Path
 from typing import Any, NoReturn
@@ -25,7 +26,7 @@ def missing(what: str, why: str) -> NoReturn:
     """Skip, or fail where `what` is required."""
     if what in REQUIRED:
         pytest.fail(f"{what} is required here (ENVBUILDER_REQUIRE), but {why}")
-    pytest.skip(f"no {what}: {why}")
+    pytest.skip(f"no {what}: {textwrap.shorten(why, 150, placeholder=' …')}")
 
 
 @pytest.fixture(scope="session")

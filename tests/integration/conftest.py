@@ -81,7 +81,8 @@ def torch_prefix(session_environment: dict[str, str]) -> Path:
     arguments = ("build", "--profile", "cpu", "--backend", "venv", "--json")
     done = start(arguments, session_environment)
     if done.returncode != 0:
-        missing("torch", f"the cpu profile cannot be built here: {done.stderr[-800:]}")
+        error = done.stderr.partition("error: ")[2]  # notes come before it
+        missing("torch", f"the cpu profile cannot be built here: {error}")
     return Path(json.loads(done.stdout)["artifact"]["ref"])
 
 
