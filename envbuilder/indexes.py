@@ -30,7 +30,7 @@ DEFAULT = "default"
 class Upstream(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One entry of `profiles/indexes.yaml`."""
 
-    kind: Literal["simple", "folder", "archive", "api", "channel"]
+    kind: Literal["simple", "folder", "archive", "channel"]
     url: Annotated[str, Meta(pattern=r"^https?://[^\s\x00-\x1f]+[^/\s]\Z")]
     what: words.Sentence
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envbuilder import atomic, console, lockfile, profiles, settings
-from envbuilder.errors import INVALID, InvalidError, ToolError
+from envbuilder.errors import INVALID, InvalidError
 from envbuilder.options import base_image_ref, json_option, profile_option
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
     help="With --online: a bundle in which what vanished may be found.",
 )
-@click.option("--audit", is_flag=True, help="Look every pin up in a database of vulnerabilities.")
+@click.option("--audit", is_flag=True, hidden=True)  # for one release; see below
 @click.option(
     "--backend",
     type=click.Choice(["conda"]),
@@ -71,7 +71,6 @@ def command(
     Examples:
       envbuilder lock --check
       envbuilder lock --check --online --profile cpu
-      envbuilder lock --audit --profile cpu
       envbuilder lock --profile cpu
       envbuilder lock --profile cuda --upgrade
       envbuilder lock --profile cuda --backend conda
@@ -80,19 +79,21 @@ def command(
     found = settings.load()
     folders = profiles.search_path(found.project, found.config_dir)
     names = (profile,) if profile else profiles.names(folders)
-    if check and audit:
-        raise click.UsageError("--check needs no network, --audit does: ask one at a time")
+    if audit:
+        raise InvalidError(
+            "`lock --audit` was removed: scanners read envbuilder's SBOM and know more",
+            "Run: envbuilder sbom --profile NAME --output sbom.cdx.json, then grype"
+            " sbom:sbom.cdx.json, trivy sbom sbom.cdx.json or osv-scanner scan -L sbom.cdx.json",
+        )
     if (online and not check) or (bundles and not online):
         raise click.UsageError("--online belongs to --check, and --bundle to --online")
     if backend:
-        if check or audit or base_image:
+        if check or base_image:
             raise click.UsageError("--backend conda goes with --upgrade and --output-dir alone")
         return _lock_conda(profile, folders, found, output_dir, upgrade=upgrade)
     if check:
         left = _ask(names, folders, found, bundles) if online else None
         return _check(names, folders, left, as_json)
-    if audit:
-        return _audit(names, folders, found, as_json)
     from envbuilder import resolve, wheel_records
     from envbuilder.store import Store
 
@@ -231,33 +232,6 @@ def _ask(
     files = online.check(online.pins(locks, conda), found, progress, held)
     bases = online_bases.check(online_bases.pins(locks), found, progress, held)
     return findings.summary((*files, *bases))
-
-
-def _audit(
-    names: tuple[str, ...], folders: tuple[Path, ...], found: settings.Settings, as_json: bool
-) -> int:
-    import msgspec
-
-    from envbuilder import osv
-    from envbuilder.audit import audit, table
-
-    locks = {}
-    for name in names:
-        path = lockfile.path_for(name, folders)
-        if path is not None:
-            locks[name] = lockfile.load(path).files
-    if not any(locks.values()):
-        raise InvalidError(f"no lock of {', '.join(names)} names a file", "Run: envbuilder lock")
-    with console.progress().task("look up known vulnerabilities"):
-        result = audit(locks, osv.Database(found))
-    if as_json:
-        click.echo(msgspec.json.encode(result).decode())
-    else:
-        click.echo("\n".join(table(result)))
-    if result.unchecked and not result.vulnerabilities:
-        pins = f"{len(result.unchecked)} of {len(result.unchecked) + result.checked} pins"
-        raise ToolError(f"{pins} could not be checked for known vulnerabilities", osv.HINT)
-    return result.exit_code
 
 
 def _place(name: str, found: settings.Settings, output_dir: Path | None) -> Path:

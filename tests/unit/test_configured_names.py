@@ -57,7 +57,7 @@ def refused(
 def test_an_unknown_index_is_named_with_its_line_and_the_known_ones(
     file: str, name: str, meant: str, tmp_path: Path
 ) -> None:
-    error = refused(tmp_path, f"indexes:\n  osv: {URL}\n  '{name}': {URL}\n", file)
+    error = refused(tmp_path, f"indexes:\n  mnist-cvdf: {URL}\n  '{name}': {URL}\n", file)
     assert error.message == f"{tmp_path}/{file}:3: indexes: there is no index {name!r}"
     assert ("Did you mean" in error.hint) == bool(meant)
     assert f"Did you mean '{meant}'?" in error.hint or not meant
@@ -72,7 +72,7 @@ def test_an_unknown_index_is_named_with_its_line_and_the_known_ones(
         ("ENVBUILDER_INDEX_pytorch_cpu", "mean 'ENVBUILDER_INDEX_PYTORCH_CPU'?"),
         ("ENVBUILDER_INDEX_PYTORCH-CPU", "ENVBUILDER_INDEX_PYTORCH_CPU"),
         ("ENVBUILDER_INDEX_PYPI", "ENVBUILDER_INDEX_"),
-        ("ENVBUILDER_INDEX_URL", "ENVBUILDER_INDEX_OSV"),
+        ("ENVBUILDER_INDEX_URL", "ENVBUILDER_INDEX_"),
         ("ENVBUILDER_INDEX_", "ENVBUILDER_INDEX_"),
     ],
 )

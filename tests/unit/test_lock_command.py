@@ -97,3 +97,12 @@ def test_the_way_out_keeps_the_versions(
     assert [t.files for t in seen[0].targets] == [(LEAF,)]
     path = project / "profiles" / "locks" / "tiny.json"
     assert lockfile.load(path) == new_lock(project)
+
+
+def test_the_audit_that_was_is_2_and_names_what_to_use(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["lock", "--audit"]) == 2
+    message = capsys.readouterr().err
+    assert "envbuilder sbom" in message
+    assert "grype" in message
