@@ -13,7 +13,7 @@ from envbuilder import report as reports
 from envbuilder.comparison import epoch_seconds, precision
 from envbuilder.errors import InvalidError
 from envbuilder.history import Report
-from envbuilder.summary import amount, percent, printable
+from envbuilder.text import amount, percent, printable
 
 if TYPE_CHECKING:
     from envbuilder.report import Measured

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from envbuilder.payload.precision import effective
-from envbuilder.summary import amount, gibibytes, percent, printable
+from envbuilder.text import amount, gibibytes, percent, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

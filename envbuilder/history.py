@@ -19,7 +19,7 @@ from msgspec import Struct
 from envbuilder import folders
 from envbuilder import report as reports
 from envbuilder.errors import BuildError, InvalidError, VerifyError
-from envbuilder.summary import printable
+from envbuilder.text import printable
 
 KEPT = 200
 """Reports kept of each profile: a few megabytes, and more than half a year of daily runs."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from envbuilder.errors import EnvbuilderError, VerifyError
 from envbuilder.oci import facts
 from envbuilder.payload.start import DRIVER_FOLDERS, INJECTING, Start, below, guarded
-from envbuilder.summary import printable
+from envbuilder.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -13,7 +13,7 @@ from envbuilder import report as reports
 from envbuilder import verify
 from envbuilder.errors import InvalidError, VerifyError
 from envbuilder.payload import shares
-from envbuilder.summary import printable
+from envbuilder.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

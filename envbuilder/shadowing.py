@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from envbuilder.payload.origins import FRAMEWORK_LIBRARY, FRAMEWORKS, RUNTIME_LIBRARY
 from envbuilder.payload.start import DRIVER_FOLDERS, below
-from envbuilder.summary import printable
+from envbuilder.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from envbuilder import candidates, tuning
 from envbuilder.errors import VerifyError
-from envbuilder.summary import printable
+from envbuilder.text import printable
 from envbuilder.tuning import Finding, Pair, Rules, Setting, Trial
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import msgspec
 
 from envbuilder import atomic, console, tune, tuned
 from envbuilder.errors import BuildError, InvalidError
-from envbuilder.summary import amount, percent, printable
+from envbuilder.text import amount, percent, printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

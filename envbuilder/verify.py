@@ -18,7 +18,7 @@ from envbuilder.mnist import Dataset
 from envbuilder.payload import dataset as contents
 from envbuilder.payload.report import BLIND_TEST, REQUIRED
 from envbuilder.profiles import Expects
-from envbuilder.summary import printable
+from envbuilder.text import printable
 from envbuilder.timeline import Timeline
 
 if TYPE_CHECKING:
