@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from envbuilder.console import Progress
-    from envbuilder.options import Request
     from envbuilder.process import Completed
     from envbuilder.profiles import Expects
+    from envbuilder.request import Request
     from envbuilder.settings import Settings
 
 

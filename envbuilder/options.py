@@ -7,41 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
-from msgspec import Struct
 
 from envbuilder import words
-from envbuilder.backends import AVAILABLE, BUILDERS
 from envbuilder.errors import InvalidError
 from envbuilder.oci import places
+from envbuilder.words import BACKENDS, BUILDERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
-
-
-class Request(Struct, frozen=True, kw_only=True):
-    """What was asked for; None where the profile or the host decides."""
-
-    profile: str | None = None
-    backend: str | None = None
-    python: str | None = None
-    base_image: str | None = None
-    tag: str | None = None
-    only_tag: str | None = None
-    """The image gets this name and no other: for builds that are compared and removed."""
-    builder: str | None = None
-    """How the docker backend makes its image."""
-    output: str | None = None
-    """Where the image is written to instead of the engine: `oci:DIR` or `FILE.tar`."""
-    push: str | None = None
-    """Where the image is pushed to instead of the engine: a registry's reference with a tag."""
-    rebuild: bool = False
-    force: bool = False
-    dry_run: bool = False
-    to_run: bool = False
-    """The result will be run on the host that was looked at, which must have what that takes."""
-    target_host: Path | None = None
 
 
 def _complete_profile(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -159,7 +134,7 @@ def environment_options(function: Callable[..., Any]) -> Callable[..., Any]:
             profile_option,
             click.option(
                 "--backend",
-                type=click.Choice(AVAILABLE),
+                type=click.Choice(BACKENDS),
                 help="Image, native venv, or conda packages with a venv on top. Without it: docker"
                 " where an engine and the base image are at hand, else venv.",
             ),

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     from envbuilder.console import Progress
     from envbuilder.oci.layout import Layout
-    from envbuilder.options import Request
     from envbuilder.plan import Plan
     from envbuilder.reproduce import Difference, Outcome
+    from envbuilder.request import Request
     from envbuilder.settings import Settings
 
 SURROUNDINGS = {"TZ": "XYZ-12:45", "LC_ALL": "C", "LANG": "C", "COLUMNS": "132"}

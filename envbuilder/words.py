@@ -101,3 +101,10 @@ def machine(platform: Platform) -> str:
 def system(platform: Platform) -> str:
     """The system part of a platform as `sys.platform` spells it."""
     return "darwin" if platform.startswith("macos") else "linux"
+
+
+BACKENDS = ("docker", "venv", "conda")
+"""Backends that can build."""
+
+BUILDERS = ("buildkit", "layers")
+"""How the docker backend makes its image."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from envbuilder.console import Progress
     from envbuilder.host import Host
     from envbuilder.lockfile import Lock
-    from envbuilder.options import Request
+    from envbuilder.request import Request
     from envbuilder.selection import Fit
     from envbuilder.settings import Settings
     from envbuilder.ways import Way

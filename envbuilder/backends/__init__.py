@@ -11,17 +11,11 @@ if TYPE_CHECKING:
 
     from envbuilder.host import Host
     from envbuilder.lockfile import Lock, Target
-    from envbuilder.options import Request
     from envbuilder.plan import Artifact, Plan
     from envbuilder.process import Completed
     from envbuilder.profiles import Profile
+    from envbuilder.request import Request
     from envbuilder.settings import Settings
-
-
-AVAILABLE = ("docker", "venv", "conda")
-"""Backends that can build."""
-BUILDERS = ("buildkit", "layers")
-"""How the docker backend makes its image."""
 
 
 class Environment(Protocol):

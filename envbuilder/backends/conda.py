@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from envbuilder.conda.lockfile import Package
     from envbuilder.host import Host
     from envbuilder.lockfile import Lock, Target
-    from envbuilder.options import Request
     from envbuilder.profiles import Profile
+    from envbuilder.request import Request
     from envbuilder.settings import Settings
 
 ALONE = {"PYTHONNOUSERSITE": "1"}

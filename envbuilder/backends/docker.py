@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from envbuilder.backends import Environment
     from envbuilder.host import Host
     from envbuilder.lockfile import Lock, Target
-    from envbuilder.options import Request
     from envbuilder.plan import MakeBase
     from envbuilder.profiles import Profile
+    from envbuilder.request import Request
     from envbuilder.settings import Settings
 
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from envbuilder.host import Host
     from envbuilder.lockfile import Lock, LockedBase, Target
     from envbuilder.oci.layout import Layout
-    from envbuilder.options import Request
     from envbuilder.profiles import Base as BaseImage
     from envbuilder.profiles import Profile
+    from envbuilder.request import Request
     from envbuilder.settings import Settings
 
 

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from envbuilder.backends import Environment
     from envbuilder.host import Host
     from envbuilder.lockfile import File, Lock, Target
-    from envbuilder.options import Request
     from envbuilder.profiles import Profile
+    from envbuilder.request import Request
     from envbuilder.settings import Settings
 
 BUILDER = "layers"

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     from envbuilder.host import Host
     from envbuilder.lockfile import Lock, Target
-    from envbuilder.options import Request
     from envbuilder.profiles import Profile
     from envbuilder.pythons import Interpreter
+    from envbuilder.request import Request
     from envbuilder.settings import Settings
 
 

@@ -190,7 +190,7 @@ def base_images(
 ) -> tuple[images.Wanted, ...]:
     """The base images that images of these targets are built on; `asked` goes before the locked."""
     from envbuilder.backends.image_base import base_ref
-    from envbuilder.options import Request
+    from envbuilder.request import Request
 
     request = Request(base_image=asked)
     found = set()

@@ -9,7 +9,6 @@ import click
 from envbuilder import console, settings, workflow
 from envbuilder.errors import InvalidError
 from envbuilder.options import (
-    Request,
     builder_option,
     environment_options,
     image_ref,
@@ -18,6 +17,7 @@ from envbuilder.options import (
     push_option,
     target_host_option,
 )
+from envbuilder.request import Request
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,8 @@ import click
 
 from envbuilder import console, settings
 from envbuilder.errors import BUILD_FAILED
-from envbuilder.options import Request, builder_option, environment_options, json_option
+from envbuilder.options import builder_option, environment_options, json_option
+from envbuilder.request import Request
 
 if TYPE_CHECKING:
     from envbuilder.reproduce import Outcome

@@ -7,7 +7,8 @@ import os
 import click
 
 from envbuilder import console, settings, shadowing, workflow
-from envbuilder.options import Request, environment_options
+from envbuilder.options import environment_options
+from envbuilder.request import Request
 
 
 @click.command(

@@ -7,7 +7,8 @@ import os
 import click
 
 from envbuilder.commands.run import enter
-from envbuilder.options import Request, environment_options
+from envbuilder.options import environment_options
+from envbuilder.request import Request
 
 _STARTS = {
     "bash": """\

@@ -19,7 +19,8 @@ from envbuilder.errors import (
     InvalidError,
     VerifyError,
 )
-from envbuilder.options import Request, environment_options, json_option
+from envbuilder.options import environment_options, json_option
+from envbuilder.request import Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from envbuilder.backends import AVAILABLE
 from envbuilder.page.values import items, mapping, text
+from envbuilder.words import BACKENDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -64,7 +64,7 @@ def advise(report: Mapping[str, Any], *, passed: bool) -> tuple[Advice, ...]:
     about = _About(
         profile=_name(report.get("profile")),
         device=_name(mapping(report.get("device")).get("requested")),
-        backend=backend if isinstance(backend, str) and backend in AVAILABLE else "",
+        backend=backend if isinstance(backend, str) and backend in BACKENDS else "",
         external=backend == "external",
         python=python if isinstance(python, str) and _PATH.match(python) else "PYTHON",
         traceback=bool(text(report.get("traceback"))),

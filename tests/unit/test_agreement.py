@@ -16,7 +16,7 @@ from envbuilder import backends, engine, host, profiles, resources, selection, w
 from envbuilder.console import PlainProgress
 from envbuilder.errors import EnvbuilderError, HostError, ToolError
 from envbuilder.host import Containers, Engine, Host
-from envbuilder.options import Request
+from envbuilder.request import Request
 from tests.unit import host_trees
 
 if TYPE_CHECKING:

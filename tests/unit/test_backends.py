@@ -29,8 +29,8 @@ from envbuilder import (
 from envbuilder.backends import devices, docker, image_base, native, venv
 from envbuilder.errors import BuildError, InvalidError, ToolError, VerifyError
 from envbuilder.host import Host
-from envbuilder.options import Request
 from envbuilder.pythons import Interpreter
+from envbuilder.request import Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

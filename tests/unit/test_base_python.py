@@ -22,7 +22,7 @@ from envbuilder import (
 from envbuilder.backends import base_python, docker, image_base, layers
 from envbuilder.backends.saved_image import SavedImage
 from envbuilder.errors import BuildError, ToolError, VerifyError
-from envbuilder.options import Request
+from envbuilder.request import Request
 from tests.unit.images import BASE, image
 from tests.unit.test_backends import DOCKER, PODMAN
 

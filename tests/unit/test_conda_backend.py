@@ -20,7 +20,7 @@ from envbuilder.conda import activation, install, machine, prefix_records
 from envbuilder.conda import lockfile as conda_lockfile
 from envbuilder.errors import BuildError, HostError, InvalidError, ToolError
 from envbuilder.host import Cpu, Gpu, Host
-from envbuilder.options import Request
+from envbuilder.request import Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable

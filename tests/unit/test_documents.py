@@ -29,7 +29,7 @@ from envbuilder.debian_packages import Stanza
 from envbuilder.dpkg_status import Status
 from envbuilder.errors import BuildError, ToolError
 from envbuilder.oci import base
-from envbuilder.options import Request
+from envbuilder.request import Request
 from tests.unit.test_backends import DOCKER, docker_plan, shipped, venv_plan
 
 if TYPE_CHECKING:

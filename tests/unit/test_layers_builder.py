@@ -14,7 +14,7 @@ from envbuilder import cli, engine, indexes, lockfile, plan, profiles, resources
 from envbuilder.backends import image_base, layers
 from envbuilder.errors import BuildError, InvalidError, ToolError
 from envbuilder.host import Host
-from envbuilder.options import Request
+from envbuilder.request import Request
 from envbuilder.settings import Configuration, Settings
 from tests.unit.images import image
 from tests.unit.test_backends import DOCKER, PODMAN

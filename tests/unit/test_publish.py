@@ -15,7 +15,7 @@ from envbuilder.console import PlainProgress
 from envbuilder.errors import BuildError, InvalidError
 from envbuilder.oci import referrers, registry
 from envbuilder.oci.layout import Layout
-from envbuilder.options import Request
+from envbuilder.request import Request
 from tests.unit import small_images as images
 from tests.unit.fake_registry import digest_of
 from tests.unit.registry_side import SILENT, connect, push

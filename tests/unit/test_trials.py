@@ -19,9 +19,9 @@ from envbuilder.commands import reproduce as reproducing
 from envbuilder.console import PlainProgress
 from envbuilder.errors import BuildError, InvalidError
 from envbuilder.lockfile import File
-from envbuilder.options import Request
 from envbuilder.plan import Artifact, BuildResult, MakeBase
 from envbuilder.reproduce import Difference
+from envbuilder.request import Request
 from envbuilder.store import Store
 
 if TYPE_CHECKING:

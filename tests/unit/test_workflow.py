@@ -33,7 +33,7 @@ from envbuilder.backends import docker
 from envbuilder.backends.venv import VenvEnvironment
 from envbuilder.console import PlainProgress
 from envbuilder.errors import BuildError, EnvbuilderError, HostError, InvalidError, ToolError
-from envbuilder.options import Request
+from envbuilder.request import Request
 from envbuilder.settings import Configuration
 
 if TYPE_CHECKING:
