@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from envbuilder import isolation, process, profiles
+from envbuilder import isolation, probe, process, profiles
 from envbuilder.pack import payload_pyz
 from envbuilder.payload import threads
 from envbuilder.payload.start import AS_FOUND, Start
@@ -39,11 +39,11 @@ def prepare(
     its torch version is not demanded, since the interpreter is not ours. With `inherit` it is
     started with all of the caller's variables, for sites whose modules provide torch by them.
     """
-    from envbuilder import host, workflow
+    from envbuilder import workflow
 
     folders = profiles.search_path(settings.project, settings.config_dir)
     profile = workflow.asked(request, folders)
-    here = host.probe()
+    here = probe.host()
     profile = profile or workflow.decided(settings, folders, here, progress)
     if not request.force:
         # Its wheels are not the lock's: what those carry says nothing.

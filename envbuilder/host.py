@@ -1,15 +1,10 @@
-"""The host: what this machine is and which accelerators really work here.
+"""The host: what a machine is and which accelerators really work there, as data.
 
-`probe` only ties the steps together. `detection.snapshot` is the only code that touches the
-machine; the other modules of `detection` parse text and decide from data, so a recorded tree gives
-the same answer anywhere. None, and a GPU's state `unknown`, mean that something could not be read,
-never that it is absent.
+None, and a GPU's state `unknown`, mean that something could not be read, never that it is absent.
 """
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
@@ -19,7 +14,7 @@ from envbuilder import words
 from envbuilder.errors import InvalidError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from pathlib import Path
 
 Vendor = Literal["nvidia", "intel", "amd", "apple", "unknown"]
 State = Literal["usable", "present", "unknown"]
@@ -229,22 +224,6 @@ class Host(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 def is_wsl1(kernel: str | None) -> bool:
     """Whether a kernel release is that of WSL 1, where no program can use a GPU."""
     return bool(kernel and kernel.startswith("4.4.0-") and kernel.endswith("-Microsoft"))
-
-
-def probe(
-    root: Path = Path("/"), environ: Mapping[str, str] | None = None, *, full: bool = False
-) -> Host:
-    """The host, from this machine or from a recorded tree (`proc/ sys/ dev/ nvml.json sysctl.txt`).
-
-    Starts no process on Linux, unless `full` asks for what only commands can tell. Without
-    `environ` this process's environment counts, and none for a recorded tree.
-    """
-    from envbuilder.detection import fetch, system
-
-    taken = fetch.fetch(root, full=full)
-    if environ is None:
-        environ = os.environ if taken.live else {}
-    return system.decide(taken, environ)
 
 
 _LARGEST = 16 << 20

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from envbuilder import host
+from envbuilder import host, probe
 from envbuilder.errors import InvalidError
 from envbuilder.host import Gpu, Host
 
@@ -40,7 +40,7 @@ def find(path: Path | None = None, environ: Mapping[str, str] | None = None) -> 
     What is assumed is in the host's notes. `InvalidError` for a damaged file or variable.
     """
     environ = os.environ if environ is None else environ
-    found = host.read(path) if path else host.probe()
+    found = host.read(path) if path else probe.host()
     if path:
         found = _noted(found, f"this is the host of {path}, not this machine")
     text = environ.get(GPU_VARIABLE, "").strip()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from envbuilder import backends, fitting, lockfile, profiles, render, ways, words
+from envbuilder import backends, fitting, lockfile, probe, profiles, render, ways, words
 from envbuilder.errors import BuildError, HostError, InvalidError, ToolError
 from envbuilder.plan import BuildResult, MakeBase, Plan
 from envbuilder.profiles import Profile
@@ -162,12 +162,12 @@ def prepare(
     The host must fit where the result will be run on it: here (`running`), or on a host that was
     named. Otherwise only what cannot exist here is refused, and the rest is noted.
     """
-    from envbuilder import host, target
+    from envbuilder import target
 
     folders = profiles.search_path(settings.project, settings.config_dir)
     profile = asked(request, folders)
     elsewhere = not running and target.is_assumed(request.target_host)
-    here = target.find(request.target_host) if elsewhere else host.probe()
+    here = target.find(request.target_host) if elsewhere else probe.host()
     if elsewhere:
         progress.note(f"note: {here.notes[0]}")
     image = request.backend == "docker" or bool(_image_options(request))
@@ -201,7 +201,7 @@ def prepare(
     for warning in profile.warnings:
         progress.note(f"note: {warning}")
     if elsewhere and backend != "docker":
-        _require_platform(here.platform, host.probe().platform)
+        _require_platform(here.platform, probe.host().platform)
     wanted = replace(request, to_run=running or elsewhere)
     environment = _planned(backend, way_out, (profile, lock, here, wanted, settings))
     claimed = [f for f in environment.plan.files if f.provenance != "read"]

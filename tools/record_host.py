@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from envbuilder import host, profiles, selection, settings, workflow
+from envbuilder import probe, profiles, selection, settings, workflow
 from envbuilder.detection import fetch, smbios, system
 
 if TYPE_CHECKING:
@@ -273,7 +273,7 @@ def main(arguments: list[str]) -> int:
     _, live = judged(system.decide(taken, {}))
     with tempfile.TemporaryDirectory() as folder:
         tree = plant(Path(folder), data)
-        choice, replayed = judged(host.probe(tree))
+        choice, replayed = judged(probe.host(tree))
         options.archive.write_bytes(archive(tree, as_yaml(data, choice)))
     found = differences(live, replayed, scrubber)
     for line in found:

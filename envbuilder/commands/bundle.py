@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from envbuilder import console, profiles, settings, words
+from envbuilder import console, probe, profiles, settings, words
 from envbuilder.errors import InvalidError
 from envbuilder.options import base_image_option, json_option, profile_option
 
@@ -119,15 +119,14 @@ def command(
 
 
 def _fitting(found: settings.Settings, folders: Sequence[Path]) -> str:
-    from envbuilder import host, workflow
+    from envbuilder import workflow
 
-    return workflow.choose_profile(found, folders, host.probe()).name
+    return workflow.choose_profile(found, folders, probe.host()).name
 
 
 def _own_platform() -> tuple[words.Platform, ...]:
-    from envbuilder import host
 
-    own = host.probe().platform
+    own = probe.host().platform
     if own is None:
         raise InvalidError("this machine's platform is not known", "Name one with --platform.")
     return (own,)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from envbuilder import console, profiles, selection, settings, workflow
+from envbuilder import console, probe, profiles, selection, settings, workflow
 from envbuilder.options import json_option, root_option, target_host_option
 
 if TYPE_CHECKING:
@@ -46,18 +46,18 @@ def command(
       envbuilder detect --json > machine.json
       envbuilder detect --target-host machine.json
     """
-    from envbuilder import capacity, host, sizing, target
+    from envbuilder import capacity, sizing, target
 
     asked = sizing.parse_model(model) if model is not None else None
     sizing.bits_of(quant)
     found = settings.load()
     folders = profiles.search_path(found.project, found.config_dir)
     if root != Path("/"):
-        here = host.probe(root, full=full)
+        here = probe.host(root, full=full)
     elif target.is_assumed(target_host):
         here = target.find(target_host)
     else:
-        here = host.probe(full=full)
+        here = probe.host(full=full)
     candidates = workflow.known(folders)
     choice = selection.choose(candidates, here, locks=workflow.locks(candidates, folders))
     chosen = next((p for p in candidates if p.name == choice.profile), None)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from envbuilder import console, process, profiles, settings, workflow
+from envbuilder import console, probe, process, profiles, settings, workflow
 from envbuilder.errors import NOTHING_FITS, HostError
 from envbuilder.options import json_option, profile_option, root_option
 
@@ -72,7 +72,7 @@ def command(profile: str | None, fix: bool, yes: bool, root: Path, as_json: bool
 
 
 def _examine(name: str | None, root: Path) -> tuple[tuple[Problem, ...], Around]:
-    from envbuilder import doctor, host
+    from envbuilder import doctor
     from envbuilder.doctor import around
 
     found = settings.load()
@@ -80,7 +80,7 @@ def _examine(name: str | None, root: Path) -> tuple[tuple[Problem, ...], Around]
     asked = profiles.load(name, folders) if name else None
     candidates = workflow.known(folders)
     locks = workflow.locks(candidates, folders)
-    here = host.probe(root)
+    here = probe.host(root)
     seen = around.Around()
     if root == Path("/"):
         chosen = asked

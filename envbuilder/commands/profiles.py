@@ -7,7 +7,7 @@ from typing import Any
 import click
 import msgspec
 
-from envbuilder import console, lockfile, profiles, selection, settings
+from envbuilder import console, lockfile, probe, profiles, selection, settings
 from envbuilder.errors import InvalidError
 from envbuilder.options import json_option
 
@@ -25,11 +25,10 @@ def command(ctx: click.Context, as_json: bool) -> None:
     """
     if ctx.invoked_subcommand is not None:
         return
-    from envbuilder import host
 
     found = settings.load()
     folders = profiles.search_path(found.project, found.config_dir)
-    here = host.probe()
+    here = probe.host()
     rows = [_row(name, folders, here) for name in profiles.names(folders)]
     if as_json:
         click.echo(msgspec.json.encode({"schema": 1, "profiles": rows}).decode())
@@ -62,12 +61,10 @@ def show(name: str, as_json: bool) -> None:
     Example:
       envbuilder profiles show zendnn --json
     """
-    from envbuilder import host
-
     found = settings.load()
     folders = profiles.search_path(found.project, found.config_dir)
     profile = profiles.load(name, folders)
-    row = _row(name, folders, host.probe())
+    row = _row(name, folders, probe.host())
     if as_json:
         data = {"schema": 1, "profile": profiles.canonical(profile), **_without_name(row)}
         click.echo(msgspec.json.encode(data).decode())

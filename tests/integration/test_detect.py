@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 import envbuilder
-from envbuilder import host, podman, process
+from envbuilder import host, podman, probe, process
 
 # Python itself reports these, whoever starts a program and by which module.
 WATCHED = """\
@@ -35,15 +35,15 @@ except SystemExit as ended:
     assert not ended.code, ended.code
 """
 FULL = """\
-from envbuilder import host
-host.probe(full=True)
+from envbuilder import probe
+probe.host(full=True)
 """
 PROBE = """\
 import sys
 sys.path[:0] = ["/envbuilder", "/packages"]
 import msgspec
-from envbuilder import host
-sys.stdout.buffer.write(msgspec.json.encode(host.probe()))
+from envbuilder import probe
+sys.stdout.buffer.write(msgspec.json.encode(probe.host()))
 """
 
 
@@ -82,12 +82,12 @@ def test_full_detection_starts_some(docker: Any) -> None:
 @pytest.mark.engine
 def test_the_engine_and_buildx_are_found(docker: Any) -> None:
     running = docker.version()["Version"]
-    found = host.probe().containers
+    found = probe.host().containers
     usable = [e for e in found.engines if e.state == "usable" and e.name == "docker"]
     assert running in [e.version for e in usable]
     assert found.buildx is True
     assert found.buildx_version is None
-    full = host.probe(full=True).containers
+    full = probe.host(full=True).containers
     told = process.run(["docker", "buildx", "version"]).stdout
     assert full.buildx_version
     assert full.buildx_version in told

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from envbuilder import host
+from envbuilder import probe
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
@@ -77,7 +77,7 @@ def test_all_of_it_but_what_takes_long(
         assert b"No module named 'numpy'" in log.read()
     with tarfile.open(out / "host.tar.gz") as tar:
         tar.extractall(tmp_path / "recorded", filter="data")
-    assert host.probe(tmp_path / "recorded" / "host").cpu == host.probe(environ={}).cpu
+    assert probe.host(tmp_path / "recorded" / "host").cpu == probe.host(environ={}).cpu
     # The interpreter in question is as it was, and its copy is gone.
     prefix = torch_python.parent.parent
     assert not list(prefix.glob("lib/python*/site-packages/sabotage*"))

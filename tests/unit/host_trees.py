@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import yaml
 
-from envbuilder import host, resources, selection, workflow
+from envbuilder import host, probe, resources, selection, workflow
 from envbuilder.detection import fetch, system
 from envbuilder.profiles import Expects, Profile, Python, Requires, Tools
 from tools import record_host
@@ -124,9 +124,9 @@ def add_device(
         data["files"][f"{folder}/{name}"] = f"{speed}\n"
 
 
-def probe(root: Path, name: str) -> host.Host:
+def probed(root: Path, name: str) -> host.Host:
     """What detection makes of a host, planted below `root`."""
-    return host.probe(plant(root, load(name)))
+    return probe.host(plant(root, load(name)))
 
 
 def profile(kind: str, **changes: Any) -> Profile:
@@ -209,7 +209,7 @@ def main(arguments: list[str]) -> None:
         return
     for name in NAMES:
         with tempfile.TemporaryDirectory() as folder:
-            found = probe(Path(folder), name)
+            found = probed(Path(folder), name)
         text = msgspec.json.format(msgspec.json.encode(found)).decode()
         (FOLDER / f"{name}.json").write_text(text + "\n")
         sys.stdout.write(f"{name}.json\n")

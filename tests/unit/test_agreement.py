@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder import backends, engine, host, profiles, resources, selection, ways, workflow
+from envbuilder import backends, engine, probe, profiles, resources, selection, ways, workflow
 from envbuilder.console import PlainProgress
 from envbuilder.errors import EnvbuilderError, HostError, ToolError
 from envbuilder.host import Containers, Engine, Host
@@ -67,7 +67,7 @@ def on(monkeypatch: pytest.MonkeyPatch, here: Host) -> None:
             raise ToolError("no container engine answers", "Use --backend venv.")
         return object()
 
-    monkeypatch.setattr(host, "probe", lambda *arguments, **options: here)
+    monkeypatch.setattr(probe, "host", lambda *arguments, **options: here)
     monkeypatch.setattr(engine, "configured", lambda: answers)
     monkeypatch.setattr(engine, "connect", connect)
     monkeypatch.setattr(engine, "image", lambda client, ref: None)

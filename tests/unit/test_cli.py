@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder import cli, host, workflow
+from envbuilder import cli, host, probe, workflow
 from envbuilder.errors import (
     BuildError,
     EnvbuilderError,
@@ -28,7 +28,7 @@ HERE = host.Host(os="linux", machine="x86_64", platform="linux/amd64")
 
 @pytest.fixture(autouse=True)
 def plain_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(host, "probe", lambda *args, **options: HERE)
+    monkeypatch.setattr(probe, "host", lambda *args, **options: HERE)
     monkeypatch.setattr(signal, "signal", lambda *args: None)
     monkeypatch.chdir(tmp_path)
 

@@ -16,7 +16,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from envbuilder import capacity, cli, doctor, facts, host, resources, selection, workflow
+from envbuilder import capacity, cli, doctor, facts, host, probe, resources, selection, workflow
 from envbuilder.detection import fetch, snapshot, tables
 from envbuilder.doctor.around import Around
 from envbuilder.host import Gpu, Host
@@ -217,8 +217,8 @@ def test_every_kind_of_host_is_there() -> None:
 
 def test_a_recording_of_this_machine_says_what_the_machine_says(tmp_path: Path) -> None:
     recorded = yaml.safe_load(host_trees.record())
-    found = host.probe(host_trees.plant(tmp_path, recorded))
-    live = host.probe(environ={})
+    found = probe.host(host_trees.plant(tmp_path, recorded))
+    live = probe.host(environ={})
     for name in ("os", "os_version", "kernel", "machine", "platform", "wsl", "libc", "cpu"):
         assert getattr(found, name) == getattr(live, name), name
     assert found.memory.total_bytes == live.memory.total_bytes
@@ -228,7 +228,7 @@ def test_a_recording_of_this_machine_says_what_the_machine_says(tmp_path: Path) 
 @pytest.mark.parametrize("name", host_trees.NAMES)
 def test_the_doctor_and_the_reasons_name_what_is_wrong(name: str, tmp_path: Path) -> None:
     data = host_trees.load(name)
-    judged = judge(host_trees.probe(tmp_path, name))
+    judged = judge(host_trees.probed(tmp_path, name))
     check_promise(judged, tmp_path, name)
     codes = [problem.code for problem in judged.problems]
     assert set(data.get("doctor", ())) <= set(codes)
@@ -256,10 +256,10 @@ def test_detect_reads_the_tree(
 def test_one_file_less(name: str, tmp_path: Path) -> None:
     data = host_trees.load(name)
     root = host_trees.plant(tmp_path / "root", data)
-    before = judge(host.probe(root))
+    before = judge(probe.host(root))
     for path in planted(data):
         (root / path).rename(tmp_path / "away")
-        found = host.probe(root)
+        found = probe.host(root)
         if found != before.host:
             after = judge(found)
             check_less_known(before, after, f"without {path}")
@@ -303,12 +303,12 @@ def test_one_file_or_folder_that_may_not_be_read(
 ) -> None:
     data = host_trees.load(name)
     root = host_trees.plant(tmp_path, data)
-    before = judge(host.probe(root))
+    before = judge(probe.host(root))
     taken = fetch.fetch(root)
     paths = {*taken.files, *taken.folders, *taken.links, *taken.nodes, *taken.blobs}
     for path in sorted(paths - only_signs(data)):
         monkeypatch.setattr(fetch, "Reader", functools.partial(Refusing, refused=path))
-        found = host.probe(root)
+        found = probe.host(root)
         if found != before.host:
             after = judge(found)
             check_less_known(before, after, f"{path} closed")
@@ -337,7 +337,7 @@ def test_no_bytes_crash_anything(data: st.DataObject, tmp_path_factory: object) 
             (root / path).mkdir()
         else:
             (root / path).write_bytes(content)
-    found = host.probe(root)
+    found = probe.host(root)
     assert msgspec.json.decode(msgspec.json.encode(found), type=Host) == found
     check_promise(judge(found), root, name)
     for gpu in found.gpus:
@@ -350,14 +350,14 @@ def test_no_bytes_crash_anything(data: st.DataObject, tmp_path_factory: object) 
 def test_files_that_are_cut_off_are_believed_up_to_there(name: str, tmp_path: Path) -> None:
     data = host_trees.load(name)
     root = host_trees.plant(tmp_path, data)
-    before = judge(host.probe(root))
+    before = judge(probe.host(root))
     for path in ("proc/cpuinfo", "proc/meminfo", "nvml.json", "proc/self/status", "sysctl.txt"):
         if path not in data["files"]:
             continue
         whole = (root / path).read_bytes()
         for cut in range(0, min(len(whole), 4000), 61):
             (root / path).write_bytes(whole[:cut])
-            after = judge(host.probe(root))
+            after = judge(probe.host(root))
             check_promise(after, root, f"{path} cut at {cut}")
             assert after.host.cpu.flags in (before.host.cpu.flags, None), (path, cut)
             assert after.host.memory.total_bytes in (before.host.memory.total_bytes, None)
@@ -389,7 +389,7 @@ def test_every_intel_family(number: str, family: str, state: str, tmp_path: Path
         data = host_trees.load("zen3")
         host_trees.add_device(data, "0000:03:00.0", f"8086:{number}", **device)
         data["nodes"]["dev/dri/renderD128"] = readable
-        found = host.probe(host_trees.plant(tmp_path / str(place), data))
+        found = probe.host(host_trees.plant(tmp_path / str(place), data))
         (gpu,) = found.gpus
         xpu = host_trees.profile("xpu", backends=("docker",))
         verdict = selection.fit(xpu, found, backend="docker").verdict

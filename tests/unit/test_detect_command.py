@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder import cli, facts, host, process
+from envbuilder import cli, facts, probe, process
 from envbuilder.host import Cpu, Gpu, Host, Memory
 from tests.unit import host_trees
 from tests.unit.host_trees import NAMES
@@ -17,7 +17,7 @@ from tests.unit.sick_hosts import ADA, ARC, GIB, LINUX, changed, with_gpu
 if TYPE_CHECKING:
     from pathlib import Path
 
-REAL = host.probe
+REAL = probe.host
 FAST = changed(ADA, usable_bytes=23 * GIB, bandwidth=1008 * 10**9)
 
 
@@ -30,7 +30,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def show(monkeypatch: pytest.MonkeyPatch, here: Host) -> None:
-    monkeypatch.setattr(host, "probe", lambda *arguments, **options: here)
+    monkeypatch.setattr(probe, "host", lambda *arguments, **options: here)
 
 
 def run(*arguments: str) -> int:
@@ -162,7 +162,7 @@ def test_every_tree_is_printed_within_80_columns_and_starts_nothing(
     def never(*arguments: object, **options: object) -> None:
         raise AssertionError("a process was started")
 
-    monkeypatch.setattr(host, "probe", REAL)
+    monkeypatch.setattr(probe, "host", REAL)
     monkeypatch.setattr(process, "run", never)
     root = plant(tmp_path, name)
     out = shown(capsys, "--root", root)

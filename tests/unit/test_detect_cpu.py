@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import host
+from envbuilder import host, probe
 from envbuilder.detection import cgroups, cpu
 from envbuilder.detection.snapshot import Reader, Snapshot
 from envbuilder.payload import threads
@@ -29,7 +29,7 @@ def tree(root: Path, files: Mapping[str, str]) -> Path:
 
 
 def found(root: Path, files: Mapping[str, str]) -> host.Cpu:
-    return host.probe(tree(root, {"proc/version": "Linux version 6.8.0 ()\n", **files})).cpu
+    return probe.host(tree(root, {"proc/version": "Linux version 6.8.0 ()\n", **files})).cpu
 
 
 def block(number: int, core: int, socket: int = 0, **more: str) -> str:
@@ -344,7 +344,7 @@ def test_paths_that_lead_nowhere(group: str, tmp_path: Path) -> None:
 def test_limits_that_are_there_but_closed_are_noted(tmp_path: Path) -> None:
     root = tree(tmp_path, {"proc/self/cgroup": "0::/\n"})
     (root / "sys/fs/cgroup/cpu.max").mkdir(parents=True)
-    notes = host.probe(root).notes
+    notes = probe.host(root).notes
     assert any(note.startswith("/sys/fs/cgroup/cpu.max could not be read") for note in notes)
 
 

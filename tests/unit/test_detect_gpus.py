@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from envbuilder import host
+from envbuilder import host, probe
 from envbuilder.detection import apple, intel, pci, snapshot
 from envbuilder.host import Gpu, Link
 from tests.unit import host_trees
@@ -143,13 +143,13 @@ def mi300x() -> dict[str, Any]:
 TREES = {"b580": arc_b580, "lunar": lunar_lake, "strix": strix_halo, "mi300x": mi300x}
 
 
-def probe(tmp_path: Path, data: dict[str, Any]) -> Gpu:
-    (gpu,) = host.probe(host_trees.plant(tmp_path, data)).gpus
+def probed(tmp_path: Path, data: dict[str, Any]) -> Gpu:
+    (gpu,) = probe.host(host_trees.plant(tmp_path, data)).gpus
     return gpu
 
 
 def test_an_arc_card_has_the_link_of_its_own_switch(tmp_path: Path) -> None:
-    gpu = probe(tmp_path, arc_b580())
+    gpu = probed(tmp_path, arc_b580())
     assert gpu.link == Link(speed=8.0, width=4, max_speed=16.0, max_width=8)
     assert (gpu.memory_kind, gpu.memory_bytes) == ("dedicated", 12 * GIB)
     assert gpu.usable_bytes == 12 * GIB * 95 // 100
@@ -180,7 +180,7 @@ def test_an_arc_card_never_has_one_lane(missing: str, tmp_path: Path) -> None:
         folder = "sys/devices/pci0000:00/0000:00:01.0"
         data["files"] |= link_files(f"{folder}/0000:06:00.0", x1, x1)
         data["files"][f"{folder}/vendor"] = "0x1b36\n"
-    gpu = probe(tmp_path, data)
+    gpu = probed(tmp_path, data)
     assert gpu.link is None
     assert gpu.memory_bytes == 12 * GIB
 
@@ -190,14 +190,14 @@ def test_a_card_without_its_own_switch_has_its_own_link(tmp_path: Path) -> None:
     gen5 = ("32.0 GT/s PCIe", "16")
     data["files"] |= link_files("sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0", gen5, gen5)
     data["files"]["sys/devices/pci0000:00/0000:00:01.0/vendor"] = "0x8086\n"
-    assert probe(tmp_path, data).link == Link(speed=32, width=16, max_speed=32, max_width=16)
+    assert probed(tmp_path, data).link == Link(speed=32, width=16, max_speed=32, max_width=16)
 
 
 def test_an_nvidia_card_in_a_narrow_slot(tmp_path: Path) -> None:
     data = card("nvidia", "2684", "nvidia")
     folder = "sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0"
     data["files"] |= link_files(folder, ("2.5 GT/s PCIe", "4"), GEN4_X16)
-    gpu = probe(tmp_path, data)
+    gpu = probed(tmp_path, data)
     assert gpu.link == Link(speed=2.5, width=4, max_speed=16.0, max_width=16)
 
 
@@ -205,7 +205,7 @@ def test_a_sleeping_card_is_not_woken(tmp_path: Path) -> None:
     data = arc_b580()
     gpu = "sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:01.0/0000:03:00.0"
     data["files"][f"{gpu}/power/runtime_status"] = "suspended\n"
-    found = probe(tmp_path, data)
+    found = probed(tmp_path, data)
     assert (found.link, found.power_limit_watts) == (None, None)
     assert found.memory_bytes == 12 * GIB
 
@@ -243,7 +243,7 @@ def test_shared_memory_of_an_integrated_arc(
 ) -> None:
     data = lunar_lake(driver)
     data["files"]["proc/sys/kernel/osrelease"] = f"{kernel}\n"
-    gpu = probe(tmp_path, data)
+    gpu = probed(tmp_path, data)
     assert (gpu.memory_kind, gpu.memory_bytes, gpu.bandwidth) == ("shared", MEMORY, None)
     assert gpu.usable_bytes == (MEMORY * percent // 100 if percent else None)
     assert gpu.link is None
@@ -251,7 +251,7 @@ def test_shared_memory_of_an_integrated_arc(
 
 def test_a_card_that_only_its_driver_knows_has_the_memory_that_it_says(tmp_path: Path) -> None:
     data = card("intel", "ffff", "i915", drm__card1__lmem_total_bytes=f"{16 * GIB}\n")
-    gpu = probe(tmp_path, data)
+    gpu = probed(tmp_path, data)
     assert (gpu.memory_kind, gpu.memory_bytes) == ("dedicated", 16 * GIB)
     assert (gpu.state, gpu.support) == ("unknown", None)
 
@@ -264,19 +264,19 @@ def test_tiles_add_up_and_an_unreadable_one_is_not_nothing(tmp_path: Path) -> No
         tile0__physical_vram_size_bytes=f"{64 * GIB}\n",
         tile1__physical_vram_size_bytes=f"{64 * GIB}\n",
     )
-    assert probe(tmp_path / "whole", data).memory_bytes == 128 * GIB
+    assert probed(tmp_path / "whole", data).memory_bytes == 128 * GIB
     folder = "sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0"
     damaged = host_trees.plant(tmp_path / "damaged", data)
     (damaged / folder / "tile1/physical_vram_size_bytes").write_text("many\n")
     # The specification's number instead of half of it, here and below.
-    assert host.probe(damaged).gpus[0].memory_bytes == 128 * GIB
+    assert probe.host(damaged).gpus[0].memory_bytes == 128 * GIB
     (damaged / folder / "tile1/physical_vram_size_bytes").unlink()
     (damaged / folder / "tile1/physical_vram_size_bytes").mkdir()
-    assert host.probe(damaged).gpus[0].memory_bytes == 128 * GIB
+    assert probe.host(damaged).gpus[0].memory_bytes == 128 * GIB
 
 
 def test_an_amd_apu_shares_the_main_memory(tmp_path: Path) -> None:
-    gpu = probe(tmp_path, strix_halo())
+    gpu = probed(tmp_path, strix_halo())
     assert (gpu.memory_kind, gpu.family, gpu.link) == ("shared", "gfx1151", None)
     assert gpu.memory_bytes == MEMORY + GIB // 2
     assert gpu.usable_bytes == 24 * GIB + GIB // 2
@@ -287,22 +287,22 @@ def test_an_apu_cannot_have_more_than_there_is(tmp_path: Path) -> None:
     data = strix_halo()
     folder = "sys/devices/pci0000:00/0000:00:08.1/0000:c5:00.0"
     data["files"][f"{folder}/mem_info_gtt_total"] = f"{108 * GIB}\n"
-    gpu = probe(tmp_path, data)
+    gpu = probed(tmp_path, data)
     assert gpu.usable_bytes == gpu.memory_bytes == MEMORY + GIB // 2
 
 
 def test_an_old_apu_is_one_node_of_the_compute_driver(tmp_path: Path) -> None:
     data = strix_halo()
     del data["files"]["sys/devices/pci0000:00/0000:00:08.1/0000:c5:00.0/hwmon/hwmon4/in1_label"]
-    assert probe(tmp_path / "unknown", data).memory_kind is None
+    assert probed(tmp_path / "unknown", data).memory_kind is None
     node = compute_node(0xC500, 90002, cpu_cores_count=8)
     data["files"]["sys/class/kfd/kfd/topology/nodes/1/properties"] = node
-    gpu = probe(tmp_path / "node", data)
+    gpu = probed(tmp_path / "node", data)
     assert (gpu.memory_kind, gpu.family) == ("shared", "gfx902")
 
 
 def test_an_amd_accelerator(tmp_path: Path) -> None:
-    gpu = probe(tmp_path, mi300x())
+    gpu = probed(tmp_path, mi300x())
     assert (gpu.memory_kind, gpu.memory_bytes, gpu.family) == ("dedicated", 192 * GIB, "gfx942")
     assert (gpu.power_limit_watts, gpu.power_default_watts) == (700.0, 750.0)
     assert gpu.link == Link(speed=32, width=16, max_speed=32, max_width=16)
@@ -327,11 +327,11 @@ def test_a_radeon_has_the_link_of_its_own_switch(tmp_path: Path) -> None:
         f"{down}/vendor": "0x1002\n",
         f"{up}/vendor": "0x1002\n",
     }
-    assert probe(tmp_path / "known", data).link == Link(
+    assert probed(tmp_path / "known", data).link == Link(
         speed=8, width=4, max_speed=16, max_width=16
     )
     del data["files"][f"{down}/vendor"]
-    assert probe(tmp_path / "unknown", data).link is None
+    assert probed(tmp_path / "unknown", data).link is None
 
 
 @pytest.mark.parametrize(("number", "name"), [(110000, "gfx1100"), (90010, "gfx90a"), (0, None)])
@@ -339,7 +339,7 @@ def test_names_of_compiler_targets(number: int, name: str | None, tmp_path: Path
     data = mi300x()
     path = "sys/class/kfd/kfd/topology/nodes/7/properties"
     data["files"][path] = compute_node(0x0100, number)
-    assert probe(tmp_path, data).family == name
+    assert probed(tmp_path, data).family == name
 
 
 def test_the_group_of_a_render_node() -> None:
@@ -410,12 +410,12 @@ def test_a_mac_that_says_little() -> None:
 @pytest.mark.parametrize("name", TREES)
 def test_a_missing_file_makes_no_other_device(name: str, tmp_path: Path) -> None:
     data = TREES[name]()
-    whole = probe(tmp_path / "whole", data)
+    whole = probed(tmp_path / "whole", data)
     for number, path in enumerate((*data["files"], *data["nodes"], *data["links"])):
         root = tmp_path / str(number)
         shutil.copytree(tmp_path / "whole", root, symlinks=True)
         (root / path).unlink()
-        for gpu in host.probe(root).gpus:
+        for gpu in probe.host(root).gpus:
             assert gpu.memory_kind in {whole.memory_kind, None}, path
             assert gpu.family in {whole.family, None}, path
             assert gpu.link is None or _within(gpu.link, whole.link), path
@@ -440,6 +440,6 @@ def test_no_bytes_of_a_gpu_crash_the_probe(
     for path in data.draw(st.lists(st.sampled_from(sorted(tree["files"])), max_size=4)):
         text = data.draw(st.one_of(st.text(max_size=40), st.sampled_from(words)))
         (root / path).write_bytes(text.encode("utf-8", "replace"))
-    for gpu in host.probe(root).gpus:
+    for gpu in probe.host(root).gpus:
         assert (gpu.name + gpu.detail).isprintable()
         assert gpu.usable_bytes is None or gpu.usable_bytes <= (gpu.memory_bytes or 0)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import host
+from envbuilder import host, probe
 from envbuilder.detection import channels, edac, memory, modules, smbios
 from envbuilder.detection.smbios import Device
 from envbuilder.detection.snapshot import Snapshot
@@ -79,7 +79,7 @@ def found(root: Path, files: Mapping[str, str | bytes]) -> host.Memory:
     for name, content in {"proc/meminfo": "MemTotal: 33554432 kB\n", **files}.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(content.encode() if isinstance(content, str) else content)
-    return host.probe(root).memory
+    return probe.host(root).memory
 
 
 def of(*parts: bytes) -> host.Memory:

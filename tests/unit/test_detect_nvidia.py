@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import host
+from envbuilder import probe
 from envbuilder.detection import fetch, nvidia, nvml, snapshot
 from envbuilder.host import Gpu, Link, Peer
 from tests.unit import host_trees
@@ -57,13 +57,13 @@ def told(**changes: object) -> dict[str, Any]:
     return {"driver_version": "580.95.05", "devices": [device]}
 
 
-def probe(tmp_path: Path, data: dict[str, Any]) -> Gpu:
-    (gpu,) = host.probe(host_trees.plant(tmp_path, data)).gpus
+def probed(tmp_path: Path, data: dict[str, Any]) -> Gpu:
+    (gpu,) = probe.host(host_trees.plant(tmp_path, data)).gpus
     return gpu
 
 
 def test_an_rtx_4090_in_a_narrow_slot(tmp_path: Path) -> None:
-    gpu = probe(tmp_path, tree(told()))
+    gpu = probed(tmp_path, tree(told()))
     assert (gpu.state, gpu.family, gpu.sm) == ("usable", "AD102", "8.9")
     assert (gpu.memory_kind, gpu.memory_bytes) == ("dedicated", 25757220864)
     assert gpu.usable_bytes == 25757220864 - 398458880
@@ -76,7 +76,7 @@ def test_an_rtx_4090_in_a_narrow_slot(tmp_path: Path) -> None:
 def test_a_slot_with_fewer_lanes_than_the_card_is_seen(tmp_path: Path) -> None:
     data = tree(told(link_width=4, max_link_width=4))
     data["files"] |= {f"{PCI}/0000:01:00.0/max_link_width": "16\n"}
-    link = probe(tmp_path, data).link
+    link = probed(tmp_path, data).link
     assert link is not None
     assert (link.width, link.max_width) == (4, 16)
 
@@ -87,7 +87,7 @@ def test_nvml_knows_the_link_better_and_sysfs_fills_in(tmp_path: Path) -> None:
         f"{PCI}/0000:01:00.0/current_link_width": "4\n",
         f"{PCI}/0000:01:00.0/max_link_speed": "32.0 GT/s PCIe\n",
     }
-    found = probe(tmp_path, data).link
+    found = probed(tmp_path, data).link
     assert found == Link(speed=2.5, width=16, max_speed=32.0, max_width=16)
 
 
@@ -96,7 +96,7 @@ def test_nvml_knows_the_link_better_and_sysfs_fills_in(tmp_path: Path) -> None:
     [(10501, 384, 1008), (2619, 5120, 3352), (877, 4096, 898), (14001, 192, 672), (5001, 256, 320)],
 )
 def test_bandwidth_of_known_cards(mhz: int, bits: int, gigabytes: int, tmp_path: Path) -> None:
-    gpu = probe(tmp_path, tree(told(memory_mhz=mhz, memory_bits=bits)))
+    gpu = probed(tmp_path, tree(told(memory_mhz=mhz, memory_bits=bits)))
     assert gpu.bandwidth is not None
     assert gpu.bandwidth // 10**9 == gigabytes
 
@@ -114,7 +114,7 @@ def test_bandwidth_of_known_cards(mhz: int, bits: int, gigabytes: int, tmp_path:
 def test_no_bandwidth_from_what_is_not_available(
     changes: dict[str, object], tmp_path: Path
 ) -> None:
-    assert probe(tmp_path, tree(told(**changes))).bandwidth is None
+    assert probed(tmp_path, tree(told(**changes))).bandwidth is None
 
 
 @pytest.mark.parametrize("value", [2**32 - 1, 0, -5, None])
@@ -123,13 +123,13 @@ def test_numbers_that_cannot_be_are_not_known(value: int | None, tmp_path: Path)
         "link_generation link_width max_link_generation max_link_width "
         "power_limit_milliwatts power_default_milliwatts"
     )
-    gpu = probe(tmp_path, tree(told(**dict.fromkeys(names.split(), value))))
+    gpu = probed(tmp_path, tree(told(**dict.fromkeys(names.split(), value))))
     assert (gpu.link, gpu.power_limit_watts, gpu.power_default_watts) == (None, None, None)
 
 
 @pytest.mark.parametrize("value", [25757220865, -5, None])
 def test_memory_that_the_driver_cannot_keep(value: int | None, tmp_path: Path) -> None:
-    gpu = probe(tmp_path, tree(told(reserved_bytes=value)))
+    gpu = probed(tmp_path, tree(told(reserved_bytes=value)))
     assert (gpu.memory_bytes, gpu.usable_bytes) == (25757220864, None)
 
 
@@ -147,20 +147,20 @@ def test_gb10_shares_the_main_memory(tmp_path: Path) -> None:
             }
         ],
     }
-    gpu = probe(tmp_path, tree(answer, "000f:01:00.0", device="2e12"))
+    gpu = probed(tmp_path, tree(answer, "000f:01:00.0", device="2e12"))
     assert (gpu.memory_kind, gpu.memory_bytes) == ("shared", 32768000 * 1024)
     assert (gpu.usable_bytes, gpu.bandwidth, gpu.link) == (None, None, None)
     assert (gpu.state, gpu.sm) == ("usable", "12.1")
 
 
 def test_mig_is_usable_but_not_all_of_it(tmp_path: Path) -> None:
-    gpu = probe(tmp_path, tree(told(name="NVIDIA H100 80GB HBM3", mig=True), device="2330"))
+    gpu = probed(tmp_path, tree(told(name="NVIDIA H100 80GB HBM3", mig=True), device="2330"))
     assert (gpu.state, gpu.mig) == ("usable", True)
     assert "MIG" in gpu.detail
     assert (gpu.memory_bytes, gpu.usable_bytes) == (25757220864, None)
     unknown = told(mig=True, memory_bytes=None, shared_memory=True)
-    assert probe(tmp_path / "unknown", tree(unknown)).memory_kind is None
-    whole = probe(tmp_path / "whole", tree(told(mig=False)))
+    assert probed(tmp_path / "unknown", tree(unknown)).memory_kind is None
+    whole = probed(tmp_path / "whole", tree(told(mig=False)))
     assert (whole.mig, whole.detail) == (False, "")
 
 
@@ -169,7 +169,7 @@ def test_without_a_driver_the_pci_id_tells_name_chip_and_capability(tmp_path: Pa
     del data["files"]["nvml.json"], data["files"]["proc/driver/nvidia/version"]
     data["links"] = {}
     data["nodes"] = {}
-    gpu = probe(tmp_path, data)
+    gpu = probed(tmp_path, data)
     assert (gpu.name, gpu.family, gpu.sm) == ("NVIDIA Tesla P40", "GP102", "6.1")
     assert gpu.state == "present"
     assert (gpu.memory_kind, gpu.memory_bytes, gpu.link) == (None, None, None)
@@ -179,7 +179,7 @@ def test_an_unlisted_id_is_still_a_gpu(tmp_path: Path) -> None:
     data = tree(None, device="ffff")
     del data["files"]["nvml.json"]
     data["files"]["proc/driver/nvidia/gpus/0000:01:00.0/information"] = "Model: \t\t Unknown\n"
-    gpu = probe(tmp_path, data)
+    gpu = probed(tmp_path, data)
     assert (gpu.name, gpu.family, gpu.sm) == ("NVIDIA GPU ffff", None, None)
 
 
@@ -190,7 +190,7 @@ def test_a_vgpu_is_known_by_the_gpu_that_it_is_named_after(
     name: str, sm: str | None, tmp_path: Path
 ) -> None:
     data = tree(told(name=name, sm=None), device="ffff")
-    assert probe(tmp_path, data).sm == sm
+    assert probed(tmp_path, data).sm == sm
 
 
 def taken(answer: object) -> snapshot.Snapshot:
@@ -425,7 +425,7 @@ def test_the_recorded_form_is_what_the_library_said(
     data = tree(None, *FOUR[:2], device="2330")
     data["files"]["nvml.json"] = nvml.ask()
     root = host_trees.plant(tmp_path, data)
-    gpus = host.probe(root).gpus
+    gpus = probe.host(root).gpus
     assert [gpu.state for gpu in gpus] == ["usable", "usable"]
     assert [gpu.bandwidth for gpu in gpus] == [3_352_320_000_000] * 2
     assert [peer.path for peer in nvidia.peers(fetch.fetch(root))] == ["nvlink"]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import host
+from envbuilder import host, probe
 from envbuilder.detection import system
 from envbuilder.detection.snapshot import Reader, Snapshot
 
@@ -25,7 +25,7 @@ def found(
     for name, text in {"proc/version": "Linux version 6.8.0 ()\n", **files}.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
-    return host.probe(root, environ)
+    return probe.host(root, environ)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from envbuilder import doctor, host, resources, selection, workflow
+from envbuilder import doctor, probe, resources, selection, workflow
 from envbuilder import profiles as shipped
 from envbuilder.doctor.around import Around
 from tests.unit import host_trees
@@ -149,7 +149,7 @@ def planted(
     data["files"] = {p: t for p, t in data["files"].items() if p not in data["nodes"]} | files
     for path in files:
         data["nodes"].pop(path, None)
-    return host.probe(host_trees.plant(root, data))
+    return probe.host(host_trees.plant(root, data))
 
 
 def chosen(here: Host) -> Choice:
@@ -279,7 +279,7 @@ def test_profiles_need_the_instructions_of_their_wheels(name: str, tmp_path: Pat
 
 
 def test_flags_of_x86_are_asked_of_x86_alone(tmp_path: Path) -> None:
-    here = host_trees.probe(tmp_path, "graviton3")
+    here = host_trees.probed(tmp_path, "graviton3")
     fits = {fit.profile: fit for fit in chosen(here).fits}
     assert fits["cpu"].verdict == "fits"
     assert not any("avx" in reason for reason in fits["zendnn"].reasons)
@@ -333,6 +333,6 @@ def test_what_works_in_images_only_needs_an_engine(what: str, tmp_path: Path) ->
 
 
 def test_a_native_environment_that_works_has_no_way_out(tmp_path: Path) -> None:
-    here = host_trees.probe(tmp_path, "arc-b580")
+    here = host_trees.probed(tmp_path, "arc-b580")
     (xpu,) = [fit for fit in chosen(here).fits if fit.profile == "xpu"]
     assert (xpu.verdict, xpu.backend, xpu.way_out) == ("fits", "venv", "")

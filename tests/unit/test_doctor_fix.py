@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import cli, host, process, workflow
+from envbuilder import cli, probe, process, workflow
 from envbuilder.commands import doctor as command
 from envbuilder.doctor import (
     Problem,
@@ -116,7 +116,7 @@ def test_nothing_else_about_a_gpu_is_repaired(obstacle: str) -> None:
 
 @pytest.mark.parametrize("name", host_trees.NAMES)
 def test_a_recorded_tree_offers_no_repair(name: str, tmp_path: Path) -> None:
-    here = host_trees.probe(tmp_path, name)
+    here = host_trees.probed(tmp_path, name)
     for asked in (None, *BY_NAME):
         assert all(p.repair is None and p.fix for p in diagnose(here, Around(), asked))
 
@@ -203,7 +203,7 @@ class Machine:
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
     found = Machine(with_gpu(CLOSED, containers=Containers()), SEEN)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(host, "probe", found.probe)
+    monkeypatch.setattr(probe, "host", found.probe)
     monkeypatch.setattr(around, "look", found.look)
     monkeypatch.setattr(command, "_is_terminal", lambda: False)
     return found

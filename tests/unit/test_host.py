@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import host, process
+from envbuilder import host, probe, process
 from envbuilder.detection import nvml, snapshot, system, tables, text
 from envbuilder.errors import InvalidError
 from envbuilder.host import Host
@@ -23,14 +23,14 @@ PCI = "sys/bus/pci/devices"
 
 @pytest.mark.parametrize("name", host_trees.NAMES)
 def test_recorded_hosts(name: str, tmp_path: Path) -> None:
-    found = host_trees.probe(tmp_path, name)
+    found = host_trees.probed(tmp_path, name)
     expected = (host_trees.FOLDER / f"{name}.json").read_bytes()
     assert found == msgspec.json.decode(expected, type=Host)
 
 
 @pytest.mark.parametrize("name", host_trees.NAMES)
 def test_what_detect_writes_can_be_read_back(name: str, tmp_path: Path) -> None:
-    found = host_trees.probe(tmp_path / "root", name)
+    found = host_trees.probed(tmp_path / "root", name)
     (tmp_path / "host.json").write_bytes(msgspec.json.encode(found))
     assert host.read(tmp_path / "host.json") == found
     (tmp_path / "detect.json").write_bytes(msgspec.json.encode({"schema": 1, "host": found}))
@@ -54,13 +54,13 @@ def test_a_damaged_host_file_is_refused(content: str, message: str, tmp_path: Pa
 
 def test_this_machine_can_be_probed_without_a_process() -> None:
     # The fixture `no_outside` refuses processes.
-    found = host.probe()
+    found = probe.host()
     assert found.os in {"linux", "macos", "other"}
     assert msgspec.json.decode(msgspec.json.encode(found), type=Host) == found
 
 
 def test_an_empty_tree_says_that_nothing_could_be_read(tmp_path: Path) -> None:
-    found = host.probe(tmp_path)
+    found = probe.host(tmp_path)
     assert found.os == "other"
     assert "no proc/" in found.notes[0]
 
@@ -70,7 +70,7 @@ def test_a_cut_off_cpuinfo_never_denies_flags(cut: int, tmp_path: Path) -> None:
     root = host_trees.plant(tmp_path, host_trees.load("epyc-vm"))
     text_ = (root / "proc/cpuinfo").read_text()
     (root / "proc/cpuinfo").write_text(text_[: cut % len(text_)])
-    flags = host.probe(root).cpu.flags
+    flags = probe.host(root).cpu.flags
     assert flags is None or "avx512_bf16" in flags
 
 
@@ -80,23 +80,23 @@ def test_a_pipe_or_a_folder_in_place_of_a_file(tmp_path: Path) -> None:
     os.mkfifo(root / "proc/cpuinfo")
     (root / "proc/meminfo").unlink()
     (root / "proc/meminfo").mkdir()
-    found = host.probe(root)
+    found = probe.host(root)
     assert found.cpu.flags is None
     assert found.memory.total_bytes is None
     assert any("/proc/cpuinfo could not be read (not a file)" in note for note in found.notes)
 
 
 def test_a_quota_limits_threads(tmp_path: Path) -> None:
-    found = host_trees.probe(tmp_path, "zen3").cpu
+    found = host_trees.probed(tmp_path, "zen3").cpu
     assert (found.quota, found.affinity, found.physical, found.threads) == (1.5, 2, 2, 1)
 
 
 def test_hidden_gpus_are_not_usable(tmp_path: Path) -> None:
     root = host_trees.plant(tmp_path, host_trees.load("rtx4090"))
-    found = host.probe(root, {"CUDA_VISIBLE_DEVICES": ""})
+    found = probe.host(root, {"CUDA_VISIBLE_DEVICES": ""})
     assert found.gpus[0].state == "present"
     assert "CUDA_VISIBLE_DEVICES" in found.gpus[0].detail
-    some = host.probe(root, {"CUDA_VISIBLE_DEVICES": "0"})
+    some = probe.host(root, {"CUDA_VISIBLE_DEVICES": "0"})
     assert some.gpus[0].state == "usable"
     assert "CUDA_VISIBLE_DEVICES=0" in some.notes[0]
 
@@ -104,7 +104,7 @@ def test_hidden_gpus_are_not_usable(tmp_path: Path) -> None:
 def test_a_failing_nvml_is_unknown_not_absent(tmp_path: Path) -> None:
     data = host_trees.load("rtx4090")
     data["files"]["nvml.json"] = '{"error": "Driver/library version mismatch"}'
-    gpu = host.probe(host_trees.plant(tmp_path, data)).gpus[0]
+    gpu = probe.host(host_trees.plant(tmp_path, data)).gpus[0]
     assert (gpu.state, gpu.sm) == ("unknown", "8.9")
     assert "version mismatch" in gpu.detail
 
@@ -114,7 +114,7 @@ def test_a_gpu_that_the_driver_does_not_give_us_is_present(tmp_path: Path) -> No
     for name, value in (("class", "0x030000\n"), ("vendor", "0x10de\n"), ("device", "0x2684\n")):
         data["files"][f"{PCI}/0000:41:00.0/{name}"] = value
     data["links"][f"{PCI}/0000:41:00.0/driver"] = "../../drivers/nvidia"
-    gpus = host.probe(host_trees.plant(tmp_path, data)).gpus
+    gpus = probe.host(host_trees.plant(tmp_path, data)).gpus
     assert [gpu.state for gpu in gpus] == ["usable", "present"]
 
 
@@ -122,7 +122,7 @@ def test_arm_boards_without_pci_have_no_unknown_gpu(tmp_path: Path) -> None:
     data = host_trees.load("graviton3")
     data["files"] = {p: v for p, v in data["files"].items() if not p.startswith(PCI)}
     data["files"]["sys/bus/platform/uevent"] = ""
-    assert host.probe(host_trees.plant(tmp_path, data)).gpus == ()
+    assert probe.host(host_trees.plant(tmp_path, data)).gpus == ()
 
 
 def test_the_parts_of_macos_that_can_be_tried_here() -> None:
@@ -149,7 +149,7 @@ def test_sysctl_is_the_only_process_and_only_on_macos(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(process, "run", run)
     monkeypatch.setattr("sys.platform", "darwin")
-    found = host.probe()
+    found = probe.host()
     assert (found.os, found.os_version, found.platform) == ("macos", "15.1", "macos/arm64")
     assert len(asked) == 1
 

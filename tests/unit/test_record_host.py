@@ -14,7 +14,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import host, selection
+from envbuilder import probe, selection
 from envbuilder.detection import fetch, smbios, system
 from envbuilder.detection.snapshot import Snapshot
 from tests.unit import host_trees
@@ -129,7 +129,7 @@ def test_a_plugin_in_the_user_s_home_is_found_in_the_recording(
     )
     data = record_host.recording(read, scrubber)
     assert "alice" not in json.dumps(data)
-    found = host.probe(record_host.plant(tmp_path, data))
+    found = probe.host(record_host.plant(tmp_path, data))
     live = system.decide(read, {})
     assert found.containers.engines == live.containers.engines
     assert found.containers.buildx is True
@@ -141,7 +141,7 @@ def test_a_recorded_host_recorded_again_is_the_same_host(name: str, tmp_path: Pa
     first = host_trees.plant(tmp_path / "first", host_trees.load(name))
     data = record_host.recording(fetch.fetch(first), Scrubber())
     second = record_host.plant(tmp_path / "second", data)
-    assert host.probe(second) == host.probe(first)
+    assert probe.host(second) == probe.host(first)
 
 
 def test_the_archive_holds_no_user_and_no_time(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import rich.console
 
-from envbuilder import cli, history, host, page, process, report, scaling, settings
+from envbuilder import cli, history, host, page, probe, process, report, scaling, settings
 from envbuilder.errors import InvalidError, VerifyError
 from envbuilder.summary import print_verdict
 from tests.unit.pretended_payload import LIFE, Clock, perform, quick_report
@@ -204,7 +204,7 @@ class Payload:
 def payload(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Payload:
     made = Payload(Clock(monkeypatch))
     monkeypatch.setattr(process, "run", made.run)
-    monkeypatch.setattr(host, "probe", lambda *args, **options: HERE)
+    monkeypatch.setattr(probe, "host", lambda *args, **options: HERE)
     monkeypatch.setattr(signal, "signal", lambda *args: None)
     monkeypatch.chdir(tmp_path)
     return made

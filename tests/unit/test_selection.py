@@ -37,7 +37,7 @@ def changed(gpu: Gpu, **changes: object) -> Gpu:
 
 @pytest.mark.parametrize("name", host_trees.NAMES)
 def test_each_host_has_its_verdicts(name: str, tmp_path: Path) -> None:
-    host = host_trees.probe(tmp_path, name)
+    host = host_trees.probed(tmp_path, name)
     expected = host_trees.load(name)
     choice = selection.choose(PROFILES, host, locks=host_trees.locks())
     assert {f.profile: f.verdict for f in choice.fits} == expected["verdicts"]
@@ -49,7 +49,7 @@ def test_each_host_has_its_verdicts(name: str, tmp_path: Path) -> None:
 def test_shipped_profiles_are_chosen_like_those_of_the_tests(name: str, tmp_path: Path) -> None:
     folders = (resources.profiles_dir(),)
     everything = [shipped.load(n, folders) for n in shipped.names(folders)]
-    host = host_trees.probe(tmp_path, name)
+    host = host_trees.probed(tmp_path, name)
     locks = workflow.locks(everything, folders)
     choice = selection.choose(everything, host, locks=locks)
     assert choice.profile == host_trees.load(name)["chosen"]
@@ -168,7 +168,7 @@ def test_a_backend_that_the_profile_lacks_is_no() -> None:
 
 
 def test_xpu_in_a_venv_needs_level_zero(tmp_path: Path) -> None:
-    host = host_trees.probe(tmp_path, "arc-b580")
+    host = host_trees.probed(tmp_path, "arc-b580")
     xpu = BY_NAME["xpu"]
     assert selection.fit(xpu, host, backend="venv").verdict == "fits"
     for value, verdict in ((False, "no"), (None, "warnings")):
@@ -178,7 +178,7 @@ def test_xpu_in_a_venv_needs_level_zero(tmp_path: Path) -> None:
 
 
 def test_an_unreadable_node_keeps_a_venv_from_it_but_not_docker(tmp_path: Path) -> None:
-    host = host_trees.probe(tmp_path, "arc-b580-unreadable")
+    host = host_trees.probed(tmp_path, "arc-b580-unreadable")
     venv = selection.fit(BY_NAME["xpu"], host, backend="venv")
     assert venv.verdict == "no"
     assert "usermod -aG render $USER" in venv.reasons[0]
@@ -186,7 +186,7 @@ def test_an_unreadable_node_keeps_a_venv_from_it_but_not_docker(tmp_path: Path) 
 
 
 def test_iris_xe_is_named(tmp_path: Path) -> None:
-    host = host_trees.probe(tmp_path, "iris-xe")
+    host = host_trees.probed(tmp_path, "iris-xe")
     found = selection.fit(BY_NAME["xpu"], host)
     assert found.reasons == ("Intel Iris Xe (9A49) is not supported by torch.xpu",)
 
@@ -208,9 +208,9 @@ def test_require_without_anything_that_fits() -> None:
 
 
 def test_the_reason_says_what_may_work_too(tmp_path: Path) -> None:
-    unlisted = selection.choose(PROFILES, host_trees.probe(tmp_path / "a", "nvidia-unlisted"))
+    unlisted = selection.choose(PROFILES, host_trees.probed(tmp_path / "a", "nvidia-unlisted"))
     assert "cuda may run too" in unlisted.reason
-    vm = selection.choose(PROFILES, host_trees.probe(tmp_path / "b", "epyc-vm"))
+    vm = selection.choose(PROFILES, host_trees.probed(tmp_path / "b", "epyc-vm"))
     assert vm.reason == (
         "no accelerator fits this host; zendnn fits too, which speeds up inference, not training"
     )

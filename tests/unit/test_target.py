@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import host, selection, target
+from envbuilder import host, probe, selection, target
 from envbuilder.errors import InvalidError
 from envbuilder.host import Host
 from tests.unit import host_trees
@@ -24,8 +24,8 @@ PLAIN = Host(os="linux", machine="x86_64", platform="linux/amd64", libc="glibc 2
 
 @pytest.fixture(autouse=True)
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = host.probe
-    monkeypatch.setattr(host, "probe", lambda *where: real(*where) if where else PLAIN)
+    real = probe.host
+    monkeypatch.setattr(probe, "host", lambda *where: real(*where) if where else PLAIN)
 
 
 def chosen(variable: str) -> str | None:
@@ -62,7 +62,7 @@ def test_what_is_not_understood_is_refused(variable: str) -> None:
 
 
 def test_a_file_replaces_this_machine_and_says_so(tmp_path: Path) -> None:
-    mac = host_trees.probe(tmp_path / "mac", "mac-m2")
+    mac = host_trees.probed(tmp_path / "mac", "mac-m2")
     (tmp_path / "mac.json").write_bytes(msgspec.json.encode({"schema": 1, "host": mac}))
     found = target.find(tmp_path / "mac.json", {})
     assert (found.os, found.gpus) == ("macos", mac.gpus)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import envbuilder
-from envbuilder import atomic, cli, history, host, process, settings
+from envbuilder import atomic, cli, history, host, probe, process, settings
 from envbuilder.errors import ToolError, VerifyError
 from tests.unit.pretended_payload import LIFE, Clock, perform, quick_report
 from tests.unit.reports import epoch, measured
@@ -60,7 +60,7 @@ class Payload:
 def payload(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Payload:
     made = Payload(Clock(monkeypatch))
     monkeypatch.setattr(process, "run", made.run)
-    monkeypatch.setattr(host, "probe", lambda *args, **options: HERE)
+    monkeypatch.setattr(probe, "host", lambda *args, **options: HERE)
     monkeypatch.setattr(signal, "signal", lambda *args: None)
     monkeypatch.chdir(tmp_path)
     return made

@@ -20,6 +20,7 @@ from envbuilder import (
     host,
     lockfile,
     plan,
+    probe,
     process,
     profiles,
     pythons,
@@ -85,7 +86,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[host.Host], None]:
     """A plain host with a Python and a compiler, without an engine; `machine(other)` changes it."""
 
     def become(other: host.Host) -> None:
-        monkeypatch.setattr(host, "probe", lambda *args, **options: other)
+        monkeypatch.setattr(probe, "host", lambda *args, **options: other)
 
     become(PLAIN)
     monkeypatch.setattr(pythons, "find", lambda *args, **options: PYTHON)
@@ -188,10 +189,10 @@ def test_arguments_and_profile_come_before_the_host(
 def test_an_unknown_profile_comes_before_the_host(
     found: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def probe(*args: Any, **options: Any) -> Any:
+    def refuse(*args: Any, **options: Any) -> Any:
         raise AssertionError("the host must not be looked at")
 
-    monkeypatch.setattr(host, "probe", probe)
+    monkeypatch.setattr(probe, "host", refuse)
     assert "zendnn" in fails(found, InvalidError, profile="zendn")
 
 
