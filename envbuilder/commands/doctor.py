@@ -18,8 +18,8 @@ from envbuilder.options import json_option, profile_option, root_option
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from envbuilder.doctor import Problem, Repair
     from envbuilder.doctor.around import Around
+    from envbuilder.doctor.problem import Problem, Repair
     from envbuilder.doctor.repair import Done
     from envbuilder.host import Host
     from envbuilder.profiles import Profile

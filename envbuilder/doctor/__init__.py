@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
+from envbuilder.doctor.problem import SEVERITIES, Problem
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -17,31 +19,6 @@ if TYPE_CHECKING:
     from envbuilder.host import Host
     from envbuilder.lockfile import Lock
     from envbuilder.profiles import Profile
-
-Severity = Literal["blocks", "limits", "slows"]
-SEVERITIES: tuple[Severity, ...] = ("blocks", "limits", "slows")
-"""It keeps an accelerator or every build from working; something works less; it costs speed."""
-
-
-class Repair(Struct, frozen=True, kw_only=True):
-    """Commands that mend a problem, are safe, and can be taken back; all are root's business."""
-
-    commands: tuple[tuple[str, ...], ...]
-    undo: tuple[tuple[str, ...], ...]
-    """The commands that take it back."""
-    after: str = ""
-    """What else it takes until it counts."""
-
-
-class Problem(Struct, frozen=True, kw_only=True):
-    """One thing that is not as it should be."""
-
-    severity: Severity
-    code: str
-    """Stable name, for scripts."""
-    text: str
-    fix: str
-    repair: Repair | None = None
 
 
 def diagnose(

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from envbuilder import fitting, ways
-from envbuilder.doctor import Problem, Repair, Severity, remedies
+from envbuilder.doctor import remedies
+from envbuilder.doctor.problem import Problem, Repair, Severity
 from envbuilder.host import is_wsl1
 from envbuilder.wheels import needs
 

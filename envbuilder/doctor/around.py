@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from envbuilder import lockfile, plan, process
-from envbuilder.doctor.tools import CDI_FILE
 from envbuilder.errors import EnvbuilderError
 from envbuilder.space import Disk, disks, downloads, existing
 
@@ -164,3 +163,7 @@ def _rooms(lock: Lock | None, host: Host, settings: Settings) -> tuple[Disk, ...
     files = (*target.files, *tools) if target else ()
     environment = plan.Room(folder=str(settings.envs_dir), bytes=plan.unpacked(files))
     return disks((downloads(files, settings), environment))
+
+
+CDI_FILE = "/etc/cdi/nvidia.yaml"
+"""Where `nvidia-ctk` is told to write its specification."""

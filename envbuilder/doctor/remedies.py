@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from envbuilder.doctor import Repair, drivers
-from envbuilder.doctor.tools import CDI_FILE
+from envbuilder.doctor import drivers
+from envbuilder.doctor.around import CDI_FILE
+from envbuilder.doctor.problem import Repair
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from envbuilder import process
-from envbuilder.doctor import Repair
+from envbuilder.doctor.problem import Repair
 from envbuilder.errors import ToolError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from envbuilder.doctor import Problem
+    from envbuilder.doctor.problem import Problem
 
 _SECONDS = 60.0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envbuilder.doctor import Problem, Repair
+from envbuilder.doctor.problem import Problem, Repair
 from envbuilder.facts import gib
 
 if TYPE_CHECKING:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from envbuilder import lockfile
-from envbuilder.doctor import Problem, Repair
+from envbuilder.doctor.around import CDI_FILE
+from envbuilder.doctor.problem import Problem, Repair
 from envbuilder.errors import InvalidError
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 _COMPILERS = {"g++", "c++", "clang++"}
 _FULL = 2 << 30
 """Room that is too little for most profiles, in bytes, where a lock's sizes are not known."""
-CDI_FILE = "/etc/cdi/nvidia.yaml"
-"""Where `nvidia-ctk` is told to write its specification."""
 
 
 def problems(host: Host, around: Around, asked: Profile | None, lock: Lock | None) -> list[Problem]:

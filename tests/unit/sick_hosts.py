@@ -16,7 +16,7 @@ from tests.unit.host_trees import PROFILES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from envbuilder.doctor import Problem
+    from envbuilder.doctor.problem import Problem
 
 GIB = 2**30
 OBSTACLES = typing.get_args(host.Obstacle)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from envbuilder.doctor import Problem
+    from envbuilder.doctor.problem import Problem
     from envbuilder.lockfile import Lock
     from envbuilder.profiles import Profile
     from envbuilder.selection import Choice, Fit

@@ -14,14 +14,9 @@ from hypothesis import strategies as st
 
 from envbuilder import cli, probe, process, workflow
 from envbuilder.commands import doctor as command
-from envbuilder.doctor import (
-    Problem,
-    Repair,
-    around,
-    remedies,
-    repair,
-)
+from envbuilder.doctor import around, remedies, repair
 from envbuilder.doctor.around import Around
+from envbuilder.doctor.problem import Problem, Repair
 from envbuilder.errors import HostError, ToolError
 from envbuilder.host import Containers, Gpu, Host, Link
 from tests.unit import host_trees

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder.doctor import (
-    Problem,
-    around,
-    slowness,
-    tools,
-)
+from envbuilder.doctor import around, slowness, tools
 from envbuilder.doctor.around import Around
 from envbuilder.host import Containers, Cpu, Engine, Host, Link, Memory
 from envbuilder.space import Disk
@@ -29,6 +24,9 @@ from tests.unit.sick_hosts import (
     only,
     with_gpu,
 )
+
+if TYPE_CHECKING:
+    from envbuilder.doctor.problem import Problem
 
 # What costs speed: each rule just at its limit and just past it.
 
