@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from envbuilder import resources
 from envbuilder.errors import RUN_FAILED, ToolError
-from envbuilder.seal import OWN
+from envbuilder.resources import OWN
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

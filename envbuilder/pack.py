@@ -9,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from envbuilder import resources
-from envbuilder.render import MARK
+from envbuilder.resources import MARK
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from envbuilder import tree
 from envbuilder.errors import VerifyError
+from envbuilder.resources import OWN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 
 MARKER = "envbuilder.json"
 """In a prefix: says that envbuilder made it, from what, and how it was when it was made."""
-OWN = "lib/envbuilder"
-"""Below a prefix: the payload, the preloaded libraries and the list of files."""
 FILES = f"{OWN}/files.jsonl"
 OURS = frozenset({MARKER, FILES})
 PLACED = f"{OWN}/placed.txt"

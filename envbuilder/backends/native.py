@@ -38,7 +38,7 @@ from envbuilder.plan import (
     WritePrograms,
     unpacked,
 )
-from envbuilder.seal import OWN
+from envbuilder.resources import OWN
 from envbuilder.verify import TIMEOUT_SECONDS
 
 if TYPE_CHECKING:

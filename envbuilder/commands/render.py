@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envbuilder import profiles, render, settings, workflow
+from envbuilder import profiles, render, resources, settings, workflow
 from envbuilder.errors import InvalidError
 from envbuilder.options import profile_option, python_option, target_host_option
 
@@ -85,7 +85,7 @@ def write(files: tuple[render.RenderedFile, ...], folder: Path) -> tuple[Path, .
 
     Raises `InvalidError` before anything is touched, if one of them is there and somebody's own.
     """
-    mark = render.MARK.encode()
+    mark = resources.MARK.encode()
     for file in files:
         target = folder / file.name
         if target.exists() and (not target.is_file() or mark not in target.read_bytes()):

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from envbuilder import render, resources, seal, words
+from envbuilder import resources, seal, templates, words
 from envbuilder.errors import BuildError
-from envbuilder.seal import OWN
+from envbuilder.resources import OWN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -66,7 +66,7 @@ def write(step: WriteActivation) -> None:
     variables = {**step.variables, **({"VIRTUAL_ENV": step.venv} if step.venv else {})}
     conda = {"CONDA_PREFIX": step.prefix, "CONDA_DEFAULT_ENV": step.prefix, "CONDA_SHLVL": "1"}
     context: dict[str, Any] = {
-        "mark": render.MARK,
+        "mark": resources.MARK,
         "prefix": quoted(step.prefix),
         "variables": _pairs(variables),
         "programs": quoted(f"{step.venv}/bin") if step.venv else None,
@@ -77,7 +77,7 @@ def write(step: WriteActivation) -> None:
     for path, template in SCRIPTS.items():
         place = env / path
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(render.filled(template, context), encoding="utf-8")
+        place.write_text(templates.filled(template, context), encoding="utf-8")
     seal.bind(env, SCRIPTS)
 
 

@@ -6,9 +6,7 @@ at the machine, `repair` changes it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
-
-from msgspec import Struct
+from typing import TYPE_CHECKING
 
 from envbuilder.doctor.problem import SEVERITIES, Problem
 

@@ -352,8 +352,8 @@ def test_an_environment_is_compared_once_however_often_its_payload_starts(
     target = lockfile.select(lock, "linux/amd64", "3.11")
     environment: venv.VenvEnvironment | None = venv.VenvEnvironment(profile, target, made)
     assert environment is not None
-    (environment.prefix / seal.OWN).mkdir(parents=True)
-    (environment.prefix / seal.OWN / "payload.pyz").write_bytes(pack.payload_pyz())
+    (environment.prefix / resources.OWN).mkdir(parents=True)
+    (environment.prefix / resources.OWN / "payload.pyz").write_bytes(pack.payload_pyz())
     seal.close(environment.prefix, {})
     compared: list[Path] = []
     monkeypatch.setattr(seal, "require_unchanged", lambda prefix, *rest: compared.append(prefix))

@@ -385,7 +385,7 @@ def test_what_cannot_run_may_be_built_and_what_is_unknown_is_noted(
 
 def test_an_environment_that_was_moved_is_none(found: Settings) -> None:
     made = prepared(found, locked())
-    (made.prefix / seal.OWN).mkdir(parents=True)
+    (made.prefix / resources.OWN).mkdir(parents=True)
     marks = step(made.plan, plan.Seal).facts
     seal.close(made.prefix, marks)
     assert made.existing() is not None

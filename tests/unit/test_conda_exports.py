@@ -260,7 +260,7 @@ def test_exports_are_the_golden_ones(
         for name, text in files.items():
             (folder / name).write_text(text)
     assert files == {p.name: p.read_text() for p in folder.iterdir()}
-    assert all(render.MARK in text for text in files.values())
+    assert all(resources.MARK in text for text in files.values())
 
 
 @pytest.mark.parametrize("target", ["conda-explicit", "pixi"])

@@ -61,7 +61,7 @@ def test_rendered_files_are_the_golden_ones(
     assert {f.name: f.content.decode() for f in files} == {
         p.name: p.read_text() for p in folder.iterdir()
     }
-    assert all(render.MARK.encode() in f.content for f in files)
+    assert all(resources.MARK.encode() in f.content for f in files)
 
 
 @pytest.mark.parametrize("name", sorted(set(NAMES) - set(LOCKED)))

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envbuilder import seal, tree
+from envbuilder import resources, seal, tree
 from envbuilder.errors import VerifyError
 from envbuilder.tree import Difference, Entry
 
@@ -92,7 +92,7 @@ CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
 
 @pytest.fixture
 def sealed(root: Path) -> Path:
-    (root / seal.OWN).mkdir(parents=True)
+    (root / resources.OWN).mkdir(parents=True)
     seal.close(root, {"fingerprint": "f"})
     return root
 
