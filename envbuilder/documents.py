@@ -149,7 +149,7 @@ def bill(
 
 def _of_channels(plan: Plan) -> dict[str, tuple[str, ...]]:
     """Licences of a plan's conda packages."""
-    from envbuilder.plan import InstallConda
+    from envbuilder.conda.steps import InstallConda
 
     packages = (p for s in plan.steps if isinstance(s, InstallConda) for p in s.packages)
     return licences.of_conda(packages)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from envbuilder import folders, images, process, seal
 from envbuilder import plan as plans
+from envbuilder.conda import steps
 from envbuilder.download import full_or_broken
 from envbuilder.errors import BuildError, EnvbuilderError
 from envbuilder.pack import payload_pyz
@@ -80,7 +81,7 @@ def _perform(step: plans.Step, store: Store, log: Path, progress: Progress) -> N
             _run(step, log)
         case plans.Seal():
             seal.close(Path(step.folder), step.facts)
-        case plans.InstallConda() | plans.WriteActivation() | plans.Rehome():
+        case steps.InstallConda() | steps.WriteActivation() | steps.Rehome():
             _perform_on_conda(step, progress)
         case plans.Remove():
             _remove(Path(step.path))
@@ -120,16 +121,16 @@ def _move(source: Path, target: Path) -> None:
 
 
 def _perform_on_conda(
-    step: plans.InstallConda | plans.WriteActivation | plans.Rehome, progress: Progress
+    step: steps.InstallConda | steps.WriteActivation | steps.Rehome, progress: Progress
 ) -> None:
     from envbuilder.conda import activation, install
 
     match step:
-        case plans.InstallConda():
+        case steps.InstallConda():
             install.install(step, progress.note)
-        case plans.WriteActivation():
+        case steps.WriteActivation():
             activation.write(step)
-        case plans.Rehome():
+        case steps.Rehome():
             install.rehome(step)
         case _:
             assert_never(step)

@@ -6,36 +6,32 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from envbuilder import words
-from envbuilder.conda.lockfile import Package
+from envbuilder.conda.steps import InstallConda, Rehome, WriteActivation
 from envbuilder.lockfile import File
+from envbuilder.space import Room
+from envbuilder.step import Action
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
 
-class _Step(Struct, frozen=True, kw_only=True, tag=True):
-    """One action; `what` is shown while it runs."""
-
-    what: str
-
-
-class Write(_Step, frozen=True, kw_only=True):
+class Write(Action, frozen=True, kw_only=True):
     """Write text to a file, making its folder."""
 
     path: str
     text: str
 
 
-class WritePayload(_Step, frozen=True, kw_only=True):
+class WritePayload(Action, frozen=True, kw_only=True):
     """Write `payload.pyz`."""
 
     path: str
 
 
-class WritePrograms(_Step, frozen=True, kw_only=True):
+class WritePrograms(Action, frozen=True, kw_only=True):
     """Write one script under several names, each of which can be run."""
 
     folder: str
@@ -43,14 +39,14 @@ class WritePrograms(_Step, frozen=True, kw_only=True):
     text: str
 
 
-class LinkFiles(_Step, frozen=True, kw_only=True):
+class LinkFiles(Action, frozen=True, kw_only=True):
     """Put files of the store into a folder under their own names."""
 
     files: tuple[File, ...]
     folder: str
 
 
-class UnpackTool(_Step, frozen=True, kw_only=True):
+class UnpackTool(Action, frozen=True, kw_only=True):
     """Take the executable `name` out of a wheel of the store."""
 
     file: File
@@ -58,7 +54,7 @@ class UnpackTool(_Step, frozen=True, kw_only=True):
     path: str
 
 
-class UnpackLibraries(_Step, frozen=True, kw_only=True):
+class UnpackLibraries(Action, frozen=True, kw_only=True):
     """Take shared libraries out of .deb files of the store."""
 
     files: tuple[File, ...]
@@ -66,7 +62,7 @@ class UnpackLibraries(_Step, frozen=True, kw_only=True):
     folder: str
 
 
-class MakeBase(_Step, frozen=True, kw_only=True):
+class MakeBase(Action, frozen=True, kw_only=True):
     """Make a base from locked Debian packages, as an OCI layout, where it is not there yet."""
 
     identity: words.Sha256
@@ -81,79 +77,38 @@ class MakeBase(_Step, frozen=True, kw_only=True):
     layout: str
 
 
-class Run(_Step, frozen=True, kw_only=True):
+class Run(Action, frozen=True, kw_only=True):
     """Run a command; a failing one ends the build."""
 
     argv: tuple[str, ...]
-    env: dict[str, str] = {}
-    hints: dict[str, str] = {}
+    env: dict[str, str] = field(default_factory=dict)
+    hints: dict[str, str] = field(default_factory=dict)
     """What a failing command may print → what to do about it."""
     output: str = ""
     """A file for what it prints, besides the log."""
 
 
-class Seal(_Step, frozen=True, kw_only=True):
+class Seal(Action, frozen=True, kw_only=True):
     """Write down what a finished environment holds, with facts about it."""
 
     folder: str
     facts: dict[str, Any]
 
 
-class InstallConda(_Step, frozen=True, kw_only=True):
-    """Install conda packages into a prefix, without running any script of theirs."""
-
-    packages: tuple[Package, ...]
-    subdir: words.CondaSubdir
-    folder: str
-    """Where their archives are: FOLDER/CHANNEL/SUBDIR/FILE."""
-    channels: dict[words.Source, str]
-    """Public URLs, which the prefix's own records name."""
-    env: str
-    """Where the prefix is made."""
-    prefix: str
-    """Where it will be: what its files name."""
-    cache: str
-    """A folder for what is only needed meanwhile; the prefix shares nothing with another."""
-
-
-class Rehome(_Step, frozen=True, kw_only=True):
-    """Let a virtual environment find the interpreter beside it where both will be."""
-
-    env: str
-    settings: dict[str, str]
-    """What pyvenv.cfg says."""
-    python: str
-    """The interpreter, as `bin/python` leads to it."""
-
-
-class WriteActivation(_Step, frozen=True, kw_only=True):
-    """Write the scripts that activate a conda environment, by conda and without it."""
-
-    env: str
-    """Where it is made."""
-    prefix: str
-    """Where it will be."""
-    venv: str
-    """The virtual environment in it, where it will be; empty where there is none."""
-    variables: dict[words.Variable, str]
-    preload: tuple[str, ...]
-    """Libraries, where they will be."""
-
-
-class Remove(_Step, frozen=True, kw_only=True):
+class Remove(Action, frozen=True, kw_only=True):
     """Remove a folder of our own, if it is there."""
 
     path: str
 
 
-class Move(_Step, frozen=True, kw_only=True):
+class Move(Action, frozen=True, kw_only=True):
     """Move a finished folder to its place, replacing what was there."""
 
     source: str
     target: str
 
 
-class RecordImage(_Step, frozen=True, kw_only=True):
+class RecordImage(Action, frozen=True, kw_only=True):
     """Keep what a build says of the image that it made, outside of the image."""
 
     profile: words.Name
@@ -182,7 +137,7 @@ class System(Struct, frozen=True, kw_only=True):
     """That image's name meanwhile."""
 
 
-class Assemble(_Step, frozen=True, kw_only=True):
+class Assemble(Action, frozen=True, kw_only=True):
     """Make an image out of layers on top of a base, as an OCI layout."""
 
     base: str
@@ -214,7 +169,7 @@ class Assemble(_Step, frozen=True, kw_only=True):
     """Where images that the engine is given meanwhile are written down."""
 
 
-class Load(_Step, frozen=True, kw_only=True):
+class Load(Action, frozen=True, kw_only=True):
     """Load the image of an OCI layout into the engine, and keep a record of it."""
 
     layout: str
@@ -229,7 +184,7 @@ class Load(_Step, frozen=True, kw_only=True):
     """Where records are kept."""
 
 
-class LoadBase(_Step, frozen=True, kw_only=True):
+class LoadBase(Action, frozen=True, kw_only=True):
     """Load a base that was made here into the engine, where it does not have it."""
 
     layout: str
@@ -240,14 +195,14 @@ class LoadBase(_Step, frozen=True, kw_only=True):
     """Where it is written down that the engine was given it."""
 
 
-class Save(_Step, frozen=True, kw_only=True):
+class Save(Action, frozen=True, kw_only=True):
     """Write the image of an OCI layout as a folder or, ending in .tar, as an archive."""
 
     layout: str
     target: str
 
 
-class Push(_Step, frozen=True, kw_only=True):
+class Push(Action, frozen=True, kw_only=True):
     """Bring the image of an OCI layout to a registry, and keep a record of it."""
 
     layout: str
@@ -307,24 +262,6 @@ class BaseCheck(Struct, frozen=True, kw_only=True):
     """The folder of its OCI layout; empty where it is looked at in the engine."""
     pythons: tuple[words.PythonVersion, ...]
     """Those that images of the lock can have on this platform."""
-
-
-class Room(Struct, frozen=True, kw_only=True):
-    """Disk space that a build takes in one place, besides its downloads."""
-
-    folder: str
-    bytes: int
-    """At least: files whose size no source states are not in it."""
-
-
-UNPACKED = 1.8
-"""Bytes of an installed wheel per byte of the wheel, at the least: measured 1.8 for the files of
-`cuda`, 3.6 for torch's CPU wheel."""
-
-
-def unpacked(files: Iterable[File]) -> int:
-    """Bytes that files take when they are installed, at the least."""
-    return int(UNPACKED * sum(f.size or 0 for f in files))
 
 
 class Plan(Struct, frozen=True, kw_only=True):

@@ -298,7 +298,7 @@ def build(
     if artifact is None:
         if changed := environment.changed():
             progress.note(f"note: {changed}; it is built anew")
-        space.require(plan, settings)
+        space.require(plan.files, plan.room, settings)
         base_python.require(plan, settings, progress)
         fetch(plan.files, environment.target, settings, progress)
         store = Store(settings.store_dir)

@@ -30,19 +30,11 @@ from envbuilder.backends.native import (
 )
 from envbuilder.conda import activation, machine, prefix_records, records
 from envbuilder.conda import lockfile as conda_lockfile
+from envbuilder.conda.steps import InstallConda, Rehome, WriteActivation
 from envbuilder.console import progress
 from envbuilder.errors import HostError, InvalidError, ToolError
 from envbuilder.pack import payload_sha256
-from envbuilder.plan import (
-    Artifact,
-    InstallConda,
-    LinkFiles,
-    Plan,
-    Rehome,
-    Step,
-    WriteActivation,
-    fingerprint,
-)
+from envbuilder.plan import Artifact, LinkFiles, Plan, Step, fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -20,15 +20,14 @@ from envbuilder.plan import (
     LinkFiles,
     Plan,
     RecordImage,
-    Room,
     Run,
     Step,
     UsedBase,
     Write,
     WritePayload,
     fingerprint,
-    unpacked,
 )
+from envbuilder.space import Room, unpacked
 
 if TYPE_CHECKING:
     from envbuilder.backends import Environment

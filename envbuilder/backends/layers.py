@@ -26,7 +26,6 @@ from envbuilder.plan import (
     MakeBase,
     Plan,
     Push,
-    Room,
     Run,
     Save,
     Step,
@@ -34,8 +33,8 @@ from envbuilder.plan import (
     UsedBase,
     Write,
     fingerprint,
-    unpacked,
 )
+from envbuilder.space import Room, unpacked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -27,7 +27,6 @@ from envbuilder.payload.start import Start
 from envbuilder.plan import (
     LinkFiles,
     Move,
-    Room,
     Run,
     Seal,
     Step,
@@ -36,9 +35,9 @@ from envbuilder.plan import (
     Write,
     WritePayload,
     WritePrograms,
-    unpacked,
 )
 from envbuilder.resources import OWN
+from envbuilder.space import Room, unpacked
 from envbuilder.verify import TIMEOUT_SECONDS
 
 if TYPE_CHECKING:

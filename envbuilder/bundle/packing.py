@@ -13,7 +13,7 @@ from envbuilder import space
 from envbuilder.bundle import form
 from envbuilder.download import full_or_broken
 from envbuilder.errors import BuildError
-from envbuilder.plan import Room
+from envbuilder.space import Room
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -11,8 +11,8 @@ from envbuilder import mnist, space
 from envbuilder.bundle import images, placing, reading
 from envbuilder.bundle.form import Manifest
 from envbuilder.download import full_or_broken
-from envbuilder.plan import Room
 from envbuilder.settings import require_writable
+from envbuilder.space import Room
 from envbuilder.store import Store
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from envbuilder.resources import OWN
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from envbuilder.plan import WriteActivation
+    from envbuilder.conda.steps import WriteActivation
 
 SCRIPT = f"{OWN}/activate.sh"
 """Below a prefix: what to source in bash."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from envbuilder.conda.lockfile import Package
-    from envbuilder.plan import InstallConda, Rehome
+    from envbuilder.conda.steps import InstallConda, Rehome
 
 _SHOWN = 3
 _FULL = f"(os error {errno.ENOSPC})"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder import lockfile, plan, process
+from envbuilder import lockfile, process, space
 from envbuilder.errors import EnvbuilderError
 from envbuilder.space import Disk, disks, downloads, existing
 
@@ -161,7 +161,7 @@ def _rooms(lock: Lock | None, host: Host, settings: Settings) -> tuple[Disk, ...
     target = lockfile.first(lock, host.platform)
     tools = [f for p, f in lock.tools.items() if p == host.platform] if lock else []
     files = (*target.files, *tools) if target else ()
-    environment = plan.Room(folder=str(settings.envs_dir), bytes=plan.unpacked(files))
+    environment = space.Room(folder=str(settings.envs_dir), bytes=space.unpacked(files))
     return disks((downloads(files, settings), environment))
 
 

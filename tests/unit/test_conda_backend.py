@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from envbuilder import components, lockfile, plan, process, profiles, provenance, resources, seal
 from envbuilder.backends import conda
-from envbuilder.conda import activation, install, machine, prefix_records
+from envbuilder.conda import activation, install, machine, prefix_records, steps
 from envbuilder.conda import lockfile as conda_lockfile
 from envbuilder.errors import BuildError, HostError, InvalidError, ToolError
 from envbuilder.host import Cpu, Gpu, Host
@@ -141,7 +141,7 @@ def test_every_file_is_checked_and_packages_of_one_name_lie_apart(found: Setting
     linked = [s for s in made.steps if isinstance(s, plan.LinkFiles)]
     unpacked = {step(made, plan.UnpackTool).file, *step(made, plan.UnpackLibraries).files}
     assert {f for s in linked for f in s.files} | unpacked == set(made.files)
-    installed = step(made, plan.InstallConda)
+    installed = step(made, steps.InstallConda)
     assert {install.archive(installed, p) for p in installed.packages} == {
         Path(s.folder) / f.basename for s in linked for f in s.files if f.kind == "conda"
     }
@@ -150,13 +150,13 @@ def test_every_file_is_checked_and_packages_of_one_name_lie_apart(found: Setting
 
 def test_wheels_go_into_a_venv_and_never_into_the_prefix(found: Settings) -> None:
     made = planned(found)
-    env = step(made, plan.InstallConda).env
+    env = step(made, steps.InstallConda).env
     venv, pip = commands(made)
     assert venv[-1] == f"{env}/venv"
     assert venv[venv.index("--python") + 1] == f"{env}/bin/python3.11"
     assert pip[pip.index("--python") + 1] == f"{env}/venv/bin/python"
     assert {"--offline", "--no-index", "--require-hashes", "--no-deps"} <= set(pip)
-    home = step(made, plan.Rehome)
+    home = step(made, steps.Rehome)
     assert home.settings["home"] == f"{made.artifact.ref}/bin"
     assert home.settings["version_info"] == "3.11.9"
     assert home.python == "../../bin/python3.11"
@@ -164,7 +164,7 @@ def test_wheels_go_into_a_venv_and_never_into_the_prefix(found: Settings) -> Non
 
 def test_it_is_made_beside_and_put_in_place_at_the_end(found: Settings) -> None:
     made = planned(found)
-    installed, moved = step(made, plan.InstallConda), made.steps[-1]
+    installed, moved = step(made, steps.InstallConda), made.steps[-1]
     assert isinstance(moved, plan.Move)
     assert isinstance(made.steps[-2], plan.Seal)
     assert (moved.source, moved.target) == (installed.env, installed.prefix)
@@ -186,7 +186,7 @@ def test_the_venv_sees_the_libraries_that_conda_brings(
 ) -> None:
     made = planned(found, *packages)
     assert ("--system-site-packages" in commands(made)[0]) is seen
-    stated = step(made, plan.Rehome).settings["include-system-site-packages"]
+    stated = step(made, steps.Rehome).settings["include-system-site-packages"]
     assert stated == str(seen).lower()
 
 
@@ -195,7 +195,7 @@ def test_torch_from_conda_takes_nothing_from_the_index(found: Settings) -> None:
     made = planned(found, profile=profile)
     assert {f.kind for f in made.files} == {"conda"}
     assert commands(made) == []
-    assert step(made, plan.WriteActivation).venv == ""
+    assert step(made, steps.WriteActivation).venv == ""
     assert (made.lock, bool(made.conda_lock)) == ("", True)
     environment = conda.CondaEnvironment(profile, lockfile.first(WHEELS, "linux/amd64"), made)
     assert environment.python == "bin/python"
@@ -420,7 +420,7 @@ def test_a_full_disk_is_no_fault_of_a_package(
     found: Settings, monkeypatch: pytest.MonkeyPatch, text: str, expected: type[Exception]
 ) -> None:
     rattler = pytest.importorskip("rattler")
-    made = step(planned(found), plan.InstallConda)
+    made = step(planned(found), steps.InstallConda)
 
     async def fail(*arguments: object, **options: object) -> None:
         raise RuntimeError(text.format(folder=made.env))
@@ -517,7 +517,7 @@ def test_scripts_hold_what_packages_want_and_are_bound_to_their_place(tmp_path: 
     (folder / "a.json").write_text('{"A": "1", "B": "it\'s"}')
     (folder / "b.json").write_text('{"A": "2"}')
     activation.write(
-        plan.WriteActivation(
+        steps.WriteActivation(
             what="",
             env=str(tmp_path),
             prefix="/final",

@@ -10,7 +10,8 @@ import pytest
 from envbuilder import space
 from envbuilder.errors import BuildError
 from envbuilder.lockfile import File
-from envbuilder.plan import Artifact, Plan, Room, unpacked
+from envbuilder.plan import Artifact, Plan
+from envbuilder.space import Room, unpacked
 
 if TYPE_CHECKING:
     from envbuilder.settings import Settings
@@ -20,6 +21,10 @@ class Usage(NamedTuple):
     total: int
     used: int
     free: int
+
+
+def require(made: Plan, own: Settings) -> None:
+    space.require(made.files, made.room, own)
 
 
 def file(size: int | None, sha256: str = "0" * 64) -> File:
@@ -64,10 +69,10 @@ def test_downloads_and_what_is_unpacked_count_together_on_one_disk(
 ) -> None:
     made = plan(found, file(1000))
     free[0] = 2800
-    space.require(made, found)
+    require(made, found)
     free[0] = 2799
     with pytest.raises(BuildError, match="not enough space") as error:
-        space.require(made, found)
+        require(made, found)
     assert "envbuilder clean" in error.value.hint
     assert "ENVBUILDER_CACHE_DIR" in error.value.hint
 
@@ -77,7 +82,7 @@ def test_two_disks_are_asked_apart(
 ) -> None:
     free[0] = 1900
     with pytest.raises(BuildError):
-        space.require(plan(found, file(1000)), found)
+        require(plan(found, file(1000)), found)
     found.envs_dir.mkdir(parents=True)
     real = Path.stat
 
@@ -89,7 +94,7 @@ def test_two_disks_are_asked_apart(
 
     monkeypatch.setattr(Path, "stat", stat)
     monkeypatch.setattr(Path, "exists", lambda self: self == found.envs_dir or self == Path("/"))
-    space.require(plan(found, file(1000)), found)
+    require(plan(found, file(1000)), found)
 
 
 def test_what_the_store_has_is_not_fetched_again(found: Settings, free: list[int]) -> None:
@@ -105,11 +110,11 @@ def test_what_the_store_has_is_not_fetched_again(found: Settings, free: list[int
         part.write_bytes(data)
         store.accept(part, file(1000, sha256), "test")
     free[0] = 1800
-    space.require(plan(found, file(1000, sha256)), found)
+    require(plan(found, file(1000, sha256)), found)
 
 
 def test_unknown_sizes_are_told_and_never_guessed(found: Settings, free: list[int]) -> None:
     free[0] = 0
     with pytest.raises(BuildError, match="and 1 files of unknown size"):
-        space.require(plan(found, file(None), file(5, "1" * 64)), found)
-    space.require(plan(found, file(None)), found)
+        require(plan(found, file(None), file(5, "1" * 64)), found)
+    require(plan(found, file(None)), found)
