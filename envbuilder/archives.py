@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from envbuilder import indexes
+from envbuilder.lock_entries import MAIN, SECURITY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,10 +17,6 @@ if TYPE_CHECKING:
     from envbuilder.lockfile import File
     from envbuilder.settings import Settings
 
-MAIN = "debian"
-"""Symbolic source: Debian's main archive."""
-SECURITY = "debian-security"
-"""Symbolic source: Debian's security archive."""
 SUITES = frozenset({"bookworm", "trixie", "forky", "sid", "stable", "oldstable", "testing"})
 
 

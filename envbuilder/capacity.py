@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envbuilder.fitting import ACCELERATORS
+from envbuilder.host import ACCELERATORS
 from envbuilder.sizing import Pool
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
-from envbuilder import archives
+from envbuilder import lock_entries
 from envbuilder.errors import InvalidError
 from envbuilder.licences import METADATA_LIMIT, stated
 
@@ -117,7 +117,7 @@ def pypi_purl(name: str, version: str) -> str:
 
 def debian_purl(file: File, architecture: str) -> str:
     """The package URL of a .deb of a lock; its vendor is Debian, or what the source is called."""
-    vendor = "debian" if file.source in {archives.MAIN, archives.SECURITY} else file.source
+    vendor = "debian" if file.source in {lock_entries.MAIN, lock_entries.SECURITY} else file.source
     return _deb_purl(vendor, file.name, file.version, architecture, suite(file))
 
 

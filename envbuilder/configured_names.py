@@ -10,6 +10,7 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from envbuilder import lock_entries
 from envbuilder.errors import InvalidError
 from envbuilder.schema import parse_yaml, place, read_text
 
@@ -87,9 +88,9 @@ def _unless_known(is_meant: Callable[[str], bool], folders: Sequence[Path]) -> s
 
     The user's profiles are only read for a name that is not among those that everybody has.
     """
-    from envbuilder import archives, indexes
+    from envbuilder import indexes
 
-    known = {*indexes.upstreams(), archives.MAIN, archives.SECURITY}
+    known = {*indexes.upstreams(), lock_entries.MAIN, lock_entries.SECURITY}
     if not any(map(is_meant, known)):
         known |= _of_profiles(folders, _index_names)
     return set() if any(map(is_meant, known)) else known

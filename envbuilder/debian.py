@@ -17,11 +17,11 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
-from envbuilder import archives, indexes
-from envbuilder.archives import MAIN
+from envbuilder import archives, indexes, lock_entries
 from envbuilder.debian_closure import on_base
 from envbuilder.debian_packages import Package, closure, keep_newest, minimal, parse_packages
 from envbuilder.errors import BuildError, InvalidError
+from envbuilder.lock_entries import MAIN
 from envbuilder.lockfile import File
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def load(
     for name, source in (
         (suite, MAIN),
         (f"{suite}-updates", MAIN),
-        (f"{suite}-security", archives.SECURITY),
+        (f"{suite}-security", lock_entries.SECURITY),
     ):
         release = _release(name, source, settings, read, required=name == suite)
         if release is None:

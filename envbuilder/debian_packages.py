@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder.archives import MAIN
 from envbuilder.errors import InvalidError
+from envbuilder.lock_entries import MAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -127,9 +127,9 @@ def _perform_on_conda(
 
     match step:
         case steps.InstallConda():
-            install.install(step, progress.note)
+            seal.bind(Path(step.env), install.install(step, progress.note))
         case steps.WriteActivation():
-            activation.write(step)
+            seal.bind(Path(step.env), activation.write(step))
         case steps.Rehome():
             install.rehome(step)
         case _:

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from envbuilder import isolation, probe, process, profiles
-from envbuilder.pack import payload_pyz
+from envbuilder.pack import TIMEOUT_SECONDS, payload_pyz
 from envbuilder.payload import threads
 from envbuilder.payload.start import AS_FOUND, Start
-from envbuilder.verify import TIMEOUT_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

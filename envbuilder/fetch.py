@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from envbuilder import indexes, origins, process
+from envbuilder.atomic import file_sha256
 from envbuilder.download import UnavailableError, download, full_or_broken, host_of
 from envbuilder.errors import BuildError, WrongHashError
 from envbuilder.settings import require_writable
-from envbuilder.store import Store, file_sha256
+from envbuilder.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -19,14 +19,13 @@ from envbuilder.wheels import Needs, needs
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from envbuilder.host import Host, Vendor
+    from envbuilder.host import Host
     from envbuilder.lockfile import Lock
     from envbuilder.profiles import Profile
 
     Judge = Callable[[Gpu], list["Finding"]]
 
 Level = Literal["note", "warning", "no", "impossible"]
-ACCELERATORS: dict[Vendor, words.Accelerator] = {"nvidia": "cuda", "intel": "xpu", "apple": "mps"}
 LEVELS: tuple[Level, ...] = ("note", "warning", "no", "impossible")
 
 

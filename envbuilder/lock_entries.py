@@ -10,17 +10,18 @@ import re
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from envbuilder import archives
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from envbuilder.conda.lockfile import Package
     from envbuilder.lockfile import File
 
+MAIN = "debian"
+"""Symbolic source: Debian's main archive."""
+SECURITY = "debian-security"
+"""Symbolic source: Debian's security archive."""
 _DEBIAN_NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 _DEBIAN_VERSION = re.compile(r"(?:[0-9]+:)?[0-9][A-Za-z0-9.+~-]*")
-_DEBIAN_SOURCES = frozenset({archives.MAIN, archives.SECURITY})
+_DEBIAN_SOURCES = frozenset({MAIN, SECURITY})
 _WHEEL_PARTS = (5, 6)
 
 
@@ -73,15 +74,6 @@ def _deb(file: File) -> str:
     upstream = file.version.partition(":")[2] or file.version
     if rest.rpartition("_")[0] not in {file.version, upstream}:
         return f"version: {file.version}, but the file is of another version"
-    return ""
-
-
-def conda_problem(packages: Iterable[Package]) -> str:
-    """What is wrong with the packages of one target of a conda lock; empty for nothing."""
-    for package in packages:
-        stem = package.file.removesuffix(".conda").removesuffix(".tar.bz2")
-        if stem != f"{package.name}-{package.version}-{package.build}":
-            return f"{package.file}: name, version and build say another file"
     return ""
 
 

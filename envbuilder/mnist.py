@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from envbuilder import indexes, origins, process, resources
+from envbuilder.atomic import file_sha256
 from envbuilder.download import UnavailableError, download, full_or_broken, host_of
 from envbuilder.errors import EnvbuilderError, InvalidError
 from envbuilder.payload.dataset import MNIST_SHA256
 from envbuilder.settings import require_writable
-from envbuilder.store import file_sha256
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from envbuilder import asking, indexes, origins
+from envbuilder.atomic import file_sha256
 from envbuilder.download import host_of
 from envbuilder.findings import Finding, Status
 from envbuilder.indexes import DEFAULT, canonical
 from envbuilder.lockfile import File
 from envbuilder.origins import BY_PATH, Place
-from envbuilder.store import Store, file_sha256
+from envbuilder.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

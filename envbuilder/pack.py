@@ -45,3 +45,7 @@ def zipped(members: Mapping[str, bytes], comment: str = "") -> bytes:
 def payload_sha256() -> str:
     """sha256 of `payload.pyz`."""
     return hashlib.sha256(payload_pyz()).hexdigest()
+
+
+TIMEOUT_SECONDS = 4 * 3600.0
+"""An epoch on a slow two-core machine takes minutes; a hung driver must still end."""

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from envbuilder import fitting, ways
 from envbuilder.errors import HostError
+from envbuilder.host import ACCELERATORS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -199,7 +200,7 @@ def _kept(ordered: Sequence[Profile], fits: dict[str, Fit], host: Host) -> list[
     """Of each vendor that has GPUs here, what keeps the profile away that lacks least."""
     found = []
     for vendor in dict.fromkeys(gpu.vendor for gpu in host.gpus):
-        own = [fits[p.name] for p in ordered if p.accelerator == fitting.ACCELERATORS.get(vendor)]
+        own = [fits[p.name] for p in ordered if p.accelerator == ACCELERATORS.get(vendor)]
         if own:
             found.append(min(own, key=lambda f: len(f.reasons)).reasons[0])
         else:

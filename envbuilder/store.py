@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
 import shutil
 from typing import TYPE_CHECKING
 
 from envbuilder import folders
+from envbuilder.atomic import file_sha256
 from envbuilder.errors import BuildError, WrongHashError
 
 if TYPE_CHECKING:
@@ -21,12 +21,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.lockfile import File
-
-
-def file_sha256(path: Path) -> str:
-    """sha256 of a file's content."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 class Store:

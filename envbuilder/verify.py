@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from envbuilder.process import Completed
     from envbuilder.settings import Settings
 
-TIMEOUT_SECONDS = 4 * 3600.0
-"""An epoch on a slow two-core machine takes minutes; a hung driver must still end."""
-
 
 class Outcome(Struct, frozen=True, kw_only=True):
     """A finished verification: the typed parts and the payload's report as it came."""

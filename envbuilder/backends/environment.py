@@ -22,7 +22,7 @@ from envbuilder import (
 from envbuilder.backends import devices
 from envbuilder.errors import InvalidError, VerifyError
 from envbuilder.oci import facts
-from envbuilder.verify import TIMEOUT_SECONDS
+from envbuilder.pack import TIMEOUT_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

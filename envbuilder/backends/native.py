@@ -21,7 +21,7 @@ from msgspec import Struct
 from envbuilder import foreign_programs, isolation, process, render, seal
 from envbuilder.console import progress
 from envbuilder.errors import ToolError, VerifyError
-from envbuilder.pack import payload_pyz
+from envbuilder.pack import TIMEOUT_SECONDS, payload_pyz
 from envbuilder.payload import threads
 from envbuilder.payload.start import Start
 from envbuilder.plan import (
@@ -38,7 +38,6 @@ from envbuilder.plan import (
 )
 from envbuilder.resources import OWN
 from envbuilder.space import Room, unpacked
-from envbuilder.verify import TIMEOUT_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

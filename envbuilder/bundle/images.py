@@ -11,12 +11,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from envbuilder import engine, words
+from envbuilder.atomic import file_sha256
 from envbuilder.errors import BuildError, EnvbuilderError, InvalidError, ToolError
 from envbuilder.oci import archive, bases, engines, places
 from envbuilder.oci.descriptor import INDEX, JSON_LIMIT, Descriptor, Index, decode
 from envbuilder.oci.layout import Layout, place
 from envbuilder.settings import require_writable
-from envbuilder.store import file_sha256
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from envbuilder import resources, seal, templates, words
+from envbuilder import resources, templates, words
 from envbuilder.errors import BuildError
 from envbuilder.resources import OWN
 
@@ -60,8 +60,11 @@ def templates_sha256() -> str:
     return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
 
 
-def write(step: WriteActivation) -> None:
-    """Write the scripts; `BuildError` where a package sets variables that cannot be read."""
+def write(step: WriteActivation) -> tuple[str, ...]:
+    """Write the scripts, and return their paths below the prefix, whose place they name.
+
+    `BuildError` where a package sets variables that cannot be read.
+    """
     env, prefix = Path(step.env), Path(step.prefix)
     variables = {**step.variables, **({"VIRTUAL_ENV": step.venv} if step.venv else {})}
     conda = {"CONDA_PREFIX": step.prefix, "CONDA_DEFAULT_ENV": step.prefix, "CONDA_SHLVL": "1"}
@@ -78,7 +81,7 @@ def write(step: WriteActivation) -> None:
         place = env / path
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(templates.filled(template, context), encoding="utf-8")
-    seal.bind(env, SCRIPTS)
+    return tuple(SCRIPTS)
 
 
 def _pairs(variables: Mapping[str, str]) -> list[tuple[str, Quoted]]:

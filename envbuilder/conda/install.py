@@ -14,7 +14,6 @@ import re
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from envbuilder import seal
 from envbuilder.conda import prefix_records, records
 from envbuilder.errors import BuildError
 from envbuilder.member_paths import objection, of_the_build
@@ -30,11 +29,11 @@ _FULL = f"(os error {errno.ENOSPC})"
 """How py-rattler says that a disk is full."""
 
 
-def install(step: InstallConda, note: Callable[[str], None]) -> None:
+def install(step: InstallConda, note: Callable[[str], None]) -> tuple[str, ...]:
     """Make the prefix; `BuildError` where packages do not go together or cannot be installed.
 
     No script of a package is run; those that have one are noted. Nothing is cleaned up: the folder
-    that all of it is in is the build's own.
+    that all of it is in is the build's own. Returns the files that name the place of the prefix.
     """
     records.require_rattler()
     for package in step.packages:
@@ -48,7 +47,6 @@ def install(step: InstallConda, note: Callable[[str], None]) -> None:
     installed = prefix_records.read(env)
     _require_apart(installed, env)
     prefix_records.write(env, installed, step.packages, step.channels)
-    seal.bind(env, prefix_records.placed(installed))
     unrun = sorted(prefix_records.scripted(installed))
     if unrun:
         more = f" and {len(unrun) - _SHOWN} more" if len(unrun) > _SHOWN else ""
@@ -56,6 +54,7 @@ def install(step: InstallConda, note: Callable[[str], None]) -> None:
             f"note: post-link scripts are not run, they could do anything: "
             f"{', '.join(unrun[:_SHOWN])}{more}"
         )
+    return tuple(prefix_records.placed(installed))
 
 
 def archive(step: InstallConda, package: Package) -> Path:

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder import lock_entries, words
+from envbuilder import words
 from envbuilder.errors import InvalidError
 from envbuilder.lockfile import File, decoded, text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from envbuilder.profiles import Profile
@@ -135,7 +135,7 @@ def _check(lock: Lock, path: Path) -> None:
         twice = sorted(name for name, times in names.items() if times > 1)
         if twice:
             raise InvalidError(f"{where}: {twice[0]} is there twice")
-        if wrong := lock_entries.conda_problem(target.packages):
+        if wrong := _problem(target.packages):
             raise InvalidError(f"{where}: {wrong}")
         for package in target.packages:
             if package.subdir not in {target.subdir, "noarch"}:
@@ -181,3 +181,12 @@ def require_usable(profile: Profile, lock: Lock | None) -> Lock:
             f"Run: {again(profile.name)}",
         )
     return lock
+
+
+def _problem(packages: Iterable[Package]) -> str:
+    """What is wrong with the packages of one target of a conda lock; empty for nothing."""
+    for package in packages:
+        stem = package.file.removesuffix(".conda").removesuffix(".tar.bz2")
+        if stem != f"{package.name}-{package.version}-{package.build}":
+            return f"{package.file}: name, version and build say another file"
+    return ""

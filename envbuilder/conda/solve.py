@@ -17,10 +17,10 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from envbuilder import indexes, profiles
+from envbuilder.atomic import file_sha256
 from envbuilder.conda import records
 from envbuilder.conda.lockfile import SCHEMA, SUBDIRS, Lock, Package, Target, inputs_digest
 from envbuilder.errors import BuildError, InvalidError
-from envbuilder.store import file_sha256
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

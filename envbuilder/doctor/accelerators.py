@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from envbuilder import fitting, ways
+from envbuilder import fitting, host, ways
 from envbuilder.doctor import remedies
 from envbuilder.doctor.problem import Problem, Repair, Severity
 from envbuilder.host import is_wsl1
@@ -88,7 +88,7 @@ class _Look:
         works = any(p.accelerator != "cpu" for p in self.fitting)
         for vendor in dict.fromkeys(gpu.vendor for gpu in self.host.gpus):
             told: set[int] = set()
-            own = [p for p in self.profiles if p.accelerator == fitting.ACCELERATORS.get(vendor)]
+            own = [p for p in self.profiles if p.accelerator == host.ACCELERATORS.get(vendor)]
             if own:
                 best = min(own, key=self._hopeless)
                 told = {id(f.gpu) for f in self.findings[best.name] if f.level != "note"}

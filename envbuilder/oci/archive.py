@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from envbuilder.atomic import file_sha256
 from envbuilder.errors import BuildError, InvalidError
 from envbuilder.oci.descriptor import encode
 from envbuilder.oci.layer import Member, gathered, tar
 from envbuilder.oci.layout import MARK, Layout, place
 from envbuilder.podman import qualified
-from envbuilder.store import file_sha256
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

@@ -12,7 +12,7 @@ import stat
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Literal
+from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol
 
 from msgspec import Struct
 
@@ -20,7 +20,6 @@ from envbuilder import words
 from envbuilder.errors import BuildError
 from envbuilder.member_paths import Folders, objection
 from envbuilder.oci.descriptor import LAYER_ZSTD, Bytes, Descriptor
-from envbuilder.oci.wheel_files import Packed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -35,6 +34,17 @@ LARGEST = 8 << 30
 """Bytes of one layer's tar at most: registries and engines refuse blobs of 10 GB and more."""
 
 
+class Source(Protocol):
+    """Where a file's bytes come from besides the disk."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the file's bytes; `BuildError` if they cannot be read as they should be."""
+
+
 class Member(Struct, frozen=True, kw_only=True):
     """One entry of a layer."""
 
@@ -45,7 +55,7 @@ class Member(Struct, frozen=True, kw_only=True):
     uid: int = 0
     gid: int = 0
     content: bytes = b""
-    source: Path | Packed | None = None
+    source: Path | Source | None = None
     """A file's bytes: those of this file, else `content`."""
     target: str = ""
     """Where a link points."""

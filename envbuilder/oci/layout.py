@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from envbuilder import atomic
+from envbuilder.atomic import file_sha256
 from envbuilder.errors import BuildError, InvalidError, WrongHashError
 from envbuilder.oci.descriptor import (
     INDEX,
@@ -30,7 +31,6 @@ from envbuilder.oci.descriptor import (
     digest_of,
     encode,
 )
-from envbuilder.store import file_sha256
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

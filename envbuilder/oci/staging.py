@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from envbuilder import words
+from envbuilder.atomic import file_sha256
 from envbuilder.errors import BuildError
 from envbuilder.plan import Run
-from envbuilder.store import file_sha256
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import requests
 
-from envbuilder import archives, indexes, lockfile, loopback, resources, settings
+from envbuilder import archives, indexes, lock_entries, lockfile, loopback, resources, settings
 from envbuilder.store import Store
 from tests.integration.conftest import offer_of
 
@@ -66,7 +66,7 @@ def pytorch_index(own: settings.Settings) -> Iterator[str]:
 def build_options(own: settings.Settings) -> list[str]:
     """What a user of this machine says to `docker build`: its mirrors, and whom it trusts."""
     options = []
-    for source in (archives.MAIN, archives.SECURITY):
+    for source in (lock_entries.MAIN, lock_entries.SECURITY):
         name = f"{source.upper().replace('-', '_')}_MIRROR"
         options += ["--build-arg", f"{name}={archives.roots(source, own)[0]}"]
     for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"):

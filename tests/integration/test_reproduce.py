@@ -16,9 +16,10 @@ import msgspec
 import pytest
 
 from envbuilder import engine, lockfile, profiles, resources, settings
+from envbuilder.atomic import file_sha256
 from envbuilder.oci import engines
 from envbuilder.oci.members import members
-from envbuilder.store import Store, file_sha256
+from envbuilder.store import Store
 from envbuilder.words import BUILDERS
 from tests.conftest import missing
 from tests.integration.conftest import TINY
