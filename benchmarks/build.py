@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 from requests.utils import DEFAULT_CA_BUNDLE_PATH
 
-from envbuilder import indexes, lockfile, profiles, resources, settings
+from envbuilder import lockfile, pip_settings, profiles, resources, settings
 from envbuilder.store import Store
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def careful(wheels: Path, folder: Path) -> str:
 def plain(folder: Path) -> str:
     """The row of `pip install torch` from the configured index, with nothing left of it after."""
     tag = "envbuilder-benchmark/plain:1"
-    found = indexes.sources()
+    found = pip_settings.sources()
     os.environ[INDEX] = f"[global]\nindex-url = {found.index_url}\n" if found.index_url else ""
     secrets = (f"id=pip,env={INDEX}", f"id=ca,src={found.cert or DEFAULT_CA_BUNDLE_PATH}")
     options = [word for secret in secrets for word in ("--secret", secret)]

@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
-from envbuilder import indexes, origins, sizes, upstream
+from envbuilder import download, pip_settings, sizes, upstream
 from envbuilder.download import host_of, reason
 from envbuilder.errors import InvalidError
 from envbuilder.loopback import Offer
@@ -43,7 +43,7 @@ class Asker:
     """One HTTP session, set up as downloads are; a host that stays silent is soon left alone."""
 
     def __init__(self, session: requests.Session | None = None) -> None:
-        self._session = origins.session() if session is None else session
+        self._session = download.open_session() if session is None else session
         self._silences: list[str] = []
 
     def __enter__(self) -> Self:
@@ -54,7 +54,7 @@ class Asker:
 
     def page(self, place: Place, distribution: str) -> Page:
         """What a place lists of a distribution (as indexes spell it)."""
-        folder = indexes.local_folder(place.url)
+        folder = pip_settings.local_folder(place.url)
         if folder is not None:
             return _local_page(folder, distribution)
         url = place.url if place.flat else f"{place.url.rstrip('/')}/{distribution}/"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from envbuilder import indexes, origins, pylock, words
+from envbuilder import indexes, origins, pip_settings, pylock, words
 from envbuilder.errors import BuildError
 from envbuilder.indexes import DEFAULT, canonical
 from envbuilder.lockfile import File
@@ -132,7 +132,7 @@ class Uv(Struct, frozen=True, kw_only=True):
             # Where it really is. A wheel in a folder has its size already.
             return Found(file=file, url=offer.location if "://" in offer.location else "")
         sha256, size, url = wheel.sha256, wheel.size, wheel.location
-        local = indexes.local_folder(wheel.location)
+        local = pip_settings.local_folder(wheel.location)
         if local is not None:
             path = (self.folder / local).absolute()
             url = path.as_uri()
@@ -196,7 +196,7 @@ def links(locations: Sequence[str], wanted: Mapping[str, str], work: Path) -> tu
     # Always named, even if empty: an argument keeps uv from reading UV_FIND_LINKS itself.
     mirror.mkdir()
     for location in locations:
-        folder = indexes.local_folder(location)
+        folder = pip_settings.local_folder(location)
         if folder is None:
             result.append(location)
             continue

@@ -1,12 +1,17 @@
-"""One file over HTTP into a partial file: resumed, retried, never trusted before it was hashed."""
+"""HTTP: a session with the proxies and certificates of the user, and one file into a partial file.
+
+A download is resumed and retried, and never trusted before it was hashed.
+"""
 
 from __future__ import annotations
 
 import errno
+import os
 import time
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from envbuilder import pip_settings
 from envbuilder.errors import BuildError
 
 if TYPE_CHECKING:
@@ -118,3 +123,23 @@ def host_of(url: str) -> str:
     except ValueError:
         return "an address that is no URL"
     return parts.hostname or parts.path
+
+
+def open_session() -> requests.Session:
+    """An HTTP session with the user's proxy and certificates (environment first, then pip's)."""
+    import requests
+
+    pip = pip_settings.sources()
+    names = [n for p in ("HTTP", "HTTPS", "ALL") for n in (f"{p}_PROXY", f"{p.lower()}_proxy")]
+    proxies = {name: os.environ.get(name, "") for name in names}
+    pip_settings.require_parsed(
+        {n: p if "://" in p else f"http://{p}" for n, p in proxies.items() if p}
+    )
+    made = requests.Session()
+    if pip.proxy:
+        made.proxies = {"http": pip.proxy, "https": pip.proxy}
+    own = any(os.environ.get(v) for v in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"))
+    bundle = os.environ.get("SSL_CERT_FILE") or pip.cert
+    if bundle and not own:
+        made.verify = bundle
+    return made

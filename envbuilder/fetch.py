@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 from envbuilder import indexes, origins, process
 from envbuilder.atomic import file_sha256
-from envbuilder.download import UnavailableError, download, full_or_broken, host_of
+from envbuilder.download import UnavailableError, download, full_or_broken, host_of, open_session
 from envbuilder.errors import BuildError, WrongHashError
 from envbuilder.settings import require_writable
 from envbuilder.store import Store
@@ -143,7 +143,7 @@ def _download_all(
     progress: Progress,
 ) -> None:
     total = sum(f.size or 0 for f in files) or None
-    session = origins.session()
+    session = open_session()
     stop = threading.Event()
     with (
         progress.task(f"fetch {len(files)} files", total, unit="bytes") as task,

@@ -7,19 +7,19 @@ uv's own variables are set, they win. URLs found here never enter a lock.
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
-from urllib.parse import unquote, urlsplit
 
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder import pip_config, resources, words
+from envbuilder import resources, words
 from envbuilder.errors import InvalidError, ToolError
+from envbuilder.pip_settings import Sources, local_folder, parsed_url
 from envbuilder.schema import decode, parse_yaml, read_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
+    from pathlib import Path
 
     from envbuilder.settings import Settings
 
@@ -33,19 +33,6 @@ class Upstream(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     kind: Literal["simple", "folder", "archive", "channel"]
     url: Annotated[str, Meta(pattern=r"^https?://[^\s\x00-\x1f]+[^/\s]\Z")]
     what: words.Sentence
-
-
-class Sources(Struct, frozen=True, kw_only=True):
-    """What pip is set up with, in pip's terms."""
-
-    index_url: str = ""
-    extra_index_urls: tuple[str, ...] = ()
-    find_links: tuple[str, ...] = ()
-    no_index: bool = False
-    cert: str = ""
-    proxy: str = ""
-    timeout: str = ""
-    trusted_hosts: tuple[str, ...] = ()
 
 
 def upstreams(folder: Path | None = None) -> dict[str, Upstream]:
@@ -71,7 +58,7 @@ def override(name: str, settings: Settings, environ: Mapping[str, str] | None = 
     found = environ.get(variable(name)) or settings.configuration.indexes.get(name, "")
     try:
         # It goes into rendered files. It may hold a token, so the message does not repeat it.
-        return _parsed(msgspec.convert(found, words.Url)).rstrip("/") if found else ""
+        return parsed_url(msgspec.convert(found, words.Url)).rstrip("/") if found else ""
     except (msgspec.ValidationError, ValueError) as error:
         raise InvalidError(
             f"the URL of the source '{name}' ({variable(name)}, or indexes: in envbuilder.yaml)"
@@ -79,27 +66,6 @@ def override(name: str, settings: Settings, environ: Mapping[str, str] | None = 
             "It begins with http://, https:// or file:// and holds no space, quote, backslash or"
             " dollar sign: percent-encode those.",
         ) from error
-
-
-def _parsed(location: str) -> str:
-    """The same URL; `ValueError` where its host or port cannot be read."""
-    parts = urlsplit(location)
-    _ = parts.port
-    if parts.scheme in {"http", "https"} and not parts.hostname:
-        raise ValueError("no host")
-    return location
-
-
-def require_parsed(locations: Mapping[str, str]) -> None:
-    """`InvalidError` for a URL that cannot be parsed, by where it is set; it may hold a token."""
-    for where, location in locations.items():
-        try:
-            _parsed(location)
-        except ValueError as error:
-            raise InvalidError(
-                f"the URL in {where} cannot be parsed",
-                "It is scheme://host or scheme://host:port, an IPv6 address in brackets.",
-            ) from error
 
 
 def url(name: str, settings: Settings, environ: Mapping[str, str] | None = None) -> str:
@@ -117,47 +83,6 @@ def url(name: str, settings: Settings, environ: Mapping[str, str] | None = None)
             f"Set it in envbuilder.yaml (indexes: {name}: https://…) or in {variable(name)}.",
         )
     return known[name].url
-
-
-def pip_sources(environ: Mapping[str, str], texts: Iterable[str]) -> Sources:
-    """What pip is set up with, from its files' contents (later ones win) and its variables."""
-    options = pip_config.merged(environ, texts)
-    return Sources(
-        index_url=options.get("index-url", "").strip(),
-        extra_index_urls=tuple(options.get("extra-index-url", "").split()),
-        find_links=tuple(options.get("find-links", "").split()),
-        no_index=options.get("no-index", "").strip().lower()
-        in {"1", "y", "yes", "t", "true", "on"},
-        cert=options.get("cert", "").strip(),
-        proxy=options.get("proxy", "").strip(),
-        timeout=options.get("default-timeout", options.get("timeout", "")).strip(),
-        trusted_hosts=tuple(options.get("trusted-host", "").split()),
-    )
-
-
-def sources(environ: Mapping[str, str] | None = None) -> Sources:
-    """What pip is set up with on this machine; files that cannot be read are left out."""
-    environ = os.environ if environ is None else environ
-    found = pip_sources(environ, pip_config.texts(environ))
-    named = {"pip's index-url": found.index_url, "pip's proxy": found.proxy}
-    named |= {f"pip's extra-index-url ({n})": u for n, u in enumerate(found.extra_index_urls, 1)}
-    named |= {f"find-links ({n})": u for n, u in enumerate(links(found, environ), 1)}
-    require_parsed({where: u for where, u in named.items() if "://" in u})
-    return found
-
-
-def local_folder(location: str) -> Path | None:
-    """The folder that a `file:` URL or a plain path names; None for anything remote."""
-    parts = urlsplit(location)
-    if parts.scheme == "file":
-        return Path(unquote(parts.path))
-    return None if "://" in location else Path(location).expanduser()
-
-
-def links(found: Sources, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The user's find-links places: uv's own where they are set, else pip's."""
-    own = tuple(filter(None, environ.get("UV_FIND_LINKS", "").split(",")))
-    return own or found.find_links
 
 
 def uv_environment(

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder import indexes, origins, process, resources
+from envbuilder import indexes, process, resources
 from envbuilder.atomic import file_sha256
-from envbuilder.download import UnavailableError, download, full_or_broken, host_of
+from envbuilder.download import UnavailableError, download, full_or_broken, host_of, open_session
 from envbuilder.errors import EnvbuilderError, InvalidError
 from envbuilder.payload.dataset import MNIST_SHA256
 from envbuilder.settings import require_writable
@@ -160,7 +160,7 @@ def _keep(content_of: Path, name: str, cache: Path) -> bool:
 
 
 def _from_mirrors(cache: Path, settings: Settings, problems: list[str]) -> None:
-    session = origins.session()
+    session = open_session()
     for mirror in MIRRORS:
         base = indexes.url(mirror, settings)
         for name in MNIST_SHA256:

@@ -1,4 +1,4 @@
-"""How to reach what a lock names: local folders, an HTTP session, and uv's view of the indexes."""
+"""How to reach what a lock names: local folders, URLs, and uv's view of the indexes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder import indexes, process
+from envbuilder import indexes, pip_settings, process
 from envbuilder.errors import ToolError
 
 if TYPE_CHECKING:
-    import requests
-
     from envbuilder.lockfile import File, Lock
     from envbuilder.settings import Settings
 
@@ -30,8 +28,8 @@ UV_PLATFORM = {
 
 def find_links() -> tuple[Path, ...]:
     """Local folders of wheels that uv or pip is set up with."""
-    places = indexes.links(indexes.sources(), os.environ)
-    found = (indexes.local_folder(place) for place in places)
+    places = pip_settings.links(pip_settings.sources(), os.environ)
+    found = (pip_settings.local_folder(place) for place in places)
     return tuple(folder for folder in found if folder is not None and folder.is_dir())
 
 
@@ -49,7 +47,7 @@ def places() -> tuple[Place, ...]:
     uv is asked, since only it knows all of its settings, its default index among them. Raises
     `ToolError` where it cannot say.
     """
-    found = indexes.sources()
+    found = pip_settings.sources()
     variables = indexes.uv_environment(found, os.environ)
     with tempfile.TemporaryDirectory(prefix="envbuilder-places-") as folder:
         nothing = Path(folder) / "requirements.in"
@@ -72,7 +70,7 @@ def places() -> tuple[Place, ...]:
     said = [line.partition(" ") for line in done.stdout.splitlines()]
     listed = [Place(url=url) for flag, _, url in said if flag.endswith("index-url")]
     flat = [url for flag, _, url in said if flag == "--find-links"]
-    flat += indexes.links(found, os.environ)
+    flat += pip_settings.links(found, os.environ)
     return tuple(
         dict.fromkeys((*([] if no_index else listed), *(Place(url=u, flat=True) for u in flat)))
     )
@@ -87,27 +85,9 @@ def urls(file: File, settings: Settings) -> tuple[str, ...]:
     return archives.urls(file, settings)
 
 
-def session() -> requests.Session:
-    """An HTTP session with the user's proxy and certificates (environment first, then pip's)."""
-    import requests
-
-    pip = indexes.sources()
-    names = [n for p in ("HTTP", "HTTPS", "ALL") for n in (f"{p}_PROXY", f"{p.lower()}_proxy")]
-    proxies = {name: os.environ.get(name, "") for name in names}
-    indexes.require_parsed({n: p if "://" in p else f"http://{p}" for n, p in proxies.items() if p})
-    made = requests.Session()
-    if pip.proxy:
-        made.proxies = {"http": pip.proxy, "https": pip.proxy}
-    own = any(os.environ.get(v) for v in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"))
-    bundle = os.environ.get("SSL_CERT_FILE") or pip.cert
-    if bundle and not own:
-        made.verify = bundle
-    return made
-
-
 def uv_variables(source: str, settings: Settings) -> dict[str, str]:
     """Variables that make uv look for a source's files: the user's indexes, or the one upstream."""
-    found = indexes.uv_environment(indexes.sources(), os.environ)
+    found = indexes.uv_environment(pip_settings.sources(), os.environ)
     if source != indexes.DEFAULT:
         # Only this index: the file is pinned by hash, and other indexes would only slow this down.
         found.pop("UV_INDEX", None)

@@ -18,6 +18,7 @@ from envbuilder import (
     base_status,
     indexes,
     loopback,
+    pip_settings,
     process,
     sizes,
     target_debs,
@@ -66,8 +67,8 @@ def resolve(
     its index or a claim states.
     """
     environ = os.environ if environ is None else environ
-    found = indexes.sources(environ)
-    user_links = indexes.links(found, environ)
+    found = pip_settings.sources(environ)
+    user_links = pip_settings.links(found, environ)
     offers = upstream.offers(profile.indexes, settings, user_links, on_progress)
     kept = None if upgrade else previous
     try:

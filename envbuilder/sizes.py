@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from envbuilder import origins
+from envbuilder import download
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,7 +32,7 @@ def measure(urls: Iterable[str], session: requests.Session | None = None) -> dic
     user's proxy and certificates is made, the same that downloads use.
     """
     if session is None:
-        with origins.session() as own:
+        with download.open_session() as own:
             return measure(urls, own)
     wanted = sorted(set(urls))
     silences: list[str] = []

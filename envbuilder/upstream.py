@@ -15,7 +15,7 @@ from urllib.parse import unquote, urldefrag, urljoin
 
 import msgspec
 
-from envbuilder import claims, indexes
+from envbuilder import claims, indexes, pip_settings
 from envbuilder.errors import InvalidError
 from envbuilder.indexes import canonical
 from envbuilder.loopback import JSON_TYPE, Offer
@@ -200,7 +200,7 @@ def local_wheels(locations: Iterable[str], wanted: Sequence[str]) -> tuple[Offer
     names = {canonical(w) for w in wanted}
     found: list[Offer] = []
     for location in locations:
-        folder = indexes.local_folder(location)
+        folder = pip_settings.local_folder(location)
         wheels = sorted(folder.glob("*.whl")) if folder and folder.is_dir() else []
         found += [read_wheel(w) for w in wheels if canonical(w.name.partition("-")[0]) in names]
     return tuple(found)

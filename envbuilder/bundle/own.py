@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder import indexes, origins, pack, process, resources
+from envbuilder import indexes, origins, pack, pip_settings, process, resources
 from envbuilder.errors import BuildError
 from envbuilder.fetch import fetch
 from envbuilder.indexes import canonical
@@ -146,14 +146,14 @@ def dependencies(
     """
     from envbuilder.compile import UnresolvableError, Uv, links
 
-    found = indexes.sources(os.environ)
+    found = pip_settings.sources(os.environ)
     with tempfile.TemporaryDirectory(prefix="envbuilder-own-") as work:
         uv = Uv(
             run=process.run,
             folder=Path(work),
             cache=require_writable(settings.uv_dir, private=True),
             environment=indexes.uv_environment(found, os.environ),
-            find_links=links(indexes.links(found, os.environ), {}, Path(work)),
+            find_links=links(pip_settings.links(found, os.environ), {}, Path(work)),
             loopback="",
             offers={},
         )

@@ -15,6 +15,7 @@ from urllib.parse import urljoin, urlsplit
 import msgspec
 from msgspec import Struct
 
+from envbuilder import download
 from envbuilder.download import reason
 from envbuilder.errors import BuildError
 from envbuilder.oci.answers import ATTEMPTS, BrokenOffError, limited
@@ -69,13 +70,12 @@ class Connection:
         plain_http: bool = False,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        from envbuilder import origins
 
         self.name = reference.name
         self._local = is_loopback(reference.host)
         self.host, self.repository = reference.host, reference.repository
         self._base = f"{'http' if plain_http or self._local else 'https'}://{reference.endpoint}"
-        self._session = origins.session()
+        self._session = download.open_session()
         # Else requests reads all of a redirect's body, and stumbles over an address that is none.
         self._session.get_redirect_target = lambda resp: None  # type: ignore[method-assign]
         if self._local:  # a proxy would look for it on its own machine

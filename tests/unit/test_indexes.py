@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import download, indexes, origins, settings
+from envbuilder import download, indexes, pip_settings, settings
 from envbuilder.errors import InvalidError, ToolError
-from envbuilder.indexes import Sources
+from envbuilder.pip_settings import Sources
 from envbuilder.settings import Configuration, Settings
 
 
@@ -62,27 +62,29 @@ def test_settings_of_the_machine_can_be_read() -> None:
 def test_later_files_and_variables_win() -> None:
     site = "[global]\nindex-url = https://a/simple\nfind-links = /one\n"
     user = "[global]\nindex_url = https://b/simple\n[install]\nfind-links =\n    /two\n    /three\n"
-    found = indexes.pip_sources({}, [site, user])
+    found = pip_settings.pip_sources({}, [site, user])
     assert found.index_url == "https://b/simple"
     assert found.find_links == ("/two", "/three")
-    found = indexes.pip_sources({"PIP_INDEX_URL": "https://c", "PIP_FIND_LINKS": ""}, [site, user])
+    found = pip_settings.pip_sources(
+        {"PIP_INDEX_URL": "https://c", "PIP_FIND_LINKS": ""}, [site, user]
+    )
     assert found.index_url == "https://c"
     assert found.find_links == ("/two", "/three")
 
 
 def test_other_commands_sections_do_not_count() -> None:
-    assert indexes.pip_sources({}, ["[freeze]\nindex-url = x\n"]) == Sources()
+    assert pip_settings.pip_sources({}, ["[freeze]\nindex-url = x\n"]) == Sources()
 
 
 def test_percent_signs_are_no_interpolation() -> None:
-    found = indexes.pip_sources({}, ["[global]\nindex-url = https://u:p%40ss@x/s\n"])
+    found = pip_settings.pip_sources({}, ["[global]\nindex-url = https://u:p%40ss@x/s\n"])
     assert found.index_url == "https://u:p%40ss@x/s"
 
 
 def test_files_are_read_from_the_machine(tmp_path: Path) -> None:
     named = tmp_path / "my.conf"
     named.write_text("[global]\nextra-index-url = https://a https://b\nno-index = yes\n")
-    found = indexes.sources({"PIP_CONFIG_FILE": str(named)})
+    found = pip_settings.sources({"PIP_CONFIG_FILE": str(named)})
     assert found.extra_index_urls == ("https://a", "https://b")
     assert found.no_index
 
@@ -133,15 +135,15 @@ def test_without_uv_what_looks_things_up_says_what_to_do(monkeypatch: pytest.Mon
 
 
 def test_local_folders() -> None:
-    assert indexes.local_folder("file:///a%20b/c") == Path("/a b/c")
-    assert indexes.local_folder("/a/b") == Path("/a/b")
-    assert indexes.local_folder("https://a/b") is None
-    assert indexes.local_folder("~/x") == Path.home() / "x"
+    assert pip_settings.local_folder("file:///a%20b/c") == Path("/a b/c")
+    assert pip_settings.local_folder("/a/b") == Path("/a/b")
+    assert pip_settings.local_folder("https://a/b") is None
+    assert pip_settings.local_folder("~/x") == Path.home() / "x"
 
 
 @given(st.text(max_size=300))
 def test_any_text_is_a_pip_conf_or_nothing(text: str) -> None:
-    assert isinstance(indexes.pip_sources({}, [text]), Sources)
+    assert isinstance(pip_settings.pip_sources({}, [text]), Sources)
 
 
 words_ = st.text(string.ascii_letters + string.digits + "/:._-", min_size=1, max_size=20)
@@ -150,7 +152,7 @@ words_ = st.text(string.ascii_letters + string.digits + "/:._-", min_size=1, max
 @given(st.lists(words_, min_size=1, max_size=4), words_)
 def test_what_is_written_is_read(links: list[str], index: str) -> None:
     text = f"[global]\nindex-url = {index}\nfind-links =\n" + "".join(f"  {x}\n" for x in links)
-    found = indexes.pip_sources({}, [text])
+    found = pip_settings.pip_sources({}, [text])
     assert found.index_url == index
     assert found.find_links == tuple(links)
 
@@ -173,7 +175,7 @@ def test_a_url_that_cannot_be_parsed_is_a_sentence(url: str, found: Settings) ->
     for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_PROXY"):
         environ = {name: url, "PIP_CONFIG_FILE": "/dev/null"}
         with pytest.raises(InvalidError, match="cannot be parsed") as caught:
-            indexes.sources(environ)
+            pip_settings.sources(environ)
         assert url not in caught.value.message
 
 
@@ -184,9 +186,9 @@ def test_a_proxy_that_cannot_be_parsed_is_a_sentence(
 ) -> None:
     monkeypatch.setenv(name, url)
     with pytest.raises(InvalidError, match=f"the URL in {name} cannot be parsed"):
-        origins.session()
+        download.open_session()
     monkeypatch.setenv(name, "proxy.example:3128")
-    assert origins.session()
+    assert download.open_session()
 
 
 def test_an_address_that_is_no_url_has_a_name_for_messages() -> None:

@@ -11,7 +11,7 @@ import requests
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import origins, sizes
+from envbuilder import download, sizes
 from tests.unit.serving import serving
 
 if TYPE_CHECKING:
@@ -186,6 +186,6 @@ def test_the_session_is_the_one_of_downloads(
     made = requests.Session()
     made.trust_env = False
     made.hooks["response"].append(lambda answer, **_: seen.append(answer.url))
-    monkeypatch.setattr(origins, "session", lambda: made)
+    monkeypatch.setattr(download, "open_session", lambda: made)
     assert sizes.measure([f"{server.root}/a"]) == {f"{server.root}/a": 3}
     assert seen == [f"{server.root}/a"]

@@ -1,0 +1,91 @@
+"""What pip is set up with on this machine, as data: indexes, folders, proxy and certificate."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from msgspec import Struct
+
+from envbuilder import pip_config
+from envbuilder.errors import InvalidError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+class Sources(Struct, frozen=True, kw_only=True):
+    """What pip is set up with, in pip's terms."""
+
+    index_url: str = ""
+    extra_index_urls: tuple[str, ...] = ()
+    find_links: tuple[str, ...] = ()
+    no_index: bool = False
+    cert: str = ""
+    proxy: str = ""
+    timeout: str = ""
+    trusted_hosts: tuple[str, ...] = ()
+
+
+def parsed_url(location: str) -> str:
+    """The same URL; `ValueError` where its host or port cannot be read."""
+    parts = urlsplit(location)
+    _ = parts.port
+    if parts.scheme in {"http", "https"} and not parts.hostname:
+        raise ValueError("no host")
+    return location
+
+
+def require_parsed(locations: Mapping[str, str]) -> None:
+    """`InvalidError` for a URL that cannot be parsed, by where it is set; it may hold a token."""
+    for where, location in locations.items():
+        try:
+            parsed_url(location)
+        except ValueError as error:
+            raise InvalidError(
+                f"the URL in {where} cannot be parsed",
+                "It is scheme://host or scheme://host:port, an IPv6 address in brackets.",
+            ) from error
+
+
+def pip_sources(environ: Mapping[str, str], texts: Iterable[str]) -> Sources:
+    """What pip is set up with, from its files' contents (later ones win) and its variables."""
+    options = pip_config.merged(environ, texts)
+    return Sources(
+        index_url=options.get("index-url", "").strip(),
+        extra_index_urls=tuple(options.get("extra-index-url", "").split()),
+        find_links=tuple(options.get("find-links", "").split()),
+        no_index=options.get("no-index", "").strip().lower()
+        in {"1", "y", "yes", "t", "true", "on"},
+        cert=options.get("cert", "").strip(),
+        proxy=options.get("proxy", "").strip(),
+        timeout=options.get("default-timeout", options.get("timeout", "")).strip(),
+        trusted_hosts=tuple(options.get("trusted-host", "").split()),
+    )
+
+
+def sources(environ: Mapping[str, str] | None = None) -> Sources:
+    """What pip is set up with on this machine; files that cannot be read are left out."""
+    environ = os.environ if environ is None else environ
+    found = pip_sources(environ, pip_config.texts(environ))
+    named = {"pip's index-url": found.index_url, "pip's proxy": found.proxy}
+    named |= {f"pip's extra-index-url ({n})": u for n, u in enumerate(found.extra_index_urls, 1)}
+    named |= {f"find-links ({n})": u for n, u in enumerate(links(found, environ), 1)}
+    require_parsed({where: u for where, u in named.items() if "://" in u})
+    return found
+
+
+def local_folder(location: str) -> Path | None:
+    """The folder that a `file:` URL or a plain path names; None for anything remote."""
+    parts = urlsplit(location)
+    if parts.scheme == "file":
+        return Path(unquote(parts.path))
+    return None if "://" in location else Path(location).expanduser()
+
+
+def links(found: Sources, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The user's find-links places: uv's own where they are set, else pip's."""
+    own = tuple(filter(None, environ.get("UV_FIND_LINKS", "").split(",")))
+    return own or found.find_links
