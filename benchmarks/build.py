@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 from requests.utils import DEFAULT_CA_BUNDLE_PATH
 
-from envbuilder import lockfile, pip_settings, profiles, resources, settings
+from envbuilder import configuration, lockfile, pip_settings, profiles, resources
 from envbuilder.store import Store
 
 if TYPE_CHECKING:
@@ -251,7 +251,7 @@ def main(rounds: int, *, with_plain: bool) -> None:
     """Alternate them all and print medians and ratios."""
     if not BASE:
         sys.exit("set ENVBUILDER_BASE_IMAGE to a base image with Python 3.11")
-    found = settings.load()
+    found = configuration.load()
     store, layers = Store(found.store_dir), found.cache_dir / "layers"
     lock = lockfile.load(resources.profiles_dir() / "locks" / "cpu.json")
     target = lockfile.select(lock, "linux/amd64", "3.11")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import native
 
-from envbuilder import console, mnist, settings
+from envbuilder import configuration, console, mnist
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +32,7 @@ def seconds(prefix: Path, data: Path, environment: dict[str, str]) -> float:
 def main(rounds: int) -> None:
     """Alternate the two and print medians."""
     prefix = native.build()
-    data = mnist.obtain(settings.load(), console.PlainProgress()).folder
+    data = mnist.obtain(configuration.load(), console.PlainProgress()).folder
     preloaded = {"libc": "", "tcmalloc (the profile)": native.allocator(prefix)}
     ways = {name: {"LD_PRELOAD": library} for name, library in preloaded.items()}
     taken: dict[str, list[float]] = {name: [] for name in ways}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from envbuilder import lock_entries
 from envbuilder.errors import InvalidError
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from envbuilder.settings import Configuration
+    from envbuilder.settings import File
 
 _PREFIX = "ENVBUILDER_INDEX_"
 _PYPI = "For PyPI use pip's index-url or UV_INDEX_URL."
@@ -27,14 +27,6 @@ _DOCKER_HUB = frozenset(
     {"hub.docker.com", "index.docker.io", "registry-1.docker.io", "registry.hub.docker.com"}
 )
 """Hosts that people write for Docker Hub, whose registry is called docker.io in references."""
-
-
-class File(NamedTuple):
-    """A configuration file that was read."""
-
-    where: str
-    text: str
-    read: Configuration
 
 
 def require(files: Sequence[File], environ: Mapping[str, str], folders: Sequence[Path]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from envbuilder import words
+from envbuilder import configuration, words
 from envbuilder.errors import InvalidError
 from envbuilder.oci import places
 from envbuilder.words import BACKENDS, BUILDERS
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 def _complete_profile(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     del ctx, param
-    from envbuilder import profiles, settings
+    from envbuilder import profiles
 
-    found = settings.load()
+    found = configuration.load()
     known = profiles.names(profiles.search_path(found.project, found.config_dir))
     return [name for name in known if name.startswith(incomplete)]
 

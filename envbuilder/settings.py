@@ -8,13 +8,12 @@ wins, environment variables win over both. Files of other users do not count.
 from __future__ import annotations
 
 import errno
-import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 
-from envbuilder import configured_names, console, folders, ownership, profiles, words
+from envbuilder import console, folders, ownership, words
 from envbuilder.errors import InvalidError
 from envbuilder.schema import decode, parse_yaml, read_text
 
@@ -89,19 +88,26 @@ class Settings(Struct, frozen=True, kw_only=True):
         return self.cache_dir / "uv-resolve"
 
 
-def load(
-    environ: Mapping[str, str] | None = None,
+class File(NamedTuple):
+    """A configuration file that was read."""
+
+    where: str
+    text: str
+    read: Configuration
+
+
+def read(
+    environ: Mapping[str, str],
     cwd: Path | None = None,
     note: Callable[[str], object] | None = None,
-) -> Settings:
-    """Settings from folders, files and environment variables.
+) -> tuple[Settings, tuple[File, ...]]:
+    """Return the settings from folders, files and variables, and the files that were read.
 
     `note` gets a line for each folder whose files do not count, since they are another user's;
     by default it goes to stderr.
     """
     from platformdirs import PlatformDirs
 
-    environ = os.environ if environ is None else environ
     note = note or console.PlainProgress().note
     trusted = ownership.here(environ)
     dirs = PlatformDirs("envbuilder", appauthor=False)
@@ -113,21 +119,21 @@ def load(
         note(f"note: {ownership.ignored(config_dir, why)}")
     else:
         paths.insert(0, config_dir / "config.yaml")
-    files: list[configured_names.File] = []
+    files: list[File] = []
     for path in paths:
         if path.is_file():
             text = read_text(path)
-            read = decode(parse_yaml(text, str(path)), Configuration, str(path), text)
-            configuration = _over(configuration, read)
-            files.append(configured_names.File(where=str(path), text=text, read=read))
-    configured_names.require(files, environ, profiles.search_path(project, config_dir))
-    return Settings(
+            stated = decode(parse_yaml(text, str(path)), Configuration, str(path), text)
+            configuration = _over(configuration, stated)
+            files.append(File(where=str(path), text=text, read=stated))
+    settings = Settings(
         project=project,
         config_dir=config_dir,
         cache_dir=Path(environ.get("ENVBUILDER_CACHE_DIR") or dirs.user_cache_dir).absolute(),
         data_dir=Path(environ.get("ENVBUILDER_DATA_DIR") or dirs.user_data_dir).absolute(),
         configuration=configuration,
     )
+    return settings, tuple(files)
 
 
 def _project(start: Path, trusted: ownership.Trust, note: Callable[[str], object]) -> Path | None:

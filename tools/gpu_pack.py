@@ -18,7 +18,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from envbuilder import console, mnist, settings
+from envbuilder import configuration, console, mnist
 
 ROOT = Path(__file__).resolve().parent.parent
 MOST_BYTES = 64 * 2**20
@@ -53,7 +53,7 @@ def download(version: str, folder: Path) -> None:
 
 def digits(folder: Path) -> None:
     """Put MNIST's four files there, packed; their bytes were checked."""
-    dataset = mnist.obtain(settings.load(), console.PlainProgress())
+    dataset = mnist.obtain(configuration.load(), console.PlainProgress())
     if dataset.subset:
         raise SystemExit("error: MNIST cannot be fetched here")
     folder.mkdir(exist_ok=True)

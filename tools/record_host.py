@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from envbuilder import probe, profiles, selection, settings, workflow
+from envbuilder import configuration, probe, profiles, selection, workflow
 from envbuilder.detection import fetch, smbios, system
 
 if TYPE_CHECKING:
@@ -254,7 +254,7 @@ def judged(found: Host) -> tuple[Choice, dict[str, Any]]:
 
     What only the live machine has (the numbers of groups) is not in a recording.
     """
-    configured = settings.load()
+    configured = configuration.load()
     folders = profiles.search_path(configured.project, configured.config_dir)
     known = workflow.known(folders)
     choice = selection.choose(known, found, locks=workflow.locks(known, folders))

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 import hatchling.build
 
-from envbuilder import atomic, indexes, origins, settings
+from envbuilder import atomic, configuration, indexes, origins
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -132,7 +132,7 @@ def try_install(folder: Path, version: str, platform: str) -> None:
 
 def uv(*arguments: str, folder: Path) -> None:
     """Run envbuilder's uv in a folder, with wheels of the user's package index alone."""
-    variables = {**os.environ, **origins.uv_variables(indexes.DEFAULT, settings.load())}
+    variables = {**os.environ, **origins.uv_variables(indexes.DEFAULT, configuration.load())}
     for name in ("UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS", "UV_CONSTRAINT", "UV_OVERRIDE"):
         variables.pop(name, None)
     done = subprocess.run(

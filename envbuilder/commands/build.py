@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envbuilder import console, settings, workflow
+from envbuilder import configuration, console, workflow
 from envbuilder.errors import InvalidError
 from envbuilder.options import (
     builder_option,
@@ -73,7 +73,7 @@ def command(
         dry_run=dry_run,
         target_host=target_host,
     )
-    found = settings.load()
+    found = configuration.load()
     progress = console.progress()
     _, _, environment = workflow.prepare(request, found, progress, running=False)
     image_only = {"--tag": tag, "--builder": builder, "--output": output, "--push": push}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from envbuilder import console, probe, profiles, settings, words
+from envbuilder import configuration, console, probe, profiles, settings, words
 from envbuilder.errors import InvalidError
 from envbuilder.options import base_image_option, json_option, profile_option
 
@@ -75,7 +75,7 @@ def command(
     """
     from envbuilder.bundle import contents, form, images, packing
 
-    found = settings.load()
+    found = configuration.load()
     progress = console.progress()
     folders = profiles.search_path(found.project, found.config_dir)
     names = tuple(filter(None, (profile or "").split(","))) or (_fitting(found, folders),)

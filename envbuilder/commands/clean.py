@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import Struct
 
-from envbuilder import console, engine, folders, image_inventory, settings
+from envbuilder import configuration, console, engine, folders, image_inventory
 from envbuilder.errors import BuildError, EnvbuilderError, ToolError
 from envbuilder.image_inventory import Known, Listed, Records, Removal
 from envbuilder.inventory import Inventory, Item, Kept
@@ -71,7 +71,7 @@ def command(
     if store and profile is not None:
         raise click.UsageError("--store: downloads belong to no profile; leave out --profile")
     progress = console.progress()
-    with Inventory(settings.load()) as inventory:
+    with Inventory(configuration.load()) as inventory:
         chosen = _choose(inventory, profile, progress, store, reports, all_images)
         removed, failed = (chosen.names, []) if dry_run else _remove(chosen)
     if as_json:

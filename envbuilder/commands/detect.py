@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from envbuilder import console, probe, profiles, selection, settings, workflow
+from envbuilder import configuration, console, probe, profiles, selection, workflow
 from envbuilder.options import json_option, root_option, target_host_option
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def command(
 
     asked = sizing.parse_model(model) if model is not None else None
     sizing.bits_of(quant)
-    found = settings.load()
+    found = configuration.load()
     folders = profiles.search_path(found.project, found.config_dir)
     if root != Path("/"):
         here = probe.host(root, full=full)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from envbuilder import console, probe, process, profiles, settings, workflow
+from envbuilder import configuration, console, probe, process, profiles, settings, workflow
 from envbuilder.errors import NOTHING_FITS, HostError
 from envbuilder.options import json_option, profile_option, root_option
 
@@ -75,7 +75,7 @@ def _examine(name: str | None, root: Path) -> tuple[tuple[Problem, ...], Around]
     from envbuilder import doctor
     from envbuilder.doctor import around
 
-    found = settings.load()
+    found = configuration.load()
     folders = profiles.search_path(found.project, found.config_dir)
     asked = profiles.load(name, folders) if name else None
     candidates = workflow.known(folders)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from envbuilder import atomic, console, lockfile, profiles, settings
+from envbuilder import atomic, configuration, console, lockfile, profiles, settings
 from envbuilder.errors import INVALID, InvalidError
 from envbuilder.options import base_image_ref, json_option, profile_option
 
@@ -76,7 +76,7 @@ def command(
       envbuilder lock --profile cuda --backend conda
       envbuilder lock --profile zendnn --base-image registry.example/python:3.12
     """
-    found = settings.load()
+    found = configuration.load()
     folders = profiles.search_path(found.project, found.config_dir)
     names = (profile,) if profile else profiles.names(folders)
     if audit:

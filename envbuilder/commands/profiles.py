@@ -7,7 +7,7 @@ from typing import Any
 import click
 import msgspec
 
-from envbuilder import console, lockfile, probe, profiles, selection, settings
+from envbuilder import configuration, console, lockfile, probe, profiles, selection
 from envbuilder.errors import InvalidError
 from envbuilder.options import json_option
 
@@ -26,7 +26,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
     if ctx.invoked_subcommand is not None:
         return
 
-    found = settings.load()
+    found = configuration.load()
     folders = profiles.search_path(found.project, found.config_dir)
     here = probe.host()
     rows = [_row(name, folders, here) for name in profiles.names(folders)]
@@ -61,7 +61,7 @@ def show(name: str, as_json: bool) -> None:
     Example:
       envbuilder profiles show zendnn --json
     """
-    found = settings.load()
+    found = configuration.load()
     folders = profiles.search_path(found.project, found.config_dir)
     profile = profiles.load(name, folders)
     row = _row(name, folders, probe.host())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envbuilder import profiles, render, resources, settings, workflow
+from envbuilder import configuration, profiles, render, resources, settings, workflow
 from envbuilder.errors import InvalidError
 from envbuilder.options import profile_option, python_option, target_host_option
 
@@ -50,7 +50,7 @@ def command(
     """
     from envbuilder import origins
 
-    found = settings.load()
+    found = configuration.load()
     folders = profiles.search_path(found.project, found.config_dir)
     backend = "conda" if target in render.CONDA_TARGETS else ""
     chosen, lock = workflow.locked(profile, found, folders, target_host, backend)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envbuilder import console, settings
+from envbuilder import configuration, console
 from envbuilder.errors import BUILD_FAILED
 from envbuilder.options import builder_option, environment_options, json_option
 from envbuilder.request import Request
@@ -52,7 +52,7 @@ def command(
         base_image=base_image,
         builder=builder,
     )
-    outcome = trials.run(request, settings.load(), console.progress())
+    outcome = trials.run(request, configuration.load(), console.progress())
     if as_json:
         click.echo(msgspec.json.encode(outcome).decode())
     else:

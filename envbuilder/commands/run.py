@@ -6,7 +6,7 @@ import os
 
 import click
 
-from envbuilder import console, settings, shadowing, workflow
+from envbuilder import configuration, console, shadowing, workflow
 from envbuilder.options import environment_options
 from envbuilder.request import Request
 
@@ -44,7 +44,7 @@ def command(
 
 def enter(request: Request, argv: tuple[str, ...]) -> None:
     """Build if missing, then become the command."""
-    found = settings.load()
+    found = configuration.load()
     progress = console.progress()
     _, _, environment = workflow.prepare(request, found, progress, running=True)
     workflow.build(environment, request, found, progress)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from envbuilder import lockfile, profiles, settings, words, workflow
+from envbuilder import configuration, lockfile, profiles, words, workflow
 from envbuilder.errors import InvalidError
 from envbuilder.options import profile_option, python_option
 
@@ -37,7 +37,7 @@ def command(
     """
     from envbuilder import atomic, documents, plan
 
-    found = settings.load()
+    found = configuration.load()
     folders = profiles.search_path(found.project, found.config_dir)
     chosen, lock = workflow.locked(profile, found, folders)
     target = lockfile.select(lock, platform or chosen.platforms[0], python or chosen.python.default)

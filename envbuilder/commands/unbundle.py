@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envbuilder import console, settings
+from envbuilder import configuration, console
 from envbuilder.options import json_option
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def command(file: Path, force: bool, as_json: bool) -> None:
 
     from envbuilder.bundle.unpacking import unpack
 
-    found = settings.load()
+    found = configuration.load()
     taken = unpack(file, found, console.progress(), force=force)
     manifest = taken.manifest
     commands = _next(taken)

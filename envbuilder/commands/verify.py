@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from envbuilder import __version__, console, settings, workflow
+from envbuilder import __version__, configuration, console, settings, workflow
 from envbuilder.errors import (
     VERIFY_FAILED,
     BuildError,
@@ -153,7 +153,7 @@ def command(
     """
     from envbuilder import isolation, mnist, report, scaling, tune_results, verify
 
-    found = settings.load()
+    found = configuration.load()
     progress = console.progress()
     request = Request(
         profile=profile, backend=backend, python=python, base_image=base_image, force=force

@@ -19,7 +19,7 @@ from typing import Any
 import platformdirs
 import pytest
 
-from envbuilder import console, engine, lockfile, loopback, mnist, settings
+from envbuilder import configuration, console, engine, lockfile, loopback, mnist
 from envbuilder.errors import ToolError
 from tests.conftest import missing
 from tests.integration import conda_channel as conda
@@ -95,7 +95,7 @@ def torch_python(torch_prefix: Path) -> Path:
 @pytest.fixture(scope="session")
 def mnist_dir(session_environment: dict[str, str]) -> Path:
     """The four MNIST files."""
-    found = settings.load({**os.environ, **session_environment})
+    found = configuration.load({**os.environ, **session_environment})
     dataset = mnist.obtain(found, console.PlainProgress(lambda line: None))
     if dataset.subset:
         missing("network", "MNIST could not be fetched")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 from debian.deb822 import Deb822
 
-from envbuilder import dpkg_status, lockfile, resources, settings
+from envbuilder import configuration, dpkg_status, lockfile, resources
 from envbuilder.oci import members, rootfs
 from envbuilder.oci.layout import Layout
 from envbuilder.store import Store
@@ -108,7 +108,7 @@ def target(lock: lockfile.Lock) -> Target:
 
 @pytest.fixture(scope="module")
 def store(session_environment: dict[str, str]) -> Store:
-    return Store(settings.load({**os.environ, **session_environment}).store_dir)
+    return Store(configuration.load({**os.environ, **session_environment}).store_dir)
 
 
 @pytest.fixture(scope="module")

@@ -17,13 +17,13 @@ import pytest
 
 from envbuilder import (
     base_status,
+    configuration,
     console,
     debian,
     debian_base,
     engine,
     fetch,
     lockfile,
-    settings,
 )
 from envbuilder.errors import BuildError, EnvbuilderError
 from envbuilder.lockfile import File, LockedBase, Target
@@ -81,7 +81,7 @@ def lock(based: Path) -> lockfile.Lock:
 
 @pytest.fixture(scope="module")
 def own(session_environment: dict[str, str]) -> Settings:
-    return settings.load({**os.environ, **session_environment})
+    return configuration.load({**os.environ, **session_environment})
 
 
 def fetched(target: Target, own: Settings) -> Target:

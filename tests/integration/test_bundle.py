@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder import engine, origins, settings, space
+from envbuilder import configuration, engine, origins, space
 from envbuilder import folders as own_folders
 from envbuilder.bundle import packing, reading, unpacking
 from envbuilder.bundle.contents import Part
@@ -292,7 +292,7 @@ def test_a_full_disk_is_an_error_and_leaves_no_bundle(
             with pytest.raises(BuildError, match="no space left"):
                 packing.write(small / "x.tar", reader.manifest, parts, quiet)
         folders = {"ENVBUILDER_CACHE_DIR": str(small), "ENVBUILDER_CONFIG_DIR": str(tmp_path)}
-        found = settings.load(folders)
+        found = configuration.load(folders)
         with pytest.raises(BuildError, match="no space left"):
             unpacking.unpack(bundle, found, quiet, force=False)
         left = [p.name for p in small.rglob("*") if p.is_file() and p.suffix != ".lock"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from envbuilder import indexes, lockfile, loopback, resources, settings
+from envbuilder import configuration, indexes, lockfile, loopback, resources
 from envbuilder.store import Store
 from tests.integration.conftest import offer_of
 
@@ -37,7 +37,7 @@ def torch_wheels(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
     """A folder with the wheels of the `cpu` lock for this platform, out of the store."""
-    store = Store(settings.load({**os.environ, **session_environment}).store_dir)
+    store = Store(configuration.load({**os.environ, **session_environment}).store_dir)
     folder = tmp_path_factory.mktemp("wheels")
     for file in TARGET.of_kind("wheel"):
         store.link(file, folder)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import pytest
 from packaging.requirements import Requirement
 
-from envbuilder import __version__, indexes, origins, settings
+from envbuilder import __version__, configuration, indexes, origins
 from tests.conftest import missing
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def uv(*arguments: str, environment: dict[str, str]) -> None:
 
 
 def ask_uv(*arguments: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    found = settings.load({**os.environ, **environment})
+    found = configuration.load({**os.environ, **environment})
     return subprocess.run(
         [indexes.uv_program(), *arguments],
         env={

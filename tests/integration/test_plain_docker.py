@@ -18,7 +18,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import requests
 
-from envbuilder import archives, indexes, lock_entries, lockfile, loopback, resources, settings
+from envbuilder import (
+    archives,
+    configuration,
+    indexes,
+    lock_entries,
+    lockfile,
+    loopback,
+    resources,
+    settings,
+)
 from envbuilder.store import Store
 from tests.integration.conftest import offer_of
 
@@ -43,7 +52,7 @@ def path_without_envbuilder() -> str:
 @pytest.fixture
 def own(session_environment: dict[str, str]) -> settings.Settings:
     """The settings of the commands that the tests start."""
-    return settings.load({**os.environ, **session_environment})
+    return configuration.load({**os.environ, **session_environment})
 
 
 @contextlib.contextmanager

@@ -131,7 +131,7 @@ def test_profiles_share_their_layers(registry: Registry, layout: Layout, found: 
 PUSHER = """
 import os, signal, sys
 from pathlib import Path
-from envbuilder import settings
+from envbuilder import configuration
 from envbuilder.console import PlainProgress
 from envbuilder.oci import reference, registry
 from envbuilder.oci.layout import Layout
@@ -154,7 +154,7 @@ class Progress(PlainProgress):
 
 found = reference.parse(ref)
 layout = Layout.open(folder)
-options = settings.load()
+options = configuration.load()
 connection = registry.connect(found, options)
 image = layout.index().manifests[0]
 progress = Progress(lambda line: None)
@@ -213,12 +213,12 @@ def test_a_push_that_was_interrupted_sends_nothing_twice(
 
 PULLER = """
 import sys
-from envbuilder import settings
+from envbuilder import configuration
 from envbuilder.console import PlainProgress
 from envbuilder.oci import bases
 
 ref, digest = sys.argv[1:]
-found = bases.obtain(ref, digest, "linux/amd64", settings.load(), PlainProgress(print))
+found = bases.obtain(ref, digest, "linux/amd64", configuration.load(), PlainProgress(print))
 print(found.find("linux/amd64").digest)
 """
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder import engine, lockfile, profiles, resources, settings
+from envbuilder import configuration, engine, lockfile, profiles, resources
 from envbuilder.atomic import file_sha256
 from envbuilder.oci import engines
 from envbuilder.oci.members import members
@@ -167,7 +167,7 @@ def stamped(tiny: Path, tmp_path: Path, session_environment: dict[str, str]) -> 
         provenance="read",
         by="test",
     )
-    store = Store(settings.load({**os.environ, **session_environment}).store_dir)
+    store = Store(configuration.load({**os.environ, **session_environment}).store_dir)
     with store.receiving(file) as part:
         shutil.copyfile(deb, part)
         store.accept(part, file, "test")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import blind_test, settings
+from envbuilder import blind_test, configuration
 from envbuilder.blind_test import PIXELS, BlindTest, Score
 from envbuilder.errors import VerifyError
 from envbuilder.payload.blind_test import IMAGES
@@ -173,7 +173,7 @@ def test_the_score_supports_the_report(
 def test_the_folder_of_the_questions_is_locked_and_goes(tmp_path: Path) -> None:
     from filelock import FileLock, Timeout
 
-    own = settings.load({"ENVBUILDER_CACHE_DIR": str(tmp_path)}, tmp_path)
+    own = configuration.load({"ENVBUILDER_CACHE_DIR": str(tmp_path)}, tmp_path)
     with blind_test.folder(own) as folder:
         assert folder.stat().st_mode & 0o777 == 0o755
         with pytest.raises(Timeout), FileLock(f"{folder}.lock", timeout=0):

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from filelock import FileLock
 
-from envbuilder import cli, documents, engine, folders, images, inventory, settings
+from envbuilder import cli, configuration, documents, engine, folders, images, inventory, settings
 from envbuilder.errors import BuildError, ToolError
 from envbuilder.seal import MARKER
 from envbuilder.store import Store
@@ -84,7 +84,7 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeEngine:
 @pytest.fixture
 def own() -> settings.Settings:
     """The folders that the command itself will see."""
-    return settings.load()
+    return configuration.load()
 
 
 def run(*arguments: str) -> int:
@@ -711,7 +711,7 @@ def test_a_folder_that_cannot_be_read_stays_and_is_named(
     monkeypatch.setattr(inventory, "_look", fails)
     if isinstance(error, OSError):
         monkeypatch.setattr(Path, "iterdir", fails)
-    with inventory.Inventory(settings.load(environ, tmp_path)) as found:
+    with inventory.Inventory(configuration.load(environ, tmp_path)) as found:
         assert list(found.leftovers()) == []
         found.downloads()
     assert inventory.Kept(str(tmp_path / "logs"), reason) in found.kept

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import configured_names, indexes, settings
+from envbuilder import configuration, configured_names, indexes, settings
 from envbuilder.cli import main
 from envbuilder.errors import InvalidError
 
@@ -25,7 +25,7 @@ def load(
     folder: Path, text: str = "", name: str = "envbuilder.yaml", **variables: str
 ) -> settings.Settings:
     (folder / name).write_text(text)
-    return settings.load({"ENVBUILDER_CONFIG_DIR": str(folder), **variables}, folder)
+    return configuration.load({"ENVBUILDER_CONFIG_DIR": str(folder), **variables}, folder)
 
 
 def refused(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import download, indexes, pip_settings, settings
+from envbuilder import configuration, download, indexes, pip_settings
 from envbuilder.errors import InvalidError, ToolError
 from envbuilder.pip_settings import Sources
 from envbuilder.settings import Configuration, Settings
@@ -56,7 +56,7 @@ def test_environment_then_configuration_then_table(tmp_path: Path) -> None:
 
 
 def test_settings_of_the_machine_can_be_read() -> None:
-    assert indexes.url("pytorch-cpu", settings.load({}), {}).startswith("https://")
+    assert indexes.url("pytorch-cpu", configuration.load({}), {}).startswith("https://")
 
 
 def test_later_files_and_variables_win() -> None:

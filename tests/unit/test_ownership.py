@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import ownership, profiles, settings
+from envbuilder import configuration, ownership, profiles
 from envbuilder.ownership import Facts, Trust
 
 if TYPE_CHECKING:
@@ -165,16 +165,16 @@ def test_a_project_that_others_can_write_is_ignored_and_noted_once(
         (project / each).write_text("profile: zendnn\n" if each == "envbuilder.yaml" else "")
     (project / "below").mkdir()
     notes: list[str] = []
-    assert settings.load(cwd=project / "below", note=notes.append).project == project
+    assert configuration.load(cwd=project / "below", note=notes.append).project == project
     assert not notes
     (project / name).chmod(0o666)
-    found = settings.load(cwd=project / "below", note=notes.append)
+    found = configuration.load(cwd=project / "below", note=notes.append)
     assert found.project is None
     assert found.configuration.profile is None
     assert len(notes) == 1
     assert f"{project / name} can be written by every user" in notes[0]
     monkeypatch.setenv(ownership.VARIABLE, str(project))
-    assert settings.load(cwd=project / "below", note=notes.append).project == project
+    assert configuration.load(cwd=project / "below", note=notes.append).project == project
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "profiles/mine.yaml"])
@@ -184,9 +184,9 @@ def test_the_users_own_settings_count_only_where_they_are(name: str, tmp_path: P
         (tmp_path / each).write_text("profile: zendnn\n" if each == "config.yaml" else "")
     environ = {"ENVBUILDER_CONFIG_DIR": str(tmp_path)}
     notes: list[str] = []
-    assert settings.load(environ, note=notes.append).configuration.profile == "zendnn"
+    assert configuration.load(environ, note=notes.append).configuration.profile == "zendnn"
     assert tmp_path / "profiles" in profiles.search_path(None, tmp_path)
     (tmp_path / name).chmod(0o666)
-    assert settings.load(environ, note=notes.append).configuration.profile is None
+    assert configuration.load(environ, note=notes.append).configuration.profile is None
     assert tmp_path / "profiles" not in profiles.search_path(None, tmp_path)
     assert len(notes) == 1

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import rich.console
 
-from envbuilder import cli, history, host, page, probe, process, report, scaling, settings
+from envbuilder import (
+    cli,
+    configuration,
+    history,
+    host,
+    page,
+    probe,
+    process,
+    report,
+    scaling,
+)
 from envbuilder.errors import InvalidError, VerifyError
 from envbuilder.summary import print_verdict
 from tests.unit.pretended_payload import LIFE, Clock, perform, quick_report
@@ -220,7 +230,7 @@ def run(*arguments: str, profile: str = "cpu") -> int:
 
 
 def kept() -> dict[str, Any]:
-    folder = settings.load().reports_dir
+    folder = configuration.load().reports_dir
     return history.read(history.entries(folder)[-1].path).data
 
 
@@ -247,7 +257,7 @@ def test_the_payload_is_started_twice_and_both_are_reported(
     assert (stored["ranks"], stored["efficiency"], "schema" in stored) == (2, 0.9, False)
     shown = " ".join(capsys.readouterr().out.split())
     assert "900 digits/s on 2 ranks (gloo), 90 % of the sum of each alone" in shown
-    logs = [p for p in settings.load().logs_dir.iterdir() if p.name.endswith("-devices.log")]
+    logs = [p for p in configuration.load().logs_dir.iterdir() if p.name.endswith("-devices.log")]
     assert [log.read_text() for log in logs] == ["rank 1 said"]
 
 

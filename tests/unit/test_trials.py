@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from envbuilder import contents, engine, reproduce, settings, trials, workflow
+from envbuilder import configuration, contents, engine, reproduce, trials, workflow
 from envbuilder.commands import reproduce as reproducing
 from envbuilder.console import PlainProgress
 from envbuilder.errors import BuildError, InvalidError
@@ -111,7 +111,7 @@ def builds(found: Settings, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Seen]
 
     monkeypatch.setattr(workflow, "prepare", prepare)
     monkeypatch.setattr(workflow, "build", build)
-    monkeypatch.setattr(settings, "load", lambda: found)
+    monkeypatch.setattr(configuration, "load", lambda: found)
     return seen, writes
 
 

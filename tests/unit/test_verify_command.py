@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import envbuilder
-from envbuilder import atomic, cli, history, host, probe, process, settings
+from envbuilder import atomic, cli, configuration, history, host, probe, process
 from envbuilder.errors import ToolError, VerifyError
 from tests.unit.pretended_payload import LIFE, Clock, perform, quick_report
 from tests.unit.reports import epoch, measured
@@ -68,7 +68,7 @@ def payload(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Payload:
 
 @pytest.fixture
 def own() -> Settings:
-    return settings.load()
+    return configuration.load()
 
 
 def run(*arguments: str) -> int:

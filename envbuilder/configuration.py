@@ -1,0 +1,27 @@
+"""Load the settings of a command, and refuse names in them that mean nothing."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from envbuilder import configured_names, profiles, settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+
+def load(
+    environ: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    note: Callable[[str], object] | None = None,
+) -> settings.Settings:
+    """Return the settings from folders, files and environment variables, as `settings.read` does.
+
+    `InvalidError` for an index, a base image or a registry that nothing knows.
+    """
+    environ = os.environ if environ is None else environ
+    read, files = settings.read(environ, cwd, note)
+    configured_names.require(files, environ, profiles.search_path(read.project, read.config_dir))
+    return read
