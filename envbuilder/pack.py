@@ -22,7 +22,9 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 def payload_pyz() -> bytes:
     """The bytes of `payload.pyz`."""
     folder = resources.payload_dir()
-    members = {f"payload/{p.name}": p.read_bytes() for p in folder.glob("*.py")}
+    members = {
+        f"payload/{p.relative_to(folder).as_posix()}": p.read_bytes() for p in folder.rglob("*.py")
+    }
     return zipped({**members, "__main__.py": _MAIN.encode()}, MARK)
 
 

@@ -1,19 +1,21 @@
 """Where the shipped `profiles/`, `templates/` and `data/` are, in a wheel or in a checkout.
 
-An editable install may leave stale copies in site-packages, but `__file__` then points into the
-checkout, so the folder beside the package is only used where the packaged one does not exist.
+A wheel has the first two below `data/`. A checkout has them beside the package: there, `__file__`
+points into the checkout even if an editable install left stale copies in site-packages.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-_PACKAGE = Path(__file__).resolve().parent
+import envbuilder
+
+_PACKAGE = Path(envbuilder.__file__).resolve().parent
 
 
 def folder(name: str) -> Path:
     """The shipped folder `name` (`profiles` or `templates`)."""
-    packaged = _PACKAGE / name
+    packaged = _PACKAGE / "data" / name
     return packaged if packaged.is_dir() else _PACKAGE.parent / name
 
 

@@ -62,5 +62,5 @@ class Prepare(Protocol):
 
 def prepare(name: str) -> Prepare:
     """The `prepare` function of a backend; its module is imported when it is used."""
-    function: Prepare = import_module(f"envbuilder.backends.{name}").prepare
+    function: Prepare = import_module(f"{__package__}.{name}").prepare
     return function

@@ -8,5 +8,7 @@ the core can import any of these modules in milliseconds.
 
 from __future__ import annotations
 
+PACKAGE = __name__
+"""The package's name as it was started."""
 SCHEMA = 1
 """Version of the report that ``verify`` writes; a change that breaks readers raises it."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
 
-from . import ranks, shares, start
+from . import PACKAGE, ranks, shares, start
 from .agreement import Ended
 from .report import CheckError
 
@@ -102,7 +102,7 @@ def _program() -> List[str]:
     """How this payload was started: as a file, or as a module of a checkout."""
     started = Path(sys.argv[0])
     if started.name == "__main__.py":
-        return start.python("-m", str(__package__))
+        return start.python("-m", PACKAGE)
     return start.python(str(started.absolute()))
 
 

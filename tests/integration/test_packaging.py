@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.network
 
 INFO = f"envbuilder-{__version__}.dist-info"
+DATA = "envbuilder/data"
+"""Where a wheel has what lies beside the package in a checkout."""
 PARTS = (
     *("envbuilder", "profiles", "templates", "requirements"),
     *("tests", "benchmarks", "docs", "tools"),
@@ -156,14 +158,12 @@ def test_the_wheel_holds_the_package_its_data_and_nothing_else(
     members: dict[str, bytes], source_files: set[str], copy: Path
 ) -> None:
     expected = {f for f in source_files if f.startswith("envbuilder/")}
-    expected |= {
-        f"envbuilder/{f}" for f in source_files if f.startswith(("profiles/", "templates/"))
-    }
+    expected |= {f"{DATA}/{f}" for f in source_files if f.startswith(("profiles/", "templates/"))}
     about = {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE"}
     assert set(members) == expected | {f"{INFO}/{name}" for name in about}
     for name in expected:
         here = copy / name
-        beside = copy / name.removeprefix("envbuilder/")
+        beside = copy / name.removeprefix(f"{DATA}/")
         assert members[name] == (here if here.is_file() else beside).read_bytes(), name
 
 
@@ -177,15 +177,15 @@ def test_the_wheel_holds_the_package_its_data_and_nothing_else(
         "data/mnist-subset/README.md",
         "data/mnist-subset/train-images-idx3-ubyte.gz",
         "data/mnist-subset/t10k-labels-idx1-ubyte.gz",
-        "templates/docker/Dockerfile.j2",
-        "templates/venv/setup-venv.sh.j2",
-        "templates/requirements.txt.j2",
-        "profiles/indexes.yaml",
-        "profiles/_defaults.yaml",
-        "profiles/cpu.yaml",
-        "profiles/locks/cpu.json",
-        "profiles/claims/torch-2.13.0-cpu.yaml",
-        "profiles/devices/nvidia-sm.csv",
+        "data/templates/docker/Dockerfile.j2",
+        "data/templates/venv/setup-venv.sh.j2",
+        "data/templates/requirements.txt.j2",
+        "data/profiles/indexes.yaml",
+        "data/profiles/_defaults.yaml",
+        "data/profiles/cpu.yaml",
+        "data/profiles/locks/cpu.json",
+        "data/profiles/claims/torch-2.13.0-cpu.yaml",
+        "data/profiles/devices/nvidia-sm.csv",
     ],
 )
 def test_the_wheel_holds(members: dict[str, bytes], name: str) -> None:
@@ -193,11 +193,11 @@ def test_the_wheel_holds(members: dict[str, bytes], name: str) -> None:
 
 
 def test_every_profile_comes_with_its_lock(members: dict[str, bytes]) -> None:
-    folder = "envbuilder/profiles/"
+    folder = f"{DATA}/profiles/"
     names = {
         n.removeprefix(folder).removesuffix(".yaml")
         for n in members
-        if n.startswith(folder) and n.count("/") == 2 and not n.startswith(f"{folder}_")
+        if n.startswith(folder) and n.count("/") == 3 and not n.startswith(f"{folder}_")
     }
     assert len(names) >= 6
     for name in names - {"indexes"}:
