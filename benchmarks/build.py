@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 from requests.utils import DEFAULT_CA_BUNDLE_PATH
 
-from envbuilder import configuration, lockfile, pip_settings, profiles, resources
+from envbuilder import configuration, lock_entries, lockfile, pip_settings, profiles, resources
 from envbuilder.store import Store
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def redate(name: str, date: str) -> lockfile.Lock:
     return replace(lock, targets=tuple(targets))
 
 
-def wheel(store: Store) -> lockfile.File:
+def wheel(store: Store) -> lock_entries.File:
     """A wheel of a few bytes, in the store."""
     name = EXTRA.replace("-", "_")
     info = f"{name}-1.0.dist-info"
@@ -206,7 +206,7 @@ def wheel(store: Store) -> lockfile.File:
         for path, text in members.items():
             archive.writestr(zipfile.ZipInfo(path), text)
     content = data.getvalue()
-    made = lockfile.File(
+    made = lock_entries.File(
         kind="wheel",
         name=EXTRA,
         version="1.0",

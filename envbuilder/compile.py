@@ -14,7 +14,7 @@ from msgspec import Struct
 from envbuilder import indexes, origins, pip_settings, pylock, words
 from envbuilder.errors import BuildError
 from envbuilder.indexes import DEFAULT, canonical
-from envbuilder.lockfile import File
+from envbuilder.lock_entries import File
 from envbuilder.loopback import Offer
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.debian_packages import Stanza
-    from envbuilder.lockfile import File
+    from envbuilder.lock_entries import File
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 Kind = Literal["library", "application", "container"]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from debian.debfile import DebFile
 
-    from envbuilder.lockfile import File
+    from envbuilder.lock_entries import File
     from envbuilder.store import Store
 
 

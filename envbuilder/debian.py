@@ -21,8 +21,7 @@ from envbuilder import archives, indexes, lock_entries
 from envbuilder.debian_closure import on_base
 from envbuilder.debian_packages import Package, closure, keep_newest, minimal, parse_packages
 from envbuilder.errors import BuildError, InvalidError
-from envbuilder.lock_entries import MAIN
-from envbuilder.lockfile import File
+from envbuilder.lock_entries import MAIN, File
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from envbuilder.console import Progress
     from envbuilder.dpkg_status import Status
-    from envbuilder.lockfile import File
+    from envbuilder.lock_entries import File
     from envbuilder.plan import Artifact, Plan, UsedBase
     from envbuilder.settings import Settings
 

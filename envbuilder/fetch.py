@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
     from envbuilder import words
     from envbuilder.console import Progress
-    from envbuilder.lockfile import File, Target
+    from envbuilder.lock_entries import File
+    from envbuilder.lockfile import Target
     from envbuilder.settings import Settings
 
 PARALLEL = 6

@@ -7,13 +7,16 @@ an installer takes it for. A lock in which they differ would say one thing and d
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import unquote
+
+from msgspec import Meta, Struct
+
+from envbuilder import words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from envbuilder.lockfile import File
 
 MAIN = "debian"
 """Symbolic source: Debian's main archive."""
@@ -23,6 +26,31 @@ _DEBIAN_NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 _DEBIAN_VERSION = re.compile(r"(?:[0-9]+:)?[0-9][A-Za-z0-9.+~-]*")
 _DEBIAN_SOURCES = frozenset({MAIN, SECURITY})
 _WHEEL_PARTS = (5, 6)
+
+
+class File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One file of a lock."""
+
+    kind: words.FileKind
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._+-]*\Z")]
+    """A distribution, a Debian or a conda package (a union would only check the last pattern)."""
+    version: words.FileVersion
+    file: words.FilePath
+    """The wheel's file name, or the path below the archive's root for a .deb."""
+    sha256: words.Sha256
+    size: words.FileSize | None
+    """Bytes; null where no source states it."""
+    source: words.Source
+    provenance: words.Provenance
+    by: words.Sentence
+    """Where the hash was seen (read), or who claims it."""
+    role: words.Role = ""
+    """`base`: not installed on the base, but part of what the base is made of."""
+
+    @property
+    def basename(self) -> str:
+        """The file's own name."""
+        return self.file.rpartition("/")[2]
 
 
 def is_debian(name: str, version: str) -> bool:

@@ -10,13 +10,14 @@ import calendar
 import datetime
 import hashlib
 from collections import Counter
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from envbuilder import lock_entries, strict_json, words
 from envbuilder.errors import InvalidError, ToolError
+from envbuilder.lock_entries import File
 from envbuilder.schema import explain
 from envbuilder.strict_yaml import shown
 
@@ -31,31 +32,6 @@ SCHEMA = 2
 _WITH_TOOLS_IN_TARGETS = 1
 """The schema before: each target listed the uv of its own platform, and no other was locked."""
 _EARLIEST = datetime.date(1980, 1, 1)
-
-
-class File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One file of a lock."""
-
-    kind: words.FileKind
-    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._+-]*\Z")]
-    """A distribution, a Debian or a conda package (a union would only check the last pattern)."""
-    version: words.FileVersion
-    file: words.FilePath
-    """The wheel's file name, or the path below the archive's root for a .deb."""
-    sha256: words.Sha256
-    size: words.FileSize | None
-    """Bytes; null where no source states it."""
-    source: words.Source
-    provenance: words.Provenance
-    by: words.Sentence
-    """Where the hash was seen (read), or who claims it."""
-    role: words.Role = ""
-    """`base`: not installed on the base, but part of what the base is made of."""
-
-    @property
-    def basename(self) -> str:
-        """The file's own name."""
-        return self.file.rpartition("/")[2]
 
 
 class LockedBase(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

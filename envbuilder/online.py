@@ -16,7 +16,7 @@ from envbuilder.atomic import file_sha256
 from envbuilder.download import host_of
 from envbuilder.findings import Finding, Status
 from envbuilder.indexes import DEFAULT, canonical
-from envbuilder.lockfile import File
+from envbuilder.lock_entries import File
 from envbuilder.origins import BY_PATH, Place
 from envbuilder.store import Store
 

@@ -13,7 +13,8 @@ from envbuilder import indexes, pip_settings, process
 from envbuilder.errors import ToolError
 
 if TYPE_CHECKING:
-    from envbuilder.lockfile import File, Lock
+    from envbuilder.lock_entries import File
+    from envbuilder.lockfile import Lock
     from envbuilder.settings import Settings
 
 BY_PATH = frozenset({"deb", "conda"})

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from envbuilder import words
 from envbuilder.conda.steps import InstallConda, Rehome, WriteActivation
-from envbuilder.lockfile import File
+from envbuilder.lock_entries import File
 from envbuilder.space import Room
 from envbuilder.step import Action
 

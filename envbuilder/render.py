@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from envbuilder import profiles, words
 from envbuilder.errors import InvalidError
-from envbuilder.lockfile import File
+from envbuilder.lock_entries import File
 from envbuilder.oci import facts as image_facts
 from envbuilder.resources import MARK
 from envbuilder.templates import filled

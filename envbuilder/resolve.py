@@ -27,7 +27,7 @@ from envbuilder import (
 )
 from envbuilder.compile import UnresolvableError, Uv, links
 from envbuilder.indexes import canonical
-from envbuilder.lockfile import SCHEMA, File, Lock, Target, inputs_digest
+from envbuilder.lockfile import SCHEMA, Lock, Target, inputs_digest
 from envbuilder.settings import require_writable
 from envbuilder.target_debs import Debs
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from envbuilder.compile import Found, Runner
+    from envbuilder.lock_entries import File
     from envbuilder.loopback import Offer
     from envbuilder.profiles import Profile
     from envbuilder.settings import Settings

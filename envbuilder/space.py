@@ -15,7 +15,7 @@ from envbuilder.store import Store
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from envbuilder.lockfile import File
+    from envbuilder.lock_entries import File
     from envbuilder.settings import Settings
 
 

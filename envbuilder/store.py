@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from envbuilder.lockfile import File
+    from envbuilder.lock_entries import File
 
 
 class Store:

@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 
     from envbuilder.backends import Environment
     from envbuilder.host import Host
-    from envbuilder.lockfile import File, Lock, Target
+    from envbuilder.lock_entries import File
+    from envbuilder.lockfile import Lock, Target
     from envbuilder.profiles import Profile
     from envbuilder.request import Request
     from envbuilder.settings import Settings

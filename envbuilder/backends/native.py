@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import NoReturn
 
-    from envbuilder.lockfile import File, Lock, Target
+    from envbuilder.lock_entries import File
+    from envbuilder.lockfile import Lock, Target
     from envbuilder.plan import Artifact, Plan
     from envbuilder.process import Completed
     from envbuilder.profiles import Profile

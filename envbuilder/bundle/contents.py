@@ -14,7 +14,8 @@ from envbuilder.bundle.form import Manifest, Member
 from envbuilder.conda import lockfile as conda_lockfile
 from envbuilder.errors import InvalidError
 from envbuilder.fetch import fetch
-from envbuilder.lockfile import File, Lock, Target
+from envbuilder.lock_entries import File
+from envbuilder.lockfile import Lock, Target
 from envbuilder.oci.descriptor import encode
 from envbuilder.payload.dataset import MNIST_SHA256
 from envbuilder.profiles import Profile

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from envbuilder import words
     from envbuilder.console import Progress
-    from envbuilder.lockfile import File
+    from envbuilder.lock_entries import File
     from envbuilder.settings import Settings
 
 NAME = "envbuilder"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from envbuilder.bundle.form import Manifest
-    from envbuilder.lockfile import File
+    from envbuilder.lock_entries import File
     from envbuilder.settings import Settings
 
 _LINES = 40

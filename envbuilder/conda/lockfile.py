@@ -16,7 +16,8 @@ from msgspec import Meta, Struct
 
 from envbuilder import words
 from envbuilder.errors import InvalidError
-from envbuilder.lockfile import File, decoded, text
+from envbuilder.lock_entries import File
+from envbuilder.lockfile import decoded, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

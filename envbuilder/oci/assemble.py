@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from envbuilder import words
-    from envbuilder.lockfile import File
+    from envbuilder.lock_entries import File
     from envbuilder.store import Store
 
 MOST_LAYERS = 100

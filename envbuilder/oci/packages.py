@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from envbuilder.lockfile import File
+    from envbuilder.lock_entries import File
     from envbuilder.oci.rootfs import RootFs
 
 STATUS = "var/lib/dpkg/status"

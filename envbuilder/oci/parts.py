@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder.lockfile import File
+from envbuilder.lock_entries import File
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

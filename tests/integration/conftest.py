@@ -19,7 +19,7 @@ from typing import Any
 import platformdirs
 import pytest
 
-from envbuilder import configuration, console, engine, lockfile, loopback, mnist
+from envbuilder import configuration, console, engine, lock_entries, loopback, mnist
 from envbuilder.errors import ToolError
 from tests.conftest import missing
 from tests.integration import conda_channel as conda
@@ -239,7 +239,7 @@ def tiny(tiny_lock: str, tmp_path: Path) -> Path:
     return lock
 
 
-def offer_of(file: lockfile.File, location: Path) -> loopback.Offer:
+def offer_of(file: lock_entries.File, location: Path) -> loopback.Offer:
     """A locked wheel as an index would offer it, from a file of this machine."""
     return loopback.Offer(
         distribution=file.name,

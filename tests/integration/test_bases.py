@@ -26,7 +26,7 @@ from envbuilder import (
     lockfile,
 )
 from envbuilder.errors import BuildError, EnvbuilderError
-from envbuilder.lockfile import File, LockedBase, Target
+from envbuilder.lockfile import LockedBase, Target
 from envbuilder.oci import engines, rootfs
 from envbuilder.oci.layout import Layout
 from envbuilder.store import Store
@@ -35,6 +35,7 @@ from tests.integration.conftest import locked, start
 from tests.integration.projects import lay_profile
 
 if TYPE_CHECKING:
+    from envbuilder.lock_entries import File
     from envbuilder.plan import MakeBase
     from envbuilder.settings import Settings
     from tests.integration.conftest import Cli

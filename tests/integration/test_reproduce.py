@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder import configuration, engine, lockfile, profiles, resources
+from envbuilder import configuration, engine, lock_entries, lockfile, profiles, resources
 from envbuilder.atomic import file_sha256
 from envbuilder.oci import engines
 from envbuilder.oci.members import members
@@ -156,7 +156,7 @@ def stamped(tiny: Path, tmp_path: Path, session_environment: dict[str, str]) -> 
     subprocess.run(
         ["dpkg-deb", "--root-owner-group", "--build", package, deb], check=True, capture_output=True
     )
-    file = lockfile.File(
+    file = lock_entries.File(
         kind="deb",
         name="stamp",
         version="1",

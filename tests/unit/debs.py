@@ -7,7 +7,7 @@ import io
 import tarfile
 from typing import TYPE_CHECKING
 
-from envbuilder.lockfile import File
+from envbuilder.lock_entries import File
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,7 @@ import io
 import zipfile
 from typing import TYPE_CHECKING, Any
 
-from envbuilder.lockfile import File
+from envbuilder.lock_entries import File
 from envbuilder.oci import layer
 from envbuilder.oci.descriptor import CONFIG, INDEX, MANIFEST, Descriptor, Index, Manifest, encode
 from envbuilder.oci.layer import Member

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envbuilder import compile as uv_compile
-from envbuilder import engine, lockfile, mnist, profiles, space
+from envbuilder import engine, lock_entries, lockfile, mnist, profiles, space
 from envbuilder.bundle import contents, form, images, own, packing, placing, reading, unpacking
 from envbuilder.bundle.contents import Part
 from envbuilder.bundle.form import Manifest, Member
@@ -76,7 +76,7 @@ def parts(found: Settings) -> tuple[Part, ...]:
     (folder / "_mine.yaml").write_text(PARENT)
     Store(found.store_dir).take(sha(WHEEL), [WHEEL])
     profile = profiles.load("tiny", [folder])
-    file = lockfile.File(
+    file = lock_entries.File(
         kind="wheel", name="tiny", version="1.0", file="tiny-1.0-py3-none-any.whl",
         sha256=sha(WHEEL), size=len(WHEEL), source="default", provenance="read", by="a test",
     )  # fmt: skip
@@ -250,7 +250,7 @@ def test_envbuilder_goes_along_for_each_platform_with_the_locks_uv(
 
     def dependencies(
         itself: Any, platform: str, python: str, settings: Any, progress: Any, uv: str, extra: str
-    ) -> tuple[lockfile.File, ...]:
+    ) -> tuple[lock_entries.File, ...]:
         asked.append((platform, python, uv, extra))
         return ()
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from envbuilder import archives, debian, debian_packages
 from envbuilder.debian_packages import Atom, Package, closure, relations
 from envbuilder.errors import BuildError, InvalidError
-from envbuilder.lockfile import File
+from envbuilder.lock_entries import File
 from envbuilder.settings import Configuration, Settings
 
 if TYPE_CHECKING:

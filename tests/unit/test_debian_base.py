@@ -12,7 +12,7 @@ import pytest
 
 from envbuilder import debian_base, debian_rootfs, process
 from envbuilder.errors import BuildError, ToolError
-from envbuilder.lockfile import File, LockedBase, Target
+from envbuilder.lockfile import LockedBase, Target
 from envbuilder.oci import rootfs
 from envbuilder.process import Completed
 from envbuilder.store import Store
@@ -21,6 +21,7 @@ from tests.unit import debs
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from envbuilder.lock_entries import File
     from envbuilder.oci.layout import Layout
     from envbuilder.plan import MakeBase
     from envbuilder.settings import Settings

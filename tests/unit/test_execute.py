@@ -19,7 +19,7 @@ from envbuilder import images, plan, process
 from envbuilder.console import PlainProgress
 from envbuilder.errors import BuildError
 from envbuilder.execute import execute
-from envbuilder.lockfile import File
+from envbuilder.lock_entries import File
 from envbuilder.seal import MARKER
 from envbuilder.store import Store
 

@@ -14,7 +14,8 @@ from envbuilder import download, fetch, folders, origins, process
 from envbuilder.console import PlainProgress
 from envbuilder.errors import BuildError, WrongHashError
 from envbuilder.inventory import DOWNLOADS
-from envbuilder.lockfile import File, Target
+from envbuilder.lock_entries import File
+from envbuilder.lockfile import Target
 from envbuilder.store import Store
 from tests.unit.serving import serving
 from tests.unit.tools import tools

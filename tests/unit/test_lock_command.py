@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from envbuilder import cli, lockfile, profiles, resolve
-from envbuilder.lockfile import File, Lock, Target
+from envbuilder.lock_entries import File
+from envbuilder.lockfile import Lock, Target
 from tests.unit.tools import tools
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from msgspec.structs import replace
 
 from envbuilder import lockfile, profiles, resources, strict_json, words
 from envbuilder.errors import InvalidError, ToolError
-from envbuilder.lockfile import File, Lock, LockedBase, Target
+from envbuilder.lock_entries import File
+from envbuilder.lockfile import Lock, LockedBase, Target
 from tests.unit.tools import tools
 
 if TYPE_CHECKING:

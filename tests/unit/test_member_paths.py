@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from envbuilder import deb_members, member_paths, wheel_records
 from envbuilder.errors import BuildError
-from envbuilder.lockfile import File
+from envbuilder.lock_entries import File
 from envbuilder.oci import layer
 from envbuilder.oci.layer import Member
 from tests.unit import debs

@@ -28,7 +28,7 @@ from tests.unit.images import BASE, image, wheel
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from envbuilder.lockfile import File
+    from envbuilder.lock_entries import File
     from envbuilder.oci.descriptor import Descriptor, Manifest
     from envbuilder.oci.image import Added
     from envbuilder.oci.layout import Layout

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder.lockfile import File
+from envbuilder.lock_entries import File
 from envbuilder.oci import parts as module
 from envbuilder.oci.parts import CUT, LARGE, cut, parts
 

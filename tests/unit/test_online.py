@@ -27,7 +27,7 @@ from envbuilder import (
 from envbuilder.asking import Answer, Asker, Page
 from envbuilder.console import PlainProgress
 from envbuilder.errors import BuildError, ToolError
-from envbuilder.lockfile import File
+from envbuilder.lock_entries import File
 from envbuilder.loopback import Offer
 from envbuilder.oci import connection as registries
 from envbuilder.oci.answers import BrokenOffError

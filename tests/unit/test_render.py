@@ -22,7 +22,8 @@ from packaging.requirements import Requirement
 from envbuilder import profiles, render, resources, words
 from envbuilder.errors import InvalidError
 from envbuilder.indexes import override
-from envbuilder.lockfile import File, Lock, LockedBase, Target
+from envbuilder.lock_entries import File
+from envbuilder.lockfile import Lock, LockedBase, Target
 from envbuilder.settings import Configuration
 from tests.unit.tools import tools
 

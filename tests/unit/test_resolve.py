@@ -14,7 +14,7 @@ from envbuilder import compile as uv_compile
 from envbuilder import debian, lockfile, profiles, pylock, resolve, resources, sizes, upstream
 from envbuilder.debian import Suite
 from envbuilder.errors import BuildError
-from envbuilder.lockfile import File, Lock
+from envbuilder.lock_entries import File
 from envbuilder.loopback import Offer
 from envbuilder.process import Completed
 from envbuilder.settings import Configuration, Settings
@@ -23,6 +23,7 @@ from tests.unit.tools import tools
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from envbuilder.lockfile import Lock
     from envbuilder.profiles import Profile
 
 CPU = profiles.load("cpu", (resources.profiles_dir(),))

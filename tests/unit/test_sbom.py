@@ -20,7 +20,7 @@ from packageurl import PackageURL
 from envbuilder import components, documents, licences, lockfile, plan, resources, sbom
 from envbuilder.components import Component
 from envbuilder.debian_packages import Stanza
-from envbuilder.lockfile import File
+from envbuilder.lock_entries import File
 from envbuilder.store import Store
 
 if TYPE_CHECKING:

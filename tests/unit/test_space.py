@@ -9,7 +9,7 @@ import pytest
 
 from envbuilder import space
 from envbuilder.errors import BuildError
-from envbuilder.lockfile import File
+from envbuilder.lock_entries import File
 from envbuilder.plan import Artifact, Plan
 from envbuilder.space import Room, unpacked
 

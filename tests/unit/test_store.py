@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from envbuilder.errors import BuildError, WrongHashError
-from envbuilder.lockfile import File
+from envbuilder.lock_entries import File
 from envbuilder.store import Store
 
 if TYPE_CHECKING:

@@ -12,12 +12,13 @@ from envbuilder.debian import Suite
 from envbuilder.debian_packages import Package, Stanza
 from envbuilder.dpkg_status import Status
 from envbuilder.errors import InvalidError
-from envbuilder.lockfile import File, Lock, LockedBase, Target
+from envbuilder.lockfile import Lock, LockedBase, Target
 from envbuilder.settings import Configuration
 from envbuilder.target_debs import Debs
 from tests.unit.tools import tools
 
 if TYPE_CHECKING:
+    from envbuilder.lock_entries import File
     from envbuilder.profiles import Profile
     from envbuilder.settings import Settings
 

@@ -18,7 +18,7 @@ from envbuilder import configuration, contents, engine, reproduce, trials, workf
 from envbuilder.commands import reproduce as reproducing
 from envbuilder.console import PlainProgress
 from envbuilder.errors import BuildError, InvalidError
-from envbuilder.lockfile import File
+from envbuilder.lock_entries import File
 from envbuilder.plan import Artifact, BuildResult, MakeBase
 from envbuilder.reproduce import Difference
 from envbuilder.request import Request

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from envbuilder import lockfile, profiles, resources, selection, wheels
 from envbuilder.host import Cpu, Gpu, Host
-from envbuilder.lockfile import File, Lock, Target
+from envbuilder.lock_entries import File
+from envbuilder.lockfile import Lock, Target
 from envbuilder.profiles import Requires
 from tests.unit.host_trees import profile
 from tests.unit.tools import tools

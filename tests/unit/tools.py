@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from envbuilder.lockfile import File
+from envbuilder.lock_entries import File
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
