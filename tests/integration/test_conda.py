@@ -67,6 +67,7 @@ def test_from_nothing_to_a_command_and_again_the_same(
     assert project.within("no-such-program").returncode == 125
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("torch", ["wheels", "conda"])
 def test_what_lies_in_a_home_is_not_seen(project: Project, conda_channel: Path, torch: str) -> None:
     url = conda_channel.as_uri()
@@ -81,6 +82,7 @@ def test_what_lies_in_a_home_is_not_seen(project: Project, conda_channel: Path, 
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_the_records_are_what_conda_reads(project: Project, conda_channel: Path) -> None:
     import rattler
 

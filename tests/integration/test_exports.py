@@ -173,6 +173,7 @@ def test_the_script_makes_an_environment(
     shutil.rmtree(tmp_path / "made")
 
 
+@pytest.mark.slow
 def test_a_script_that_fails_leaves_no_environment(
     cli: Cli, tiny: Path, torch_python: Path, tmp_path: Path
 ) -> None:

@@ -72,11 +72,13 @@ def test_a_fault_is_seen_by_the_case_made_for_it(
     assert {dtype for dtype in EVERY if f"{dtype} {case}" in seen[fault]} == set(dtypes)
 
 
+@pytest.mark.slow
 def test_a_fault_of_one_dtype_is_seen_in_that_one_only(seen: Seen) -> None:
     assert {name.split()[0] for name in seen["bfloat16 matmul"]} == {"bfloat16"}
     assert {name.split()[0] for name in seen["float16 conv2d"]} == {"float16"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["no weight gradient", "one NaN"])
 def test_a_fault_of_all_convolutions_is_seen_by_all_their_cases(seen: Seen, fault: str) -> None:
     convolutions = [name for name in CASES if name.startswith("conv2d")]

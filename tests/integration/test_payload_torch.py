@@ -411,7 +411,7 @@ def test_a_crash_still_reports(torch_python: Path, tmp_path: Path, tiny: Path) -
     assert "train.prepare" in done.report["traceback"]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_full_epoch_reaches_the_published_accuracy(
     torch_python: Path, pyz: Path, mnist_dir: Path
 ) -> None:

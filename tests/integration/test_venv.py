@@ -49,7 +49,7 @@ def test_quick_verification_passes_and_tells(cli: Cli, torch_prefix: Path, tmp_p
     assert "libtcmalloc" in data["threads"]["allocator"]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_full_epoch_reaches_the_accuracy(cli: Cli, torch_prefix: Path, mnist_dir: Path) -> None:
     done = cli(
         *("verify", "--profile", "cpu", "--backend", "venv", "--data", str(mnist_dir), "--json")
