@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from envbuilder import indexes, origins, pip_settings, pylock, words
+from envbuilder import indexes, pip_settings, pylock, words
 from envbuilder.errors import BuildError
 from envbuilder.indexes import DEFAULT, canonical
 from envbuilder.lock_entries import File
@@ -94,7 +94,7 @@ class Uv(Struct, frozen=True, kw_only=True):
                 indexes.uv_program(), "pip", "compile", str(source), "--output-file", str(result),
                 "--constraints", str(fixed),
                 "--format", "pylock.toml", "--only-binary", ":all:", "--no-header", "--no-annotate",
-                "--python-platform", origins.UV_PLATFORM[platform], "--python-version", python,
+                "--python-platform", indexes.UV_PLATFORM[platform], "--python-version", python,
                 "--python", sys.executable, "--no-python-downloads", "--no-progress",
                 "--color", "never", "--cache-dir", str(self.cache),
                 *(flag for link in self.find_links for flag in ("--find-links", link)),

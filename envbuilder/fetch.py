@@ -108,7 +108,7 @@ def _ask_uv(
     for file in files:
         hashes.setdefault(f"{file.name}=={file.version}", []).append(f"--hash=sha256:{file.sha256}")
     wanted.write_text("".join(f"{pin} {' '.join(found)}\n" for pin, found in hashes.items()))
-    chosen = ("--python-platform", origins.UV_PLATFORM[platform]) if platform else ("--universal",)
+    chosen = ("--python-platform", indexes.UV_PLATFORM[platform]) if platform else ("--universal",)
     done = process.run(
         [
             *(indexes.uv_program(), "pip", "compile"),

@@ -143,3 +143,11 @@ def canonical(name: str) -> str:
     from packaging.utils import canonicalize_name
 
     return canonicalize_name(name)
+
+
+UV_PLATFORM = {
+    "linux/amd64": "x86_64-manylinux_2_28",
+    "linux/arm64": "aarch64-manylinux_2_28",
+    "macos/arm64": "aarch64-apple-darwin",
+}
+"""Platforms as `uv pip compile --python-platform` spells them."""

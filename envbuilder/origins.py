@@ -19,12 +19,6 @@ if TYPE_CHECKING:
 
 BY_PATH = frozenset({"deb", "conda"})
 """Kinds of files that no index has to be asked for."""
-UV_PLATFORM = {
-    "linux/amd64": "x86_64-manylinux_2_28",
-    "linux/arm64": "aarch64-manylinux_2_28",
-    "macos/arm64": "aarch64-apple-darwin",
-}
-"""Platforms as `uv pip compile --python-platform` spells them."""
 
 
 def find_links() -> tuple[Path, ...]:

@@ -153,11 +153,3 @@ def has_gpu_specification() -> bool:
     """Whether NVIDIA's toolkit has described the GPUs to podman."""
     files = [f for folder in _SPECIFICATIONS if folder.is_dir() for f in folder.iterdir()]
     return any(GPU in f.read_text(errors="replace") for f in files if os.access(f, os.R_OK))
-
-
-def qualified(ref: str) -> str:
-    """A reference as Docker reads it: without a registry it is Docker Hub's."""
-    registry, slash, _ = ref.partition("/")
-    if slash and ("." in registry or ":" in registry or registry == "localhost"):
-        return ref
-    return f"docker.io/{ref}" if slash else f"docker.io/library/{ref}"

@@ -103,7 +103,7 @@ def resolve(project: dict[str, Any], folder: Path, upgrades: Sequence[str]) -> d
             folder=folder,
         )
     with ThreadPoolExecutor() as pool:
-        cases = itertools.product([folder], versions, origins.UV_PLATFORM.values())
+        cases = itertools.product([folder], versions, indexes.UV_PLATFORM.values())
         list(pool.map(try_install, *zip(*cases, strict=True)))
     return {name: (folder / f"{name}.txt").read_text(encoding="utf-8") for name in SETS}
 

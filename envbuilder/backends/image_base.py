@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from envbuilder import console, engine, lockfile, podman, render, words
+from envbuilder import console, engine, lockfile, render, words
 from envbuilder.engine import LABEL
 from envbuilder.errors import BuildError, InvalidError
-from envbuilder.oci import places
+from envbuilder.oci import places, reference
 from envbuilder.plan import LoadBase, MakeBase
 from envbuilder.settings import require_writable
 
@@ -155,7 +155,7 @@ def identified(client: Any, here: engine.Engine, ref: str, platform: str) -> tup
     """
     found = engine.image(client, ref)
     if here.client == "podman" and found is None:
-        named, ref = ref, podman.qualified(ref)
+        named, ref = ref, reference.qualified(ref)
     else:
         named = ref
     if "@" in named:

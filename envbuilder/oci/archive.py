@@ -19,7 +19,7 @@ from envbuilder.errors import BuildError, InvalidError
 from envbuilder.oci.descriptor import encode
 from envbuilder.oci.layer import Member, gathered, tar
 from envbuilder.oci.layout import MARK, Layout, place
-from envbuilder.podman import qualified
+from envbuilder.oci.reference import qualified
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

@@ -145,3 +145,11 @@ def _invalid(text: str, why: str) -> InvalidError:
         f"{text!r} is not an image reference: {why}",
         "For example: python:3.11-slim, ghcr.io/me/image:tag, 127.0.0.1:5000/image@sha256:…",
     )
+
+
+def qualified(ref: str) -> str:
+    """A reference as Docker reads it: without a registry it is Docker Hub's."""
+    registry, slash, _ = ref.partition("/")
+    if slash and ("." in registry or ":" in registry or registry == "localhost"):
+        return ref
+    return f"docker.io/{ref}" if slash else f"docker.io/library/{ref}"

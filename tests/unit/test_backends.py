@@ -29,6 +29,7 @@ from envbuilder import (
 from envbuilder.backends import devices, docker, image_base, native, venv
 from envbuilder.errors import BuildError, InvalidError, ToolError, VerifyError
 from envbuilder.host import Host
+from envbuilder.oci import reference
 from envbuilder.pythons import Interpreter
 from envbuilder.request import Request
 
@@ -593,7 +594,7 @@ def test_the_docker_context_is_the_clients_own(
     ],
 )
 def test_podman_gets_names_as_docker_reads_them(ref: str, full: str) -> None:
-    assert podman.qualified(ref) == full
+    assert reference.qualified(ref) == full
 
 
 def test_a_base_is_what_it_is_before_and_after_the_pull(

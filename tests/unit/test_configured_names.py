@@ -130,9 +130,7 @@ def test_a_profile_with_other_types_names_nothing(profile: str, tmp_path: Path) 
 def test_any_other_name_is_refused_on_one_short_line(name: str) -> None:
     from envbuilder import configured_names
 
-    file = settings.File(
-        where="f", text="", read=settings.Configuration(indexes={name: URL})
-    )
+    file = settings.File(where="f", text="", read=settings.Configuration(indexes={name: URL}))
     if name in {*SHIPPED, "debian", "debian-security"}:
         return
     with pytest.raises(InvalidError) as caught:
