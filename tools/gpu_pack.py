@@ -18,7 +18,8 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from envbuilder import configuration, console, mnist
+from envbuilder import configuration, mnist
+from envbuilder.core import console
 
 ROOT = Path(__file__).resolve().parent.parent
 MOST_BYTES = 64 * 2**20

@@ -31,7 +31,8 @@ from typing import TYPE_CHECKING, Any
 
 import hatchling.build
 
-from envbuilder import atomic, configuration, indexes, origins
+from envbuilder import configuration, indexes, origins
+from envbuilder.core import files as atomic
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
