@@ -38,7 +38,8 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 from requests.utils import DEFAULT_CA_BUNDLE_PATH
 
-from envbuilder import configuration, lock_entries, lockfile, pip_settings, profiles, resources
+from envbuilder import configuration, lock_entries, lockfile, profiles
+from envbuilder.core import pip_settings, resources
 from envbuilder.store import Store
 
 if TYPE_CHECKING:

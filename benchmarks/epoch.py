@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 import native
 
-from envbuilder import configuration, console, mnist
+from envbuilder import configuration, mnist
+from envbuilder.core import console
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envbuilder import resources
+from envbuilder.core import resources
 
 ENVBUILDER = str(Path(sys.executable).with_name("envbuilder"))
 REQUIREMENTS = ("torch==2.13.0", "numpy", "pillow")

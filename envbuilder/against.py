@@ -11,9 +11,9 @@ from msgspec import Struct
 from envbuilder import history
 from envbuilder import report as reports
 from envbuilder.comparison import epoch_seconds, precision
-from envbuilder.errors import InvalidError
+from envbuilder.core.errors import InvalidError
+from envbuilder.core.text import amount, percent, printable
 from envbuilder.history import Report
-from envbuilder.text import amount, percent, printable
 
 if TYPE_CHECKING:
     from envbuilder.report import Measured

@@ -14,8 +14,8 @@ from envbuilder.lock_entries import MAIN, SECURITY
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from envbuilder.core.settings import Settings
     from envbuilder.lock_entries import File
-    from envbuilder.settings import Settings
 
 SUITES = frozenset({"bookworm", "trixie", "forky", "sid", "stable", "oldstable", "testing"})
 

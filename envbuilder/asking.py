@@ -8,9 +8,11 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
-from envbuilder import download, pip_settings, sizes, upstream
-from envbuilder.download import host_of, reason
-from envbuilder.errors import InvalidError
+from envbuilder import sizes, upstream
+from envbuilder.core import http as download
+from envbuilder.core import pip_settings
+from envbuilder.core.errors import InvalidError
+from envbuilder.core.http import host_of, reason
 from envbuilder.loopback import Offer
 
 if TYPE_CHECKING:

@@ -7,20 +7,21 @@ import io
 import tarfile
 from typing import TYPE_CHECKING, Any
 
-from envbuilder import console, debian, dpkg_status, engine, podman
-from envbuilder.errors import BuildError, EnvbuilderError, InvalidError, ToolError
+from envbuilder import debian, dpkg_status, engine, podman
+from envbuilder.core import console
+from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, ToolError
+from envbuilder.core.settings import require_writable
 from envbuilder.oci import archive, bases, places, reference, rootfs
 from envbuilder.oci.layout import Layout
 from envbuilder.oci.members import READ_LIMIT
-from envbuilder.settings import require_writable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from envbuilder import words
+    from envbuilder.core import types as words
+    from envbuilder.core.settings import Settings
     from envbuilder.dpkg_status import Status
     from envbuilder.lockfile import Target
-    from envbuilder.settings import Settings
 
 _silent: set[str] = set()
 """Registries that failed: locks name many images, and waiting for each takes seconds."""

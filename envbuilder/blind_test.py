@@ -17,17 +17,18 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from envbuilder import atomic, folders
-from envbuilder.errors import VerifyError
+from envbuilder.core import files as atomic
+from envbuilder.core import folders
+from envbuilder.core.errors import VerifyError
+from envbuilder.core.settings import require_writable
 from envbuilder.payload.blind_test import IMAGES
 from envbuilder.payload.dataset import CLASSES, SIDE
-from envbuilder.settings import require_writable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from envbuilder.core.settings import Settings
     from envbuilder.payload.dataset import Split
-    from envbuilder.settings import Settings
 
 PIXELS = SIDE * SIDE
 _LOWEST_BITS = int.from_bytes(bytes([3]) * PIXELS)

@@ -8,7 +8,7 @@ from envbuilder.host import ACCELERATORS
 from envbuilder.sizing import Pool
 
 if TYPE_CHECKING:
-    from envbuilder import words
+    from envbuilder.core import types as words
     from envbuilder.host import Gpu, Host, Memory
 
 

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from envbuilder import resources, words
-from envbuilder.errors import InvalidError
-from envbuilder.schema import decode, parse_yaml, read_text
+from envbuilder.core import resources
+from envbuilder.core import types as words
+from envbuilder.core.errors import InvalidError
+from envbuilder.core.schema import decode, parse_yaml, read_text
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from envbuilder import __version__, streams
-from envbuilder.errors import (
+from envbuilder import __version__
+from envbuilder.core import streams
+from envbuilder.core.errors import (
     BUILD_FAILED,
     INTERRUPTED,
     INVALID,
@@ -135,7 +136,7 @@ def _require_utf8() -> None:
     """
     if sys.getfilesystemencoding() == "utf-8" or "utf8" in sys._xoptions:
         return
-    from envbuilder import process
+    from envbuilder.core import process
 
     process.start_again("-X", "utf8")
 

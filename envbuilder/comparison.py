@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec import Struct
 
+from envbuilder.core.text import amount, gibibytes, percent, printable
 from envbuilder.payload.precision import effective
-from envbuilder.text import amount, gibibytes, percent, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

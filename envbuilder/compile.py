@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from envbuilder import indexes, pip_settings, pylock, words
-from envbuilder.errors import BuildError
+from envbuilder import indexes, pylock
+from envbuilder.core import pip_settings
+from envbuilder.core import types as words
+from envbuilder.core.errors import BuildError
 from envbuilder.indexes import DEFAULT, canonical
 from envbuilder.lock_entries import File
 from envbuilder.loopback import Offer
@@ -20,7 +22,7 @@ from envbuilder.loopback import Offer
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from envbuilder import process
+    from envbuilder.core import process
 
     Runner = Callable[..., process.Completed]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 
 from envbuilder import lock_entries
-from envbuilder.errors import InvalidError
+from envbuilder.core.errors import InvalidError
 from envbuilder.licences import METADATA_LIMIT, stated
 
 if TYPE_CHECKING:

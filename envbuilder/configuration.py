@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from envbuilder import configured_names, profiles, settings
+from envbuilder import configured_names, profiles
+from envbuilder.core import settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

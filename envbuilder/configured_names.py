@@ -11,14 +11,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from envbuilder import lock_entries
-from envbuilder.errors import InvalidError
-from envbuilder.schema import parse_yaml, place, read_text
+from envbuilder.core.errors import InvalidError
+from envbuilder.core.schema import parse_yaml, place, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from envbuilder.settings import File
+    from envbuilder.core.settings import File
 
 _PREFIX = "ENVBUILDER_INDEX_"
 _PYPI = "For PyPI use pip's index-url or UV_INDEX_URL."

@@ -6,8 +6,8 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from envbuilder import engine
-from envbuilder.errors import ToolError, VerifyError
-from envbuilder.process import LONGEST_LINE, Tail
+from envbuilder.core.errors import ToolError, VerifyError
+from envbuilder.core.process import LONGEST_LINE, Tail
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,14 +7,15 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Protocol
 
-from envbuilder import process, reproduce, seal, tree
-from envbuilder.errors import BuildError
+from envbuilder import reproduce, seal, tree
+from envbuilder.core import process
+from envbuilder.core.errors import BuildError
 from envbuilder.oci.members import content, members
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from envbuilder import words
+    from envbuilder.core import types as words
     from envbuilder.oci.layout import Layout
     from envbuilder.reproduce import Difference, Member
 

@@ -8,8 +8,9 @@ import tarfile
 import zlib
 from typing import TYPE_CHECKING
 
-from envbuilder import lock_entries, member_paths
-from envbuilder.errors import BuildError
+from envbuilder import lock_entries
+from envbuilder.core import member_paths
+from envbuilder.core.errors import BuildError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -18,17 +18,17 @@ import msgspec
 from msgspec import Struct
 
 from envbuilder import archives, indexes, lock_entries
+from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.debian_closure import on_base
 from envbuilder.debian_packages import Package, closure, keep_newest, minimal, parse_packages
-from envbuilder.errors import BuildError, InvalidError
 from envbuilder.lock_entries import MAIN, File
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from envbuilder import words
+    from envbuilder.core import types as words
+    from envbuilder.core.settings import Settings
     from envbuilder.debian_packages import Stanza
-    from envbuilder.settings import Settings
 
 ARCHITECTURES: dict[str, str] = {"linux/amd64": "amd64", "linux/arm64": "arm64"}
 

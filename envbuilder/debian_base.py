@@ -19,10 +19,12 @@ from urllib.parse import quote
 
 import msgspec
 
-from envbuilder import debian_rootfs, process, words
+from envbuilder import debian_rootfs
+from envbuilder.core import process
+from envbuilder.core import types as words
+from envbuilder.core.errors import BuildError, EnvbuilderError, ToolError
 from envbuilder.debian import ARCHITECTURES
 from envbuilder.engine import LABEL
-from envbuilder.errors import BuildError, EnvbuilderError, ToolError
 from envbuilder.oci import descriptor
 from envbuilder.oci.archive import named
 from envbuilder.oci.descriptor import Index, Manifest
@@ -34,8 +36,8 @@ from envbuilder.plan import MakeBase
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from envbuilder.core.settings import Settings
     from envbuilder.lockfile import Target
-    from envbuilder.settings import Settings
     from envbuilder.store import Store
 
 RECIPE = 2

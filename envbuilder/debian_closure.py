@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from envbuilder.core.errors import InvalidError
 from envbuilder.debian_packages import (
     Atom,
     Offered,
@@ -18,7 +19,6 @@ from envbuilder.debian_packages import (
     relations,
     require,
 )
-from envbuilder.errors import InvalidError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

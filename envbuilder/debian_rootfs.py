@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from envbuilder import dpkg_status
+from envbuilder.core.errors import BuildError
 from envbuilder.debian import ARCHITECTURES
-from envbuilder.errors import BuildError
 from envbuilder.oci.layer import Member
 
 if TYPE_CHECKING:

@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder import atomic, components, licences, provenance, sbom
-from envbuilder.errors import BuildError, EnvbuilderError
+from envbuilder import components, licences, provenance, sbom
+from envbuilder.core import files as atomic
+from envbuilder.core.errors import BuildError, EnvbuilderError
 from envbuilder.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from envbuilder.console import Progress
+    from envbuilder.core.console import Progress
+    from envbuilder.core.settings import Settings
     from envbuilder.dpkg_status import Status
     from envbuilder.lock_entries import File
     from envbuilder.plan import Artifact, Plan, UsedBase
-    from envbuilder.settings import Settings
 
 SUFFIXES = {"sbom": sbom.SUFFIX, "provenance": provenance.SUFFIX}
 """What follows an artifact's name in that of each of its documents."""

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct
 
-from envbuilder import podman, process
-from envbuilder.errors import BuildError, ToolError
+from envbuilder import podman
+from envbuilder.core import process
+from envbuilder.core.errors import BuildError, ToolError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,20 +10,21 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
-from envbuilder import folders, images, process, seal
+from envbuilder import images, seal
 from envbuilder import plan as plans
 from envbuilder.conda import steps
-from envbuilder.download import full_or_broken
-from envbuilder.errors import BuildError, EnvbuilderError
+from envbuilder.core import folders, process
+from envbuilder.core.errors import BuildError, EnvbuilderError
+from envbuilder.core.http import full_or_broken
+from envbuilder.core.settings import require_writable
 from envbuilder.pack import payload_pyz
-from envbuilder.settings import require_writable
 from envbuilder.store import Store
 
 if TYPE_CHECKING:
     import tarfile
 
-    from envbuilder.console import Progress
-    from envbuilder.settings import Settings
+    from envbuilder.core.console import Progress
+    from envbuilder.core.settings import Settings
 _REMOVE_TRIES = 50
 _REMOVE_PAUSE_SECONDS = 0.2
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from envbuilder import isolation, probe, process, profiles
+from envbuilder import isolation, probe, profiles
+from envbuilder.core import process
 from envbuilder.pack import TIMEOUT_SECONDS, payload_pyz
 from envbuilder.payload import threads
 from envbuilder.payload.start import AS_FOUND, Start
@@ -17,11 +18,11 @@ from envbuilder.payload.start import AS_FOUND, Start
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from envbuilder.console import Progress
-    from envbuilder.process import Completed
+    from envbuilder.core.console import Progress
+    from envbuilder.core.process import Completed
+    from envbuilder.core.settings import Settings
     from envbuilder.profiles import Expects
     from envbuilder.request import Request
-    from envbuilder.settings import Settings
 
 
 def prepare(

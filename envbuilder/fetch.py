@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from envbuilder import indexes, origins, process
-from envbuilder.atomic import file_sha256
-from envbuilder.download import UnavailableError, download, full_or_broken, host_of, open_session
-from envbuilder.errors import BuildError, WrongHashError
-from envbuilder.settings import require_writable
+from envbuilder import indexes, origins
+from envbuilder.core import process
+from envbuilder.core.errors import BuildError, WrongHashError
+from envbuilder.core.files import file_sha256
+from envbuilder.core.http import UnavailableError, download, full_or_broken, host_of, open_session
+from envbuilder.core.settings import require_writable
 from envbuilder.store import Store
 
 if TYPE_CHECKING:
@@ -28,11 +29,11 @@ if TYPE_CHECKING:
 
     import requests
 
-    from envbuilder import words
-    from envbuilder.console import Progress
+    from envbuilder.core import types as words
+    from envbuilder.core.console import Progress
+    from envbuilder.core.settings import Settings
     from envbuilder.lock_entries import File
     from envbuilder.lockfile import Target
-    from envbuilder.settings import Settings
 
 PARALLEL = 6
 

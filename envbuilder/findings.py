@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
-from envbuilder.errors import INVALID, TOOL_MISSING
+from envbuilder.core.errors import INVALID, TOOL_MISSING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

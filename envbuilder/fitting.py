@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
-from envbuilder import words
+from envbuilder.core import types as words
 from envbuilder.detection import tables
 from envbuilder.detection.text import version
 from envbuilder.host import TRACKED_FLAGS, X86_FLAGS, Gpu

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
-from envbuilder import resources
-from envbuilder.errors import RUN_FAILED, ToolError
-from envbuilder.resources import OWN
+from envbuilder.core import resources
+from envbuilder.core.errors import RUN_FAILED, ToolError
+from envbuilder.core.resources import OWN
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder import words
-from envbuilder.errors import InvalidError
+from envbuilder.core import types as words
+from envbuilder.core.errors import InvalidError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -232,7 +232,7 @@ _LARGEST = 16 << 20
 
 def read(path: Path) -> Host:
     """The host in a file written by `detect --json` (the host itself, or under the key `host`)."""
-    from envbuilder.schema import decode
+    from envbuilder.core.schema import decode
 
     hint = "Write it with `envbuilder detect --json` on the machine in question."
     try:

@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder import documents, engine, folders, images
+from envbuilder import documents, engine, images
+from envbuilder.core import folders
 from envbuilder.inventory import BUSY, Item, Kept
 from envbuilder.oci import facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from envbuilder.core.settings import Settings
     from envbuilder.engine import Image
     from envbuilder.inventory import Inventory
-    from envbuilder.settings import Settings
 
 ELSEWHERE = "not built by this installation (--all-images removes it, too)"
 DERIVED = "labelled by envbuilder, but not built by this installation"

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import msgspec
 from msgspec import Struct
 
-from envbuilder import atomic, folders, words
-from envbuilder.errors import BuildError
+from envbuilder.core import files as atomic
+from envbuilder.core import folders
+from envbuilder.core import types as words
+from envbuilder.core.errors import BuildError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder import resources, words
-from envbuilder.errors import InvalidError, ToolError
-from envbuilder.pip_settings import Sources, local_folder, parsed_url
-from envbuilder.schema import decode, parse_yaml, read_text
+from envbuilder.core import resources
+from envbuilder.core import types as words
+from envbuilder.core.errors import InvalidError, ToolError
+from envbuilder.core.pip_settings import Sources, local_folder, parsed_url
+from envbuilder.core.schema import decode, parse_yaml, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from envbuilder.settings import Settings
+    from envbuilder.core.settings import Settings
 
 DEFAULT = "default"
 """The symbolic source of everything that comes from the user's own package index."""

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Self
 
 from msgspec import Struct
 
-from envbuilder import documents, folders, history, images, seal
-from envbuilder.errors import InvalidError
+from envbuilder import documents, history, images, seal
+from envbuilder.core import folders
+from envbuilder.core.errors import InvalidError
 from envbuilder.oci import scratch
 from envbuilder.payload.dataset import MNIST_SHA256
 from envbuilder.payload.memory import SHARED
@@ -24,7 +25,7 @@ from envbuilder.payload.memory import SHARED
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from envbuilder.settings import Settings
+    from envbuilder.core.settings import Settings
 
 LINK = "a symbolic link: what it leads to is left alone"
 BUSY = "in use by another envbuilder"

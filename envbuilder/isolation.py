@@ -11,10 +11,10 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
-from envbuilder.errors import EnvbuilderError, VerifyError
+from envbuilder.core.errors import EnvbuilderError, VerifyError
+from envbuilder.core.text import printable
 from envbuilder.oci import facts
 from envbuilder.payload.start import DRIVER_FOLDERS, INJECTING, Start, below, guarded
-from envbuilder.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

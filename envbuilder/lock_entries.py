@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from msgspec import Meta, Struct
 
-from envbuilder import words
+from envbuilder.core import types as words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from envbuilder import lock_entries, strict_json, words
-from envbuilder.errors import InvalidError, ToolError
+from envbuilder import lock_entries
+from envbuilder.core import strict_json
+from envbuilder.core import types as words
+from envbuilder.core.errors import InvalidError, ToolError
+from envbuilder.core.schema import explain
+from envbuilder.core.strict_yaml import shown
 from envbuilder.lock_entries import File
-from envbuilder.schema import explain
-from envbuilder.strict_yaml import shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

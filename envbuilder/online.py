@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from envbuilder import asking, indexes, origins
-from envbuilder.atomic import file_sha256
-from envbuilder.download import host_of
+from envbuilder.core.files import file_sha256
+from envbuilder.core.http import host_of
 from envbuilder.findings import Finding, Status
 from envbuilder.indexes import DEFAULT, canonical
 from envbuilder.lock_entries import File
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from envbuilder.asking import Answer, Asker, Page
     from envbuilder.conda.lockfile import Lock as CondaLock
-    from envbuilder.console import Progress
+    from envbuilder.core.console import Progress
+    from envbuilder.core.settings import Settings
     from envbuilder.lockfile import Lock
-    from envbuilder.settings import Settings
 
 PARALLEL = 6
 

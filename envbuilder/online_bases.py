@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder import engine, words
-from envbuilder.errors import EnvbuilderError, ToolError
+from envbuilder import engine
+from envbuilder.core import types as words
+from envbuilder.core.errors import EnvbuilderError, ToolError
 from envbuilder.findings import Finding, Status
 from envbuilder.oci import bases, reference, registry
 from envbuilder.oci.answers import BrokenOffError
@@ -19,11 +20,11 @@ from envbuilder.online import PARALLEL
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from envbuilder.console import Progress
+    from envbuilder.core.console import Progress
+    from envbuilder.core.settings import Settings
     from envbuilder.lockfile import Lock
     from envbuilder.oci.connection import Connection
     from envbuilder.oci.reference import Reference
-    from envbuilder.settings import Settings
 
     Connect = Callable[[Reference, Settings], Connection]
 

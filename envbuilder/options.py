@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from envbuilder import configuration, words
-from envbuilder.errors import InvalidError
+from envbuilder import configuration
+from envbuilder.core import types as words
+from envbuilder.core.errors import InvalidError
+from envbuilder.core.types import BACKENDS, BUILDERS
 from envbuilder.oci import places
-from envbuilder.words import BACKENDS, BUILDERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

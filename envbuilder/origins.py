@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder import indexes, pip_settings, process
-from envbuilder.errors import ToolError
+from envbuilder import indexes
+from envbuilder.core import pip_settings, process
+from envbuilder.core.errors import ToolError
 
 if TYPE_CHECKING:
+    from envbuilder.core.settings import Settings
     from envbuilder.lock_entries import File
     from envbuilder.lockfile import Lock
-    from envbuilder.settings import Settings
 
 BY_PATH = frozenset({"deb", "conda"})
 """Kinds of files that no index has to be asked for."""

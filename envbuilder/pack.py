@@ -8,8 +8,8 @@ import zipfile
 from functools import cache
 from typing import TYPE_CHECKING
 
-from envbuilder import resources
-from envbuilder.resources import MARK
+from envbuilder.core import resources
+from envbuilder.core.resources import MARK
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

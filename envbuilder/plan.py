@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct, field
 
-from envbuilder import words
 from envbuilder.conda.steps import InstallConda, Rehome, WriteActivation
+from envbuilder.core import types as words
+from envbuilder.core.step import Action
 from envbuilder.lock_entries import File
 from envbuilder.space import Room
-from envbuilder.step import Action
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from envbuilder import process
-from envbuilder.errors import BuildError, ToolError, VerifyError
+from envbuilder.core import process
+from envbuilder.core.errors import BuildError, ToolError, VerifyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder import ownership, requirements, resources, strict_yaml, words
-from envbuilder.errors import InvalidError
-from envbuilder.schema import decode, parse_yaml, read_text
+from envbuilder import requirements
+from envbuilder.core import ownership, resources, strict_yaml
+from envbuilder.core import types as words
+from envbuilder.core.errors import InvalidError
+from envbuilder.core.schema import decode, parse_yaml, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

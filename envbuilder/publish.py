@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envbuilder import images, provenance, sbom
-from envbuilder.console import PlainProgress
-from envbuilder.errors import BuildError
+from envbuilder.core.console import PlainProgress
+from envbuilder.core.errors import BuildError
 from envbuilder.oci import manifests, reference, referrers, registry, send
 from envbuilder.oci.connection import Connection
 from envbuilder.oci.layout import Layout
@@ -15,10 +15,10 @@ from envbuilder.oci.layout import Layout
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from envbuilder.console import Progress
+    from envbuilder.core.console import Progress
+    from envbuilder.core.settings import Settings
     from envbuilder.oci.descriptor import Descriptor
     from envbuilder.plan import Push
-    from envbuilder.settings import Settings
 
 MEDIA_TYPES = {"sbom": sbom.MEDIA_TYPE, "provenance": provenance.MEDIA_TYPE}
 

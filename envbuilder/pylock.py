@@ -8,8 +8,8 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
-from envbuilder import words
-from envbuilder.errors import BuildError
+from envbuilder.core import types as words
+from envbuilder.core.errors import BuildError
 from envbuilder.indexes import canonical
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 from msgspec import Struct
 
-from envbuilder import process
-from envbuilder.errors import ToolError
+from envbuilder.core import process
+from envbuilder.core.errors import ToolError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from msgspec import Struct
 
-from envbuilder import profiles, words
-from envbuilder.errors import InvalidError
+from envbuilder import profiles
+from envbuilder.core import types as words
+from envbuilder.core.errors import InvalidError
+from envbuilder.core.resources import MARK
+from envbuilder.core.templates import filled
 from envbuilder.lock_entries import File
 from envbuilder.oci import facts as image_facts
-from envbuilder.resources import MARK
-from envbuilder.templates import filled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

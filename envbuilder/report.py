@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder import atomic
-from envbuilder.errors import VerifyError
+from envbuilder.core import files as atomic
+from envbuilder.core.errors import VerifyError
 from envbuilder.measurements import Count, Determinism, Measurements, Positive
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from envbuilder import words
-from envbuilder.errors import InvalidError
-from envbuilder.schema import decode, place
+from envbuilder.core import types as words
+from envbuilder.core.errors import InvalidError
+from envbuilder.core.schema import decode, place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -14,31 +14,23 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from envbuilder import (
-    base_status,
-    indexes,
-    loopback,
-    pip_settings,
-    process,
-    sizes,
-    target_debs,
-    upstream,
-    words,
-)
+from envbuilder import base_status, indexes, loopback, sizes, target_debs, upstream
 from envbuilder.compile import UnresolvableError, Uv, links
+from envbuilder.core import pip_settings, process
+from envbuilder.core import types as words
+from envbuilder.core.settings import require_writable
 from envbuilder.indexes import canonical
 from envbuilder.lockfile import SCHEMA, Lock, Target, inputs_digest
-from envbuilder.settings import require_writable
 from envbuilder.target_debs import Debs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from envbuilder.compile import Found, Runner
+    from envbuilder.core.settings import Settings
     from envbuilder.lock_entries import File
     from envbuilder.loopback import Offer
     from envbuilder.profiles import Profile
-    from envbuilder.settings import Settings
     from envbuilder.target_debs import ReadBase
 
     Measure = Callable[[Iterable[str]], Mapping[str, int]]

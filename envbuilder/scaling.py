@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from envbuilder import report as reports
 from envbuilder import verify
-from envbuilder.errors import InvalidError, VerifyError
+from envbuilder.core.errors import InvalidError, VerifyError
+from envbuilder.core.text import printable
 from envbuilder.payload import shares
-from envbuilder.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from envbuilder.console import Progress
-    from envbuilder.process import Completed
+    from envbuilder.core.console import Progress
+    from envbuilder.core.process import Completed
 
 CHECK = "several devices"
 

@@ -10,8 +10,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from envbuilder import tree
-from envbuilder.errors import VerifyError
-from envbuilder.resources import OWN
+from envbuilder.core.errors import VerifyError
+from envbuilder.core.resources import OWN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

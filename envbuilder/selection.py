@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 
 from envbuilder import fitting, ways
-from envbuilder.errors import HostError
+from envbuilder.core.errors import HostError
 from envbuilder.host import ACCELERATORS
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from envbuilder.core.text import printable
 from envbuilder.payload.origins import FRAMEWORK_LIBRARY, FRAMEWORKS, RUNTIME_LIBRARY
 from envbuilder.payload.start import DRIVER_FOLDERS, below
-from envbuilder.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from envbuilder import download
+from envbuilder.core import http as download
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from envbuilder.errors import BuildError
+from envbuilder.core.errors import BuildError
 from envbuilder.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from envbuilder.core.settings import Settings
     from envbuilder.lock_entries import File
-    from envbuilder.settings import Settings
 
 
 class Room(Struct, frozen=True, kw_only=True):

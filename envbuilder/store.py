@@ -12,9 +12,9 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
-from envbuilder import folders
-from envbuilder.atomic import file_sha256
-from envbuilder.errors import BuildError, WrongHashError
+from envbuilder.core import folders
+from envbuilder.core.errors import BuildError, WrongHashError
+from envbuilder.core.files import file_sha256
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

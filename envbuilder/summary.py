@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from envbuilder.text import amount, gibibytes, percent, printable
+from envbuilder.core.text import amount, gibibytes, percent, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from envbuilder import host, probe
-from envbuilder.errors import InvalidError
+from envbuilder.core.errors import InvalidError
 from envbuilder.host import Gpu, Host
 
 if TYPE_CHECKING:

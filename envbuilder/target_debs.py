@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from envbuilder import archives, debian
-from envbuilder.errors import InvalidError
+from envbuilder.core.errors import InvalidError
 from envbuilder.lockfile import Lock, LockedBase, Target, inputs_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from envbuilder import words
+    from envbuilder.core import types as words
+    from envbuilder.core.settings import Settings
     from envbuilder.debian import Suite
     from envbuilder.debian_packages import Stanza
     from envbuilder.dpkg_status import Status
     from envbuilder.lock_entries import File
     from envbuilder.profiles import Profile
-    from envbuilder.settings import Settings
 
     ReadBase = Callable[[str, words.Platform, Settings, Callable[[str], None]], Status | None]
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from msgspec import Struct
 
-from envbuilder.atomic import file_sha256
+from envbuilder.core.files import file_sha256
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator

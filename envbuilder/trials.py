@@ -18,23 +18,24 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from envbuilder import contents, folders, reproduce, workflow
+from envbuilder import contents, reproduce, workflow
 from envbuilder.backends import Environment
-from envbuilder.download import full_or_broken
-from envbuilder.errors import BuildError, EnvbuilderError, InvalidError
+from envbuilder.core import folders
+from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
+from envbuilder.core.http import full_or_broken
+from envbuilder.core.settings import require_writable
 from envbuilder.plan import BuildResult, MakeBase
-from envbuilder.settings import require_writable
 from envbuilder.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from envbuilder.console import Progress
+    from envbuilder.core.console import Progress
+    from envbuilder.core.settings import Settings
     from envbuilder.oci.layout import Layout
     from envbuilder.plan import Plan
     from envbuilder.reproduce import Difference, Outcome
     from envbuilder.request import Request
-    from envbuilder.settings import Settings
 
 SURROUNDINGS = {"TZ": "XYZ-12:45", "LC_ALL": "C", "LANG": "C", "COLUMNS": "132"}
 UMASK = 0o077

@@ -9,16 +9,16 @@ import msgspec
 from msgspec import Struct
 
 from envbuilder import candidates, tuning
-from envbuilder.errors import VerifyError
-from envbuilder.text import printable
+from envbuilder.core.errors import VerifyError
+from envbuilder.core.text import printable
 from envbuilder.tuning import Finding, Pair, Rules, Setting, Trial
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from envbuilder.console import Progress
+    from envbuilder.core.console import Progress
+    from envbuilder.core.process import Completed
     from envbuilder.mnist import Dataset
-    from envbuilder.process import Completed
     from envbuilder.profiles import Expects
 
     Start = Callable[..., Completed]

@@ -8,18 +8,20 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from envbuilder import atomic, console, tune, tuned
-from envbuilder.errors import BuildError, InvalidError
-from envbuilder.text import amount, percent, printable
+from envbuilder import tune, tuned
+from envbuilder.core import console
+from envbuilder.core import files as atomic
+from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.core.text import amount, percent, printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from envbuilder.console import Progress
+    from envbuilder.core.console import Progress
+    from envbuilder.core.settings import Settings
     from envbuilder.mnist import Dataset
     from envbuilder.profiles import Expects
-    from envbuilder.settings import Settings
     from envbuilder.tune import Outcome, Start
     from envbuilder.tuning import Finding
 

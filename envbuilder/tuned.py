@@ -16,15 +16,16 @@ import msgspec
 import yaml
 from msgspec import Struct
 
-from envbuilder import atomic, lockfile, profiles
-from envbuilder.errors import BuildError, InvalidError
-from envbuilder.schema import read_text
+from envbuilder import lockfile, profiles
+from envbuilder.core import files as atomic
+from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.core.schema import read_text
 from envbuilder.tuning import merged
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from envbuilder.settings import Settings
+    from envbuilder.core.settings import Settings
     from envbuilder.tuning import Finding
 
 SUFFIX = "-tuned"

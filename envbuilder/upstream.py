@@ -15,8 +15,9 @@ from urllib.parse import unquote, urldefrag, urljoin
 
 import msgspec
 
-from envbuilder import claims, indexes, pip_settings
-from envbuilder.errors import InvalidError
+from envbuilder import claims, indexes
+from envbuilder.core import pip_settings
+from envbuilder.core.errors import InvalidError
 from envbuilder.indexes import canonical
 from envbuilder.loopback import JSON_TYPE, Offer
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
-    from envbuilder.settings import Settings
+    from envbuilder.core.settings import Settings
 
 TIMEOUT = (4.0, 15.0)
 _METADATA = ".dist-info/METADATA"

@@ -11,14 +11,15 @@ import msgspec
 from msgspec import Struct
 
 from envbuilder import blind_test as blind
-from envbuilder import consistency, folders
+from envbuilder import consistency
 from envbuilder import report as reports
-from envbuilder.errors import VerifyError
+from envbuilder.core import folders
+from envbuilder.core.errors import VerifyError
+from envbuilder.core.text import printable
 from envbuilder.mnist import Dataset
 from envbuilder.payload import dataset as contents
 from envbuilder.payload.report import BLIND_TEST, REQUIRED
 from envbuilder.profiles import Expects
-from envbuilder.text import printable
 from envbuilder.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
 
     from envbuilder.blind_test import BlindTest, Score
     from envbuilder.consistency import Request
-    from envbuilder.console import Progress, Task
-    from envbuilder.process import Completed
-    from envbuilder.settings import Settings
+    from envbuilder.core.console import Progress, Task
+    from envbuilder.core.process import Completed
+    from envbuilder.core.settings import Settings
 
 
 class Outcome(Struct, frozen=True, kw_only=True):

@@ -15,9 +15,9 @@ import zipfile
 import zlib
 from typing import TYPE_CHECKING
 
-from envbuilder.errors import InvalidError
+from envbuilder.core.errors import InvalidError
+from envbuilder.core.member_paths import objection, of_the_build
 from envbuilder.indexes import canonical
-from envbuilder.member_paths import objection, of_the_build
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -18,7 +18,7 @@ from envbuilder.profiles import sm_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from envbuilder import words
+    from envbuilder.core import types as words
     from envbuilder.lockfile import Lock, Target
     from envbuilder.profiles import Profile
 

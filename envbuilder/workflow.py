@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from envbuilder import backends, fitting, lockfile, probe, profiles, render, ways, words
-from envbuilder.errors import BuildError, HostError, InvalidError, ToolError
+from envbuilder import backends, fitting, lockfile, probe, profiles, render, ways
+from envbuilder.core.errors import BuildError, HostError, InvalidError, ToolError
 from envbuilder.plan import BuildResult, MakeBase, Plan
 from envbuilder.profiles import Profile
 
@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from envbuilder.console import Progress
+    from envbuilder.core import types as words
+    from envbuilder.core.console import Progress
+    from envbuilder.core.settings import Settings
     from envbuilder.host import Host
     from envbuilder.lockfile import Lock
     from envbuilder.request import Request
     from envbuilder.selection import Fit
-    from envbuilder.settings import Settings
     from envbuilder.ways import Way
 
 

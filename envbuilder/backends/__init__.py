@@ -9,13 +9,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from envbuilder.core.process import Completed
+    from envbuilder.core.settings import Settings
     from envbuilder.host import Host
     from envbuilder.lockfile import Lock, Target
     from envbuilder.plan import Artifact, Plan
-    from envbuilder.process import Completed
     from envbuilder.profiles import Profile
     from envbuilder.request import Request
-    from envbuilder.settings import Settings
 
 
 class Environment(Protocol):

@@ -9,15 +9,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from envbuilder.errors import ToolError, VerifyError
+from envbuilder.core.errors import ToolError, VerifyError
 from envbuilder.oci import rootfs
 from envbuilder.plan import BaseCheck
 
 if TYPE_CHECKING:
-    from envbuilder.console import Progress
+    from envbuilder.core.console import Progress
+    from envbuilder.core.settings import Settings
     from envbuilder.lockfile import Lock, Target
     from envbuilder.plan import Plan
-    from envbuilder.settings import Settings
 
 _SECONDS = 60
 # As the Dockerfile looks for it.

@@ -13,7 +13,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from envbuilder import foreign_programs, indexes, lockfile, process, profiles, seal
+from envbuilder import foreign_programs, indexes, lockfile, profiles, seal
 from envbuilder.backends.native import (
     NativeEnvironment,
     check_tools,
@@ -31,8 +31,9 @@ from envbuilder.backends.native import (
 from envbuilder.conda import activation, machine, prefix_records, records
 from envbuilder.conda import lockfile as conda_lockfile
 from envbuilder.conda.steps import InstallConda, Rehome, WriteActivation
-from envbuilder.console import progress
-from envbuilder.errors import HostError, InvalidError, ToolError
+from envbuilder.core import process
+from envbuilder.core.console import progress
+from envbuilder.core.errors import HostError, InvalidError, ToolError
 from envbuilder.pack import payload_sha256
 from envbuilder.plan import Artifact, LinkFiles, Plan, Step, fingerprint
 
@@ -41,11 +42,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.conda.lockfile import Package
+    from envbuilder.core.settings import Settings
     from envbuilder.host import Host
     from envbuilder.lockfile import Lock, Target
     from envbuilder.profiles import Profile
     from envbuilder.request import Request
-    from envbuilder.settings import Settings
 
 ALONE = {"PYTHONNOUSERSITE": "1"}
 """An environment that sees conda's libraries would see those in the user's home, too, and before

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envbuilder import podman
-from envbuilder.errors import InvalidError
+from envbuilder.core.errors import InvalidError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

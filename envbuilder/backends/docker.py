@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from envbuilder import console, engine, lockfile, render
+from envbuilder import engine, lockfile, render
 from envbuilder.backends import base_python, image_base
 from envbuilder.backends.environment import DockerEnvironment
-from envbuilder.errors import InvalidError, ToolError
+from envbuilder.core import console
+from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.pack import payload_sha256
 from envbuilder.plan import (
     Artifact,
@@ -31,12 +32,12 @@ from envbuilder.space import Room, unpacked
 
 if TYPE_CHECKING:
     from envbuilder.backends import Environment
+    from envbuilder.core.settings import Settings
     from envbuilder.host import Host
     from envbuilder.lockfile import Lock, Target
     from envbuilder.plan import MakeBase
     from envbuilder.profiles import Profile
     from envbuilder.request import Request
-    from envbuilder.settings import Settings
 
 
 def unavailable(profile: Profile, python: str, request: Request, settings: Settings) -> str:

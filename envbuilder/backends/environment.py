@@ -10,17 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from envbuilder import (
-    containers,
-    engine,
-    foreign_programs,
-    images,
-    isolation,
-    podman,
-    process,
-)
+from envbuilder import containers, engine, foreign_programs, images, isolation, podman
 from envbuilder.backends import devices
-from envbuilder.errors import InvalidError, VerifyError
+from envbuilder.core import process
+from envbuilder.core.errors import InvalidError, VerifyError
 from envbuilder.oci import facts
 from envbuilder.pack import TIMEOUT_SECONDS
 
@@ -28,10 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import NoReturn
 
+    from envbuilder.core.settings import Settings
     from envbuilder.lockfile import Target
     from envbuilder.plan import Artifact, Plan
     from envbuilder.profiles import Profile
-    from envbuilder.settings import Settings
 
 
 class DockerEnvironment:

@@ -6,21 +6,23 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from envbuilder import console, engine, lockfile, render, words
+from envbuilder import engine, lockfile, render
+from envbuilder.core import console
+from envbuilder.core import types as words
+from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.core.settings import require_writable
 from envbuilder.engine import LABEL
-from envbuilder.errors import BuildError, InvalidError
 from envbuilder.oci import places, reference
 from envbuilder.plan import LoadBase, MakeBase
-from envbuilder.settings import require_writable
 
 if TYPE_CHECKING:
+    from envbuilder.core.settings import Settings
     from envbuilder.host import Host
     from envbuilder.lockfile import Lock, LockedBase, Target
     from envbuilder.oci.layout import Layout
     from envbuilder.profiles import Base as BaseImage
     from envbuilder.profiles import Profile
     from envbuilder.request import Request
-    from envbuilder.settings import Settings
 
 
 class Base(Struct, frozen=True, kw_only=True):

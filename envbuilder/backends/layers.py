@@ -10,11 +10,12 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from envbuilder import engine, lockfile, render, words
+from envbuilder import engine, lockfile, render
 from envbuilder.backends import base_python, image_base
 from envbuilder.backends.pushed_image import PushedImage
 from envbuilder.backends.saved_image import SavedImage
-from envbuilder.errors import InvalidError, ToolError
+from envbuilder.core import types as words
+from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.oci import facts as image_facts
 from envbuilder.oci import places
 from envbuilder.pack import payload_sha256
@@ -41,12 +42,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.backends import Environment
+    from envbuilder.core.settings import Settings
     from envbuilder.host import Host
     from envbuilder.lock_entries import File
     from envbuilder.lockfile import Lock, Target
     from envbuilder.profiles import Profile
     from envbuilder.request import Request
-    from envbuilder.settings import Settings
 
 BUILDER = "layers"
 _EXPORTS = (25, 0)

@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from envbuilder import foreign_programs, isolation, process, render, seal
-from envbuilder.console import progress
-from envbuilder.errors import ToolError, VerifyError
+from envbuilder import foreign_programs, isolation, render, seal
+from envbuilder.core import process
+from envbuilder.core.console import progress
+from envbuilder.core.errors import ToolError, VerifyError
+from envbuilder.core.resources import OWN
 from envbuilder.pack import TIMEOUT_SECONDS, payload_pyz
 from envbuilder.payload import threads
 from envbuilder.payload.start import Start
@@ -36,19 +38,18 @@ from envbuilder.plan import (
     WritePayload,
     WritePrograms,
 )
-from envbuilder.resources import OWN
 from envbuilder.space import Room, unpacked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import NoReturn
 
+    from envbuilder.core.process import Completed
+    from envbuilder.core.settings import Settings
     from envbuilder.lock_entries import File
     from envbuilder.lockfile import Lock, Target
     from envbuilder.plan import Artifact, Plan
-    from envbuilder.process import Completed
     from envbuilder.profiles import Profile
-    from envbuilder.settings import Settings
 
 
 def tool_versions(made: Plan) -> dict[str, str]:

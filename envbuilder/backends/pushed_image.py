@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from envbuilder.backends.saved_image import SavedImage
 
 if TYPE_CHECKING:
+    from envbuilder.core.settings import Settings
     from envbuilder.lockfile import Target
     from envbuilder.plan import Artifact, Plan
-    from envbuilder.settings import Settings
 
 
 class PushedImage(SavedImage):

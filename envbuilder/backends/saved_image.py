@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from envbuilder.backends.native import tool_versions
+from envbuilder.core.errors import EnvbuilderError, InvalidError
 from envbuilder.engine import LABEL
-from envbuilder.errors import EnvbuilderError, InvalidError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import NoReturn
 
+    from envbuilder.core.process import Completed
     from envbuilder.lockfile import Target
     from envbuilder.plan import Artifact, Plan
-    from envbuilder.process import Completed
 
 
 class SavedImage:

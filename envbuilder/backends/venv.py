@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from envbuilder.core.settings import Settings
     from envbuilder.host import Host
     from envbuilder.lockfile import Lock, Target
     from envbuilder.profiles import Profile
     from envbuilder.pythons import Interpreter
     from envbuilder.request import Request
-    from envbuilder.settings import Settings
 
 
 def plan(

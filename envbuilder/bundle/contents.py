@@ -12,22 +12,22 @@ from envbuilder import __version__, lockfile, mnist, profiles, render, space
 from envbuilder.bundle import form, images, own
 from envbuilder.bundle.form import Manifest, Member
 from envbuilder.conda import lockfile as conda_lockfile
-from envbuilder.errors import InvalidError
+from envbuilder.core.errors import InvalidError
+from envbuilder.core.schema import read_text
 from envbuilder.fetch import fetch
 from envbuilder.lock_entries import File
 from envbuilder.lockfile import Lock, Target
 from envbuilder.oci.descriptor import encode
 from envbuilder.payload.dataset import MNIST_SHA256
 from envbuilder.profiles import Profile
-from envbuilder.schema import read_text
 from envbuilder.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from envbuilder import words
-    from envbuilder.console import Progress
-    from envbuilder.settings import Settings
+    from envbuilder.core import types as words
+    from envbuilder.core.console import Progress
+    from envbuilder.core.settings import Settings
 
 
 class Part(Struct, frozen=True, kw_only=True):

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder import words
+from envbuilder.core import types as words
+from envbuilder.core.strict_yaml import shown
 from envbuilder.payload.dataset import MNIST_SHA256
-from envbuilder.strict_yaml import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -10,21 +10,22 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from envbuilder import engine, words
-from envbuilder.atomic import file_sha256
-from envbuilder.errors import BuildError, EnvbuilderError, InvalidError, ToolError
+from envbuilder import engine
+from envbuilder.core import types as words
+from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, ToolError
+from envbuilder.core.files import file_sha256
+from envbuilder.core.settings import require_writable
 from envbuilder.oci import archive, bases, engines, places
 from envbuilder.oci.descriptor import INDEX, JSON_LIMIT, Descriptor, Index, decode
 from envbuilder.oci.layout import Layout, place
-from envbuilder.settings import require_writable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from envbuilder.bundle.form import Member
     from envbuilder.bundle.reading import Content
-    from envbuilder.console import Progress
-    from envbuilder.settings import Settings
+    from envbuilder.core.console import Progress
+    from envbuilder.core.settings import Settings
 
 
 class Wanted(Struct, frozen=True, kw_only=True, order=True):

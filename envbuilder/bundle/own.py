@@ -16,20 +16,21 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder import indexes, origins, pack, pip_settings, process, resources
-from envbuilder.errors import BuildError
+from envbuilder import indexes, origins, pack
+from envbuilder.core import pip_settings, process, resources
+from envbuilder.core.errors import BuildError
+from envbuilder.core.settings import require_writable
 from envbuilder.fetch import fetch
 from envbuilder.indexes import canonical
 from envbuilder.lockfile import Target
-from envbuilder.settings import require_writable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from envbuilder import words
-    from envbuilder.console import Progress
+    from envbuilder.core import types as words
+    from envbuilder.core.console import Progress
+    from envbuilder.core.settings import Settings
     from envbuilder.lock_entries import File
-    from envbuilder.settings import Settings
 
 NAME = "envbuilder"
 _LEFT_BY_INSTALLERS = {"RECORD", "INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json"}

@@ -11,8 +11,8 @@ from typing import IO, TYPE_CHECKING
 
 from envbuilder import space
 from envbuilder.bundle import form
-from envbuilder.download import full_or_broken
-from envbuilder.errors import BuildError
+from envbuilder.core.errors import BuildError
+from envbuilder.core.http import full_or_broken
 from envbuilder.space import Room
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from envbuilder.bundle.contents import Part
     from envbuilder.bundle.form import Manifest
-    from envbuilder.console import Progress
+    from envbuilder.core.console import Progress
 
 _CHUNK = 1 << 20
 

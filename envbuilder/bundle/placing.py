@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder import atomic, lockfile, profiles, resources
+from envbuilder import lockfile, profiles
 from envbuilder.conda import lockfile as conda_lockfile
-from envbuilder.errors import BuildError, InvalidError
+from envbuilder.core import files as atomic
+from envbuilder.core import resources
+from envbuilder.core.errors import BuildError, InvalidError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from envbuilder.bundle.form import Manifest
+    from envbuilder.core.settings import Settings
     from envbuilder.lock_entries import File
-    from envbuilder.settings import Settings
 
 _LINES = 40
 _UNTRUSTED = "It was not made by envbuilder bundle, or was changed. Nothing of it was taken in."

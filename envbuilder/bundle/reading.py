@@ -9,10 +9,10 @@ from typing import IO, TYPE_CHECKING
 
 import msgspec
 
-from envbuilder import strict_json
 from envbuilder.bundle import form
-from envbuilder.errors import BuildError, InvalidError
-from envbuilder.schema import explain
+from envbuilder.core import strict_json
+from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.core.schema import explain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,16 +10,16 @@ from msgspec import Struct
 from envbuilder import mnist, space
 from envbuilder.bundle import images, placing, reading
 from envbuilder.bundle.form import Manifest
-from envbuilder.download import full_or_broken
-from envbuilder.settings import require_writable
+from envbuilder.core.http import full_or_broken
+from envbuilder.core.settings import require_writable
 from envbuilder.space import Room
 from envbuilder.store import Store
 
 if TYPE_CHECKING:
     from envbuilder.bundle.form import Member
     from envbuilder.bundle.reading import Content
-    from envbuilder.console import Progress
-    from envbuilder.settings import Settings
+    from envbuilder.core.console import Progress
+    from envbuilder.core.settings import Settings
 
 
 _TEXTS = frozenset({"profile", "lock"})

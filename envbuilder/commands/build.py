@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envbuilder import configuration, console, workflow
-from envbuilder.errors import InvalidError
+from envbuilder import configuration, workflow
+from envbuilder.core import console
+from envbuilder.core.errors import InvalidError
 from envbuilder.options import (
     builder_option,
     environment_options,

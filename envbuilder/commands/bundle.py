@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from envbuilder import configuration, console, probe, profiles, settings, words
-from envbuilder.errors import InvalidError
+from envbuilder import configuration, probe, profiles
+from envbuilder.core import console, settings
+from envbuilder.core import types as words
+from envbuilder.core.errors import InvalidError
 from envbuilder.options import base_image_option, json_option, profile_option
 
 if TYPE_CHECKING:

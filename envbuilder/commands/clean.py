@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import Struct
 
-from envbuilder import configuration, console, engine, folders, image_inventory
-from envbuilder.errors import BuildError, EnvbuilderError, ToolError
+from envbuilder import configuration, engine, image_inventory
+from envbuilder.core import console, folders
+from envbuilder.core.errors import BuildError, EnvbuilderError, ToolError
 from envbuilder.image_inventory import Known, Listed, Records, Removal
 from envbuilder.inventory import Inventory, Item, Kept
 from envbuilder.options import json_option

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envbuilder import console
-from envbuilder.errors import BuildError, InvalidError
+from envbuilder.core import console
+from envbuilder.core.errors import BuildError, InvalidError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -57,7 +57,8 @@ def command(
       envbuilder compare reports/ --format markdown
       envbuilder compare reports/ --format csv -o epochs.csv
     """
-    from envbuilder import atomic, comparison
+    from envbuilder import comparison
+    from envbuilder.core import files as atomic
 
     if as_json and form not in {None, "json"}:
         raise click.UsageError(f"--json and --format {form} contradict each other")

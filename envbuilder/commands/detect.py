@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from envbuilder import configuration, console, probe, profiles, selection, workflow
+from envbuilder import configuration, probe, profiles, selection, workflow
+from envbuilder.core import console
 from envbuilder.options import json_option, root_option, target_host_option
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from envbuilder import configuration, console, probe, process, profiles, settings, workflow
-from envbuilder.errors import NOTHING_FITS, HostError
+from envbuilder import configuration, probe, profiles, workflow
+from envbuilder.core import console, process, settings
+from envbuilder.core.errors import NOTHING_FITS, HostError
 from envbuilder.options import json_option, profile_option, root_option
 
 if TYPE_CHECKING:

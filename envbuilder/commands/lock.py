@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from envbuilder import atomic, configuration, console, lockfile, profiles, settings
-from envbuilder.errors import INVALID, InvalidError
+from envbuilder import configuration, lockfile, profiles
+from envbuilder.core import console, settings
+from envbuilder.core import files as atomic
+from envbuilder.core.errors import INVALID, InvalidError
 from envbuilder.options import base_image_ref, json_option, profile_option
 
 if TYPE_CHECKING:

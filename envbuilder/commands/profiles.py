@@ -7,8 +7,9 @@ from typing import Any
 import click
 import msgspec
 
-from envbuilder import configuration, console, lockfile, probe, profiles, selection
-from envbuilder.errors import InvalidError
+from envbuilder import configuration, lockfile, probe, profiles, selection
+from envbuilder.core import console
+from envbuilder.core.errors import InvalidError
 from envbuilder.options import json_option
 
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envbuilder import configuration, profiles, render, resources, settings, workflow
-from envbuilder.errors import InvalidError
+from envbuilder import configuration, profiles, render, workflow
+from envbuilder.core import resources, settings
+from envbuilder.core.errors import InvalidError
 from envbuilder.options import profile_option, python_option, target_host_option
 
 if TYPE_CHECKING:

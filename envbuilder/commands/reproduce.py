@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envbuilder import configuration, console
-from envbuilder.errors import BUILD_FAILED
+from envbuilder import configuration
+from envbuilder.core import console
+from envbuilder.core.errors import BUILD_FAILED
 from envbuilder.options import builder_option, environment_options, json_option
 from envbuilder.request import Request
 

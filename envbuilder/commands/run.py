@@ -6,7 +6,8 @@ import os
 
 import click
 
-from envbuilder import configuration, console, shadowing, workflow
+from envbuilder import configuration, shadowing, workflow
+from envbuilder.core import console
 from envbuilder.options import environment_options
 from envbuilder.request import Request
 

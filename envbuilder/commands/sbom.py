@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
-from envbuilder import configuration, lockfile, profiles, words, workflow
-from envbuilder.errors import InvalidError
+from envbuilder import configuration, lockfile, profiles, workflow
+from envbuilder.core import types as words
+from envbuilder.core.errors import InvalidError
 from envbuilder.options import profile_option, python_option
 
 
@@ -35,7 +36,8 @@ def command(
       envbuilder sbom --profile cpu
       envbuilder sbom --profile cuda --platform linux/arm64 --output cuda.sbom.cdx.json
     """
-    from envbuilder import atomic, documents, plan
+    from envbuilder import documents, plan
+    from envbuilder.core import files as atomic
 
     found = configuration.load()
     folders = profiles.search_path(found.project, found.config_dir)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envbuilder import configuration, console
+from envbuilder import configuration
+from envbuilder.core import console
 from envbuilder.options import json_option
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from envbuilder import __version__, configuration, console, settings, workflow
-from envbuilder.errors import (
+from envbuilder import __version__, configuration, workflow
+from envbuilder.core import console, settings
+from envbuilder.core.errors import (
     VERIFY_FAILED,
     BuildError,
     EnvbuilderError,

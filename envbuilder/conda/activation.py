@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from envbuilder import resources, templates, words
-from envbuilder.errors import BuildError
-from envbuilder.resources import OWN
+from envbuilder.core import resources, templates
+from envbuilder.core import types as words
+from envbuilder.core.errors import BuildError
+from envbuilder.core.resources import OWN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

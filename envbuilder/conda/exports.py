@@ -13,19 +13,20 @@ from urllib.parse import urlsplit, urlunsplit
 
 from msgspec import Struct
 
-from envbuilder import indexes, wheels, words
+from envbuilder import indexes, wheels
 from envbuilder.conda import records
 from envbuilder.conda.lockfile import SUBDIRS, again
-from envbuilder.errors import InvalidError
+from envbuilder.core import types as words
+from envbuilder.core.errors import InvalidError
 from envbuilder.host import X86_FLAGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from envbuilder.conda.lockfile import Lock, Package, Target
+    from envbuilder.core.settings import Settings
     from envbuilder.lockfile import Lock as WheelLock
     from envbuilder.profiles import Profile
-    from envbuilder.settings import Settings
 
 ANACONDA = "https://conda.anaconda.org"
 """Where conda, mamba and pixi look for a channel that is only a name."""

@@ -15,8 +15,8 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from envbuilder.conda import prefix_records, records
-from envbuilder.errors import BuildError
-from envbuilder.member_paths import objection, of_the_build
+from envbuilder.core.errors import BuildError
+from envbuilder.core.member_paths import objection, of_the_build
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

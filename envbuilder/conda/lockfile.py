@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder import words
-from envbuilder.errors import InvalidError
+from envbuilder.core import types as words
+from envbuilder.core.errors import InvalidError
 from envbuilder.lock_entries import File
 from envbuilder.lockfile import decoded, text
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from envbuilder.errors import ToolError
+from envbuilder.core.errors import ToolError
 
 if TYPE_CHECKING:
     from rattler import RepoDataRecord

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from envbuilder import words
 from envbuilder.conda.lockfile import Package
-from envbuilder.step import Action
+from envbuilder.core import types as words
+from envbuilder.core.step import Action
 
 
 class InstallConda(Action, frozen=True, kw_only=True):

@@ -34,8 +34,8 @@ def read(reader: Reader, *, full: bool) -> None:
     if not reader.live:
         reader.file("sysctl.txt")
         return
-    from envbuilder import process
-    from envbuilder.errors import ToolError
+    from envbuilder.core import process
+    from envbuilder.core.errors import ToolError
 
     try:
         # -i leaves out keys that this macOS does not know instead of failing.

@@ -108,8 +108,8 @@ def _read_full(reader: Reader) -> None:
     if not reader.live:
         reader.file(_FULL)
         return
-    from envbuilder import process
-    from envbuilder.errors import ToolError
+    from envbuilder.core import process
+    from envbuilder.core.errors import ToolError
 
     try:
         done = process.run(_BUILDX_VERSION.split(), timeout=10)

@@ -6,7 +6,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from envbuilder import words
+from envbuilder.core import types as words
 from envbuilder.detection import amd, apple, cgroups, cpu, engines, intel, memory, nvidia, pci
 from envbuilder.detection.pci import PCI
 from envbuilder.detection.text import clean, lines, version

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from msgspec import Struct
 
-from envbuilder import resources
+from envbuilder.core import resources
 from envbuilder.host import Support
 
 if TYPE_CHECKING:

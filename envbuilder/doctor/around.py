@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder import lockfile, process, space
-from envbuilder.errors import EnvbuilderError
+from envbuilder import lockfile, space
+from envbuilder.core import process
+from envbuilder.core.errors import EnvbuilderError
 from envbuilder.space import Disk, disks, downloads, existing
 
 if TYPE_CHECKING:
+    from envbuilder.core.settings import Settings
     from envbuilder.host import Host
     from envbuilder.lockfile import Lock
     from envbuilder.profiles import Profile
-    from envbuilder.settings import Settings
 
 _PROGRAMS = (
     *("sudo", "usermod", "nvidia-modprobe", "nvidia-ctk"),

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder import process
+from envbuilder.core import process
+from envbuilder.core.errors import ToolError
 from envbuilder.doctor.problem import Repair
-from envbuilder.errors import ToolError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from envbuilder import lockfile
+from envbuilder.core.errors import InvalidError
 from envbuilder.doctor.around import CDI_FILE
 from envbuilder.doctor.problem import Problem, Repair
-from envbuilder.errors import InvalidError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ import threading
 from typing import TYPE_CHECKING, Self
 
 from envbuilder import engine
-from envbuilder.errors import EnvbuilderError
+from envbuilder.core.errors import EnvbuilderError
 from envbuilder.oci import engines
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envbuilder.download import reason
+from envbuilder.core.http import reason
 
 if TYPE_CHECKING:
     import requests

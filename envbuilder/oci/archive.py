@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from envbuilder.atomic import file_sha256
-from envbuilder.errors import BuildError, InvalidError
+from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.core.files import file_sha256
 from envbuilder.oci.descriptor import encode
 from envbuilder.oci.layer import Member, gathered, tar
 from envbuilder.oci.layout import MARK, Layout, place
@@ -24,7 +24,7 @@ from envbuilder.oci.reference import qualified
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from envbuilder import words
+    from envbuilder.core import types as words
 
 NAME = "io.containerd.image.name"
 """The annotation that Docker's and containerd's `load` name an image by."""

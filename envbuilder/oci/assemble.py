@@ -30,7 +30,7 @@ from envbuilder.plan import Assemble, Step, UnpackTool
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from envbuilder import words
+    from envbuilder.core import types as words
     from envbuilder.lock_entries import File
     from envbuilder.store import Store
 

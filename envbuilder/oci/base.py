@@ -12,7 +12,7 @@ from envbuilder.oci.descriptor import LAYER, LAYER_ZSTD, Descriptor, Manifest
 from envbuilder.oci.layout import Layout
 
 if TYPE_CHECKING:
-    from envbuilder import words
+    from envbuilder.core import types as words
     from envbuilder.oci.cache import LayerCache
 
 

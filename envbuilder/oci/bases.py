@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envbuilder.download import full_or_broken
-from envbuilder.errors import BuildError, EnvbuilderError, InvalidError
+from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
+from envbuilder.core.http import full_or_broken
+from envbuilder.core.settings import require_writable
 from envbuilder.oci import manifests, reference, registry
 from envbuilder.oci.descriptor import INDEX, Descriptor, Index, decode
 from envbuilder.oci.layout import MARK, Layout
-from envbuilder.settings import require_writable
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from envbuilder import words
-    from envbuilder.console import Progress
-    from envbuilder.settings import Settings
+    from envbuilder.core import types as words
+    from envbuilder.core.console import Progress
+    from envbuilder.core.settings import Settings
 
 
 def folder(digest: words.Digest, platform: words.Platform, settings: Settings) -> Path:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from envbuilder import atomic, folders
-from envbuilder.errors import EnvbuilderError, InvalidError
+from envbuilder.core import files as atomic
+from envbuilder.core import folders
+from envbuilder.core.errors import EnvbuilderError, InvalidError
 from envbuilder.oci.descriptor import decode, digest_of, encode
 from envbuilder.oci.layer import Layer, compressor
 from envbuilder.oci.layout import Layout

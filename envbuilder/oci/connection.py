@@ -15,9 +15,9 @@ from urllib.parse import urljoin, urlsplit
 import msgspec
 from msgspec import Struct
 
-from envbuilder import download
-from envbuilder.download import reason
-from envbuilder.errors import BuildError
+from envbuilder.core import http as download
+from envbuilder.core.errors import BuildError
+from envbuilder.core.http import reason
 from envbuilder.oci.answers import ATTEMPTS, BrokenOffError, limited
 from envbuilder.oci.login import DeniedError, Login
 from envbuilder.oci.reference import Reference, is_loopback

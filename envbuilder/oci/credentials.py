@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from envbuilder import process
-from envbuilder.errors import InvalidError, ToolError
+from envbuilder.core import process
+from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.oci.reference import DEFAULT_HOST
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder import words
-from envbuilder.errors import InvalidError
+from envbuilder.core import types as words
+from envbuilder.core.errors import InvalidError
 
 INDEX = "application/vnd.oci.image.index.v1+json"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"

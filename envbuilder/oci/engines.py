@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from envbuilder import engine, folders, podman, process
-from envbuilder.errors import BuildError, EnvbuilderError, ToolError
+from envbuilder import engine, podman
+from envbuilder.core import folders, process
+from envbuilder.core.errors import BuildError, EnvbuilderError, ToolError
 from envbuilder.oci import archive
 from envbuilder.oci.descriptor import INDEX, INDEXES, MANIFESTS, Index, Manifest, decode
 from envbuilder.oci.layout import MARK, Layout
@@ -21,7 +22,7 @@ from envbuilder.oci.layout import MARK, Layout
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from envbuilder import words
+    from envbuilder.core import types as words
     from envbuilder.oci.descriptor import Descriptor
 
 _SECONDS = 1800.0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from envbuilder.errors import InvalidError
+from envbuilder.core.errors import InvalidError
 from envbuilder.oci import facts
 from envbuilder.oci.layer import Layer
 

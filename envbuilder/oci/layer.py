@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol
 
 from msgspec import Struct
 
-from envbuilder import words
-from envbuilder.errors import BuildError
-from envbuilder.member_paths import Folders, objection
+from envbuilder.core import types as words
+from envbuilder.core.errors import BuildError
+from envbuilder.core.member_paths import Folders, objection
 from envbuilder.oci.descriptor import LAYER_ZSTD, Bytes, Descriptor
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from envbuilder import atomic
-from envbuilder.atomic import file_sha256
-from envbuilder.errors import BuildError, InvalidError, WrongHashError
+from envbuilder.core import files as atomic
+from envbuilder.core.errors import BuildError, InvalidError, WrongHashError
+from envbuilder.core.files import file_sha256
 from envbuilder.oci.descriptor import (
     INDEX,
     INDEXES,
@@ -35,7 +35,7 @@ from envbuilder.oci.descriptor import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from envbuilder import words
+    from envbuilder.core import types as words
 
 MARK = "oci-layout"
 _VERSION = {"imageLayoutVersion": "1.0.0"}

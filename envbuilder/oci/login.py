@@ -7,7 +7,7 @@ import functools
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlencode, urlsplit
 
-from envbuilder.download import reason
+from envbuilder.core.http import reason
 from envbuilder.oci import challenges, credentials
 from envbuilder.oci.answers import ATTEMPTS, BrokenOffError, limited
 from envbuilder.oci.reference import is_loopback

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder.errors import InvalidError, WrongHashError
+from envbuilder.core.errors import InvalidError, WrongHashError
 from envbuilder.oci.answers import ATTEMPTS, BrokenOffError, limited
 from envbuilder.oci.descriptor import (
     INDEX,
@@ -22,7 +22,7 @@ from envbuilder.oci.descriptor import (
 )
 
 if TYPE_CHECKING:
-    from envbuilder import words
+    from envbuilder.core import types as words
     from envbuilder.oci.connection import Connection
 
 OK, CREATED, ACCEPTED, NOT_FOUND = 200, 201, 202, 404

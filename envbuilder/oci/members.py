@@ -11,7 +11,7 @@ import tarfile
 import zlib
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from envbuilder.errors import InvalidError
+from envbuilder.core.errors import InvalidError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from envbuilder import deb_members
-from envbuilder.errors import BuildError
+from envbuilder.core.errors import BuildError
 from envbuilder.oci import facts
 from envbuilder.oci.layer import Member
 

@@ -15,7 +15,7 @@ from envbuilder.lock_entries import File
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from envbuilder import words
+    from envbuilder.core import types as words
     from envbuilder.oci.descriptor import Bytes
 
 LARGE = 4 << 20

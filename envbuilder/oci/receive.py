@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from envbuilder.download import full_or_broken, reason
-from envbuilder.errors import WrongHashError
+from envbuilder.core.errors import WrongHashError
+from envbuilder.core.http import full_or_broken, reason
 from envbuilder.oci.answers import ATTEMPTS
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder import words
-from envbuilder.errors import InvalidError
+from envbuilder.core import types as words
+from envbuilder.core.errors import InvalidError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from envbuilder.errors import BuildError
+from envbuilder.core.errors import BuildError
 from envbuilder.oci import manifests, registry
 from envbuilder.oci.answers import BrokenOffError, limited
 from envbuilder.oci.descriptor import (
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from envbuilder import words
-    from envbuilder.console import Progress
+    from envbuilder.core import types as words
+    from envbuilder.core.console import Progress
     from envbuilder.oci.connection import Connection
     from envbuilder.oci.layout import Layout
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from envbuilder import words
-from envbuilder.errors import BuildError, InvalidError
+from envbuilder.core import types as words
+from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.oci import manifests
 from envbuilder.oci.connection import Connection
 from envbuilder.oci.descriptor import INDEX, INDEXES, Descriptor, Index, Manifest, decode
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
-    from envbuilder.console import Progress
+    from envbuilder.core.console import Progress
+    from envbuilder.core.settings import Settings
     from envbuilder.oci.layout import Layout
     from envbuilder.oci.reference import Reference
-    from envbuilder.settings import Settings
 
 PARALLEL = 4
 _DEPTH = 2

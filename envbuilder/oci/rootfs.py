@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from msgspec import Struct
 
-from envbuilder.errors import BuildError, InvalidError
+from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.oci.members import READ_LIMIT, content, members
 
 if TYPE_CHECKING:

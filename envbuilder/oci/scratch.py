@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envbuilder import folders
+from envbuilder.core import folders
 from envbuilder.payload.memory import SHARED, available_bytes
 
 if TYPE_CHECKING:

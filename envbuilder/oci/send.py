@@ -15,9 +15,10 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder import atomic, folders
-from envbuilder.download import full_or_broken
-from envbuilder.errors import BuildError, InvalidError
+from envbuilder.core import files as atomic
+from envbuilder.core import folders
+from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.core.http import full_or_broken
 from envbuilder.oci import reference
 from envbuilder.oci.answers import ATTEMPTS, BrokenOffError
 

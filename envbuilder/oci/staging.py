@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from envbuilder import words
-from envbuilder.atomic import file_sha256
-from envbuilder.errors import BuildError
+from envbuilder.core import types as words
+from envbuilder.core.errors import BuildError
+from envbuilder.core.files import file_sha256
 from envbuilder.plan import Run
 
 if TYPE_CHECKING:

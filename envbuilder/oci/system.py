@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envbuilder import engine, images
-from envbuilder.errors import BuildError
+from envbuilder.core.errors import BuildError
 from envbuilder.oci import engines, layer, packages, rootfs
 from envbuilder.oci.cache import SYSTEM_FORMAT
 from envbuilder.oci.image import Added

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 from msgspec import Struct
 
 from envbuilder import wheel_records
-from envbuilder.errors import BuildError
+from envbuilder.core.errors import BuildError
 from envbuilder.oci.descriptor import Bytes
 
 if TYPE_CHECKING:

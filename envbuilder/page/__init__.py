@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from envbuilder import atomic, resources
 from envbuilder import report as reports
-from envbuilder.errors import VerifyError
+from envbuilder.core import files as atomic
+from envbuilder.core import resources
+from envbuilder.core.errors import VerifyError
 from envbuilder.page import bars, curve, devices, raw, sections
 from envbuilder.page.advice import advise
 from envbuilder.page.values import items, mapping, tail, text, texts

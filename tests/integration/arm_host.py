@@ -10,7 +10,7 @@ from tests.integration.conftest import start
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from envbuilder import words
+    from envbuilder.core import types as words
 
 
 def arm_host(environment: dict[str, str], folder: Path) -> Path:

@@ -19,8 +19,9 @@ from typing import Any
 import platformdirs
 import pytest
 
-from envbuilder import configuration, console, engine, lock_entries, loopback, mnist
-from envbuilder.errors import ToolError
+from envbuilder import configuration, engine, lock_entries, loopback, mnist
+from envbuilder.core import console
+from envbuilder.core.errors import ToolError
 from tests.conftest import missing
 from tests.integration import conda_channel as conda
 from tests.integration import conda_packages, conda_project, debian_python

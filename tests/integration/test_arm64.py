@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 from debian.deb822 import Deb822
 
-from envbuilder import configuration, dpkg_status, lockfile, resources
+from envbuilder import configuration, dpkg_status, lockfile
+from envbuilder.core import resources
 from envbuilder.oci import members, rootfs
 from envbuilder.oci.layout import Layout
 from envbuilder.store import Store

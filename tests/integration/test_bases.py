@@ -15,17 +15,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder import (
-    base_status,
-    configuration,
-    console,
-    debian,
-    debian_base,
-    engine,
-    fetch,
-    lockfile,
-)
-from envbuilder.errors import BuildError, EnvbuilderError
+from envbuilder import base_status, configuration, debian, debian_base, engine, fetch, lockfile
+from envbuilder.core import console
+from envbuilder.core.errors import BuildError, EnvbuilderError
 from envbuilder.lockfile import LockedBase, Target
 from envbuilder.oci import engines, rootfs
 from envbuilder.oci.layout import Layout
@@ -35,9 +27,9 @@ from tests.integration.conftest import locked, start
 from tests.integration.projects import lay_profile
 
 if TYPE_CHECKING:
+    from envbuilder.core.settings import Settings
     from envbuilder.lock_entries import File
     from envbuilder.plan import MakeBase
-    from envbuilder.settings import Settings
     from tests.integration.conftest import Cli
 
 pytestmark = pytest.mark.network

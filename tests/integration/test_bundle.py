@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from envbuilder import configuration, engine, origins, space
-from envbuilder import folders as own_folders
 from envbuilder.bundle import packing, reading, unpacking
 from envbuilder.bundle.contents import Part
-from envbuilder.console import PlainProgress
-from envbuilder.errors import BuildError
+from envbuilder.core import folders as own_folders
+from envbuilder.core.console import PlainProgress
+from envbuilder.core.errors import BuildError
 from envbuilder.oci import engines, reference
 from envbuilder.oci import registry as registries
 from envbuilder.oci.connection import Connection

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from envbuilder.conda import install
 from envbuilder.conda.lockfile import Package
 from envbuilder.conda.steps import InstallConda
-from envbuilder.errors import BuildError
+from envbuilder.core.errors import BuildError
 from tests.integration import conda_channel as conda
 from tests.integration import conda_packages as packages
 from tests.integration.conda_project import (

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from docker.types import DeviceRequest
 
-from envbuilder import containers, engine, process, verify
-from envbuilder.errors import ToolError, VerifyError
-from envbuilder.process import Completed
+from envbuilder import containers, engine, verify
+from envbuilder.core import process
+from envbuilder.core.errors import ToolError, VerifyError
+from envbuilder.core.process import Completed
 
 if TYPE_CHECKING:
     from pathlib import Path

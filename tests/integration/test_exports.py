@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from envbuilder import configuration, indexes, lockfile, loopback, resources
+from envbuilder import configuration, indexes, lockfile, loopback
+from envbuilder.core import resources
 from envbuilder.store import Store
 from tests.integration.conftest import offer_of
 

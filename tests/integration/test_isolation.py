@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder import pack, resources
+from envbuilder import pack
+from envbuilder.core import resources
 from envbuilder.payload.start import Start
 from tests.conftest import missing
 from tests.unit.reports import measured

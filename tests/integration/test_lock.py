@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from envbuilder import lockfile, loopback, profiles, resolve, resources, upstream
-from envbuilder.errors import BuildError, InvalidError
+from envbuilder import lockfile, loopback, profiles, resolve, upstream
+from envbuilder.core import resources
+from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.core.settings import Configuration, Settings
 from envbuilder.loopback import Offer
-from envbuilder.settings import Configuration, Settings
 from tests import small_wheels
 
 if TYPE_CHECKING:

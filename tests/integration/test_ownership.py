@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from envbuilder import ownership
+from envbuilder.core import ownership
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,16 +18,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import requests
 
-from envbuilder import (
-    archives,
-    configuration,
-    indexes,
-    lock_entries,
-    lockfile,
-    loopback,
-    resources,
-    settings,
-)
+from envbuilder import archives, configuration, indexes, lock_entries, lockfile, loopback
+from envbuilder.core import resources, settings
 from envbuilder.store import Store
 from tests.integration.conftest import offer_of
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from envbuilder import podman
-from envbuilder.errors import ToolError, VerifyError
+from envbuilder.core.errors import ToolError, VerifyError
 from tests.conftest import missing
 
 if TYPE_CHECKING:

@@ -17,14 +17,14 @@ import pytest
 from msgspec.structs import replace
 
 from envbuilder import engine as engines_of_the_machine
-from envbuilder.console import PlainProgress
-from envbuilder.errors import BuildError, ToolError
+from envbuilder.core.console import PlainProgress
+from envbuilder.core.errors import BuildError, ToolError
+from envbuilder.core.settings import Configuration, Settings
 from envbuilder.oci import bases, engines, reference, referrers
 from envbuilder.oci import registry as client
 from envbuilder.oci.connection import Connection
 from envbuilder.oci.layout import Layout
 from envbuilder.oci.send import PIECE
-from envbuilder.settings import Configuration, Settings
 from tests.integration.registry_server import PASSWORD, USER, Registry, cutting
 from tests.unit import small_images as images
 
@@ -132,7 +132,7 @@ PUSHER = """
 import os, signal, sys
 from pathlib import Path
 from envbuilder import configuration
-from envbuilder.console import PlainProgress
+from envbuilder.core.console import PlainProgress
 from envbuilder.oci import reference, registry
 from envbuilder.oci.layout import Layout
 
@@ -214,7 +214,7 @@ def test_a_push_that_was_interrupted_sends_nothing_twice(
 PULLER = """
 import sys
 from envbuilder import configuration
-from envbuilder.console import PlainProgress
+from envbuilder.core.console import PlainProgress
 from envbuilder.oci import bases
 
 ref, digest = sys.argv[1:]

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder import configuration, engine, lock_entries, lockfile, profiles, resources
-from envbuilder.atomic import file_sha256
+from envbuilder import configuration, engine, lock_entries, lockfile, profiles
+from envbuilder.core import resources
+from envbuilder.core.files import file_sha256
+from envbuilder.core.types import BUILDERS
 from envbuilder.oci import engines
 from envbuilder.oci.members import members
 from envbuilder.store import Store
-from envbuilder.words import BUILDERS
 from tests.conftest import missing
 from tests.integration.conftest import TINY
 from tests.integration.surroundings import (

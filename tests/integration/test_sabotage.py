@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder import pack, resources
+from envbuilder import pack
+from envbuilder.core import resources
 from envbuilder.payload import idx
 from envbuilder.payload.dataset import MNIST_SHA256
 from envbuilder.payload.report import BLIND_TEST, REQUIRED

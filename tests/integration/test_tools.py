@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder import lockfile, words
+from envbuilder import lockfile
 from tests.integration.arm_host import arm_host
 from tests.integration.conftest import lay_tiny, locked, start
 from tests.integration.projects import lay_profile
@@ -21,6 +21,8 @@ from tests.unit.images import image as small_image
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from envbuilder.core import types as words
 
 pytestmark = pytest.mark.network
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder import candidates, console, mnist, pack, process, profiles, tune, tuning
-from envbuilder.errors import VerifyError
+from envbuilder import candidates, mnist, pack, profiles, tune, tuning
+from envbuilder.core import console, process
+from envbuilder.core.errors import VerifyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

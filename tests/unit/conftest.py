@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder import settings
+from envbuilder.core import settings
 from tests.unit.registry_side import server, source, there
 
 if TYPE_CHECKING:

@@ -29,7 +29,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import yaml
 
-from envbuilder import host, probe, resources, selection, workflow
+from envbuilder import host, probe, selection, workflow
+from envbuilder.core import resources
 from envbuilder.detection import fetch, system
 from envbuilder.profiles import Expects, Profile, Python, Requires, Tools
 from tools import record_host

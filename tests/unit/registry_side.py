@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder.console import PlainProgress
+from envbuilder.core.console import PlainProgress
 from envbuilder.oci import connection, reference, registry, send
 from envbuilder.oci.connection import Connection
 from envbuilder.oci.layout import Layout
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from envbuilder.core.settings import Settings
     from envbuilder.oci.descriptor import Descriptor
-    from envbuilder.settings import Settings
 
 BIG = bytes(range(256)) * 8192  # 2 MiB
 SMALL = b"a small layer"

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder import backends, engine, probe, profiles, resources, selection, ways, workflow
-from envbuilder.console import PlainProgress
-from envbuilder.errors import EnvbuilderError, HostError, ToolError
+from envbuilder import backends, engine, probe, profiles, selection, ways, workflow
+from envbuilder.core import resources
+from envbuilder.core.console import PlainProgress
+from envbuilder.core.errors import EnvbuilderError, HostError, ToolError
 from envbuilder.host import Containers, Engine, Host
 from envbuilder.request import Request
 from tests.unit import host_trees
@@ -22,7 +23,7 @@ from tests.unit import host_trees
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from envbuilder.settings import Settings
+    from envbuilder.core.settings import Settings
 
 FOLDERS = (resources.profiles_dir(),)
 PROFILES = workflow.known(FOLDERS)

@@ -13,21 +13,10 @@ import pytest
 from docker.errors import APIError, DockerException
 from requests import ReadTimeout
 
-from envbuilder import (
-    containers,
-    engine,
-    images,
-    lockfile,
-    pack,
-    plan,
-    podman,
-    process,
-    profiles,
-    resources,
-    seal,
-)
+from envbuilder import containers, engine, images, lockfile, pack, plan, podman, profiles, seal
 from envbuilder.backends import devices, docker, image_base, native, venv
-from envbuilder.errors import BuildError, InvalidError, ToolError, VerifyError
+from envbuilder.core import process, resources
+from envbuilder.core.errors import BuildError, InvalidError, ToolError, VerifyError
 from envbuilder.host import Host
 from envbuilder.oci import reference
 from envbuilder.pythons import Interpreter
@@ -36,8 +25,8 @@ from envbuilder.request import Request
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from envbuilder.core.settings import Settings
     from envbuilder.lockfile import Lock
-    from envbuilder.settings import Settings
 
 FOLDERS = (resources.profiles_dir(),)
 DOCKER = engine.Engine(

@@ -7,21 +7,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder import (
-    console,
-    containers,
-    engine,
-    execute,
-    fetch,
-    lockfile,
-    plan,
-    profiles,
-    resources,
-    workflow,
-)
+from envbuilder import containers, engine, execute, fetch, lockfile, plan, profiles, workflow
 from envbuilder.backends import base_python, docker, image_base, layers
 from envbuilder.backends.saved_image import SavedImage
-from envbuilder.errors import BuildError, ToolError, VerifyError
+from envbuilder.core import console, resources
+from envbuilder.core.errors import BuildError, ToolError, VerifyError
 from envbuilder.request import Request
 from tests.unit.images import BASE, image
 from tests.unit.test_backends import DOCKER, PODMAN
@@ -29,8 +19,8 @@ from tests.unit.test_backends import DOCKER, PODMAN
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from envbuilder.core.settings import Settings
     from envbuilder.lockfile import Lock, Target
-    from envbuilder.settings import Settings
 
 FOLDERS = (resources.profiles_dir(),)
 QUIET = console.PlainProgress(lambda _: None)

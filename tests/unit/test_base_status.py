@@ -10,7 +10,7 @@ import pytest
 from docker.errors import APIError, ImageNotFound, NotFound
 
 from envbuilder import base_status, engine
-from envbuilder.errors import BuildError, EnvbuilderError, InvalidError, ToolError
+from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, ToolError
 from envbuilder.lockfile import LockedBase, Target
 from envbuilder.oci import bases, descriptor
 from envbuilder.oci.descriptor import Index, Manifest
@@ -20,7 +20,7 @@ from tests.unit import debs
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from envbuilder.settings import Settings
+    from envbuilder.core.settings import Settings
 
 STATUS = "var/lib/dpkg/status"
 Members = list[tuple[str, bytes | str | None]]

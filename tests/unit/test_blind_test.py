@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from envbuilder import blind_test, configuration
 from envbuilder.blind_test import PIXELS, BlindTest, Score
-from envbuilder.errors import VerifyError
+from envbuilder.core.errors import VerifyError
 from envbuilder.payload.blind_test import IMAGES
 from envbuilder.payload.dataset import Split
 from tests.unit.pretended_payload import coarse, scores

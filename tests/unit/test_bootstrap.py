@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import bootstrap
-from envbuilder import pip_config
+from envbuilder.core import pip_config
 
 
 @pytest.fixture

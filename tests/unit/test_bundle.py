@@ -25,8 +25,8 @@ from envbuilder.bundle import contents, form, images, own, packing, placing, rea
 from envbuilder.bundle.contents import Part
 from envbuilder.bundle.form import Manifest, Member
 from envbuilder.conda import lockfile as conda_lockfile
-from envbuilder.console import PlainProgress
-from envbuilder.errors import BuildError, EnvbuilderError, InvalidError, ToolError
+from envbuilder.core.console import PlainProgress
+from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, ToolError
 from envbuilder.oci import bases
 from envbuilder.oci.layout import Layout
 from envbuilder.payload.dataset import MNIST_SHA256
@@ -37,7 +37,7 @@ from tests.unit.tools import tools
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from envbuilder.settings import Settings
+    from envbuilder.core.settings import Settings
 
 QUIET = PlainProgress(lambda line: None)
 WHEEL = b"a wheel" * 1000

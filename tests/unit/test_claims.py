@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envbuilder import claims, indexes, upstream
-from envbuilder.errors import InvalidError
+from envbuilder.core.errors import InvalidError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,8 +13,9 @@ import msgspec
 import pytest
 from filelock import FileLock
 
-from envbuilder import cli, configuration, documents, engine, folders, images, inventory, settings
-from envbuilder.errors import BuildError, ToolError
+from envbuilder import cli, configuration, documents, engine, images, inventory
+from envbuilder.core import folders, settings
+from envbuilder.core.errors import BuildError, ToolError
 from envbuilder.seal import MARKER
 from envbuilder.store import Store
 from tests.unit import reports

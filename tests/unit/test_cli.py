@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from envbuilder import cli, host, probe, workflow
-from envbuilder.errors import (
+from envbuilder.core.errors import (
     BuildError,
     EnvbuilderError,
     HostError,

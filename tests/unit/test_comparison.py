@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import against, atomic, cli, comparison
-from envbuilder.errors import InvalidError
+from envbuilder import against, cli, comparison
+from envbuilder.core import files as atomic
+from envbuilder.core.errors import InvalidError
 from tests.unit.reports import CUDA, epoch, loaded, written
 
 if TYPE_CHECKING:

@@ -14,18 +14,19 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from envbuilder import components, lockfile, plan, process, profiles, provenance, resources, seal
+from envbuilder import components, lockfile, plan, profiles, provenance, seal
 from envbuilder.backends import conda
 from envbuilder.conda import activation, install, machine, prefix_records, steps
 from envbuilder.conda import lockfile as conda_lockfile
-from envbuilder.errors import BuildError, HostError, InvalidError, ToolError
+from envbuilder.core import process, resources
+from envbuilder.core.errors import BuildError, HostError, InvalidError, ToolError
 from envbuilder.host import Cpu, Gpu, Host
 from envbuilder.request import Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from envbuilder.settings import Settings
+    from envbuilder.core.settings import Settings
 
 FOLDERS = (resources.profiles_dir(),)
 CPU = profiles.load("cpu", FOLDERS)

@@ -13,16 +13,17 @@ import msgspec
 import pytest
 import yaml
 
-from envbuilder import cli, lockfile, origins, profiles, render, resources
+from envbuilder import cli, lockfile, origins, profiles, render
 from envbuilder.conda import exports, records
 from envbuilder.conda import lockfile as conda_lockfile
 from envbuilder.conda.lockfile import Lock, Package, Target
-from envbuilder.errors import InvalidError, ToolError
+from envbuilder.core import resources
+from envbuilder.core.errors import InvalidError, ToolError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from envbuilder.settings import Settings
+    from envbuilder.core.settings import Settings
 
 rattler = pytest.importorskip("rattler")
 

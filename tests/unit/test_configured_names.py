@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import configuration, configured_names, indexes, settings
+from envbuilder import configuration, configured_names, indexes
 from envbuilder.cli import main
-from envbuilder.errors import InvalidError
+from envbuilder.core import settings
+from envbuilder.core.errors import InvalidError
 
 if TYPE_CHECKING:
     from pathlib import Path

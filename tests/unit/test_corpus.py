@@ -16,7 +16,8 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from envbuilder import capacity, cli, doctor, facts, host, probe, resources, selection, workflow
+from envbuilder import capacity, cli, doctor, facts, host, probe, selection, workflow
+from envbuilder.core import resources
 from envbuilder.detection import fetch, snapshot, tables
 from envbuilder.doctor.around import Around
 from envbuilder.host import Gpu, Host

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envbuilder import archives, debian, debian_packages
+from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.core.settings import Configuration, Settings
 from envbuilder.debian_packages import Atom, Package, closure, relations
-from envbuilder.errors import BuildError, InvalidError
 from envbuilder.lock_entries import File
-from envbuilder.settings import Configuration, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable

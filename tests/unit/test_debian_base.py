@@ -10,21 +10,22 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder import debian_base, debian_rootfs, process
-from envbuilder.errors import BuildError, ToolError
+from envbuilder import debian_base, debian_rootfs
+from envbuilder.core import process
+from envbuilder.core.errors import BuildError, ToolError
+from envbuilder.core.process import Completed
 from envbuilder.lockfile import LockedBase, Target
 from envbuilder.oci import rootfs
-from envbuilder.process import Completed
 from envbuilder.store import Store
 from tests.unit import debs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from envbuilder.core.settings import Settings
     from envbuilder.lock_entries import File
     from envbuilder.oci.layout import Layout
     from envbuilder.plan import MakeBase
-    from envbuilder.settings import Settings
 
 VERSIONS = {
     "mmdebstrap": "mmdebstrap 1.3.5\n",

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envbuilder import dpkg_status
+from envbuilder.core.errors import InvalidError
 from envbuilder.debian_closure import on_base
 from envbuilder.debian_packages import Package, Stanza
-from envbuilder.errors import InvalidError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

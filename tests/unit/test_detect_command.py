@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder import cli, facts, probe, process
+from envbuilder import cli, facts, probe
+from envbuilder.core import process
 from envbuilder.host import Cpu, Gpu, Host, Memory
 from tests.unit import host_trees
 from tests.unit.host_trees import NAMES

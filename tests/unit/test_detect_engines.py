@@ -14,10 +14,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import process
+from envbuilder.core import process
+from envbuilder.core.errors import ToolError
 from envbuilder.detection import cdi, engines, sockets
 from envbuilder.detection.snapshot import Reader, Snapshot
-from envbuilder.errors import ToolError
 from envbuilder.host import Containers, Engine
 
 if TYPE_CHECKING:

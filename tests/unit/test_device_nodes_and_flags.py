@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from envbuilder import doctor, probe, resources, selection, workflow
+from envbuilder import doctor, probe, selection, workflow
 from envbuilder import profiles as shipped
+from envbuilder.core import resources
 from envbuilder.doctor.around import Around
 from tests.unit import host_trees
 

@@ -11,29 +11,20 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from envbuilder import (
-    atomic,
-    base_status,
-    cli,
-    debian_base,
-    documents,
-    engine,
-    lockfile,
-    plan,
-    resources,
-    seal,
-)
+from envbuilder import base_status, cli, debian_base, documents, engine, lockfile, plan, seal
 from envbuilder.backends import docker
-from envbuilder.console import PlainProgress
+from envbuilder.core import files as atomic
+from envbuilder.core import resources
+from envbuilder.core.console import PlainProgress
+from envbuilder.core.errors import BuildError, ToolError
 from envbuilder.debian_packages import Stanza
 from envbuilder.dpkg_status import Status
-from envbuilder.errors import BuildError, ToolError
 from envbuilder.oci import base
 from envbuilder.request import Request
 from tests.unit.test_backends import DOCKER, docker_plan, shipped, venv_plan
 
 if TYPE_CHECKING:
-    from envbuilder.settings import Settings
+    from envbuilder.core.settings import Settings
 
 QUIET = PlainProgress(lambda line: None)
 DIGEST = "sha256:" + "ab" * 32

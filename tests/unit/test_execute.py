@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from envbuilder import images, plan, process
-from envbuilder.console import PlainProgress
-from envbuilder.errors import BuildError
+from envbuilder import images, plan
+from envbuilder.core import process
+from envbuilder.core.console import PlainProgress
+from envbuilder.core.errors import BuildError
 from envbuilder.execute import execute
 from envbuilder.lock_entries import File
 from envbuilder.seal import MARKER
@@ -26,7 +27,7 @@ from envbuilder.store import Store
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from envbuilder.settings import Settings
+    from envbuilder.core.settings import Settings
 
 REAL_POPEN = subprocess.Popen
 

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import requests
 
-from envbuilder import download, fetch, folders, origins, process
-from envbuilder.console import PlainProgress
-from envbuilder.errors import BuildError, WrongHashError
+from envbuilder import fetch, origins
+from envbuilder.core import folders, process
+from envbuilder.core import http as download
+from envbuilder.core.console import PlainProgress
+from envbuilder.core.errors import BuildError, WrongHashError
 from envbuilder.inventory import DOWNLOADS
 from envbuilder.lock_entries import File
 from envbuilder.lockfile import Target
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from envbuilder.settings import Settings
+    from envbuilder.core.settings import Settings
 
 CONTENT = bytes(range(256)) * 8192  # 2 MiB, so that it comes in several pieces
 NAME = "tiny-1.0-py3-none-any.whl"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from envbuilder import folders
+from envbuilder.core import folders
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envbuilder import foreign_programs as foreign
-from envbuilder import process
 from envbuilder.backends.native import NativeEnvironment
-from envbuilder.errors import EnvbuilderError, ToolError
+from envbuilder.core import process
+from envbuilder.core.errors import EnvbuilderError, ToolError
 from envbuilder.foreign_programs import Place, Program
 
 if TYPE_CHECKING:
@@ -222,7 +222,8 @@ class Native(NativeEnvironment):
     """An environment in a folder, of which only the programs matter."""
 
     def __init__(self, prefix: Path) -> None:
-        from envbuilder import profiles, resources
+        from envbuilder import profiles
+        from envbuilder.core import resources
 
         self.prefix = prefix
         self.profile = profiles.load("cpu", (resources.profiles_dir(),))
@@ -289,8 +290,9 @@ def test_the_programs_that_refuse_are_one_quoted_script(profile: str) -> None:
 
 
 def test_an_environments_own_programs_win_over_those_that_refuse(tmp_path: Path) -> None:
-    from envbuilder import profiles, resources
+    from envbuilder import profiles
     from envbuilder.backends import venv
+    from envbuilder.core import resources
 
     profile = profiles.load("cpu", (resources.profiles_dir(),))
     path = venv.environment(profile, tmp_path, {"PATH": "/usr/bin"})["PATH"]

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from envbuilder import lockfile, origins, profiles, render, resources, settings
+from envbuilder import lockfile, origins, profiles, render
 from envbuilder.conda import exports
-from envbuilder.errors import InvalidError
+from envbuilder.core import resources, settings
+from envbuilder.core.errors import InvalidError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import host, probe, process
+from envbuilder import host, probe
+from envbuilder.core import process
+from envbuilder.core.errors import InvalidError
 from envbuilder.detection import nvml, snapshot, system, tables, text
-from envbuilder.errors import InvalidError
 from envbuilder.host import Host
 from tests.unit import host_trees
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envbuilder import images
-from envbuilder.errors import BuildError
+from envbuilder.core.errors import BuildError
 
 if TYPE_CHECKING:
     from pathlib import Path

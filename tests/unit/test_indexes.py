@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import configuration, download, indexes, pip_settings
-from envbuilder.errors import InvalidError, ToolError
-from envbuilder.pip_settings import Sources
-from envbuilder.settings import Configuration, Settings
+from envbuilder import configuration, indexes
+from envbuilder.core import http as download
+from envbuilder.core import pip_settings
+from envbuilder.core.errors import InvalidError, ToolError
+from envbuilder.core.pip_settings import Sources
+from envbuilder.core.settings import Configuration, Settings
 
 
 def own(folder: Path, **urls: str) -> Settings:

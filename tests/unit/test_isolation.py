@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from envbuilder import isolation, shadowing
-from envbuilder.errors import VerifyError
+from envbuilder.core.errors import VerifyError
 from envbuilder.summary import as_found
 
 HARMLESS = {

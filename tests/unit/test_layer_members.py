@@ -12,7 +12,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder.errors import InvalidError
+from envbuilder.core.errors import InvalidError
 from envbuilder.oci import members
 from tests.unit import debs
 

@@ -10,12 +10,14 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from envbuilder import cli, engine, indexes, lockfile, plan, profiles, resources, words
+from envbuilder import cli, engine, indexes, lockfile, plan, profiles
 from envbuilder.backends import image_base, layers
-from envbuilder.errors import BuildError, InvalidError, ToolError
+from envbuilder.core import resources
+from envbuilder.core import types as words
+from envbuilder.core.errors import BuildError, InvalidError, ToolError
+from envbuilder.core.settings import Configuration, Settings
 from envbuilder.host import Host
 from envbuilder.request import Request
-from envbuilder.settings import Configuration, Settings
 from tests.unit.images import image
 from tests.unit.test_backends import DOCKER, PODMAN
 

@@ -12,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from envbuilder import lockfile, profiles, resources, strict_json, words
-from envbuilder.errors import InvalidError, ToolError
+from envbuilder import lockfile, profiles
+from envbuilder.core import resources, strict_json
+from envbuilder.core import types as words
+from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.lock_entries import File
 from envbuilder.lockfile import Lock, LockedBase, Target
 from tests.unit.tools import tools

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import deb_members, member_paths, wheel_records
-from envbuilder.errors import BuildError
+from envbuilder import deb_members, wheel_records
+from envbuilder.core import member_paths
+from envbuilder.core.errors import BuildError
 from envbuilder.lock_entries import File
 from envbuilder.oci import layer
 from envbuilder.oci.layer import Member

@@ -15,17 +15,19 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder import download, folders, mnist, process
-from envbuilder.console import PlainProgress
-from envbuilder.errors import BuildError, InvalidError, ToolError
+from envbuilder import mnist
+from envbuilder.core import folders, process
+from envbuilder.core import http as download
+from envbuilder.core.console import PlainProgress
+from envbuilder.core.errors import BuildError, InvalidError, ToolError
+from envbuilder.core.settings import Configuration
 from envbuilder.payload import dataset, idx
-from envbuilder.settings import Configuration
 from tests.unit.serving import serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from envbuilder.settings import Settings
+    from envbuilder.core.settings import Settings
 
 RAW = {name: f"the bytes of {name}".encode() * 9 for name in dataset.MNIST_SHA256}
 PACKED = {f"{name}.gz": gzip.compress(content, mtime=0) for name, content in RAW.items()}

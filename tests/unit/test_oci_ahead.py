@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from envbuilder import engine
-from envbuilder.errors import BuildError
+from envbuilder.core.errors import BuildError
 from envbuilder.oci import ahead as module
 from envbuilder.oci import engines
 from envbuilder.oci.ahead import WORTH, Ahead

@@ -13,8 +13,8 @@ import pytest
 import zstandard
 from msgspec.structs import replace
 
-from envbuilder import folders
-from envbuilder.errors import BuildError
+from envbuilder.core import folders
+from envbuilder.core.errors import BuildError
 from envbuilder.oci import assemble, parts, scratch
 from envbuilder.oci.ahead import Ahead
 from envbuilder.oci.assemble import Assembly

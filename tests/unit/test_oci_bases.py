@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.console import PlainProgress
-from envbuilder.errors import BuildError, InvalidError
+from envbuilder.core.console import PlainProgress
+from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.oci import bases, reference, registry
 from envbuilder.oci.layout import Layout
 from tests.unit import small_images as images
@@ -18,9 +18,9 @@ from tests.unit.registry_side import connect, push
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from envbuilder.core.settings import Settings
     from envbuilder.oci.connection import Connection
     from envbuilder.oci.descriptor import Descriptor
-    from envbuilder.settings import Settings
     from tests.unit.fake_registry import FakeRegistry
 
 

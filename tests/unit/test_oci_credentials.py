@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder import process
-from envbuilder.errors import InvalidError, ToolError
+from envbuilder.core import process
+from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.oci import credentials
 from envbuilder.oci.credentials import Credential
 

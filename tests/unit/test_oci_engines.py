@@ -13,8 +13,9 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from envbuilder import engine, podman, process
-from envbuilder.errors import BuildError
+from envbuilder import engine, podman
+from envbuilder.core import process
+from envbuilder.core.errors import BuildError
 from envbuilder.oci import archive, engines
 from envbuilder.oci.descriptor import INDEX, Index, decode, encode
 from envbuilder.oci.layer import Member

@@ -13,7 +13,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder.errors import BuildError
+from envbuilder.core.errors import BuildError
 from envbuilder.oci import layer
 from envbuilder.oci.layer import Member
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from envbuilder.errors import BuildError, EnvbuilderError, InvalidError, WrongHashError
+from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, WrongHashError
 from envbuilder.oci import archive
 from envbuilder.oci.descriptor import (
     CONFIG,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import requests
 
-from envbuilder.errors import BuildError
+from envbuilder.core.errors import BuildError
 from envbuilder.oci import reference, registry
 from envbuilder.oci.connection import Connection
 from envbuilder.oci.layout import Layout
@@ -21,8 +21,8 @@ from tests.unit.registry_side import BIG, SILENT, SMALL, connect, impatient, log
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from envbuilder.core.settings import Settings
     from envbuilder.oci.descriptor import Descriptor
-    from envbuilder.settings import Settings
 
 
 @pytest.mark.parametrize("demands", ["basic", "bearer"])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder.errors import BuildError
+from envbuilder.core.errors import BuildError
 from envbuilder.lock_entries import File
 from envbuilder.oci import packages, rootfs
 from envbuilder.oci.layer import Member

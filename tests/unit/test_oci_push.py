@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.errors import BuildError, InvalidError, WrongHashError
+from envbuilder.core.errors import BuildError, InvalidError, WrongHashError
 from tests.unit import small_images as images
 from tests.unit.fake_registry import FakeRegistry, digest_of
 from tests.unit.registry_side import BIG, SMALL, impatient, push
@@ -16,10 +16,10 @@ from tests.unit.registry_side import BIG, SMALL, impatient, push
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from envbuilder.core.settings import Settings
     from envbuilder.oci import registry
     from envbuilder.oci.descriptor import Descriptor, Manifest
     from envbuilder.oci.layout import Layout
-    from envbuilder.settings import Settings
 
 
 def test_only_what_is_missing_travels(

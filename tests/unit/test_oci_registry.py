@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder.errors import BuildError, InvalidError, WrongHashError
+from envbuilder.core.errors import BuildError, InvalidError, WrongHashError
 from envbuilder.oci import receive, registry
 from envbuilder.oci.descriptor import INDEX, MANIFEST, Descriptor
 from envbuilder.oci.layout import Layout
@@ -17,7 +17,7 @@ from tests.unit.registry_side import BIG, SILENT, SMALL, connect, impatient, pul
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from envbuilder.settings import Settings
+    from envbuilder.core.settings import Settings
     from tests.unit.fake_registry import FakeRegistry
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from envbuilder.errors import BuildError
+from envbuilder.core.errors import BuildError
 from envbuilder.oci import rootfs
 from envbuilder.oci.layer import Member
 from tests.unit.images import BASE, PYTHON, image

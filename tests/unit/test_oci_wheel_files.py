@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envbuilder import wheel_records
-from envbuilder.errors import BuildError
+from envbuilder.core.errors import BuildError
 from envbuilder.oci import wheel_files
 from envbuilder.oci.wheel_files import Wheel
 from tests.unit.images import record

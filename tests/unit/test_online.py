@@ -13,34 +13,25 @@ import requests
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import (
-    archives,
-    cli,
-    engine,
-    lockfile,
-    loopback,
-    online,
-    online_bases,
-    origins,
-    words,
-)
+from envbuilder import archives, cli, engine, lockfile, loopback, online, online_bases, origins
 from envbuilder.asking import Answer, Asker, Page
-from envbuilder.console import PlainProgress
-from envbuilder.errors import BuildError, ToolError
+from envbuilder.core import types as words
+from envbuilder.core.console import PlainProgress
+from envbuilder.core.errors import BuildError, ToolError
+from envbuilder.core.settings import Configuration
 from envbuilder.lock_entries import File
 from envbuilder.loopback import Offer
 from envbuilder.oci import connection as registries
 from envbuilder.oci.answers import BrokenOffError
 from envbuilder.online import Pin
 from envbuilder.origins import Place
-from envbuilder.settings import Configuration
 from envbuilder.store import Store
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from envbuilder.core.settings import Settings
     from envbuilder.findings import Finding
-    from envbuilder.settings import Settings
 
 QUIET = PlainProgress(lambda line: None)
 NOWHERE = "http://127.0.0.1:9/simple"

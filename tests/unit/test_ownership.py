@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import configuration, ownership, profiles
-from envbuilder.ownership import Facts, Trust
+from envbuilder import configuration, profiles
+from envbuilder.core import ownership
+from envbuilder.core.ownership import Facts, Trust
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

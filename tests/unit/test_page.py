@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envbuilder import cli, page, report
-from envbuilder.errors import VerifyError
+from envbuilder.core.errors import VerifyError
 from envbuilder.page import advice, bars, curve, values
 
 if TYPE_CHECKING:

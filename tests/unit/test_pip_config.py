@@ -10,7 +10,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import pip_config
+from envbuilder.core import pip_config
 
 NAMES = st.from_regex(r"[a-z]{2,8}(-[a-z]{2,8})?", fullmatch=True)
 VALUES = st.from_regex(r"[!-~]([ -~]{0,20}[!-~])?", fullmatch=True)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder import process
-from envbuilder.errors import ToolError
+from envbuilder.core import process
+from envbuilder.core.errors import ToolError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import claims, indexes, lockfile, profiles, resolve, resources
-from envbuilder.errors import InvalidError
+from envbuilder import claims, indexes, lockfile, profiles, resolve
+from envbuilder.core import resources
+from envbuilder.core.errors import InvalidError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packageurl import PackageURL
 
-from envbuilder import __version__, lockfile, pack, plan, provenance, resources
+from envbuilder import __version__, lockfile, pack, plan, provenance
+from envbuilder.core import resources
 from envbuilder.provenance import Invocation, Subject
 
 TEXT = {"type": "string", "minLength": 1}

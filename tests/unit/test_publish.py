@@ -8,11 +8,12 @@ import pytest
 from msgspec.structs import replace
 
 from envbuilder import images as records
-from envbuilder import lockfile, plan, profiles, provenance, publish, resources, sbom
+from envbuilder import lockfile, plan, profiles, provenance, publish, sbom
 from envbuilder.backends import image_base, layers
 from envbuilder.backends.pushed_image import PushedImage
-from envbuilder.console import PlainProgress
-from envbuilder.errors import BuildError, InvalidError
+from envbuilder.core import resources
+from envbuilder.core.console import PlainProgress
+from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.oci import referrers, registry
 from envbuilder.oci.layout import Layout
 from envbuilder.request import Request
@@ -23,7 +24,7 @@ from tests.unit.registry_side import SILENT, connect, push
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from envbuilder.settings import Settings
+    from envbuilder.core.settings import Settings
     from tests.unit.fake_registry import FakeRegistry
 
 FINGERPRINT = "ab" * 32

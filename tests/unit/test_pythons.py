@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder import process, pythons
-from envbuilder.errors import ToolError
+from envbuilder import pythons
+from envbuilder.core import process
+from envbuilder.core.errors import ToolError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -19,18 +19,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from packaging.requirements import Requirement
 
-from envbuilder import profiles, render, resources, words
-from envbuilder.errors import InvalidError
+from envbuilder import profiles, render
+from envbuilder.core import resources
+from envbuilder.core import types as words
+from envbuilder.core.errors import InvalidError
+from envbuilder.core.settings import Configuration
 from envbuilder.indexes import override
 from envbuilder.lock_entries import File
 from envbuilder.lockfile import Lock, LockedBase, Target
-from envbuilder.settings import Configuration
 from tests.unit.tools import tools
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from envbuilder.settings import Settings
+    from envbuilder.core.settings import Settings
 
 CPU = profiles.load("cpu", (resources.profiles_dir(),))
 PYTHON = "3.11"

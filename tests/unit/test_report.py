@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envbuilder import blind_test, consistency, report, verify
-from envbuilder.console import PlainProgress
-from envbuilder.errors import VerifyError
+from envbuilder.core.console import PlainProgress
+from envbuilder.core.errors import VerifyError
+from envbuilder.core.process import Completed
 from envbuilder.measurements import Determinism
 from envbuilder.payload.dataset import Split
 from envbuilder.payload.report import BLIND_TEST, REQUIRED
-from envbuilder.process import Completed
 
 if TYPE_CHECKING:
     from collections.abc import Callable

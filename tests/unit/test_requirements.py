@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.utils import canonicalize_name
 
-from envbuilder import lockfile, profiles, requirements, resources
-from envbuilder.errors import InvalidError
+from envbuilder import lockfile, profiles, requirements
+from envbuilder.core import resources
+from envbuilder.core.errors import InvalidError
 
 if TYPE_CHECKING:
     from pathlib import Path

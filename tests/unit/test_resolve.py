@@ -11,13 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envbuilder import compile as uv_compile
-from envbuilder import debian, lockfile, profiles, pylock, resolve, resources, sizes, upstream
+from envbuilder import debian, lockfile, profiles, pylock, resolve, sizes, upstream
+from envbuilder.core import resources
+from envbuilder.core.errors import BuildError
+from envbuilder.core.process import Completed
+from envbuilder.core.settings import Configuration, Settings
 from envbuilder.debian import Suite
-from envbuilder.errors import BuildError
 from envbuilder.lock_entries import File
 from envbuilder.loopback import Offer
-from envbuilder.process import Completed
-from envbuilder.settings import Configuration, Settings
 from tests.unit.tools import tools
 
 if TYPE_CHECKING:

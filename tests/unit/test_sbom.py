@@ -17,8 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packageurl import PackageURL
 
-from envbuilder import components, documents, licences, lockfile, plan, resources, sbom
+from envbuilder import components, documents, licences, lockfile, plan, sbom
 from envbuilder.components import Component
+from envbuilder.core import resources
 from envbuilder.debian_packages import Stanza
 from envbuilder.lock_entries import File
 from envbuilder.store import Store
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from envbuilder.settings import Settings
+    from envbuilder.core.settings import Settings
 
 LOCKS = resources.profiles_dir() / "locks"
 WORD = st.text("abcdefghijklmnopqrstuvwxyz0123456789", min_size=1, max_size=8)

@@ -10,18 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import rich.console
 
-from envbuilder import (
-    cli,
-    configuration,
-    history,
-    host,
-    page,
-    probe,
-    process,
-    report,
-    scaling,
-)
-from envbuilder.errors import InvalidError, VerifyError
+from envbuilder import cli, configuration, history, host, page, probe, report, scaling
+from envbuilder.core import process
+from envbuilder.core.errors import InvalidError, VerifyError
 from envbuilder.summary import print_verdict
 from tests.unit.pretended_payload import LIFE, Clock, perform, quick_report
 from tests.unit.reports import measured, whole

@@ -6,8 +6,9 @@ import msgspec
 import pytest
 
 from envbuilder import profiles as shipped
-from envbuilder import resources, selection, workflow
-from envbuilder.errors import HostError
+from envbuilder import selection, workflow
+from envbuilder.core import resources
+from envbuilder.core.errors import HostError
 from envbuilder.host import Cpu, Gpu, Host
 from envbuilder.profiles import Requires
 from tests.unit import host_trees

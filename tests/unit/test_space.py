@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from envbuilder import space
-from envbuilder.errors import BuildError
+from envbuilder.core.errors import BuildError
 from envbuilder.lock_entries import File
 from envbuilder.plan import Artifact, Plan
 from envbuilder.space import Room, unpacked
 
 if TYPE_CHECKING:
-    from envbuilder.settings import Settings
+    from envbuilder.core.settings import Settings
 
 
 class Usage(NamedTuple):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from envbuilder.errors import BuildError, WrongHashError
+from envbuilder.core.errors import BuildError, WrongHashError
 from envbuilder.lock_entries import File
 from envbuilder.store import Store
 

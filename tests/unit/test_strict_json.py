@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from envbuilder import strict_json
+from envbuilder.core import strict_json
 
 
 def test_a_key_that_is_twice_among_many_is_found_at_once() -> None:

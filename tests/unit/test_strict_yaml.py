@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envbuilder import profiles
-from envbuilder.errors import InvalidError
-from envbuilder.schema import parse_yaml, read_text
+from envbuilder.core.errors import InvalidError
+from envbuilder.core.schema import parse_yaml, read_text
 
 if TYPE_CHECKING:
     from pathlib import Path

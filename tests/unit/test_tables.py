@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import resources
+from envbuilder.core import resources
 from envbuilder.detection import tables
 from tools import refresh_devices as refresh
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envbuilder import host, probe, selection, target
-from envbuilder.errors import InvalidError
+from envbuilder.core.errors import InvalidError
 from envbuilder.host import Host
 from tests.unit import host_trees
 from tests.unit.host_trees import PROFILES

@@ -7,20 +7,21 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder import debian, lockfile, profiles, resources, target_debs
+from envbuilder import debian, lockfile, profiles, target_debs
+from envbuilder.core import resources
+from envbuilder.core.errors import InvalidError
+from envbuilder.core.settings import Configuration
 from envbuilder.debian import Suite
 from envbuilder.debian_packages import Package, Stanza
 from envbuilder.dpkg_status import Status
-from envbuilder.errors import InvalidError
 from envbuilder.lockfile import Lock, LockedBase, Target
-from envbuilder.settings import Configuration
 from envbuilder.target_debs import Debs
 from tests.unit.tools import tools
 
 if TYPE_CHECKING:
+    from envbuilder.core.settings import Settings
     from envbuilder.lock_entries import File
     from envbuilder.profiles import Profile
-    from envbuilder.settings import Settings
 
 CPU = profiles.load("cpu", (resources.profiles_dir(),))
 STATUS = "5" * 64

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envbuilder import resources, seal, tree
-from envbuilder.errors import VerifyError
+from envbuilder import seal, tree
+from envbuilder.core import resources
+from envbuilder.core.errors import VerifyError
 from envbuilder.tree import Difference, Entry
 
 if TYPE_CHECKING:

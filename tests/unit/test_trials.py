@@ -16,8 +16,8 @@ from click.testing import CliRunner
 
 from envbuilder import configuration, contents, engine, reproduce, trials, workflow
 from envbuilder.commands import reproduce as reproducing
-from envbuilder.console import PlainProgress
-from envbuilder.errors import BuildError, InvalidError
+from envbuilder.core.console import PlainProgress
+from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.lock_entries import File
 from envbuilder.plan import Artifact, BuildResult, MakeBase
 from envbuilder.reproduce import Difference
@@ -25,7 +25,7 @@ from envbuilder.request import Request
 from envbuilder.store import Store
 
 if TYPE_CHECKING:
-    from envbuilder.settings import Settings
+    from envbuilder.core.settings import Settings
 
 CONTENT = b"a wheel"
 WHEEL = File(

@@ -16,24 +16,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import (
-    candidates,
-    console,
-    lockfile,
-    process,
-    profiles,
-    tune,
-    tune_results,
-    tuned,
-    tuning,
-)
-from envbuilder.errors import BuildError, InvalidError, VerifyError
+from envbuilder import candidates, lockfile, profiles, tune, tune_results, tuned, tuning
+from envbuilder.core import console, process
+from envbuilder.core.errors import BuildError, InvalidError, VerifyError
 from envbuilder.tuning import Finding, Pair, Rules, Setting, Trial
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from envbuilder.settings import Settings
+    from envbuilder.core.settings import Settings
 
 RULES = Rules()
 TCMALLOC = "/prefix/lib/envbuilder/libtcmalloc_minimal.so.4"

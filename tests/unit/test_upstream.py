@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envbuilder import upstream
-from envbuilder.errors import InvalidError
+from envbuilder.core.errors import InvalidError
+from envbuilder.core.settings import Configuration, Settings
 from envbuilder.loopback import Offer
-from envbuilder.settings import Configuration, Settings
 
 if TYPE_CHECKING:
     from pathlib import Path

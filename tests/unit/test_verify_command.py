@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import envbuilder
-from envbuilder import atomic, cli, configuration, history, host, probe, process
-from envbuilder.errors import ToolError, VerifyError
+from envbuilder import cli, configuration, history, host, probe
+from envbuilder.core import files as atomic
+from envbuilder.core import process
+from envbuilder.core.errors import ToolError, VerifyError
 from tests.unit.pretended_payload import LIFE, Clock, perform, quick_report
 from tests.unit.reports import epoch, measured
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from envbuilder.settings import Settings
+    from envbuilder.core.settings import Settings
 
 HERE = host.Host(
     os="linux",

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envbuilder import wheel_records
-from envbuilder.errors import BuildError, InvalidError
+from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.lock_entries import File
 from envbuilder.store import Store
 from envbuilder.wheel_records import clash, contents, require_compatible

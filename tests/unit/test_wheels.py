@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import lockfile, profiles, resources, selection, wheels
+from envbuilder import lockfile, profiles, selection, wheels
+from envbuilder.core import resources
 from envbuilder.host import Cpu, Gpu, Host
 from envbuilder.lock_entries import File
 from envbuilder.lockfile import Lock, Target
@@ -18,7 +19,7 @@ from tests.unit.host_trees import profile
 from tests.unit.tools import tools
 
 if TYPE_CHECKING:
-    from envbuilder import words
+    from envbuilder.core import types as words
 
 SHIPPED = (resources.profiles_dir(),)
 

@@ -21,26 +21,25 @@ from envbuilder import (
     lockfile,
     plan,
     probe,
-    process,
     profiles,
     pythons,
-    resources,
     seal,
     wheel_records,
-    words,
     workflow,
 )
 from envbuilder.backends import docker
 from envbuilder.backends.venv import VenvEnvironment
-from envbuilder.console import PlainProgress
-from envbuilder.errors import BuildError, EnvbuilderError, HostError, InvalidError, ToolError
+from envbuilder.core import process, resources
+from envbuilder.core import types as words
+from envbuilder.core.console import PlainProgress
+from envbuilder.core.errors import BuildError, EnvbuilderError, HostError, InvalidError, ToolError
+from envbuilder.core.settings import Configuration
 from envbuilder.request import Request
-from envbuilder.settings import Configuration
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from envbuilder.settings import Settings
+    from envbuilder.core.settings import Settings
 
 SHIPPED = (resources.profiles_dir(),)
 PLAIN = host.Host(

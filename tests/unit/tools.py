@@ -10,7 +10,7 @@ from envbuilder.lock_entries import File
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from envbuilder import words
+    from envbuilder.core import types as words
 
 WHEELS: Mapping[words.Platform, str] = {
     "linux/amd64": "manylinux_2_17_x86_64",

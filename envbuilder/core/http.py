@@ -11,8 +11,8 @@ import time
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from envbuilder import pip_settings
-from envbuilder.errors import BuildError
+from envbuilder.core import pip_settings
+from envbuilder.core.errors import BuildError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from msgspec import Struct
 
-from envbuilder.errors import ToolError
+from envbuilder.core.errors import ToolError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from envbuilder import resources
+from envbuilder.core import resources
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from envbuilder.errors import EnvbuilderError
+    from envbuilder.core.errors import EnvbuilderError
 
 
 def save(

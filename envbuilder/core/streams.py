@@ -13,7 +13,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from envbuilder.errors import BuildError
+from envbuilder.core.errors import BuildError
 
 if TYPE_CHECKING:
     from typing import TextIO

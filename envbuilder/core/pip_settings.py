@@ -9,8 +9,8 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
-from envbuilder import pip_config
-from envbuilder.errors import InvalidError
+from envbuilder.core import pip_config
+from envbuilder.core.errors import InvalidError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

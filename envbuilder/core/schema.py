@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from envbuilder import strict_yaml
-from envbuilder.errors import InvalidError
+from envbuilder.core import strict_yaml
+from envbuilder.core.errors import InvalidError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

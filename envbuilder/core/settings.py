@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 
-from envbuilder import console, folders, ownership, words
-from envbuilder.errors import InvalidError
-from envbuilder.schema import decode, parse_yaml, read_text
+from envbuilder.core import console, folders, ownership
+from envbuilder.core import types as words
+from envbuilder.core.errors import InvalidError
+from envbuilder.core.schema import decode, parse_yaml, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -171,7 +172,7 @@ def require_writable(folder: Path, *, private: bool = False, marked: bool = True
         return folders.ensure(folder, private=private, marked=marked)
     except OSError as error:
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            from envbuilder.download import full_or_broken
+            from envbuilder.core.http import full_or_broken
 
             raise full_or_broken(error, folder) from error
         raise InvalidError(
