@@ -7,13 +7,17 @@ import io
 import tarfile
 from typing import TYPE_CHECKING, Any
 
-from envbuilder import debian, dpkg_status, engine, podman
+from envbuilder import debian, dpkg_status
+from envbuilder.containers.engine import client as engine
+from envbuilder.containers.engine import podman
+from envbuilder.containers.oci import archive, reference, rootfs
+from envbuilder.containers.oci import image_names as places
+from envbuilder.containers.oci.layout import Layout
+from envbuilder.containers.oci.members import READ_LIMIT
+from envbuilder.containers.registry import base_images as bases
 from envbuilder.core import console
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, ToolError
 from envbuilder.core.settings import require_writable
-from envbuilder.oci import archive, bases, places, reference, rootfs
-from envbuilder.oci.layout import Layout
-from envbuilder.oci.members import READ_LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

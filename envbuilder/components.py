@@ -142,7 +142,7 @@ def image_purl(ref: str, digest: str, platform: str, *, published: bool) -> str:
     """
     from packageurl import PackageURL
 
-    from envbuilder.oci import reference
+    from envbuilder.containers.oci import reference
 
     architecture = platform.rpartition("/")[2]
     try:

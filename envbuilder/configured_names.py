@@ -140,7 +140,7 @@ def _require_registries(file: File) -> None:
                 spot = place(file.where, file.text, [key, below])
                 raise InvalidError(f"{spot}: {key}: {_shown(host)} {wrong[0]}", wrong[1])
     if file.read.mirrors:
-        from envbuilder.oci import reference
+        from envbuilder.containers.oci import reference
 
         for host in file.read.mirrors:
             try:
@@ -156,7 +156,7 @@ def _require_registries(file: File) -> None:
 
 def _host_problem(host: str) -> tuple[str, str] | None:
     """Return what is wrong with a registry's host, and what to write; None if nothing is."""
-    from envbuilder.oci import reference
+    from envbuilder.containers.oci import reference
 
     if host in _DOCKER_HUB:
         return "is in no image's reference", "Docker Hub is called docker.io."

@@ -8,15 +8,15 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Protocol
 
 from envbuilder import reproduce, seal, tree
+from envbuilder.containers.oci.members import content, members
 from envbuilder.core import process
 from envbuilder.core.errors import BuildError
-from envbuilder.oci.members import content, members
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
+    from envbuilder.containers.oci.layout import Layout
     from envbuilder.core import types as words
-    from envbuilder.oci.layout import Layout
     from envbuilder.reproduce import Difference, Member
 
 FILES = 20

@@ -20,17 +20,17 @@ from urllib.parse import quote
 import msgspec
 
 from envbuilder import debian_rootfs
+from envbuilder.containers.engine.client import LABEL
+from envbuilder.containers.oci import descriptor
+from envbuilder.containers.oci.archive import named
+from envbuilder.containers.oci.descriptor import Index, Manifest
+from envbuilder.containers.oci.layer import Layer, write
+from envbuilder.containers.oci.layout import Layout, place
 from envbuilder.core import process
 from envbuilder.core import types as words
 from envbuilder.core.errors import BuildError, EnvbuilderError, ToolError
 from envbuilder.debian import ARCHITECTURES
-from envbuilder.engine import LABEL
-from envbuilder.oci import descriptor
-from envbuilder.oci.archive import named
-from envbuilder.oci.descriptor import Index, Manifest
 from envbuilder.oci.image import DEFAULT_PATH
-from envbuilder.oci.layer import Layer, write
-from envbuilder.oci.layout import Layout, place
 from envbuilder.plan import MakeBase
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from envbuilder import dpkg_status
+from envbuilder.containers.oci.layer import Member
 from envbuilder.core.errors import BuildError
 from envbuilder.debian import ARCHITECTURES
-from envbuilder.oci.layer import Member
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

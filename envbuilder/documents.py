@@ -99,7 +99,8 @@ def installed(
 
 def _status(plan: Plan, artifact: Artifact, progress: Progress) -> Status | None:
     """The dpkg status of the base that layers were put on; else of the image, in the engine."""
-    from envbuilder import base_status, engine
+    from envbuilder import base_status
+    from envbuilder.containers.engine import client as engine
     from envbuilder.oci import base
     from envbuilder.oci.cache import LayerCache
     from envbuilder.plan import Assemble

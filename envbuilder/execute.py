@@ -185,9 +185,9 @@ def _run(step: plans.Run, log: Path) -> None:
 
 
 def _load(step: plans.Load) -> None:
-    from envbuilder import engine
-    from envbuilder.oci import engines
-    from envbuilder.oci.layout import Layout
+    from envbuilder.containers.engine import client as engine
+    from envbuilder.containers.engine import images as engines
+    from envbuilder.containers.oci.layout import Layout
 
     layout, made = Layout(Path(step.layout)), Layout(Path(step.cache))
     ids = engines.load(engine.connect(), layout, made, step.names, step.ahead)
@@ -208,8 +208,8 @@ def _load(step: plans.Load) -> None:
 
 
 def _save(step: plans.Save) -> None:
-    from envbuilder.oci import archive
-    from envbuilder.oci.layout import Layout
+    from envbuilder.containers.oci import archive
+    from envbuilder.containers.oci.layout import Layout
 
     archive.save(Layout(Path(step.layout)), Path(step.target))
 
@@ -246,9 +246,9 @@ def _make_base(step: plans.MakeBase, store: Store, log: Path) -> None:
 
 
 def _load_base(step: plans.LoadBase) -> None:
-    from envbuilder import engine
-    from envbuilder.oci import engines
-    from envbuilder.oci.layout import Layout
+    from envbuilder.containers.engine import client as engine
+    from envbuilder.containers.engine import images as engines
+    from envbuilder.containers.oci.layout import Layout
 
     client, layout = engine.connect(), Layout(Path(step.layout))
     (found,) = layout.index().manifests

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder import documents, engine, images
+from envbuilder import documents, images
+from envbuilder.containers.engine import client as engine
 from envbuilder.core import folders
 from envbuilder.inventory import BUSY, Item, Kept
 from envbuilder.oci import facts
@@ -20,8 +21,8 @@ from envbuilder.oci import facts
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from envbuilder.containers.engine.client import Image
     from envbuilder.core.settings import Settings
-    from envbuilder.engine import Image
     from envbuilder.inventory import Inventory
 
 ELSEWHERE = "not built by this installation (--all-images removes it, too)"

@@ -7,24 +7,26 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder import engine
+from envbuilder.containers.engine import client as engine
+from envbuilder.containers.oci import reference
+from envbuilder.containers.oci.descriptor import INDEXES, MANIFESTS
+from envbuilder.containers.oci.layout import Layout
+from envbuilder.containers.registry import base_images as bases
+from envbuilder.containers.registry import transfer as registry
+from envbuilder.containers.registry.responses import BrokenOffError
 from envbuilder.core import types as words
 from envbuilder.core.errors import EnvbuilderError, ToolError
 from envbuilder.findings import Finding, Status
-from envbuilder.oci import bases, reference, registry
-from envbuilder.oci.answers import BrokenOffError
-from envbuilder.oci.descriptor import INDEXES, MANIFESTS
-from envbuilder.oci.layout import Layout
 from envbuilder.online import PARALLEL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from envbuilder.containers.oci.reference import Reference
+    from envbuilder.containers.registry.connection import Connection
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
     from envbuilder.lockfile import Lock
-    from envbuilder.oci.connection import Connection
-    from envbuilder.oci.reference import Reference
 
     Connect = Callable[[Reference, Settings], Connection]
 

@@ -9,10 +9,10 @@ import click
 import msgspec
 
 from envbuilder import configuration
+from envbuilder.containers.oci import image_names as places
 from envbuilder.core import types as words
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.types import BACKENDS, BUILDERS
-from envbuilder.oci import places
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,7 +91,7 @@ def _push(ctx: click.Context, param: click.Parameter, value: str | None) -> str 
     del ctx
     if value is None:
         return None
-    from envbuilder.oci import reference
+    from envbuilder.containers.oci import reference
 
     try:
         found = reference.parse(value)

@@ -6,18 +6,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envbuilder import images, provenance, sbom
+from envbuilder.containers.oci import reference
+from envbuilder.containers.oci.layout import Layout
+from envbuilder.containers.registry import manifests, referrers
+from envbuilder.containers.registry import push_blob as send
+from envbuilder.containers.registry import transfer as registry
+from envbuilder.containers.registry.connection import Connection
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError
-from envbuilder.oci import manifests, reference, referrers, registry, send
-from envbuilder.oci.connection import Connection
-from envbuilder.oci.layout import Layout
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from envbuilder.containers.oci.descriptor import Descriptor
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
-    from envbuilder.oci.descriptor import Descriptor
     from envbuilder.plan import Push
 
 MEDIA_TYPES = {"sbom": sbom.MEDIA_TYPE, "provenance": provenance.MEDIA_TYPE}

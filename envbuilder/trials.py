@@ -30,9 +30,9 @@ from envbuilder.store import Store
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from envbuilder.containers.oci.layout import Layout
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
-    from envbuilder.oci.layout import Layout
     from envbuilder.plan import Plan
     from envbuilder.reproduce import Difference, Outcome
     from envbuilder.request import Request
@@ -96,7 +96,7 @@ def _build(
 
 def _forget(name: str, progress: Progress) -> None:
     """Remove an image; where that fails, what the builds gave is told all the same."""
-    from envbuilder import engine
+    from envbuilder.containers.engine import client as engine
 
     try:
         engine.forget(name)
@@ -173,8 +173,8 @@ def _compare(first: Trial, second: Trial, folder: Path, progress: Progress) -> O
 def _sides(first: Trial, second: Trial, folder: Path) -> contents.Sides:
     if first.result.artifact.kind != "image":
         return contents.Prefixes(*(Path(t.result.artifact.ref) for t in (first, second)))
-    from envbuilder import engine
-    from envbuilder.oci import engines
+    from envbuilder.containers.engine import client as engine
+    from envbuilder.containers.engine import images as engines
 
     client = engine.connect()
 

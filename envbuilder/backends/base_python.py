@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from envbuilder.containers.oci import rootfs
 from envbuilder.core.errors import ToolError, VerifyError
-from envbuilder.oci import rootfs
 from envbuilder.plan import BaseCheck
 
 if TYPE_CHECKING:
@@ -70,8 +70,8 @@ def _of_layout(plan: Plan, wanted: BaseCheck, settings: Settings, progress: Prog
 
 def _of_engine(plan: Plan, wanted: BaseCheck, progress: Progress) -> str | None:
     """The Python X.Y that the build would use, or `none`; None where that cannot be told."""
-    from envbuilder import engine
     from envbuilder.backends import image_base
+    from envbuilder.containers.engine import client as engine
 
     client = engine.connect()
     found = engine.image(client, wanted.ref)
@@ -91,7 +91,8 @@ def _of_engine(plan: Plan, wanted: BaseCheck, progress: Progress) -> str | None:
 
 def _asked(client: Any, identity: str, plan: Plan) -> str:
     """What a container of the base prints; it has no network and writes nothing."""
-    from envbuilder import containers, podman
+    from envbuilder.containers.engine import podman
+    from envbuilder.containers.engine import run as containers
 
     argv = ["-c", _ASK.format(minor=plan.python)]
     if isinstance(client, podman.Podman):

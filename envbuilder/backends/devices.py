@@ -6,13 +6,13 @@ import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envbuilder import podman
+from envbuilder.containers.engine import podman
 from envbuilder.core.errors import InvalidError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from envbuilder import engine
+    from envbuilder.containers.engine import client as engine
     from envbuilder.profiles import Profile
 
 

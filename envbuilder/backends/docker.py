@@ -10,9 +10,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from envbuilder import engine, lockfile, render
+from envbuilder import lockfile, render
 from envbuilder.backends import base_python, image_base
 from envbuilder.backends.environment import DockerEnvironment
+from envbuilder.containers.engine import client as engine
 from envbuilder.core import console
 from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.pack import payload_sha256

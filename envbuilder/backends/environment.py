@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from envbuilder import containers, engine, foreign_programs, images, isolation, podman
+from envbuilder import foreign_programs, images, isolation
 from envbuilder.backends import devices
+from envbuilder.containers.engine import client as engine
+from envbuilder.containers.engine import podman
+from envbuilder.containers.engine import run as containers
 from envbuilder.core import process
 from envbuilder.core.errors import InvalidError, VerifyError
 from envbuilder.oci import facts

@@ -6,20 +6,22 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from envbuilder import engine, lockfile, render
+from envbuilder import lockfile, render
+from envbuilder.containers.engine import client as engine
+from envbuilder.containers.engine.client import LABEL
+from envbuilder.containers.oci import image_names as places
+from envbuilder.containers.oci import reference
 from envbuilder.core import console
 from envbuilder.core import types as words
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.settings import require_writable
-from envbuilder.engine import LABEL
-from envbuilder.oci import places, reference
 from envbuilder.plan import LoadBase, MakeBase
 
 if TYPE_CHECKING:
+    from envbuilder.containers.oci.layout import Layout
     from envbuilder.core.settings import Settings
     from envbuilder.host import Host
     from envbuilder.lockfile import Lock, LockedBase, Target
-    from envbuilder.oci.layout import Layout
     from envbuilder.profiles import Base as BaseImage
     from envbuilder.profiles import Profile
     from envbuilder.request import Request
@@ -99,7 +101,8 @@ def find(
     `client` and `here`: the engine, where it was asked already. `scripts`: it needs the base, too.
     """
     from envbuilder import debian_base
-    from envbuilder.oci import archive, bases
+    from envbuilder.containers.oci import archive
+    from envbuilder.containers.registry import base_images as bases
 
     locked = target.base
     assert locked is not None, "a target with a base"
@@ -136,8 +139,8 @@ def _of_engine(
     here: engine.Engine | None,
     settings: Settings,
 ) -> Layout:
-    from envbuilder.oci import engines
-    from envbuilder.oci.layout import Layout
+    from envbuilder.containers.engine import images as engines
+    from envbuilder.containers.oci.layout import Layout
 
     client = client or engine.connect()
     here = here or engine.describe(client)

@@ -10,14 +10,15 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from envbuilder import engine, lockfile, render
+from envbuilder import lockfile, render
 from envbuilder.backends import base_python, image_base
 from envbuilder.backends.pushed_image import PushedImage
 from envbuilder.backends.saved_image import SavedImage
+from envbuilder.containers.engine import client as engine
+from envbuilder.containers.oci import image_names as places
 from envbuilder.core import types as words
 from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.oci import facts as image_facts
-from envbuilder.oci import places
 from envbuilder.pack import payload_sha256
 from envbuilder.plan import (
     Artifact,
@@ -70,8 +71,8 @@ def plan(
 
     Without an engine, packages whose scripts must run cannot be installed: `ToolError`.
     """
+    from envbuilder.containers.oci.layer import compressor
     from envbuilder.oci.cache import FORMAT, SYSTEM_FORMAT
-    from envbuilder.oci.layer import compressor
 
     assert target.base is not None, "a target with a base"
     uv = lock.tool(own)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from envbuilder.backends.native import tool_versions
+from envbuilder.containers.engine.client import LABEL
 from envbuilder.core.errors import EnvbuilderError, InvalidError
-from envbuilder.engine import LABEL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ class SavedImage:
 
     def existing(self) -> Artifact | None:
         """The image, if an earlier build wrote exactly this one and every byte is still right."""
-        from envbuilder.oci import archive
+        from envbuilder.containers.oci import archive
 
         label = f"{LABEL}fingerprint"
         try:
@@ -46,7 +46,7 @@ class SavedImage:
 
     def made_by(self) -> dict[str, str]:
         """The versions that decide the image's bytes."""
-        from envbuilder.oci.layer import compressor
+        from envbuilder.containers.oci.layer import compressor
 
         return tool_versions(self.plan) | {"zstd": str(compressor()["zstd"])}
 

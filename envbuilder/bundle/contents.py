@@ -12,12 +12,12 @@ from envbuilder import __version__, lockfile, mnist, profiles, render, space
 from envbuilder.bundle import form, images, own
 from envbuilder.bundle.form import Manifest, Member
 from envbuilder.conda import lockfile as conda_lockfile
+from envbuilder.containers.oci.descriptor import encode
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.schema import read_text
 from envbuilder.fetch import fetch
 from envbuilder.lock_entries import File
 from envbuilder.lockfile import Lock, Target
-from envbuilder.oci.descriptor import encode
 from envbuilder.payload.dataset import MNIST_SHA256
 from envbuilder.profiles import Profile
 from envbuilder.store import Store

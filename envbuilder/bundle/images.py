@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from envbuilder import engine
+from envbuilder.containers.engine import client as engine
+from envbuilder.containers.engine import images as engines
+from envbuilder.containers.oci import archive
+from envbuilder.containers.oci import image_names as places
+from envbuilder.containers.oci.descriptor import INDEX, JSON_LIMIT, Descriptor, Index, decode
+from envbuilder.containers.oci.layout import Layout, place
+from envbuilder.containers.registry import base_images as bases
 from envbuilder.core import types as words
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, ToolError
 from envbuilder.core.files import file_sha256
 from envbuilder.core.settings import require_writable
-from envbuilder.oci import archive, bases, engines, places
-from envbuilder.oci.descriptor import INDEX, JSON_LIMIT, Descriptor, Index, decode
-from envbuilder.oci.layout import Layout, place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import Struct
 
-from envbuilder import configuration, engine, image_inventory
+from envbuilder import configuration, image_inventory
+from envbuilder.containers.engine import client as engine
 from envbuilder.core import console, folders
 from envbuilder.core.errors import BuildError, EnvbuilderError, ToolError
 from envbuilder.image_inventory import Known, Listed, Records, Removal

@@ -148,7 +148,7 @@ def _engine(host: Host) -> tuple[str, str]:
     """Why the engine that answers cannot build."""
     if not any(e.state == "usable" for e in host.containers.engines):
         return "", ""
-    from envbuilder import engine
+    from envbuilder.containers.engine import client as engine
 
     try:
         engine.require_client(engine.describe(engine.connect()))

@@ -12,16 +12,16 @@ import queue
 import threading
 from typing import TYPE_CHECKING, Self
 
-from envbuilder import engine
+from envbuilder.containers.engine import client as engine
+from envbuilder.containers.engine import images as engines
 from envbuilder.core.errors import EnvbuilderError
-from envbuilder.oci import engines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from envbuilder.oci.descriptor import Bytes
+    from envbuilder.containers.oci.descriptor import Bytes
+    from envbuilder.containers.oci.layout import Layout
     from envbuilder.oci.image import Added
-    from envbuilder.oci.layout import Layout
 
     Write = Callable[[Sequence[Added]], Layout]
 

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from envbuilder.oci import archive, base, descriptor, facts, image, layer, rootfs, scratch, system
+from envbuilder.containers.oci import archive, descriptor, layer, rootfs
+from envbuilder.containers.oci.descriptor import Index, Manifest
+from envbuilder.containers.oci.layer import Layer, Member
+from envbuilder.containers.oci.layout import Layout, place
+from envbuilder.oci import base, facts, image, scratch, system
 from envbuilder.oci.ahead import Ahead
 from envbuilder.oci.cache import LayerCache
-from envbuilder.oci.descriptor import Index, Manifest
 from envbuilder.oci.image import Added
-from envbuilder.oci.layer import Layer, Member
-from envbuilder.oci.layout import Layout, place
 from envbuilder.oci.parts import CUT, Part, cut, parts
 from envbuilder.oci.staging import Python, Stage
 from envbuilder.oci.wheel_files import Packed, Wheel

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from envbuilder.oci import rootfs
-from envbuilder.oci.descriptor import LAYER, LAYER_ZSTD, Descriptor, Manifest
-from envbuilder.oci.layout import Layout
+from envbuilder.containers.oci import rootfs
+from envbuilder.containers.oci.descriptor import LAYER, LAYER_ZSTD, Descriptor, Manifest
+from envbuilder.containers.oci.layout import Layout
 
 if TYPE_CHECKING:
     from envbuilder.core import types as words

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from envbuilder.containers.oci.descriptor import decode, digest_of, encode
+from envbuilder.containers.oci.layer import Layer, compressor
+from envbuilder.containers.oci.layout import Layout
 from envbuilder.core import files as atomic
 from envbuilder.core import folders
 from envbuilder.core.errors import EnvbuilderError, InvalidError
-from envbuilder.oci.descriptor import decode, digest_of, encode
-from envbuilder.oci.layer import Layer, compressor
-from envbuilder.oci.layout import Layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

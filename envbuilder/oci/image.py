@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from envbuilder.containers.oci.layer import Layer
 from envbuilder.core.errors import InvalidError
 from envbuilder.oci import facts
-from envbuilder.oci.layer import Layer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

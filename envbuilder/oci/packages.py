@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from envbuilder import deb_members
+from envbuilder.containers.oci.layer import Member
 from envbuilder.core.errors import BuildError
 from envbuilder.oci import facts
-from envbuilder.oci.layer import Member
 
 if TYPE_CHECKING:
     import tarfile
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from envbuilder.containers.oci.rootfs import RootFs
     from envbuilder.lock_entries import File
-    from envbuilder.oci.rootfs import RootFs
 
 STATUS = "var/lib/dpkg/status"
 _INFO = "var/lib/dpkg/info"

@@ -15,8 +15,8 @@ from envbuilder.lock_entries import File
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from envbuilder.containers.oci.descriptor import Bytes
     from envbuilder.core import types as words
-    from envbuilder.oci.descriptor import Bytes
 
 LARGE = 4 << 20
 """Bytes of a wheel that gets layers of its own, at the least."""

@@ -12,19 +12,22 @@ import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envbuilder import engine, images
+from envbuilder import images
+from envbuilder.containers.engine import client as engine
+from envbuilder.containers.engine import images as engines
+from envbuilder.containers.oci import layer, rootfs
+from envbuilder.containers.oci.members import members, plain
 from envbuilder.core.errors import BuildError
-from envbuilder.oci import engines, layer, packages, rootfs
+from envbuilder.oci import packages
 from envbuilder.oci.cache import SYSTEM_FORMAT
 from envbuilder.oci.image import Added
-from envbuilder.oci.members import members, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from envbuilder.containers.oci.layer import Layer, Member
     from envbuilder.oci.base import Base
     from envbuilder.oci.cache import LayerCache
-    from envbuilder.oci.layer import Layer, Member
     from envbuilder.plan import Assemble, Step, System
     from envbuilder.store import Store
 

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Self
 from msgspec import Struct
 
 from envbuilder import wheel_records
+from envbuilder.containers.oci.descriptor import Bytes
 from envbuilder.core.errors import BuildError
-from envbuilder.oci.descriptor import Bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,7 +19,8 @@ from typing import Any
 import platformdirs
 import pytest
 
-from envbuilder import configuration, engine, lock_entries, loopback, mnist
+from envbuilder import configuration, lock_entries, loopback, mnist
+from envbuilder.containers.engine import client as engine
 from envbuilder.core import console
 from envbuilder.core.errors import ToolError
 from tests.conftest import missing

@@ -16,9 +16,9 @@ import pytest
 from debian.deb822 import Deb822
 
 from envbuilder import configuration, dpkg_status, lockfile
+from envbuilder.containers.oci import members, rootfs
+from envbuilder.containers.oci.layout import Layout
 from envbuilder.core import resources
-from envbuilder.oci import members, rootfs
-from envbuilder.oci.layout import Layout
 from envbuilder.store import Store
 from tests.conftest import missing
 from tests.integration.arm_host import arm_host
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from envbuilder.containers.oci.rootfs import RootFs
     from envbuilder.lockfile import Target
-    from envbuilder.oci.rootfs import RootFs
     from tests.integration.conftest import Cli
 
 pytestmark = [pytest.mark.network, pytest.mark.soak]

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder import base_status, configuration, debian, debian_base, engine, fetch, lockfile
+from envbuilder import base_status, configuration, debian, debian_base, fetch, lockfile
+from envbuilder.containers.engine import client as engine
+from envbuilder.containers.engine import images as engines
+from envbuilder.containers.oci import rootfs
+from envbuilder.containers.oci.layout import Layout
 from envbuilder.core import console
 from envbuilder.core.errors import BuildError, EnvbuilderError
 from envbuilder.lockfile import LockedBase, Target
-from envbuilder.oci import engines, rootfs
-from envbuilder.oci.layout import Layout
 from envbuilder.store import Store
 from tests.conftest import missing
 from tests.integration.conftest import locked, start

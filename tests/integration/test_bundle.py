@@ -21,15 +21,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder import configuration, engine, origins, space
+from envbuilder import configuration, origins, space
 from envbuilder.bundle import packing, reading, unpacking
 from envbuilder.bundle.contents import Part
+from envbuilder.containers.engine import client as engine
+from envbuilder.containers.engine import images as engines
+from envbuilder.containers.oci import reference
+from envbuilder.containers.registry import transfer as registries
+from envbuilder.containers.registry.connection import Connection
 from envbuilder.core import folders as own_folders
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError
-from envbuilder.oci import engines, reference
-from envbuilder.oci import registry as registries
-from envbuilder.oci.connection import Connection
 from tests.conftest import missing
 from tests.integration.conda_project import CHANNEL, lay_little
 from tests.integration.conftest import lay_tiny, start

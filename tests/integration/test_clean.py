@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder import engine
+from envbuilder.containers.engine import client as engine
 from tests.integration.conftest import TINY, Cli, locked
 from tests.integration.projects import lay_profile
 

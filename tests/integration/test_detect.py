@@ -15,7 +15,8 @@ import msgspec
 import pytest
 
 import envbuilder
-from envbuilder import host, podman, probe
+from envbuilder import host, probe
+from envbuilder.containers.engine import podman
 from envbuilder.core import process
 
 # Python itself reports these, whoever starts a program and by which module.

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder import engine, images
+from envbuilder import images
+from envbuilder.containers.engine import client as engine
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Cli

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from docker.types import DeviceRequest
 
-from envbuilder import containers, engine, verify
+from envbuilder import verify
+from envbuilder.containers.engine import client as engine
+from envbuilder.containers.engine import run as containers
 from envbuilder.core import process
 from envbuilder.core.errors import ToolError, VerifyError
 from envbuilder.core.process import Completed
@@ -25,7 +27,8 @@ pytestmark = pytest.mark.engine
 LABEL = "envbuilder-test"
 CHILD = """\
 import functools, json, signal, sys
-from envbuilder import cli, containers, engine
+from envbuilder import cli
+from envbuilder.containers.engine import run as containers, client as engine
 signal.signal(signal.SIGTERM, cli._terminate)
 try:
     show = functools.partial(print, flush=True)

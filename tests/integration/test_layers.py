@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from envbuilder import lockfile
-from envbuilder.oci import archive, members, rootfs
-from envbuilder.oci.layout import Layout
+from envbuilder.containers.oci import archive, members, rootfs
+from envbuilder.containers.oci.layout import Layout
 from envbuilder.store import Store
 from tests.conftest import missing
 from tests.integration.arm_host import arm_host

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder import podman
+from envbuilder.containers.engine import podman
 from envbuilder.core.errors import ToolError, VerifyError
 from tests.conftest import missing
 
@@ -32,7 +32,8 @@ TINY = ("--profile", "tiny", "--backend", "docker", "--base-image")
 BASE = "localhost/envbuilder-test-podman-base:1"
 CHILD = """\
 import signal, sys
-from envbuilder import cli, podman
+from envbuilder import cli
+from envbuilder.containers.engine import podman
 signal.signal(signal.SIGTERM, cli._terminate)
 try:
     podman.connect(None).run(sys.argv[2:], sys.argv[1], ["python3", "-u", "-c", CODE], print, 600)

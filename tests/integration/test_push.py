@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder import engine as engines_of_the_machine
-from envbuilder.oci import engines, manifests, reference, referrers
-from envbuilder.oci.connection import Connection
+from envbuilder.containers.engine import client as engines_of_the_machine
+from envbuilder.containers.engine import images as engines
+from envbuilder.containers.oci import reference
+from envbuilder.containers.registry import manifests, referrers
+from envbuilder.containers.registry.connection import Connection
 from envbuilder.provenance import MEDIA_TYPE as PROVENANCE
 from envbuilder.sbom import MEDIA_TYPE as SBOM
 from tests.integration.registry_server import PASSWORD, USER, Registry

@@ -16,22 +16,25 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from envbuilder import engine as engines_of_the_machine
+from envbuilder.containers.engine import client as engines_of_the_machine
+from envbuilder.containers.engine import images as engines
+from envbuilder.containers.oci import reference
+from envbuilder.containers.oci.layout import Layout
+from envbuilder.containers.registry import base_images as bases
+from envbuilder.containers.registry import referrers
+from envbuilder.containers.registry import transfer as client
+from envbuilder.containers.registry.connection import Connection
+from envbuilder.containers.registry.push_blob import PIECE
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, ToolError
 from envbuilder.core.settings import Configuration, Settings
-from envbuilder.oci import bases, engines, reference, referrers
-from envbuilder.oci import registry as client
-from envbuilder.oci.connection import Connection
-from envbuilder.oci.layout import Layout
-from envbuilder.oci.send import PIECE
 from tests.integration.registry_server import PASSWORD, USER, Registry, cutting
 from tests.unit import small_images as images
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from envbuilder.oci.descriptor import Descriptor
+    from envbuilder.containers.oci.descriptor import Descriptor
 
 pytestmark = pytest.mark.registry
 SILENT = PlainProgress(lambda line: None)
@@ -133,8 +136,9 @@ import os, signal, sys
 from pathlib import Path
 from envbuilder import configuration
 from envbuilder.core.console import PlainProgress
-from envbuilder.oci import reference, registry
-from envbuilder.oci.layout import Layout
+from envbuilder.containers.oci import reference
+from envbuilder.containers.registry import transfer as registry
+from envbuilder.containers.oci.layout import Layout
 
 ref, folder = sys.argv[1], Path(sys.argv[2])
 after, number = int(sys.argv[3]), int(sys.argv[4])
@@ -215,7 +219,7 @@ PULLER = """
 import sys
 from envbuilder import configuration
 from envbuilder.core.console import PlainProgress
-from envbuilder.oci import bases
+from envbuilder.containers.registry import base_images as bases
 
 ref, digest = sys.argv[1:]
 found = bases.obtain(ref, digest, "linux/amd64", configuration.load(), PlainProgress(print))
@@ -313,7 +317,7 @@ def test_a_registry_that_is_gone_is_named(
 def test_a_registry_that_hangs_is_given_up(
     registry: Registry, layout: Layout, found: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("envbuilder.oci.connection.TIMEOUT_SECONDS", (1.0, 0.3))
+    monkeypatch.setattr("envbuilder.containers.registry.connection.TIMEOUT_SECONDS", (1.0, 0.3))
     image = images.image(layout, b"small")
     os.kill(registry.pid, signal.SIGSTOP)
     try:

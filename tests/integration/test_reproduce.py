@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder import configuration, engine, lock_entries, lockfile, profiles
+from envbuilder import configuration, lock_entries, lockfile, profiles
+from envbuilder.containers.engine import client as engine
+from envbuilder.containers.engine import images as engines
+from envbuilder.containers.oci.members import members
 from envbuilder.core import resources
 from envbuilder.core.files import file_sha256
 from envbuilder.core.types import BUILDERS
-from envbuilder.oci import engines
-from envbuilder.oci.members import members
 from envbuilder.store import Store
 from tests.conftest import missing
 from tests.integration.conftest import TINY
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     import tarfile
     from collections.abc import Callable, Iterator, Sequence
 
-    from envbuilder.oci.layout import Layout
+    from envbuilder.containers.oci.layout import Layout
     from tests.integration.conftest import Cli
 
 pytestmark = pytest.mark.engine

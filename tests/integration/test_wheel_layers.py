@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder.oci.layer import compressor
-from envbuilder.oci.layout import Layout
+from envbuilder.containers.oci.layer import compressor
+from envbuilder.containers.oci.layout import Layout
 from tests.conftest import missing
 from tests.integration.arm_host import linux_host
 from tests.unit.images import BASE

@@ -8,11 +8,19 @@ import io
 import zipfile
 from typing import TYPE_CHECKING, Any
 
+from envbuilder.containers.oci import layer
+from envbuilder.containers.oci.descriptor import (
+    CONFIG,
+    INDEX,
+    MANIFEST,
+    Descriptor,
+    Index,
+    Manifest,
+    encode,
+)
+from envbuilder.containers.oci.layer import Member
+from envbuilder.containers.oci.layout import Layout, place
 from envbuilder.lock_entries import File
-from envbuilder.oci import layer
-from envbuilder.oci.descriptor import CONFIG, INDEX, MANIFEST, Descriptor, Index, Manifest, encode
-from envbuilder.oci.layer import Member
-from envbuilder.oci.layout import Layout, place
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from envbuilder.containers.oci import reference
+from envbuilder.containers.oci.layout import Layout
+from envbuilder.containers.registry import connection
+from envbuilder.containers.registry import push_blob as send
+from envbuilder.containers.registry import transfer as registry
+from envbuilder.containers.registry.connection import Connection
 from envbuilder.core.console import PlainProgress
-from envbuilder.oci import connection, reference, registry, send
-from envbuilder.oci.connection import Connection
-from envbuilder.oci.layout import Layout
 from tests.unit import fake_registry
 from tests.unit import small_images as images
 from tests.unit.fake_registry import PASSWORD, USER, FakeRegistry
@@ -20,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from envbuilder.containers.oci.descriptor import Descriptor
     from envbuilder.core.settings import Settings
-    from envbuilder.oci.descriptor import Descriptor
 
 BIG = bytes(range(256)) * 8192  # 2 MiB
 SMALL = b"a small layer"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from envbuilder.oci.descriptor import (
+from envbuilder.containers.oci.descriptor import (
     CONFIG,
     INDEX,
     LAYER_ZSTD,
@@ -18,7 +18,7 @@ from envbuilder.oci.descriptor import (
 )
 
 if TYPE_CHECKING:
-    from envbuilder.oci.layout import Layout
+    from envbuilder.containers.oci.layout import Layout
 
 
 def image(layout: Layout, *layers: bytes, architecture: str = "amd64") -> Descriptor:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder import backends, engine, probe, profiles, selection, ways, workflow
+from envbuilder import backends, probe, profiles, selection, ways, workflow
+from envbuilder.containers.engine import client as engine
 from envbuilder.core import resources
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import EnvbuilderError, HostError, ToolError

@@ -13,12 +13,15 @@ import pytest
 from docker.errors import APIError, DockerException
 from requests import ReadTimeout
 
-from envbuilder import containers, engine, images, lockfile, pack, plan, podman, profiles, seal
+from envbuilder import images, lockfile, pack, plan, profiles, seal
 from envbuilder.backends import devices, docker, image_base, native, venv
+from envbuilder.containers.engine import client as engine
+from envbuilder.containers.engine import podman
+from envbuilder.containers.engine import run as containers
+from envbuilder.containers.oci import reference
 from envbuilder.core import process, resources
 from envbuilder.core.errors import BuildError, InvalidError, ToolError, VerifyError
 from envbuilder.host import Host
-from envbuilder.oci import reference
 from envbuilder.pythons import Interpreter
 from envbuilder.request import Request
 

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder import containers, engine, execute, fetch, lockfile, plan, profiles, workflow
+from envbuilder import execute, fetch, lockfile, plan, profiles, workflow
 from envbuilder.backends import base_python, docker, image_base, layers
 from envbuilder.backends.saved_image import SavedImage
+from envbuilder.containers.engine import client as engine
+from envbuilder.containers.engine import run as containers
 from envbuilder.core import console, resources
 from envbuilder.core.errors import BuildError, ToolError, VerifyError
 from envbuilder.request import Request

@@ -9,12 +9,14 @@ import msgspec
 import pytest
 from docker.errors import APIError, ImageNotFound, NotFound
 
-from envbuilder import base_status, engine
+from envbuilder import base_status
+from envbuilder.containers.engine import client as engine
+from envbuilder.containers.oci import descriptor
+from envbuilder.containers.oci.descriptor import Index, Manifest
+from envbuilder.containers.oci.layout import Layout
+from envbuilder.containers.registry import base_images as bases
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, ToolError
 from envbuilder.lockfile import LockedBase, Target
-from envbuilder.oci import bases, descriptor
-from envbuilder.oci.descriptor import Index, Manifest
-from envbuilder.oci.layout import Layout
 from tests.unit import debs
 
 if TYPE_CHECKING:

@@ -20,15 +20,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envbuilder import compile as uv_compile
-from envbuilder import engine, lock_entries, lockfile, mnist, profiles, space
+from envbuilder import lock_entries, lockfile, mnist, profiles, space
 from envbuilder.bundle import contents, form, images, own, packing, placing, reading, unpacking
 from envbuilder.bundle.contents import Part
 from envbuilder.bundle.form import Manifest, Member
 from envbuilder.conda import lockfile as conda_lockfile
+from envbuilder.containers.engine import client as engine
+from envbuilder.containers.oci.layout import Layout
+from envbuilder.containers.registry import base_images as bases
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, ToolError
-from envbuilder.oci import bases
-from envbuilder.oci.layout import Layout
 from envbuilder.payload.dataset import MNIST_SHA256
 from envbuilder.store import Store
 from tests.unit import small_images as made

@@ -13,7 +13,8 @@ import msgspec
 import pytest
 from filelock import FileLock
 
-from envbuilder import cli, configuration, documents, engine, images, inventory
+from envbuilder import cli, configuration, documents, images, inventory
+from envbuilder.containers.engine import client as engine
 from envbuilder.core import folders, settings
 from envbuilder.core.errors import BuildError, ToolError
 from envbuilder.seal import MARKER

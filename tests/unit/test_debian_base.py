@@ -11,20 +11,20 @@ import msgspec
 import pytest
 
 from envbuilder import debian_base, debian_rootfs
+from envbuilder.containers.oci import rootfs
 from envbuilder.core import process
 from envbuilder.core.errors import BuildError, ToolError
 from envbuilder.core.process import Completed
 from envbuilder.lockfile import LockedBase, Target
-from envbuilder.oci import rootfs
 from envbuilder.store import Store
 from tests.unit import debs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from envbuilder.containers.oci.layout import Layout
     from envbuilder.core.settings import Settings
     from envbuilder.lock_entries import File
-    from envbuilder.oci.layout import Layout
     from envbuilder.plan import MakeBase
 
 VERSIONS = {

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from envbuilder import base_status, cli, debian_base, documents, engine, lockfile, plan, seal
+from envbuilder import base_status, cli, debian_base, documents, lockfile, plan, seal
 from envbuilder.backends import docker
+from envbuilder.containers.engine import client as engine
 from envbuilder.core import files as atomic
 from envbuilder.core import resources
 from envbuilder.core.console import PlainProgress

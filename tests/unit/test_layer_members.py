@@ -12,8 +12,8 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envbuilder.containers.oci import members
 from envbuilder.core.errors import InvalidError
-from envbuilder.oci import members
 from tests.unit import debs
 
 if TYPE_CHECKING:

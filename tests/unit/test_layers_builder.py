@@ -10,8 +10,9 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from envbuilder import cli, engine, indexes, lockfile, plan, profiles
+from envbuilder import cli, indexes, lockfile, plan, profiles
 from envbuilder.backends import image_base, layers
+from envbuilder.containers.engine import client as engine
 from envbuilder.core import resources
 from envbuilder.core import types as words
 from envbuilder.core.errors import BuildError, InvalidError, ToolError
@@ -67,7 +68,7 @@ def test_everything_that_decides_changes_the_fingerprint(
     assert planned(found, base=moved).fingerprint == first, "the same base elsewhere"
     assert planned(found, tag="me/x:1", rebuild=True).fingerprint == first
     assert planned(found, output="/x.tar", there=None).fingerprint == first
-    monkeypatch.setattr("envbuilder.oci.layer._LEVEL", 4)
+    monkeypatch.setattr("envbuilder.containers.oci.layer._LEVEL", 4)
     assert planned(found).fingerprint != first
 
 

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envbuilder import deb_members, wheel_records
+from envbuilder.containers.oci import layer
+from envbuilder.containers.oci.layer import Member
 from envbuilder.core import member_paths
 from envbuilder.core.errors import BuildError
 from envbuilder.lock_entries import File
-from envbuilder.oci import layer
-from envbuilder.oci.layer import Member
 from tests.unit import debs
 from tests.unit.test_oci_packages import found
 

@@ -13,13 +13,13 @@ import pytest
 import zstandard
 from msgspec.structs import replace
 
+from envbuilder.containers.oci.layer import Member
+from envbuilder.containers.oci.rootfs import read
 from envbuilder.core import folders
 from envbuilder.core.errors import BuildError
 from envbuilder.oci import assemble, parts, scratch
 from envbuilder.oci.ahead import Ahead
 from envbuilder.oci.assemble import Assembly
-from envbuilder.oci.layer import Member
-from envbuilder.oci.rootfs import read
 from envbuilder.oci.staging import Python, Stage
 from envbuilder.plan import Assemble, Run, Step, UnpackTool
 from envbuilder.store import Store
@@ -28,10 +28,10 @@ from tests.unit.images import BASE, image, wheel
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from envbuilder.containers.oci.descriptor import Descriptor, Manifest
+    from envbuilder.containers.oci.layout import Layout
     from envbuilder.lock_entries import File
-    from envbuilder.oci.descriptor import Descriptor, Manifest
     from envbuilder.oci.image import Added
-    from envbuilder.oci.layout import Layout
 
 SITE = "lib/python3.11/site-packages"
 

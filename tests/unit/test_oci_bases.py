@@ -8,19 +8,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
+from envbuilder.containers.oci.layout import Layout
+from envbuilder.containers.registry import base_images as bases
+from envbuilder.containers.registry import transfer as registry
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, InvalidError
-from envbuilder.oci import bases, reference, registry
-from envbuilder.oci.layout import Layout
 from tests.unit import small_images as images
 from tests.unit.registry_side import connect, push
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from envbuilder.containers.oci import reference
+    from envbuilder.containers.oci.descriptor import Descriptor
+    from envbuilder.containers.registry.connection import Connection
     from envbuilder.core.settings import Settings
-    from envbuilder.oci.connection import Connection
-    from envbuilder.oci.descriptor import Descriptor
     from tests.unit.fake_registry import FakeRegistry
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder.oci import challenges
-from envbuilder.oci.challenges import Challenge
+from envbuilder.containers.registry import challenges
+from envbuilder.containers.registry.challenges import Challenge
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from envbuilder.containers.registry import credentials
+from envbuilder.containers.registry.credentials import Credential
 from envbuilder.core import process
 from envbuilder.core.errors import InvalidError, ToolError
-from envbuilder.oci import credentials
-from envbuilder.oci.credentials import Credential
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,19 +13,21 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from envbuilder import engine, podman
+from envbuilder.containers.engine import client as engine
+from envbuilder.containers.engine import images as engines
+from envbuilder.containers.engine import podman
+from envbuilder.containers.oci import archive
+from envbuilder.containers.oci.descriptor import INDEX, Index, decode, encode
+from envbuilder.containers.oci.layer import Member
+from envbuilder.containers.oci.layout import Layout
 from envbuilder.core import process
 from envbuilder.core.errors import BuildError
-from envbuilder.oci import archive, engines
-from envbuilder.oci.descriptor import INDEX, Index, decode, encode
-from envbuilder.oci.layer import Member
-from envbuilder.oci.layout import Layout
 from tests.unit.images import BASE, image
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from envbuilder.oci.descriptor import Manifest
+    from envbuilder.containers.oci.descriptor import Manifest
 
 
 class Engine:

@@ -13,9 +13,9 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envbuilder.containers.oci import layer
+from envbuilder.containers.oci.layer import Member
 from envbuilder.core.errors import BuildError
-from envbuilder.oci import layer
-from envbuilder.oci.layer import Member
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, WrongHashError
-from envbuilder.oci import archive
-from envbuilder.oci.descriptor import (
+from envbuilder.containers.oci import archive
+from envbuilder.containers.oci.descriptor import (
     CONFIG,
     INDEX,
     MANIFEST,
@@ -21,7 +20,8 @@ from envbuilder.oci.descriptor import (
     decode,
     encode,
 )
-from envbuilder.oci.layout import Layout
+from envbuilder.containers.oci.layout import Layout
+from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, WrongHashError
 from tests.unit.images import add, image
 
 if TYPE_CHECKING:

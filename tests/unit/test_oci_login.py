@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import requests
 
+from envbuilder.containers.oci import reference
+from envbuilder.containers.oci.layout import Layout
+from envbuilder.containers.registry import transfer as registry
+from envbuilder.containers.registry.auth import DeniedError, Login
+from envbuilder.containers.registry.connection import Connection
 from envbuilder.core.errors import BuildError
-from envbuilder.oci import reference, registry
-from envbuilder.oci.connection import Connection
-from envbuilder.oci.layout import Layout
-from envbuilder.oci.login import DeniedError, Login
 from tests.unit import fake_registry
 from tests.unit import small_images as images
 from tests.unit.fake_registry import PASSWORD, TOKEN, FakeRegistry
@@ -21,8 +22,8 @@ from tests.unit.registry_side import BIG, SILENT, SMALL, connect, impatient, log
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from envbuilder.containers.oci.descriptor import Descriptor
     from envbuilder.core.settings import Settings
-    from envbuilder.oci.descriptor import Descriptor
 
 
 @pytest.mark.parametrize("demands", ["basic", "bearer"])

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from envbuilder.containers.oci import rootfs
+from envbuilder.containers.oci.layer import Member
 from envbuilder.core.errors import BuildError
 from envbuilder.lock_entries import File
-from envbuilder.oci import packages, rootfs
-from envbuilder.oci.layer import Member
+from envbuilder.oci import packages
 from tests.unit import debs
 from tests.unit.images import BASE, STATUS, image
 

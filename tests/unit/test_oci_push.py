@@ -16,10 +16,10 @@ from tests.unit.registry_side import BIG, SMALL, impatient, push
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from envbuilder.containers.oci.descriptor import Descriptor, Manifest
+    from envbuilder.containers.oci.layout import Layout
+    from envbuilder.containers.registry import transfer as registry
     from envbuilder.core.settings import Settings
-    from envbuilder.oci import registry
-    from envbuilder.oci.descriptor import Descriptor, Manifest
-    from envbuilder.oci.layout import Layout
 
 
 def test_only_what_is_missing_travels(

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envbuilder.containers.oci import reference
+from envbuilder.containers.oci.reference import Reference
 from envbuilder.core.errors import InvalidError
-from envbuilder.oci import reference
-from envbuilder.oci.reference import Reference
 
 HEX = "0123456789abcdef" * 4
 DIGEST = f"sha256:{HEX}"

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from envbuilder.containers.oci.descriptor import INDEX, Descriptor, Index, encode
+from envbuilder.containers.registry import manifests, referrers
 from envbuilder.core.errors import BuildError
-from envbuilder.oci import manifests, referrers
-from envbuilder.oci.descriptor import INDEX, Descriptor, Index, encode
 from tests.unit import small_images as images
 from tests.unit.registry_side import SILENT, connect, push
 
 if TYPE_CHECKING:
+    from envbuilder.containers.oci.layout import Layout
     from envbuilder.core.settings import Settings
-    from envbuilder.oci.layout import Layout
     from tests.unit.fake_registry import FakeRegistry
 
 SBOM = "application/vnd.cyclonedx+json"

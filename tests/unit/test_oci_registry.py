@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from envbuilder.containers.oci.descriptor import INDEX, MANIFEST, Descriptor
+from envbuilder.containers.oci.layout import Layout
+from envbuilder.containers.registry import pull_blob as receive
+from envbuilder.containers.registry import transfer as registry
 from envbuilder.core.errors import BuildError, InvalidError, WrongHashError
-from envbuilder.oci import receive, registry
-from envbuilder.oci.descriptor import INDEX, MANIFEST, Descriptor
-from envbuilder.oci.layout import Layout
 from tests.unit import small_images as images
 from tests.unit.registry_side import BIG, SILENT, SMALL, connect, impatient, pull, push
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from envbuilder.containers.oci import rootfs
+from envbuilder.containers.oci.layer import Member
 from envbuilder.core.errors import BuildError
-from envbuilder.oci import rootfs
-from envbuilder.oci.layer import Member
 from tests.unit.images import BASE, PYTHON, image
 
 if TYPE_CHECKING:

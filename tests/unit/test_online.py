@@ -13,16 +13,17 @@ import requests
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import archives, cli, engine, lockfile, loopback, online, online_bases, origins
+from envbuilder import archives, cli, lockfile, loopback, online, online_bases, origins
 from envbuilder.asking import Answer, Asker, Page
+from envbuilder.containers.engine import client as engine
+from envbuilder.containers.registry import connection as registries
+from envbuilder.containers.registry.responses import BrokenOffError
 from envbuilder.core import types as words
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, ToolError
 from envbuilder.core.settings import Configuration
 from envbuilder.lock_entries import File
 from envbuilder.loopback import Offer
-from envbuilder.oci import connection as registries
-from envbuilder.oci.answers import BrokenOffError
 from envbuilder.online import Pin
 from envbuilder.origins import Place
 from envbuilder.store import Store

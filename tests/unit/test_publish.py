@@ -11,11 +11,12 @@ from envbuilder import images as records
 from envbuilder import lockfile, plan, profiles, provenance, publish, sbom
 from envbuilder.backends import image_base, layers
 from envbuilder.backends.pushed_image import PushedImage
+from envbuilder.containers.oci.layout import Layout
+from envbuilder.containers.registry import referrers
+from envbuilder.containers.registry import transfer as registry
 from envbuilder.core import resources
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, InvalidError
-from envbuilder.oci import referrers, registry
-from envbuilder.oci.layout import Layout
 from envbuilder.request import Request
 from tests.unit import small_images as images
 from tests.unit.fake_registry import digest_of

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from envbuilder import configuration, contents, engine, reproduce, trials, workflow
+from envbuilder import configuration, contents, reproduce, trials, workflow
 from envbuilder.commands import reproduce as reproducing
+from envbuilder.containers.engine import client as engine
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.lock_entries import File

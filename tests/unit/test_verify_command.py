@@ -342,7 +342,7 @@ def test_the_page_is_written_for_failures_too(
 
 
 def test_clean_removes_reports_only_when_asked(own: Settings, monkeypatch: Any) -> None:
-    from envbuilder import engine
+    from envbuilder.containers.engine import client as engine
 
     def none() -> None:
         raise ToolError("no container engine answers")

@@ -13,7 +13,6 @@ import pytest
 
 from envbuilder import (
     documents,
-    engine,
     execute,
     external,
     fetch,
@@ -29,6 +28,7 @@ from envbuilder import (
 )
 from envbuilder.backends import docker
 from envbuilder.backends.venv import VenvEnvironment
+from envbuilder.containers.engine import client as engine
 from envbuilder.core import process, resources
 from envbuilder.core import types as words
 from envbuilder.core.console import PlainProgress

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
+from envbuilder.containers.oci.reference import DEFAULT_HOST
 from envbuilder.core import process
 from envbuilder.core.errors import InvalidError, ToolError
-from envbuilder.oci.reference import DEFAULT_HOST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

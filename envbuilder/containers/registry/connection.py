@@ -15,12 +15,12 @@ from urllib.parse import urljoin, urlsplit
 import msgspec
 from msgspec import Struct
 
+from envbuilder.containers.oci.reference import Reference, is_loopback
+from envbuilder.containers.registry.auth import DeniedError, Login
+from envbuilder.containers.registry.responses import ATTEMPTS, BrokenOffError, limited
 from envbuilder.core import http as download
 from envbuilder.core.errors import BuildError
 from envbuilder.core.http import reason
-from envbuilder.oci.answers import ATTEMPTS, BrokenOffError, limited
-from envbuilder.oci.login import DeniedError, Login
-from envbuilder.oci.reference import Reference, is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

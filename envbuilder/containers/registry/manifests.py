@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder.core.errors import InvalidError, WrongHashError
-from envbuilder.oci.answers import ATTEMPTS, BrokenOffError, limited
-from envbuilder.oci.descriptor import (
+from envbuilder.containers.oci.descriptor import (
     INDEX,
     INDEXES,
     JSON_LIMIT,
@@ -20,10 +18,12 @@ from envbuilder.oci.descriptor import (
     decode,
     digest_of,
 )
+from envbuilder.containers.registry.responses import ATTEMPTS, BrokenOffError, limited
+from envbuilder.core.errors import InvalidError, WrongHashError
 
 if TYPE_CHECKING:
+    from envbuilder.containers.registry.connection import Connection
     from envbuilder.core import types as words
-    from envbuilder.oci.connection import Connection
 
 OK, CREATED, ACCEPTED, NOT_FOUND = 200, 201, 202, 404
 ACCEPT = {"Accept": ", ".join(sorted(INDEXES | MANIFESTS))}

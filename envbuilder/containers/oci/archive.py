@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from envbuilder.containers.oci.descriptor import encode
+from envbuilder.containers.oci.layer import Member, gathered, tar
+from envbuilder.containers.oci.layout import MARK, Layout, place
+from envbuilder.containers.oci.reference import qualified
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.files import file_sha256
-from envbuilder.oci.descriptor import encode
-from envbuilder.oci.layer import Member, gathered, tar
-from envbuilder.oci.layout import MARK, Layout, place
-from envbuilder.oci.reference import qualified
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

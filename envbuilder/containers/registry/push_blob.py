@@ -15,20 +15,20 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 from msgspec import Meta, Struct
 
+from envbuilder.containers.oci import reference
+from envbuilder.containers.registry.responses import ATTEMPTS, BrokenOffError
 from envbuilder.core import files as atomic
 from envbuilder.core import folders
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.http import full_or_broken
-from envbuilder.oci import reference
-from envbuilder.oci.answers import ATTEMPTS, BrokenOffError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from envbuilder.oci.connection import Answer, Connection
-    from envbuilder.oci.descriptor import Descriptor
-    from envbuilder.oci.layout import Layout
+    from envbuilder.containers.oci.descriptor import Descriptor
+    from envbuilder.containers.oci.layout import Layout
+    from envbuilder.containers.registry.connection import Answer, Connection
 
 PIECE = 8 << 20
 """Bytes of a piece, unless the registry wants larger ones. Ctrl-C waits for the end of a piece, and

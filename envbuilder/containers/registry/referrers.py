@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from envbuilder.core.errors import BuildError
-from envbuilder.oci import manifests, registry
-from envbuilder.oci.answers import BrokenOffError, limited
-from envbuilder.oci.descriptor import (
+from envbuilder.containers.oci.descriptor import (
     EMPTY,
     INDEX,
     JSON_LIMIT,
@@ -24,15 +21,19 @@ from envbuilder.oci.descriptor import (
     decode,
     encode,
 )
+from envbuilder.containers.registry import manifests
+from envbuilder.containers.registry import transfer as registry
+from envbuilder.containers.registry.responses import BrokenOffError, limited
+from envbuilder.core.errors import BuildError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from envbuilder.containers.oci.layout import Layout
+    from envbuilder.containers.registry.connection import Connection
     from envbuilder.core import types as words
     from envbuilder.core.console import Progress
-    from envbuilder.oci.connection import Connection
-    from envbuilder.oci.layout import Layout
 
 _WRITES = 3
 _NO_LISTS = (400, 404, 405, 501)

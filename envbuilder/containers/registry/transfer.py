@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from envbuilder.containers.oci.descriptor import INDEX, INDEXES, Descriptor, Index, Manifest, decode
+from envbuilder.containers.oci.descriptor import platform as platform_of
+from envbuilder.containers.registry import manifests
+from envbuilder.containers.registry.connection import Connection
+from envbuilder.containers.registry.pull_blob import receive
+from envbuilder.containers.registry.push_blob import send
 from envbuilder.core import types as words
 from envbuilder.core.errors import BuildError, InvalidError
-from envbuilder.oci import manifests
-from envbuilder.oci.connection import Connection
-from envbuilder.oci.descriptor import INDEX, INDEXES, Descriptor, Index, Manifest, decode
-from envbuilder.oci.descriptor import platform as platform_of
-from envbuilder.oci.receive import receive
-from envbuilder.oci.send import send
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
+    from envbuilder.containers.oci.layout import Layout
+    from envbuilder.containers.oci.reference import Reference
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
-    from envbuilder.oci.layout import Layout
-    from envbuilder.oci.reference import Reference
 
 PARALLEL = 4
 _DEPTH = 2

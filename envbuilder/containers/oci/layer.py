@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol
 
 from msgspec import Struct
 
+from envbuilder.containers.oci.descriptor import LAYER_ZSTD, Bytes, Descriptor
 from envbuilder.core import types as words
 from envbuilder.core.errors import BuildError
 from envbuilder.core.member_paths import Folders, objection
-from envbuilder.oci.descriptor import LAYER_ZSTD, Bytes, Descriptor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

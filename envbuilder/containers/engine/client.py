@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct
 
-from envbuilder import podman
+from envbuilder.containers.engine import podman
 from envbuilder.core import process
 from envbuilder.core.errors import BuildError, ToolError
 

@@ -12,18 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from envbuilder import engine, podman
+from envbuilder.containers.engine import client as engine
+from envbuilder.containers.engine import podman
+from envbuilder.containers.oci import archive
+from envbuilder.containers.oci.descriptor import INDEX, INDEXES, MANIFESTS, Index, Manifest, decode
+from envbuilder.containers.oci.layout import MARK, Layout
 from envbuilder.core import folders, process
 from envbuilder.core.errors import BuildError, EnvbuilderError, ToolError
-from envbuilder.oci import archive
-from envbuilder.oci.descriptor import INDEX, INDEXES, MANIFESTS, Index, Manifest, decode
-from envbuilder.oci.layout import MARK, Layout
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
+    from envbuilder.containers.oci.descriptor import Descriptor
     from envbuilder.core import types as words
-    from envbuilder.oci.descriptor import Descriptor
 
 _SECONDS = 1800.0
 """The engine unpacks a whole image before it answers."""

@@ -7,18 +7,18 @@ import functools
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlencode, urlsplit
 
+from envbuilder.containers.oci.reference import is_loopback
+from envbuilder.containers.registry import challenges, credentials
+from envbuilder.containers.registry.responses import ATTEMPTS, BrokenOffError, limited
 from envbuilder.core.http import reason
-from envbuilder.oci import challenges, credentials
-from envbuilder.oci.answers import ATTEMPTS, BrokenOffError, limited
-from envbuilder.oci.reference import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     import requests
 
-    from envbuilder.oci.challenges import Challenge
-    from envbuilder.oci.credentials import Credential
+    from envbuilder.containers.registry.challenges import Challenge
+    from envbuilder.containers.registry.credentials import Credential
 
 _ANSWER_LIMIT = 1 << 18
 _FORM = "application/x-www-form-urlencoded"

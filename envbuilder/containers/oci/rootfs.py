@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from msgspec import Struct
 
+from envbuilder.containers.oci.members import READ_LIMIT, content, members
 from envbuilder.core.errors import BuildError, InvalidError
-from envbuilder.oci.members import READ_LIMIT, content, members
 
 if TYPE_CHECKING:
     import tarfile
     from collections.abc import Collection, Iterable, Iterator
     from pathlib import Path
 
-    from envbuilder.oci.descriptor import Manifest
-    from envbuilder.oci.layout import Layout
+    from envbuilder.containers.oci.descriptor import Manifest
+    from envbuilder.containers.oci.layout import Layout
 
 
 class OtherPythonError(BuildError):

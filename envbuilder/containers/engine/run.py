@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from envbuilder import engine
+from envbuilder.containers.engine import client as engine
 from envbuilder.core.errors import ToolError, VerifyError
 from envbuilder.core.process import LONGEST_LINE, Tail
 

@@ -15,10 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from envbuilder.core import files as atomic
-from envbuilder.core.errors import BuildError, InvalidError, WrongHashError
-from envbuilder.core.files import file_sha256
-from envbuilder.oci.descriptor import (
+from envbuilder.containers.oci.descriptor import (
     INDEX,
     INDEXES,
     JSON_LIMIT,
@@ -31,6 +28,9 @@ from envbuilder.oci.descriptor import (
     digest_of,
     encode,
 )
+from envbuilder.core import files as atomic
+from envbuilder.core.errors import BuildError, InvalidError, WrongHashError
+from envbuilder.core.files import file_sha256
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

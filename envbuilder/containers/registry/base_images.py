@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from envbuilder.containers.oci import reference
+from envbuilder.containers.oci.descriptor import INDEX, Descriptor, Index, decode
+from envbuilder.containers.oci.layout import MARK, Layout
+from envbuilder.containers.registry import manifests
+from envbuilder.containers.registry import transfer as registry
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
 from envbuilder.core.http import full_or_broken
 from envbuilder.core.settings import require_writable
-from envbuilder.oci import manifests, reference, registry
-from envbuilder.oci.descriptor import INDEX, Descriptor, Index, decode
-from envbuilder.oci.layout import MARK, Layout
 
 if TYPE_CHECKING:
     from pathlib import Path

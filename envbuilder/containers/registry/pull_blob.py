@@ -5,17 +5,17 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
+from envbuilder.containers.registry.responses import ATTEMPTS
 from envbuilder.core.errors import WrongHashError
 from envbuilder.core.http import full_or_broken, reason
-from envbuilder.oci.answers import ATTEMPTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from envbuilder.oci.connection import Connection
-    from envbuilder.oci.descriptor import Descriptor
-    from envbuilder.oci.layout import Layout
+    from envbuilder.containers.oci.descriptor import Descriptor
+    from envbuilder.containers.oci.layout import Layout
+    from envbuilder.containers.registry.connection import Connection
 
 _PIECE = 1 << 18
 _WHOLE, _PART, _NO_SUCH_PART = 200, 206, 416

@@ -1,0 +1,4 @@
+"""Container images without profiles: formats, registries, engines.
+
+May use `core`.
+"""

@@ -1,0 +1,1 @@
+"""Container engines: Docker through its SDK, podman through its client."""

@@ -1,0 +1,1 @@
+"""A client of OCI registries: pull by digest, push, referrers, credentials."""
