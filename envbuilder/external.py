@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from envbuilder import isolation, probe, profiles
+from envbuilder import isolation, profiles
 from envbuilder.core import process
+from envbuilder.host import probe
 from envbuilder.pack import TIMEOUT_SECONDS, payload_pyz
 from envbuilder.payload import threads
 from envbuilder.payload.start import AS_FOUND, Start

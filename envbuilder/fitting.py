@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 
 from envbuilder.core import types as words
-from envbuilder.detection import tables
-from envbuilder.detection.text import version
-from envbuilder.host import TRACKED_FLAGS, X86_FLAGS, Gpu
+from envbuilder.host import tables
+from envbuilder.host.model import TRACKED_FLAGS, X86_FLAGS, Gpu
+from envbuilder.host.text import version
 from envbuilder.wheels import Needs, needs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from envbuilder.host import Host
+    from envbuilder.host.model import Host
     from envbuilder.lockfile import Lock
     from envbuilder.profiles import Profile
 

@@ -8,13 +8,13 @@ from msgspec import Struct
 
 from envbuilder import fitting, ways
 from envbuilder.core.errors import HostError
-from envbuilder.host import ACCELERATORS
+from envbuilder.host.model import ACCELERATORS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from envbuilder.fitting import Finding, Level
-    from envbuilder.host import Host
+    from envbuilder.host.model import Host
     from envbuilder.lockfile import Lock
     from envbuilder.profiles import Profile
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from envbuilder.fitting import Level
-    from envbuilder.host import Host
+    from envbuilder.host.model import Host
     from envbuilder.lockfile import Lock
     from envbuilder.profiles import Profile
 
@@ -99,7 +99,7 @@ def way_out(profile: Profile, host: Host, every: tuple[Way, ...]) -> str:
         text += " once a container engine runs"
     against = _against(native)
     if {finding.code for finding in against} == {"level-zero"}:
-        from envbuilder.doctor import drivers
+        from envbuilder.host import drivers
 
         text += f", or natively {drivers.level_zero_natively(host)}."
     else:

@@ -72,7 +72,7 @@ def _cuda(target: Target, known: Needs) -> Needs:
     """Kernels and driver, from the versions of torch and of the CUDA runtime beside it."""
     import msgspec
 
-    from envbuilder.detection import tables
+    from envbuilder.host import tables
 
     versions = {f.name: f.version for f in target.of_kind("wheel")}
     runtime = next((versions[name] for name in _RUNTIMES if name in versions), "")

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from envbuilder import backends, fitting, lockfile, probe, profiles, render, ways
+from envbuilder import backends, fitting, lockfile, profiles, render, ways
 from envbuilder.core.errors import BuildError, HostError, InvalidError, ToolError
+from envbuilder.host import probe
 from envbuilder.plan import BuildResult, MakeBase, Plan
 from envbuilder.profiles import Profile
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from envbuilder.core import types as words
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
-    from envbuilder.host import Host
+    from envbuilder.host.model import Host
     from envbuilder.lockfile import Lock
     from envbuilder.request import Request
     from envbuilder.selection import Fit
@@ -96,7 +97,7 @@ def locked(
     The lock is empty where an environment of the backend takes nothing from it.
     """
     if name is None:
-        from envbuilder import target
+        from envbuilder.host import assumed as target
 
         name = choose_profile(settings, folders, target.find(target_host)).name
     profile = profiles.load(name, folders)
@@ -163,7 +164,7 @@ def prepare(
     The host must fit where the result will be run on it: here (`running`), or on a host that was
     named. Otherwise only what cannot exist here is refused, and the rest is noted.
     """
-    from envbuilder import target
+    from envbuilder.host import assumed as target
 
     folders = profiles.search_path(settings.project, settings.config_dir)
     profile = asked(request, folders)

@@ -26,14 +26,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from envbuilder import configuration, probe, profiles, selection, workflow
-from envbuilder.detection import fetch, smbios, system
+from envbuilder import configuration, profiles, selection, workflow
+from envbuilder.host import fetch, probe, system
+from envbuilder.host.memory import smbios
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from envbuilder.detection.snapshot import Snapshot
-    from envbuilder.host import Host
+    from envbuilder.host.model import Host
+    from envbuilder.host.snapshot import Snapshot
     from envbuilder.selection import Choice
 
 PLANTED = ("files", "binary", "links", "folders", "nodes")

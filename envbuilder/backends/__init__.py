@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from envbuilder.core.process import Completed
     from envbuilder.core.settings import Settings
-    from envbuilder.host import Host
+    from envbuilder.host.model import Host
     from envbuilder.lockfile import Lock, Target
     from envbuilder.plan import Artifact, Plan
     from envbuilder.profiles import Profile

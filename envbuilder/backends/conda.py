@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from envbuilder.conda.lockfile import Package
     from envbuilder.core.settings import Settings
-    from envbuilder.host import Host
+    from envbuilder.host.model import Host
     from envbuilder.lockfile import Lock, Target
     from envbuilder.profiles import Profile
     from envbuilder.request import Request

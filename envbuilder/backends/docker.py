@@ -34,7 +34,7 @@ from envbuilder.space import Room, unpacked
 if TYPE_CHECKING:
     from envbuilder.backends import Environment
     from envbuilder.core.settings import Settings
-    from envbuilder.host import Host
+    from envbuilder.host.model import Host
     from envbuilder.lockfile import Lock, Target
     from envbuilder.plan import MakeBase
     from envbuilder.profiles import Profile

@@ -20,7 +20,7 @@ from envbuilder.plan import LoadBase, MakeBase
 if TYPE_CHECKING:
     from envbuilder.containers.oci.layout import Layout
     from envbuilder.core.settings import Settings
-    from envbuilder.host import Host
+    from envbuilder.host.model import Host
     from envbuilder.lockfile import Lock, LockedBase, Target
     from envbuilder.profiles import Base as BaseImage
     from envbuilder.profiles import Profile

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from envbuilder.backends import Environment
     from envbuilder.core.settings import Settings
-    from envbuilder.host import Host
+    from envbuilder.host.model import Host
     from envbuilder.lock_entries import File
     from envbuilder.lockfile import Lock, Target
     from envbuilder.profiles import Profile

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.core.settings import Settings
-    from envbuilder.host import Host
+    from envbuilder.host.interpreters import Interpreter
+    from envbuilder.host.model import Host
     from envbuilder.lockfile import Lock, Target
     from envbuilder.profiles import Profile
-    from envbuilder.pythons import Interpreter
     from envbuilder.request import Request
 
 
@@ -109,7 +109,7 @@ def prepare(
     profile: Profile, lock: Lock, host: Host, request: Request, settings: Settings
 ) -> VenvEnvironment:
     """Find an interpreter and plan; `ToolError` (exit 4) where one or a compiler is missing."""
-    from envbuilder import pythons
+    from envbuilder.host import interpreters as pythons
 
     platform = host.platform
     locked = lockfile.pythons(lock, platform, profile.python.default)

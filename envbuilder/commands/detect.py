@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from envbuilder import configuration, probe, profiles, selection, workflow
+from envbuilder import configuration, profiles, selection, workflow
 from envbuilder.core import console
+from envbuilder.host import probe
 from envbuilder.options import json_option, root_option, target_host_option
 
 if TYPE_CHECKING:
-    from envbuilder.host import Host
+    from envbuilder.host.model import Host
+    from envbuilder.host.model_fit import Pool
     from envbuilder.selection import Choice
-    from envbuilder.sizing import Pool
 
 _MARKS = {"fits": ("✓", "green"), "warnings": ("!", "yellow"), "no": ("✗", "dim")}
 
@@ -47,7 +48,9 @@ def command(
       envbuilder detect --json > machine.json
       envbuilder detect --target-host machine.json
     """
-    from envbuilder import capacity, sizing, target
+    from envbuilder.host import assumed as target
+    from envbuilder.host import memory_pools as capacity
+    from envbuilder.host import model_fit as sizing
 
     asked = sizing.parse_model(model) if model is not None else None
     sizing.bits_of(quant)
@@ -82,7 +85,8 @@ def command(
 
 def _room(pools: tuple[Pool, ...]) -> tuple[str, ...]:
     """What the memory of the accelerator, or without one main memory, means for a model."""
-    from envbuilder import facts, sizing
+    from envbuilder.host import describe as facts
+    from envbuilder.host import model_fit as sizing
 
     first = [pool for pool in pools if pool.kind == pools[0].kind]
     names = " and ".join(
@@ -109,7 +113,7 @@ def _print(here: Host, choice: Choice, lines: tuple[str, ...]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from envbuilder.facts import facts
+    from envbuilder.host.describe import facts
 
     out: Any = console.rich_console()
     table = Table.grid(padding=(0, 2))

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from envbuilder import configuration, probe, profiles, workflow
+from envbuilder import configuration, profiles, workflow
 from envbuilder.core import console, process, settings
 from envbuilder.core.errors import NOTHING_FITS, HostError
+from envbuilder.host import probe
 from envbuilder.options import json_option, profile_option, root_option
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from envbuilder.doctor.around import Around
     from envbuilder.doctor.problem import Problem, Repair
     from envbuilder.doctor.repair import Done
-    from envbuilder.host import Host
+    from envbuilder.host.model import Host
     from envbuilder.profiles import Profile
 
 _HEADINGS = {"blocks": "in the way", "limits": "works less", "slows": "costs speed"}

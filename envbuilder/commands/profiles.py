@@ -7,9 +7,10 @@ from typing import Any
 import click
 import msgspec
 
-from envbuilder import configuration, lockfile, probe, profiles, selection
+from envbuilder import configuration, lockfile, profiles, selection
 from envbuilder.core import console
 from envbuilder.core.errors import InvalidError
+from envbuilder.host import probe
 from envbuilder.options import json_option
 
 

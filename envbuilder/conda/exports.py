@@ -18,7 +18,7 @@ from envbuilder.conda import records
 from envbuilder.conda.lockfile import SUBDIRS, again
 from envbuilder.core import types as words
 from envbuilder.core.errors import InvalidError
-from envbuilder.host import X86_FLAGS
+from envbuilder.host.model import X86_FLAGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

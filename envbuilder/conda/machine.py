@@ -8,15 +8,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from envbuilder.detection import tables
-from envbuilder.detection.text import version
 from envbuilder.fitting import Finding
+from envbuilder.host import tables
+from envbuilder.host.text import version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from envbuilder.conda.lockfile import Target
-    from envbuilder.host import Host
+    from envbuilder.host.model import Host
 
     Judge = Callable[[Host, str], Finding]
 

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from envbuilder import fitting, host, ways
+from envbuilder import fitting, ways
 from envbuilder.doctor import remedies
 from envbuilder.doctor.problem import Problem, Repair, Severity
-from envbuilder.host import is_wsl1
+from envbuilder.host import model as host
+from envbuilder.host.model import is_wsl1
 from envbuilder.wheels import needs
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from envbuilder.doctor.around import Around
     from envbuilder.fitting import Finding
-    from envbuilder.host import Gpu, Host
+    from envbuilder.host.model import Gpu, Host
     from envbuilder.lockfile import Lock
     from envbuilder.profiles import Profile
 

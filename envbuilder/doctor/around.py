@@ -16,7 +16,7 @@ from envbuilder.space import Disk, disks, downloads, existing
 
 if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
-    from envbuilder.host import Host
+    from envbuilder.host.model import Host
     from envbuilder.lockfile import Lock
     from envbuilder.profiles import Profile
 
@@ -135,7 +135,7 @@ def _python(profile: Profile | None, lock: Lock | None, host: Host) -> tuple[str
     versions = lockfile.pythons(lock, host.platform, profile.python.default)
     if not versions or "venv" not in profile.backends:
         return "", ""
-    from envbuilder import pythons
+    from envbuilder.host import interpreters as pythons
 
     try:
         pythons.find(None, versions, host.machine)

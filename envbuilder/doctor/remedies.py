@@ -8,16 +8,16 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from envbuilder.doctor import drivers
 from envbuilder.doctor.around import CDI_FILE
 from envbuilder.doctor.problem import Repair
+from envbuilder.host import drivers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from envbuilder.doctor.around import Around
     from envbuilder.fitting import Finding
-    from envbuilder.host import Gpu, Host, Obstacle
+    from envbuilder.host.model import Gpu, Host, Obstacle
     from envbuilder.wheels import Needs
 
 _TRY = "Try it: `envbuilder verify` tells."

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from envbuilder.doctor.problem import Problem, Repair
-from envbuilder.facts import gib
+from envbuilder.host.describe import gib
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from envbuilder.doctor.around import Around
-    from envbuilder.host import Gpu, Host, Memory
+    from envbuilder.host.model import Gpu, Host, Memory
 
 _SHM = "/dev/shm"  # noqa: S108 (the place itself is what is looked at)
 _SMALL_SHM = 64 << 20

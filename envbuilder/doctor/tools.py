@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from envbuilder.doctor.around import Around
-    from envbuilder.host import Engine, Host
+    from envbuilder.host.model import Engine, Host
     from envbuilder.lockfile import Lock
     from envbuilder.profiles import Profile
 

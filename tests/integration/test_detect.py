@@ -15,9 +15,10 @@ import msgspec
 import pytest
 
 import envbuilder
-from envbuilder import host, probe
 from envbuilder.containers.engine import podman
 from envbuilder.core import process
+from envbuilder.host import model as host
+from envbuilder.host import probe
 
 # Python itself reports these, whoever starts a program and by which module.
 WATCHED = """\
@@ -37,14 +38,14 @@ except SystemExit as ended:
     assert not ended.code, ended.code
 """
 FULL = """\
-from envbuilder import probe
+from envbuilder.host import probe
 probe.host(full=True)
 """
 PROBE = """\
 import sys
 sys.path[:0] = ["/envbuilder", "/packages"]
 import msgspec
-from envbuilder import probe
+from envbuilder.host import probe
 sys.stdout.buffer.write(msgspec.json.encode(probe.host()))
 """
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from envbuilder import probe
+from envbuilder.host import probe
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 

@@ -29,9 +29,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import yaml
 
-from envbuilder import host, probe, selection, workflow
+from envbuilder import selection, workflow
 from envbuilder.core import resources
-from envbuilder.detection import fetch, system
+from envbuilder.host import fetch, probe, system
+from envbuilder.host import model as host
 from envbuilder.profiles import Expects, Profile, Python, Requires, Tools
 from tools import record_host
 from tools.record_host import PLANTED, plant

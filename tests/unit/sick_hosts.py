@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from envbuilder import doctor, host
+from envbuilder import doctor
 from envbuilder import profiles as reading
 from envbuilder.doctor.around import Around
-from envbuilder.host import Containers, Cpu, Engine, Gpu, Host, Link, Memory
+from envbuilder.host import model as host
+from envbuilder.host.model import Containers, Cpu, Engine, Gpu, Host, Link, Memory
 from tests.unit.host_trees import PROFILES
 
 if TYPE_CHECKING:

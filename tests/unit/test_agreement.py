@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder import backends, probe, profiles, selection, ways, workflow
+from envbuilder import backends, profiles, selection, ways, workflow
 from envbuilder.containers.engine import client as engine
 from envbuilder.core import resources
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import EnvbuilderError, HostError, ToolError
-from envbuilder.host import Containers, Engine, Host
+from envbuilder.host import probe
+from envbuilder.host.model import Containers, Engine, Host
 from envbuilder.request import Request
 from tests.unit import host_trees
 

@@ -21,8 +21,8 @@ from envbuilder.containers.engine import run as containers
 from envbuilder.containers.oci import reference
 from envbuilder.core import process, resources
 from envbuilder.core.errors import BuildError, InvalidError, ToolError, VerifyError
-from envbuilder.host import Host
-from envbuilder.pythons import Interpreter
+from envbuilder.host.interpreters import Interpreter
+from envbuilder.host.model import Host
 from envbuilder.request import Request
 
 if TYPE_CHECKING:

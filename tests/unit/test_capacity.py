@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import capacity
-from envbuilder.host import Gpu, Host, Memory
+from envbuilder.host import memory_pools as capacity
+from envbuilder.host.model import Gpu, Host, Memory
 
 GIB = 2**30
 MAIN = Memory(total_bytes=64 * GIB, bandwidth=80 * 10**9)

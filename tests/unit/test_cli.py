@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder import cli, host, probe, workflow
+from envbuilder import cli, workflow
 from envbuilder.core.errors import (
     BuildError,
     EnvbuilderError,
@@ -19,6 +19,8 @@ from envbuilder.core.errors import (
     ToolError,
     VerifyError,
 )
+from envbuilder.host import model as host
+from envbuilder.host import probe
 
 if TYPE_CHECKING:
     from pathlib import Path

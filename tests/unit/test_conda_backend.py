@@ -20,7 +20,7 @@ from envbuilder.conda import activation, install, machine, prefix_records, steps
 from envbuilder.conda import lockfile as conda_lockfile
 from envbuilder.core import process, resources
 from envbuilder.core.errors import BuildError, HostError, InvalidError, ToolError
-from envbuilder.host import Cpu, Gpu, Host
+from envbuilder.host.model import Cpu, Gpu, Host
 from envbuilder.request import Request
 
 if TYPE_CHECKING:

@@ -16,11 +16,14 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from envbuilder import capacity, cli, doctor, facts, host, probe, selection, workflow
+from envbuilder import cli, doctor, selection, workflow
 from envbuilder.core import resources
-from envbuilder.detection import fetch, snapshot, tables
 from envbuilder.doctor.around import Around
-from envbuilder.host import Gpu, Host
+from envbuilder.host import describe as facts
+from envbuilder.host import fetch, probe, snapshot, tables
+from envbuilder.host import memory_pools as capacity
+from envbuilder.host import model as host
+from envbuilder.host.model import Gpu, Host
 from tests.unit import host_trees
 
 if TYPE_CHECKING:

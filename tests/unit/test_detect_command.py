@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder import cli, facts, probe
+from envbuilder import cli
 from envbuilder.core import process
-from envbuilder.host import Cpu, Gpu, Host, Memory
+from envbuilder.host import describe as facts
+from envbuilder.host import probe
+from envbuilder.host.model import Cpu, Gpu, Host, Memory
 from tests.unit import host_trees
 from tests.unit.host_trees import NAMES
 from tests.unit.sick_hosts import ADA, ARC, GIB, LINUX, changed, with_gpu

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import host, probe
-from envbuilder.detection import cgroups, cpu
-from envbuilder.detection.snapshot import Reader, Snapshot
+from envbuilder.host import model as host
+from envbuilder.host import probe
+from envbuilder.host.cpu import cgroups, cpu
+from envbuilder.host.snapshot import Reader, Snapshot
 from envbuilder.payload import threads
 
 if TYPE_CHECKING:

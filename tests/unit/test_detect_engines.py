@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from envbuilder.core import process
 from envbuilder.core.errors import ToolError
-from envbuilder.detection import cdi, engines, sockets
-from envbuilder.detection.snapshot import Reader, Snapshot
-from envbuilder.host import Containers, Engine
+from envbuilder.host.engines import cdi, engines, sockets
+from envbuilder.host.model import Containers, Engine
+from envbuilder.host.snapshot import Reader, Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

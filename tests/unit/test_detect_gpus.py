@@ -7,9 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from envbuilder import host, probe
-from envbuilder.detection import apple, intel, pci, snapshot
-from envbuilder.host import Gpu, Link
+from envbuilder.host import model as host
+from envbuilder.host import probe, snapshot
+from envbuilder.host.gpus import apple, intel, pci
+from envbuilder.host.model import Gpu, Link
 from tests.unit import host_trees
 
 if TYPE_CHECKING:

@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import host, probe
-from envbuilder.detection import channels, edac, memory, modules, smbios
-from envbuilder.detection.smbios import Device
-from envbuilder.detection.snapshot import Snapshot
+from envbuilder.host import model as host
+from envbuilder.host import probe
+from envbuilder.host.memory import channels, edac, memory, modules, smbios
+from envbuilder.host.memory.smbios import Device
+from envbuilder.host.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import probe
-from envbuilder.detection import fetch, nvidia, nvml, snapshot
-from envbuilder.host import Gpu, Link, Peer
+from envbuilder.host import fetch, probe, snapshot
+from envbuilder.host.gpus import nvidia, nvml
+from envbuilder.host.model import Gpu, Link, Peer
 from tests.unit import host_trees
 
 if TYPE_CHECKING:

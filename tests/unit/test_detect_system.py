@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import host, probe
-from envbuilder.detection import system
-from envbuilder.detection.snapshot import Reader, Snapshot
+from envbuilder.host import model as host
+from envbuilder.host import probe, system
+from envbuilder.host.snapshot import Reader, Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

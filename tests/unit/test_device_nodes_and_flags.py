@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from envbuilder import doctor, probe, selection, workflow
+from envbuilder import doctor, selection, workflow
 from envbuilder import profiles as shipped
 from envbuilder.core import resources
 from envbuilder.doctor.around import Around
+from envbuilder.host import probe
 from tests.unit import host_trees
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from envbuilder.host import Host
+    from envbuilder.host.model import Host
     from envbuilder.selection import Choice
 
 FOLDERS = (resources.profiles_dir(),)

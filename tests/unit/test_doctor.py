@@ -10,13 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envbuilder import doctor
-from envbuilder.doctor import (
-    accelerators,
-    drivers,
-    remedies,
-)
+from envbuilder.doctor import accelerators, remedies
 from envbuilder.fitting import Finding
-from envbuilder.host import Containers, Gpu
+from envbuilder.host import drivers
+from envbuilder.host.model import Containers, Gpu
 from envbuilder.wheels import Needs
 from tests.unit.host_trees import PROFILES
 from tests.unit.sick_hosts import (

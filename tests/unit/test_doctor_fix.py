@@ -12,14 +12,15 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import cli, probe, workflow
+from envbuilder import cli, workflow
 from envbuilder.commands import doctor as command
 from envbuilder.core import process
 from envbuilder.core.errors import HostError, ToolError
 from envbuilder.doctor import around, remedies, repair
 from envbuilder.doctor.around import Around
 from envbuilder.doctor.problem import Problem, Repair
-from envbuilder.host import Containers, Gpu, Host, Link
+from envbuilder.host import probe
+from envbuilder.host.model import Containers, Gpu, Host, Link
 from tests.unit import host_trees
 from tests.unit.sick_hosts import (
     ADA,

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import host, probe
 from envbuilder.core import process
 from envbuilder.core.errors import InvalidError
-from envbuilder.detection import nvml, snapshot, system, tables, text
-from envbuilder.host import Host
+from envbuilder.host import model as host
+from envbuilder.host import probe, snapshot, system, tables, text
+from envbuilder.host.gpus import nvml
+from envbuilder.host.model import Host
 from tests.unit import host_trees
 
 if TYPE_CHECKING:

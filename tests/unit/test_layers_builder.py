@@ -17,7 +17,7 @@ from envbuilder.core import resources
 from envbuilder.core import types as words
 from envbuilder.core.errors import BuildError, InvalidError, ToolError
 from envbuilder.core.settings import Configuration, Settings
-from envbuilder.host import Host
+from envbuilder.host.model import Host
 from envbuilder.request import Request
 from tests.unit.images import image
 from tests.unit.test_backends import DOCKER, PODMAN

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder import pythons
 from envbuilder.core import process
 from envbuilder.core.errors import ToolError
+from envbuilder.host import interpreters as pythons
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import rich.console
 
-from envbuilder import cli, configuration, history, host, page, probe, report, scaling
+from envbuilder import cli, configuration, history, page, report, scaling
 from envbuilder.core import process
 from envbuilder.core.errors import InvalidError, VerifyError
+from envbuilder.host import model as host
+from envbuilder.host import probe
 from envbuilder.summary import print_verdict
 from tests.unit.pretended_payload import LIFE, Clock, perform, quick_report
 from tests.unit.reports import measured, whole

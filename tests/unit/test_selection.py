@@ -9,7 +9,7 @@ from envbuilder import profiles as shipped
 from envbuilder import selection, workflow
 from envbuilder.core import resources
 from envbuilder.core.errors import HostError
-from envbuilder.host import Cpu, Gpu, Host
+from envbuilder.host.model import Cpu, Gpu, Host
 from envbuilder.profiles import Requires
 from tests.unit import host_trees
 from tests.unit.host_trees import PROFILES, profile

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from envbuilder import sizing
 from envbuilder.core.errors import InvalidError
-from envbuilder.sizing import Estimate, Model, Pool
+from envbuilder.host import model_fit as sizing
+from envbuilder.host.model_fit import Estimate, Model, Pool
 
 GB = 10**9
 

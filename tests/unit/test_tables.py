@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envbuilder.core import resources
-from envbuilder.detection import tables
+from envbuilder.host import tables
 from tools import refresh_devices as refresh
 
 if TYPE_CHECKING:

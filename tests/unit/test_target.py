@@ -10,9 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import host, probe, selection, target
+from envbuilder import selection
 from envbuilder.core.errors import InvalidError
-from envbuilder.host import Host
+from envbuilder.host import assumed as target
+from envbuilder.host import model as host
+from envbuilder.host import probe
+from envbuilder.host.model import Host
 from tests.unit import host_trees
 from tests.unit.host_trees import PROFILES
 

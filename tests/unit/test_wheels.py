@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from envbuilder import lockfile, profiles, selection, wheels
 from envbuilder.core import resources
-from envbuilder.host import Cpu, Gpu, Host
+from envbuilder.host.model import Cpu, Gpu, Host
 from envbuilder.lock_entries import File
 from envbuilder.lockfile import Lock, Target
 from envbuilder.profiles import Requires

@@ -16,12 +16,9 @@ from envbuilder import (
     execute,
     external,
     fetch,
-    host,
     lockfile,
     plan,
-    probe,
     profiles,
-    pythons,
     seal,
     wheel_records,
     workflow,
@@ -34,6 +31,9 @@ from envbuilder.core import types as words
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, EnvbuilderError, HostError, InvalidError, ToolError
 from envbuilder.core.settings import Configuration
+from envbuilder.host import interpreters as pythons
+from envbuilder.host import model as host
+from envbuilder.host import probe
 from envbuilder.request import Request
 
 if TYPE_CHECKING:

@@ -1,0 +1,104 @@
+"""The host that something is built for: this machine, a recorded one, or one with assumed GPUs.
+
+For building where the hardware is not. What is run here (`verify`, `run`, `shell`) always looks at
+this machine itself.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from envbuilder.core.errors import InvalidError
+from envbuilder.host import model as host
+from envbuilder.host import probe
+from envbuilder.host.model import Gpu, Host
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+FILE_VARIABLE = "ENVBUILDER_TARGET_HOST"
+GPU_VARIABLE = "ENVBUILDER_TARGET_GPU"
+_HINT = (
+    f"{GPU_VARIABLE} is none, nvidia:sm=8.9,driver=580.65 or intel:id=e20b (a PCI id);"
+    " sm and driver may be left out, and then are unknown."
+)
+_VALUES = {
+    "sm": re.compile(r"[0-9]{1,2}\.[0-9]\Z", re.ASCII),
+    "driver": re.compile(r"[0-9]{1,6}(\.[0-9]{1,6}){0,3}\Z", re.ASCII),
+    "id": re.compile(r"[0-9a-f]{4}\Z", re.ASCII),
+}
+_KEYS = {"none": (), "nvidia": ("sm", "driver"), "intel": ("id",)}
+
+
+def find(path: Path | None = None, environ: Mapping[str, str] | None = None) -> Host:
+    """The host in `path` (written by `detect --json`) or this one, with assumed GPUs if any.
+
+    What is assumed is in the host's notes. `InvalidError` for a damaged file or variable.
+    """
+    environ = os.environ if environ is None else environ
+    found = host.read(path) if path else probe.host()
+    if path:
+        found = _noted(found, f"this is the host of {path}, not this machine")
+    text = environ.get(GPU_VARIABLE, "").strip()
+    return _noted(_assume(found, text), f"assumed: {GPU_VARIABLE}={text}") if text else found
+
+
+def is_assumed(path: Path | None, environ: Mapping[str, str] | None = None) -> bool:
+    """Whether another host than this machine was named."""
+    environ = os.environ if environ is None else environ
+    return path is not None or bool(environ.get(GPU_VARIABLE, "").strip())
+
+
+def _noted(found: Host, note: str) -> Host:
+    return msgspec.structs.replace(found, notes=(note, *found.notes))
+
+
+def _assume(found: Host, text: str) -> Host:
+    vendor, _, rest = text.lower().partition(":")
+    values = dict(part.partition("=")[::2] for part in rest.split(",") if part)
+    for key, value in values.items():
+        if key not in _KEYS.get(vendor, ()) or not _VALUES[key].match(value):
+            raise InvalidError(f"{GPU_VARIABLE}: {text!r}: {key}={value} is not understood", _HINT)
+    if vendor == "nvidia":
+        return msgspec.structs.replace(found, gpus=(_nvidia(values),), peers=())
+    if vendor == "intel" and "id" in values:
+        # The libraries are assumed with the card: without them it would not work there.
+        gpus = (_intel(values["id"]),)
+        return msgspec.structs.replace(found, gpus=gpus, peers=(), level_zero=True)
+    if vendor != "none":
+        raise InvalidError(f"{GPU_VARIABLE}: {text!r} is not understood", _HINT)
+    return msgspec.structs.replace(found, gpus=(), peers=())
+
+
+def _nvidia(values: Mapping[str, str]) -> Gpu:
+    return Gpu(
+        vendor="nvidia",
+        name="NVIDIA GPU",
+        state="usable",
+        detail="assumed",
+        driver_version=values.get("driver"),
+        sm=values.get("sm"),
+    )
+
+
+def _intel(device_id: str) -> Gpu:
+    from envbuilder.host import tables
+
+    known = tables.intel_gpu(device_id)
+    name = f"Intel {known.name or known.family}" if known else "Intel GPU"
+    return Gpu(
+        vendor="intel",
+        name=f"{name} ({device_id.upper()})",
+        state="usable" if known else "unknown",
+        detail="assumed" if known else f"PCI id {device_id} is not in envbuilder's table",
+        device_id=device_id,
+        family=known.family if known else None,
+        support=known.support if known else None,
+        kernel_driver="xe or i915, assumed",
+        render_node_readable=True,
+    )

@@ -1,0 +1,1 @@
+"""The processor, and how much of it this process may use."""

@@ -1,0 +1,66 @@
+"""Decide what this process's cgroup allows it: CPUs and memory.
+
+Where the limits are is the payload's knowledge too (`payload.threads`), so that an image's
+entrypoint finds the same ones. Limits of groups above a container's namespace are never visible.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from envbuilder.host.text import integer
+from envbuilder.payload import threads
+
+if TYPE_CHECKING:
+    from envbuilder.host.snapshot import Reader, Snapshot
+
+_CGROUP = "proc/self/cgroup"
+_MOUNTS = "proc/self/mountinfo"
+_FILES = {
+    ("cpu", 1): ("cpu.cfs_quota_us", "cpu.cfs_period_us"),
+    ("cpu", 2): ("cpu.max",),
+    ("memory", 1): ("memory.limit_in_bytes",),
+    ("memory", 2): ("memory.max",),
+}
+
+
+def read(reader: Reader) -> None:
+    """The cgroups of this process, where they are mounted, and their limits."""
+    cgroups, mounts = reader.file(_CGROUP), reader.file(_MOUNTS)
+    for controller in ("cpu", "memory"):
+        for folder, version in threads.cgroup_folders(cgroups or "0::/", mounts or "", controller):
+            for name in _FILES[controller, version]:
+                reader.file(f"{folder}/{name}")
+
+
+def quota(snapshot: Snapshot) -> float | None:
+    """The tightest quota, in CPUs, of this process's cgroup and its parents; None without one."""
+    found = []
+    for folder, version in _folders(snapshot, "cpu"):
+        texts = [snapshot.files.get(f"{folder}/{name}", "") for name in _FILES["cpu", version]]
+        found.append(threads.parse_cfs(*texts) if version == 1 else threads.parse_cpu_max(*texts))
+    return min((value for value in found if value is not None), default=None)
+
+
+def memory(snapshot: Snapshot) -> int | None:
+    """The tightest limit, in bytes, of this process's cgroup and its parents; None without one."""
+    found = []
+    for folder, version in _folders(snapshot, "memory"):
+        (name,) = _FILES["memory", version]
+        # "max" in version 2. Version 1 says 2**63 less a page, more than is taken for a number.
+        found.append(integer(snapshot.files.get(f"{folder}/{name}")))
+    return min((value for value in found if value is not None), default=None)
+
+
+def unreadable(snapshot: Snapshot) -> tuple[str, str] | None:
+    """A file with limits that is there and cannot be read, and why."""
+    names = {name for both in _FILES.values() for name in both}
+    for path, why in snapshot.unreadable.items():
+        if path.startswith("sys/fs/cgroup/") and path.rpartition("/")[2] in names:
+            return path, why
+    return None
+
+
+def _folders(snapshot: Snapshot, controller: str) -> list[tuple[str, int]]:
+    cgroups = snapshot.files.get(_CGROUP) or "0::/"
+    return threads.cgroup_folders(cgroups, snapshot.files.get(_MOUNTS, ""), controller)

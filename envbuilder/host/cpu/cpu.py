@@ -1,0 +1,248 @@
+"""Decide what the CPU is and how much of it this process may use."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from envbuilder.host import tables
+from envbuilder.host.cpu import cgroups
+from envbuilder.host.model import TRACKED_FLAGS, Cpu
+from envbuilder.host.text import clean, cpu_list, fields, integer
+from envbuilder.payload import threads
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from envbuilder.host.snapshot import Reader, Snapshot
+
+_CPUINFO_LIMIT = 4 << 20
+_CPUS = "sys/devices/system/cpu"
+_NODES = "sys/devices/system/node"
+_ARM = {0x41: "ARM", 0x4E: "NVIDIA", 0x61: "Apple", 0xC0: "Ampere"}
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+# For models that the table does not have, what their instructions give away. AMD: AVX-512 came with
+# Zen 4, AVX-VNNI with Zen 5 (GCC manual, "x86 Options", znver4 and znver5). Intel: AMX came with
+# Sapphire Rapids (same place, sapphirerapids). Intel's AVX-512 came and went, so it tells nothing.
+_GIVEAWAYS = (
+    ("AuthenticAMD", "avx_vnni", "Zen 5 or newer"),
+    ("AuthenticAMD", "avx512f", "Zen 4 or newer"),
+    ("GenuineIntel", "amx_tile", "Sapphire Rapids or newer"),
+)
+
+
+class _Processor(Struct, frozen=True):
+    """One logical CPU of `/proc/cpuinfo`."""
+
+    number: int
+    socket: int | None
+    core: int | None
+    part: tuple[int | None, int | None]
+    """Implementer and part of a 64-bit ARM core."""
+
+
+def read(reader: Reader) -> None:
+    """The CPU's description and caches, which CPUs this process may use, and its quota."""
+    reader.file("proc/sys/kernel/arch")
+    reader.file("proc/self/status")
+    cgroups.read(reader)
+    cpuinfo = reader.file("proc/cpuinfo", _CPUINFO_LIMIT) or ""
+    if reader.file(f"{_NODES}/has_cpu") is None:
+        reader.folder(_NODES)
+    online = cpu_list(reader.file(f"{_CPUS}/online"))
+    if online is None:
+        online = _numbers("cpu", reader.folder(_CPUS))
+    if "core id" not in cpuinfo:  # 64-bit ARM, and x86 with one CPU
+        for cpu in sorted(online):
+            reader.file(f"{_CPUS}/cpu{cpu}/topology/thread_siblings_list")
+            reader.file(f"{_CPUS}/cpu{cpu}/topology/physical_package_id")
+    seen: frozenset[int] = frozenset()
+    for cpu in sorted(online):
+        if cpu not in seen:  # CPUs that share a cache say the same
+            cache = f"{_CPUS}/cpu{cpu}/cache"
+            shared = cpu_list(reader.file(f"{cache}/index3/shared_cpu_list"))
+            seen |= shared or frozenset()
+            for name in ("index3/level", "index3/size") if shared else ("index2/level",):
+                reader.file(f"{cache}/{name}")
+
+
+def machine(snapshot: Snapshot) -> str:
+    """The architecture: uname's, the kernel's own word, or what `/proc/cpuinfo` looks like."""
+    said = snapshot.machine or clean(snapshot.files.get("proc/sys/kernel/arch"))
+    if said:
+        return {"amd64": "x86_64"}.get(said, said)
+    known = _first(snapshot)
+    if "vendor_id" in known and "lm" in known.get("flags", "lm").split():
+        return "x86_64"
+    return "aarch64" if known.get("CPU architecture") == "8" else "unknown"
+
+
+def virtual(snapshot: Snapshot) -> bool:
+    """Whether an x86 CPU says that it belongs to a virtual machine."""
+    return "hypervisor" in _first(snapshot).get("flags", "").split()
+
+
+def linux(snapshot: Snapshot) -> Cpu:
+    """The CPU of a Linux host."""
+    known = _first(snapshot)
+    family, model = integer(known.get("cpu family")), integer(known.get("model"))
+    words = known.get("flags", known.get("Features"))
+    flags = TRACKED_FLAGS & set(words.split()) if words else None
+    text = snapshot.files.get("proc/cpuinfo", "")
+    processors = _processors(text)
+    # A description that is cut off does not count the CPUs.
+    described = frozenset(p.number for p in processors if text.endswith("\n"))
+    vendor = clean(known.get("vendor_id")) or _ARM.get(
+        integer(known.get("CPU implementer"), 16) or 0
+    )
+    generation = (
+        _arm_cores(processors)
+        or tables.x86_generation(vendor, family, model)
+        or _giveaway(vendor, flags)
+    )
+    online = cpu_list(snapshot.files.get(f"{_CPUS}/online")) or described
+    everything = described or online
+    affinity = cpu_list(fields(snapshot.files.get("proc/self/status")).get("Cpus_allowed_list"))
+    if affinity and online and affinity >= online:
+        affinity = online  # the kernel allows CPUs that could be plugged in, too
+    allowed = affinity or everything
+    cores = _cores(snapshot, processors, everything)
+    behind = _cores(snapshot, processors, allowed)
+    quota = cgroups.quota(snapshot)
+    return Cpu(
+        vendor=vendor,
+        model_name=clean(known.get("model name")),
+        family=family,
+        model=model,
+        generation=generation,
+        flags=tuple(sorted(flags)) if flags is not None else None,
+        logical=len(everything) or None,
+        physical=len(cores) if cores else None,
+        sockets=_sockets(snapshot, processors, everything),
+        threads_per_core=max(cores.values()) if cores else None,
+        numa_nodes=_nodes(snapshot),
+        l3_bytes=_l3(snapshot, everything),
+        affinity=len(affinity) if affinity else None,
+        quota=quota,
+        threads=_threads(len(allowed), quota, len(behind) if behind else None),
+    )
+
+
+def _first(snapshot: Snapshot) -> dict[str, str]:
+    """The first CPU's lines of `/proc/cpuinfo`; those of the others repeat most of it."""
+    first, separator, _ = snapshot.files.get("proc/cpuinfo", "").partition("\n\n")
+    return fields(first + "\n" if separator else first)
+
+
+def _processors(text: str) -> tuple[_Processor, ...]:
+    """All CPUs of `/proc/cpuinfo`. A last line without its end may be cut off, and is left out."""
+    found = []
+    for block in text.rpartition("\n")[0].split("\n\n"):
+        number = integer(_field(block, "processor"))
+        if number is None or number >= threads.MOST_CPUS:
+            continue
+        socket, core = integer(_field(block, "physical id")), integer(_field(block, "core id"))
+        maker, part = _field(block, "CPU implementer"), _field(block, "CPU part")
+        found.append(_Processor(number, socket, core, (integer(maker, 16), integer(part, 16))))
+    return tuple(found)
+
+
+def _field(block: str, key: str) -> str | None:
+    """One field of a block: picking five beats splitting thirty, 256 times over."""
+    line = f"\n{block}".partition(f"\n{key}")[2].partition("\n")[0]
+    rest, separator, value = line.partition(":")
+    return value if separator and not rest.strip() else None
+
+
+def _arm_cores(processors: Iterable[_Processor]) -> str | None:
+    """The names of all kinds of cores: some machines have big and small ones."""
+    parts = dict.fromkeys(processor.part for processor in processors)
+    names = (tables.arm_core(*part) for part in parts if None not in part)
+    return " + ".join(name for name in names if name) or None
+
+
+def _giveaway(vendor: str | None, flags: frozenset[str] | None) -> str | None:
+    for whose, flag, generation in _GIVEAWAYS:
+        if vendor == whose and flag in (flags or ()):
+            return generation
+    return None
+
+
+def _threads(allowed: int, quota: float | None, physical: int | None) -> int | None:
+    if not allowed:
+        return None
+    return threads.decide(threads.CpuFacts(affinity=allowed, quota=quota, physical=physical))
+
+
+def _cores(
+    snapshot: Snapshot, processors: Iterable[_Processor], wanted: frozenset[int]
+) -> Mapping[object, int] | None:
+    """The physical cores behind some CPUs, each with how many of them; None where not all tell."""
+    stated = {
+        # A machine with one socket need not say which.
+        processor.number: (processor.socket or 0, processor.core)
+        for processor in processors
+        if processor.core is not None
+    }
+    if wanted and wanted <= stated.keys():
+        return Counter(stated[cpu] for cpu in wanted)
+    siblings = [
+        cpu_list(snapshot.files.get(f"{_CPUS}/cpu{cpu}/topology/thread_siblings_list"))
+        for cpu in wanted
+    ]
+    return Counter(siblings) if wanted and all(siblings) else None
+
+
+def _sockets(
+    snapshot: Snapshot, processors: Iterable[_Processor], everything: frozenset[int]
+) -> int | None:
+    stated = {processor.number: processor.socket for processor in processors}
+    ids = {stated.get(cpu) for cpu in everything}
+    if None in ids:
+        # "-1" on boards whose firmware does not say; that is no number.
+        path = f"{_CPUS}/cpu%d/topology/physical_package_id"
+        ids = {integer(snapshot.files.get(path % cpu)) for cpu in everything}
+    return None if None in ids else len(ids) or None
+
+
+def _nodes(snapshot: Snapshot) -> int | None:
+    """NUMA nodes that have CPUs. Others hold memory only: of a GPU, or on a CXL card."""
+    with_cpus = cpu_list(snapshot.files.get(f"{_NODES}/has_cpu"))
+    if with_cpus is None:
+        with_cpus = _numbers("node", snapshot.folders.get(_NODES, ()))
+    return len(with_cpus) or None
+
+
+def _l3(snapshot: Snapshot, everything: frozenset[int]) -> int | None:
+    """The sum over all level-3 caches; None where one of them could not be read."""
+    total, seen = 0, set[int]()
+    for cpu in sorted(everything):
+        if cpu in seen:
+            continue
+        cache = f"{_CPUS}/cpu{cpu}/cache"
+        path = f"{cache}/index3/shared_cpu_list"
+        if snapshot.has(path) is False and snapshot.has(f"{cache}/index2/level"):
+            continue  # the low-power cores of some Intel CPUs have no third level
+        shared = cpu_list(snapshot.files.get(path))
+        size = _size(snapshot.files.get(f"{cache}/index3/size"))
+        level = integer(snapshot.files.get(f"{cache}/index3/level"))
+        if shared is None or cpu not in shared or size is None or level != 3:
+            return None
+        seen |= shared
+        total += size
+    return total or None
+
+
+def _size(text: str | None) -> int | None:
+    """A cache's size, such as "32768K", in bytes."""
+    word = (text or "").strip()
+    amount, unit = integer(word[:-1]), _UNITS.get(word[-1:])
+    return amount * unit if amount is not None and unit and amount < 1 << 32 else None
+
+
+def _numbers(stem: str, names: Iterable[str]) -> frozenset[int]:
+    """0 and 12 of names such as cpu0 and cpu12."""
+    found = (integer(n.removeprefix(stem)) for n in names if n.startswith(stem))
+    return frozenset(n for n in found if n is not None and n < threads.MOST_CPUS)

@@ -1,0 +1,172 @@
+"""How the drivers of GPUs, and the libraries that no wheel brings, get onto a system.
+
+The kernel's driver belongs to the machine: not to a container, and under WSL not to Linux.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from envbuilder.host.text import version
+
+if TYPE_CHECKING:
+    from envbuilder.host.model import Gpu, Host
+
+_RELEASE = re.compile(r"(Debian|Ubuntu|Fedora)\b[^0-9]*([0-9]{1,3}(?:\.[0-9]{2})?)?", re.ASCII)
+_LINUX = re.compile(r"[0-9]+\.[0-9]+", re.ASCII)
+
+# Debian's package nvidia-driver: packages.debian.org; neurite.github.io/debian-setup/0302-nvidia.
+_DEBIAN_NVIDIA = {"12": "535", "13": "550"}
+# Turing, the first that later branches and the open kernel modules drive: NVIDIA's deprecation
+# schedule (forums.developer.nvidia.com 60588), open-gpu-kernel-modules issue 19.
+_TURING = (7, 5)
+_LAST_BEFORE_TURING = "580"
+
+# The kernel's driver for each family, and the first Linux that takes them without being forced:
+# require_force_probe in drivers/gpu/drm/xe/xe_pci.c of Linux 6.12 and of 6.17. i915 is the
+# default of the older ones (Phoronix, i915 against Xe on Meteor Lake, 2025).
+_XE_SINCE = {"Arc B (BMG)": "6.12", "Lunar Lake": "6.12", "Panther Lake": "6.17"}
+_I915 = ("Arc A", "Flex", "Meteor Lake", "Arrow Lake")
+# Both of the kernel's own drivers leave it alone; Intel has packages (dgpu-docs.intel.com).
+_OWN_PACKAGES = "Data Center GPU Max"
+
+# packages.ubuntu.com: 25.10 has Intel's compute-runtime 25.31; that of 24.04, 23.43, is older than
+# Lunar Lake and Arc B. The PPA is what PyTorch's install_xpu.sh uses.
+_UBUNTU_HAS, _PPA_SERVES = (25, 10), (24, 4)
+_PPA = "sudo add-apt-repository ppa:kobuk-team/intel-graphics"
+_DEBIAN_HAS = (14,)
+
+
+def release(host: Host) -> tuple[str, str]:
+    """Distribution and version, such as ("Ubuntu", "24.04"); empty where they are not known."""
+    found = _RELEASE.match(host.os_version or "") if host.os == "linux" else None
+    return (found[1], found[2] or "") if found else ("", "")
+
+
+def nvidia(gpu: Gpu, host: Host, needed: str = "") -> str:
+    """How to get NVIDIA's driver; `needed`: the oldest that would do."""
+    newer = f" {needed} or newer" if needed else ""
+    if host.wsl:
+        # docs.nvidia.com/cuda/wsl-user-guide: a Linux driver would hide what Windows hands in.
+        return (
+            f"Install NVIDIA's driver{newer} in Windows (nvidia.com/drivers), none inside WSL;"
+            " then run `wsl --shutdown` there."
+        )
+    if host.container:
+        return f"Install NVIDIA's driver{newer} on the machine itself; a container uses that one."
+    check = f"; `nvidia-smi` must say {needed} or newer" if needed else ""
+    return f"{_nvidia_packages(gpu, host, needed, newer)}, then restart{check}.{_branch(gpu)}"
+
+
+def _nvidia_packages(gpu: Gpu, host: Host, needed: str, newer: str) -> str:
+    name, number = release(host)
+    if name == "Ubuntu":
+        # It knows which branch a GPU needs; ubuntu/ubuntu-release-notes issue 213 names it as the
+        # supported way.
+        return "Run `sudo ubuntu-drivers install` (package ubuntu-drivers-common)"
+    has = _DEBIAN_NVIDIA.get(number) if name == "Debian" else None
+    if has and (version(needed) or (0,)) <= (version(has) or (0,)):
+        return "Run `sudo apt install nvidia-driver` (in Debian's component non-free)"
+    if has and not _before_turing(gpu):
+        # docs.nvidia.com/datacenter/tesla/driver-installation-guide
+        return (
+            f"Debian {number} has {has}, and {needed} or newer is needed: add NVIDIA's repository"
+            f" (developer.download.nvidia.com/compute/cuda/repos/debian{number}, package"
+            " cuda-keyring) and run `sudo apt install nvidia-open`"
+        )
+    if name == "Fedora" and not _before_turing(gpu):
+        # rpmfusion.org/Howto/NVIDIA
+        return (
+            "Add RPM Fusion (rpmfusion.org/Howto/NVIDIA), run"
+            " `sudo dnf install akmod-nvidia xorg-x11-drv-nvidia-cuda`, wait until `modinfo"
+            " nvidia` finds the module"
+        )
+    return f"Install NVIDIA's driver{newer} (your distribution's package, or nvidia.com/drivers)"
+
+
+def _before_turing(gpu: Gpu) -> bool:
+    here = version(gpu.sm)
+    return here is not None and here < _TURING
+
+
+def _branch(gpu: Gpu) -> str:
+    if not _before_turing(gpu):
+        return ""
+    return f" Branch {_LAST_BEFORE_TURING} is the last that drives this GPU."
+
+
+def intel(gpu: Gpu, host: Host) -> str:
+    """How to get a kernel driver for an Intel GPU."""
+    if host.container:
+        return "Load i915 or xe on the machine itself; a container uses the machine's kernel."
+    family = gpu.family or ""
+    if family.startswith(_OWN_PACKAGES):
+        return "Install Intel's kernel driver for it (intel-i915-dkms, see dgpu-docs.intel.com)."
+    since = _XE_SINCE.get(family)
+    here = version(found[0]) if (found := _LINUX.match(host.kernel or "")) else None
+    if since and here and here < (version(since) or ()):
+        return (
+            f"Update Linux: {since} is the first whose xe drives it by itself, this is"
+            f" {host.kernel}{_newer_kernel(host)}."
+        )
+    driver = "xe" if since else "i915" if family.startswith(_I915) else ""
+    if not driver:
+        return "Update Linux: i915 or xe of a newer one may know it (`sudo dmesg` says why not)."
+    return f"Run `sudo modprobe {driver}`; if nothing changes, `sudo dmesg | grep {driver}` tells."
+
+
+def _newer_kernel(host: Host) -> str:
+    name, number = release(host)
+    if (name, number) == ("Ubuntu", "24.04"):
+        return "; `sudo apt install linux-generic-hwe-24.04` has a newer one"
+    return "; backports have a newer one" if name == "Debian" else ""
+
+
+def level_zero(host: Host) -> str:
+    """How to get Level Zero's loader and Intel's driver for it."""
+    answers = any(engine.state == "usable" for engine in host.containers.engines)
+    image = "use --backend docker, whose image brings them"
+    image += "" if answers else ", once a container engine runs"
+    name, number = release(host)
+    commands, note = _level_zero_commands(host)
+    if commands:
+        run = " and ".join(f"`{command}`" for command in commands)
+        return f"Run {run}{f' ({note})' if note else ''}, or {image}."
+    if name == "Debian":
+        return f"Debian {number} has no package of the driver: {image}, or update to Debian 14."
+    return (
+        "Install the Level Zero loader and Intel's compute-runtime"
+        f" (github.com/intel/compute-runtime), or {image}."
+    )
+
+
+def level_zero_natively(host: Host) -> str:
+    """The same as words after "or natively", without a full stop."""
+    name, number = release(host)
+    commands, _ = _level_zero_commands(host)
+    if commands:
+        return f"once the driver is installed: {' && '.join(commands)}"
+    if name == "Debian":
+        return f"with Debian 14: Debian {number} has no package of the driver"
+    return (
+        "once the driver is installed: the Level Zero loader and Intel's compute-runtime"
+        " (github.com/intel/compute-runtime)"
+    )
+
+
+def _level_zero_commands(host: Host) -> tuple[tuple[str, ...], str]:
+    """The commands that install them, and a remark; none where the distribution has no packages."""
+    name, number = release(host)
+    here = version(number)
+    install = "sudo apt install libze1 libze-intel-gpu1"
+    if name == "Debian" and (here is None or here >= _DEBIAN_HAS):
+        return (install,), ""
+    if name == "Ubuntu" and here and here >= _UBUNTU_HAS:
+        return (install,), ""
+    if name == "Ubuntu" and here and here >= _PPA_SERVES:
+        return (_PPA, install), f"Ubuntu {number}'s own are too old"
+    if name == "Fedora":
+        # The loader is oneapi-level-zero, the driver intel-level-zero.
+        return ("sudo dnf install intel-compute-runtime intel-level-zero oneapi-level-zero",), ""
+    return (), ""

@@ -1,0 +1,1 @@
+"""Container engines on this machine, and the devices that they can give."""

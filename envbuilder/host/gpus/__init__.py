@@ -1,0 +1,1 @@
+"""GPUs of each vendor: what is there, and what keeps it from working."""

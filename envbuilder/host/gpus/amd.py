@@ -1,0 +1,115 @@
+"""Decide which AMD GPUs there are. No profile uses them: they are listed, never promised."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from envbuilder.host.gpus import pci
+from envbuilder.host.gpus.pci import Size
+from envbuilder.host.memory import memory
+from envbuilder.host.model import Gpu
+from envbuilder.host.text import integer, lines
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from envbuilder.host.gpus.pci import Device
+    from envbuilder.host.snapshot import Reader, Snapshot
+
+VENDOR = 0x1002
+_NODES = "sys/class/kfd/kfd/topology/nodes"
+_MEMORY = ("mem_info_vram_total", "mem_info_gtt_total")
+_POWER = ("power1_cap", "power1_cap_default")
+# Linux amdgpu_pm.c: "only APUs have vddnb", "no mclk on APUs"; an MI300A, which has no memory
+# manager of its own either, is the exception.
+_ONLY_APU, _NO_APU = "in1_label", "freq2_label"
+
+
+def read(reader: Reader) -> None:
+    """What the kernel's drivers say about each GPU."""
+    reader.node("dev/kfd")
+    devices = pci.display_devices(reader, VENDOR)
+    for device in devices:
+        for name in _MEMORY:
+            reader.file(f"{device}/{name}")
+        pci.read_sensors(reader, device, _POWER)
+    if devices:
+        for node in reader.folder(_NODES):
+            reader.file(f"{_NODES}/{node}/properties")
+
+
+def decide(snapshot: Snapshot, devices: Sequence[Device]) -> tuple[Gpu, ...]:
+    """All AMD GPUs."""
+    return tuple(_gpu(snapshot, device) for device in devices if device.vendor == VENDOR)
+
+
+def _gpu(snapshot: Snapshot, device: Device) -> Gpu:
+    folder = f"{pci.PCI}/{device.bus}"
+    node = _node(snapshot, device.bus)
+    size = _memory(snapshot, folder, node)
+    return Gpu(
+        vendor="amd",
+        name=f"AMD GPU {device.device_id or ''}".strip(),
+        state="present",
+        detail="No profile supports AMD GPUs (ROCm).",
+        bus=device.bus,
+        device_id=device.device_id,
+        family=_target(node.get("gfx_target_version")),
+        kernel_driver=device.driver,
+        memory_kind=size.kind,
+        memory_bytes=size.total,
+        usable_bytes=size.usable,
+        # That of an APU is a number without a meaning.
+        link=device.link if size.kind == "dedicated" else None,
+        power_limit_watts=pci.watts(snapshot, folder, _POWER[:1]),
+        power_default_watts=pci.watts(snapshot, folder, _POWER[1:]),
+        render_node=device.render_node,
+        render_node_readable=snapshot.nodes.get((device.render_node or "").lstrip("/")),
+        render_node_group=pci.node_group(snapshot, device.render_node),
+    )
+
+
+def _node(snapshot: Snapshot, address: str) -> dict[str, int]:
+    """What the compute driver says of the GPU at a PCI address; empty where it lists none."""
+    # Bus, device and function are one number there, as in Linux kfd_topology.c.
+    domain, _, rest = address.partition(":")
+    bus, _, slot = rest.partition(":")
+    number, _, function = slot.partition(".")
+    parts = [integer(part, 16) for part in (domain, bus, number, function)]
+    if None in parts:
+        return {}
+    place = (parts[1] or 0) << 8 | (parts[2] or 0) << 3 | (parts[3] or 0)
+    for name in snapshot.folders.get(_NODES, ()):
+        text = snapshot.files.get(f"{_NODES}/{name}/properties")
+        pairs = [line.split(" ") for line in lines(text)]
+        found = {p[0]: n for p in pairs if len(p) == 2 and (n := integer(p[1])) is not None}
+        here = (found.get("domain", 0), found.get("location_id")) == (parts[0], place)
+        if here and found.get("simd_count"):
+            return found
+    return {}
+
+
+def _target(number: int | None) -> str | None:
+    """The name that ROCm's compiler has for it: 110000 is gfx1100, 90402 is gfx942."""
+    if not number or number >= 10**6:
+        return None
+    return f"gfx{number // 10000}{number // 100 % 100:x}{number % 100:x}"
+
+
+def _memory(snapshot: Snapshot, folder: str, node: dict[str, int]) -> Size:
+    """Its own memory; of an APU the main memory, with the part that the firmware gave it."""
+    vram, gtt = (integer(snapshot.files.get(f"{folder}/{name}")) for name in _MEMORY)
+    sensors = {
+        name
+        for chip in snapshot.folders.get(f"{folder}/hwmon", ())
+        for name in snapshot.folders.get(f"{folder}/hwmon/{chip}", ())
+    }
+    if _ONLY_APU in sensors or node.get("cpu_cores_count"):
+        main = memory.total(snapshot)
+        if main is None or vram is None:
+            return Size("shared")
+        total = main + vram
+        return Size("shared", total, None if gtt is None else min(vram + gtt, total))
+    if _NO_APU in sensors and vram:
+        return Size("dedicated", vram)
+    return Size()

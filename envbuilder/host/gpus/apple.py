@@ -1,0 +1,140 @@
+"""Decide what a Mac is, from `sysctl`'s `key: value` lines. Never tried on a real Mac by us."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from envbuilder.host import tables
+from envbuilder.host.engines import engines
+from envbuilder.host.model import X86_FLAGS, Cpu, Gpu, Host, Memory
+from envbuilder.host.text import clean, fields, integer
+
+if TYPE_CHECKING:
+    from envbuilder.host.snapshot import Reader, Snapshot
+
+_KEYS = (
+    "hw.optional.arm64",
+    "sysctl.proc_translated",
+    "hw.memsize",
+    "hw.logicalcpu",
+    "hw.physicalcpu",
+    "machdep.cpu.brand_string",
+    "machdep.cpu.features",
+    "machdep.cpu.leaf7_features",
+    "kern.osrelease",
+    "kern.osproductversion",
+    "kern.hv_vmm_present",
+    "iogpu.wired_limit_mb",
+)
+_GIB = 2**30
+
+
+def read(reader: Reader, *, full: bool) -> None:
+    """What sysctl says; on the live machine that takes one process."""
+    del full
+    if not reader.live:
+        reader.file("sysctl.txt")
+        return
+    from envbuilder.core import process
+    from envbuilder.core.errors import ToolError
+
+    try:
+        # -i leaves out keys that this macOS does not know instead of failing.
+        done = process.run(["/usr/sbin/sysctl", "-i", *_KEYS], timeout=5)
+    except (ToolError, OSError) as error:
+        reader.unreadable["sysctl.txt"] = str(error)
+        return
+    reader.files["sysctl.txt"] = done.stdout
+
+
+def decide(snapshot: Snapshot) -> Host:
+    """The host, for macOS."""
+    text = snapshot.files.get("sysctl.txt")
+    known = fields(text)
+    notes = []
+    if not known:
+        why = snapshot.unreadable.get("sysctl.txt", "empty or damaged")
+        notes.append(f"sysctl could not be read ({why}): nothing is known about this Mac.")
+    arm = known.get("hw.optional.arm64") == "1" or (
+        # A native process on Apple silicon; a translated one sees x86_64 here.
+        snapshot.machine == "arm64"
+    )
+    translated = {"0": False, "1": True}.get(known.get("sysctl.proc_translated", ""))
+    if known and translated is None:
+        # An Intel Mac has neither key (Apple, "About the Rosetta translation environment").
+        translated = None if arm else False
+    machine = "arm64" if arm else "x86_64" if known else "unknown"
+    physical, logical = integer(known.get("hw.physicalcpu")), integer(known.get("hw.logicalcpu"))
+    return Host(
+        os="macos",
+        os_version=clean(known.get("kern.osproductversion")),
+        kernel=clean(known.get("kern.osrelease")),
+        machine=machine,
+        platform="macos/arm64" if arm else None,
+        rosetta=translated,
+        cpu=Cpu(
+            vendor="Apple" if arm else None,
+            model_name=clean(known.get("machdep.cpu.brand_string")),
+            flags=_flags(known),
+            logical=logical,
+            physical=physical,
+            threads=physical or logical,
+        ),
+        memory=Memory(
+            total_bytes=integer(known.get("hw.memsize")),
+            bandwidth=_bandwidth(known) if arm else None,
+        ),
+        gpus=_gpus(known, arm),
+        containers=engines.decide(snapshot),
+        notes=(*notes, *engines.notes(snapshot)),
+    )
+
+
+def _flags(known: dict[str, str]) -> tuple[str, ...] | None:
+    """What an Intel Mac says of its CPU, by Linux's names: SSE4.1 is sse4_1, AVX1.0 is avx."""
+    first, more = (known.get(f"machdep.cpu.{key}features", "") for key in ("", "leaf7_"))
+    if not first:
+        return None
+    names = f"{first} {more}".lower().replace("avx1.0", "avx").replace(".", "_").split()
+    return tuple(sorted(X86_FLAGS & set(names)))
+
+
+def _gpus(known: dict[str, str], arm: bool) -> tuple[Gpu, ...]:
+    if not known or not arm:
+        return ()
+    name = f"{clean(known.get('machdep.cpu.brand_string')) or 'Apple silicon'} GPU"
+    virtual = known.get("kern.hv_vmm_present") == "1"
+    detail = "macOS runs in a virtual machine, where Metal may be missing." if virtual else ""
+    total = integer(known.get("hw.memsize"))
+    return (
+        Gpu(
+            vendor="apple",
+            name=name,
+            family="Apple silicon",
+            state="unknown" if virtual else "usable",
+            detail=detail,
+            obstacle="virtual" if virtual else None,
+            memory_kind="shared",
+            memory_bytes=total,
+            usable_bytes=None if virtual or total is None else _usable(known, total),
+        ),
+    )
+
+
+def _usable(known: dict[str, str], total: int) -> int:
+    """What Metal lets a program keep in memory; an estimate where no limit was set.
+
+    By default two thirds of less than 36 GiB, three quarters of 36 GiB and more: the
+    `recommendedMaxWorkingSetSize` that llama.cpp prints (10.7 of 16 GiB, 16 of 24, 27 of 36, 96 of
+    128). Apple does not document it, and newer systems give more (107.5 of 128 GiB on macOS 26).
+    """
+    limit = integer(known.get("iogpu.wired_limit_mb"))
+    if limit:
+        return min(limit * 2**20, total)
+    return total * 2 // 3 if total < 36 * _GIB else total * 3 // 4
+
+
+def _bandwidth(known: dict[str, str]) -> int | None:
+    virtual = known.get("kern.hv_vmm_present") == "1"
+    brand = clean(known.get("machdep.cpu.brand_string"))
+    return tables.apple_bandwidth(brand) if brand and not virtual else None

@@ -1,0 +1,204 @@
+"""Decide which Intel GPUs there are and which of them torch.xpu could use.
+
+Iris Xe and older are told by their PCI id: `torch.xpu.is_available()` can say True for them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from envbuilder.host import tables
+from envbuilder.host.gpus import pci
+from envbuilder.host.gpus.access import USABLE, Access
+from envbuilder.host.gpus.pci import Size
+from envbuilder.host.memory import memory
+from envbuilder.host.model import Gpu
+from envbuilder.host.text import integer, version
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from envbuilder.host.gpus.pci import Device
+    from envbuilder.host.snapshot import Reader, Snapshot
+
+VENDOR = 0x8086
+_LEVEL_ZERO_FOLDERS = ("usr/lib/x86_64-linux-gnu", "usr/lib64", "usr/lib")
+_LEVEL_ZERO = ("libze_loader.so.1", "libze_intel_gpu.so.1")
+_TILES = 8
+# Linux, Documentation/ABI/testing/sysfs-driver-intel-xe-hwmon: 1 is the card, 2 the package.
+_LIMITS = ("power1_max", "power2_max")
+_DEFAULTS = ("power1_rated_max", "power2_rated_max")
+# What of its memory Intel's driver hands out, in percent: compute-runtime, function
+# DrmMemoryManager::getPercentOfGlobalMemoryAvailable. Older ones gave 80 of shared memory.
+_OWN_PERCENT, _SHARED_PERCENT = 95, 94
+_XE_GIVES_ALL = (6, 15)
+
+
+def read(reader: Reader) -> None:
+    """The render nodes, each GPU's memory and power, and the libraries that no wheel brings."""
+    for name in reader.folder("dev/dri"):
+        if name.startswith("renderD"):
+            reader.node(f"dev/dri/{name}")
+    if reader.groups:
+        reader.file("etc/group")
+    for device in pci.display_devices(reader, VENDOR):
+        _read_memory(reader, device)
+        pci.read_sensors(reader, device, (*_LIMITS, *_DEFAULTS))
+    for folder in _LEVEL_ZERO_FOLDERS:
+        for library in _LEVEL_ZERO:
+            reader.exists(f"{folder}/{library}")
+
+
+def _read_memory(reader: Reader, device: str) -> None:
+    """Its own memory: xe has a file a tile; i915 has one a card, in Intel's own builds only."""
+    for tile in range(_TILES):
+        if reader.file(f"{device}/tile{tile}/physical_vram_size_bytes") is None:
+            break
+    for card in reader.folders.get(f"{device}/drm", ()):
+        if card.startswith("card"):
+            reader.file(f"{device}/drm/{card}/lmem_total_bytes")
+
+
+def decide(snapshot: Snapshot, devices: Sequence[Device], *, wsl: bool) -> tuple[Gpu, ...]:
+    """All Intel GPUs."""
+    gpus = tuple(_gpu(snapshot, d) for d in devices if d.vendor == VENDOR and is_gpu(d))
+    drivers = snapshot.folders.get("usr/lib/wsl/drivers", ())
+    if not gpus and wsl and any(name.startswith("iigd") for name in drivers):
+        detail = "WSL does not show which Intel GPU Windows has."
+        gpus = (
+            Gpu(vendor="intel", name="Intel GPU", state="unknown", detail=detail, obstacle="wsl"),
+        )
+    return gpus
+
+
+def is_gpu(device: Device) -> bool:
+    """Intel makes much else: without a class only the table's ids count."""
+    return bool(device.display) or tables.intel_gpu(device.device_id or "") is not None
+
+
+def _gpu(snapshot: Snapshot, device: Device) -> Gpu:
+    known = tables.intel_gpu(device.device_id or "")
+    number = (device.device_id or "unknown id").upper()
+    name = f"Intel {known.name or known.family}" if known else "Intel GPU"
+    folder = f"{pci.PCI}/{device.bus}"
+    size = _memory(snapshot, device, folder, known.memory if known else None)
+    readable = snapshot.nodes.get((device.render_node or "").lstrip("/"))
+    access = _driver(device) or _node(snapshot, device, readable) or USABLE
+    if known is None and access.state == "usable":
+        access = Access("unknown", f"PCI id {number} is not in envbuilder's table.", "unlisted")
+    if known is not None and known.support == "unsupported":
+        detail = f"{name} ({number}) is not supported by torch.xpu."
+        access = Access("present", detail, "unsupported")
+    return Gpu(
+        vendor="intel",
+        name=f"{name} ({number})",
+        state=access.state,
+        detail=access.detail,
+        obstacle=access.obstacle,
+        bus=device.bus,
+        device_id=device.device_id,
+        family=known.family if known else None,
+        support=known.support if known else None,
+        kernel_driver=device.driver,
+        memory_kind=size.kind,
+        memory_bytes=size.total,
+        usable_bytes=size.usable,
+        bandwidth=size.bandwidth,
+        link=device.link if size.kind == "dedicated" else None,
+        power_limit_watts=pci.watts(snapshot, folder, _LIMITS),
+        power_default_watts=pci.watts(snapshot, folder, _DEFAULTS),
+        render_node=device.render_node,
+        render_node_readable=readable,
+        render_node_group=pci.node_group(snapshot, device.render_node),
+    )
+
+
+def _memory(
+    snapshot: Snapshot, device: Device, folder: str, kind: tables.MemoryKind | None
+) -> Size:
+    own = _own_memory(snapshot, folder)
+    if kind == "shared":
+        total = memory.total(snapshot)
+        return Size("shared", total, _shared(snapshot, device.driver, total))
+    if kind == "dedicated" or own:
+        facts = tables.intel_memory(device.device_id or "")
+        total = own or (facts.memory_bytes if facts else None)
+        usable = total * _OWN_PERCENT // 100 if total is not None else None
+        return Size("dedicated", total, usable, facts.bandwidth if facts else None)
+    return Size()
+
+
+def _own_memory(snapshot: Snapshot, folder: str) -> int | None:
+    """What its driver says, all tiles together; None where it says nothing or not all."""
+    tiles = [f"{folder}/tile{number}/physical_vram_size_bytes" for number in range(_TILES)]
+    if any(path in snapshot.unreadable for path in tiles):
+        return None
+    paths = [path for path in tiles if path in snapshot.files] or [
+        path
+        for card in snapshot.folders.get(f"{folder}/drm", ())
+        if (path := f"{folder}/drm/{card}/lmem_total_bytes") in snapshot.files
+    ]
+    sizes = [integer(snapshot.files[path]) or 0 for path in paths]
+    return sum(sizes) if sizes and all(sizes) and sum(sizes) <= 2**53 else None
+
+
+def _shared(snapshot: Snapshot, driver: str | None, total: int | None) -> int | None:
+    """What Level Zero says that an integrated GPU has, for the drivers of 2025 and later.
+
+    Of the main memory it counts what the kernel lets one GPU map: i915 all of it; xe all of it
+    since Linux 6.15, half before ("drm/xe: Increase the XE_PL_TT watermark"). The parameter
+    `pages_limit` of ttm does not count: above it other buffers are swapped out first, and then
+    the allocation goes on (ttm_tt_populate).
+    """
+    if total is None or driver not in ("i915", "xe"):
+        return None
+    if driver == "xe":
+        match = re.match(r"[0-9]+\.[0-9]+", snapshot.files.get("proc/sys/kernel/osrelease", ""))
+        release = version(match[0]) if match else None
+        if release is None:
+            return None
+        total = total if release >= _XE_GIVES_ALL else total // 2
+    return total * _SHARED_PERCENT // 100
+
+
+def _driver(device: Device) -> Access | None:
+    if device.bound is False:
+        detail = "No kernel driver has it: torch.xpu needs i915 or xe."
+        return Access("present", detail, "driver-missing")
+    if device.driver is None:
+        return Access("unknown", "Its kernel driver could not be read.", "driver-unread")
+    if device.driver not in ("i915", "xe"):
+        detail = f"The kernel driver {device.driver} has it; torch.xpu needs i915 or xe."
+        return Access("present", detail, "driver-other")
+    return None
+
+
+def _node(snapshot: Snapshot, device: Device, readable: bool | None) -> Access | None:
+    node = device.render_node
+    if node is None:
+        detail = "Which node in /dev/dri is its render node could not be read."
+        return Access("unknown", detail, "node-unread")
+    if readable is None:
+        if "dev/dri" in snapshot.folders or snapshot.has("dev/dri") is False:
+            detail = f"{node} is missing: a container needs --device /dev/dri."
+            return Access("present", detail, "node-missing")
+        return Access("unknown", f"Whether {node} is there could not be read.", "node-unread")
+    if not readable:
+        group = pci.node_group(snapshot, node) or "render"
+        return Access(
+            "present",
+            f"{node} is not readable: join its group with `sudo usermod -aG {group} $USER`,"
+            " then log in again.",
+            "node-closed",
+        )
+    return None
+
+
+def level_zero(snapshot: Snapshot) -> bool | None:
+    """Whether the Level Zero loader and Intel's driver for it are in one of the usual folders."""
+    answers = []
+    for library in _LEVEL_ZERO:
+        found = [snapshot.has(f"{folder}/{library}") for folder in _LEVEL_ZERO_FOLDERS]
+        answers.append(True if any(found) else None if None in found else False)
+    return all(answers) if None not in answers else None

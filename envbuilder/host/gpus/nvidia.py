@@ -1,0 +1,278 @@
+"""Decide which NVIDIA GPUs there are and which of them this process could use.
+
+NVML tells the most; without it or without a driver, name, chip and compute capability come from
+the PCI id. Such a GPU is known better, but no more usable.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Literal
+
+from envbuilder.host import tables
+from envbuilder.host.gpus import nvidia_nodes, nvml, pci
+from envbuilder.host.gpus.access import USABLE, Access
+from envbuilder.host.gpus.pci import Size
+from envbuilder.host.memory import memory
+from envbuilder.host.model import Gpu, Link, Obstacle, Peer
+from envbuilder.host.text import clean, fields, integer, version
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from envbuilder.host.gpus.pci import Device
+    from envbuilder.host.snapshot import Reader, Snapshot
+
+VENDOR = 0x10DE
+VERSION = "proc/driver/nvidia/version"
+_GPUS = "proc/driver/nvidia/gpus"
+# nvmlGpuTopologyLevel_t (nvml.h): internal, single and multiple switches, host bridge, NUMA node
+# (with several host bridges), system.
+_PATHS: dict[int | None, Literal["switch", "bridge", "node", "system", "board"]] = {
+    0: "board",
+    10: "switch",
+    20: "switch",
+    30: "bridge",
+    40: "node",
+    50: "system",
+}
+_OK, _UNKNOWN = 0, 6  # nvmlGpuP2PStatus_t; what is between says why not
+_MODULE = re.compile(r"Kernel Module(?: for \S+)?\s+([0-9]+\.[0-9]+(?:\.[0-9]+)?)\s", re.ASCII)
+
+
+def read(reader: Reader) -> None:
+    """The driver's own files and nodes, and NVML's answer where the driver is there."""
+    reader.file(VERSION)
+    for address in reader.folder(_GPUS):
+        reader.file(f"{_GPUS}/{address}/information")
+    nvidia_nodes.read(reader)
+    if not reader.live:
+        reader.file("nvml.json")
+    elif VERSION in reader.files or "dev/dxg" in reader.nodes:
+        answer = nvml.ask()
+        if answer is not None:
+            reader.files["nvml.json"] = answer
+
+
+def decide(
+    snapshot: Snapshot,
+    devices: Sequence[Device],
+    environ: Mapping[str, str],
+    *,
+    wsl: bool,
+    container: bool,
+) -> tuple[Gpu, ...]:
+    """All NVIDIA GPUs: what PCI, the kernel driver and NVML show, each once."""
+    answer = nvml.parse(snapshot.files.get("nvml.json"))
+    driver = _driver(snapshot, answer)
+    access = _access(snapshot, answer, driver, environ, wsl=wsl, container=container)
+    told = {device.bus: device for device in answer.devices if device.bus} if answer else {}
+    nowhere = [device for device in answer.devices if not device.bus] if answer else []
+    shown = {device.bus: device for device in devices if device.vendor == VENDOR}
+    buses = sorted({*shown, *_named(snapshot), *told})
+    reached = {bus: _bound(shown[bus], access) if bus in shown else access for bus in buses}
+    if not wsl:
+        minors = {
+            bus: _minor(snapshot, bus, told.get(bus))
+            for bus in buses
+            if reached[bus].state == "usable"
+        }
+        reached |= nvidia_nodes.of_cards(snapshot, minors, frozenset(told), container=container)
+    gpus = []
+    for bus in buses:
+        card, own = shown.get(bus), reached[bus]
+        if own.state == "usable" and answer and bus not in told and not nowhere:
+            detail = "The driver does not give this GPU to this process."
+            own = Access("present", detail, "not-given")
+        gpus.append(_gpu(snapshot, card or bus, told.get(bus), driver, own))
+    gpus.extend(_gpu(snapshot, None, device, driver, access) for device in nowhere)
+    return tuple(gpus) or _without_pci(snapshot, wsl=wsl)
+
+
+def _minor(snapshot: Snapshot, bus: str, told: nvml.Device | None) -> int | None:
+    """N of the card's /dev/nvidiaN: what the kernel driver says, else NVML."""
+    information = fields(snapshot.files.get(f"{_GPUS}/{bus}/information"))
+    said = integer(information.get("Device Minor"))
+    return said if said is not None else told.minor if told else None
+
+
+def _named(snapshot: Snapshot) -> tuple[str, ...]:
+    return tuple(clean(bus) or "?" for bus in snapshot.folders.get(_GPUS, ()))
+
+
+def peers(snapshot: Snapshot) -> tuple[Peer, ...]:
+    """How the GPUs that NVML gives this process reach each other; at most 16 are paired."""
+    answer = nvml.parse(snapshot.files.get("nvml.json"))
+    if answer is None or answer.error:
+        return ()
+    return tuple(
+        Peer(
+            first=pair.first,
+            second=pair.second,
+            path="nvlink" if pair.nvlink == _OK else _PATHS.get(pair.ancestor),
+            direct=None if pair.read not in range(_UNKNOWN) else pair.read == _OK,
+        )
+        for pair in answer.pairs
+        if pair.first and pair.second and pair.first != pair.second
+    )
+
+
+def _gpu(
+    snapshot: Snapshot,
+    shown: Device | str | None,
+    told: nvml.Device | None,
+    driver: str | None,
+    access: Access,
+) -> Gpu:
+    """One GPU: the card that PCI shows, or its address, or what NVML alone tells."""
+    card = shown if not isinstance(shown, str) else None
+    bus = card.bus if card else shown if isinstance(shown, str) else None
+    device_id = card.device_id if card else None
+    known = tables.nvidia_gpu(device_id) if device_id else None
+    name = told.name if told else _model(snapshot, bus)
+    if name is None and known is not None:
+        name = f"NVIDIA {known.name or known.chip}"
+    if access.state == "usable" and told and told.mig:
+        access = nvidia_nodes.of_instances(snapshot)
+    told = told or nvml.Device(name="")
+    size = _memory(snapshot, told)
+    return Gpu(
+        vendor="nvidia",
+        name=name or f"NVIDIA GPU {device_id or ''}".strip(),
+        state=access.state,
+        detail=access.detail,
+        obstacle=access.obstacle,
+        bus=bus,
+        device_id=device_id,
+        family=known.chip if known else None,
+        kernel_driver=card.driver if card else None,
+        driver_version=driver,
+        sm=told.sm or (known.sm if known else None) or (_by_name(name) if name else None),
+        memory_kind=size.kind,
+        memory_bytes=size.total,
+        usable_bytes=size.usable,
+        bandwidth=size.bandwidth,
+        link=None if size.kind == "shared" else _link(told, card.link if card else None),
+        power_limit_watts=_watts(told.power_limit_milliwatts),
+        power_default_watts=_watts(told.power_default_milliwatts),
+        mig=told.mig,
+    )
+
+
+def _model(snapshot: Snapshot, bus: str | None) -> str | None:
+    """What the kernel driver calls it."""
+    information = fields(snapshot.files.get(f"{_GPUS}/{bus}/information"))
+    model = clean(information.get("Model"))
+    return model if model != "Unknown" else None
+
+
+def _by_name(name: str) -> str | None:
+    """The compute capability of a named GPU; a vGPU such as "GRID A100-10C" is named after it."""
+    return tables.nvidia_sm(name.removeprefix("GRID "))
+
+
+def _memory(snapshot: Snapshot, told: nvml.Device) -> Size:
+    if told.shared_memory and not told.mig and told.memory_bytes is None:
+        # GB10 and Jetson: NVML answers "Not Supported" (NVIDIA, DGX Spark known issues). How much
+        # of the main memory CUDA hands out depends on what else is in it.
+        return Size(kind="shared", total=memory.total(snapshot))
+    if told.memory_bytes is None:
+        return Size()
+    usable = None
+    if told.reserved_bytes is not None and told.reserved_bytes <= told.memory_bytes:
+        usable = told.memory_bytes - told.reserved_bytes
+    bandwidth = None
+    if told.memory_mhz and told.memory_bits:
+        # As CUDA's samples reckon: two transfers a clock. NVML's clock follows that for all kinds
+        # of memory: GDDR6X (RTX 4090: 10501 MHz, 384 bits, 1008 GB/s), GDDR7 (RTX 5070: 14001 MHz,
+        # 192 bits, 672 GB/s), HBM3 (H100 SXM: 2619 MHz, 5120 bits, 3352 GB/s).
+        bandwidth = 2 * told.memory_mhz * 10**6 * told.memory_bits // 8
+    return Size("dedicated", told.memory_bytes, None if told.mig else usable, bandwidth)
+
+
+def _link(told: nvml.Device, shown: Link | None) -> Link | None:
+    """NVML's word first, then what sysfs shows.
+
+    NVML's widest link is that of card and slot together, sysfs's that of the card: the card's own
+    tells that it sits in a slot with fewer lanes.
+    """
+    shown = shown or Link()
+    link = Link(
+        speed=_speed(told.link_generation) or shown.speed,
+        width=told.link_width or shown.width,
+        max_speed=_speed(told.max_link_generation) or shown.max_speed,
+        max_width=max(told.max_link_width or 0, shown.max_width or 0) or None,
+    )
+    return link if link != Link() else None
+
+
+def _speed(generation: int | None) -> float | None:
+    return pci.SPEEDS[generation - 1] if generation else None
+
+
+def _watts(milliwatts: int | None) -> float | None:
+    return milliwatts / 1000 if milliwatts else None
+
+
+def _driver(snapshot: Snapshot, answer: nvml.Answer | None) -> str | None:
+    match = _MODULE.search(snapshot.files.get(VERSION, ""))
+    loaded = match[1] if match else None
+    told = answer.driver_version if answer and version(answer.driver_version) else None
+    return told or loaded
+
+
+def _bound(card: Device, access: Access) -> Access:
+    """What the card's own kernel driver changes about the answer."""
+    if card.driver not in (None, "nvidia"):
+        detail = f"The kernel driver {card.driver} has it; CUDA needs NVIDIA's own driver."
+        return Access("present", detail, "driver-other")
+    if card.bound is False and access.state != "unknown":
+        detail = "No kernel driver has it: install NVIDIA's driver."
+        return Access("present", detail, "driver-missing")
+    if card.display is None and access.state == "usable":
+        return Access("unknown", "Its PCI class could not be read.", "unread")
+    return access
+
+
+def _access(
+    snapshot: Snapshot,
+    answer: nvml.Answer | None,
+    driver: str | None,
+    environ: Mapping[str, str],
+    *,
+    wsl: bool,
+    container: bool,
+) -> Access:
+    """Whether this process can reach the driver."""
+    hidden = environ.get("CUDA_VISIBLE_DEVICES")
+    if hidden is not None and hidden.strip() in ("", "-1", "NoDevFiles"):
+        detail = f"CUDA_VISIBLE_DEVICES={hidden!r} hides it from this process."
+        return Access("present", detail, "hidden")
+    if answer and answer.error:
+        detail = f"NVIDIA's management library failed: {answer.error}."
+        return Access("unknown", detail, "library-failed")
+    told = bool(answer and answer.devices)
+    if snapshot.has(VERSION) is False and not told and not wsl:
+        return Access("present", "NVIDIA's kernel driver is not loaded.", "driver-missing")
+    problem = nvidia_nodes.shared(snapshot, wsl=wsl, container=container)
+    if problem is None and driver is None:
+        detail = "The version of NVIDIA's driver could not be read."
+        problem = Access("unknown", detail, "driver-unread")
+    return problem or USABLE
+
+
+def _without_pci(snapshot: Snapshot, *, wsl: bool) -> tuple[Gpu, ...]:
+    """GPUs that show only indirectly: behind WSL's /dev/dxg, or part of a Tegra chip."""
+    name = "NVIDIA GPU"
+    obstacle: Obstacle = "unread"
+    drivers = snapshot.folders.get("usr/lib/wsl/drivers", ())
+    if wsl and any(driver.startswith("nv") for driver in drivers):
+        detail, obstacle = "WSL does not show the GPU itself, and NVML did not answer.", "wsl"
+    elif snapshot.has("dev/nvmap"):
+        name, detail = "NVIDIA Tegra", "Jetson is not supported: its torch comes from NVIDIA."
+        obstacle = "unlisted"
+    elif snapshot.has(VERSION):
+        detail = "NVIDIA's driver is loaded, but no GPU of it could be listed."
+    else:
+        return ()
+    return (Gpu(vendor="nvidia", name=name, state="unknown", detail=detail, obstacle=obstacle),)

@@ -1,0 +1,143 @@
+"""Decide whether the nodes in /dev are there that a CUDA program opens.
+
+Those are /dev/nvidiactl and /dev/nvidia-uvm for all cards, and /dev/nvidiaN for each; under WSL
+/dev/dxg takes the place of all of them. NVML needs no /dev/nvidia-uvm, so that `nvidia-smi` works
+where CUDA does not (NVIDIA/nvidia-docker issue 1085), and a container can have the node of one card
+and see all of them in /sys.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from envbuilder.host.gpus.access import USABLE, Access
+from envbuilder.host.text import fields, integer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from envbuilder.host.snapshot import Reader, Snapshot
+
+_CONTROL, _MEMORY, _WINDOWS, _TEGRA = "dev/nvidiactl", "dev/nvidia-uvm", "dev/dxg", "dev/nvmap"
+_CARD = re.compile(r"nvidia([0-9]{1,3})\Z", re.ASCII)
+_MODPROBE = "usr/bin/nvidia-modprobe"
+"""Where NVIDIA's libraries look for it (nvidia-modprobe, modprobe-utils/nvidia-modprobe-utils.c);
+it is setuid root, and loads what is missing and makes the nodes for them."""
+# With this file, the nodes in /dev/nvidia-caps guard MIG instances; without it, files in /proc do
+# (NVIDIA, MIG User Guide, "Device Nodes and Capabilities").
+_INSTANCE_MINORS, _INSTANCE_NODES = "proc/driver/nvidia-caps/mig-minors", "dev/nvidia-caps"
+
+
+def read(reader: Reader) -> None:
+    """The nodes; what the kernel driver says of each card, and /dev, were read before."""
+    for path in (_CONTROL, _MEMORY, _WINDOWS):
+        reader.opened(path)
+    reader.node(_TEGRA)
+    numbers = {match[1] for name in reader.folders.get("dev", ()) if (match := _CARD.match(name))}
+    for path, text in reader.files.items():
+        if path.startswith("proc/driver/nvidia/gpus/"):
+            minor = integer(fields(text).get("Device Minor"))
+            numbers |= {str(minor)} if minor is not None else set()
+    for number in sorted(numbers):
+        # Opening a card's own node would wake it.
+        reader.node(f"dev/nvidia{number}")
+    reader.exists(_MODPROBE)
+    reader.exists(_INSTANCE_MINORS)
+    reader.exists(_INSTANCE_NODES)
+
+
+def shared(snapshot: Snapshot, *, wsl: bool, container: bool) -> Access | None:
+    """What is wrong with the nodes that every CUDA program opens; None where nothing is."""
+    if wsl:
+        return _node(snapshot, _WINDOWS, container=container)
+    problem = _node(snapshot, _CONTROL, container=container)
+    # Jetson's integrated GPUs have another driver, and no such node.
+    if problem is not None or snapshot.has(_TEGRA):
+        return problem
+    return _node(snapshot, _MEMORY, container=container)
+
+
+def of_cards(
+    snapshot: Snapshot,
+    minors: Mapping[str, int | None],
+    told: frozenset[str],
+    *,
+    container: bool,
+) -> dict[str, Access]:
+    """What each card's own node says, by PCI address.
+
+    `minors`: the number of each card's node, None where that is not known; `told`: the addresses
+    that NVML lists, which it does for cards that it could open.
+    """
+    there = {int(m[1]) for path in snapshot.nodes if (m := _CARD.match(path.removeprefix("dev/")))}
+    unnamed = [bus for bus, minor in minors.items() if minor is None]
+    left = there - {minor for minor in minors.values() if minor is not None}
+    return {
+        bus: _of_unnamed(snapshot, left, len(unnamed), listed=bool(told), container=container)
+        if minor is None
+        else _of_named(snapshot, minor, others=bool(there - {minor}), container=container)
+        for bus, minor in minors.items()
+    }
+
+
+def _of_named(snapshot: Snapshot, minor: int, *, others: bool, container: bool) -> Access:
+    path = f"dev/nvidia{minor}"
+    if others and container and snapshot.has(path) is False:
+        detail = f"/{path} is missing: this container was given other GPUs, not this one."
+        return Access("present", detail, "not-given")
+    return _node(snapshot, path, container=container) or USABLE
+
+
+def _of_unnamed(
+    snapshot: Snapshot, left: Iterable[int], cards: int, *, listed: bool, container: bool
+) -> Access:
+    """A card of which nothing says which node is its own.
+
+    Where NVML lists cards it tells them apart: those that it does not list are not given.
+    """
+    paths = [f"dev/nvidia{minor}" for minor in sorted(left)]
+    if not paths and "dev" in snapshot.folders:
+        return _missing(snapshot, "dev/nvidia0", container=container)
+    closed = [path for path in paths if not snapshot.nodes[path]]
+    if len(closed) == len(paths) and closed:
+        return _closed(closed[0])
+    if not closed and paths and (len(paths) >= cards or listed):
+        return USABLE
+    return Access("unknown", "Which /dev/nvidia* is its node could not be read.", "node-unread")
+
+
+def of_instances(snapshot: Snapshot) -> Access:
+    """A card that is split into MIG instances: they have nodes of their own."""
+    detail = "It is split into MIG instances: a process gets one of them, not all of its memory."
+    if snapshot.has(_INSTANCE_MINORS) and snapshot.has(_INSTANCE_NODES) is False:
+        detail = "It is split into MIG instances, and their nodes in /dev/nvidia-caps are missing."
+        return Access("unknown", detail, "node-missing")
+    return Access("usable", detail)
+
+
+def _node(snapshot: Snapshot, path: str, *, container: bool) -> Access | None:
+    if snapshot.has(path) is False:
+        return _missing(snapshot, path, container=container)
+    if path not in snapshot.nodes:
+        return Access("unknown", f"Whether /{path} is there could not be read.", "node-unread")
+    return None if snapshot.nodes[path] else _closed(path)
+
+
+def _closed(path: str) -> Access:
+    return Access("present", f"/{path} may not be opened by this user.", "node-closed")
+
+
+def _missing(snapshot: Snapshot, path: str, *, container: bool) -> Access:
+    if container:
+        advice = "start the container with --gpus all"
+        if path == _MEMORY:
+            advice = "the container must be started with --gpus all, once the machine itself has it"
+        return Access("present", f"/{path} is missing: {advice}.", "node-missing")
+    # On a machine of its own, NVIDIA's libraries have nvidia-modprobe make what is missing. That
+    # of unified memory is seldom there before its first use; all others are made at boot.
+    helps = snapshot.has(_MODPROBE)
+    if helps or (path == _MEMORY and helps is None):
+        detail = f"/{path} is missing: CUDA makes it at its first use, by nvidia-modprobe."
+        return Access("unknown", detail, "node-missing")
+    return Access("present", f"/{path} is missing: run nvidia-modprobe.", "node-missing")

@@ -1,0 +1,239 @@
+"""What NVIDIA's own library says: the driver, each GPU, and how they are connected.
+
+`ask` needs the package `nvidia-ml-py`, which is optional. `nvml.json` in a recorded tree has the
+same form: {"driver_version", "devices": [`Device`], "pairs": [`Pair`]} or {"error"}. Of a device
+only the name must be there; keys that are not known are ignored.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from envbuilder.host.text import clean, version
+
+# Numbers of nvml.h; the package has NVML_P2P_CAPS_INDEX_READ as a tuple by mistake.
+_CLOCK_MEMORY = 2
+_NOT_SUPPORTED = 3
+_READ, _NVLINK = 0, 2
+_MOST_PAIRED = 16
+
+
+class Device(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One GPU that the driver lets this process use."""
+
+    name: str
+    bus: str | None = None
+    minor: int | None = None
+    """The number of its node: N of /dev/nvidiaN."""
+    memory_bytes: int | None = None
+    reserved_bytes: int | None = None
+    """What the driver and firmware keep of that."""
+    shared_memory: bool | None = None
+    """True where NVML says that the GPU has no memory of its own."""
+    sm: str | None = None
+    memory_mhz: int | None = None
+    """The memory's highest clock."""
+    memory_bits: int | None = None
+    """Width of the memory bus."""
+    link_generation: int | None = None
+    link_width: int | None = None
+    max_link_generation: int | None = None
+    max_link_width: int | None = None
+    power_limit_milliwatts: int | None = None
+    power_default_milliwatts: int | None = None
+    mig: bool | None = None
+
+
+class Pair(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Two GPUs by their PCI addresses, in NVML's own numbers."""
+
+    first: str | None = None
+    second: str | None = None
+    ancestor: int | None = None
+    """nvmlGpuTopologyLevel_t: what their paths have in common."""
+    nvlink: int | None = None
+    """nvmlGpuP2PStatus_t of access by NVLink."""
+    read: int | None = None
+    """nvmlGpuP2PStatus_t of reading each other's memory."""
+
+
+class Answer(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The library's answer; `error` where it gave none."""
+
+    driver_version: str | None = None
+    devices: tuple[Device, ...] = ()
+    pairs: tuple[Pair, ...] = ()
+    error: str = ""
+
+
+def ask() -> str | None:
+    """The library's answer as JSON; None where `nvidia-ml-py` is not installed."""
+    try:
+        library: Any = importlib.import_module("pynvml")
+    except ImportError:
+        return None
+    try:
+        library.nvmlInit()
+        try:
+            answer = _collect(library)
+        finally:
+            library.nvmlShutdown()
+    except Exception as error:  # noqa: BLE001 (the library defines its errors at run time)
+        answer = Answer(error=str(error) or type(error).__name__)
+    return msgspec.json.encode(answer).decode()
+
+
+def _collect(library: Any) -> Answer:
+    handles = {}
+    lost: Exception | None = None
+    for index in range(library.nvmlDeviceGetCount()):
+        try:
+            handle = library.nvmlDeviceGetHandleByIndex(index)
+            handles[_text(library.nvmlDeviceGetPciInfo(handle).busId)] = handle
+        except Exception as error:  # noqa: BLE001 (as above; one lost GPU hides no other)
+            lost = error
+    if lost is not None and not handles:
+        raise lost
+    driver = _value(library, "nvmlSystemGetDriverVersion")
+    return Answer(
+        driver_version=None if driver is None else _text(driver),
+        devices=tuple(_device(library, bus, handle) for bus, handle in handles.items()),
+        pairs=tuple(
+            _pair(library, first, second)
+            for first, second in itertools.combinations(list(handles.items())[:_MOST_PAIRED], 2)
+        ),
+    )
+
+
+def _device(library: Any, bus: str, handle: Any) -> Device:
+    def number(function: str, *more: object) -> int | None:
+        value = _value(library, function, handle, *more)
+        return value if isinstance(value, int) else None
+
+    name = _value(library, "nvmlDeviceGetName", handle)
+    capability = _value(library, "nvmlDeviceGetCudaComputeCapability", handle)
+    modes = _value(library, "nvmlDeviceGetMigMode", handle)
+    total, reserved, shared = _memory(library, handle)
+    return Device(
+        name="" if name is None else _text(name),
+        bus=bus,
+        minor=number("nvmlDeviceGetMinorNumber"),
+        memory_bytes=total,
+        reserved_bytes=reserved,
+        shared_memory=shared,
+        sm=".".join(str(part) for part in capability) if capability else None,
+        memory_mhz=number("nvmlDeviceGetMaxClockInfo", _CLOCK_MEMORY),
+        memory_bits=number("nvmlDeviceGetMemoryBusWidth"),
+        link_generation=number("nvmlDeviceGetCurrPcieLinkGeneration"),
+        link_width=number("nvmlDeviceGetCurrPcieLinkWidth"),
+        max_link_generation=number("nvmlDeviceGetMaxPcieLinkGeneration"),
+        max_link_width=number("nvmlDeviceGetMaxPcieLinkWidth"),
+        power_limit_milliwatts=number("nvmlDeviceGetPowerManagementLimit"),
+        power_default_milliwatts=number("nvmlDeviceGetPowerManagementDefaultLimit"),
+        mig=bool(modes[0]) if modes else None,
+    )
+
+
+def _memory(library: Any, handle: Any) -> tuple[int | None, int | None, bool | None]:
+    """All memory, how much of it the driver keeps, and whether it is the main memory."""
+    try:
+        info = library.nvmlDeviceGetMemoryInfo(handle, version=library.nvmlMemory_v2)
+        return int(info.total), int(info.reserved), None
+    except Exception:  # noqa: BLE001, S110 (older drivers and packages have only the first form)
+        pass
+    try:
+        return int(library.nvmlDeviceGetMemoryInfo(handle).total), None, None
+    except Exception as error:  # noqa: BLE001 (as above)
+        shared = getattr(error, "value", None) == _NOT_SUPPORTED
+        return None, None, True if shared else None
+
+
+def _pair(library: Any, first: tuple[str, Any], second: tuple[str, Any]) -> Pair:
+    def number(function: str, *more: int) -> int | None:
+        value = _value(library, function, first[1], second[1], *more)
+        return value if isinstance(value, int) else None
+
+    return Pair(
+        first=first[0],
+        second=second[0],
+        ancestor=number("nvmlDeviceGetTopologyCommonAncestor"),
+        nvlink=number("nvmlDeviceGetP2PStatus", _NVLINK),
+        read=number("nvmlDeviceGetP2PStatus", _READ),
+    )
+
+
+def _value(library: Any, function: str, *arguments: object) -> Any:
+    """What a function of the library returns; None where driver or package do not have it."""
+    try:
+        return getattr(library, function)(*arguments)
+    except Exception:  # noqa: BLE001 (the library defines its errors at run time)
+        return None
+
+
+def _text(value: object) -> str:
+    # Older versions of the package return bytes.
+    return value.decode("utf-8", errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def parse(text: str | None) -> Answer | None:
+    """The recorded answer, its values made safe; None for none, `error` where it is damaged."""
+    if text is None:
+        return None
+    try:
+        answer = msgspec.json.decode(text, type=Answer)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        return Answer(error=f"nvml.json is damaged ({clean(str(error))})")
+    return Answer(
+        driver_version=clean(answer.driver_version),
+        devices=tuple(_checked(device) for device in answer.devices),
+        pairs=tuple(
+            Pair(
+                first=address(pair.first),
+                second=address(pair.second),
+                ancestor=pair.ancestor,
+                nvlink=pair.nvlink,
+                read=pair.read,
+            )
+            for pair in answer.pairs
+        ),
+        error=clean(answer.error) or "",
+    )
+
+
+def _checked(device: Device) -> Device:
+    numbers = version(device.sm)
+    good = numbers is not None and len(numbers) == 2 and numbers[0] < 100 and numbers[1] < 10
+    return Device(
+        name=clean(device.name) or "NVIDIA GPU",
+        bus=address(device.bus),
+        minor=_within(device.minor, 254, least=0),
+        memory_bytes=_within(device.memory_bytes, 2**53),
+        reserved_bytes=_within(device.reserved_bytes, 2**53, least=0),
+        shared_memory=device.shared_memory,
+        sm=f"{numbers[0]}.{numbers[1]}" if good and numbers else None,
+        # NVML writes all bits set for "not available".
+        memory_mhz=_within(device.memory_mhz, 10**5),
+        memory_bits=_within(device.memory_bits, 2**16),
+        link_generation=_within(device.link_generation, 6),
+        link_width=_within(device.link_width, 32),
+        max_link_generation=_within(device.max_link_generation, 6),
+        max_link_width=_within(device.max_link_width, 32),
+        power_limit_milliwatts=_within(device.power_limit_milliwatts, 10**7),
+        power_default_milliwatts=_within(device.power_default_milliwatts, 10**7),
+        mig=device.mig,
+    )
+
+
+def _within(value: int | None, most: int, least: int = 1) -> int | None:
+    return value if value is not None and least <= value <= most else None
+
+
+def address(bus: str | None) -> str | None:
+    """A PCI address as sysfs spells it: NVML's has eight digits for the domain, in capitals."""
+    domain, separator, rest = (clean(bus) or "").lower().partition(":")
+    return f"{domain[-4:]}:{rest}" if separator else None

@@ -1,0 +1,239 @@
+"""Parse: the display devices that `/sys/bus/pci` shows. A container sees all of the host's."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from msgspec import Struct
+
+from envbuilder.host.model import Link
+from envbuilder.host.text import clean, integer, lines
+
+if TYPE_CHECKING:
+    from envbuilder.host.snapshot import Reader, Snapshot
+
+PCI = "sys/bus/pci/devices"
+_DISPLAY, _PROCESSING = 0x03, 0x12  # PCI base classes
+_AMD = 0x1002
+SPEEDS = (2.5, 5.0, 8.0, 16.0, 32.0, 64.0)
+"""Transfers per second and lane of the PCI Express generations 1 to 6, in billions."""
+WIDTHS = (1, 2, 4, 8, 12, 16, 32)
+"""Lanes that a link can have; the kernel also writes 0, 63 and 255, for unknown."""
+_LINK = ("current_link_speed", "current_link_width", "max_link_speed", "max_link_width")
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\Z", re.ASCII)
+# Intel and AMD put a PCI Express switch on their cards. Behind it the GPU's own link says 2.5 GT/s
+# x1 (Intel: Syllo/nvtop pull request 344; a B580 in geerlingguy/raspberry-pi-pcie-devices issue
+# 695) or always the most (AMD: Linux amdgpu_device_gpu_bandwidth, which looks upstream, too).
+_OWN_SWITCH = (0x8086, _AMD)
+_MOST_MICROWATTS = 10**10
+
+
+class Device(Struct, frozen=True, kw_only=True):
+    """A display device, or one whose class could not be read (`display` is None)."""
+
+    bus: str
+    vendor: int | None
+    device_id: str | None
+    display: bool | None
+    driver: str | None
+    bound: bool | None
+    """Whether a kernel driver has it; None where that is unknown."""
+    render_node: str | None
+    """Path of its render node, as the kernel names it."""
+    link: Link | None
+    """The card's link to the machine; None where it has none or it could not be read."""
+
+
+class Size(NamedTuple):
+    """A GPU's memory, as `host.Gpu` tells it; bytes, and bytes per second."""
+
+    kind: Literal["dedicated", "shared"] | None = None
+    total: int | None = None
+    usable: int | None = None
+    bandwidth: int | None = None
+
+
+def read(reader: Reader) -> None:
+    """What sysfs says about each display device."""
+    reader.folder("sys/bus")
+    for address in reader.folder(PCI):
+        device = f"{PCI}/{address}"
+        kind = integer(reader.file(f"{device}/class"), 16)
+        if kind is not None and kind >> 16 not in (_DISPLAY, _PROCESSING):
+            del reader.files[f"{device}/class"]
+            continue
+        vendor = integer(reader.file(f"{device}/vendor"), 16)
+        shows = _is_display(kind, vendor)
+        if shows is False:
+            del reader.files[f"{device}/class"], reader.files[f"{device}/vendor"]
+            continue
+        reader.file(f"{device}/device")
+        reader.link(f"{device}/driver")
+        reader.folder(f"{device}/drm")
+        if shows:
+            _read_link(reader, device, vendor)
+
+
+def _is_display(kind: int | None, vendor: int | None) -> bool | None:
+    """Whether a PCI class is a GPU's.
+
+    AMD's accelerators without outputs (MI300) have that of processing accelerators
+    (apache/cloudstack issue 11701), as other makers' NPUs do.
+    """
+    if kind is None or kind >> 16 != _PROCESSING:
+        return None if kind is None else kind >> 16 == _DISPLAY
+    return None if vendor is None else vendor == _AMD
+
+
+def _read_link(reader: Reader, device: str, vendor: int | None) -> None:
+    reader.file(f"{device}/power/runtime_status")
+    if asleep(reader, device):
+        return
+    for name in _LINK:
+        reader.file(f"{device}/{name}")
+    if vendor not in _OWN_SWITCH:
+        return
+    bridges = _bridges(reader.link(device)) or ()
+    for bridge in bridges[-2:]:
+        reader.file(f"{bridge}/vendor")
+    if len(bridges) > 2:
+        for name in _LINK:
+            reader.file(f"{bridges[-2]}/{name}")
+
+
+def asleep(known: Reader | Snapshot, device: str) -> bool:
+    """Whether the device is switched off now: reading its link or sensors would wake it."""
+    return known.files.get(f"{device}/power/runtime_status", "").strip() == "suspended"
+
+
+def display_devices(reader: Reader, vendor: int) -> list[str]:
+    """The folders of a vendor's display devices, of what was read so far."""
+    folders = [f"{PCI}/{address}" for address in reader.folders.get(PCI, ())]
+    return [
+        folder
+        for folder in folders
+        if integer(reader.files.get(f"{folder}/vendor"), 16) == vendor
+        and _is_display(integer(reader.files.get(f"{folder}/class"), 16), vendor)
+    ]
+
+
+def read_sensors(reader: Reader, device: str, names: tuple[str, ...]) -> None:
+    """Those files of the device's sensor chips that are there, unless it sleeps."""
+    for chip in reader.folder(f"{device}/hwmon"):
+        there = reader.folder(f"{device}/hwmon/{chip}")
+        for name in names:
+            if name in there and not asleep(reader, device):
+                reader.file(f"{device}/hwmon/{chip}/{name}")
+
+
+def watts(snapshot: Snapshot, device: str, names: tuple[str, ...]) -> float | None:
+    """The first of the named sensor files that tells a power, which is in microwatts there.
+
+    0 means that the limit is off (Linux, sysfs-driver-intel-xe-hwmon).
+    """
+    for name in names:
+        for chip in snapshot.folders.get(f"{device}/hwmon", ()):
+            value = integer(snapshot.files.get(f"{device}/hwmon/{chip}/{name}"))
+            if value and value <= _MOST_MICROWATTS:
+                return value / 10**6
+    return None
+
+
+def node_group(snapshot: Snapshot, node: str | None) -> str | None:
+    """The group that owns a device node, by name, else by number; None where it is not known."""
+    number = snapshot.groups.get((node or "").lstrip("/"))
+    if number is None:
+        return None
+    for line in lines(snapshot.files.get("etc/group")):
+        parts = line.split(":")
+        if len(parts) > 2 and integer(parts[2]) == number:
+            return clean(parts[0]) or str(number)
+    return str(number)
+
+
+def devices(snapshot: Snapshot) -> tuple[Device, ...]:
+    """All devices that are, or may be, GPUs."""
+    return tuple(
+        _device(snapshot, address)
+        for address in snapshot.folders.get(PCI, ())
+        if _is_candidate(snapshot, address)
+    )
+
+
+def _is_candidate(snapshot: Snapshot, address: str) -> bool:
+    # What is no display device was dropped while fetching.
+    folder = f"{PCI}/{address}"
+    keys = [f"{folder}/{name}" for name in ("class", "vendor", "device")]
+    return any(key in snapshot.files or key in snapshot.unreadable for key in keys)
+
+
+def _device(snapshot: Snapshot, address: str) -> Device:
+    folder = f"{PCI}/{address}"
+    kind = integer(snapshot.files.get(f"{folder}/class"), 16)
+    number = integer(snapshot.files.get(f"{folder}/device"), 16)
+    vendor = integer(snapshot.files.get(f"{folder}/vendor"), 16)
+    nodes = [n for n in snapshot.folders.get(f"{folder}/drm", ()) if n.startswith("renderD")]
+    bound = snapshot.has(f"{folder}/driver")
+    return Device(
+        bus=clean(address) or "?",
+        vendor=vendor,
+        device_id=f"{number:04x}" if number is not None and number <= 0xFFFF else None,
+        display=_is_display(kind, vendor),
+        driver=clean(snapshot.links.get(f"{folder}/driver", "").rpartition("/")[2]),
+        bound=bound,
+        render_node=f"/dev/dri/{clean(nodes[0])}" if nodes else None,
+        link=_link(snapshot, folder, vendor),
+    )
+
+
+def _link(snapshot: Snapshot, folder: str, vendor: int | None) -> Link | None:
+    own = _link_of(snapshot, folder)
+    if vendor not in _OWN_SWITCH:
+        return own
+    bridges = _bridges(snapshot.links.get(folder))
+    makers = [integer(snapshot.files.get(f"{b}/vendor"), 16) for b in (bridges or ())[-2:]]
+    if not bridges or None in makers:
+        # Part of the CPU, or a virtual machine, or not known: no link that means anything.
+        return None
+    if len(bridges) > 2 and makers == [vendor, vendor]:
+        # The switch's upstream port; the first bridge of all belongs to the CPU.
+        return _link_of(snapshot, bridges[-2])
+    # No GPU is made for one lane: this one is behind a switch that could not be seen.
+    return own if own is not None and (own.max_width or 1) > 1 else None
+
+
+def _bridges(target: str | None) -> tuple[str, ...] | None:
+    """The folders of the bridges above a device, the CPU's first, by where its own link leads."""
+    _, found, path = (target or "").partition("devices/")
+    parts = path.split("/")
+    if not found or not _ADDRESS.match(parts[-1]) or ".." in parts:
+        return None
+    return tuple(
+        f"sys/devices/{'/'.join(parts[: index + 1])}"
+        for index, part in enumerate(parts[:-1])
+        if _ADDRESS.match(part)
+    )
+
+
+def _link_of(snapshot: Snapshot, folder: str) -> Link | None:
+    texts = [snapshot.files.get(f"{folder}/{name}") for name in _LINK]
+    link = Link(
+        speed=_speed(texts[0]),
+        width=_width(texts[1]),
+        max_speed=_speed(texts[2]),
+        max_width=_width(texts[3]),
+    )
+    return link if link != Link() else None
+
+
+def _speed(text: str | None) -> float | None:
+    """Such as "16.0 GT/s PCIe"; "Unknown" where the kernel does not know."""
+    match = re.match(r"([0-9]{1,2}(?:\.[0-9])?) GT/s", (text or "").strip(), re.ASCII)
+    number = float(match[1]) if match else None
+    return number if number in SPEEDS else None
+
+
+def _width(text: str | None) -> int | None:
+    number = integer(text)
+    return number if number in WIDTHS else None

@@ -1,0 +1,1 @@
+"""Main memory: how much, how fast, on how many channels."""

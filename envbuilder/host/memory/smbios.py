@@ -1,0 +1,147 @@
+"""Parse the firmware's own table of the machine (SMBIOS), as far as memory is concerned.
+
+Offsets and codes are those of DMTF's DSP0134, "System Management BIOS Reference Specification":
+6.1 structures and strings, 7.1.2.2 BIOS characteristics, 7.17 memory arrays, 7.18 memory devices.
+Fields that a structure is too short for were added by later versions; they read as unknown.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from envbuilder.host.text import clean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_KINDS = {
+    0x12: "DDR",
+    0x13: "DDR2",
+    0x18: "DDR3",
+    0x1A: "DDR4",
+    0x1B: "LPDDR",
+    0x1C: "LPDDR2",
+    0x1D: "LPDDR3",
+    0x1E: "LPDDR4",
+    0x20: "HBM",
+    0x21: "HBM2",
+    0x22: "DDR5",
+    0x23: "LPDDR5",
+    0x24: "HBM3",
+}
+_LOGICAL = 0x1F
+_PERSISTENT = frozenset({0x05, 0x06, 0x07})  # NVDIMM-F, NVDIMM-P, Optane: no main memory
+_SYSTEM_MEMORY = 0x03
+_SHORTEST = 0x15  # of a memory device, in version 2.1
+_BIOS, _ARRAY, _DEVICE, _END = 0, 16, 17, 127
+# Firmware that counts the bits of error correction as data: 8 for 64 of DDR4, 8 for 32 of DDR5.
+_DATA_BITS = {72: 64, 80: 64, 40: 32}
+
+
+class Device(Struct, frozen=True, kw_only=True):
+    """One slot for a memory module, or one chip that is soldered in."""
+
+    populated: bool | None = None
+    """Whether main memory is in it; None where the firmware does not know."""
+    kind: str | None = None
+    width: int | None = None
+    """Bits of data, without those of error correction."""
+    speed: int | None = None
+    """Transfers per second, in millions, as configured."""
+    locator: str = ""
+    bank: str = ""
+
+
+class Table(Struct, frozen=True, kw_only=True):
+    """What the firmware says about memory."""
+
+    devices: tuple[Device, ...]
+    virtual: bool
+    """Whether it says that it is a virtual machine's firmware."""
+
+
+class _Structure(Struct, frozen=True):
+    kind: int
+    data: bytes
+    strings: tuple[bytes, ...]
+
+    def number(self, offset: int, size: int) -> int:
+        """An unsigned number; 0 where the structure ends before it."""
+        if offset + size > len(self.data):
+            return 0
+        return int.from_bytes(self.data[offset : offset + size], "little")
+
+    def text(self, offset: int) -> str:
+        """The string that the number at `offset` names, counted from 1; empty for 0."""
+        index = self.number(offset, 1)
+        if not 0 < index <= len(self.strings):
+            return ""
+        return clean(self.strings[index - 1].decode("ascii", "replace")) or ""
+
+
+def parse(table: bytes) -> Table | None:
+    """The devices in `/sys/firmware/dmi/tables/DMI`; None for a table that is damaged or cut off.
+
+    Devices of arrays that are no main memory (flash, video memory) are left out.
+    """
+    structures = list(_structures(table))
+    if not structures or structures[-1].kind != _END:
+        return None
+    foreign = {
+        each.number(0x02, 2)
+        for each in structures
+        if each.kind == _ARRAY and each.number(0x05, 1) != _SYSTEM_MEMORY
+    }
+    return Table(
+        devices=tuple(
+            _device(each)
+            for each in structures
+            if each.kind == _DEVICE and each.number(0x04, 2) not in foreign
+        ),
+        # Bit 4 of the second extension byte: "SMBIOS table describes a virtual machine".
+        virtual=any(s.kind == _BIOS and s.number(0x13, 1) & 0x10 for s in structures),
+    )
+
+
+def _structures(table: bytes) -> Iterator[_Structure]:
+    """Structures up to and including the end's; fewer where the table breaks off."""
+    at = 0
+    while at + 4 <= len(table):
+        kind, length = table[at], table[at + 1]
+        # The strings end with an empty one; without strings there are two zeros, too.
+        end = table.find(b"\0\0", at + length)
+        if length < 4 or (end < 0 and kind != _END):
+            return
+        data = table[at : at + length]
+        yield _Structure(kind, data, tuple(table[at + length : end].split(b"\0")))
+        if kind == _END:
+            return
+        at = end + 2
+
+
+def _device(found: _Structure) -> Device:
+    size, code = found.number(0x0C, 2), found.number(0x12, 1)
+    if len(found.data) < _SHORTEST:
+        size = 0xFFFF
+    if code == _LOGICAL or found.number(0x28, 1) in _PERSISTENT:
+        size = 0
+    width = found.number(0x0A, 2)
+    width = _DATA_BITS.get(width, width)
+    return Device(
+        # 0x7FFF means that the size did not fit and is elsewhere; there is a module, that is all.
+        populated=None if size == 0xFFFF else size > 0,
+        kind=_KINDS.get(code),
+        width=width if width in {8, 16, 32, 64, 128, 256, 512, 1024} else None,
+        speed=_speed(found),
+        locator=found.text(0x10),
+        bank=found.text(0x11),
+    )
+
+
+def _speed(found: _Structure) -> int | None:
+    speed = found.number(0x20, 2)
+    if speed == 0xFFFF:
+        speed = found.number(0x58, 4)
+    return speed if 0 < speed < 1 << 20 else None

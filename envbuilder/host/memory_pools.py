@@ -1,0 +1,56 @@
+"""How much memory models can have on a host, and how fast it is: the pools that `sizing` fills."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from envbuilder.host.model import ACCELERATORS
+from envbuilder.host.model_fit import Pool
+
+if TYPE_CHECKING:
+    from envbuilder.core import types as words
+    from envbuilder.host.model import Gpu, Host, Memory
+
+
+def pools(host: Host, accelerator: words.Accelerator) -> tuple[Pool, ...]:
+    """The memory of the accelerator's usable GPUs, then main memory.
+
+    GPUs that share main memory are one pool, and main memory is not counted again. Dedicated GPUs
+    go before shared ones.
+    """
+    usable = [g for g in host.gpus if g.state == "usable"]
+    gpus = [g for g in usable if ACCELERATORS.get(g.vendor) == accelerator]
+    dedicated = [g for g in gpus if g.memory_kind != "shared"]
+    if gpus and not dedicated:
+        return (_shared(gpus[0], host.memory),)
+    return (*(_own(g) for g in dedicated), _main(host.memory))
+
+
+def _own(gpu: Gpu) -> Pool:
+    whole = gpu.usable_bytes if gpu.usable_bytes is not None else gpu.memory_bytes
+    return Pool(
+        name=gpu.name,
+        # Of a GPU that is split, a process gets one instance, and which one is not known.
+        usable_bytes=None if gpu.mig else whole,
+        bandwidth=gpu.bandwidth,
+        kind="accelerator",
+    )
+
+
+def _shared(gpu: Gpu, memory: Memory) -> Pool:
+    return Pool(
+        name=gpu.name,
+        usable_bytes=gpu.usable_bytes,
+        bandwidth=gpu.bandwidth or memory.bandwidth,
+        kind="accelerator",
+    )
+
+
+def _main(memory: Memory) -> Pool:
+    known = [n for n in (memory.total_bytes, memory.limit_bytes) if n is not None]
+    return Pool(
+        name="main memory",
+        usable_bytes=min(known) if known else None,
+        bandwidth=memory.bandwidth,
+        kind="memory",
+    )
