@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from envbuilder import indexes
-from envbuilder.lock_entries import MAIN, SECURITY
+from envbuilder.profiles.locked_file import MAIN, SECURITY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from envbuilder.core.settings import Settings
-    from envbuilder.lock_entries import File
+    from envbuilder.profiles.locked_file import File
 
 SUITES = frozenset({"bookworm", "trixie", "forky", "sid", "stable", "oldstable", "testing"})
 

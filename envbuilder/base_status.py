@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from envbuilder.core import types as words
     from envbuilder.core.settings import Settings
     from envbuilder.dpkg_status import Status
-    from envbuilder.lockfile import Target
+    from envbuilder.profiles.lock import Target
 
 _silent: set[str] = set()
 """Registries that failed: locks name many images, and waiting for each takes seconds."""

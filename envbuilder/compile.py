@@ -16,8 +16,8 @@ from envbuilder.core import pip_settings
 from envbuilder.core import types as words
 from envbuilder.core.errors import BuildError
 from envbuilder.indexes import DEFAULT, canonical
-from envbuilder.lock_entries import File
 from envbuilder.loopback import Offer
+from envbuilder.profiles.locked_file import File
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
-from envbuilder import lock_entries
 from envbuilder.core.errors import InvalidError
 from envbuilder.licences import METADATA_LIMIT, stated
+from envbuilder.profiles import locked_file as lock_entries
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from envbuilder.debian_packages import Stanza
-    from envbuilder.lock_entries import File
+    from envbuilder.profiles.locked_file import File
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 Kind = Literal["library", "application", "container"]

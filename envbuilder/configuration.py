@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from envbuilder import configured_names, profiles
+from envbuilder import configured_names
 from envbuilder.core import settings
+from envbuilder.profiles import profile as profiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

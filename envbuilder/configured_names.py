@@ -10,9 +10,9 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from envbuilder import lock_entries
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.schema import parse_yaml, place, read_text
+from envbuilder.profiles import locked_file as lock_entries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

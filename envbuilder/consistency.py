@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from envbuilder.payload.dataset import Dataset
-    from envbuilder.profiles import Expects
+    from envbuilder.profiles.profile import Expects
     from envbuilder.report import Epoch, Measured
 
 _EXACT = 1e-6

@@ -8,9 +8,9 @@ import tarfile
 import zlib
 from typing import TYPE_CHECKING
 
-from envbuilder import lock_entries
 from envbuilder.core import member_paths
 from envbuilder.core.errors import BuildError
+from envbuilder.profiles import locked_file as lock_entries
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from debian.debfile import DebFile
 
-    from envbuilder.lock_entries import File
+    from envbuilder.profiles.locked_file import File
     from envbuilder.store import Store
 
 

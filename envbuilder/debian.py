@@ -17,11 +17,12 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
-from envbuilder import archives, indexes, lock_entries
+from envbuilder import archives, indexes
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.debian_closure import on_base
 from envbuilder.debian_packages import Package, closure, keep_newest, minimal, parse_packages
-from envbuilder.lock_entries import MAIN, File
+from envbuilder.profiles import locked_file as lock_entries
+from envbuilder.profiles.locked_file import MAIN, File
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from envbuilder.core.settings import Settings
-    from envbuilder.lockfile import Target
+    from envbuilder.profiles.lock import Target
     from envbuilder.store import Store
 
 RECIPE = 2

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
     from envbuilder.dpkg_status import Status
-    from envbuilder.lock_entries import File
     from envbuilder.plan import Artifact, Plan, UsedBase
+    from envbuilder.profiles.locked_file import File
 
 SUFFIXES = {"sbom": sbom.SUFFIX, "provenance": provenance.SUFFIX}
 """What follows an artifact's name in that of each of its documents."""

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from envbuilder.core import types as words
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
-    from envbuilder.lock_entries import File
-    from envbuilder.lockfile import Target
+    from envbuilder.profiles.lock import Target
+    from envbuilder.profiles.locked_file import File
 
 PARALLEL = 6
 

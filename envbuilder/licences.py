@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.conda.lockfile import Package
-    from envbuilder.lock_entries import File
+    from envbuilder.profiles.locked_file import File
     from envbuilder.store import Store
 
 METADATA_LIMIT = 4 << 20

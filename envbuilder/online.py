@@ -16,8 +16,8 @@ from envbuilder.core.files import file_sha256
 from envbuilder.core.http import host_of
 from envbuilder.findings import Finding, Status
 from envbuilder.indexes import DEFAULT, canonical
-from envbuilder.lock_entries import File
 from envbuilder.origins import BY_PATH, Place
+from envbuilder.profiles.locked_file import File
 from envbuilder.store import Store
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from envbuilder.conda.lockfile import Lock as CondaLock
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
-    from envbuilder.lockfile import Lock
+    from envbuilder.profiles.lock import Lock
 
 PARALLEL = 6
 

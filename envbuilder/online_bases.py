@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from envbuilder.containers.registry.connection import Connection
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
-    from envbuilder.lockfile import Lock
+    from envbuilder.profiles.lock import Lock
 
     Connect = Callable[[Reference, Settings], Connection]
 

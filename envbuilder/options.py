@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def _complete_profile(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     del ctx, param
-    from envbuilder import profiles
+    from envbuilder.profiles import profile as profiles
 
     found = configuration.load()
     known = profiles.names(profiles.search_path(found.project, found.config_dir))

@@ -15,8 +15,8 @@ from envbuilder.core.errors import ToolError
 
 if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
-    from envbuilder.lock_entries import File
-    from envbuilder.lockfile import Lock
+    from envbuilder.profiles.lock import Lock
+    from envbuilder.profiles.locked_file import File
 
 BY_PATH = frozenset({"deb", "conda"})
 """Kinds of files that no index has to be asked for."""

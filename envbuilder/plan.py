@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from envbuilder.conda.steps import InstallConda, Rehome, WriteActivation
 from envbuilder.core import types as words
 from envbuilder.core.step import Action
-from envbuilder.lock_entries import File
+from envbuilder.profiles.locked_file import File
 from envbuilder.space import Room
 
 if TYPE_CHECKING:

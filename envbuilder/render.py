@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from msgspec import Struct
 
-from envbuilder import profiles
 from envbuilder.core import types as words
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.resources import MARK
 from envbuilder.core.templates import filled
-from envbuilder.lock_entries import File
 from envbuilder.oci import facts as image_facts
+from envbuilder.profiles import profile as profiles
+from envbuilder.profiles.locked_file import File
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from envbuilder.conda.lockfile import Lock as CondaLock
-    from envbuilder.lockfile import Lock, Target
-    from envbuilder.profiles import Profile
+    from envbuilder.profiles.lock import Lock, Target
+    from envbuilder.profiles.profile import Profile
 
 
 RenderTarget = Literal[

@@ -20,7 +20,7 @@ from envbuilder.core import pip_settings, process
 from envbuilder.core import types as words
 from envbuilder.core.settings import require_writable
 from envbuilder.indexes import canonical
-from envbuilder.lockfile import SCHEMA, Lock, Target, inputs_digest
+from envbuilder.profiles.lock import SCHEMA, Lock, Target, inputs_digest
 from envbuilder.target_debs import Debs
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     from envbuilder.compile import Found, Runner
     from envbuilder.core.settings import Settings
-    from envbuilder.lock_entries import File
     from envbuilder.loopback import Offer
-    from envbuilder.profiles import Profile
+    from envbuilder.profiles.locked_file import File
+    from envbuilder.profiles.profile import Profile
     from envbuilder.target_debs import ReadBase
 
     Measure = Callable[[Iterable[str]], Mapping[str, int]]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from envbuilder.core.settings import Settings
-    from envbuilder.lock_entries import File
+    from envbuilder.profiles.locked_file import File
 
 
 class Room(Struct, frozen=True, kw_only=True):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from envbuilder.lock_entries import File
+    from envbuilder.profiles.locked_file import File
 
 
 class Store:

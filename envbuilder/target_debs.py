@@ -14,7 +14,7 @@ import msgspec
 
 from envbuilder import archives, debian
 from envbuilder.core.errors import InvalidError
-from envbuilder.lockfile import Lock, LockedBase, Target, inputs_digest
+from envbuilder.profiles.lock import Lock, LockedBase, Target, inputs_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from envbuilder.debian import Suite
     from envbuilder.debian_packages import Stanza
     from envbuilder.dpkg_status import Status
-    from envbuilder.lock_entries import File
-    from envbuilder.profiles import Profile
+    from envbuilder.profiles.locked_file import File
+    from envbuilder.profiles.profile import Profile
 
     ReadBase = Callable[[str, words.Platform, Settings, Callable[[str], None]], Status | None]
 

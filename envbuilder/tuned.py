@@ -16,10 +16,11 @@ import msgspec
 import yaml
 from msgspec import Struct
 
-from envbuilder import lockfile, profiles
 from envbuilder.core import files as atomic
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.schema import read_text
+from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles import profile as profiles
 from envbuilder.tuning import merged
 
 if TYPE_CHECKING:

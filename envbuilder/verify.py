@@ -19,7 +19,7 @@ from envbuilder.core.text import printable
 from envbuilder.mnist import Dataset
 from envbuilder.payload import dataset as contents
 from envbuilder.payload.report import BLIND_TEST, REQUIRED
-from envbuilder.profiles import Expects
+from envbuilder.profiles.profile import Expects
 from envbuilder.timeline import Timeline
 
 if TYPE_CHECKING:

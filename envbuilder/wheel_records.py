@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from envbuilder.lock_entries import File
+    from envbuilder.profiles.locked_file import File
     from envbuilder.store import Store
 
 LIMIT = 64 << 20

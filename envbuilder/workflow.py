@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from envbuilder import backends, fitting, lockfile, profiles, render, ways
+from envbuilder import backends, render
 from envbuilder.core.errors import BuildError, HostError, InvalidError, ToolError
 from envbuilder.host import probe
 from envbuilder.plan import BuildResult, MakeBase, Plan
-from envbuilder.profiles import Profile
+from envbuilder.profiles import fitting, ways
+from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles import profile as profiles
+from envbuilder.profiles.profile import Profile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,10 +28,10 @@ if TYPE_CHECKING:
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
     from envbuilder.host.model import Host
-    from envbuilder.lockfile import Lock
+    from envbuilder.profiles.lock import Lock
+    from envbuilder.profiles.selection import Fit
+    from envbuilder.profiles.ways import Way
     from envbuilder.request import Request
-    from envbuilder.selection import Fit
-    from envbuilder.ways import Way
 
 
 class Chosen(Struct, frozen=True, kw_only=True):
@@ -46,7 +49,7 @@ def choose_profile(
 
     `image`: an image was asked for, so that there is an engine where it will run.
     """
-    from envbuilder import selection
+    from envbuilder.profiles import selection
 
     wanted = settings.configuration.profile
     if wanted:
@@ -139,7 +142,7 @@ def require_host(
 
     `locked`: what will run are the wheels of the profile's lock.
     """
-    from envbuilder import selection
+    from envbuilder.profiles import selection
 
     own = locks([profile], folders) if locked else {profile.name: None}
     fit = selection.fit(profile, here, lock=own[profile.name], backend=backend, building=building)

@@ -26,16 +26,18 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from envbuilder import configuration, profiles, selection, workflow
+from envbuilder import configuration, workflow
 from envbuilder.host import fetch, probe, system
 from envbuilder.host.memory import smbios
+from envbuilder.profiles import profile as profiles
+from envbuilder.profiles import selection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from envbuilder.host.model import Host
     from envbuilder.host.snapshot import Snapshot
-    from envbuilder.selection import Choice
+    from envbuilder.profiles.selection import Choice
 
 PLANTED = ("files", "binary", "links", "folders", "nodes")
 """The parts of a host in `tests/data/hosts` that are planted as a tree."""

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from envbuilder.core.process import Completed
     from envbuilder.core.settings import Settings
     from envbuilder.host.model import Host
-    from envbuilder.lockfile import Lock, Target
     from envbuilder.plan import Artifact, Plan
-    from envbuilder.profiles import Profile
+    from envbuilder.profiles.lock import Lock, Target
+    from envbuilder.profiles.profile import Profile
     from envbuilder.request import Request
 
 

@@ -16,8 +16,8 @@ from envbuilder.plan import BaseCheck
 if TYPE_CHECKING:
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
-    from envbuilder.lockfile import Lock, Target
     from envbuilder.plan import Plan
+    from envbuilder.profiles.lock import Lock, Target
 
 _SECONDS = 60
 # As the Dockerfile looks for it.

@@ -13,7 +13,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from envbuilder import foreign_programs, indexes, lockfile, profiles, seal
+from envbuilder import foreign_programs, indexes, seal
 from envbuilder.backends.native import (
     NativeEnvironment,
     check_tools,
@@ -36,6 +36,8 @@ from envbuilder.core.console import progress
 from envbuilder.core.errors import HostError, InvalidError, ToolError
 from envbuilder.pack import payload_sha256
 from envbuilder.plan import Artifact, LinkFiles, Plan, Step, fingerprint
+from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles import profile as profiles
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -44,8 +46,8 @@ if TYPE_CHECKING:
     from envbuilder.conda.lockfile import Package
     from envbuilder.core.settings import Settings
     from envbuilder.host.model import Host
-    from envbuilder.lockfile import Lock, Target
-    from envbuilder.profiles import Profile
+    from envbuilder.profiles.lock import Lock, Target
+    from envbuilder.profiles.profile import Profile
     from envbuilder.request import Request
 
 ALONE = {"PYTHONNOUSERSITE": "1"}

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from envbuilder.containers.engine import client as engine
-    from envbuilder.profiles import Profile
+    from envbuilder.profiles.profile import Profile
 
 
 def host_nodes(profile: Profile) -> dict[str, int]:

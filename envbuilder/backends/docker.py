@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from envbuilder import lockfile, render
+from envbuilder import render
 from envbuilder.backends import base_python, image_base
 from envbuilder.backends.environment import DockerEnvironment
 from envbuilder.containers.engine import client as engine
@@ -29,15 +29,16 @@ from envbuilder.plan import (
     WritePayload,
     fingerprint,
 )
+from envbuilder.profiles import lock as lockfile
 from envbuilder.space import Room, unpacked
 
 if TYPE_CHECKING:
     from envbuilder.backends import Environment
     from envbuilder.core.settings import Settings
     from envbuilder.host.model import Host
-    from envbuilder.lockfile import Lock, Target
     from envbuilder.plan import MakeBase
-    from envbuilder.profiles import Profile
+    from envbuilder.profiles.lock import Lock, Target
+    from envbuilder.profiles.profile import Profile
     from envbuilder.request import Request
 
 

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from envbuilder.core.settings import Settings
-    from envbuilder.lockfile import Target
     from envbuilder.plan import Artifact, Plan
-    from envbuilder.profiles import Profile
+    from envbuilder.profiles.lock import Target
+    from envbuilder.profiles.profile import Profile
 
 
 class DockerEnvironment:

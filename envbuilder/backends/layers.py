@@ -10,7 +10,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from envbuilder import lockfile, render
+from envbuilder import render
 from envbuilder.backends import base_python, image_base
 from envbuilder.backends.pushed_image import PushedImage
 from envbuilder.backends.saved_image import SavedImage
@@ -36,6 +36,7 @@ from envbuilder.plan import (
     Write,
     fingerprint,
 )
+from envbuilder.profiles import lock as lockfile
 from envbuilder.space import Room, unpacked
 
 if TYPE_CHECKING:
@@ -45,9 +46,9 @@ if TYPE_CHECKING:
     from envbuilder.backends import Environment
     from envbuilder.core.settings import Settings
     from envbuilder.host.model import Host
-    from envbuilder.lock_entries import File
-    from envbuilder.lockfile import Lock, Target
-    from envbuilder.profiles import Profile
+    from envbuilder.profiles.lock import Lock, Target
+    from envbuilder.profiles.locked_file import File
+    from envbuilder.profiles.profile import Profile
     from envbuilder.request import Request
 
 BUILDER = "layers"

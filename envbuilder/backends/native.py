@@ -46,10 +46,10 @@ if TYPE_CHECKING:
 
     from envbuilder.core.process import Completed
     from envbuilder.core.settings import Settings
-    from envbuilder.lock_entries import File
-    from envbuilder.lockfile import Lock, Target
     from envbuilder.plan import Artifact, Plan
-    from envbuilder.profiles import Profile
+    from envbuilder.profiles.lock import Lock, Target
+    from envbuilder.profiles.locked_file import File
+    from envbuilder.profiles.profile import Profile
 
 
 def tool_versions(made: Plan) -> dict[str, str]:

@@ -10,8 +10,8 @@ from envbuilder.backends.saved_image import SavedImage
 
 if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
-    from envbuilder.lockfile import Target
     from envbuilder.plan import Artifact, Plan
+    from envbuilder.profiles.lock import Target
 
 
 class PushedImage(SavedImage):

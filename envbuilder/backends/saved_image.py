@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from envbuilder.core.process import Completed
-    from envbuilder.lockfile import Target
     from envbuilder.plan import Artifact, Plan
+    from envbuilder.profiles.lock import Target
 
 
 class SavedImage:

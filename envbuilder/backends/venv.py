@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envbuilder import foreign_programs, lockfile
+from envbuilder import foreign_programs
 from envbuilder.backends.native import (
     NativeEnvironment,
     check_tools,
@@ -20,6 +20,7 @@ from envbuilder.backends.native import (
 )
 from envbuilder.pack import payload_sha256
 from envbuilder.plan import Artifact, Plan, Step, fingerprint
+from envbuilder.profiles import lock as lockfile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
     from envbuilder.host.interpreters import Interpreter
     from envbuilder.host.model import Host
-    from envbuilder.lockfile import Lock, Target
-    from envbuilder.profiles import Profile
+    from envbuilder.profiles.lock import Lock, Target
+    from envbuilder.profiles.profile import Profile
     from envbuilder.request import Request
 
 

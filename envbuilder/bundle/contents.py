@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder import __version__, lockfile, mnist, profiles, render, space
+from envbuilder import __version__, mnist, render, space
 from envbuilder.bundle import form, images, own
 from envbuilder.bundle.form import Manifest, Member
 from envbuilder.conda import lockfile as conda_lockfile
@@ -16,10 +16,12 @@ from envbuilder.containers.oci.descriptor import encode
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.schema import read_text
 from envbuilder.fetch import fetch
-from envbuilder.lock_entries import File
-from envbuilder.lockfile import Lock, Target
 from envbuilder.payload.dataset import MNIST_SHA256
-from envbuilder.profiles import Profile
+from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles import profile as profiles
+from envbuilder.profiles.lock import Lock, Target
+from envbuilder.profiles.locked_file import File
+from envbuilder.profiles.profile import Profile
 from envbuilder.store import Store
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from envbuilder.core.errors import BuildError
 from envbuilder.core.settings import require_writable
 from envbuilder.fetch import fetch
 from envbuilder.indexes import canonical
-from envbuilder.lockfile import Target
+from envbuilder.profiles.lock import Target
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from envbuilder.core import types as words
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
-    from envbuilder.lock_entries import File
+    from envbuilder.profiles.locked_file import File
 
 NAME = "envbuilder"
 _LEFT_BY_INSTALLERS = {"RECORD", "INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json"}

@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder import lockfile, profiles
 from envbuilder.conda import lockfile as conda_lockfile
 from envbuilder.core import files as atomic
 from envbuilder.core import resources
 from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles import profile as profiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from envbuilder.bundle.form import Manifest
     from envbuilder.core.settings import Settings
-    from envbuilder.lock_entries import File
+    from envbuilder.profiles.locked_file import File
 
 _LINES = 40
 _UNTRUSTED = "It was not made by envbuilder bundle, or was changed. Nothing of it was taken in."

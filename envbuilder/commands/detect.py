@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from envbuilder import configuration, profiles, selection, workflow
+from envbuilder import configuration, workflow
 from envbuilder.core import console
 from envbuilder.host import probe
 from envbuilder.options import json_option, root_option, target_host_option
+from envbuilder.profiles import profile as profiles
+from envbuilder.profiles import selection
 
 if TYPE_CHECKING:
     from envbuilder.host.model import Host
     from envbuilder.host.model_fit import Pool
-    from envbuilder.selection import Choice
+    from envbuilder.profiles.selection import Choice
 
 _MARKS = {"fits": ("✓", "green"), "warnings": ("!", "yellow"), "no": ("✗", "dim")}
 

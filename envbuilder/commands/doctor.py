@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from envbuilder import configuration, profiles, workflow
+from envbuilder import configuration, workflow
 from envbuilder.core import console, process, settings
 from envbuilder.core.errors import NOTHING_FITS, HostError
 from envbuilder.host import probe
 from envbuilder.options import json_option, profile_option, root_option
+from envbuilder.profiles import profile as profiles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from envbuilder.doctor.problem import Problem, Repair
     from envbuilder.doctor.repair import Done
     from envbuilder.host.model import Host
-    from envbuilder.profiles import Profile
+    from envbuilder.profiles.profile import Profile
 
 _HEADINGS = {"blocks": "in the way", "limits": "works less", "slows": "costs speed"}
 _STYLES = {"blocks": "bold red", "limits": "yellow", "slows": "cyan"}

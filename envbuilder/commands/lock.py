@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from envbuilder import configuration, lockfile, profiles
+from envbuilder import configuration
 from envbuilder.core import console, settings
 from envbuilder.core import files as atomic
 from envbuilder.core.errors import INVALID, InvalidError
 from envbuilder.options import base_image_ref, json_option, profile_option
+from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles import profile as profiles
 
 if TYPE_CHECKING:
     from envbuilder.conda.lockfile import Lock as CondaLock

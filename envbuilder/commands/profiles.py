@@ -7,11 +7,14 @@ from typing import Any
 import click
 import msgspec
 
-from envbuilder import configuration, lockfile, profiles, selection
+from envbuilder import configuration
 from envbuilder.core import console
 from envbuilder.core.errors import InvalidError
 from envbuilder.host import probe
 from envbuilder.options import json_option
+from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles import profile as profiles
+from envbuilder.profiles import selection
 
 
 @click.group("profiles", invoke_without_command=True, short_help="List profiles, or show one.")

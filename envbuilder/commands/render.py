@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envbuilder import configuration, profiles, render, workflow
+from envbuilder import configuration, render, workflow
 from envbuilder.core import resources, settings
 from envbuilder.core.errors import InvalidError
 from envbuilder.options import profile_option, python_option, target_host_option
+from envbuilder.profiles import profile as profiles
 
 if TYPE_CHECKING:
     from envbuilder.conda.lockfile import Lock as CondaLock

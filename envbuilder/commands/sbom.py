@@ -6,10 +6,12 @@ from pathlib import Path
 
 import click
 
-from envbuilder import configuration, lockfile, profiles, workflow
+from envbuilder import configuration, workflow
 from envbuilder.core import types as words
 from envbuilder.core.errors import InvalidError
 from envbuilder.options import profile_option, python_option
+from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles import profile as profiles
 
 
 @click.command("sbom", short_help="Write a profile's bill of materials from its lock.")

@@ -13,20 +13,21 @@ from urllib.parse import urlsplit, urlunsplit
 
 from msgspec import Struct
 
-from envbuilder import indexes, wheels
+from envbuilder import indexes
 from envbuilder.conda import records
 from envbuilder.conda.lockfile import SUBDIRS, again
 from envbuilder.core import types as words
 from envbuilder.core.errors import InvalidError
 from envbuilder.host.model import X86_FLAGS
+from envbuilder.profiles import needs as wheels
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from envbuilder.conda.lockfile import Lock, Package, Target
     from envbuilder.core.settings import Settings
-    from envbuilder.lockfile import Lock as WheelLock
-    from envbuilder.profiles import Profile
+    from envbuilder.profiles.lock import Lock as WheelLock
+    from envbuilder.profiles.profile import Profile
 
 ANACONDA = "https://conda.anaconda.org"
 """Where conda, mamba and pixi look for a channel that is only a name."""

@@ -16,14 +16,14 @@ from msgspec import Meta, Struct
 
 from envbuilder.core import types as words
 from envbuilder.core.errors import InvalidError
-from envbuilder.lock_entries import File
-from envbuilder.lockfile import decoded, text
+from envbuilder.profiles.lock import decoded, text
+from envbuilder.profiles.locked_file import File
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from envbuilder.profiles import Profile
+    from envbuilder.profiles.profile import Profile
 
 SCHEMA = 1
 SUBDIRS: dict[words.Platform, words.CondaSubdir] = {

@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from envbuilder.fitting import Finding
 from envbuilder.host import tables
 from envbuilder.host.text import version
+from envbuilder.profiles.fitting import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -16,18 +16,19 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from envbuilder import indexes, profiles
+from envbuilder import indexes
 from envbuilder.conda import records
 from envbuilder.conda.lockfile import SCHEMA, SUBDIRS, Lock, Package, Target, inputs_digest
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.files import file_sha256
+from envbuilder.profiles import profile as profiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from envbuilder.core import types as words
     from envbuilder.core.settings import Settings
-    from envbuilder.profiles import Profile
+    from envbuilder.profiles.profile import Profile
 
 _SECONDS = 300
 """A solve that takes longer is given up; those of real environments take seconds."""

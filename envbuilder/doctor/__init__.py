@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from envbuilder.doctor.around import Around
     from envbuilder.host.model import Host
-    from envbuilder.lockfile import Lock
-    from envbuilder.profiles import Profile
+    from envbuilder.profiles.lock import Lock
+    from envbuilder.profiles.profile import Profile
 
 
 def diagnose(

@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from envbuilder import fitting, ways
 from envbuilder.doctor import remedies
 from envbuilder.doctor.problem import Problem, Repair, Severity
 from envbuilder.host import model as host
 from envbuilder.host.model import is_wsl1
-from envbuilder.wheels import needs
+from envbuilder.profiles import fitting, ways
+from envbuilder.profiles.needs import needs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from envbuilder.doctor.around import Around
-    from envbuilder.fitting import Finding
     from envbuilder.host.model import Gpu, Host
-    from envbuilder.lockfile import Lock
-    from envbuilder.profiles import Profile
+    from envbuilder.profiles.fitting import Finding
+    from envbuilder.profiles.lock import Lock
+    from envbuilder.profiles.profile import Profile
 
 _LASTING = ("unsupported", "kernels", "platform", "cpu-flags")
 """What no command on this machine can change."""

@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder import lockfile, space
+from envbuilder import space
 from envbuilder.core import process
 from envbuilder.core.errors import EnvbuilderError
+from envbuilder.profiles import lock as lockfile
 from envbuilder.space import Disk, disks, downloads, existing
 
 if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
     from envbuilder.host.model import Host
-    from envbuilder.lockfile import Lock
-    from envbuilder.profiles import Profile
+    from envbuilder.profiles.lock import Lock
+    from envbuilder.profiles.profile import Profile
 
 _PROGRAMS = (
     *("sudo", "usermod", "nvidia-modprobe", "nvidia-ctk"),

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from envbuilder.doctor.around import Around
-    from envbuilder.fitting import Finding
     from envbuilder.host.model import Gpu, Host, Obstacle
-    from envbuilder.wheels import Needs
+    from envbuilder.profiles.fitting import Finding
+    from envbuilder.profiles.needs import Needs
 
 _TRY = "Try it: `envbuilder verify` tells."
 _FORCE = "`envbuilder verify --force` tries it all the same."

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from envbuilder.core import types as words
-    from envbuilder.lock_entries import File
+    from envbuilder.profiles.locked_file import File
     from envbuilder.store import Store
 
 MOST_LAYERS = 100

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from envbuilder.profiles import Profile
+    from envbuilder.profiles.profile import Profile
 
 PREFIX = "/opt/env"
 """The environment."""

@@ -25,7 +25,7 @@ from envbuilder.plan import Run
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from envbuilder.lock_entries import File
+    from envbuilder.profiles.locked_file import File
 
 # What uv sends is run by this machine's Python, so that the answer has every key that this uv
 # wants; then the image's facts replace this machine's.

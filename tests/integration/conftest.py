@@ -14,12 +14,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import platformdirs
 import pytest
 
-from envbuilder import configuration, lock_entries, loopback, mnist
+from envbuilder import configuration, loopback, mnist
 from envbuilder.containers.engine import client as engine
 from envbuilder.core import console
 from envbuilder.core.errors import ToolError
@@ -29,6 +29,9 @@ from tests.integration import conda_packages, conda_project, debian_python
 from tests.integration.conda_project import Project, lay_little
 from tests.integration.projects import lay_profile
 from tests.integration.registry_server import Registry
+
+if TYPE_CHECKING:
+    from envbuilder.profiles import locked_file as lock_entries
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 

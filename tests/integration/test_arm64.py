@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 from debian.deb822 import Deb822
 
-from envbuilder import configuration, dpkg_status, lockfile
+from envbuilder import configuration, dpkg_status
 from envbuilder.containers.oci import members, rootfs
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.core import resources
+from envbuilder.profiles import lock as lockfile
 from envbuilder.store import Store
 from tests.conftest import missing
 from tests.integration.arm_host import arm_host
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.containers.oci.rootfs import RootFs
-    from envbuilder.lockfile import Target
+    from envbuilder.profiles.lock import Target
     from tests.integration.conftest import Cli
 
 pytestmark = [pytest.mark.network, pytest.mark.soak]

@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder import base_status, configuration, debian, debian_base, fetch, lockfile
+from envbuilder import base_status, configuration, debian, debian_base, fetch
 from envbuilder.containers.engine import client as engine
 from envbuilder.containers.engine import images as engines
 from envbuilder.containers.oci import rootfs
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.core import console
 from envbuilder.core.errors import BuildError, EnvbuilderError
-from envbuilder.lockfile import LockedBase, Target
+from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles.lock import LockedBase, Target
 from envbuilder.store import Store
 from tests.conftest import missing
 from tests.integration.conftest import locked, start
@@ -30,8 +31,8 @@ from tests.integration.projects import lay_profile
 
 if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
-    from envbuilder.lock_entries import File
     from envbuilder.plan import MakeBase
+    from envbuilder.profiles.locked_file import File
     from tests.integration.conftest import Cli
 
 pytestmark = pytest.mark.network

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from envbuilder import configuration, indexes, lockfile, loopback
+from envbuilder import configuration, indexes, loopback
 from envbuilder.core import resources
+from envbuilder.profiles import lock as lockfile
 from envbuilder.store import Store
 from tests.integration.conftest import offer_of
 

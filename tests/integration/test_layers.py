@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder import lockfile
 from envbuilder.containers.oci import archive, members, rootfs
 from envbuilder.containers.oci.layout import Layout
+from envbuilder.profiles import lock as lockfile
 from envbuilder.store import Store
 from tests.conftest import missing
 from tests.integration.arm_host import arm_host

@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from envbuilder import lockfile, loopback, profiles, resolve, upstream
+from envbuilder import loopback, resolve, upstream
 from envbuilder.core import resources
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.settings import Configuration, Settings
 from envbuilder.loopback import Offer
+from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles import profile as profiles
 from tests import small_wheels
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from envbuilder.lockfile import Lock
-    from envbuilder.profiles import Profile
+    from envbuilder.profiles.lock import Lock
+    from envbuilder.profiles.profile import Profile
 
 pytestmark = pytest.mark.network
 

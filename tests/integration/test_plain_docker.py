@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import requests
 
-from envbuilder import archives, configuration, indexes, lock_entries, lockfile, loopback
+from envbuilder import archives, configuration, indexes, loopback
 from envbuilder.core import resources, settings
+from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles import locked_file as lock_entries
 from envbuilder.store import Store
 from tests.integration.conftest import offer_of
 

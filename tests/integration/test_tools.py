@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder import lockfile
+from envbuilder.profiles import lock as lockfile
 from tests.integration.arm_host import arm_host
 from tests.integration.conftest import lay_tiny, locked, start
 from tests.integration.projects import lay_profile

@@ -7,7 +7,7 @@ import io
 import tarfile
 from typing import TYPE_CHECKING
 
-from envbuilder.lock_entries import File
+from envbuilder.profiles.locked_file import File
 
 if TYPE_CHECKING:
     from pathlib import Path

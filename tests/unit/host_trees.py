@@ -29,16 +29,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import yaml
 
-from envbuilder import selection, workflow
+from envbuilder import workflow
 from envbuilder.core import resources
 from envbuilder.host import fetch, probe, system
 from envbuilder.host import model as host
-from envbuilder.profiles import Expects, Profile, Python, Requires, Tools
+from envbuilder.profiles import selection
+from envbuilder.profiles.profile import Expects, Profile, Python, Requires, Tools
 from tools import record_host
 from tools.record_host import PLANTED, plant
 
 if TYPE_CHECKING:
-    from envbuilder.lockfile import Lock
+    from envbuilder.profiles.lock import Lock
 
 FOLDER = Path(__file__).parents[1] / "data" / "hosts"
 NAMES = sorted(path.stem for path in FOLDER.glob("[!_]*.yaml"))

@@ -20,7 +20,7 @@ from envbuilder.containers.oci.descriptor import (
 )
 from envbuilder.containers.oci.layer import Member
 from envbuilder.containers.oci.layout import Layout, place
-from envbuilder.lock_entries import File
+from envbuilder.profiles.locked_file import File
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from envbuilder import doctor
-from envbuilder import profiles as reading
 from envbuilder.doctor.around import Around
 from envbuilder.host import model as host
 from envbuilder.host.model import Containers, Cpu, Engine, Gpu, Host, Link, Memory
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from envbuilder.doctor.problem import Problem
+    from envbuilder.profiles import profile as reading
 
 GIB = 2**30
 OBSTACLES = typing.get_args(host.Obstacle)

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder import backends, profiles, selection, ways, workflow
+from envbuilder import backends, workflow
 from envbuilder.containers.engine import client as engine
 from envbuilder.core import resources
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import EnvbuilderError, HostError, ToolError
 from envbuilder.host import probe
 from envbuilder.host.model import Containers, Engine, Host
+from envbuilder.profiles import profile as profiles
+from envbuilder.profiles import selection, ways
 from envbuilder.request import Request
 from tests.unit import host_trees
 

@@ -13,7 +13,7 @@ import pytest
 from docker.errors import APIError, DockerException
 from requests import ReadTimeout
 
-from envbuilder import images, lockfile, pack, plan, profiles, seal
+from envbuilder import images, pack, plan, seal
 from envbuilder.backends import devices, docker, image_base, native, venv
 from envbuilder.containers.engine import client as engine
 from envbuilder.containers.engine import podman
@@ -23,13 +23,15 @@ from envbuilder.core import process, resources
 from envbuilder.core.errors import BuildError, InvalidError, ToolError, VerifyError
 from envbuilder.host.interpreters import Interpreter
 from envbuilder.host.model import Host
+from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles import profile as profiles
 from envbuilder.request import Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from envbuilder.core.settings import Settings
-    from envbuilder.lockfile import Lock
+    from envbuilder.profiles.lock import Lock
 
 FOLDERS = (resources.profiles_dir(),)
 DOCKER = engine.Engine(

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder import execute, fetch, lockfile, plan, profiles, workflow
+from envbuilder import execute, fetch, plan, workflow
 from envbuilder.backends import base_python, docker, image_base, layers
 from envbuilder.backends.saved_image import SavedImage
 from envbuilder.containers.engine import client as engine
 from envbuilder.containers.engine import run as containers
 from envbuilder.core import console, resources
 from envbuilder.core.errors import BuildError, ToolError, VerifyError
+from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles import profile as profiles
 from envbuilder.request import Request
 from tests.unit.images import BASE, image
 from tests.unit.test_backends import DOCKER, PODMAN
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.core.settings import Settings
-    from envbuilder.lockfile import Lock, Target
+    from envbuilder.profiles.lock import Lock, Target
 
 FOLDERS = (resources.profiles_dir(),)
 QUIET = console.PlainProgress(lambda _: None)

@@ -16,7 +16,7 @@ from envbuilder.containers.oci.descriptor import Index, Manifest
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.containers.registry import base_images as bases
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, ToolError
-from envbuilder.lockfile import LockedBase, Target
+from envbuilder.profiles.lock import LockedBase, Target
 from tests.unit import debs
 
 if TYPE_CHECKING:

@@ -14,13 +14,15 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from envbuilder import components, lockfile, plan, profiles, provenance, seal
+from envbuilder import components, plan, provenance, seal
 from envbuilder.backends import conda
 from envbuilder.conda import activation, install, machine, prefix_records, steps
 from envbuilder.conda import lockfile as conda_lockfile
 from envbuilder.core import process, resources
 from envbuilder.core.errors import BuildError, HostError, InvalidError, ToolError
 from envbuilder.host.model import Cpu, Gpu, Host
+from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles import profile as profiles
 from envbuilder.request import Request
 
 if TYPE_CHECKING:

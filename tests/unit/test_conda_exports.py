@@ -13,12 +13,14 @@ import msgspec
 import pytest
 import yaml
 
-from envbuilder import cli, lockfile, origins, profiles, render
+from envbuilder import cli, origins, render
 from envbuilder.conda import exports, records
 from envbuilder.conda import lockfile as conda_lockfile
 from envbuilder.conda.lockfile import Lock, Package, Target
 from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError, ToolError
+from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles import profile as profiles
 
 if TYPE_CHECKING:
     from pathlib import Path

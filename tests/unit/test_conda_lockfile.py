@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from envbuilder import profiles
 from envbuilder.conda import lockfile
 from envbuilder.conda.lockfile import Lock, Package, Target
 from envbuilder.core import resources
 from envbuilder.core import types as words
 from envbuilder.core.errors import InvalidError
+from envbuilder.profiles import profile as profiles
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from envbuilder import consistency, profiles, report
+from envbuilder import consistency, report
 from envbuilder.payload.dataset import SUBSET_SHA256, Dataset, Split
+from envbuilder.profiles import profile as profiles
 from tests.unit.pretended_payload import quick_report
 from tests.unit.reports import epoch
 

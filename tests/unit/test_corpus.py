@@ -16,7 +16,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from envbuilder import cli, doctor, selection, workflow
+from envbuilder import cli, doctor, workflow
 from envbuilder.core import resources
 from envbuilder.doctor.around import Around
 from envbuilder.host import describe as facts
@@ -24,6 +24,7 @@ from envbuilder.host import fetch, probe, snapshot, tables
 from envbuilder.host import memory_pools as capacity
 from envbuilder.host import model as host
 from envbuilder.host.model import Gpu, Host
+from envbuilder.profiles import selection
 from tests.unit import host_trees
 
 if TYPE_CHECKING:
@@ -31,9 +32,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.doctor.problem import Problem
-    from envbuilder.lockfile import Lock
-    from envbuilder.profiles import Profile
-    from envbuilder.selection import Choice, Fit
+    from envbuilder.profiles.lock import Lock
+    from envbuilder.profiles.profile import Profile
+    from envbuilder.profiles.selection import Choice, Fit
 
 ORDER = ("fits", "warnings", "no")
 VENDORS = {"cuda": "nvidia", "xpu": "intel", "mps": "apple"}

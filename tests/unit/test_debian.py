@@ -15,7 +15,7 @@ from envbuilder import archives, debian, debian_packages
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.settings import Configuration, Settings
 from envbuilder.debian_packages import Atom, Package, closure, relations
-from envbuilder.lock_entries import File
+from envbuilder.profiles.locked_file import File
 
 if TYPE_CHECKING:
     from collections.abc import Callable

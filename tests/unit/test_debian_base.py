@@ -15,7 +15,7 @@ from envbuilder.containers.oci import rootfs
 from envbuilder.core import process
 from envbuilder.core.errors import BuildError, ToolError
 from envbuilder.core.process import Completed
-from envbuilder.lockfile import LockedBase, Target
+from envbuilder.profiles.lock import LockedBase, Target
 from envbuilder.store import Store
 from tests.unit import debs
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from envbuilder.containers.oci.layout import Layout
     from envbuilder.core.settings import Settings
-    from envbuilder.lock_entries import File
     from envbuilder.plan import MakeBase
+    from envbuilder.profiles.locked_file import File
 
 VERSIONS = {
     "mmdebstrap": "mmdebstrap 1.3.5\n",

@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from envbuilder import doctor, selection, workflow
-from envbuilder import profiles as shipped
+from envbuilder import doctor, workflow
 from envbuilder.core import resources
 from envbuilder.doctor.around import Around
 from envbuilder.host import probe
+from envbuilder.profiles import profile as shipped
+from envbuilder.profiles import selection
 from tests.unit import host_trees
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.host.model import Host
-    from envbuilder.selection import Choice
+    from envbuilder.profiles.selection import Choice
 
 FOLDERS = (resources.profiles_dir(),)
 PROFILES = workflow.known(FOLDERS)

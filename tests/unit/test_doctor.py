@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from envbuilder import doctor
 from envbuilder.doctor import accelerators, remedies
-from envbuilder.fitting import Finding
 from envbuilder.host import drivers
 from envbuilder.host.model import Containers, Gpu
-from envbuilder.wheels import Needs
+from envbuilder.profiles.fitting import Finding
+from envbuilder.profiles.needs import Needs
 from tests.unit.host_trees import PROFILES
 from tests.unit.sick_hosts import (
     ADA,

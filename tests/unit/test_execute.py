@@ -20,7 +20,7 @@ from envbuilder.core import process
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError
 from envbuilder.execute import execute
-from envbuilder.lock_entries import File
+from envbuilder.profiles.locked_file import File
 from envbuilder.seal import MARKER
 from envbuilder.store import Store
 

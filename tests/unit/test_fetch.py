@@ -16,8 +16,8 @@ from envbuilder.core import http as download
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, WrongHashError
 from envbuilder.inventory import DOWNLOADS
-from envbuilder.lock_entries import File
-from envbuilder.lockfile import Target
+from envbuilder.profiles.lock import Target
+from envbuilder.profiles.locked_file import File
 from envbuilder.store import Store
 from tests.unit.serving import serving
 from tests.unit.tools import tools

@@ -222,8 +222,8 @@ class Native(NativeEnvironment):
     """An environment in a folder, of which only the programs matter."""
 
     def __init__(self, prefix: Path) -> None:
-        from envbuilder import profiles
         from envbuilder.core import resources
+        from envbuilder.profiles import profile as profiles
 
         self.prefix = prefix
         self.profile = profiles.load("cpu", (resources.profiles_dir(),))
@@ -290,9 +290,9 @@ def test_the_programs_that_refuse_are_one_quoted_script(profile: str) -> None:
 
 
 def test_an_environments_own_programs_win_over_those_that_refuse(tmp_path: Path) -> None:
-    from envbuilder import profiles
     from envbuilder.backends import venv
     from envbuilder.core import resources
+    from envbuilder.profiles import profile as profiles
 
     profile = profiles.load("cpu", (resources.profiles_dir(),))
     path = venv.environment(profile, tmp_path, {"PATH": "/usr/bin"})["PATH"]

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from envbuilder import lockfile, origins, profiles, render
+from envbuilder import origins, render
 from envbuilder.conda import exports
 from envbuilder.core import resources, settings
 from envbuilder.core.errors import InvalidError
+from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles import profile as profiles
 
 if TYPE_CHECKING:
     from pathlib import Path

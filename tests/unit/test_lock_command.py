@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder import cli, lockfile, profiles, resolve
-from envbuilder.lock_entries import File
-from envbuilder.lockfile import Lock, Target
+from envbuilder import cli, resolve
+from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles import profile as profiles
+from envbuilder.profiles.lock import Lock, Target
+from envbuilder.profiles.locked_file import File
 from tests.unit.tools import tools
 
 if TYPE_CHECKING:

@@ -12,12 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from envbuilder import lockfile, profiles
 from envbuilder.core import resources, strict_json
 from envbuilder.core import types as words
 from envbuilder.core.errors import InvalidError, ToolError
-from envbuilder.lock_entries import File
-from envbuilder.lockfile import Lock, LockedBase, Target
+from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles import profile as profiles
+from envbuilder.profiles.lock import Lock, LockedBase, Target
+from envbuilder.profiles.locked_file import File
 from tests.unit.tools import tools
 
 if TYPE_CHECKING:

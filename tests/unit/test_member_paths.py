@@ -15,7 +15,7 @@ from envbuilder.containers.oci import layer
 from envbuilder.containers.oci.layer import Member
 from envbuilder.core import member_paths
 from envbuilder.core.errors import BuildError
-from envbuilder.lock_entries import File
+from envbuilder.profiles.locked_file import File
 from tests.unit import debs
 from tests.unit.test_oci_packages import found
 

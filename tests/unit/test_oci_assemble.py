@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from envbuilder.containers.oci.descriptor import Descriptor, Manifest
     from envbuilder.containers.oci.layout import Layout
-    from envbuilder.lock_entries import File
     from envbuilder.oci.image import Added
+    from envbuilder.profiles.locked_file import File
 
 SITE = "lib/python3.11/site-packages"
 

@@ -9,8 +9,8 @@ import pytest
 from envbuilder.containers.oci import rootfs
 from envbuilder.containers.oci.layer import Member
 from envbuilder.core.errors import BuildError
-from envbuilder.lock_entries import File
 from envbuilder.oci import packages
+from envbuilder.profiles.locked_file import File
 from tests.unit import debs
 from tests.unit.images import BASE, STATUS, image
 

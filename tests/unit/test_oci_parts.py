@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder.lock_entries import File
 from envbuilder.oci import parts as module
 from envbuilder.oci.parts import CUT, LARGE, cut, parts
+from envbuilder.profiles.locked_file import File
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

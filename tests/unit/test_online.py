@@ -13,7 +13,7 @@ import requests
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import archives, cli, lockfile, loopback, online, online_bases, origins
+from envbuilder import archives, cli, loopback, online, online_bases, origins
 from envbuilder.asking import Answer, Asker, Page
 from envbuilder.containers.engine import client as engine
 from envbuilder.containers.registry import connection as registries
@@ -22,10 +22,11 @@ from envbuilder.core import types as words
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, ToolError
 from envbuilder.core.settings import Configuration
-from envbuilder.lock_entries import File
 from envbuilder.loopback import Offer
 from envbuilder.online import Pin
 from envbuilder.origins import Place
+from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles.locked_file import File
 from envbuilder.store import Store
 
 if TYPE_CHECKING:
@@ -471,7 +472,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def lock(project: Path, uv: File, *files: File) -> None:
-    from envbuilder import profiles
+    from envbuilder.profiles import profile as profiles
 
     profile = profiles.load("tiny", profiles.search_path(project, project))
     target = lockfile.Target(platform="linux/amd64", python="3.11", base=None, files=files)

@@ -8,14 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import claims, indexes, lockfile, profiles, resolve
+from envbuilder import claims, indexes, resolve
 from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
+from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles import profile as profiles
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from envbuilder.profiles import Profile
+    from envbuilder.profiles.profile import Profile
 
 SHIPPED = (resources.profiles_dir(),)
 NAMES = ("cpu", "cpu-ipex", "cuda", "cuda-legacy", "mps", "xpu", "xpu-ipex", "zendnn")

@@ -16,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packageurl import PackageURL
 
-from envbuilder import __version__, lockfile, pack, plan, provenance
+from envbuilder import __version__, pack, plan, provenance
 from envbuilder.core import resources
+from envbuilder.profiles import lock as lockfile
 from envbuilder.provenance import Invocation, Subject
 
 TEXT = {"type": "string", "minLength": 1}

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from envbuilder import images as records
-from envbuilder import lockfile, plan, profiles, provenance, publish, sbom
+from envbuilder import plan, provenance, publish, sbom
 from envbuilder.backends import image_base, layers
 from envbuilder.backends.pushed_image import PushedImage
 from envbuilder.containers.oci.layout import Layout
@@ -17,6 +17,8 @@ from envbuilder.containers.registry import transfer as registry
 from envbuilder.core import resources
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles import profile as profiles
 from envbuilder.request import Request
 from tests.unit import small_images as images
 from tests.unit.fake_registry import digest_of

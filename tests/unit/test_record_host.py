@@ -14,10 +14,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import selection
 from envbuilder.host import fetch, probe, system
 from envbuilder.host.memory import smbios
 from envbuilder.host.snapshot import Snapshot
+from envbuilder.profiles import selection
 from tests.unit import host_trees
 from tools import record_host
 from tools.record_host import Scrubber

@@ -19,14 +19,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from packaging.requirements import Requirement
 
-from envbuilder import profiles, render
+from envbuilder import render
 from envbuilder.core import resources
 from envbuilder.core import types as words
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import Configuration
 from envbuilder.indexes import override
-from envbuilder.lock_entries import File
-from envbuilder.lockfile import Lock, LockedBase, Target
+from envbuilder.profiles import profile as profiles
+from envbuilder.profiles.lock import Lock, LockedBase, Target
+from envbuilder.profiles.locked_file import File
 from tests.unit.tools import tools
 
 if TYPE_CHECKING:

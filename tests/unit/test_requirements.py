@@ -10,14 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.utils import canonicalize_name
 
-from envbuilder import lockfile, profiles, requirements
 from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
+from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles import profile as profiles
+from envbuilder.profiles import requirements
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from envbuilder.profiles import Profile
+    from envbuilder.profiles.profile import Profile
 
 SHIPPED = resources.profiles_dir()
 TORCH = "torch==2.13.0+cpu"

@@ -11,21 +11,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envbuilder import compile as uv_compile
-from envbuilder import debian, lockfile, profiles, pylock, resolve, sizes, upstream
+from envbuilder import debian, pylock, resolve, sizes, upstream
 from envbuilder.core import resources
 from envbuilder.core.errors import BuildError
 from envbuilder.core.process import Completed
 from envbuilder.core.settings import Configuration, Settings
 from envbuilder.debian import Suite
-from envbuilder.lock_entries import File
 from envbuilder.loopback import Offer
+from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles import profile as profiles
+from envbuilder.profiles.locked_file import File
 from tests.unit.tools import tools
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from envbuilder.lockfile import Lock
-    from envbuilder.profiles import Profile
+    from envbuilder.profiles.lock import Lock
+    from envbuilder.profiles.profile import Profile
 
 CPU = profiles.load("cpu", (resources.profiles_dir(),))
 TORCH = "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"

@@ -17,11 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packageurl import PackageURL
 
-from envbuilder import components, documents, licences, lockfile, plan, sbom
+from envbuilder import components, documents, licences, plan, sbom
 from envbuilder.components import Component
 from envbuilder.core import resources
 from envbuilder.debian_packages import Stanza
-from envbuilder.lock_entries import File
+from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles.locked_file import File
 from envbuilder.store import Store
 
 if TYPE_CHECKING:

@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from envbuilder import profiles as shipped
-from envbuilder import selection, workflow
+from envbuilder import workflow
 from envbuilder.core import resources
 from envbuilder.core.errors import HostError
 from envbuilder.host.model import Cpu, Gpu, Host
-from envbuilder.profiles import Requires
+from envbuilder.profiles import profile as shipped
+from envbuilder.profiles import selection
+from envbuilder.profiles.profile import Requires
 from tests.unit import host_trees
 from tests.unit.host_trees import PROFILES, profile
 

@@ -9,8 +9,8 @@ import pytest
 
 from envbuilder import space
 from envbuilder.core.errors import BuildError
-from envbuilder.lock_entries import File
 from envbuilder.plan import Artifact, Plan
+from envbuilder.profiles.locked_file import File
 from envbuilder.space import Room, unpacked
 
 if TYPE_CHECKING:

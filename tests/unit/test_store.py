@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from envbuilder.core.errors import BuildError, WrongHashError
-from envbuilder.lock_entries import File
+from envbuilder.profiles.locked_file import File
 from envbuilder.store import Store
 
 if TYPE_CHECKING:

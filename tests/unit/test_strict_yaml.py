@@ -10,9 +10,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envbuilder import profiles
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.schema import parse_yaml, read_text
+from envbuilder.profiles import profile as profiles
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import selection
 from envbuilder.core.errors import InvalidError
 from envbuilder.host import assumed as target
 from envbuilder.host import model as host
 from envbuilder.host import probe
 from envbuilder.host.model import Host
+from envbuilder.profiles import selection
 from tests.unit import host_trees
 from tests.unit.host_trees import PROFILES
 

@@ -7,21 +7,23 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder import debian, lockfile, profiles, target_debs
+from envbuilder import debian, target_debs
 from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import Configuration
 from envbuilder.debian import Suite
 from envbuilder.debian_packages import Package, Stanza
 from envbuilder.dpkg_status import Status
-from envbuilder.lockfile import Lock, LockedBase, Target
+from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles import profile as profiles
+from envbuilder.profiles.lock import Lock, LockedBase, Target
 from envbuilder.target_debs import Debs
 from tests.unit.tools import tools
 
 if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
-    from envbuilder.lock_entries import File
-    from envbuilder.profiles import Profile
+    from envbuilder.profiles.locked_file import File
+    from envbuilder.profiles.profile import Profile
 
 CPU = profiles.load("cpu", (resources.profiles_dir(),))
 STATUS = "5" * 64

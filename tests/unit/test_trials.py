@@ -19,8 +19,8 @@ from envbuilder.commands import reproduce as reproducing
 from envbuilder.containers.engine import client as engine
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, InvalidError
-from envbuilder.lock_entries import File
 from envbuilder.plan import Artifact, BuildResult, MakeBase
+from envbuilder.profiles.locked_file import File
 from envbuilder.reproduce import Difference
 from envbuilder.request import Request
 from envbuilder.store import Store

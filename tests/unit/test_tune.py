@@ -16,9 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import candidates, lockfile, profiles, tune, tune_results, tuned, tuning
+from envbuilder import candidates, tune, tune_results, tuned, tuning
 from envbuilder.core import console, process
 from envbuilder.core.errors import BuildError, InvalidError, VerifyError
+from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles import profile as profiles
 from envbuilder.tuning import Finding, Pair, Rules, Setting, Trial
 
 if TYPE_CHECKING:

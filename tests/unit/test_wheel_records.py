@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from envbuilder import wheel_records
 from envbuilder.core.errors import BuildError, InvalidError
-from envbuilder.lock_entries import File
+from envbuilder.profiles.locked_file import File
 from envbuilder.store import Store
 from envbuilder.wheel_records import clash, contents, require_compatible
 from tests import small_wheels

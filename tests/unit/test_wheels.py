@@ -9,12 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import lockfile, profiles, selection, wheels
 from envbuilder.core import resources
 from envbuilder.host.model import Cpu, Gpu, Host
-from envbuilder.lock_entries import File
-from envbuilder.lockfile import Lock, Target
-from envbuilder.profiles import Requires
+from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles import needs as wheels
+from envbuilder.profiles import profile as profiles
+from envbuilder.profiles import selection
+from envbuilder.profiles.lock import Lock, Target
+from envbuilder.profiles.locked_file import File
+from envbuilder.profiles.profile import Requires
 from tests.unit.host_trees import profile
 from tests.unit.tools import tools
 

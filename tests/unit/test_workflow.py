@@ -11,18 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder import (
-    documents,
-    execute,
-    external,
-    fetch,
-    lockfile,
-    plan,
-    profiles,
-    seal,
-    wheel_records,
-    workflow,
-)
+from envbuilder import documents, execute, external, fetch, plan, seal, wheel_records, workflow
 from envbuilder.backends import docker
 from envbuilder.backends.venv import VenvEnvironment
 from envbuilder.containers.engine import client as engine
@@ -34,6 +23,8 @@ from envbuilder.core.settings import Configuration
 from envbuilder.host import interpreters as pythons
 from envbuilder.host import model as host
 from envbuilder.host import probe
+from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles import profile as profiles
 from envbuilder.request import Request
 
 if TYPE_CHECKING:

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder import fitting
-from envbuilder.fitting import Finding
+from envbuilder.profiles import fitting
+from envbuilder.profiles.fitting import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from envbuilder.fitting import Level
     from envbuilder.host.model import Host
-    from envbuilder.lockfile import Lock
-    from envbuilder.profiles import Profile
+    from envbuilder.profiles.fitting import Level
+    from envbuilder.profiles.lock import Lock
+    from envbuilder.profiles.profile import Profile
 
 _WORKS: tuple[Level, ...] = ("note", "warning")
 

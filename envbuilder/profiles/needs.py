@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder import lockfile
-from envbuilder.profiles import sm_of
+from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles.profile import sm_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from envbuilder.core import types as words
-    from envbuilder.lockfile import Lock, Target
-    from envbuilder.profiles import Profile
+    from envbuilder.profiles.lock import Lock, Target
+    from envbuilder.profiles.profile import Profile
 
 _GLIBC = re.compile(r"manylinux_([0-9]{1,3})_([0-9]{1,3})_", re.ASCII)
 _MACOS = re.compile(r"macosx_([0-9]{1,3})_([0-9]{1,3})_", re.ASCII)

@@ -14,14 +14,14 @@ from envbuilder.core import types as words
 from envbuilder.host import tables
 from envbuilder.host.model import TRACKED_FLAGS, X86_FLAGS, Gpu
 from envbuilder.host.text import version
-from envbuilder.wheels import Needs, needs
+from envbuilder.profiles.needs import Needs, needs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from envbuilder.host.model import Host
-    from envbuilder.lockfile import Lock
-    from envbuilder.profiles import Profile
+    from envbuilder.profiles.lock import Lock
+    from envbuilder.profiles.profile import Profile
 
     Judge = Callable[[Gpu], list["Finding"]]
 

@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from envbuilder import lock_entries
 from envbuilder.core import strict_json
 from envbuilder.core import types as words
 from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.core.schema import explain
 from envbuilder.core.strict_yaml import shown
-from envbuilder.lock_entries import File
+from envbuilder.profiles import locked_file as lock_entries
+from envbuilder.profiles.locked_file import File
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from envbuilder.profiles import Profile
+    from envbuilder.profiles.profile import Profile
 
 _T = TypeVar("_T")
 SCHEMA = 2

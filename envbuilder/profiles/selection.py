@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
-from envbuilder import fitting, ways
 from envbuilder.core.errors import HostError
 from envbuilder.host.model import ACCELERATORS
+from envbuilder.profiles import fitting, ways
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from envbuilder.fitting import Finding, Level
     from envbuilder.host.model import Host
-    from envbuilder.lockfile import Lock
-    from envbuilder.profiles import Profile
+    from envbuilder.profiles.fitting import Finding, Level
+    from envbuilder.profiles.lock import Lock
+    from envbuilder.profiles.profile import Profile
 
     Locks = Mapping[str, Lock | None]
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder import requirements
 from envbuilder.core import ownership, resources, strict_yaml
 from envbuilder.core import types as words
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.schema import decode, parse_yaml, read_text
+from envbuilder.profiles import requirements
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
