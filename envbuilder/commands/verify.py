@@ -207,21 +207,15 @@ def command(
         errors.append(error)
         measured = verify.unfinished(job, error)
     if devices is not None:
-        log = found.logs_dir / f"{name}-devices.log"
         measured = scaling.extend(
             measured,
-            *(devices, start, dataset.folder, progress, log),
+            *(devices, start, dataset.folder, progress, found.logs_dir / f"{name}-devices.log"),
             quick=quick or dataset.subset,
         )
     # What we know about the environment is ours to say: no payload overrides it.
     whole = {**report.assemble(measured, known), **known}
     if yardstick is not None:
-        from envbuilder import against as comparing
-
-        try:
-            whole = comparing.judge(whole, yardstick, max_slowdown)
-        except InvalidError as error:
-            errors.append(error)
+        whole = _judged(whole, yardstick, max_slowdown, errors)
     checked = _show(whole, as_json=as_json)
     errors = [
         *errors,
@@ -229,6 +223,22 @@ def command(
         *_write(whole, found.reports_dir, output, html, progress),
     ]
     return _exit_code(passed=checked.status == "passed", errors=errors)
+
+
+def _judged(
+    whole: dict[str, Any],
+    yardstick: Yardstick,
+    max_slowdown: float | None,
+    errors: list[EnvbuilderError],
+) -> dict[str, Any]:
+    """Return a report with its comparison; without one where the two cannot be compared."""
+    from envbuilder import against as comparing
+
+    try:
+        return comparing.judge(whole, yardstick, max_slowdown)
+    except InvalidError as error:
+        errors.append(error)
+        return whole
 
 
 def _require_fitting(executable: Path | None, *, inherit: bool, builds: bool) -> None:

@@ -36,6 +36,16 @@ if TYPE_CHECKING:
     from tests.integration.conftest import Cli
 
 pytestmark = pytest.mark.network
+MAKER = """\
+import sys
+from pathlib import Path
+import msgspec
+from envbuilder import debian_base
+from envbuilder.plan import MakeBase
+from envbuilder.store import Store
+step = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=MakeBase)
+debian_base.make(step, Store(Path(sys.argv[2])), lambda line: None)
+"""
 
 PROFILE = """\
 name: based
@@ -249,13 +259,7 @@ def test_a_killed_build_of_a_base_leaves_nothing_that_is_trusted(
     base = made(debian_base.step(arm, own), own)
     wanted = elsewhere(debian_base.step(arm, own), tmp_path)
     (tmp_path / "step.json").write_bytes(msgspec.json.encode(wanted))
-    program = (
-        "import msgspec, sys; from pathlib import Path; from envbuilder import debian_base;"
-        " from envbuilder.plan import MakeBase; from envbuilder.store import Store;"
-        " step = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=MakeBase);"
-        " debian_base.make(step, Store(Path(sys.argv[2])), lambda line: None)"
-    )
-    argv = [sys.executable, "-c", program, str(tmp_path / "step.json"), str(own.store_dir)]
+    argv = [sys.executable, "-c", MAKER, str(tmp_path / "step.json"), str(own.store_dir)]
     if os.geteuid() != 0:
         pytest.skip("without root, what mmdebstrap reads lies elsewhere")
     parent = Path(wanted.layout).parent

@@ -315,8 +315,14 @@ def test_it_renders_the_same_files(installed: Installed, cli: Cli, tmp_path: Pat
     assert {p.name: p.read_bytes() for p in (tmp_path / "there").iterdir()} == here
 
 
+SUBSET = """\
+from envbuilder import mnist
+print(len(list(mnist.subset().folder.glob("*.gz"))))
+"""
+
+
 def test_the_shipped_digits_are_found(installed: Installed) -> None:
-    asked = "from envbuilder import mnist; print(len(list(mnist.subset().folder.glob('*.gz'))))"
+    asked = SUBSET
     assert installed("python", "-I", "-c", asked).stdout == "4\n"
 
 

@@ -405,7 +405,11 @@ def test_memory_that_runs_out(bench: Bench) -> None:
     assert "memory" in said or "thread creation failed" in said
 
 
-SHORT = "from envbuilder import cli, pack; pack.TIMEOUT_SECONDS = 3.0; cli.main()"
+SHORT = """\
+from envbuilder import cli, pack
+pack.TIMEOUT_SECONDS = 3.0
+cli.main()
+"""
 
 
 def test_a_payload_that_hangs(bench: Bench) -> None:
