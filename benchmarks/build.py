@@ -38,12 +38,12 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 from requests.utils import DEFAULT_CA_BUNDLE_PATH
 
-from envbuilder import configuration
 from envbuilder.core import pip_settings, resources
+from envbuilder.packages import configuration
+from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import locked_file as lock_entries
 from envbuilder.profiles import profile as profiles
-from envbuilder.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

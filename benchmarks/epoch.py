@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import native
 
-from envbuilder import configuration, mnist
 from envbuilder.core import console
+from envbuilder.packages import configuration, mnist
 
 if TYPE_CHECKING:
     from pathlib import Path

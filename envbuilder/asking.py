@@ -8,17 +8,17 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
-from envbuilder import sizes, upstream
 from envbuilder.core import http as download
 from envbuilder.core import pip_settings
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.http import host_of, reason
-from envbuilder.loopback import Offer
+from envbuilder.packages.python import sizes, upstream
+from envbuilder.packages.python.loopback import Offer
 
 if TYPE_CHECKING:
     import requests
 
-    from envbuilder.origins import Place
+    from envbuilder.packages.locations import Place
 
 _GONE = frozenset({404, 410})
 _NO_HEAD = frozenset({405, 501})

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from envbuilder.debian_packages import Stanza
+    from envbuilder.packages.debian.package import Stanza
     from envbuilder.profiles.locked_file import File
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")

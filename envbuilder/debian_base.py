@@ -29,16 +29,16 @@ from envbuilder.containers.oci.layout import Layout, place
 from envbuilder.core import process
 from envbuilder.core import types as words
 from envbuilder.core.errors import BuildError, EnvbuilderError, ToolError
-from envbuilder.debian import ARCHITECTURES
 from envbuilder.oci.image import DEFAULT_PATH
+from envbuilder.packages.debian.suite import ARCHITECTURES
 from envbuilder.plan import MakeBase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from envbuilder.core.settings import Settings
+    from envbuilder.packages.store import Store
     from envbuilder.profiles.lock import Target
-    from envbuilder.store import Store
 
 RECIPE = 2
 """Counts up when the same packages give other bytes."""

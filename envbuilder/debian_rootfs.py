@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from envbuilder import dpkg_status
 from envbuilder.containers.oci.layer import Member
 from envbuilder.core.errors import BuildError
-from envbuilder.debian import ARCHITECTURES
+from envbuilder.packages.debian import status as dpkg_status
+from envbuilder.packages.debian.suite import ARCHITECTURES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

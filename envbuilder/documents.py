@@ -10,14 +10,14 @@ from msgspec import Struct
 from envbuilder import components, licences, provenance, sbom
 from envbuilder.core import files as atomic
 from envbuilder.core.errors import BuildError, EnvbuilderError
-from envbuilder.store import Store
+from envbuilder.packages.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
-    from envbuilder.dpkg_status import Status
+    from envbuilder.packages.debian.status import Status
     from envbuilder.plan import Artifact, Plan, UsedBase
     from envbuilder.profiles.locked_file import File
 
@@ -99,10 +99,10 @@ def installed(
 
 def _status(plan: Plan, artifact: Artifact, progress: Progress) -> Status | None:
     """The dpkg status of the base that layers were put on; else of the image, in the engine."""
-    from envbuilder import base_status
     from envbuilder.containers.engine import client as engine
     from envbuilder.oci import base
     from envbuilder.oci.cache import LayerCache
+    from envbuilder.packages.debian import base_image as base_status
     from envbuilder.plan import Assemble
 
     for step in plan.steps:
@@ -151,7 +151,7 @@ def bill(
 
 def _of_channels(plan: Plan) -> dict[str, tuple[str, ...]]:
     """Licences of a plan's conda packages."""
-    from envbuilder.conda.steps import InstallConda
+    from envbuilder.packages.conda.steps import InstallConda
 
     packages = (p for s in plan.steps if isinstance(s, InstallConda) for p in s.packages)
     return licences.of_conda(packages)

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, assert_never
 
 from envbuilder import images, seal
 from envbuilder import plan as plans
-from envbuilder.conda import steps
 from envbuilder.core import folders, process
 from envbuilder.core.errors import BuildError, EnvbuilderError
 from envbuilder.core.http import full_or_broken
 from envbuilder.core.settings import require_writable
 from envbuilder.pack import payload_pyz
-from envbuilder.store import Store
+from envbuilder.packages.conda import steps
+from envbuilder.packages.store import Store
 
 if TYPE_CHECKING:
     import tarfile
@@ -124,7 +124,7 @@ def _move(source: Path, target: Path) -> None:
 def _perform_on_conda(
     step: steps.InstallConda | steps.WriteActivation | steps.Rehome, progress: Progress
 ) -> None:
-    from envbuilder.conda import activation, install
+    from envbuilder.packages.conda import activation, install
 
     match step:
         case steps.InstallConda():
@@ -283,7 +283,7 @@ def _unpack_tool(step: plans.UnpackTool, store: Store) -> None:
 
 def _unpack_libraries(step: plans.UnpackLibraries, store: Store) -> None:
     """Write each library's bytes under its soname; links inside a package are followed."""
-    from envbuilder import deb_members
+    from envbuilder.packages.debian import members as deb_members
 
     folder = Path(step.folder)
     folder.mkdir(parents=True, exist_ok=True)

@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from envbuilder.conda.lockfile import Package
+    from envbuilder.packages.conda.lock import Package
+    from envbuilder.packages.store import Store
     from envbuilder.profiles.locked_file import File
-    from envbuilder.store import Store
 
 METADATA_LIMIT = 4 << 20
 """Bytes of a METADATA file at most (it holds the project's whole description)."""

@@ -11,23 +11,25 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder import asking, indexes, origins
+from envbuilder import asking
 from envbuilder.core.files import file_sha256
 from envbuilder.core.http import host_of
 from envbuilder.findings import Finding, Status
-from envbuilder.indexes import DEFAULT, canonical
-from envbuilder.origins import BY_PATH, Place
+from envbuilder.packages import locations as origins
+from envbuilder.packages.locations import BY_PATH, Place
+from envbuilder.packages.python import indexes
+from envbuilder.packages.python.indexes import DEFAULT, canonical
+from envbuilder.packages.store import Store
 from envbuilder.profiles.locked_file import File
-from envbuilder.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from envbuilder.asking import Answer, Asker, Page
-    from envbuilder.conda.lockfile import Lock as CondaLock
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
+    from envbuilder.packages.conda.lock import Lock as CondaLock
     from envbuilder.profiles.lock import Lock
 
 PARALLEL = 6

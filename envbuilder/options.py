@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from envbuilder import configuration
 from envbuilder.containers.oci import image_names as places
 from envbuilder.core import types as words
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.types import BACKENDS, BUILDERS
+from envbuilder.packages import configuration
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct, field
 
-from envbuilder.conda.steps import InstallConda, Rehome, WriteActivation
 from envbuilder.core import types as words
 from envbuilder.core.step import Action
+from envbuilder.packages.conda.steps import InstallConda, Rehome, WriteActivation
+from envbuilder.packages.space import Room
 from envbuilder.profiles.locked_file import File
-from envbuilder.space import Room
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

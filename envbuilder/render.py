@@ -17,7 +17,7 @@ from envbuilder.profiles.locked_file import File
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from envbuilder.conda.lockfile import Lock as CondaLock
+    from envbuilder.packages.conda.lock import Lock as CondaLock
     from envbuilder.profiles.lock import Lock, Target
     from envbuilder.profiles.profile import Profile
 
@@ -176,9 +176,9 @@ def _conda(
     conda_lock: CondaLock | None,
 ) -> Iterator[RenderedFile]:
     """The files of a conda target but for the wheels' requirements."""
-    from envbuilder.conda import exports
-    from envbuilder.conda import lockfile as conda_lockfile
-    from envbuilder.conda.solve import wanted
+    from envbuilder.packages.conda import exports
+    from envbuilder.packages.conda import lock as conda_lockfile
+    from envbuilder.packages.conda.solve import wanted
 
     profiles.require_backend(profile, "conda")
     python = context["python"]

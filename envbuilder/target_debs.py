@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from envbuilder import archives, debian
 from envbuilder.core.errors import InvalidError
+from envbuilder.packages.debian import mirrors as archives
+from envbuilder.packages.debian import suite as debian
 from envbuilder.profiles.lock import Lock, LockedBase, Target, inputs_digest
 
 if TYPE_CHECKING:
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
 
     from envbuilder.core import types as words
     from envbuilder.core.settings import Settings
-    from envbuilder.debian import Suite
-    from envbuilder.debian_packages import Stanza
-    from envbuilder.dpkg_status import Status
+    from envbuilder.packages.debian.package import Stanza
+    from envbuilder.packages.debian.status import Status
+    from envbuilder.packages.debian.suite import Suite
     from envbuilder.profiles.locked_file import File
     from envbuilder.profiles.profile import Profile
 

@@ -24,8 +24,8 @@ from envbuilder.core import folders
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
 from envbuilder.core.http import full_or_broken
 from envbuilder.core.settings import require_writable
+from envbuilder.packages.store import Store
 from envbuilder.plan import BuildResult, MakeBase
-from envbuilder.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

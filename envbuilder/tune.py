@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from envbuilder.core.console import Progress
     from envbuilder.core.process import Completed
-    from envbuilder.mnist import Dataset
+    from envbuilder.packages.mnist import Dataset
     from envbuilder.profiles.profile import Expects
 
     Start = Callable[..., Completed]

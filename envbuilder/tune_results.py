@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
-    from envbuilder.mnist import Dataset
+    from envbuilder.packages.mnist import Dataset
     from envbuilder.profiles.profile import Expects
     from envbuilder.tune import Outcome, Start
     from envbuilder.tuning import Finding

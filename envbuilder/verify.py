@@ -16,7 +16,7 @@ from envbuilder import report as reports
 from envbuilder.core import folders
 from envbuilder.core.errors import VerifyError
 from envbuilder.core.text import printable
-from envbuilder.mnist import Dataset
+from envbuilder.packages.mnist import Dataset
 from envbuilder.payload import dataset as contents
 from envbuilder.payload.report import BLIND_TEST, REQUIRED
 from envbuilder.profiles.profile import Expects

@@ -215,7 +215,7 @@ def prepare(
         progress.note(f"note: hashes claimed by others, which the download confirms: {names}")
     base, locked = environment.plan.base, environment.target.base
     if base is not None and locked is not None and locked.status and not request.dry_run:
-        from envbuilder import base_status
+        from envbuilder.packages.debian import base_image as base_status
 
         told = base_status.unlike(environment.target, base.ref, settings)
         if told:
@@ -291,11 +291,14 @@ def build(
     environment: backends.Environment, request: Request, settings: Settings, progress: Progress
 ) -> BuildResult:
     """Fetch what is missing and run the plan, unless exactly this result exists."""
-    from envbuilder import deb_members, documents, space, wheel_records
+    from envbuilder import documents
     from envbuilder.backends import base_python
     from envbuilder.execute import execute
-    from envbuilder.fetch import fetch
-    from envbuilder.store import Store
+    from envbuilder.packages import space
+    from envbuilder.packages.debian import members as deb_members
+    from envbuilder.packages.fetch import fetch
+    from envbuilder.packages.python import wheel_conflicts as wheel_records
+    from envbuilder.packages.store import Store
 
     plan = environment.plan
     artifact = None if request.rebuild else environment.existing()

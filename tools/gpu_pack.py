@@ -18,8 +18,8 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from envbuilder import configuration, mnist
 from envbuilder.core import console
+from envbuilder.packages import configuration, mnist
 
 ROOT = Path(__file__).resolve().parent.parent
 MOST_BYTES = 64 * 2**20

@@ -26,9 +26,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from envbuilder import configuration, workflow
+from envbuilder import workflow
 from envbuilder.host import fetch, probe, system
 from envbuilder.host.memory import smbios
+from envbuilder.packages import configuration
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles import selection
 

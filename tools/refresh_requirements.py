@@ -31,8 +31,10 @@ from typing import TYPE_CHECKING, Any
 
 import hatchling.build
 
-from envbuilder import configuration, indexes, origins
 from envbuilder.core import files as atomic
+from envbuilder.packages import configuration
+from envbuilder.packages import locations as origins
+from envbuilder.packages.python import indexes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from envbuilder import foreign_programs, indexes, seal
+from envbuilder import foreign_programs, seal
 from envbuilder.backends.native import (
     NativeEnvironment,
     check_tools,
@@ -28,13 +28,16 @@ from envbuilder.backends.native import (
     tool_versions,
     wheel_steps,
 )
-from envbuilder.conda import activation, machine, prefix_records, records
-from envbuilder.conda import lockfile as conda_lockfile
-from envbuilder.conda.steps import InstallConda, Rehome, WriteActivation
 from envbuilder.core import process
 from envbuilder.core.console import progress
 from envbuilder.core.errors import HostError, InvalidError, ToolError
 from envbuilder.pack import payload_sha256
+from envbuilder.packages.conda import activation, records
+from envbuilder.packages.conda import lock as conda_lockfile
+from envbuilder.packages.conda import prefix as prefix_records
+from envbuilder.packages.conda import virtual_packages as machine
+from envbuilder.packages.conda.steps import InstallConda, Rehome, WriteActivation
+from envbuilder.packages.python import indexes
 from envbuilder.plan import Artifact, LinkFiles, Plan, Step, fingerprint
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
@@ -43,9 +46,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from envbuilder.conda.lockfile import Package
     from envbuilder.core.settings import Settings
     from envbuilder.host.model import Host
+    from envbuilder.packages.conda.lock import Package
     from envbuilder.profiles.lock import Lock, Target
     from envbuilder.profiles.profile import Profile
     from envbuilder.request import Request

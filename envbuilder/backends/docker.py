@@ -17,6 +17,7 @@ from envbuilder.containers.engine import client as engine
 from envbuilder.core import console
 from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.pack import payload_sha256
+from envbuilder.packages.space import Room, unpacked
 from envbuilder.plan import (
     Artifact,
     LinkFiles,
@@ -30,7 +31,6 @@ from envbuilder.plan import (
     fingerprint,
 )
 from envbuilder.profiles import lock as lockfile
-from envbuilder.space import Room, unpacked
 
 if TYPE_CHECKING:
     from envbuilder.backends import Environment

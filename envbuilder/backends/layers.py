@@ -20,6 +20,7 @@ from envbuilder.core import types as words
 from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.oci import facts as image_facts
 from envbuilder.pack import payload_sha256
+from envbuilder.packages.space import Room, unpacked
 from envbuilder.plan import (
     Artifact,
     Assemble,
@@ -37,7 +38,6 @@ from envbuilder.plan import (
     fingerprint,
 )
 from envbuilder.profiles import lock as lockfile
-from envbuilder.space import Room, unpacked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

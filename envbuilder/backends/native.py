@@ -24,6 +24,7 @@ from envbuilder.core.console import progress
 from envbuilder.core.errors import ToolError, VerifyError
 from envbuilder.core.resources import OWN
 from envbuilder.pack import TIMEOUT_SECONDS, payload_pyz
+from envbuilder.packages.space import Room, unpacked
 from envbuilder.payload import threads
 from envbuilder.payload.start import Start
 from envbuilder.plan import (
@@ -38,7 +39,6 @@ from envbuilder.plan import (
     WritePayload,
     WritePrograms,
 )
-from envbuilder.space import Room, unpacked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

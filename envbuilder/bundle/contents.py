@@ -8,21 +8,22 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder import __version__, mnist, render, space
+from envbuilder import __version__, render
 from envbuilder.bundle import form, images, own
 from envbuilder.bundle.form import Manifest, Member
-from envbuilder.conda import lockfile as conda_lockfile
 from envbuilder.containers.oci.descriptor import encode
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.schema import read_text
-from envbuilder.fetch import fetch
+from envbuilder.packages import mnist, space
+from envbuilder.packages.conda import lock as conda_lockfile
+from envbuilder.packages.fetch import fetch
+from envbuilder.packages.store import Store
 from envbuilder.payload.dataset import MNIST_SHA256
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.lock import Lock, Target
 from envbuilder.profiles.locked_file import File
 from envbuilder.profiles.profile import Profile
-from envbuilder.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder import indexes, origins, pack
+from envbuilder import pack
 from envbuilder.core import pip_settings, process, resources
 from envbuilder.core.errors import BuildError
 from envbuilder.core.settings import require_writable
-from envbuilder.fetch import fetch
-from envbuilder.indexes import canonical
+from envbuilder.packages import locations as origins
+from envbuilder.packages.fetch import fetch
+from envbuilder.packages.python import indexes
+from envbuilder.packages.python.indexes import canonical
 from envbuilder.profiles.lock import Target
 
 if TYPE_CHECKING:
@@ -145,7 +147,7 @@ def dependencies(
     The versions that run here are preferred, since they are known to work; of uv the locked one,
     which a bundle holds already. Raises `BuildError` where they cannot be had.
     """
-    from envbuilder.compile import UnresolvableError, Uv, links
+    from envbuilder.packages.python.uv import UnresolvableError, Uv, links
 
     found = pip_settings.sources(os.environ)
     with tempfile.TemporaryDirectory(prefix="envbuilder-own-") as work:

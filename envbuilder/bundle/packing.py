@@ -9,11 +9,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from envbuilder import space
 from envbuilder.bundle import form
 from envbuilder.core.errors import BuildError
 from envbuilder.core.http import full_or_broken
-from envbuilder.space import Room
+from envbuilder.packages import space
+from envbuilder.packages.space import Room
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder.conda import lockfile as conda_lockfile
 from envbuilder.core import files as atomic
 from envbuilder.core import resources
 from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.packages.conda import lock as conda_lockfile
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder import mnist, space
 from envbuilder.bundle import images, placing, reading
 from envbuilder.bundle.form import Manifest
 from envbuilder.core.http import full_or_broken
 from envbuilder.core.settings import require_writable
-from envbuilder.space import Room
-from envbuilder.store import Store
+from envbuilder.packages import mnist, space
+from envbuilder.packages.space import Room
+from envbuilder.packages.store import Store
 
 if TYPE_CHECKING:
     from envbuilder.bundle.form import Member

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envbuilder import configuration, workflow
+from envbuilder import workflow
 from envbuilder.core import console
 from envbuilder.core.errors import InvalidError
 from envbuilder.options import (
@@ -18,6 +18,7 @@ from envbuilder.options import (
     push_option,
     target_host_option,
 )
+from envbuilder.packages import configuration
 from envbuilder.request import Request
 
 if TYPE_CHECKING:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from envbuilder import configuration, workflow
+from envbuilder import workflow
 from envbuilder.core import console
 from envbuilder.host import probe
 from envbuilder.options import json_option, root_option, target_host_option
+from envbuilder.packages import configuration
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles import selection
 

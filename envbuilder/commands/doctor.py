@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from envbuilder import configuration, workflow
+from envbuilder import workflow
 from envbuilder.core import console, process, settings
 from envbuilder.core.errors import NOTHING_FITS, HostError
 from envbuilder.host import probe
 from envbuilder.options import json_option, profile_option, root_option
+from envbuilder.packages import configuration
 from envbuilder.profiles import profile as profiles
 
 if TYPE_CHECKING:

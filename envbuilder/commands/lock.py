@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from envbuilder import configuration
 from envbuilder.core import console, settings
 from envbuilder.core import files as atomic
 from envbuilder.core.errors import INVALID, InvalidError
 from envbuilder.options import base_image_ref, json_option, profile_option
+from envbuilder.packages import configuration
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
 
 if TYPE_CHECKING:
-    from envbuilder.conda.lockfile import Lock as CondaLock
     from envbuilder.findings import Summary
+    from envbuilder.packages.conda.lock import Lock as CondaLock
 
 
 @click.command("lock", short_help="Resolve a profile to exact files with hashes.")
@@ -98,8 +98,9 @@ def command(
     if check:
         left = _ask(names, folders, found, bundles) if online else None
         return _check(names, folders, left, as_json)
-    from envbuilder import resolve, wheel_records
-    from envbuilder.store import Store
+    from envbuilder import resolve
+    from envbuilder.packages.python import wheel_conflicts as wheel_records
+    from envbuilder.packages.store import Store
 
     progress = console.progress()
     worst = 0
@@ -137,8 +138,8 @@ def _lock_conda(
     upgrade: bool,
 ) -> int:
     """Solve and lock a profile's conda packages; without a name, those of every profile."""
-    from envbuilder.conda import lockfile as conda_lockfile
-    from envbuilder.conda import solve
+    from envbuilder.packages.conda import lock as conda_lockfile
+    from envbuilder.packages.conda import solve
 
     progress = console.progress()
     names = (name,) if name else profiles.names(folders)
@@ -201,14 +202,14 @@ def _check(
 
 def _conda_locks(names: tuple[str, ...], folders: tuple[Path, ...]) -> list[tuple[str, CondaLock]]:
     """The conda locks that are there; shipped profiles have none."""
-    from envbuilder.conda import lockfile as conda
+    from envbuilder.packages.conda import lock as conda
 
     found = ((name, conda.find(name, folders)) for name in names)
     return [(name, lock) for name, lock in found if lock is not None]
 
 
 def _state_of_conda(name: str, lock: CondaLock, folders: tuple[Path, ...]) -> dict[str, Any]:
-    from envbuilder.conda import lockfile as conda
+    from envbuilder.packages.conda import lock as conda
 
     fresh = lock.inputs == conda.inputs_digest(profiles.load(name, folders))
     stale = [] if fresh else ["the profile changed after the lock was made"]

@@ -7,11 +7,11 @@ from typing import Any
 import click
 import msgspec
 
-from envbuilder import configuration
 from envbuilder.core import console
 from envbuilder.core.errors import InvalidError
 from envbuilder.host import probe
 from envbuilder.options import json_option
+from envbuilder.packages import configuration
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles import selection

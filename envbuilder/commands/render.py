@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envbuilder import configuration, render, workflow
+from envbuilder import render, workflow
 from envbuilder.core import resources, settings
 from envbuilder.core.errors import InvalidError
 from envbuilder.options import profile_option, python_option, target_host_option
+from envbuilder.packages import configuration
 from envbuilder.profiles import profile as profiles
 
 if TYPE_CHECKING:
-    from envbuilder.conda.lockfile import Lock as CondaLock
+    from envbuilder.packages.conda.lock import Lock as CondaLock
 
 
 @click.command("render", short_help="Write a Dockerfile or other files that need no envbuilder.")
@@ -50,7 +51,7 @@ def command(
       envbuilder render --profile mps --target script -o mac
       envbuilder render --profile zendnn --target conda -o env
     """
-    from envbuilder import origins
+    from envbuilder.packages import locations as origins
 
     found = configuration.load()
     folders = profiles.search_path(found.project, found.config_dir)
@@ -61,7 +62,7 @@ def command(
     urls = origins.rendered_urls(lock, found)
     conda_lock = None
     if what in render.CONDA_TARGETS:
-        from envbuilder.conda import lockfile as conda_lockfile
+        from envbuilder.packages.conda import lock as conda_lockfile
 
         conda_lock = None if what == "conda" else conda_lockfile.find(chosen.name, folders)
         urls |= _channels(chosen, conda_lock, found)
@@ -76,7 +77,7 @@ def command(
 def _channels(
     profile: profiles.Profile, lock: CondaLock | None, found: settings.Settings
 ) -> dict[str, str]:
-    from envbuilder.conda import exports
+    from envbuilder.packages.conda import exports
 
     names = (*profile.conda.channels, *(lock.channels if lock else ()))
     return exports.channel_urls(names, found)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envbuilder import configuration
 from envbuilder.core import console
 from envbuilder.core.errors import BUILD_FAILED
 from envbuilder.options import builder_option, environment_options, json_option
+from envbuilder.packages import configuration
 from envbuilder.request import Request
 
 if TYPE_CHECKING:

@@ -6,9 +6,10 @@ import os
 
 import click
 
-from envbuilder import configuration, shadowing, workflow
+from envbuilder import shadowing, workflow
 from envbuilder.core import console
 from envbuilder.options import environment_options
+from envbuilder.packages import configuration
 from envbuilder.request import Request
 
 

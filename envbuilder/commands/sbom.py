@@ -6,10 +6,11 @@ from pathlib import Path
 
 import click
 
-from envbuilder import configuration, workflow
+from envbuilder import workflow
 from envbuilder.core import types as words
 from envbuilder.core.errors import InvalidError
 from envbuilder.options import profile_option, python_option
+from envbuilder.packages import configuration
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
 

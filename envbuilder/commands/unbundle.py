@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envbuilder import configuration
 from envbuilder.core import console
 from envbuilder.options import json_option
+from envbuilder.packages import configuration
 
 if TYPE_CHECKING:
     from envbuilder.bundle import unpacking

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from envbuilder import __version__, configuration, workflow
+from envbuilder import __version__, workflow
 from envbuilder.core import console, settings
 from envbuilder.core.errors import (
     VERIFY_FAILED,
@@ -21,6 +21,7 @@ from envbuilder.core.errors import (
     VerifyError,
 )
 from envbuilder.options import environment_options, json_option
+from envbuilder.packages import configuration
 from envbuilder.request import Request
 
 if TYPE_CHECKING:
@@ -152,7 +153,8 @@ def command(
       envbuilder verify --devices all
       envbuilder verify --tune --write
     """
-    from envbuilder import isolation, mnist, report, scaling, tune_results, verify
+    from envbuilder import isolation, report, scaling, tune_results, verify
+    from envbuilder.packages import mnist
 
     found = configuration.load()
     progress = console.progress()

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder import space
 from envbuilder.core import process
 from envbuilder.core.errors import EnvbuilderError
+from envbuilder.packages import space
+from envbuilder.packages.space import Disk, disks, downloads, existing
 from envbuilder.profiles import lock as lockfile
-from envbuilder.space import Disk, disks, downloads, existing
 
 if TYPE_CHECKING:
     from envbuilder.core.settings import Settings

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from envbuilder.core import types as words
+    from envbuilder.packages.store import Store
     from envbuilder.profiles.locked_file import File
-    from envbuilder.store import Store
 
 MOST_LAYERS = 100
 """Layers of an image at most, the base image's among them: overlay file systems take 127."""

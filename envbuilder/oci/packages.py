@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from envbuilder import deb_members
 from envbuilder.containers.oci.layer import Member
 from envbuilder.core.errors import BuildError
 from envbuilder.oci import facts
+from envbuilder.packages.debian import members as deb_members
 
 if TYPE_CHECKING:
     import tarfile

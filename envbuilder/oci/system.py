@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from envbuilder.containers.oci.layer import Layer, Member
     from envbuilder.oci.base import Base
     from envbuilder.oci.cache import LayerCache
+    from envbuilder.packages.store import Store
     from envbuilder.plan import Assemble, Step, System
-    from envbuilder.store import Store
 
 _PIECE = 1 << 20
 

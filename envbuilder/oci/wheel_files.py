@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from msgspec import Struct
 
-from envbuilder import wheel_records
 from envbuilder.containers.oci.descriptor import Bytes
 from envbuilder.core.errors import BuildError
+from envbuilder.packages.python import wheel_conflicts as wheel_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

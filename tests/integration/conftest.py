@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any
 import platformdirs
 import pytest
 
-from envbuilder import configuration, loopback, mnist
 from envbuilder.containers.engine import client as engine
 from envbuilder.core import console
 from envbuilder.core.errors import ToolError
+from envbuilder.packages import configuration, mnist
+from envbuilder.packages.python import loopback
 from tests.conftest import missing
 from tests.integration import conda_channel as conda
 from tests.integration import conda_packages, conda_project, debian_python

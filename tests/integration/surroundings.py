@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder.indexes import uv_program
+from envbuilder.packages.python.indexes import uv_program
 from tests.conftest import missing
 
 if TYPE_CHECKING:

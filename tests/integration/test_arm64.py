@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 from debian.deb822 import Deb822
 
-from envbuilder import configuration, dpkg_status
 from envbuilder.containers.oci import members, rootfs
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.core import resources
+from envbuilder.packages import configuration
+from envbuilder.packages.debian import status as dpkg_status
+from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
-from envbuilder.store import Store
 from tests.conftest import missing
 from tests.integration.arm_host import arm_host
 from tests.integration.conftest import locked, start

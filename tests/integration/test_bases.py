@@ -15,16 +15,19 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder import base_status, configuration, debian, debian_base, fetch
+from envbuilder import debian_base
 from envbuilder.containers.engine import client as engine
 from envbuilder.containers.engine import images as engines
 from envbuilder.containers.oci import rootfs
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.core import console
 from envbuilder.core.errors import BuildError, EnvbuilderError
+from envbuilder.packages import configuration, fetch
+from envbuilder.packages.debian import base_image as base_status
+from envbuilder.packages.debian import suite as debian
+from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles.lock import LockedBase, Target
-from envbuilder.store import Store
 from tests.conftest import missing
 from tests.integration.conftest import locked, start
 from tests.integration.projects import lay_profile
@@ -42,7 +45,7 @@ from pathlib import Path
 import msgspec
 from envbuilder import debian_base
 from envbuilder.plan import MakeBase
-from envbuilder.store import Store
+from envbuilder.packages.store import Store
 step = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=MakeBase)
 debian_base.make(step, Store(Path(sys.argv[2])), lambda line: None)
 """

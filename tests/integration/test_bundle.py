@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder import configuration, origins, space
 from envbuilder.bundle import packing, reading, unpacking
 from envbuilder.bundle.contents import Part
 from envbuilder.containers.engine import client as engine
@@ -32,6 +31,8 @@ from envbuilder.containers.registry.connection import Connection
 from envbuilder.core import folders as own_folders
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError
+from envbuilder.packages import configuration, space
+from envbuilder.packages import locations as origins
 from tests.conftest import missing
 from tests.integration.conda_project import CHANNEL, lay_little
 from tests.integration.conftest import lay_tiny, start

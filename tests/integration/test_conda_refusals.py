@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.conda import install
-from envbuilder.conda.lockfile import Package
-from envbuilder.conda.steps import InstallConda
 from envbuilder.core.errors import BuildError
+from envbuilder.packages.conda import install
+from envbuilder.packages.conda.lock import Package
+from envbuilder.packages.conda.steps import InstallConda
 from tests.integration import conda_channel as conda
 from tests.integration import conda_packages as packages
 from tests.integration.conda_project import (

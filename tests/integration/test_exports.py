@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from envbuilder import configuration, indexes, loopback
 from envbuilder.core import resources
+from envbuilder.packages import configuration
+from envbuilder.packages.python import indexes, loopback
+from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
-from envbuilder.store import Store
 from tests.integration.conftest import offer_of
 
 if TYPE_CHECKING:

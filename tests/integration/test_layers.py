@@ -20,8 +20,8 @@ import pytest
 
 from envbuilder.containers.oci import archive, members, rootfs
 from envbuilder.containers.oci.layout import Layout
+from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
-from envbuilder.store import Store
 from tests.conftest import missing
 from tests.integration.arm_host import arm_host
 from tests.integration.conftest import lay_tiny, start

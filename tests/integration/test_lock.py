@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from envbuilder import loopback, resolve, upstream
+from envbuilder import resolve
 from envbuilder.core import resources
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.settings import Configuration, Settings
-from envbuilder.loopback import Offer
+from envbuilder.packages.python import loopback, upstream
+from envbuilder.packages.python.loopback import Offer
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
 from tests import small_wheels

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder import loopback, upstream
+from envbuilder.packages.python import loopback, upstream
 from tests.integration.conftest import start
 from tests.integration.test_lock import wheel
 

@@ -22,7 +22,10 @@ from typing import TYPE_CHECKING
 import pytest
 from packaging.requirements import Requirement
 
-from envbuilder import __version__, configuration, indexes, origins
+from envbuilder import __version__
+from envbuilder.packages import configuration
+from envbuilder.packages import locations as origins
+from envbuilder.packages.python import indexes
 from tests.conftest import missing
 
 if TYPE_CHECKING:
@@ -316,7 +319,7 @@ def test_it_renders_the_same_files(installed: Installed, cli: Cli, tmp_path: Pat
 
 
 SUBSET = """\
-from envbuilder import mnist
+from envbuilder.packages import mnist
 print(len(list(mnist.subset().folder.glob("*.gz"))))
 """
 

@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import requests
 
-from envbuilder import archives, configuration, indexes, loopback
 from envbuilder.core import resources, settings
+from envbuilder.packages import configuration
+from envbuilder.packages.debian import mirrors as archives
+from envbuilder.packages.python import indexes, loopback
+from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import locked_file as lock_entries
-from envbuilder.store import Store
 from tests.integration.conftest import offer_of
 
 if TYPE_CHECKING:

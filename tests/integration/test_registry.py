@@ -134,7 +134,7 @@ def test_profiles_share_their_layers(registry: Registry, layout: Layout, found: 
 PUSHER = """
 import os, signal, sys
 from pathlib import Path
-from envbuilder import configuration
+from envbuilder.packages import configuration
 from envbuilder.core.console import PlainProgress
 from envbuilder.containers.oci import reference
 from envbuilder.containers.registry import transfer as registry
@@ -217,7 +217,7 @@ def test_a_push_that_was_interrupted_sends_nothing_twice(
 
 PULLER = """
 import sys
-from envbuilder import configuration
+from envbuilder.packages import configuration
 from envbuilder.core.console import PlainProgress
 from envbuilder.containers.registry import base_images as bases
 

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder import configuration
 from envbuilder.containers.engine import client as engine
 from envbuilder.containers.engine import images as engines
 from envbuilder.containers.oci.members import members
 from envbuilder.core import resources
 from envbuilder.core.files import file_sha256
 from envbuilder.core.types import BUILDERS
+from envbuilder.packages import configuration
+from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import locked_file as lock_entries
 from envbuilder.profiles import profile as profiles
-from envbuilder.store import Store
 from tests.conftest import missing
 from tests.integration.conftest import TINY
 from tests.integration.surroundings import (

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder import candidates, mnist, pack, tune, tuning
+from envbuilder import candidates, pack, tune, tuning
 from envbuilder.core import console, process
 from envbuilder.core.errors import VerifyError
+from envbuilder.packages import mnist
 from envbuilder.profiles import profile as profiles
 
 if TYPE_CHECKING:

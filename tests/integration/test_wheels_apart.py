@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from envbuilder.wheel_records import contents
+from envbuilder.packages.python.wheel_conflicts import contents
 from tests import small_wheels
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from envbuilder.profiles.locked_file import File
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from envbuilder.store import Store
+    from envbuilder.packages.store import Store
 
 
 def tar(members: dict[str, bytes], mtime: int = 0) -> bytes:

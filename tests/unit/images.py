@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from envbuilder.store import Store
+    from envbuilder.packages.store import Store
 
 PYTHON = b"\x7fELF\x003.2.0\x003.11.2\x00"
 STATUS = """\

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder import execute, fetch, plan, workflow
+from envbuilder import execute, plan, workflow
 from envbuilder.backends import base_python, docker, image_base, layers
 from envbuilder.backends.saved_image import SavedImage
 from envbuilder.containers.engine import client as engine
 from envbuilder.containers.engine import run as containers
 from envbuilder.core import console, resources
 from envbuilder.core.errors import BuildError, ToolError, VerifyError
+from envbuilder.packages import fetch
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
 from envbuilder.request import Request

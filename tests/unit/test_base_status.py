@@ -9,13 +9,13 @@ import msgspec
 import pytest
 from docker.errors import APIError, ImageNotFound, NotFound
 
-from envbuilder import base_status
 from envbuilder.containers.engine import client as engine
 from envbuilder.containers.oci import descriptor
 from envbuilder.containers.oci.descriptor import Index, Manifest
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.containers.registry import base_images as bases
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, ToolError
+from envbuilder.packages.debian import base_image as base_status
 from envbuilder.profiles.lock import LockedBase, Target
 from tests.unit import debs
 

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import blind_test, configuration
+from envbuilder import blind_test
 from envbuilder.blind_test import PIXELS, BlindTest, Score
 from envbuilder.core.errors import VerifyError
+from envbuilder.packages import configuration
 from envbuilder.payload.blind_test import IMAGES
 from envbuilder.payload.dataset import Split
 from tests.unit.pretended_payload import coarse, scores

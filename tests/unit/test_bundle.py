@@ -19,22 +19,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import compile as uv_compile
-from envbuilder import mnist, space
 from envbuilder.bundle import contents, form, images, own, packing, placing, reading, unpacking
 from envbuilder.bundle.contents import Part
 from envbuilder.bundle.form import Manifest, Member
-from envbuilder.conda import lockfile as conda_lockfile
 from envbuilder.containers.engine import client as engine
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.containers.registry import base_images as bases
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, ToolError
+from envbuilder.packages import mnist, space
+from envbuilder.packages.conda import lock as conda_lockfile
+from envbuilder.packages.python import uv as uv_compile
+from envbuilder.packages.store import Store
 from envbuilder.payload.dataset import MNIST_SHA256
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import locked_file as lock_entries
 from envbuilder.profiles import profile as profiles
-from envbuilder.store import Store
 from tests.unit import small_images as made
 from tests.unit.tools import tools
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import claims, indexes, upstream
 from envbuilder.core.errors import InvalidError
+from envbuilder.packages.python import claims, indexes, upstream
 
 if TYPE_CHECKING:
     from pathlib import Path

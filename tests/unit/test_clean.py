@@ -13,12 +13,13 @@ import msgspec
 import pytest
 from filelock import FileLock
 
-from envbuilder import cli, configuration, documents, images, inventory
+from envbuilder import cli, documents, images, inventory
 from envbuilder.containers.engine import client as engine
 from envbuilder.core import folders, settings
 from envbuilder.core.errors import BuildError, ToolError
+from envbuilder.packages import configuration
+from envbuilder.packages.store import Store
 from envbuilder.seal import MARKER
-from envbuilder.store import Store
 from tests.unit import reports
 
 if TYPE_CHECKING:

@@ -16,11 +16,13 @@ from msgspec.structs import replace
 
 from envbuilder import components, plan, provenance, seal
 from envbuilder.backends import conda
-from envbuilder.conda import activation, install, machine, prefix_records, steps
-from envbuilder.conda import lockfile as conda_lockfile
 from envbuilder.core import process, resources
 from envbuilder.core.errors import BuildError, HostError, InvalidError, ToolError
 from envbuilder.host.model import Cpu, Gpu, Host
+from envbuilder.packages.conda import activation, install, steps
+from envbuilder.packages.conda import lock as conda_lockfile
+from envbuilder.packages.conda import prefix as prefix_records
+from envbuilder.packages.conda import virtual_packages as machine
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
 from envbuilder.request import Request

@@ -13,12 +13,13 @@ import msgspec
 import pytest
 import yaml
 
-from envbuilder import cli, origins, render
-from envbuilder.conda import exports, records
-from envbuilder.conda import lockfile as conda_lockfile
-from envbuilder.conda.lockfile import Lock, Package, Target
+from envbuilder import cli, render
 from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError, ToolError
+from envbuilder.packages import locations as origins
+from envbuilder.packages.conda import exports, records
+from envbuilder.packages.conda import lock as conda_lockfile
+from envbuilder.packages.conda.lock import Lock, Package, Target
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
 

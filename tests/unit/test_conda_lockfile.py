@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from envbuilder.conda import lockfile
-from envbuilder.conda.lockfile import Lock, Package, Target
 from envbuilder.core import resources
 from envbuilder.core import types as words
 from envbuilder.core.errors import InvalidError
+from envbuilder.packages.conda import lock as lockfile
+from envbuilder.packages.conda.lock import Lock, Package, Target
 from envbuilder.profiles import profile as profiles
 
 if TYPE_CHECKING:

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import configuration, configured_names, indexes
 from envbuilder.cli import main
 from envbuilder.core import settings
 from envbuilder.core.errors import InvalidError
+from envbuilder.packages import configuration, configured_names
+from envbuilder.packages.python import indexes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -129,7 +130,7 @@ def test_a_profile_with_other_types_names_nothing(profile: str, tmp_path: Path) 
 
 @given(st.text(max_size=300))
 def test_any_other_name_is_refused_on_one_short_line(name: str) -> None:
-    from envbuilder import configured_names
+    from envbuilder.packages import configured_names
 
     file = settings.File(where="f", text="", read=settings.Configuration(indexes={name: URL}))
     if name in {*SHIPPED, "debian", "debian-security"}:

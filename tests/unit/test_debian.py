@@ -11,10 +11,12 @@ from debian.deb822 import PkgRelation
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import archives, debian, debian_packages
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.settings import Configuration, Settings
-from envbuilder.debian_packages import Atom, Package, closure, relations
+from envbuilder.packages.debian import mirrors as archives
+from envbuilder.packages.debian import package as debian_packages
+from envbuilder.packages.debian import suite as debian
+from envbuilder.packages.debian.package import Atom, Package, closure, relations
 from envbuilder.profiles.locked_file import File
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from envbuilder.containers.oci import rootfs
 from envbuilder.core import process
 from envbuilder.core.errors import BuildError, ToolError
 from envbuilder.core.process import Completed
+from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import LockedBase, Target
-from envbuilder.store import Store
 from tests.unit import debs
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from debian.debian_support import Version
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import dpkg_status
 from envbuilder.core.errors import InvalidError
-from envbuilder.debian_closure import on_base
-from envbuilder.debian_packages import Package, Stanza
+from envbuilder.packages.debian import status as dpkg_status
+from envbuilder.packages.debian.closure import on_base
+from envbuilder.packages.debian.package import Package, Stanza
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -9,7 +9,7 @@ import pytest
 from envbuilder.doctor import around, slowness, tools
 from envbuilder.doctor.around import Around
 from envbuilder.host.model import Containers, Cpu, Engine, Host, Link, Memory
-from envbuilder.space import Disk
+from envbuilder.packages.space import Disk
 from tests.unit.sick_hosts import (
     ADA,
     ARC,

@@ -20,9 +20,9 @@ from envbuilder.core import process
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError
 from envbuilder.execute import execute
+from envbuilder.packages.store import Store
 from envbuilder.profiles.locked_file import File
 from envbuilder.seal import MARKER
-from envbuilder.store import Store
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import requests
 
-from envbuilder import fetch, origins
 from envbuilder.core import folders, process
 from envbuilder.core import http as download
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, WrongHashError
 from envbuilder.inventory import DOWNLOADS
+from envbuilder.packages import fetch
+from envbuilder.packages import locations as origins
+from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import Target
 from envbuilder.profiles.locked_file import File
-from envbuilder.store import Store
 from tests.unit.serving import serving
 from tests.unit.tools import tools
 

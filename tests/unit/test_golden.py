@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from envbuilder import origins, render
-from envbuilder.conda import exports
+from envbuilder import render
 from envbuilder.core import resources, settings
 from envbuilder.core.errors import InvalidError
+from envbuilder.packages import locations as origins
+from envbuilder.packages.conda import exports
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
 

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import configuration, indexes
 from envbuilder.core import http as download
 from envbuilder.core import pip_settings
 from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.core.pip_settings import Sources
 from envbuilder.core.settings import Configuration, Settings
+from envbuilder.packages import configuration
+from envbuilder.packages.python import indexes
 
 
 def own(folder: Path, **urls: str) -> Settings:

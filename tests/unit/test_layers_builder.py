@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from envbuilder import cli, indexes, plan
+from envbuilder import cli, plan
 from envbuilder.backends import image_base, layers
 from envbuilder.containers.engine import client as engine
 from envbuilder.core import resources
@@ -18,6 +18,7 @@ from envbuilder.core import types as words
 from envbuilder.core.errors import BuildError, InvalidError, ToolError
 from envbuilder.core.settings import Configuration, Settings
 from envbuilder.host.model import Host
+from envbuilder.packages.python import indexes
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
 from envbuilder.request import Request

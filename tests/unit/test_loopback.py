@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 import requests
 
-from envbuilder import loopback, upstream
-from envbuilder.loopback import JSON_TYPE, Offer
+from envbuilder.packages.python import loopback, upstream
+from envbuilder.packages.python.loopback import JSON_TYPE, Offer
 
 if TYPE_CHECKING:
     from pathlib import Path

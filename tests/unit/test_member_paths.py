@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import deb_members, wheel_records
 from envbuilder.containers.oci import layer
 from envbuilder.containers.oci.layer import Member
 from envbuilder.core import member_paths
 from envbuilder.core.errors import BuildError
+from envbuilder.packages.debian import members as deb_members
+from envbuilder.packages.python import wheel_conflicts as wheel_records
 from envbuilder.profiles.locked_file import File
 from tests.unit import debs
 from tests.unit.test_oci_packages import found

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder import mnist
 from envbuilder.core import folders, process
 from envbuilder.core import http as download
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, InvalidError, ToolError
 from envbuilder.core.settings import Configuration
+from envbuilder.packages import mnist
 from envbuilder.payload import dataset, idx
 from tests.unit.serving import serving
 

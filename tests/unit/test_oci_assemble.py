@@ -21,8 +21,8 @@ from envbuilder.oci import assemble, parts, scratch
 from envbuilder.oci.ahead import Ahead
 from envbuilder.oci.assemble import Assembly
 from envbuilder.oci.staging import Python, Stage
+from envbuilder.packages.store import Store
 from envbuilder.plan import Assemble, Run, Step, UnpackTool
-from envbuilder.store import Store
 from tests.unit.images import BASE, image, wheel
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import wheel_records
 from envbuilder.core.errors import BuildError
 from envbuilder.oci import wheel_files
 from envbuilder.oci.wheel_files import Wheel
+from envbuilder.packages.python import wheel_conflicts as wheel_records
 from tests.unit.images import record
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import requests
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import archives, cli, loopback, online, online_bases, origins
+from envbuilder import cli, online, online_bases
 from envbuilder.asking import Answer, Asker, Page
 from envbuilder.containers.engine import client as engine
 from envbuilder.containers.registry import connection as registries
@@ -22,12 +22,15 @@ from envbuilder.core import types as words
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, ToolError
 from envbuilder.core.settings import Configuration
-from envbuilder.loopback import Offer
 from envbuilder.online import Pin
-from envbuilder.origins import Place
+from envbuilder.packages import locations as origins
+from envbuilder.packages.debian import mirrors as archives
+from envbuilder.packages.locations import Place
+from envbuilder.packages.python import loopback
+from envbuilder.packages.python.loopback import Offer
+from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles.locked_file import File
-from envbuilder.store import Store
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import configuration
 from envbuilder.core import ownership
 from envbuilder.core.ownership import Facts, Trust
+from envbuilder.packages import configuration
 from envbuilder.profiles import profile as profiles
 
 if TYPE_CHECKING:

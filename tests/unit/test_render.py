@@ -24,7 +24,7 @@ from envbuilder.core import resources
 from envbuilder.core import types as words
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import Configuration
-from envbuilder.indexes import override
+from envbuilder.packages.python.indexes import override
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.lock import Lock, LockedBase, Target
 from envbuilder.profiles.locked_file import File

@@ -10,14 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import compile as uv_compile
-from envbuilder import debian, pylock, resolve, sizes, upstream
+from envbuilder import resolve
 from envbuilder.core import resources
 from envbuilder.core.errors import BuildError
 from envbuilder.core.process import Completed
 from envbuilder.core.settings import Configuration, Settings
-from envbuilder.debian import Suite
-from envbuilder.loopback import Offer
+from envbuilder.packages.debian import suite as debian
+from envbuilder.packages.debian.suite import Suite
+from envbuilder.packages.python import pylock, sizes, upstream
+from envbuilder.packages.python import uv as uv_compile
+from envbuilder.packages.python.loopback import Offer
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.locked_file import File

@@ -20,10 +20,10 @@ from packageurl import PackageURL
 from envbuilder import components, documents, licences, plan, sbom
 from envbuilder.components import Component
 from envbuilder.core import resources
-from envbuilder.debian_packages import Stanza
+from envbuilder.packages.debian.package import Stanza
+from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles.locked_file import File
-from envbuilder.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import rich.console
 
-from envbuilder import cli, configuration, history, page, report, scaling
+from envbuilder import cli, history, page, report, scaling
 from envbuilder.core import process
 from envbuilder.core.errors import InvalidError, VerifyError
 from envbuilder.host import model as host
 from envbuilder.host import probe
+from envbuilder.packages import configuration
 from envbuilder.summary import print_verdict
 from tests.unit.pretended_payload import LIFE, Clock, perform, quick_report
 from tests.unit.reports import measured, whole

@@ -11,8 +11,8 @@ import requests
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import sizes
 from envbuilder.core import http as download
+from envbuilder.packages.python import sizes
 from tests.unit.serving import serving
 
 if TYPE_CHECKING:

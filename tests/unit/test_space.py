@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from envbuilder import space
 from envbuilder.core.errors import BuildError
+from envbuilder.packages import space
+from envbuilder.packages.space import Room, unpacked
 from envbuilder.plan import Artifact, Plan
 from envbuilder.profiles.locked_file import File
-from envbuilder.space import Room, unpacked
 
 if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
@@ -100,7 +100,7 @@ def test_two_disks_are_asked_apart(
 def test_what_the_store_has_is_not_fetched_again(found: Settings, free: list[int]) -> None:
     import hashlib
 
-    from envbuilder.store import Store
+    from envbuilder.packages.store import Store
 
     data = b"x" * 1000
     sha256 = hashlib.sha256(data).hexdigest()

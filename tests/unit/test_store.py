@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from envbuilder.core.errors import BuildError, WrongHashError
+from envbuilder.packages.store import Store
 from envbuilder.profiles.locked_file import File
-from envbuilder.store import Store
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder import debian, target_debs
+from envbuilder import target_debs
 from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import Configuration
-from envbuilder.debian import Suite
-from envbuilder.debian_packages import Package, Stanza
-from envbuilder.dpkg_status import Status
+from envbuilder.packages.debian import suite as debian
+from envbuilder.packages.debian.package import Package, Stanza
+from envbuilder.packages.debian.status import Status
+from envbuilder.packages.debian.suite import Suite
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.lock import Lock, LockedBase, Target

@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from envbuilder import configuration, contents, reproduce, trials, workflow
+from envbuilder import contents, reproduce, trials, workflow
 from envbuilder.commands import reproduce as reproducing
 from envbuilder.containers.engine import client as engine
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.packages import configuration
+from envbuilder.packages.store import Store
 from envbuilder.plan import Artifact, BuildResult, MakeBase
 from envbuilder.profiles.locked_file import File
 from envbuilder.reproduce import Difference
 from envbuilder.request import Request
-from envbuilder.store import Store
 
 if TYPE_CHECKING:
     from envbuilder.core.settings import Settings

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import upstream
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import Configuration, Settings
-from envbuilder.loopback import Offer
+from envbuilder.packages.python import upstream
+from envbuilder.packages.python.loopback import Offer
 
 if TYPE_CHECKING:
     from pathlib import Path

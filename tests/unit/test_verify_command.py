@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import envbuilder
-from envbuilder import cli, configuration, history
+from envbuilder import cli, history
 from envbuilder.core import files as atomic
 from envbuilder.core import process
 from envbuilder.core.errors import ToolError, VerifyError
 from envbuilder.host import model as host
 from envbuilder.host import probe
+from envbuilder.packages import configuration
 from tests.unit.pretended_payload import LIFE, Clock, perform, quick_report
 from tests.unit.reports import epoch, measured
 

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import wheel_records
 from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.packages.python import wheel_conflicts as wheel_records
+from envbuilder.packages.python.wheel_conflicts import clash, contents, require_compatible
+from envbuilder.packages.store import Store
 from envbuilder.profiles.locked_file import File
-from envbuilder.store import Store
-from envbuilder.wheel_records import clash, contents, require_compatible
 from tests import small_wheels
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder import documents, execute, external, fetch, plan, seal, wheel_records, workflow
+from envbuilder import documents, execute, external, plan, seal, workflow
 from envbuilder.backends import docker
 from envbuilder.backends.venv import VenvEnvironment
 from envbuilder.containers.engine import client as engine
@@ -23,6 +23,8 @@ from envbuilder.core.settings import Configuration
 from envbuilder.host import interpreters as pythons
 from envbuilder.host import model as host
 from envbuilder.host import probe
+from envbuilder.packages import fetch
+from envbuilder.packages.python import wheel_conflicts as wheel_records
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
 from envbuilder.request import Request
@@ -364,7 +366,7 @@ def test_wheels_are_compared_between_the_fetch_and_the_build(
 def test_a_full_disk_stops_a_build_before_the_fetch(
     found: Settings, doings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from envbuilder import space
+    from envbuilder.packages import space
 
     monkeypatch.setattr(space.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1, 1, 5))
     told = fails(found, BuildError, profile="cpu", backend="venv")

@@ -15,8 +15,8 @@ from envbuilder.profiles.fitting import Finding
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from envbuilder.conda.lockfile import Target
     from envbuilder.host.model import Host
+    from envbuilder.packages.conda.lock import Target
 
     Judge = Callable[[Host, str], Finding]
 

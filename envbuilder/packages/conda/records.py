@@ -9,7 +9,7 @@ from envbuilder.core.errors import ToolError
 if TYPE_CHECKING:
     from rattler import RepoDataRecord
 
-    from envbuilder.conda.lockfile import Package
+    from envbuilder.packages.conda.lock import Package
 
 
 def require_rattler() -> str:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from envbuilder import indexes, pylock
 from envbuilder.core import pip_settings
 from envbuilder.core import types as words
 from envbuilder.core.errors import BuildError
-from envbuilder.indexes import DEFAULT, canonical
-from envbuilder.loopback import Offer
+from envbuilder.packages.python import indexes, pylock
+from envbuilder.packages.python.indexes import DEFAULT, canonical
+from envbuilder.packages.python.loopback import Offer
 from envbuilder.profiles.locked_file import File
 
 if TYPE_CHECKING:

@@ -17,10 +17,17 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
-from envbuilder import archives, indexes
 from envbuilder.core.errors import BuildError, InvalidError
-from envbuilder.debian_closure import on_base
-from envbuilder.debian_packages import Package, closure, keep_newest, minimal, parse_packages
+from envbuilder.packages.debian import mirrors as archives
+from envbuilder.packages.debian.closure import on_base
+from envbuilder.packages.debian.package import (
+    Package,
+    closure,
+    keep_newest,
+    minimal,
+    parse_packages,
+)
+from envbuilder.packages.python import indexes
 from envbuilder.profiles import locked_file as lock_entries
 from envbuilder.profiles.locked_file import MAIN, File
 
@@ -29,7 +36,7 @@ if TYPE_CHECKING:
 
     from envbuilder.core import types as words
     from envbuilder.core.settings import Settings
-    from envbuilder.debian_packages import Stanza
+    from envbuilder.packages.debian.package import Stanza
 
 ARCHITECTURES: dict[str, str] = {"linux/amd64": "amd64", "linux/arm64": "arm64"}
 

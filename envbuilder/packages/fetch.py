@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from envbuilder import indexes, origins
 from envbuilder.core import process
 from envbuilder.core.errors import BuildError, WrongHashError
 from envbuilder.core.files import file_sha256
 from envbuilder.core.http import UnavailableError, download, full_or_broken, host_of, open_session
 from envbuilder.core.settings import require_writable
-from envbuilder.store import Store
+from envbuilder.packages import locations as origins
+from envbuilder.packages.python import indexes
+from envbuilder.packages.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from envbuilder.core.errors import InvalidError
-from envbuilder.debian_packages import Stanza, said
+from envbuilder.packages.debian.package import Stanza, said
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

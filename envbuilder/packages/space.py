@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from envbuilder.core.errors import BuildError
-from envbuilder.store import Store
+from envbuilder.packages.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,7 +7,6 @@ import io
 import tarfile
 from typing import TYPE_CHECKING, Any
 
-from envbuilder import debian, dpkg_status
 from envbuilder.containers.engine import client as engine
 from envbuilder.containers.engine import podman
 from envbuilder.containers.oci import archive, reference, rootfs
@@ -18,13 +17,15 @@ from envbuilder.containers.registry import base_images as bases
 from envbuilder.core import console
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, ToolError
 from envbuilder.core.settings import require_writable
+from envbuilder.packages.debian import status as dpkg_status
+from envbuilder.packages.debian import suite as debian
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from envbuilder.core import types as words
     from envbuilder.core.settings import Settings
-    from envbuilder.dpkg_status import Status
+    from envbuilder.packages.debian.status import Status
     from envbuilder.profiles.lock import Target
 
 _silent: set[str] = set()

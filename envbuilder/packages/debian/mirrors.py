@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder import indexes
+from envbuilder.packages.python import indexes
 from envbuilder.profiles.locked_file import MAIN, SECURITY
 
 if TYPE_CHECKING:

@@ -16,11 +16,11 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from envbuilder import indexes
-from envbuilder.conda import records
-from envbuilder.conda.lockfile import SCHEMA, SUBDIRS, Lock, Package, Target, inputs_digest
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.files import file_sha256
+from envbuilder.packages.conda import records
+from envbuilder.packages.conda.lock import SCHEMA, SUBDIRS, Lock, Package, Target, inputs_digest
+from envbuilder.packages.python import indexes
 from envbuilder.profiles import profile as profiles
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from envbuilder.core.resources import OWN
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from envbuilder.conda.steps import WriteActivation
+    from envbuilder.packages.conda.steps import WriteActivation
 
 SCRIPT = f"{OWN}/activate.sh"
 """Below a prefix: what to source in bash."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from envbuilder import configured_names
 from envbuilder.core import settings
+from envbuilder.packages import configured_names
 from envbuilder.profiles import profile as profiles
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote
 
 from msgspec import Struct
 
-from envbuilder.indexes import canonical
+from envbuilder.packages.python.indexes import canonical
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.member_paths import objection, of_the_build
-from envbuilder.indexes import canonical
+from envbuilder.packages.python.indexes import canonical
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
+    from envbuilder.packages.store import Store
     from envbuilder.profiles.locked_file import File
-    from envbuilder.store import Store
 
 LIMIT = 64 << 20
 """Bytes of a RECORD or entry_points.txt at most; that of torch's CPU wheel has 1.2 MB."""

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder import indexes
 from envbuilder.core import pip_settings, process
 from envbuilder.core.errors import ToolError
+from envbuilder.packages.python import indexes
 
 if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
@@ -76,7 +76,7 @@ def urls(file: File, settings: Settings) -> tuple[str, ...]:
     """Where a file lies whose path its lock names, a .deb or a conda package; best first."""
     if file.kind == "conda":
         return (f"{indexes.url(file.source, settings)}/{file.file}",)
-    from envbuilder import archives
+    from envbuilder.packages.debian import mirrors as archives
 
     return archives.urls(file, settings)
 
@@ -97,7 +97,7 @@ def rendered_urls(lock: Lock, settings: Settings) -> dict[str, str]:
     found: dict[str, str] = {}
     for source, file in sorted(named.items()):
         if file.kind == "deb":
-            from envbuilder import archives
+            from envbuilder.packages.debian import mirrors as archives
 
             found[source] = archives.snapshot(file, settings)
         else:

@@ -14,15 +14,16 @@ import re
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from envbuilder.conda import prefix_records, records
 from envbuilder.core.errors import BuildError
 from envbuilder.core.member_paths import objection, of_the_build
+from envbuilder.packages.conda import prefix as prefix_records
+from envbuilder.packages.conda import records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from envbuilder.conda.lockfile import Package
-    from envbuilder.conda.steps import InstallConda, Rehome
+    from envbuilder.packages.conda.lock import Package
+    from envbuilder.packages.conda.steps import InstallConda, Rehome
 
 _SHOWN = 3
 _FULL = f"(os error {errno.ENOSPC})"

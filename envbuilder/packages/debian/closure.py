@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from envbuilder.core.errors import InvalidError
-from envbuilder.debian_packages import (
+from envbuilder.packages.debian.package import (
     Atom,
     Offered,
     Package,

@@ -55,7 +55,7 @@ def _require_indexes(file: File, folders: Sequence[Path]) -> None:
 
 
 def _require_variables(environ: Mapping[str, str], folders: Sequence[Path]) -> None:
-    from envbuilder.indexes import variable
+    from envbuilder.packages.python.indexes import variable
 
     for stated in sorted(v for v in environ if v.startswith(_PREFIX) and environ[v]):
         known = [*map(variable, _unless_known(partial(_sets, stated), folders))]
@@ -70,7 +70,7 @@ def _require_variables(environ: Mapping[str, str], folders: Sequence[Path]) -> N
 
 def _sets(stated: str, name: str) -> bool:
     """Whether a variable sets an index."""
-    from envbuilder.indexes import variable
+    from envbuilder.packages.python.indexes import variable
 
     return variable(name) == stated
 
@@ -80,7 +80,7 @@ def _unless_known(is_meant: Callable[[str], bool], folders: Sequence[Path]) -> s
 
     The user's profiles are only read for a name that is not among those that everybody has.
     """
-    from envbuilder import indexes
+    from envbuilder.packages.python import indexes
 
     known = {*indexes.upstreams(), lock_entries.MAIN, lock_entries.SECURITY}
     if not any(map(is_meant, known)):

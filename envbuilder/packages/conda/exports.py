@@ -13,19 +13,19 @@ from urllib.parse import urlsplit, urlunsplit
 
 from msgspec import Struct
 
-from envbuilder import indexes
-from envbuilder.conda import records
-from envbuilder.conda.lockfile import SUBDIRS, again
 from envbuilder.core import types as words
 from envbuilder.core.errors import InvalidError
 from envbuilder.host.model import X86_FLAGS
+from envbuilder.packages.conda import records
+from envbuilder.packages.conda.lock import SUBDIRS, again
+from envbuilder.packages.python import indexes
 from envbuilder.profiles import needs as wheels
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from envbuilder.conda.lockfile import Lock, Package, Target
     from envbuilder.core.settings import Settings
+    from envbuilder.packages.conda.lock import Lock, Package, Target
     from envbuilder.profiles.lock import Lock as WheelLock
     from envbuilder.profiles.profile import Profile
 

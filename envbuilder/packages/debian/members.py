@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from debian.debfile import DebFile
 
+    from envbuilder.packages.store import Store
     from envbuilder.profiles.locked_file import File
-    from envbuilder.store import Store
 
 
 def require_clean(files: Iterable[File], store: Store) -> None:

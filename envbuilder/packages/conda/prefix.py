@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from envbuilder.conda.lockfile import Package
+    from envbuilder.packages.conda.lock import Package
 
 FOLDER = "conda-meta"
 _OF_THE_BUILD = ("extracted_package_dir", "package_tarball_full_path", "link")

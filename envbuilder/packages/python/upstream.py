@@ -15,11 +15,11 @@ from urllib.parse import unquote, urldefrag, urljoin
 
 import msgspec
 
-from envbuilder import claims, indexes
 from envbuilder.core import pip_settings
 from envbuilder.core.errors import InvalidError
-from envbuilder.indexes import canonical
-from envbuilder.loopback import JSON_TYPE, Offer
+from envbuilder.packages.python import claims, indexes
+from envbuilder.packages.python.indexes import canonical
+from envbuilder.packages.python.loopback import JSON_TYPE, Offer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

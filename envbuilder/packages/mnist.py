@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder import indexes
 from envbuilder.core import process, resources
 from envbuilder.core.errors import EnvbuilderError, InvalidError
 from envbuilder.core.files import file_sha256
 from envbuilder.core.http import UnavailableError, download, full_or_broken, host_of, open_session
 from envbuilder.core.settings import require_writable
+from envbuilder.packages.python import indexes
 from envbuilder.payload.dataset import MNIST_SHA256
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from envbuilder.core import types as words
 from envbuilder.core.errors import BuildError
-from envbuilder.indexes import canonical
+from envbuilder.packages.python.indexes import canonical
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from envbuilder.conda.lockfile import Package
 from envbuilder.core import types as words
 from envbuilder.core.step import Action
+from envbuilder.packages.conda.lock import Package
 
 
 class InstallConda(Action, frozen=True, kw_only=True):

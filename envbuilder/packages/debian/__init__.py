@@ -1,0 +1,1 @@
+"""Debian packages: archives, suites, closures, what a base image has installed."""

@@ -1,0 +1,1 @@
+"""Wheels: indexes, uv, metadata, claims, the files that installed wheels share."""
