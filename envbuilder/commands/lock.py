@@ -16,7 +16,7 @@ from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
 
 if TYPE_CHECKING:
-    from envbuilder.findings import Summary
+    from envbuilder.locks.availability.findings import Summary
     from envbuilder.packages.conda.lock import Lock as CondaLock
 
 
@@ -98,7 +98,7 @@ def command(
     if check:
         left = _ask(names, folders, found, bundles) if online else None
         return _check(names, folders, left, as_json)
-    from envbuilder import resolve
+    from envbuilder.locks import resolve
     from envbuilder.packages.python import wheel_conflicts as wheel_records
     from envbuilder.packages.store import Store
 
@@ -164,7 +164,7 @@ def _check(
     left: Summary | None,
     as_json: bool,
 ) -> int:
-    from envbuilder import resolve
+    from envbuilder.locks import resolve
 
     states: list[dict[str, Any]] = []
     for name in names:
@@ -192,7 +192,7 @@ def _check(
             of = " (conda)" if state.get("backend") else ""
             click.echo(f"{state['profile'] + of:<19} {state['state']:<9} {stale or 'fresh'}")
         if left is not None:
-            from envbuilder.findings import table
+            from envbuilder.locks.availability.findings import table
 
             click.echo("\n".join(table(left)))
     if any(s["stale"] for s in states):
@@ -223,8 +223,10 @@ def _ask(
     bundles: tuple[Path, ...],
 ) -> Summary:
     """What is left of every pin of some locks."""
-    from envbuilder import findings, online, online_bases
     from envbuilder.bundle.reading import opened
+    from envbuilder.locks.availability import base_images as online_bases
+    from envbuilder.locks.availability import files as online
+    from envbuilder.locks.availability import findings
 
     held = {}
     for path in bundles:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from envbuilder import resolve
 from envbuilder.core import resources
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.settings import Configuration, Settings
+from envbuilder.locks import resolve
 from envbuilder.packages.python import loopback, upstream
 from envbuilder.packages.python.loopback import Offer
 from envbuilder.profiles import lock as lockfile

@@ -79,7 +79,7 @@ def test_an_unlocked_profile_says_why(name: str) -> None:
 
 @pytest.mark.parametrize("name", LOCKED)
 def test_shipped_locks_are_fresh(name: str) -> None:
-    from envbuilder import resolve
+    from envbuilder.locks import resolve
 
     lock = lockfile.load(FOLDERS[0] / "locks" / f"{name}.json")
     assert resolve.check(profiles.load(name, FOLDERS), lock) == ()

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder import cli, resolve
+from envbuilder import cli
+from envbuilder.locks import resolve
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.lock import Lock, Target

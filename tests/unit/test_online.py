@@ -13,8 +13,7 @@ import requests
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import cli, online, online_bases
-from envbuilder.asking import Answer, Asker, Page
+from envbuilder import cli
 from envbuilder.containers.engine import client as engine
 from envbuilder.containers.registry import connection as registries
 from envbuilder.containers.registry.responses import BrokenOffError
@@ -22,7 +21,10 @@ from envbuilder.core import types as words
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, ToolError
 from envbuilder.core.settings import Configuration
-from envbuilder.online import Pin
+from envbuilder.locks.availability import base_images as online_bases
+from envbuilder.locks.availability import files as online
+from envbuilder.locks.availability.files import Pin
+from envbuilder.locks.availability.queries import Answer, Asker, Page
 from envbuilder.packages import locations as origins
 from envbuilder.packages.debian import mirrors as archives
 from envbuilder.packages.locations import Place
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.core.settings import Settings
-    from envbuilder.findings import Finding
+    from envbuilder.locks.availability.findings import Finding
 
 QUIET = PlainProgress(lambda line: None)
 NOWHERE = "http://127.0.0.1:9/simple"

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import resolve
 from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
+from envbuilder.locks import resolve
 from envbuilder.packages.python import claims, indexes
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import resolve
 from envbuilder.core import resources
 from envbuilder.core.errors import BuildError
 from envbuilder.core.process import Completed
 from envbuilder.core.settings import Configuration, Settings
+from envbuilder.locks import resolve
 from envbuilder.packages.debian import suite as debian
 from envbuilder.packages.debian.suite import Suite
 from envbuilder.packages.python import pylock, sizes, upstream

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder import target_debs
 from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import Configuration
+from envbuilder.locks import system_packages as target_debs
+from envbuilder.locks.system_packages import Debs
 from envbuilder.packages.debian import suite as debian
 from envbuilder.packages.debian.package import Package, Stanza
 from envbuilder.packages.debian.status import Status
@@ -18,7 +19,6 @@ from envbuilder.packages.debian.suite import Suite
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.lock import Lock, LockedBase, Target
-from envbuilder.target_debs import Debs
 from tests.unit.tools import tools
 
 if TYPE_CHECKING:

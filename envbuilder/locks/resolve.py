@@ -14,26 +14,26 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from envbuilder import target_debs
 from envbuilder.core import pip_settings, process
 from envbuilder.core import types as words
 from envbuilder.core.settings import require_writable
+from envbuilder.locks import system_packages as target_debs
+from envbuilder.locks.system_packages import Debs
 from envbuilder.packages.debian import base_image as base_status
 from envbuilder.packages.python import indexes, loopback, sizes, upstream
 from envbuilder.packages.python.indexes import canonical
 from envbuilder.packages.python.uv import UnresolvableError, Uv, links
 from envbuilder.profiles.lock import SCHEMA, Lock, Target, inputs_digest
-from envbuilder.target_debs import Debs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from envbuilder.core.settings import Settings
+    from envbuilder.locks.system_packages import ReadBase
     from envbuilder.packages.python.loopback import Offer
     from envbuilder.packages.python.uv import Found, Runner
     from envbuilder.profiles.locked_file import File
     from envbuilder.profiles.profile import Profile
-    from envbuilder.target_debs import ReadBase
 
     Measure = Callable[[Iterable[str]], Mapping[str, int]]
 

@@ -16,8 +16,8 @@ from envbuilder.containers.registry import transfer as registry
 from envbuilder.containers.registry.responses import BrokenOffError
 from envbuilder.core import types as words
 from envbuilder.core.errors import EnvbuilderError, ToolError
-from envbuilder.findings import Finding, Status
-from envbuilder.online import PARALLEL
+from envbuilder.locks.availability.files import PARALLEL
+from envbuilder.locks.availability.findings import Finding, Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

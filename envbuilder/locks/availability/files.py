@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder import asking
 from envbuilder.core.files import file_sha256
 from envbuilder.core.http import host_of
-from envbuilder.findings import Finding, Status
+from envbuilder.locks.availability import queries as asking
+from envbuilder.locks.availability.findings import Finding, Status
 from envbuilder.packages import locations as origins
 from envbuilder.packages.locations import BY_PATH, Place
 from envbuilder.packages.python import indexes
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from envbuilder.asking import Answer, Asker, Page
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
+    from envbuilder.locks.availability.queries import Answer, Asker, Page
     from envbuilder.packages.conda.lock import Lock as CondaLock
     from envbuilder.profiles.lock import Lock
 
