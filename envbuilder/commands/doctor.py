@@ -22,9 +22,9 @@ from envbuilder.profiles import profile as profiles
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from envbuilder.doctor.around import Around
     from envbuilder.doctor.problem import Problem, Repair
     from envbuilder.doctor.repair import Done
+    from envbuilder.doctor.surroundings import Around
     from envbuilder.host.model import Host
     from envbuilder.profiles.profile import Profile
 
@@ -76,8 +76,8 @@ def command(profile: str | None, fix: bool, yes: bool, root: Path, as_json: bool
 
 
 def _examine(name: str | None, root: Path) -> tuple[tuple[Problem, ...], Around]:
-    from envbuilder import doctor
-    from envbuilder.doctor import around
+    from envbuilder.doctor import diagnosis as doctor
+    from envbuilder.doctor import surroundings as around
 
     found = configuration.load()
     folders = profiles.search_path(found.project, found.config_dir)

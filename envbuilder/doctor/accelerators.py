@@ -16,7 +16,7 @@ from envbuilder.profiles.needs import needs
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from envbuilder.doctor.around import Around
+    from envbuilder.doctor.surroundings import Around
     from envbuilder.host.model import Gpu, Host
     from envbuilder.profiles.fitting import Finding
     from envbuilder.profiles.lock import Lock

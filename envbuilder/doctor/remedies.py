@@ -8,14 +8,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from envbuilder.doctor.around import CDI_FILE
 from envbuilder.doctor.problem import Repair
+from envbuilder.doctor.surroundings import CDI_FILE
 from envbuilder.host import drivers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from envbuilder.doctor.around import Around
+    from envbuilder.doctor.surroundings import Around
     from envbuilder.host.model import Gpu, Host, Obstacle
     from envbuilder.profiles.fitting import Finding
     from envbuilder.profiles.needs import Needs

@@ -10,7 +10,7 @@ from envbuilder.host.describe import gib
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from envbuilder.doctor.around import Around
+    from envbuilder.doctor.surroundings import Around
     from envbuilder.host.model import Gpu, Host, Memory
 
 _SHM = "/dev/shm"  # noqa: S108 (the place itself is what is looked at)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from envbuilder import doctor
-from envbuilder.doctor.around import Around
+from envbuilder.doctor import diagnosis as doctor
+from envbuilder.doctor.surroundings import Around
 from envbuilder.host import model as host
 from envbuilder.host.model import Containers, Cpu, Engine, Gpu, Host, Link, Memory
 from tests.unit.host_trees import PROFILES

@@ -16,9 +16,10 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from envbuilder import cli, doctor, workflow
+from envbuilder import cli, workflow
 from envbuilder.core import resources
-from envbuilder.doctor.around import Around
+from envbuilder.doctor import diagnosis as doctor
+from envbuilder.doctor.surroundings import Around
 from envbuilder.host import describe as facts
 from envbuilder.host import fetch, probe, snapshot, tables
 from envbuilder.host import memory_pools as capacity

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from envbuilder import doctor, workflow
+from envbuilder import workflow
 from envbuilder.core import resources
-from envbuilder.doctor.around import Around
+from envbuilder.doctor import diagnosis as doctor
+from envbuilder.doctor.surroundings import Around
 from envbuilder.host import probe
 from envbuilder.profiles import profile as shipped
 from envbuilder.profiles import selection

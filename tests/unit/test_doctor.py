@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import doctor
 from envbuilder.doctor import accelerators, remedies
+from envbuilder.doctor import diagnosis as doctor
 from envbuilder.host import drivers
 from envbuilder.host.model import Containers, Gpu
 from envbuilder.profiles.fitting import Finding

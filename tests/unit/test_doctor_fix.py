@@ -16,9 +16,10 @@ from envbuilder import cli, workflow
 from envbuilder.commands import doctor as command
 from envbuilder.core import process
 from envbuilder.core.errors import HostError, ToolError
-from envbuilder.doctor import around, remedies, repair
-from envbuilder.doctor.around import Around
+from envbuilder.doctor import remedies, repair
+from envbuilder.doctor import surroundings as around
 from envbuilder.doctor.problem import Problem, Repair
+from envbuilder.doctor.surroundings import Around
 from envbuilder.host import probe
 from envbuilder.host.model import Containers, Gpu, Host, Link
 from tests.unit import host_trees

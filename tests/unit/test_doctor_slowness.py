@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder.doctor import around, slowness, tools
-from envbuilder.doctor.around import Around
+from envbuilder.doctor import builds as tools
+from envbuilder.doctor import slowness
+from envbuilder.doctor import surroundings as around
+from envbuilder.doctor.surroundings import Around
 from envbuilder.host.model import Containers, Cpu, Engine, Host, Link, Memory
 from envbuilder.packages.space import Disk
 from tests.unit.sick_hosts import (

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from envbuilder.core.errors import InvalidError
-from envbuilder.doctor.around import CDI_FILE
 from envbuilder.doctor.problem import Problem, Repair
+from envbuilder.doctor.surroundings import CDI_FILE
 from envbuilder.profiles import lock as lockfile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from envbuilder.doctor.around import Around
+    from envbuilder.doctor.surroundings import Around
     from envbuilder.host.model import Engine, Host
     from envbuilder.profiles.lock import Lock
     from envbuilder.profiles.profile import Profile

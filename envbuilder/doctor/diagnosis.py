@@ -1,0 +1,38 @@
+"""What stands in the way on this host, and what costs speed, each with its fix; worst first.
+
+Pure: the host, the profiles and what was seen around them go in, problems come out. `around` looks
+at the machine, `repair` changes it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from envbuilder.doctor.problem import SEVERITIES, Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from envbuilder.doctor.surroundings import Around
+    from envbuilder.host.model import Host
+    from envbuilder.profiles.lock import Lock
+    from envbuilder.profiles.profile import Profile
+
+
+def diagnose(
+    host: Host,
+    candidates: Sequence[Profile],
+    locks: Mapping[str, Lock | None],
+    around: Around,
+    asked: Profile | None = None,
+) -> tuple[Problem, ...]:
+    """All problems of this host, or those that matter for the profile that was asked for."""
+    from envbuilder.doctor import accelerators, slowness
+    from envbuilder.doctor import builds as tools
+
+    found = [
+        *accelerators.problems(host, candidates, locks, around, asked),
+        *tools.problems(host, around, asked, locks.get(asked.name) if asked else None),
+        *slowness.problems(host, around),
+    ]
+    return tuple(sorted(found, key=lambda p: SEVERITIES.index(p.severity)))
