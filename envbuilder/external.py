@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from envbuilder import isolation
+from envbuilder.build import isolation
+from envbuilder.build.payload import TIMEOUT_SECONDS, payload_pyz
 from envbuilder.core import process
 from envbuilder.host import probe
-from envbuilder.pack import TIMEOUT_SECONDS, payload_pyz
 from envbuilder.payload import threads
 from envbuilder.payload.start import AS_FOUND, Start
 from envbuilder.profiles import profile as profiles
@@ -20,11 +20,11 @@ from envbuilder.profiles import profile as profiles
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from envbuilder.build.request import Request
     from envbuilder.core.console import Progress
     from envbuilder.core.process import Completed
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.profile import Expects
-    from envbuilder.request import Request
 
 
 def prepare(
@@ -41,7 +41,7 @@ def prepare(
     its torch version is not demanded, since the interpreter is not ours. With `inherit` it is
     started with all of the caller's variables, for sites whose modules provide torch by them.
     """
-    from envbuilder import workflow
+    from envbuilder.build import workflow
 
     folders = profiles.search_path(settings.project, settings.config_dir)
     profile = workflow.asked(request, folders)

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder import documents, images
+from envbuilder.build import conventions as facts
+from envbuilder.build.attestation import documents
+from envbuilder.build.image import records as images
 from envbuilder.containers.engine import client as engine
 from envbuilder.core import folders
 from envbuilder.inventory import BUSY, Item, Kept
-from envbuilder.oci import facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING, Self
 
 from msgspec import Struct
 
-from envbuilder import documents, history, images, seal
+from envbuilder import history
+from envbuilder.build.attestation import documents
+from envbuilder.build.backends import integrity as seal
+from envbuilder.build.image import records as images
+from envbuilder.build.image import scratch
 from envbuilder.core import folders
 from envbuilder.core.errors import InvalidError
-from envbuilder.oci import scratch
 from envbuilder.payload.dataset import MNIST_SHA256
 from envbuilder.payload.memory import SHARED
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from envbuilder import workflow
+from envbuilder.build import workflow
 from envbuilder.host import fetch, probe, system
 from envbuilder.host.memory import smbios
 from envbuilder.packages import configuration

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder import __version__, render
+from envbuilder import __version__
+from envbuilder.build import render
 from envbuilder.bundle import form, images, own
 from envbuilder.bundle.form import Manifest, Member
 from envbuilder.containers.oci.descriptor import encode
@@ -193,8 +194,8 @@ def base_images(
     wanted: Iterable[Wanted], asked: str | None, settings: Settings
 ) -> tuple[images.Wanted, ...]:
     """The base images that images of these targets are built on; `asked` goes before the locked."""
-    from envbuilder.backends.image_base import base_ref
-    from envbuilder.request import Request
+    from envbuilder.build.image.base import base_ref
+    from envbuilder.build.request import Request
 
     request = Request(base_image=asked)
     found = set()

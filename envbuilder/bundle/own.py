@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder import pack
+from envbuilder.build import payload as pack
 from envbuilder.core import pip_settings, process, resources
 from envbuilder.core.errors import BuildError
 from envbuilder.core.settings import require_writable

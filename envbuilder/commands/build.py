@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envbuilder import workflow
+from envbuilder.build import workflow
+from envbuilder.build.request import Request
 from envbuilder.core import console
 from envbuilder.core.errors import InvalidError
 from envbuilder.options import (
@@ -19,7 +20,6 @@ from envbuilder.options import (
     target_host_option,
 )
 from envbuilder.packages import configuration
-from envbuilder.request import Request
 
 if TYPE_CHECKING:
     from pathlib import Path

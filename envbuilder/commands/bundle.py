@@ -123,7 +123,7 @@ def command(
 
 
 def _fitting(found: settings.Settings, folders: Sequence[Path]) -> str:
-    from envbuilder import workflow
+    from envbuilder.build import workflow
 
     return workflow.choose_profile(found, folders, probe.host()).name
 

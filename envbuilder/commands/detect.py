@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from envbuilder import workflow
+from envbuilder.build import workflow
 from envbuilder.core import console
 from envbuilder.host import probe
 from envbuilder.options import json_option, root_option, target_host_option

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from envbuilder import workflow
+from envbuilder.build import workflow
 from envbuilder.core import console, process, settings
 from envbuilder.core.errors import NOTHING_FITS, HostError
 from envbuilder.host import probe

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envbuilder import render, workflow
+from envbuilder.build import render, workflow
 from envbuilder.core import resources, settings
 from envbuilder.core.errors import InvalidError
 from envbuilder.options import profile_option, python_option, target_host_option

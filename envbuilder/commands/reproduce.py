@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from envbuilder.build.request import Request
 from envbuilder.core import console
 from envbuilder.core.errors import BUILD_FAILED
 from envbuilder.options import builder_option, environment_options, json_option
 from envbuilder.packages import configuration
-from envbuilder.request import Request
 
 if TYPE_CHECKING:
-    from envbuilder.reproduce import Outcome
+    from envbuilder.build.reproduce.differences import Outcome
 
 _SHOWN = 20
 
@@ -44,7 +44,7 @@ def command(
     """
     import msgspec
 
-    from envbuilder import trials
+    from envbuilder.build.reproduce import builds as trials
 
     request = Request(
         profile=profile,

@@ -6,11 +6,11 @@ import os
 
 import click
 
-from envbuilder import shadowing, workflow
+from envbuilder.build import shadowing, workflow
+from envbuilder.build.request import Request
 from envbuilder.core import console
 from envbuilder.options import environment_options
 from envbuilder.packages import configuration
-from envbuilder.request import Request
 
 
 @click.command(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from envbuilder import workflow
+from envbuilder.build import workflow
 from envbuilder.core import types as words
 from envbuilder.core.errors import InvalidError
 from envbuilder.options import profile_option, python_option
@@ -39,7 +39,8 @@ def command(
       envbuilder sbom --profile cpu
       envbuilder sbom --profile cuda --platform linux/arm64 --output cuda.sbom.cdx.json
     """
-    from envbuilder import documents, plan
+    from envbuilder.build import plan
+    from envbuilder.build.attestation import documents
     from envbuilder.core import files as atomic
 
     found = configuration.load()

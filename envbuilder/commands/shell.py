@@ -6,9 +6,9 @@ import os
 
 import click
 
+from envbuilder.build.request import Request
 from envbuilder.commands.run import enter
 from envbuilder.options import environment_options
-from envbuilder.request import Request
 
 _STARTS = {
     "bash": """\

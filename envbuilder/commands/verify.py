@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from envbuilder import __version__, workflow
+from envbuilder import __version__
+from envbuilder.build import workflow
+from envbuilder.build.request import Request
 from envbuilder.core import console, settings
 from envbuilder.core.errors import (
     VERIFY_FAILED,
@@ -22,7 +24,6 @@ from envbuilder.core.errors import (
 )
 from envbuilder.options import environment_options, json_option
 from envbuilder.packages import configuration
-from envbuilder.request import Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -153,7 +154,8 @@ def command(
       envbuilder verify --devices all
       envbuilder verify --tune --write
     """
-    from envbuilder import isolation, report, scaling, tune_results, verify
+    from envbuilder import report, scaling, tune_results, verify
+    from envbuilder.build import isolation
     from envbuilder.packages import mnist
 
     found = configuration.load()

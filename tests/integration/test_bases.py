@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder import debian_base
+from envbuilder.build.image import debian_base
 from envbuilder.containers.engine import client as engine
 from envbuilder.containers.engine import images as engines
 from envbuilder.containers.oci import rootfs
@@ -33,8 +33,8 @@ from tests.integration.conftest import locked, start
 from tests.integration.projects import lay_profile
 
 if TYPE_CHECKING:
+    from envbuilder.build.plan import MakeBase
     from envbuilder.core.settings import Settings
-    from envbuilder.plan import MakeBase
     from envbuilder.profiles.locked_file import File
     from tests.integration.conftest import Cli
 
@@ -43,8 +43,8 @@ MAKER = """\
 import sys
 from pathlib import Path
 import msgspec
-from envbuilder import debian_base
-from envbuilder.plan import MakeBase
+from envbuilder.build.image import debian_base
+from envbuilder.build.plan import MakeBase
 from envbuilder.packages.store import Store
 step = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=MakeBase)
 debian_base.make(step, Store(Path(sys.argv[2])), lambda line: None)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder import images
+from envbuilder.build.image import records as images
 from envbuilder.containers.engine import client as engine
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
-from envbuilder import seal
+from envbuilder.build.backends import integrity as seal
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Cli

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder import pack
+from envbuilder.build import payload as pack
 from envbuilder.core import resources
 from envbuilder.payload.start import Start
 from tests.conftest import missing

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder import pack, report
+from envbuilder import report
+from envbuilder.build import payload as pack
 from envbuilder.payload import dataset
 
 if TYPE_CHECKING:

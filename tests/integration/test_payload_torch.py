@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from envbuilder import pack, report
+from envbuilder import report
+from envbuilder.build import payload as pack
 from envbuilder.payload import dataset, idx
 
 SUBSET = Path(dataset.__file__).parents[1] / "data" / "mnist-subset"

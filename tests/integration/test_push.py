@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from envbuilder.build.attestation.provenance import MEDIA_TYPE as PROVENANCE
+from envbuilder.build.attestation.sbom import MEDIA_TYPE as SBOM
 from envbuilder.containers.engine import client as engines_of_the_machine
 from envbuilder.containers.engine import images as engines
 from envbuilder.containers.oci import reference
 from envbuilder.containers.registry import manifests, referrers
 from envbuilder.containers.registry.connection import Connection
-from envbuilder.provenance import MEDIA_TYPE as PROVENANCE
-from envbuilder.sbom import MEDIA_TYPE as SBOM
 from tests.integration.registry_server import PASSWORD, USER, Registry
 
 if TYPE_CHECKING:

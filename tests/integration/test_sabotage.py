@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder import pack
+from envbuilder.build import payload as pack
 from envbuilder.core import resources
 from envbuilder.payload import idx
 from envbuilder.payload.dataset import MNIST_SHA256
@@ -406,7 +406,8 @@ def test_memory_that_runs_out(bench: Bench) -> None:
 
 
 SHORT = """\
-from envbuilder import cli, pack
+from envbuilder import cli
+from envbuilder.build import payload as pack
 pack.TIMEOUT_SECONDS = 3.0
 cli.main()
 """

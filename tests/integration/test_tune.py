@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder import candidates, pack, tune, tuning
+from envbuilder import candidates, tune, tuning
+from envbuilder.build import payload as pack
 from envbuilder.core import console, process
 from envbuilder.core.errors import VerifyError
 from envbuilder.packages import mnist

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import yaml
 
-from envbuilder import workflow
+from envbuilder.build import workflow
 from envbuilder.core import resources
 from envbuilder.host import fetch, probe, system
 from envbuilder.host import model as host

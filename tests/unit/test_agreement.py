@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder import backends, workflow
+from envbuilder.build import workflow
+from envbuilder.build.backends import environment as backends
+from envbuilder.build.request import Request
 from envbuilder.containers.engine import client as engine
 from envbuilder.core import resources
 from envbuilder.core.console import PlainProgress
@@ -21,7 +23,6 @@ from envbuilder.host import probe
 from envbuilder.host.model import Containers, Engine, Host
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles import selection, ways
-from envbuilder.request import Request
 from tests.unit import host_trees
 
 if TYPE_CHECKING:

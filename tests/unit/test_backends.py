@@ -13,8 +13,13 @@ import pytest
 from docker.errors import APIError, DockerException
 from requests import ReadTimeout
 
-from envbuilder import images, pack, plan, seal
-from envbuilder.backends import devices, docker, image_base, native, venv
+from envbuilder.build import payload as pack
+from envbuilder.build import plan
+from envbuilder.build.backends import devices, docker, native, venv
+from envbuilder.build.backends import integrity as seal
+from envbuilder.build.image import base as image_base
+from envbuilder.build.image import records as images
+from envbuilder.build.request import Request
 from envbuilder.containers.engine import client as engine
 from envbuilder.containers.engine import podman
 from envbuilder.containers.engine import run as containers
@@ -25,7 +30,6 @@ from envbuilder.host.interpreters import Interpreter
 from envbuilder.host.model import Host
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
-from envbuilder.request import Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

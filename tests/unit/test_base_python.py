@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder import execute, plan, workflow
-from envbuilder.backends import base_python, docker, image_base, layers
-from envbuilder.backends.saved_image import SavedImage
+from envbuilder.build import execute, plan, workflow
+from envbuilder.build.backends import base_python, docker, layers
+from envbuilder.build.backends.saved_image import SavedImage
+from envbuilder.build.image import base as image_base
+from envbuilder.build.request import Request
 from envbuilder.containers.engine import client as engine
 from envbuilder.containers.engine import run as containers
 from envbuilder.core import console, resources
@@ -17,7 +19,6 @@ from envbuilder.core.errors import BuildError, ToolError, VerifyError
 from envbuilder.packages import fetch
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
-from envbuilder.request import Request
 from tests.unit.images import BASE, image
 from tests.unit.test_backends import DOCKER, PODMAN
 

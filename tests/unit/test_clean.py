@@ -13,13 +13,15 @@ import msgspec
 import pytest
 from filelock import FileLock
 
-from envbuilder import cli, documents, images, inventory
+from envbuilder import cli, inventory
+from envbuilder.build.attestation import documents
+from envbuilder.build.backends.integrity import MARKER
+from envbuilder.build.image import records as images
 from envbuilder.containers.engine import client as engine
 from envbuilder.core import folders, settings
 from envbuilder.core.errors import BuildError, ToolError
 from envbuilder.packages import configuration
 from envbuilder.packages.store import Store
-from envbuilder.seal import MARKER
 from tests.unit import reports
 
 if TYPE_CHECKING:

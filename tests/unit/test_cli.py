@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder import cli, workflow
+from envbuilder import cli
+from envbuilder.build import workflow
 from envbuilder.core.errors import (
     BuildError,
     EnvbuilderError,

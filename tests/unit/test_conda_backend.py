@@ -14,8 +14,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from envbuilder import components, plan, provenance, seal
-from envbuilder.backends import conda
+from envbuilder.build import plan
+from envbuilder.build.attestation import components, provenance
+from envbuilder.build.backends import conda
+from envbuilder.build.backends import integrity as seal
+from envbuilder.build.request import Request
 from envbuilder.core import process, resources
 from envbuilder.core.errors import BuildError, HostError, InvalidError, ToolError
 from envbuilder.host.model import Cpu, Gpu, Host
@@ -25,7 +28,6 @@ from envbuilder.packages.conda import prefix as prefix_records
 from envbuilder.packages.conda import virtual_packages as machine
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
-from envbuilder.request import Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,8 @@ import msgspec
 import pytest
 import yaml
 
-from envbuilder import cli, render
+from envbuilder import cli
+from envbuilder.build import render
 from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.packages import locations as origins

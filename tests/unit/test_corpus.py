@@ -16,7 +16,8 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from envbuilder import cli, workflow
+from envbuilder import cli
+from envbuilder.build import workflow
 from envbuilder.core import resources
 from envbuilder.doctor import diagnosis as doctor
 from envbuilder.doctor.surroundings import Around

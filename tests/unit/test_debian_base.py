@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder import debian_base, debian_rootfs
+from envbuilder.build.image import debian_base, debian_rootfs
 from envbuilder.containers.oci import rootfs
 from envbuilder.core import process
 from envbuilder.core.errors import BuildError, ToolError
@@ -22,9 +22,9 @@ from tests.unit import debs
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from envbuilder.build.plan import MakeBase
     from envbuilder.containers.oci.layout import Layout
     from envbuilder.core.settings import Settings
-    from envbuilder.plan import MakeBase
     from envbuilder.profiles.locked_file import File
 
 VERSIONS = {

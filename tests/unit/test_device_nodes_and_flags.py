@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from envbuilder import workflow
+from envbuilder.build import workflow
 from envbuilder.core import resources
 from envbuilder.doctor import diagnosis as doctor
 from envbuilder.doctor.surroundings import Around

@@ -12,7 +12,8 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import cli, workflow
+from envbuilder import cli
+from envbuilder.build import workflow
 from envbuilder.commands import doctor as command
 from envbuilder.core import process
 from envbuilder.core.errors import HostError, ToolError

@@ -11,19 +11,23 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from envbuilder import cli, debian_base, documents, plan, seal
-from envbuilder.backends import docker
+from envbuilder import cli
+from envbuilder.build import plan
+from envbuilder.build.attestation import documents
+from envbuilder.build.backends import docker
+from envbuilder.build.backends import integrity as seal
+from envbuilder.build.image import base_layers as base
+from envbuilder.build.image import debian_base
+from envbuilder.build.request import Request
 from envbuilder.containers.engine import client as engine
 from envbuilder.core import files as atomic
 from envbuilder.core import resources
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, ToolError
-from envbuilder.oci import base
 from envbuilder.packages.debian import base_image as base_status
 from envbuilder.packages.debian.package import Stanza
 from envbuilder.packages.debian.status import Status
 from envbuilder.profiles import lock as lockfile
-from envbuilder.request import Request
 from tests.unit.test_backends import DOCKER, docker_plan, shipped, venv_plan
 
 if TYPE_CHECKING:

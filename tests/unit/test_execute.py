@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from envbuilder import images, plan
+from envbuilder.build import plan
+from envbuilder.build.backends.integrity import MARKER
+from envbuilder.build.execute import execute
+from envbuilder.build.image import records as images
 from envbuilder.core import process
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError
-from envbuilder.execute import execute
 from envbuilder.packages.store import Store
 from envbuilder.profiles.locked_file import File
-from envbuilder.seal import MARKER
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -147,7 +148,7 @@ def test_a_folder_that_is_still_written_to_is_removed_with_patience(
 ) -> None:
     """An installer that outlived its killed parent fills the folder while it is emptied."""
     (tmp_path / "work").mkdir()
-    from envbuilder import execute as module
+    from envbuilder.build import execute as module
 
     real, tried = shutil.rmtree, []
 

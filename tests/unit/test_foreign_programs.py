@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import foreign_programs as foreign
-from envbuilder.backends.native import NativeEnvironment
+from envbuilder.build.backends import foreign_programs as foreign
+from envbuilder.build.backends.foreign_programs import Place, Program
+from envbuilder.build.backends.native import NativeEnvironment
 from envbuilder.core import process
 from envbuilder.core.errors import EnvbuilderError, ToolError
-from envbuilder.foreign_programs import Place, Program
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -290,7 +290,7 @@ def test_the_programs_that_refuse_are_one_quoted_script(profile: str) -> None:
 
 
 def test_an_environments_own_programs_win_over_those_that_refuse(tmp_path: Path) -> None:
-    from envbuilder.backends import venv
+    from envbuilder.build.backends import venv
     from envbuilder.core import resources
     from envbuilder.profiles import profile as profiles
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from envbuilder import render
+from envbuilder.build import render
 from envbuilder.core import resources, settings
 from envbuilder.core.errors import InvalidError
 from envbuilder.packages import locations as origins

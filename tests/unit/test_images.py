@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import images
+from envbuilder.build.image import records as images
 from envbuilder.core.errors import BuildError
 
 if TYPE_CHECKING:

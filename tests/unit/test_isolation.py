@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from envbuilder import isolation, shadowing
+from envbuilder.build import isolation, shadowing
 from envbuilder.core.errors import VerifyError
 from envbuilder.summary import as_found
 

@@ -10,8 +10,11 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from envbuilder import cli, plan
-from envbuilder.backends import image_base, layers
+from envbuilder import cli
+from envbuilder.build import plan
+from envbuilder.build.backends import layers
+from envbuilder.build.image import base as image_base
+from envbuilder.build.request import Request
 from envbuilder.containers.engine import client as engine
 from envbuilder.core import resources
 from envbuilder.core import types as words
@@ -21,7 +24,6 @@ from envbuilder.host.model import Host
 from envbuilder.packages.python import indexes
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
-from envbuilder.request import Request
 from tests.unit.images import image
 from tests.unit.test_backends import DOCKER, PODMAN
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from envbuilder.build.image import preload as module
+from envbuilder.build.image.config import Added
+from envbuilder.build.image.preload import WORTH, Ahead
 from envbuilder.containers.engine import client as engine
 from envbuilder.containers.engine import images as engines
 from envbuilder.containers.oci.layer import Layer
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.core.errors import BuildError
-from envbuilder.oci import ahead as module
-from envbuilder.oci.ahead import WORTH, Ahead
-from envbuilder.oci.image import Added
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -13,24 +13,24 @@ import pytest
 import zstandard
 from msgspec.structs import replace
 
+from envbuilder.build.image import assemble, parts, scratch
+from envbuilder.build.image.assemble import Assembly
+from envbuilder.build.image.preload import Ahead
+from envbuilder.build.image.staging import Python, Stage
+from envbuilder.build.plan import Assemble, Run, Step, UnpackTool
 from envbuilder.containers.oci.layer import Member
 from envbuilder.containers.oci.rootfs import read
 from envbuilder.core import folders
 from envbuilder.core.errors import BuildError
-from envbuilder.oci import assemble, parts, scratch
-from envbuilder.oci.ahead import Ahead
-from envbuilder.oci.assemble import Assembly
-from envbuilder.oci.staging import Python, Stage
 from envbuilder.packages.store import Store
-from envbuilder.plan import Assemble, Run, Step, UnpackTool
 from tests.unit.images import BASE, image, wheel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from envbuilder.build.image.config import Added
     from envbuilder.containers.oci.descriptor import Descriptor, Manifest
     from envbuilder.containers.oci.layout import Layout
-    from envbuilder.oci.image import Added
     from envbuilder.profiles.locked_file import File
 
 SITE = "lib/python3.11/site-packages"

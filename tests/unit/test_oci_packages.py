@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from envbuilder.build.image import debs as packages
 from envbuilder.containers.oci import rootfs
 from envbuilder.containers.oci.layer import Member
 from envbuilder.core.errors import BuildError
-from envbuilder.oci import packages
 from envbuilder.profiles.locked_file import File
 from tests.unit import debs
 from tests.unit.images import BASE, STATUS, image

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder.oci import parts as module
-from envbuilder.oci.parts import CUT, LARGE, cut, parts
+from envbuilder.build.image import parts as module
+from envbuilder.build.image.parts import CUT, LARGE, cut, parts
 from envbuilder.profiles.locked_file import File
 
 if TYPE_CHECKING:

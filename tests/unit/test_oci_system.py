@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 import zstandard
 
-from envbuilder.oci import system
+from envbuilder.build.image import system
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envbuilder.build.image import wheels as wheel_files
+from envbuilder.build.image.wheels import Wheel
 from envbuilder.core.errors import BuildError
-from envbuilder.oci import wheel_files
-from envbuilder.oci.wheel_files import Wheel
 from envbuilder.packages.python import wheel_conflicts as wheel_records
 from tests.unit.images import record
 

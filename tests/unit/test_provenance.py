@@ -16,10 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packageurl import PackageURL
 
-from envbuilder import __version__, pack, plan, provenance
+from envbuilder import __version__
+from envbuilder.build import payload as pack
+from envbuilder.build import plan
+from envbuilder.build.attestation import provenance
+from envbuilder.build.attestation.provenance import Invocation, Subject
 from envbuilder.core import resources
 from envbuilder.profiles import lock as lockfile
-from envbuilder.provenance import Invocation, Subject
 
 TEXT = {"type": "string", "minLength": 1}
 URI = {"type": "string", "pattern": r"^[a-z][a-z0-9+.-]*:[^\s]+$"}

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from envbuilder import images as records
-from envbuilder import plan, provenance, publish, sbom
-from envbuilder.backends import image_base, layers
-from envbuilder.backends.pushed_image import PushedImage
+from envbuilder.build import plan
+from envbuilder.build.attestation import provenance, publish, sbom
+from envbuilder.build.backends import layers
+from envbuilder.build.backends.pushed_image import PushedImage
+from envbuilder.build.image import base as image_base
+from envbuilder.build.image import records
+from envbuilder.build.request import Request
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.containers.registry import referrers
 from envbuilder.containers.registry import transfer as registry
@@ -19,7 +22,6 @@ from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
-from envbuilder.request import Request
 from tests.unit import small_images as images
 from tests.unit.fake_registry import digest_of
 from tests.unit.registry_side import SILENT, connect, push

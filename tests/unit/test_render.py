@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from packaging.requirements import Requirement
 
-from envbuilder import render
+from envbuilder.build import render
 from envbuilder.core import resources
 from envbuilder.core import types as words
 from envbuilder.core.errors import InvalidError

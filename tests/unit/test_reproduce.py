@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import reproduce, tree
-from envbuilder.reproduce import Difference, Member
+from envbuilder.build.backends import tree_digest as tree
+from envbuilder.build.reproduce import differences as reproduce
+from envbuilder.build.reproduce.differences import Difference, Member
 
 
 def layer(*entries: tuple[str, dict[str, Any], bytes]) -> dict[str, Member]:

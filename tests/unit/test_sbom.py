@@ -17,8 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packageurl import PackageURL
 
-from envbuilder import components, documents, licences, plan, sbom
-from envbuilder.components import Component
+from envbuilder.build import plan
+from envbuilder.build.attestation import components, documents, licences, sbom
+from envbuilder.build.attestation.components import Component
 from envbuilder.core import resources
 from envbuilder.packages.debian.package import Stanza
 from envbuilder.packages.store import Store

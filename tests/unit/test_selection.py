@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from envbuilder import workflow
+from envbuilder.build import workflow
 from envbuilder.core import resources
 from envbuilder.core.errors import HostError
 from envbuilder.host.model import Cpu, Gpu, Host

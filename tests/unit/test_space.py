@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
+from envbuilder.build.plan import Artifact, Plan
 from envbuilder.core.errors import BuildError
 from envbuilder.packages import space
 from envbuilder.packages.space import Room, unpacked
-from envbuilder.plan import Artifact, Plan
 from envbuilder.profiles.locked_file import File
 
 if TYPE_CHECKING:

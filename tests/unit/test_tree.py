@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envbuilder import seal, tree
+from envbuilder.build.backends import integrity as seal
+from envbuilder.build.backends import tree_digest as tree
+from envbuilder.build.backends.tree_digest import Difference, Entry
 from envbuilder.core import resources
 from envbuilder.core.errors import VerifyError
-from envbuilder.tree import Difference, Entry
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,17 +14,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from envbuilder import contents, reproduce, trials, workflow
+from envbuilder.build import workflow
+from envbuilder.build.plan import Artifact, BuildResult, MakeBase
+from envbuilder.build.reproduce import builds as trials
+from envbuilder.build.reproduce import contents
+from envbuilder.build.reproduce import differences as reproduce
+from envbuilder.build.reproduce.differences import Difference
+from envbuilder.build.request import Request
 from envbuilder.commands import reproduce as reproducing
 from envbuilder.containers.engine import client as engine
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.packages import configuration
 from envbuilder.packages.store import Store
-from envbuilder.plan import Artifact, BuildResult, MakeBase
 from envbuilder.profiles.locked_file import File
-from envbuilder.reproduce import Difference
-from envbuilder.request import Request
 
 if TYPE_CHECKING:
     from envbuilder.core.settings import Settings

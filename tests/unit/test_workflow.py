@@ -11,9 +11,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder import documents, execute, external, plan, seal, workflow
-from envbuilder.backends import docker
-from envbuilder.backends.venv import VenvEnvironment
+from envbuilder import external
+from envbuilder.build import execute, plan, workflow
+from envbuilder.build.attestation import documents
+from envbuilder.build.backends import docker
+from envbuilder.build.backends import integrity as seal
+from envbuilder.build.backends.venv import VenvEnvironment
+from envbuilder.build.request import Request
 from envbuilder.containers.engine import client as engine
 from envbuilder.core import process, resources
 from envbuilder.core import types as words
@@ -27,7 +31,6 @@ from envbuilder.packages import fetch
 from envbuilder.packages.python import wheel_conflicts as wheel_records
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
-from envbuilder.request import Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,0 +1,159 @@
+"""How an artifact came to be: an in-toto Statement v1 with SLSA Provenance v1.
+
+It is not signed: it says what envbuilder did on a machine that nobody vouches for (SLSA Build L1).
+What it says can be checked all the same, since the same build gives the same digest.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from envbuilder import __version__
+from envbuilder.build.attestation import components
+from envbuilder.build import payload as pack
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from envbuilder.build.plan import Plan
+
+MEDIA_TYPE = "application/vnd.in-toto+json"
+SUFFIX = ".provenance.json"
+STATEMENT = "https://in-toto.io/Statement/v1"
+PREDICATE = "https://slsa.dev/provenance/v1"
+BUILD_TYPE = "urn:envbuilder:build:v1"
+"""What the parameters mean is described in docs/supply-chain.md."""
+BUILDER = "urn:envbuilder:local:v1"
+"""envbuilder on somebody's own machine."""
+
+
+class Subject(Struct, frozen=True, kw_only=True):
+    """What was made: a name, and its digests by algorithm as in-toto names them."""
+
+    name: str
+    digest: dict[str, str]
+
+
+class Invocation(Struct, frozen=True, kw_only=True):
+    """Facts about one run, which differ from run to run; each is left out unless given."""
+
+    id: str = ""
+    started: datetime | None = None
+    finished: datetime | None = None
+
+
+def statement(
+    plan: Plan,
+    subjects: Sequence[Subject],
+    *,
+    versions: Mapping[str, str] | None = None,
+    invocation: Invocation | None = None,
+) -> bytes:
+    """The statement that `plan` made `subjects`.
+
+    `versions` are those of further builders, such as BuildKit's. Without an `invocation` the same
+    build gives the same bytes. `ValueError` for a subject without a digest, or a time without zone.
+    """
+    if not subjects or not all(s.digest for s in subjects):
+        raise ValueError("each subject of a statement needs a digest")
+    document = {
+        "_type": STATEMENT,
+        "subject": [{"name": s.name, "digest": s.digest} for s in subjects],
+        "predicateType": PREDICATE,
+        "predicate": {
+            "buildDefinition": {
+                "buildType": BUILD_TYPE,
+                "externalParameters": _parameters(plan),
+                "internalParameters": {"fingerprint": plan.fingerprint},
+                "resolvedDependencies": dependencies(plan),
+            },
+            "runDetails": {
+                "builder": {"id": BUILDER, "version": _versions(plan, versions or {})},
+                **_metadata(invocation),
+            },
+        },
+    }
+    return _encode(document)
+
+
+def also_about(content: bytes, subject: Subject) -> bytes:
+    """A statement of ours with one more subject, such as the manifest that a registry was given.
+
+    `ValueError` for anything else than a statement of ours.
+    """
+    try:
+        document = json.loads(content)
+        ours = document["predicate"]["buildDefinition"]["buildType"] == BUILD_TYPE
+        known = [s["digest"] for s in document["subject"]]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"no provenance statement: {error}") from error
+    if not ours:
+        raise ValueError("a provenance statement of another builder")
+    if subject.digest not in known:
+        document["subject"].append({"name": subject.name, "digest": subject.digest})
+    return _encode(document)
+
+
+def _encode(document: dict[str, Any]) -> bytes:
+    return (json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
+
+
+def _parameters(plan: Plan) -> dict[str, str]:
+    return {
+        "profile": plan.profile,
+        "platform": plan.platform,
+        "python": plan.python,
+        "backend": plan.backend,
+        "builder": plan.builder,
+        **({"baseImage": plan.base.ref} if plan.base else {}),
+    }
+
+
+def dependencies(plan: Plan) -> list[dict[str, Any]]:
+    """Everything that went in, as in-toto's resource descriptors."""
+    found: list[dict[str, Any]] = []
+    if plan.lock:
+        found.append(
+            _resource(f"{plan.profile}.lock", f"urn:envbuilder:lock:{plan.profile}", plan.lock)
+        )
+    if plan.conda_lock:
+        name, uri = f"{plan.profile}.conda.lock", f"urn:envbuilder:conda-lock:{plan.profile}"
+        found.append(_resource(name, uri, plan.conda_lock))
+    if plan.base:
+        base = components.of_base(plan.base.ref, plan.base.digest, plan.platform)
+        found.append(_resource(base.name, base.purl, base.sha256))
+    found += [_resource(f.basename, components.file_purl(f), f.sha256) for f in plan.files]
+    found.append(_resource("payload.pyz", "urn:envbuilder:payload", pack.payload_sha256()))
+    return found
+
+
+def _resource(name: str, uri: str, sha256: str) -> dict[str, Any]:
+    return {"name": name, "uri": uri, **({"digest": {"sha256": sha256}} if sha256 else {})}
+
+
+def _versions(plan: Plan, further: Mapping[str, str]) -> dict[str, str]:
+    tools = {f.name: f.version for f in plan.files if f.kind == "tool"}
+    return {"envbuilder": __version__, **tools, **further}
+
+
+def _metadata(invocation: Invocation | None) -> dict[str, Any]:
+    if invocation is None:
+        return {}
+    said = {
+        "invocationId": invocation.id,
+        "startedOn": _timestamp(invocation.started),
+        "finishedOn": _timestamp(invocation.finished),
+    }
+    return {"metadata": {k: v for k, v in said.items() if v}}
+
+
+def _timestamp(when: datetime | None) -> str:
+    if when is None:
+        return ""
+    if when.tzinfo is None:
+        raise ValueError("a time of a statement needs a zone")
+    return when.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

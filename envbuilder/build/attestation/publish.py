@@ -1,0 +1,109 @@
+"""A built image in a registry: pushed, known again later, with its documents attached."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from envbuilder.build.image import records as images
+from envbuilder.build.attestation import provenance, sbom
+from envbuilder.containers.oci import reference
+from envbuilder.containers.oci.layout import Layout
+from envbuilder.containers.registry import manifests, referrers
+from envbuilder.containers.registry import push_blob as send
+from envbuilder.containers.registry import transfer as registry
+from envbuilder.containers.registry.connection import Connection
+from envbuilder.core.console import PlainProgress
+from envbuilder.core.errors import BuildError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from envbuilder.containers.oci.descriptor import Descriptor
+    from envbuilder.core.console import Progress
+    from envbuilder.core.settings import Settings
+    from envbuilder.build.plan import Push
+
+MEDIA_TYPES = {"sbom": sbom.MEDIA_TYPE, "provenance": provenance.MEDIA_TYPE}
+
+
+def push(step: Push, progress: Progress) -> None:
+    """Push the image of a layout, say how much of it travelled, and keep a record of it."""
+    found = reference.parse(step.ref)
+    connection = Connection(found, plain_http=step.plain_http)
+    layout = Layout(Path(step.layout))
+    image = layout.index().manifests[0]
+    config = layout.read_manifest(image).config.digest
+    done = registry.push(connection, found.wanted, layout, image, Path(step.uploads), progress)
+    progress.note(
+        f"pushed {found.name}@{done.digest}: {done.bytes / 1e6:.1f} MB in {done.sent} blobs"
+        f" ({done.present} were there, {done.mounted} came from other repositories)"
+    )
+    record = images.ImageRecord(
+        profile=step.profile,
+        fingerprint=step.fingerprint,
+        ref=step.ref,
+        digest=config,
+        ids=(config, done.digest),
+        builder="layers",
+        made_by=step.made_by,
+    )
+    images.keep(Path(step.folder), record)
+
+
+def there(ref: str, fingerprint: str, settings: Settings) -> images.ImageRecord | None:
+    """The record of what a tag names, where that was built here for this fingerprint."""
+    records = images.read(settings.records_dir / fingerprint)
+    if not records:
+        return None
+    known = _tagged(_connect(ref, settings), ref)
+    return next((r for r in records if known and known.digest in r.ids), None)
+
+
+def require_allowed(ref: str, settings: Settings) -> None:
+    """`BuildError` where nothing may be pushed to a reference."""
+    send.require_allowed(_connect(ref, settings))
+
+
+def attach(
+    ref: str,
+    fingerprint: str,
+    documents: Mapping[str, str],
+    settings: Settings,
+    progress: Progress,
+) -> None:
+    """Attach an image's documents to it in its registry; those that are there stay as they are.
+
+    `documents` are paths by name. `BuildError` where the tag now names another image.
+    """
+    import tempfile
+
+    connection = _connect(ref, settings)
+    image = _tagged(connection, ref)
+    records = images.read(settings.records_dir / fingerprint)
+    if image is None or not any(image.digest in r.ids for r in records):
+        raise BuildError(
+            f"{ref}: names another image than the one that was just pushed",
+            "Somebody else pushed there. Run the same command again, or use another tag.",
+        )
+    about = provenance.Subject(name=connection.name, digest={"sha256": image.digest[7:]})
+    silent = PlainProgress(lambda line: None)  # they are small
+    with tempfile.TemporaryDirectory() as scratch:
+        layout = Layout.create(Path(scratch))
+        for name, path in documents.items():
+            content = Path(path).read_bytes()
+            if name == "provenance":
+                content = provenance.also_about(content, about)
+            kind = MEDIA_TYPES[name]
+            made = referrers.make(layout, image, kind, kind, content)
+            referrers.attach(connection, layout, made, settings.uploads_dir, silent)
+    progress.note(f"attached to {connection.name}@{image.digest}: {', '.join(documents)}")
+
+
+def _connect(ref: str, settings: Settings) -> Connection:
+    return registry.connect(reference.parse(ref), settings)
+
+
+def _tagged(connection: Connection, ref: str) -> Descriptor | None:
+    found = manifests.find(connection, reference.parse(ref).wanted)
+    return found[0] if found else None

@@ -1,0 +1,1 @@
+"""Backends: each turns a profile and a lock into an `Environment`, planned but not yet built."""

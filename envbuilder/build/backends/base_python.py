@@ -1,0 +1,113 @@
+"""The Python of a base image, looked at before anything is fetched for the image on top of it.
+
+A layout's is read from its files. An engine is asked by running the base as the build would; where
+that gives no answer, the build itself finds out.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from envbuilder.containers.oci import rootfs
+from envbuilder.core.errors import ToolError, VerifyError
+from envbuilder.build.plan import BaseCheck
+
+if TYPE_CHECKING:
+    from envbuilder.core.console import Progress
+    from envbuilder.core.settings import Settings
+    from envbuilder.build.plan import Plan
+    from envbuilder.profiles.lock import Lock, Target
+
+_SECONDS = 60
+# As the Dockerfile looks for it.
+_ASK = (
+    "python=$(command -v python{minor} || command -v python3) || {{ echo none; exit 0; }};"
+    """ exec "$python" -I -c 'import sys; print("%d.%d" % sys.version_info[:2])'"""
+)
+
+
+def check(lock: Lock, target: Target, ref: str, layout: str = "") -> BaseCheck | None:
+    """What to look at; None where the image gets its Python from the lock's packages.
+
+    `layout` is the folder of the base's OCI layout, empty where an engine has it, or will.
+    """
+    brings = re.compile(rf"python{re.escape(target.python)}(-minimal)?")
+    if any(brings.fullmatch(deb.name) for deb in target.of_kind("deb")):
+        return None
+    locked = (t.python for t in lock.targets if t.platform == target.platform and t.base)
+    return BaseCheck(ref=ref, layout=layout, pythons=tuple(locked))
+
+
+def require(plan: Plan, settings: Settings, progress: Progress) -> None:
+    """`BuildError` where the plan's base has another Python than the locked files are for.
+
+    A base that the engine does not have is pulled for this.
+    """
+    if plan.base_check is None:
+        return
+    if plan.base_check.layout:
+        found = _of_layout(plan, plan.base_check, settings, progress)
+    else:
+        found = _of_engine(plan, plan.base_check, progress)
+    if found is not None and found != plan.python:
+        raise rootfs.OtherPythonError(plan.python, found, plan.base_check.pythons)
+
+
+def _of_layout(plan: Plan, wanted: BaseCheck, settings: Settings, progress: Progress) -> str | None:
+    """None where the Python is the right one, else what the layout has."""
+    from envbuilder.build.image import base_layers as base, config as image
+    from envbuilder.build.image.layer_cache import LayerCache
+
+    cache = LayerCache(settings.cache_dir / "layers", progress.note, fresh=False)
+    below = base.read(wanted.layout, plan.platform, cache)
+    try:
+        below.root.python(plan.python, image.environment(below.config)["PATH"])
+    except rootfs.OtherPythonError as error:
+        return error.found
+    return None
+
+
+def _of_engine(plan: Plan, wanted: BaseCheck, progress: Progress) -> str | None:
+    """The Python X.Y that the build would use, or `none`; None where that cannot be told."""
+    from envbuilder.build.image import base as image_base
+    from envbuilder.containers.engine import client as engine
+
+    client = engine.connect()
+    found = engine.image(client, wanted.ref)
+    if found is None:
+        here = engine.describe(client)
+        found = image_base.pulled(client, here, wanted.ref, plan.platform)
+    with progress.task("look at the base image's Python"):
+        try:
+            said = _asked(client, found.id, plan)
+        except (VerifyError, ToolError):
+            return None
+    answer = re.fullmatch(r"([0-9]+\.[0-9]+|none)\s*", said)
+    if answer is None:
+        return None
+    return "none on its PATH" if answer[1] == "none" else answer[1]
+
+
+def _asked(client: Any, identity: str, plan: Plan) -> str:
+    """What a container of the base prints; it has no network and writes nothing."""
+    from envbuilder.containers.engine import podman
+    from envbuilder.containers.engine import run as containers
+
+    argv = ["-c", _ASK.format(minor=plan.python)]
+    if isinstance(client, podman.Podman):
+        flags = [
+            *("--platform", plan.platform, "--network", "none", "--read-only"),
+            *("--user", "0:0", "--entrypoint", "/bin/sh"),
+        ]
+        return client.run(flags, identity, argv, lambda _: None, _SECONDS).stdout
+    options = {
+        "image": identity,
+        "command": argv,
+        "entrypoint": ["/bin/sh"],
+        "platform": plan.platform,
+        "network_mode": "none",
+        "read_only": True,
+        "user": "0:0",
+    }
+    return containers.run(client, options, lambda _: None, _SECONDS)[1]

@@ -1,0 +1,238 @@
+"""The docker backend: the rendered Dockerfile, built from the store, without network.
+
+Docker's BuildKit builds it, or podman's Buildah where podman is the engine. The stages `wheels` and
+`debs`, which download in a plain `docker build`, are replaced by folders of hard links into the
+store; the final stage is the same text in all cases.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from envbuilder.build import render
+from envbuilder.build.backends import base_python
+from envbuilder.build.image import base as image_base
+from envbuilder.build.backends.container import DockerEnvironment
+from envbuilder.containers.engine import client as engine
+from envbuilder.core import console
+from envbuilder.core.errors import InvalidError, ToolError
+from envbuilder.build.payload import payload_sha256
+from envbuilder.packages.space import Room, unpacked
+from envbuilder.build.plan import (Artifact, LinkFiles, Plan, RecordImage, Run, Step, UsedBase, Write, WritePayload, fingerprint)
+from envbuilder.profiles import lock as lockfile
+
+if TYPE_CHECKING:
+    from envbuilder.build.backends.environment import Environment
+    from envbuilder.core.settings import Settings
+    from envbuilder.host.model import Host
+    from envbuilder.build.plan import MakeBase
+    from envbuilder.profiles.lock import Lock, Target
+    from envbuilder.profiles.profile import Profile
+    from envbuilder.build.request import Request
+
+
+def unavailable(profile: Profile, python: str, request: Request, settings: Settings) -> str:
+    """Why docker is not the default here; empty when an engine and the base image are at hand."""
+    if not engine.configured():
+        return "no container engine was found"
+    if python in profile.debian_base and not request.base_image:
+        return _unmade()
+    base = profile.base.get(python)
+    if base is None:
+        return f"the profile has no base image for Python {python}"
+    ref = image_base.base_ref(base, request, settings)
+    named = request.base_image or base.ref in settings.configuration.base_images
+    try:
+        client = engine.connect()
+        if named or engine.image(client, ref):
+            return ""
+    except ToolError as error:
+        return error.message
+    return f"the base image {base.ref} is not in the engine"
+
+
+def _unmade() -> str:
+    """Why a base of Debian packages cannot be made for an engine here; empty where it can."""
+    from envbuilder.build.image import debian_base
+
+    try:
+        engine.connect()
+        debian_base.require_tool()
+    except ToolError as error:
+        return error.message
+    return ""
+
+
+def plan(
+    profile: Profile,
+    lock: Lock,
+    target: Target,
+    base: tuple[str, str],
+    target_engine: engine.Engine,
+    request: Request,
+    settings: Settings,
+    made_base: MakeBase | None = None,
+) -> Plan:
+    """How to make the image; pure. `base` is the base image's reference and its id.
+
+    `made_base` makes the base where it is no image that somebody published.
+    """
+    # The stages that download are replaced, so where upstream is must not decide the fingerprint.
+    files = render.render(profile, lock, "dockerfile", target.python, render.nowhere(lock))
+    texts = {f.name: f.content.decode() for f in files if f.name != "payload.pyz"}
+    builder = _builder(target_engine)
+    facts = {
+        "backend": "docker",
+        "builder": builder,
+        "platform": target.platform,
+        "base": base[1],
+        "rendered": texts,
+        "files": sorted(f.sha256 for f in target.files),
+        "payload": payload_sha256(),
+    }
+    digest = fingerprint(facts)
+    locked = lockfile.lock_digest(lock)
+    tags = image_base.names(profile, target, digest, request)
+    work = settings.cache_dir / "build" / f"{profile.name}-{digest[:12]}"
+    context = work / "context"
+    uv = lock.tool(target.platform)  # it runs in the image's own build, not on this machine
+    wheels = (*target.of_kind("wheel"), uv)
+    debs = target.of_kind("deb")
+    steps: list[Step] = [
+        *((made_base, image_base.loaded(made_base, settings)) if made_base else ()),
+        LinkFiles(what="check wheels", files=wheels, folder=str(work / "wheels" / "wheels")),
+        *(Write(what=f"write {n}", path=str(context / n), text=t) for n, t in texts.items()),
+        WritePayload(what="add the payload", path=str(context / "payload.pyz")),
+    ]
+    contexts = ["--build-context", f"wheels={work / 'wheels'}"]
+    if debs:
+        steps.append(
+            LinkFiles(what="check packages", files=debs, folder=str(work / "debs" / "debs"))
+        )
+        contexts += ["--build-context", f"debs={work / 'debs'}"]
+    # BuildKit takes its own times from this argument; Buildah does not know it.
+    epoch = target.base.epoch if target.base and builder == "buildkit" else None
+    metadata, versions = str(work / "image.json"), str(work / "versions")
+    labels = image_base.labels(profile, digest, locked)
+    steps.append(
+        Run(
+            what="build the image",
+            argv=(
+                *target_engine.build,
+                *("--platform", target.platform, "--pull=false"),
+                *("--build-arg", f"BASE_IMAGE={base[0]}"),
+                *(("--build-arg", f"SOURCE_DATE_EPOCH={epoch}") if epoch is not None else ()),
+                *(target_engine.tells, metadata),
+                *contexts,
+                *(x for k, v in labels.items() for x in ("--label", f"{k}={v}")),
+                *(x for t in tags for x in ("--tag", t)),
+                *(["--no-cache"] if request.rebuild else []),
+                str(context),
+            ),
+            hints={
+                said: engine.no_base(base[0])
+                for said in ("failed to resolve source metadata", "creating build container")
+            }
+            | {
+                # What the step prints; its own text, which is printed too, has a variable there.
+                f"Python {target.python} is needed; the base image has 3": "The base image has"
+                f" another Python. Name one with Python {target.python}: --base-image REF",
+                "exec format error": f"This engine cannot run {target.platform} programs: build on"
+                " such a machine, or install emulation (qemu-user-static with binfmt).",
+                "failed to prepare extraction snapshot": "The engine dropped a layer of an image"
+                " that lost its name meanwhile: run the same command again.",
+                "no space left on device": "The engine's disk is full: envbuilder clean removes"
+                " images of ours, docker (or podman) system df shows the rest.",
+            },
+        )
+    )
+    steps += [
+        Run(what="ask for the builder's version", argv=target_engine.versions, output=versions),
+        RecordImage(
+            what="record the image",
+            profile=profile.name,
+            fingerprint=digest,
+            ref=tags[0],
+            builder=builder,
+            metadata=metadata,
+            engine={"docker": target_engine.version} if target_engine.version else {},
+            versions=versions,
+            folder=str(settings.records_dir / digest),
+            names=tags,
+        ),
+    ]
+    return Plan(
+        profile=profile.name,
+        backend="docker",
+        builder=builder,
+        platform=target.platform,
+        python=target.python,
+        fingerprint=digest,
+        artifact=Artifact(kind="image", ref=tags[0]),
+        lock=locked,
+        base=None if made_base else UsedBase(ref=base[0], digest=_digest(base[1])),
+        base_check=None if made_base else base_python.check(lock, target, base[0]),
+        workdir=str(work),
+        files=(uv, *(f for f in target.files if made_base or not f.role)),
+        steps=tuple(steps),
+        # The engine copies the files in, installs them, and keeps the result.
+        room=tuple(
+            Room(folder=folder, bytes=sum(f.size or 0 for f in target.files) + unpacked(wheels))
+            for folder in [target_engine.folder]
+            if folder
+        ),
+    )
+
+
+def _builder(here: engine.Engine) -> str:
+    return "buildkit" if here.client == "docker" else "buildah"
+
+
+def _digest(identity: str) -> str:
+    """The digest in `name@digest`, or an engine's id; empty where only a name is known."""
+    found = re.search(r"(?:^|@)(?:sha256:)?([0-9a-f]{64})\Z", identity)
+    return f"sha256:{found[1]}" if found else ""
+
+
+def prepare(
+    profile: Profile, lock: Lock, host: Host, request: Request, settings: Settings
+) -> Environment:
+    """Ask the engine, find the base image and plan; `ToolError` (exit 4) where one is missing."""
+    from envbuilder.build.backends import layers
+
+    if layers.wanted(request):
+        return layers.prepare(profile, lock, host, request, settings)
+    target = image_base.target(profile, lock, host, request)
+    assert target.base is not None, "a target with a base"
+    client = engine.connect()
+    here = engine.describe(client)
+    if request.builder is None:
+        reason = layers.unsuitable(here, client, profile, target)
+        note = console.progress().note
+        if not reason:
+            note("builder layers: it makes the Dockerfile's image, and faster")
+            return layers.prepare(profile, lock, host, request, settings, client, here)
+        note(f"builder {_builder(here)}: {reason}")
+    engine.require_client(here)
+    ref = image_base.base_ref(target.base, request, settings)
+    own = None
+    if target.base.suite and ref == target.base.ref:
+        from envbuilder.build.image import debian_base
+
+        if target.base.unpacked:
+            raise InvalidError(
+                f"the base of '{profile.name}' for {target.platform} is only unpacked: the steps"
+                " of a Dockerfile cannot run on it",
+                "Use --builder layers, or another base image: --base-image REF.",
+            )
+        own = debian_base.step(target, settings)
+        base = (ref, f"debian:{own.identity}")
+        if not request.dry_run:
+            debian_base.require_tool(own)
+    else:
+        base = (ref, ref)
+        if not request.dry_run:
+            base = image_base.identified(client, here, ref, target.platform)
+    made = plan(profile, lock, target, base, here, request, settings, own)
+    return DockerEnvironment(profile, target, made, client, here, settings, force=request.force)

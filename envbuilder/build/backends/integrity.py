@@ -1,0 +1,107 @@
+"""The seal of a native environment: what was in it when its build ended.
+
+The list of its files lies in the environment, and the list's digest in the marker, so that
+verification can say which file was changed, added or removed since.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from envbuilder.build.backends import tree_digest as tree
+from envbuilder.core.errors import VerifyError
+from envbuilder.core.resources import OWN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+MARKER = "envbuilder.json"
+"""In a prefix: says that envbuilder made it, from what, and how it was when it was made."""
+FILES = f"{OWN}/files.jsonl"
+OURS = frozenset({MARKER, FILES})
+PLACED = f"{OWN}/placed.txt"
+"""Names further files that name the place of the environment, one path a line."""
+HOST_BOUND = frozenset({"pyvenv.cfg", "bin/python", "venv/pyvenv.cfg"})
+"""What names the host's interpreter or the place of the environment; what PLACED lists does, too.
+All else is the same wherever it is built."""
+SHOWN = 3
+"""Changed files that a message names."""
+
+
+def close(prefix: Path, facts: dict[str, Any]) -> None:
+    """Write down what a finished environment holds, with these facts about it in its marker."""
+    (prefix / FILES).parent.mkdir(parents=True, exist_ok=True)
+    found = tree.read(prefix, OURS)
+    (prefix / FILES).write_text(tree.dump(found))
+    bound = host_bound(prefix)
+    portable = tree.digest(e for e in found if e.path not in bound)
+    marker = {**facts, "digest": portable, "tree": tree.digest(found)}
+    (prefix / MARKER).write_text(json.dumps(marker, indent=1) + "\n")
+
+
+def bind(prefix: Path, paths: Iterable[str]) -> None:
+    """Note files of an environment, before it is closed, that name the place where it will be."""
+    (prefix / PLACED).parent.mkdir(parents=True, exist_ok=True)
+    listed = sorted({*_placed(prefix), *paths})
+    (prefix / PLACED).write_text("".join(f"{path}\n" for path in listed))
+
+
+def host_bound(prefix: Path) -> frozenset[str]:
+    """The files of an environment that differ from place to place."""
+    return HOST_BOUND.union(_placed(prefix))
+
+
+def _placed(prefix: Path) -> list[str]:
+    try:
+        return (prefix / PLACED).read_text().splitlines()
+    except FileNotFoundError:
+        return []
+
+
+def marker(prefix: Path) -> dict[str, Any]:
+    """What an environment says of itself; empty where envbuilder did not finish one there."""
+    try:
+        found = json.loads((prefix / MARKER).read_text())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def is_sealed(prefix: Path) -> bool:
+    """Whether envbuilder finished an environment there, whatever became of it since."""
+    return (prefix / MARKER).is_file() or (prefix / OWN).is_dir() or not any(prefix.iterdir())
+
+
+def require_unchanged(
+    prefix: Path, python: str = "bin/python", owner: Callable[[str], str] = lambda path: ""
+) -> None:
+    """`VerifyError` where an environment does not hold what it held after its build.
+
+    `python` is its interpreter, below the prefix; `owner` says which package a path belongs to, if
+    that is known.
+    """
+    hint = (
+        f"Build it anew: add --rebuild to envbuilder build. To check it as it is: envbuilder verify"
+        f" --python {prefix / python}"
+    )
+    try:
+        found = tree.read(prefix, OURS)
+    except OSError as error:
+        message = f"{error.filename}: cannot be read: {error.strerror}"
+        raise VerifyError(
+            f"the environment was changed after the build: {message}", hint
+        ) from error
+    if tree.digest(found) == marker(prefix).get("tree"):
+        return
+    try:
+        before = tree.parse((prefix / FILES).read_text())
+    except (OSError, ValueError):
+        before = ()
+    changed = tree.differences(before, found) if before else ()
+    told = ((d, owner(d.path)) for d in changed[:SHOWN])
+    named = ", ".join(f"{d.path} ({d.how}{f', of {o}' if o else ''})" for d, o in told)
+    named = named or f"its list of files ({FILES})"
+    more = f" and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
+    raise VerifyError(f"{prefix} was changed after the build: {named}{more}", hint)

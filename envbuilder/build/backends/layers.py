@@ -1,0 +1,328 @@
+"""The builder `layers`: an image put together from layers, without a daemon, root or emulation.
+
+What is loaded into an engine is an image like any other of ours: `docker.py` finds and runs it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from envbuilder.build import render
+from envbuilder.build.backends import base_python
+from envbuilder.build.image import base as image_base
+from envbuilder.build.backends.pushed_image import PushedImage
+from envbuilder.build.backends.saved_image import SavedImage
+from envbuilder.containers.engine import client as engine
+from envbuilder.containers.oci import image_names as places
+from envbuilder.core import types as words
+from envbuilder.core.errors import InvalidError, ToolError
+from envbuilder.build import conventions as image_facts
+from envbuilder.build.payload import payload_sha256
+from envbuilder.packages.space import Room, unpacked
+from envbuilder.build.plan import (Artifact, Assemble, LinkFiles, Load, MakeBase, Plan, Push, Run, Save, Step, System, UsedBase, Write, fingerprint)
+from envbuilder.profiles import lock as lockfile
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from envbuilder.build.backends.environment import Environment
+    from envbuilder.core.settings import Settings
+    from envbuilder.host.model import Host
+    from envbuilder.profiles.lock import Lock, Target
+    from envbuilder.profiles.locked_file import File
+    from envbuilder.profiles.profile import Profile
+    from envbuilder.build.request import Request
+
+BUILDER = "layers"
+_EXPORTS = (25, 0)
+"""From this version on Docker saves images as OCI layouts."""
+_AFTER_SYSTEM = "# --- wheels"
+"""Where the Dockerfile's next stage begins."""
+
+
+def plan(
+    profile: Profile,
+    lock: Lock,
+    target: Target,
+    base: image_base.Base,
+    request: Request,
+    settings: Settings,
+    own: words.Platform | None,
+    target_engine: engine.Engine | None,
+) -> Plan:
+    """How to make the image; pure. `own` is this machine's platform, whose uv installs the wheels.
+
+    Without an engine, packages whose scripts must run cannot be installed: `ToolError`.
+    """
+    from envbuilder.containers.oci.layer import compressor
+    from envbuilder.build.image.layer_cache import FORMAT, SYSTEM_FORMAT
+
+    assert target.base is not None, "a target with a base"
+    uv = lock.tool(own)
+    wheels, debs = target.of_kind("wheel"), target.of_kind("deb")
+    variables = image_facts.variables(profile)
+    made_by = {"layers": str(FORMAT), "uv": uv.version, "zstd": str(compressor()["zstd"])}
+    facts = {
+        "backend": "docker",
+        "builder": BUILDER,
+        "platform": target.platform,
+        "python": target.python,
+        "base": base.identity,
+        "epoch": target.base.epoch,
+        "variables": variables,
+        "files": sorted(f.sha256 for f in (*wheels, *debs)),
+        "unpacked": profile.unpack_packages,
+        "payload": payload_sha256(),
+        "made_by": {**made_by, **compressor()},
+    }
+    scripts = _runs_scripts(profile, target)
+    digest = fingerprint(facts | ({"system": SYSTEM_FORMAT} if scripts else {}))
+    tags = image_base.names(profile, target, digest, request)
+    locked = lockfile.lock_digest(lock)
+    labels = image_base.labels(profile, digest, locked)
+    work = settings.cache_dir / "build" / f"{profile.name}-{digest[:12]}"
+    system = None
+    if scripts:
+        system = _system(profile, lock, target, base, request, labels, work, target_engine)
+    cache, layout = str(settings.cache_dir / "layers"), str(work / "layout")
+    goes_aside = request.output or request.push
+    overlaps = target_engine is not None and target_engine.keeps_blobs and not goes_aside
+    ahead = f"envbuilder/ahead:{digest[:12]}" if overlaps else ""
+    below = tuple(f for step in base.make if isinstance(step, MakeBase) for f in step.files)
+    files = (*below, *wheels, *debs, uv)
+    made: tuple[Step, ...] = (
+        *base.make,
+        Assemble(
+            what="put the image together",
+            base=base.folder,
+            layout=layout,
+            platform=target.platform,
+            python=target.python,
+            epoch=target.base.epoch,
+            uv=uv,
+            wheels=wheels,
+            debs=debs,
+            system=system,
+            variables=variables,
+            labels=labels,
+            names=tags,
+            ahead=ahead,
+            cache=cache,
+            fresh=request.rebuild,
+            work=str(work / "stage"),
+            records=str(settings.records_dir / digest),
+        ),
+    )
+    artifact, end = _end(profile, digest, layout, tags, ahead, made_by, request, settings)
+    return Plan(
+        profile=profile.name,
+        backend="docker",
+        builder=BUILDER,
+        platform=target.platform,
+        python=target.python,
+        fingerprint=digest,
+        artifact=artifact,
+        lock=locked,
+        base=None
+        if base.make
+        else UsedBase(ref=base.ref, digest=base.identity if base.identity != base.ref else ""),
+        base_check=None
+        if base.make or not base.folder
+        else base_python.check(lock, target, base.ref, base.folder),
+        workdir=str(work),
+        files=files,
+        steps=(*made, *end),
+        room=_room(wheels, request, settings, target_engine),
+    )
+
+
+def _room(
+    wheels: Sequence[File], request: Request, settings: Settings, there: engine.Engine | None
+) -> tuple[Room, ...]:
+    """Layers in the cache, and in the end the image: in an engine both packed and unpacked."""
+    packed = sum(f.size or 0 for f in wheels)
+    rooms = [Room(folder=str(settings.cache_dir), bytes=packed)]
+    if request.output:
+        rooms.append(Room(folder=str(places.path(request.output).parent), bytes=packed))
+    elif there and there.folder and not request.push:
+        rooms.append(Room(folder=there.folder, bytes=packed + unpacked(wheels)))
+    return tuple(rooms)
+
+
+def _end(
+    profile: Profile,
+    digest: words.Sha256,
+    layout: str,
+    tags: tuple[str, ...],
+    ahead: str,
+    made_by: dict[str, str],
+    request: Request,
+    settings: Settings,
+) -> tuple[Artifact, tuple[Step, ...]]:
+    """Where the image goes: to disk, to a registry, to both, or else into the engine."""
+    records = str(settings.records_dir / digest)
+    artifact, end = Artifact(kind="image", ref=tags[0]), list[Step]()
+    if request.push:
+        artifact = Artifact(kind="registry", ref=request.push)
+        host = request.push.partition("/")[0]
+        end.append(
+            Push(
+                what=f"push {request.push}",
+                layout=layout,
+                ref=request.push,
+                plain_http=host in settings.configuration.plain_http,
+                uploads=str(settings.uploads_dir),
+                profile=profile.name,
+                fingerprint=digest,
+                made_by=made_by,
+                folder=records,
+            )
+        )
+    if request.output:
+        kind = "archive" if places.is_archive(request.output) else "layout"
+        artifact = Artifact(kind=kind, ref=str(places.path(request.output)))
+        end.insert(0, Save(what=f"write {artifact.ref}", layout=layout, target=artifact.ref))
+    load = Load(
+        what="load it into the engine",
+        layout=layout,
+        cache=str(settings.cache_dir / "layers"),
+        profile=profile.name,
+        fingerprint=digest,
+        names=tags,
+        ahead=ahead,
+        made_by=made_by,
+        folder=records,
+    )
+    return artifact, tuple(end) or (load,)
+
+
+def _system(
+    profile: Profile,
+    lock: Lock,
+    target: Target,
+    base: image_base.Base,
+    request: Request,
+    labels: Mapping[str, str],
+    work: Path,
+    target_engine: engine.Engine | None,
+) -> System:
+    """The Dockerfile's stage with the system packages, built by an engine and taken from it."""
+    if target_engine is None or places.on_disk(base.ref):
+        raise ToolError(
+            f"the system packages of '{profile.name}' run scripts when they are installed: that"
+            " takes an engine, and a base image that it can have",
+            "Start Docker, and name a base image by its reference (--base-image REF).",
+        )
+    assert target.base is not None, "a target with a base"
+    debs = target.of_kind("deb")
+    text = _stage(profile, lock, target)
+    recipe = hashlib.sha256(text.encode()).hexdigest()
+    context, ref = work / "system", f"envbuilder/system:{recipe[:12]}"
+    argv = (
+        *target_engine.build,
+        *("--platform", target.platform, "--pull=false"),
+        *("--build-arg", f"BASE_IMAGE={base.ref}"),
+        *("--build-arg", f"SOURCE_DATE_EPOCH={target.base.epoch}"),
+        *("--build-context", f"debs={work / 'debs'}"),
+        *(x for k, v in labels.items() for x in ("--label", f"{k}={v}")),
+        *("--tag", ref),
+        *(["--no-cache"] if request.rebuild else []),
+        str(context),
+    )
+    steps = (
+        LinkFiles(what="check packages", files=debs, folder=str(work / "debs" / "debs")),
+        Write(what="write Dockerfile", path=str(context / "Dockerfile"), text=text),
+        Run(what="install the system packages", argv=argv),
+    )
+    return System(recipe=recipe, steps=steps, ref=ref)
+
+
+def _stage(profile: Profile, lock: Lock, target: Target) -> str:
+    """The Dockerfile up to the stage `system`, which is then its last one."""
+    nowhere = render.nowhere(lock)
+    dockerfile = next(render.render(profile, lock, "dockerfile", target.python, nowhere))
+    text, found, _ = dockerfile.content.decode().partition(_AFTER_SYSTEM)
+    assert found, "the Dockerfile's stages are marked"
+    return text
+
+
+# --- the edge: what is here
+
+
+def own_platform() -> words.Platform | None:
+    """The platform of this machine; None where it is none of ours."""
+    machine = os.uname().machine
+    if sys.platform == "darwin":
+        return "macos/arm64" if machine == "arm64" else None
+    return words.container_platform(machine) if sys.platform == "linux" else None
+
+
+def wanted(request: Request) -> bool:
+    """Whether this builder was asked for; `InvalidError` where another cannot do what was."""
+    only = "--output" if request.output else "--push" if request.push else ""
+    if request.base_image and places.on_disk(request.base_image):
+        only = "a base image on disk"
+    if only and request.builder not in {None, BUILDER}:
+        raise InvalidError(
+            f"{only} needs the builder {BUILDER}, not {request.builder}", "Leave --builder out."
+        )
+    return bool(only) or request.builder == BUILDER
+
+
+def unsuitable(here: engine.Engine, client: Any, profile: Profile, target: Target) -> str:
+    """Why another builder is the default for this engine and profile; empty where this one is."""
+    if here.client == "docker":
+        version = str(client.version().get("Version", ""))
+        if not engine.is_at_least(version, _EXPORTS):
+            return f"Docker {version} cannot export a base image as an OCI layout"
+    own = own_platform()
+    if own is None:
+        return "no uv is locked for this machine"
+    if _runs_scripts(profile, target) and target.platform != own:
+        return f"packages of '{profile.name}' run scripts on {target.platform}"
+    return ""
+
+
+def _runs_scripts(profile: Profile, target: Target) -> bool:
+    # On a base that is only unpacked no script can run.
+    unpacks = profile.unpack_packages or bool(target.base and target.base.unpacked)
+    return bool(target.of_kind("deb")) and not unpacks
+
+
+def prepare(
+    profile: Profile,
+    lock: Lock,
+    host: Host,
+    request: Request,
+    settings: Settings,
+    client: Any = None,
+    here: engine.Engine | None = None,
+) -> Environment:
+    """Find the base and plan; an engine is only asked where the image goes there or the base is.
+
+    `client` is that engine and `here` what it is, where it was asked already. `ToolError` (exit 4)
+    where something is missing.
+    """
+    from envbuilder.build.backends.container import DockerEnvironment
+
+    target = image_base.target(profile, lock, host, request)
+    own = own_platform()
+    lock.tool(own)  # before an engine is asked
+    scripts = _runs_scripts(profile, target)
+    aside = request.output or request.push
+    if client is None and (not aside or scripts):
+        client = engine.connect()
+        here = engine.describe(client)
+    if here and scripts:
+        engine.require_client(here)
+    base = image_base.find(target, client, here, request, settings, scripts=scripts)
+    made = plan(profile, lock, target, base, request, settings, own, here)
+    if request.push:
+        return PushedImage(target, made, request.push, settings)
+    if request.output or here is None:
+        return SavedImage(target, made)
+    return DockerEnvironment(profile, target, made, client, here, settings, force=request.force)

@@ -1,0 +1,300 @@
+"""Native environments, whatever brings their Python: wheels put into them, and commands run there.
+
+uv unpacks the wheels into a cache inside the working folder and hard-links from there; the cache is
+then removed. So every environment owns its files: editing one can reach neither a cache nor
+another environment (a shared cache would install the edited file without complaint).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import weakref
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from envbuilder.build.backends import foreign_programs, integrity as seal
+from envbuilder.build import isolation, render
+from envbuilder.core import process
+from envbuilder.core.console import progress
+from envbuilder.core.errors import ToolError, VerifyError
+from envbuilder.core.resources import OWN
+from envbuilder.build.payload import TIMEOUT_SECONDS, payload_pyz
+from envbuilder.packages.space import Room, unpacked
+from envbuilder.payload import threads
+from envbuilder.payload.start import Start
+from envbuilder.build.plan import (LinkFiles, Move, Run, Seal, Step, UnpackLibraries, UnpackTool, Write, WritePayload, WritePrograms)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import NoReturn
+
+    from envbuilder.core.process import Completed
+    from envbuilder.core.settings import Settings
+    from envbuilder.build.plan import Artifact, Plan
+    from envbuilder.profiles.lock import Lock, Target
+    from envbuilder.profiles.locked_file import File
+    from envbuilder.profiles.profile import Profile
+
+
+def tool_versions(made: Plan) -> dict[str, str]:
+    """The locked tools that a plan runs → their versions."""
+    return {f.name: f.version for f in made.files if f.kind == "tool"}
+
+
+class Folders(Struct, frozen=True):
+    """Where an environment is made, and where it will be."""
+
+    prefix: Path
+    work: Path
+    """The build's own, beside the prefix."""
+
+    @property
+    def env(self) -> Path:
+        """The environment, until it is moved."""
+        return self.work / "env"
+
+
+def folders_for(settings: Settings, name: str) -> Folders:
+    """The folders of the environment of that name."""
+    return Folders(settings.envs_dir / name, settings.envs_dir / f".{name}.partial")
+
+
+def last_steps(
+    profile: Profile, places: Folders, digest: str, facts: Mapping[str, Any], **more: str
+) -> tuple[Step, ...]:
+    """How the making of an environment ends; its marker holds these facts and `more`."""
+    marks = {
+        "schema": 1,
+        "made_by": "envbuilder",
+        "profile": profile.name,
+        "fingerprint": digest,
+        **more,
+        "facts": facts,
+    }
+    env = places.env
+    return (
+        WritePayload(what="add the payload", path=str(env / OWN / "payload.pyz")),
+        WritePrograms(
+            what="add what stands for programs of other environments",
+            folder=str(env / foreign_programs.FOLDER),
+            names=foreign_programs.REFUSED,
+            text=foreign_programs.script(profile.name),
+        ),
+        Seal(what="write down what is in it", folder=str(env), facts=marks),
+        Move(what="put in place", source=str(env), target=str(places.prefix)),
+    )
+
+
+def room(settings: Settings, files: Iterable[File]) -> Room:
+    """What an environment of these files takes, at the least."""
+    return Room(folder=str(settings.envs_dir), bytes=unpacked(files))
+
+
+def preloaded(profile: Profile, target: Target) -> tuple[File, ...]:
+    """The .debs that hold the preloaded libraries: these may be part of the base, too."""
+    debs = (*target.of_kind("deb"), *target.base_files)
+    return tuple(f for f in debs if profile.preload and f.name in profile.system_packages)
+
+
+def check_tools(profile: Profile) -> None:
+    """`ToolError` when the host lacks what the environment needs from it while running."""
+    compilers = ("g++", "c++", "clang++")
+    if "g++" in profile.system_packages and not any(process.which(c) for c in compilers):
+        raise ToolError(
+            f"profile '{profile.name}' needs a C++ compiler, and none of"
+            f" {', '.join(compilers)} is on PATH",
+            "Install one (Debian, Ubuntu: sudo apt install g++), or use --backend docker, whose"
+            " image brings it.",
+        )
+
+
+def wheel_steps(
+    profile: Profile,
+    lock: Lock,
+    target: Target,
+    *,
+    work: Path,
+    env: Path,
+    python: str,
+    version: str,
+    system_site: bool = False,
+) -> tuple[Step, ...]:
+    """How the locked wheels get into a virtual environment `env` of the interpreter `python`.
+
+    `system_site`: the environment sees the packages of that interpreter, too.
+    """
+    wheels = target.of_kind("wheel")
+    uv, cache = str(work / "uv"), str(work / "cache")
+    text = render.requirements_text(profile, lock, (target,), target.python)
+    return (
+        # A native environment is made on the platform that it is for.
+        UnpackTool(what="unpack uv", file=lock.tool(target.platform), name="uv", path=uv),
+        LinkFiles(what="check wheels", files=wheels, folder=str(work / "wheels")),
+        Write(what="write requirements", path=str(work / "requirements.txt"), text=text),
+        Run(
+            what=f"make a Python {version} environment",
+            argv=(
+                *(uv, "venv", "--quiet", "--no-config", "--no-project", "--relocatable"),
+                *(("--system-site-packages",) if system_site else ()),
+                *("--prompt", profile.name, "--python", python, str(env)),
+            ),
+            env={"UV_CACHE_DIR": cache},
+        ),
+        Run(
+            what=f"install {len(wheels)} packages",
+            argv=(
+                *(uv, "pip", "install", "--quiet", "--no-config"),
+                *("--offline", "--no-index", "--find-links", str(work / "wheels")),
+                *("--no-deps", "--require-hashes", "--no-installer-metadata"),
+                *("--cache-dir", cache, "--link-mode", "hardlink"),
+                *("--python", str(env / "bin" / "python")),
+                *("--requirements", str(work / "requirements.txt")),
+            ),
+        ),
+    )
+
+
+def preload_steps(profile: Profile, libraries: tuple[File, ...], env: Path) -> tuple[Step, ...]:
+    """How the preloaded libraries get into an environment."""
+    if not profile.preload:
+        return ()
+    return (
+        UnpackLibraries(
+            what=f"unpack {', '.join(profile.preload)}",
+            files=libraries,
+            libraries=profile.preload,
+            folder=str(env / OWN),
+        ),
+    )
+
+
+def preload_paths(profile: Profile, prefix: Path) -> tuple[str, ...]:
+    """Where the preloaded libraries are in a finished environment."""
+    return tuple(str(prefix / OWN / name) for name in profile.preload)
+
+
+def refused_programs(profile: Profile) -> list[Any]:
+    """What decides the programs that refuse, for fingerprints."""
+    return [foreign_programs.REFUSED, foreign_programs.script(profile.name)]
+
+
+def own_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Variables that depend on the machine, where the caller did not set them."""
+    if environ.get("OMP_NUM_THREADS"):
+        return {}
+    return {"OMP_NUM_THREADS": str(threads.decide(threads.fetch()))}
+
+
+class NativeEnvironment:
+    """A planned environment in a folder of this machine."""
+
+    def __init__(self, profile: Profile, target: Target, made: Plan) -> None:
+        self.profile, self.target, self.plan = profile, target, made
+        self.prefix = Path(made.artifact.ref)
+
+    @property
+    def bin_folders(self) -> tuple[str, ...]:
+        """Below the prefix: where programs are, the folder that wins first."""
+        return ("bin",)
+
+    @property
+    def python(self) -> str:
+        """The environment's interpreter, below the prefix."""
+        return f"{self.bin_folders[0]}/python"
+
+    def existing(self) -> Artifact | None:
+        """The environment, if an earlier build finished it."""
+        found = seal.marker(self.prefix)
+        if found.get("fingerprint") != self.plan.fingerprint or "tree" not in found:
+            return None
+        return msgspec.structs.replace(self.plan.artifact, digest=found.get("digest"))
+
+    def changed(self) -> str:
+        """Nothing: its name is its folder's, and what is in it is looked at before it is run."""
+        return ""
+
+    def made_by(self) -> dict[str, str]:
+        """uv, as the lock names it."""
+        return tool_versions(self.plan)
+
+    def inside(
+        self, argv: Sequence[str], environ: Mapping[str, str]
+    ) -> tuple[list[str], dict[str, str]]:
+        """A command and variables that run `argv` inside the environment."""
+        raise NotImplementedError
+
+    def owner(self, path: str) -> str:
+        """Which package a path of the environment belongs to, as far as that is known."""
+        del path
+        return ""
+
+    def run_payload(
+        self,
+        arguments: Callable[[Mapping[str, str]], Sequence[str]],
+        folders: Mapping[str, Path],
+        on_line: Callable[[str], None],
+    ) -> Completed:
+        """Run the payload with its interpreter; `VerifyError` where it was changed."""
+        payload = self.prefix / OWN / "payload.pyz"
+        if not payload.is_file() or payload.read_bytes() != payload_pyz():
+            raise VerifyError(
+                f"{payload}: was changed after the build, so that nothing it says can be trusted",
+                f"Remove {self.prefix}, and build again.",
+            )
+        # Compared before anything in it runs, its activation included.
+        scratch = self._scratch
+        executable, bytecode = str(self.prefix / self.python), str(scratch / "bytecode")
+        base = isolation.payload_environment(os.environ)
+        _, own = self.inside((), base)
+        start = Start(
+            as_found=False,
+            prefix=str(self.prefix),
+            executable=executable,
+            bytecode=bytecode,
+            variables=isolation.promised({**base, **own, **self.profile.environment}),
+        )
+        seen = {name: str(folder.absolute()) for name, folder in folders.items()}
+        program = (*isolation.python(executable, bytecode), str(payload), "--promise", start.text())
+        argv, variables = self.inside([*program, *arguments(seen)], base)
+        return process.run(
+            argv,
+            env=variables,
+            base=base,
+            cwd=scratch / "work",
+            timeout=TIMEOUT_SECONDS,
+            on_stdout=on_line,
+        )
+
+    @cached_property
+    def _scratch(self) -> Path:
+        """A folder for bytecode, empty at first: that in the environment is not sealed.
+
+        Made once the environment was found unchanged. Tuning starts the payload a hundred times,
+        and neither comparing 12,000 files nor compiling torch's belongs into each start.
+        """
+        seal.require_unchanged(self.prefix, self.python, self.owner)
+        for note in isolation.notes(os.environ):
+            progress().note(f"note: {note}")
+        folder = tempfile.mkdtemp(prefix="envbuilder-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        # The payload works in an empty folder: what lies in the user's may have a module's name.
+        (Path(folder) / "work").mkdir()
+        return Path(folder)
+
+    def become(self, argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
+        """Become the command, found on the environment's PATH first; `ToolError` for another's."""
+        folders = (str(self.prefix / name) for name in self.bin_folders)
+        path = os.pathsep.join((*folders, environ.get("PATH", "")))
+        program = shutil.which(argv[0], path=path)
+        foreign_programs.require_own(
+            argv, program, self.prefix, self.bin_folders, self.profile.name
+        )
+        if program is None:
+            raise ToolError(f"{argv[0]}: not found in the environment or on PATH")
+        process.replace(*self.inside([program, *argv[1:]], environ))

@@ -1,0 +1,64 @@
+"""An image that is written to disk instead of an engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from envbuilder.build.backends.native import tool_versions
+from envbuilder.containers.engine.client import LABEL
+from envbuilder.core.errors import EnvbuilderError, InvalidError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import NoReturn
+
+    from envbuilder.core.process import Completed
+    from envbuilder.build.plan import Artifact, Plan
+    from envbuilder.profiles.lock import Target
+
+
+class SavedImage:
+    """A planned image on disk."""
+
+    def __init__(self, target: Target, made: Plan) -> None:
+        self.target, self.plan = target, made
+
+    def existing(self) -> Artifact | None:
+        """The image, if an earlier build wrote exactly this one and every byte is still right."""
+        from envbuilder.containers.oci import archive
+
+        label = f"{LABEL}fingerprint"
+        try:
+            for config, digest in archive.held(Path(self.plan.artifact.ref)):
+                labels = (config.get("config") or {}).get("Labels") or {}
+                if labels.get(label) == self.plan.fingerprint:
+                    return msgspec.structs.replace(self.plan.artifact, digest=digest)
+        except EnvbuilderError:
+            return None
+        return None
+
+    def changed(self) -> str:
+        """Nothing: what is not right byte by byte is made anew."""
+        return ""
+
+    def made_by(self) -> dict[str, str]:
+        """The versions that decide the image's bytes."""
+        from envbuilder.containers.oci.layer import compressor
+
+        return tool_versions(self.plan) | {"zstd": str(compressor()["zstd"])}
+
+    def run_payload(
+        self,
+        arguments: Callable[[Mapping[str, str]], Sequence[str]],
+        folders: Mapping[str, Path],
+        on_line: Callable[[str], None],
+    ) -> Completed:
+        """An image on disk cannot be run."""
+        raise InvalidError(f"{self.plan.artifact.ref}: not in an engine", "Build without --output.")
+
+    def become(self, argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
+        """An image on disk cannot be run."""
+        raise InvalidError(f"{self.plan.artifact.ref}: not in an engine", "Build without --output.")

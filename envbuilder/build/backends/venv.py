@@ -1,0 +1,111 @@
+"""The venv backend: a native environment from the store, without network, one folder each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from envbuilder.build.backends import foreign_programs
+from envbuilder.build.backends.native import (NativeEnvironment, check_tools, folders_for, last_steps, own_variables, preload_paths, preload_steps, preloaded, refused_programs, room, wheel_steps)
+from envbuilder.build.payload import payload_sha256
+from envbuilder.build.plan import Artifact, Plan, Step, fingerprint
+from envbuilder.profiles import lock as lockfile
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from envbuilder.core.settings import Settings
+    from envbuilder.host.interpreters import Interpreter
+    from envbuilder.host.model import Host
+    from envbuilder.profiles.lock import Lock, Target
+    from envbuilder.profiles.profile import Profile
+    from envbuilder.build.request import Request
+
+
+def plan(
+    profile: Profile, lock: Lock, target: Target, interpreter: Interpreter, settings: Settings
+) -> Plan:
+    """How to make the environment; pure."""
+    libraries = preloaded(profile, target)
+    uv, contents = lock.tool(target.platform), (*target.of_kind("wheel"), *libraries)
+    files = (uv, *contents)
+    facts = {
+        "backend": "venv",
+        "profile": profile.name,
+        "environment": profile.environment,
+        "preload": profile.preload,
+        "platform": target.platform,
+        "python": [interpreter.version, str(interpreter.path)],
+        "files": sorted(f.sha256 for f in contents),
+        "uv": uv.version,
+        "payload": payload_sha256(),
+        "refused": refused_programs(profile),
+    }
+    digest = fingerprint(facts)
+    places = folders_for(settings, f"{profile.name}-py{target.python}-{digest[:12]}")
+    steps: tuple[Step, ...] = (
+        *wheel_steps(
+            *(profile, lock, target),
+            work=places.work,
+            env=places.env,
+            python=str(interpreter.path),
+            version=interpreter.version,
+        ),
+        *preload_steps(profile, libraries, places.env),
+        *last_steps(profile, places, digest, facts),
+    )
+    return Plan(
+        profile=profile.name,
+        backend="venv",
+        builder="uv",
+        platform=target.platform,
+        python=target.python,
+        fingerprint=digest,
+        artifact=Artifact(kind="venv", ref=str(places.prefix)),
+        lock=lockfile.lock_digest(lock),
+        workdir=str(places.work),
+        files=files,
+        steps=steps,
+        room=(room(settings, files),),
+    )
+
+
+class VenvEnvironment(NativeEnvironment):
+    """A planned native environment on an interpreter of the host."""
+
+    def inside(
+        self, argv: Sequence[str], environ: Mapping[str, str]
+    ) -> tuple[list[str], dict[str, str]]:
+        """The command itself, with the environment's variables."""
+        return list(argv), environment(self.profile, self.prefix, environ)
+
+
+def environment(profile: Profile, prefix: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """Variables for a command inside the environment, given the caller's own."""
+    variables = dict(profile.environment)
+    if profile.preload:
+        # The caller's own preloads stay, behind ours.
+        own = filter(None, [environ.get("LD_PRELOAD")])
+        variables["LD_PRELOAD"] = ":".join([*preload_paths(profile, prefix), *own])
+    variables |= own_variables(environ)
+    variables["VIRTUAL_ENV"] = str(prefix)
+    refused = prefix / foreign_programs.FOLDER
+    variables["PATH"] = f"{prefix / 'bin'}:{refused}:{environ.get('PATH', '')}"
+    return variables
+
+
+def prepare(
+    profile: Profile, lock: Lock, host: Host, request: Request, settings: Settings
+) -> VenvEnvironment:
+    """Find an interpreter and plan; `ToolError` (exit 4) where one or a compiler is missing."""
+    from envbuilder.host import interpreters as pythons
+
+    platform = host.platform
+    locked = lockfile.pythons(lock, platform, profile.python.default)
+    if not locked or (request.python and request.python not in locked):
+        lockfile.select(lock, str(platform), request.python or profile.python.default)
+    check_tools(profile)
+    interpreter = pythons.find(request.python, locked, host.machine)
+    minor = ".".join(interpreter.version.split(".")[:2])
+    target = lockfile.select(lock, str(platform), minor)
+    return VenvEnvironment(profile, target, plan(profile, lock, target, interpreter, settings))

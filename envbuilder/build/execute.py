@@ -1,0 +1,332 @@
+"""Plan → artifact: runs the steps of a plan, in order, and leaves nothing half-made behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, assert_never
+
+from envbuilder.build.image import records as images
+from envbuilder.build.backends import integrity as seal
+from envbuilder.build import plan as plans
+from envbuilder.core import folders, process
+from envbuilder.core.errors import BuildError, EnvbuilderError
+from envbuilder.core.http import full_or_broken
+from envbuilder.core.settings import require_writable
+from envbuilder.build.payload import payload_pyz
+from envbuilder.packages.conda import steps
+from envbuilder.packages.store import Store
+
+if TYPE_CHECKING:
+    import tarfile
+
+    from envbuilder.core.console import Progress
+    from envbuilder.core.settings import Settings
+_REMOVE_TRIES = 50
+_REMOVE_PAUSE_SECONDS = 0.2
+
+
+def execute(plan: plans.Plan, settings: Settings, progress: Progress) -> float:
+    """Run a plan's steps; returns the seconds they took.
+
+    Only one process builds a given artifact at a time. The working folder is removed, whatever
+    happens; the artifact appears by one move or load at the end. Raises `BuildError`.
+    """
+    from filelock import FileLock
+
+    workdir = Path(plan.workdir)
+    require_writable(workdir.parent, marked=False)
+    logs = require_writable(settings.logs_dir, private=True)
+    log = logs / f"{plan.profile}-{plan.fingerprint[:12]}.log"
+    started = time.monotonic()
+    with FileLock(f"{workdir}.lock"):
+        _remove(workdir)  # what a killed build left
+        try:
+            folders.ensure(workdir, private=True)
+            log.write_text("")
+            for step in plan.steps:
+                with progress.task(step.what):
+                    _perform(step, Store(settings.store_dir), log, progress)
+        except (OSError, shutil.Error) as error:
+            cause = error if isinstance(error, OSError) else OSError(str(error))
+            raise full_or_broken(cause, Path(cause.filename or workdir)) from error
+        except EnvbuilderError:
+            raise
+        except BaseException:  # Ctrl-C, SIGTERM
+            # py-rattler's threads go on for a moment, and make folders again.
+            _remove(workdir)
+            time.sleep(_REMOVE_PAUSE_SECONDS)
+            raise
+        finally:
+            _remove(workdir)
+    return time.monotonic() - started
+
+
+def _perform(step: plans.Step, store: Store, log: Path, progress: Progress) -> None:
+    match step:
+        case plans.Write() | plans.WritePayload() | plans.WritePrograms():
+            _write(step)
+        case plans.LinkFiles():
+            folder = Path(step.folder)
+            folder.mkdir(parents=True, exist_ok=True)
+            for file in step.files:
+                store.link(file, folder)
+        case plans.UnpackTool():
+            _unpack_tool(step, store)
+        case plans.UnpackLibraries():
+            _unpack_libraries(step, store)
+        case plans.Run():
+            _run(step, log)
+        case plans.Seal():
+            seal.close(Path(step.folder), step.facts)
+        case steps.InstallConda() | steps.WriteActivation() | steps.Rehome():
+            _perform_on_conda(step, progress)
+        case plans.Remove():
+            _remove(Path(step.path))
+        case plans.Move():
+            _move(Path(step.source), Path(step.target))
+        case _:
+            _perform_on_image(step, store, log, progress)
+
+
+def _write(step: plans.Write | plans.WritePayload | plans.WritePrograms) -> None:
+    if isinstance(step, plans.WritePrograms):
+        for name in step.names:
+            program = Path(step.folder) / name
+            program.parent.mkdir(parents=True, exist_ok=True)
+            program.write_text(step.text)
+            program.chmod(0o755)
+        return
+    path = Path(step.path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(payload_pyz() if isinstance(step, plans.WritePayload) else step.text.encode())
+
+
+def _move(source: Path, target: Path) -> None:
+    """Put a finished folder in place; what is there goes away as a whole, and is removed later.
+
+    Removing it where it is would leave half of it, its marker perhaps included, to a kill.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if folders.is_folder(target) and not seal.is_sealed(target):
+        raise BuildError(
+            f"{target}: is in the way, and envbuilder did not make it",
+            "Move it elsewhere, then run the same command again.",
+        )
+    if target.exists() or target.is_symlink():
+        target.rename(source.with_name(f"{source.name}.replaced"))
+    source.rename(target)
+
+
+def _perform_on_conda(
+    step: steps.InstallConda | steps.WriteActivation | steps.Rehome, progress: Progress
+) -> None:
+    from envbuilder.packages.conda import activation, install
+
+    match step:
+        case steps.InstallConda():
+            seal.bind(Path(step.env), install.install(step, progress.note))
+        case steps.WriteActivation():
+            seal.bind(Path(step.env), activation.write(step))
+        case steps.Rehome():
+            install.rehome(step)
+        case _:
+            assert_never(step)
+
+
+def _perform_on_image(step: plans.ImageStep, store: Store, log: Path, progress: Progress) -> None:
+    match step:
+        case plans.MakeBase():
+            _make_base(step, store, log)
+        case plans.LoadBase():
+            _load_base(step)
+        case plans.Assemble():
+            from envbuilder.build.image.assemble import Assembly
+
+            def run(part: plans.Step) -> None:
+                _perform(part, store, log, progress)
+
+            Assembly(step, store, run, progress.note).make()
+        case plans.Load():
+            _load(step)
+        case plans.Save():
+            _save(step)
+        case plans.Push():
+            from envbuilder.build.attestation import publish
+
+            publish.push(step, progress)
+        case plans.RecordImage():
+            _record(step)
+        case _:
+            assert_never(step)
+
+
+def _run(step: plans.Run, log: Path) -> None:
+    with log.open("a") as out:
+        out.write(f"$ {process.quoted(step.argv)}\n")
+
+        def keep(line: str) -> None:
+            out.write(line + "\n")
+
+        done = process.run(step.argv, env=step.env, on_stdout=keep, on_stderr=keep)
+    if step.output:
+        Path(step.output).write_text(done.stdout)
+    if done.returncode != 0:
+        how = f"exit {done.returncode}" if done.returncode > 0 else f"signal {-done.returncode}"
+        printed = done.stdout + done.stderr
+        advice = [hint for text, hint in step.hints.items() if text in printed]
+        raise BuildError(
+            f"{step.what}: failed ({how}):\n{_failing_step(printed) or done.last_words}",
+            "\n".join([*advice, f"The whole output is in {log}"]),
+        )
+
+
+def _load(step: plans.Load) -> None:
+    from envbuilder.containers.engine import client as engine
+    from envbuilder.containers.engine import images as engines
+    from envbuilder.containers.oci.layout import Layout
+
+    layout, made = Layout(Path(step.layout)), Layout(Path(step.cache))
+    ids = engines.load(engine.connect(), layout, made, step.names, step.ahead)
+    if step.ahead:
+        engine.forget(step.ahead)
+        images.forget(Path(step.folder), step.ahead)
+    record = images.ImageRecord(
+        profile=step.profile,
+        fingerprint=step.fingerprint,
+        ref=step.names[0],
+        digest=ids[0],
+        ids=ids,
+        builder="layers",
+        made_by=step.made_by,
+        names=step.names,
+    )
+    images.keep(Path(step.folder), record)
+
+
+def _save(step: plans.Save) -> None:
+    from envbuilder.containers.oci import archive
+    from envbuilder.containers.oci.layout import Layout
+
+    archive.save(Layout(Path(step.layout)), Path(step.target))
+
+
+def _record(step: plans.RecordImage) -> None:
+    told = images.digests(Path(step.metadata).read_text())
+    record = images.ImageRecord(
+        profile=step.profile,
+        fingerprint=step.fingerprint,
+        ref=step.ref,
+        digest=told[0],
+        ids=told,
+        builder=step.builder,
+        made_by=step.engine | images.versions(Path(step.versions).read_text()),
+        names=step.names,
+    )
+    images.keep(Path(step.folder), record)
+
+
+def _make_base(step: plans.MakeBase, store: Store, log: Path) -> None:
+    from envbuilder.build.image import debian_base
+
+    with log.open("a") as out:
+
+        def keep(line: str) -> None:
+            out.write(line + "\n")
+
+        folders.ensure(Path(step.layout).parent)
+        try:
+            debian_base.make(step, store, keep)
+        except BuildError as error:
+            said = "\n".join(filter(None, [error.hint, f"The whole output is in {log}"]))
+            raise type(error)(error.message, said) from error
+
+
+def _load_base(step: plans.LoadBase) -> None:
+    from envbuilder.containers.engine import client as engine
+    from envbuilder.containers.engine import images as engines
+    from envbuilder.containers.oci.layout import Layout
+
+    client, layout = engine.connect(), Layout(Path(step.layout))
+    (found,) = layout.index().manifests
+    there = engine.image(client, step.ref)
+    ids = (layout.read_manifest(found).config.digest, found.digest)
+    loaded = images.LoadedImage(profile=None, fingerprint=step.identity, ref=step.ref, ids=ids)
+    images.note(Path(step.folder), loaded)
+    if there is None or there.id not in ids:
+        engines.load(client, layout, Layout(Path(step.cache)), (step.ref,))
+
+
+def _failing_step(printed: str) -> str:
+    """What BuildKit quotes of a failing step: it then prints the Dockerfile at length."""
+    found = re.findall(r"^-{6}\n > \[.*\n((?:.*\n)*?)-{6}$", printed, re.MULTILINE)
+    return found[-1].rstrip() if found else ""
+
+
+def _unpack_tool(step: plans.UnpackTool, store: Store) -> None:
+    """A wheel keeps its executables in `NAME-VERSION.data/scripts/`."""
+    wheel = store.checked(step.file)
+    with zipfile.ZipFile(wheel) as archive:
+        suffix = f".data/scripts/{step.name}"
+        member = next((n for n in archive.namelist() if n.endswith(suffix)), None)
+        if member is None:
+            raise BuildError(f"{step.file.basename}: holds no executable '{step.name}'")
+        target = Path(step.path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with archive.open(member) as source, target.open("wb") as out:
+            shutil.copyfileobj(source, out)
+    target.chmod(0o755)
+
+
+def _unpack_libraries(step: plans.UnpackLibraries, store: Store) -> None:
+    """Write each library's bytes under its soname; links inside a package are followed."""
+    from envbuilder.packages.debian import members as deb_members
+
+    folder = Path(step.folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = set(step.libraries)
+    for file in step.files:
+        with deb_members.opened(file, store.checked(file)) as package:
+            data: tarfile.TarFile = package.data.tgz()
+            members = dict(deb_members.members(file, data))
+            for name, member in sorted(members.items()):
+                base = name.rpartition("/")[2]
+                if base not in wanted:
+                    continue
+                target = member
+                if member.issym():
+                    linked = os.path.normpath(f"{name.rpartition('/')[0]}/{member.linkname}")
+                    target = members.get(linked, member)
+                stream = data.extractfile(target) if target.isreg() else None
+                if stream is None:
+                    continue
+                with (folder / base).open("wb") as out:
+                    shutil.copyfileobj(stream, out)
+                wanted.discard(base)
+    if wanted:
+        raise BuildError(
+            f"{', '.join(sorted(wanted))}: in none of {', '.join(f.basename for f in step.files)}",
+            "The profile's preload and system_packages do not go together.",
+        )
+
+
+def _remove(path: Path) -> None:
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    # An installer whose parent was killed goes on writing until it finds its folder gone.
+    for left in reversed(range(_REMOVE_TRIES)):
+        if not path.exists():
+            return
+        try:
+            shutil.rmtree(path)
+        except OSError as error:
+            if not left:
+                raise BuildError(
+                    f"{path}: cannot be removed: {error.strerror or error}",
+                    "Another process may still write there: end it, or remove the folder.",
+                ) from error
+            time.sleep(_REMOVE_PAUSE_SECONDS)

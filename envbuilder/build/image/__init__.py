@@ -1,0 +1,1 @@
+"""The builder `layers`: an OCI image put together from a base and reproducible layers."""

@@ -1,0 +1,311 @@
+"""An image out of layers: those made before come from the cache, only the others are made.
+
+From the bottom: layers for each large wheel, one for all small ones, one for system packages, one
+that ties the environment to the base image's Python, and the payload. What changes often or belongs
+to one base is above what is large and shared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec.structs import replace
+
+from envbuilder.containers.oci import archive, descriptor, layer, rootfs
+from envbuilder.containers.oci.descriptor import Index, Manifest
+from envbuilder.containers.oci.layer import Layer, Member
+from envbuilder.containers.oci.layout import Layout, place
+from envbuilder.build.image import base_layers as base, config as image, scratch, system
+from envbuilder.build import conventions as facts
+from envbuilder.build.image.preload import Ahead
+from envbuilder.build.image.layer_cache import LayerCache
+from envbuilder.build.image.config import Added
+from envbuilder.build.image.parts import CUT, Part, cut, parts
+from envbuilder.build.image.staging import Python, Stage
+from envbuilder.build.image.wheels import Packed, Wheel
+from envbuilder.build.payload import payload_pyz, payload_sha256
+from envbuilder.build.plan import Assemble, Step, UnpackTool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from envbuilder.core import types as words
+    from envbuilder.packages.store import Store
+    from envbuilder.profiles.locked_file import File
+
+MOST_LAYERS = 100
+"""Layers of an image at most, the base image's among them: overlay file systems take 127."""
+_INSTALLED = 5
+"""Bytes of an installed wheel per byte of the wheel, at the most: 3.6 for torch's CPU wheel.
+
+uv gets far less of most wheels, but all of one whose files are none of those read straight from it.
+"""
+_TOUCHED = frozenset({"etc", "var/lib/dpkg"})
+"""Folders of the base that get a new time although nothing new is in them, as in the Dockerfile."""
+_OWN_LAYERS = 4
+"""Those that are no single wheel's."""
+
+
+_PREFIX = facts.PREFIX.lstrip("/")
+
+
+class Assembly:
+    """One image being made, in a folder of its own."""
+
+    def __init__(
+        self,
+        step: Assemble,
+        store: Store,
+        run: Callable[[Step], None],
+        note: Callable[[str], None],
+    ) -> None:
+        self._step, self._store, self._run = step, store, run
+        self._cache = LayerCache(Path(step.cache), note, fresh=step.fresh)
+        self._work = Path(step.work)
+        self._work.mkdir(parents=True)
+        self._base = base.read(step.base, step.platform, self._cache)
+        for blob in self._base.layers:
+            self._base.layout.checked(blob)
+        self._packages, self._root = self._system()
+        search = image.environment(self._base.config)["PATH"]
+        path, version = self._root.python(step.python, search)
+        self._python = Python(path=path, version=version, platform=step.platform)
+        self._scratch = self._work
+        self._stage: Stage | None = None
+        self._skeleton: tuple[Member, ...] = ()
+        self._open = contextlib.ExitStack()
+        self._wheels_open: dict[words.Sha256, Wheel] = {}
+        self._to_install: tuple[File, ...] = ()
+
+    def make(self) -> Layout:
+        """Make the image: an OCI layout that holds it and nothing else."""
+        step = self._step
+        needed = sum(_INSTALLED * self._size(w) for w in step.wheels)
+        with (
+            scratch.folder(needed, self._work) as self._scratch,
+            self._open,
+            Ahead(step.ahead, self._cache.layout) as ahead,
+        ):
+            added = [*self._wheels(ahead), *self._packages, self._frame(), self._payload()]
+        return self._image(Path(step.layout), added, step.names)
+
+    def _image(self, folder: Path, added: Sequence[Added], names: Sequence[str]) -> Layout:
+        """An image of the base and these layers, in a layout of its own."""
+        step, below = self._step, self._base
+        layout = Layout.create(folder)
+        for blob in below.layers:
+            place(below.layout.blob(blob.digest), layout.blob(blob.digest))
+        for above in added:
+            kept = self._cache.layout.blob(above.layer.digest)
+            place(kept, layout.blob(above.layer.digest))
+        config = image.config(below.config, added, step.variables, step.labels, step.epoch)
+        manifest = Manifest(
+            schema_version=2,
+            media_type=descriptor.MANIFEST,
+            config=layout.add(descriptor.encode(config), descriptor.CONFIG),
+            layers=(*below.layers, *(a.layer.descriptor for a in added)),
+        )
+        found = layout.add(
+            descriptor.encode(manifest),
+            descriptor.MANIFEST,
+            platform=descriptor.platform(step.platform),
+        )
+        named = [replace(found, annotations=archive.named(name)) for name in names]
+        layout.write_index(
+            Index(schema_version=2, media_type=descriptor.INDEX, manifests=tuple(named or [found]))
+        )
+        return layout
+
+    # --- layers
+
+    def _wheels(self, ahead: Ahead) -> list[Added]:
+        """The layers of wheels: what was made before is kept, only the others are made."""
+        sizes = {w.sha256: self._size(w) for w in self._step.wheels}
+        room = MOST_LAYERS - len(self._base.manifest.layers) - _OWN_LAYERS
+        wanted = parts(self._step.wheels, sizes, self._shares, room)
+        found = {part: self._cache.find(self._part_facts(part)) for part in wanted}
+        missing = [part for part in wanted if found[part] is None]
+        installed = {w.sha256: w for p in missing if not p.files for w in p.wheels}
+        self._to_install = tuple(installed.values())
+        added: list[Added] = []
+        for part in wanted:
+            kept = found[part]
+            made = kept or self._make(self._part_facts(part), self._files(part))
+            added.append(Added(layer=made, reason=part.reason))
+            if kept is None:
+                missing.remove(part)
+                ahead.offer(added, sum(map(self._packed, missing)), self._lower)
+        return added
+
+    def _lower(self, added: Sequence[Added]) -> Layout:
+        layout = self._image(self._work / f"lower{len(added)}", added, [self._step.ahead])
+        (found,) = layout.index().manifests
+        ids = (layout.read_manifest(found).config.digest, found.digest)
+        system.note(self._step, self._step.ahead, ids)
+        return layout
+
+    def _size(self, wheel: File) -> int:
+        return self._store.path(wheel.sha256).stat().st_size
+
+    def _shares(self, wheel: File) -> list[tuple[str, ...]]:
+        return self._cache.remembered(
+            {"kind": "cut", "wheel": wheel.sha256, "bytes": CUT},
+            list[tuple[str, ...]],
+            lambda: [*cut({n: p.size for n, p in self._wheel(wheel).files.items()})],
+        )
+
+    def _packed(self, part: Part) -> int:
+        """Bytes in wheels of what a part holds."""
+        found = 0
+        for wheel in part.wheels:
+            files = self._wheel(wheel).files
+            names = part.files or files.keys() - {*part.without}
+            found += sum(files[name].packed for name in names)
+        return found
+
+    def _frame(self) -> Added:
+        """What ties the environment to this base: its interpreter, its users."""
+        step, contents = self._step, self._root.contents
+        made_from = {
+            "kind": "frame",
+            "uv": step.uv.version,
+            "python": msgspec.to_builtins(self._python),
+            "users": {n: descriptor.digest_of(c) for n, c in contents.items() if "dpkg" not in n},
+            "epoch": step.epoch,
+        }
+        found = self._cache.find(made_from)
+        if found is None:
+            self._staged()
+            found = self._make(made_from, [*self._skeleton, *self._users()], on_base=True)
+        return Added(layer=found, reason=f"environment for Python {self._python.version}")
+
+    def _system(self) -> tuple[list[Added], rootfs.RootFs]:
+        """The layer of system packages, and the files that are there with it."""
+        step, below = self._step, self._base
+        if not step.debs:
+            return [], below.root
+        if step.system is not None:
+            return system.built(step, step.system, below, self._cache, self._work, self._run)
+        made = system.unpacked(
+            step, below, self._store, self._cache, lambda f, m: self._make(f, m, on_base=True)
+        )
+        return made, below.root
+
+    def _payload(self) -> Added:
+        """The payload, last: it changes with envbuilder."""
+        made_from = {"kind": "payload", "sha256": payload_sha256(), "epoch": self._step.epoch}
+        member = Member(path=facts.PAYLOAD.lstrip("/"), content=payload_pyz())
+        found = self._cache.find(made_from) or self._make(made_from, [member])
+        return Added(layer=found, reason="payload")
+
+    def _make(
+        self, made_from: Mapping[str, Any], members: Iterable[Member], *, on_base: bool = False
+    ) -> Layer:
+        """Write a layer and keep it; `on_base`: folders that lead somewhere are the base's own."""
+        listed = list(members)
+        stated = {m.path for m in listed}
+        above = [f for f in layer.folders_above(stated) if f.path not in stated]
+        if on_base:
+            new = stated - self._base.root.entries.keys()
+            changed = _TOUCHED | {p.rpartition("/")[0] for p in new}
+            above = [self._as_in_base(f, changed=f.path in changed) for f in above]
+        listed += above
+        part = self._work / "layer"
+        made = layer.write(listed, part, self._step.epoch)
+        return self._cache.keep(made_from, made, part)
+
+    def _as_in_base(self, folder: Member, *, changed: bool) -> Member:
+        there = self._base.root.entries.get(folder.path)
+        if there is None or there.kind != "folder":
+            return folder
+        time = None if changed else there.time
+        return replace(folder, mode=there.mode, uid=there.uid, gid=there.gid, time=time)
+
+    # --- wheels
+
+    def _part_facts(self, part: Part) -> dict[str, Any]:
+        return {
+            "kind": "wheels",
+            "wheels": sorted(w.sha256 for w in part.wheels),
+            "files": part.files,
+            "without": part.without,
+            "uv": self._step.uv.version,
+            "site": self._python.site,
+            "epoch": self._step.epoch,
+        }
+
+    def _files(self, part: Part) -> Iterator[Member]:
+        """What a part holds: from the wheels themselves, else as uv installed it."""
+        site = self._python.site
+        owners: dict[str, File] = {}
+        for wheel in part.wheels:
+            opened = self._wheel(wheel)
+            found = {f"{site}/{n}": _plain(f"{site}/{n}", p) for n, p in opened.files.items()}
+            if part.files:
+                found = {path: found[path] for path in (f"{site}/{name}" for name in part.files)}
+            else:
+                found |= self._installed_files(wheel, opened)
+                for name in part.without:
+                    del found[f"{site}/{name}"]
+            for path, member in found.items():
+                if owners.setdefault(path, wheel) is wheel:
+                    yield member
+
+    def _installed_files(self, wheel: File, opened: Wheel) -> dict[str, Member]:
+        """What uv made of a wheel, its record completed."""
+        stage = self._installed()
+        record = stage.record_of(wheel)
+        text = opened.record((stage.env / record).read_text(encoding="utf-8"))
+        found = {p: layer.member(str(stage.env), p, _PREFIX) for p in stage.files_of(wheel, record)}
+        return {**found, record: replace(found[record], source=None, content=text)}
+
+    def _wheel(self, wheel: File) -> Wheel:
+        """A wheel of the store, checked when it is first opened."""
+        if wheel.sha256 not in self._wheels_open:
+            opened = Wheel(self._store.checked(wheel), wheel.basename)
+            self._wheels_open[wheel.sha256] = self._open.enter_context(opened)
+        return self._wheels_open[wheel.sha256]
+
+    def _installed(self) -> Stage:
+        """The stage, with what is not copied as it is of all wheels that a layer is made of."""
+        stage = self._staged()
+        if self._to_install:
+            folder = self._scratch / "wheels"
+            folder.mkdir()
+            for wheel in self._to_install:
+                self._wheel(wheel).write_others(folder / wheel.basename)
+            stage.install(self._to_install, folder)
+            self._to_install = ()
+        return stage
+
+    def _staged(self) -> Stage:
+        """The folder that uv installs into, made when the first layer needs it."""
+        if self._stage is None:
+            uv = self._scratch / "uv"
+            self._run(UnpackTool(what="unpack uv", file=self._step.uv, name="uv", path=str(uv)))
+            self._stage = Stage(self._scratch, uv, self._python, self._run)
+            self._stage.make()
+            # Before packages are installed: later it could not be told which files are theirs.
+            self._skeleton = tuple(layer.tree(self._stage.env, _PREFIX))
+        return self._stage
+
+    def _users(self) -> list[Member]:
+        """The image's user, and the folders that it owns."""
+        number, home, work = facts.ID, facts.HOME.lstrip("/"), facts.WORK.lstrip("/")
+        lines = {"etc/passwd": f"{facts.PASSWD}\n", "etc/group": f"{facts.GROUP}\n"}
+        contents = self._root.contents
+        return [
+            *(Member(path=n, content=contents.get(n, b"") + t.encode()) for n, t in lines.items()),
+            *(
+                Member(path=p, kind="folder", mode=0o755, uid=number, gid=number)
+                for p in (home, work)
+            ),
+        ]
+
+
+def _plain(path: str, packed: Packed) -> Member:
+    mode = 0o755 if packed.executable else 0o644
+    return Member(path=f"{_PREFIX}/{path}", mode=mode, source=packed)

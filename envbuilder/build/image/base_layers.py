@@ -1,0 +1,58 @@
+"""The image below: its layers, its configuration, and what its files are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from envbuilder.containers.oci import rootfs
+from envbuilder.containers.oci.descriptor import LAYER, LAYER_ZSTD, Descriptor, Manifest
+from envbuilder.containers.oci.layout import Layout
+
+if TYPE_CHECKING:
+    from envbuilder.core import types as words
+    from envbuilder.build.image.layer_cache import LayerCache
+
+
+class Base(Struct, frozen=True, kw_only=True):
+    """An image that another is made on."""
+
+    layout: Layout
+    manifest: Manifest
+    config: dict[str, Any]
+    root: rootfs.RootFs
+
+    @property
+    def layers(self) -> tuple[Descriptor, ...]:
+        """Its layers as a manifest of OCI names them: Docker's older names do not belong there."""
+        return tuple(
+            Descriptor(
+                media_type=_OCI.get(d.media_type, d.media_type), digest=d.digest, size=d.size
+            )
+            for d in self.manifest.layers
+        )
+
+
+_OCI = {
+    "application/vnd.docker.image.rootfs.diff.tar": LAYER,
+    "application/vnd.docker.image.rootfs.diff.tar.gzip": f"{LAYER}+gzip",
+    "application/vnd.docker.image.rootfs.diff.tar.zstd": LAYER_ZSTD,
+}
+
+
+def read(folder: str, platform: words.Platform, cache: LayerCache) -> Base:
+    """The image for a platform in a layout; the list of its files is remembered.
+
+    `EnvbuilderError` where there is none, or it is damaged.
+    """
+    layout = Layout.open(Path(folder))
+    found = layout.find(platform)
+    manifest = layout.read_manifest(found)
+    root = cache.remembered(
+        {"kind": "listing", "manifest": found.digest},
+        rootfs.RootFs,
+        lambda: rootfs.read(layout, manifest),
+    )
+    return Base(layout=layout, manifest=manifest, config=layout.read_config(manifest), root=root)

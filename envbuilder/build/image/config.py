@@ -1,0 +1,70 @@
+"""Configuration and manifest of an image that is made on top of another; pure."""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from envbuilder.containers.oci.layer import Layer
+from envbuilder.core.errors import InvalidError
+from envbuilder.build import conventions as facts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""Where an image without a PATH is searched, as Docker does."""
+# What the specification knows; builders leave more there, some of it about the machine they ran on.
+_CARRIED = ("architecture", "os", "os.version", "os.features", "variant", "config", "history")
+
+
+class Added(Struct, frozen=True, kw_only=True):
+    """A layer on top, and why it is there."""
+
+    layer: Layer
+    reason: str
+
+
+def environment(config: Mapping[str, Any]) -> dict[str, str]:
+    """The variables of an image's configuration, PATH always among them."""
+    pairs = (config.get("config") or {}).get("Env") or []
+    if not isinstance(pairs, list) or not all(isinstance(p, str) for p in pairs):
+        raise InvalidError("the base image's configuration: config.Env: not a list of text")
+    found = dict(p.split("=", 1) for p in pairs if "=" in p)
+    found.setdefault("PATH", DEFAULT_PATH)
+    return found
+
+
+def config(
+    base: Mapping[str, Any],
+    added: Sequence[Added],
+    variables: Mapping[str, str],
+    labels: Mapping[str, str],
+    epoch: int,
+) -> dict[str, Any]:
+    """The configuration of an image of ours on a base's; `InvalidError` where that is damaged."""
+    made: dict[str, Any] = {k: base[k] for k in _CARRIED if k in base}
+    below = (base.get("rootfs") or {}).get("diff_ids")
+    if not isinstance(below, list) or not all(isinstance(d, str) for d in below):
+        raise InvalidError("the base image's configuration: rootfs.diff_ids: not a list of digests")
+    inherited = environment(base)
+    own = {"PATH": f"{facts.PATH}:{inherited['PATH']}", **variables}
+    run = dict(base.get("config") or {})
+    run |= {
+        "Env": [f"{k}={v}" for k, v in {**inherited, **own}.items()],
+        "Labels": {**(run.get("Labels") or {}), **labels},
+        "User": f"{facts.ID}:{facts.ID}",
+        "WorkingDir": facts.WORK,
+        "Entrypoint": list(facts.ENTRYPOINT),
+        "Cmd": list(facts.COMMAND),
+    }
+    time = datetime.datetime.fromtimestamp(epoch, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    history = [{"created": time, "created_by": f"envbuilder: {a.reason}"} for a in added]
+    return made | {
+        "created": time,
+        "config": run,
+        "rootfs": {"type": "layers", "diff_ids": [*below, *(a.layer.diff_id for a in added)]},
+        "history": [*(base.get("history") or []), *history],
+    }

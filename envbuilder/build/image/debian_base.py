@@ -1,0 +1,296 @@
+"""A base made from locked Debian packages: the same packages give the same bytes.
+
+mmdebstrap installs (or only unpacks) exactly the packages of the lock, from a folder with nothing
+else in it and without a network; the result becomes an OCI layout with one layer. What depends on
+the machine or the moment is left out of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import msgspec
+
+from envbuilder.build.image import debian_rootfs
+from envbuilder.containers.engine.client import LABEL
+from envbuilder.containers.oci import descriptor
+from envbuilder.containers.oci.archive import named
+from envbuilder.containers.oci.descriptor import Index, Manifest
+from envbuilder.containers.oci.layer import Layer, write
+from envbuilder.containers.oci.layout import Layout, place
+from envbuilder.core import process
+from envbuilder.core import types as words
+from envbuilder.core.errors import BuildError, EnvbuilderError, ToolError
+from envbuilder.build.image.config import DEFAULT_PATH
+from envbuilder.packages.debian.suite import ARCHITECTURES
+from envbuilder.build.plan import MakeBase
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from envbuilder.core.settings import Settings
+    from envbuilder.packages.store import Store
+    from envbuilder.profiles.lock import Target
+
+RECIPE = 2
+"""Counts up when the same packages give other bytes."""
+
+_TOOL = "mmdebstrap"
+_MAKERS = {_TOOL: _TOOL, "apt": "apt-get", "dpkg": "dpkg"}
+"""What makes a base, as provenance names it → as it is called. mmdebstrap lets the machine's apt
+and dpkg do much of the work."""
+_MADE_BY = "made-by.json"
+"""Beside the image in a base's folder, for the image must not depend on it."""
+_LONGEST, _MOST = 300, 12
+"""Characters of a line and number of lines that an error shows."""
+_HINT = (
+    "It makes the base from Debian packages. On Debian and Ubuntu: apt-get install mmdebstrap."
+    " Elsewhere use a base image: --base-image REF."
+)
+_INSTALL = ("--variant=essential",)
+_UNPACK = ("--variant=extract",)
+# Folders that belong under /usr, as every Debian since 12 wants it before the first package is
+# unpacked: the work of debootstrap, which mmdebstrap leaves to a hook.
+_MERGED = {"amd64": "bin sbin lib lib64", "arm64": "bin sbin lib"}
+
+
+def step(target: Target, settings: Settings) -> MakeBase:
+    """How to make the base of a target whose base has a suite; pure."""
+    base = target.base
+    assert base is not None, "a target with a base"
+    made_from = {
+        "recipe": RECIPE,
+        "suite": base.suite,
+        "platform": target.platform,
+        "files": sorted(f.sha256 for f in target.base_files),
+        "epoch": base.epoch,
+        "unpacked": base.unpacked,
+    }
+    identity = hashlib.sha256(msgspec.json.encode(made_from, order="sorted")).hexdigest()
+    return MakeBase(
+        what=f"make the base from {len(target.base_files)} Debian packages",
+        identity=identity,
+        ref=base.ref,
+        suite=base.suite,
+        platform=target.platform,
+        files=target.base_files,
+        epoch=base.epoch,
+        unpacked=base.unpacked,
+        layout=str(settings.cache_dir / "bases" / f"debian-{identity}"),
+    )
+
+
+def require_tool(wanted: MakeBase | None = None) -> None:
+    """`ToolError` where a base (this one, if it is not there yet) cannot be made here."""
+    if wanted is not None and (Path(wanted.layout) / "index.json").is_file():
+        return
+    if process.which(_TOOL) is None:
+        raise ToolError(f"{_TOOL} is not on PATH", _HINT)
+
+
+def make(wanted: MakeBase, store: Store, log: Callable[[str], None]) -> Layout:
+    """The base as an OCI layout, made where it is not there; only one process makes a given one.
+
+    Raises `BuildError` where mmdebstrap fails or installs something else than the lock says,
+    `ToolError` without it, `OSError` on a full disk.
+    """
+    from filelock import FileLock
+
+    final = Path(wanted.layout)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{final}.lock"):
+        found = _existing(final, wanted.platform, log)
+        if found is not None:
+            return found
+        for left in final.parent.glob(f".{final.name}.*"):  # by a build that was killed
+            shutil.rmtree(left, ignore_errors=True)
+        # A name of its own each time: what a killed build started may go on writing to the old one.
+        work = Path(tempfile.mkdtemp(prefix=f".{final.name}.", dir=final.parent))
+        try:
+            _make(wanted, store, work, log)
+            (work / "layout").replace(final)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+    return Layout(final)
+
+
+def made_by(base: MakeBase) -> dict[str, str]:
+    """The programs that made a base → their versions then; empty where nobody wrote them down."""
+    try:
+        told = (Path(base.layout) / _MADE_BY).read_bytes()
+        return msgspec.json.decode(told, type=dict[str, str])
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return {}
+
+
+def _versions() -> dict[str, str]:
+    said = {
+        name: process.run([program, "--version"]).stdout
+        for name, program in _MAKERS.items()
+        if process.which(program)
+    }
+    found = {name: re.search(r"\b\d[\w.+~:-]*", text) for name, text in said.items()}
+    return {name: match[0] for name, match in found.items() if match}
+
+
+def _existing(folder: Path, platform: words.Platform, log: Callable[[str], None]) -> Layout | None:
+    """An earlier base, every byte of it hashed; a damaged one is removed."""
+    if not folder.exists():
+        return None
+    try:
+        layout = Layout.open(folder)
+        manifest = layout.manifest(platform)
+        for blob in (manifest.config, *manifest.layers):
+            layout.checked(blob)
+    except EnvbuilderError as error:
+        log(f"warning: {error.message}; the base is made anew")
+        shutil.rmtree(folder)
+        return None
+    return layout
+
+
+def _make(wanted: MakeBase, store: Store, work: Path, log: Callable[[str], None]) -> None:
+    tar = work / "root.tar"
+    # Where there is no root, mmdebstrap reads the archive as another user, whom the folders of
+    # ours are closed to.
+    reachable = work if os.geteuid() == 0 else None
+    with tempfile.TemporaryDirectory(prefix="envbuilder-", dir=reachable) as scratch:
+        archive = Path(scratch) / "archive"
+        controls = _lay_archive(wanted, store, archive)
+        for path in (archive.parent, archive, *archive.iterdir()):
+            path.chmod(path.stat().st_mode | (0o055 if path.is_dir() else 0o044))
+        done = process.run(
+            command(wanted, archive, tar),
+            env={"SOURCE_DATE_EPOCH": str(wanted.epoch), "LC_ALL": "C.UTF-8", "TZ": "UTC"},
+            on_stdout=log,
+            on_stderr=log,
+        )
+    if done.returncode != 0:
+        printed = (done.stdout + done.stderr).splitlines()
+        # At the end mmdebstrap repeats its call; what went wrong is above.
+        said = [line for line in printed if re.match(r"dpkg: error|dpkg-deb: error|[EW]: ", line)]
+        raise BuildError(
+            f"{wanted.what}: {_TOOL} failed (exit {done.returncode}):\n"
+            + "\n".join(line[:_LONGEST] for line in said[:_MOST]),
+            _advice(done.stderr, wanted.platform),
+        )
+    (work / "files").mkdir()
+    members = {m.path: m for m in debian_rootfs.members(tar, work / "files")}
+    tar.unlink()
+    if wanted.unpacked:
+        members |= {m.path: m for m in debian_rootfs.without_scripts(members, controls)}
+    else:
+        debian_rootfs.require_exactly(wanted, members)
+    layer = write(members.values(), work / "layer", wanted.epoch)
+    _lay_image(wanted, layer, work / "layer", Layout.create(work / "layout"))
+    (work / "layout" / _MADE_BY).write_bytes(msgspec.json.encode(_versions()))
+
+
+def command(wanted: MakeBase, archive: Path, tar: Path) -> list[str]:
+    """The call of mmdebstrap that makes a root file system from an archive of packages."""
+    architecture = ARCHITECTURES[wanted.platform]
+    links = _MERGED[architecture]
+    merge = f'for d in {links}; do mkdir -p "$1/usr/$d" && ln -s "usr/$d" "$1/$d"; done'
+    return [
+        *(_TOOL, "--quiet", *(_UNPACK if wanted.unpacked else _INSTALL)),
+        *(f"--architectures={architecture}", "--format=tar"),
+        "--dpkgopt=force-unsafe-io",
+        f"--setup-hook={merge}",
+        f"--include={','.join(f'{f.name}={f.version}' for f in wanted.files)}",
+        *(wanted.suite, str(tar)),
+        f"deb [trusted=yes] copy://{quote(str(archive))} ./",
+    ]
+
+
+def _advice(printed: str, platform: words.Platform) -> str:
+    if "cannot execute" in printed or "arch-test" in printed or "qemu" in printed:
+        return (
+            f"Programs for {platform} do not run here. Add {platform} to debian_base's `unpacked:`"
+            " in the profile, or build on such a machine."
+        )
+    if "No space left on device" in printed:
+        return "A base needs about 1 GB below TMPDIR (or /tmp) while it is made."
+    return f"{_TOOL} needs root, or user namespaces with /etc/subuid, or fakechroot."
+
+
+# --- the archive that mmdebstrap installs from
+
+
+def _lay_archive(wanted: MakeBase, store: Store, folder: Path) -> dict[str, str]:
+    """A Debian archive with exactly these packages; returns the control stanza of each by name."""
+    folder.mkdir()
+    stanzas, controls = [], {}
+    for file in wanted.files:
+        control = _control(store.link(file, folder))
+        controls[file.name] = control
+        path = store.path(file.sha256)
+        stanzas.append(
+            f"{control}Filename: ./{file.basename}\nSize: {path.stat().st_size}\n"
+            f"SHA256: {file.sha256}\n"
+        )
+    listed = "\n".join(stanzas).encode()
+    (folder / "Packages").write_bytes(listed)
+    release = f"Suite: {wanted.suite}\nCodename: {wanted.suite}\nSHA256:\n"
+    release += f" {hashlib.sha256(listed).hexdigest()} {len(listed)} Packages\n"
+    (folder / "Release").write_text(release)
+    return controls
+
+
+def _control(path: Path) -> str:
+    """What a .deb says of itself, as a stanza that ends in a line end."""
+    from debian.arfile import ArError
+    from debian.debfile import DebError, DebFile
+
+    try:
+        with DebFile(str(path)) as package:
+            text = package.control.get_content("control")
+    except (ArError, DebError, tarfile.TarError, OSError, EOFError) as error:
+        raise BuildError(f"{path.name}: not a Debian package: {error}") from error
+    assert isinstance(text, bytes), "read without an encoding"
+    return text.decode("utf-8", "replace").strip("\n") + "\n"
+
+
+# --- the image
+
+
+def _lay_image(wanted: MakeBase, layer: Layer, blob: Path, layout: Layout) -> None:
+    import datetime
+
+    time = datetime.datetime.fromtimestamp(wanted.epoch, datetime.UTC)
+    created = time.strftime("%Y-%m-%dT%H:%M:%SZ")
+    about = f"{len(wanted.files)} packages of Debian {wanted.suite}"
+    config = {
+        "created": created,
+        "architecture": ARCHITECTURES[wanted.platform],
+        "os": "linux",
+        "config": {
+            "Env": [f"PATH={DEFAULT_PATH}", "LANG=C.UTF-8"],
+            "Cmd": ["bash"],
+            # So that `clean` knows it as ours.
+            "Labels": {f"{LABEL}fingerprint": wanted.identity},
+        },
+        "rootfs": {"type": "layers", "diff_ids": [layer.diff_id]},
+        "history": [{"created": created, "created_by": f"envbuilder: {about}"}],
+    }
+    place(blob, layout.blob(layer.digest))
+    manifest = Manifest(
+        schema_version=2,
+        media_type=descriptor.MANIFEST,
+        config=layout.add(descriptor.encode(config), descriptor.CONFIG),
+        layers=(layer.descriptor,),
+    )
+    found = layout.add(
+        descriptor.encode(manifest),
+        descriptor.MANIFEST,
+        platform=descriptor.platform(wanted.platform),
+        annotations=named(wanted.ref),
+    )
+    layout.write_index(Index(schema_version=2, media_type=descriptor.INDEX, manifests=(found,)))

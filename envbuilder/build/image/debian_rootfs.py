@@ -1,0 +1,127 @@
+"""What of a system that mmdebstrap made belongs into a base: what depends on its packages alone.
+
+Left out is what depends on the machine or the moment.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tarfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from envbuilder.containers.oci.layer import Member
+from envbuilder.core.errors import BuildError
+from envbuilder.packages.debian import status as dpkg_status
+from envbuilder.packages.debian.suite import ARCHITECTURES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from envbuilder.build.plan import MakeBase
+
+_LEFT_EMPTY = (
+    *("dev/", "proc/", "run/", "sys/", "tmp/", "var/cache/apt/", "var/cache/ldconfig/"),
+    *("var/lib/apt/lists/", "var/log/", "var/tmp/"),
+)
+_LEFT_OUT = frozenset(
+    {"etc/apt/sources.list", "etc/dpkg/dpkg.cfg.d/99mmdebstrap", "etc/hostname", "etc/machine-id",
+     "etc/resolv.conf", "var/cache/debconf/config.dat-old", "var/cache/debconf/templates.dat-old",
+     "var/lib/dpkg/diversions-old", "var/lib/dpkg/status-old"}
+)  # fmt: skip
+# Documentation and translations, which Debian's slim images leave out as well; licences stay. Left
+# out at the end, since mmdebstrap's filter takes a second for each package.
+_DOCUMENTS = tuple(f"usr/share/{name}/" for name in ("doc", "info", "locale", "man"))
+_LICENCES = re.compile(r"usr/share/doc/[^/]+(/copyright)?")
+# apt gives these to the `_apt` of the machine that it runs on, if that user can reach them. Here
+# they are as the package has them; apt in the image gives them to its own.
+_APTS = frozenset({"var/cache/apt/archives/partial", "var/lib/apt/lists/partial"})
+_MASTERS = {f"usr/share/base-passwd/{n}.master": f"etc/{n}" for n in ("group", "passwd")}
+
+
+def members(tar: Path, folder: Path) -> Iterator[Member]:
+    """What belongs into the layer; the bytes of files go into `folder`."""
+    files: dict[str, Path] = {}
+    with tarfile.open(tar, "r:") as archive:
+        for number, entry in enumerate(archive):
+            path = _clean(entry.name)
+            if not path or not _belongs(path, is_folder=entry.isdir()):
+                continue
+            owned: dict[str, Any] = {"path": path, "mode": entry.mode & 0o7777}
+            owned |= {"uid": entry.uid, "gid": entry.gid}
+            if path in _APTS:
+                owned |= {"uid": 0, "gid": 0, "mode": 0o755}
+            if any("security.capability" in key for key in entry.pax_headers):
+                raise BuildError(f"/{path}: has file capabilities, which a base cannot keep")
+            if entry.isdir():
+                yield Member(kind="folder", **owned)
+            elif entry.issym():
+                yield Member(kind="link", target=entry.linkname, **owned)
+            elif entry.islnk():
+                linked = files.get(_clean(entry.linkname))
+                if linked is None:
+                    raise BuildError(f"/{path}: a link to {entry.linkname}, which is not there")
+                yield Member(source=linked, **owned)
+            elif entry.isreg():
+                files[path] = folder / str(number)
+                stream = archive.extractfile(entry)
+                assert stream is not None, "a plain file has content"
+                with files[path].open("wb") as out:
+                    shutil.copyfileobj(stream, out)
+                yield Member(source=files[path], **owned)
+            else:
+                raise BuildError(f"/{path}: neither a file nor a folder nor a link")
+
+
+def _clean(name: str) -> str:
+    parts = [part for part in name.split("/") if part not in {"", "."}]
+    if ".." in parts:
+        raise BuildError(f"mmdebstrap made a path that leads out of the base: {name}")
+    return "/".join(parts)
+
+
+def _belongs(path: str, *, is_folder: bool) -> bool:
+    """Whether a path depends on the packages alone, and not on the machine or the moment."""
+    if "__pycache__" in path.split("/"):
+        return False  # bytecode states times; Python's own images come without it as well
+    if path.startswith(_DOCUMENTS) and not _LICENCES.fullmatch(path):
+        return False
+    return is_folder or not (path in _LEFT_OUT or path.startswith(_LEFT_EMPTY))
+
+
+def require_exactly(wanted: MakeBase, made: dict[str, Member]) -> None:
+    """The packages of the lock and no others, all of them configured."""
+    status = made.get(dpkg_status.FILE)
+    text = status.source.read_bytes() if status and isinstance(status.source, Path) else b""
+    states = set(re.findall(rb"^Status: (.*)$", text, re.MULTILINE))
+    if states != {b"install ok installed"}:
+        raise BuildError("mmdebstrap left packages that are not configured", "See the log.")
+    found = dpkg_status.parse({dpkg_status.FILE: text}, ARCHITECTURES[wanted.platform])
+    have = {n: s.version for n, s in found.packages.items()} if found else {}
+    locked = {f.name: f.version for f in wanted.files}
+    differ = sorted(n for n in have.keys() | locked.keys() if have.get(n) != locked.get(n))
+    if differ:
+        name = differ[0]
+        raise BuildError(
+            f"mmdebstrap made another base than the lock says: {name}"
+            f" {have.get(name, 'is missing')}, locked {locked.get(name, 'nothing')}",
+            "See the log; a newer mmdebstrap may help.",
+        )
+
+
+def without_scripts(made: dict[str, Member], controls: dict[str, str]) -> Iterable[Member]:
+    """What the scripts of packages would have made, as far as it is plain data.
+
+    The users and groups that every system has, and a dpkg status that says what was unpacked.
+    """
+    for source, place_at in _MASTERS.items():
+        if source in made and place_at not in made:
+            yield msgspec.structs.replace(made[source], path=place_at)
+    status = "\n".join(
+        control.replace("\n", "\nStatus: install ok unpacked\n", 1)
+        for _, control in sorted(controls.items())
+    )
+    yield Member(path=dpkg_status.FILE, content=status.encode())

@@ -1,0 +1,178 @@
+"""What reaches a verification from outside: variables by an allow-list, and nothing unseen.
+
+The caller of `envbuilder verify` may have variables that put other code in an environment's place:
+modules on an HPC machine, ROS, another activated environment. The payload is started without them,
+and its report says where its code came from, which is held against what was built.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Any
+
+from envbuilder.core.errors import EnvbuilderError, VerifyError
+from envbuilder.core.text import printable
+from envbuilder.build import conventions as facts
+from envbuilder.payload.start import DRIVER_FOLDERS, INJECTING, Start, below, guarded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+ALLOWED = {
+    "the user's language": ("LANG", "LANGUAGE", "LC_*", "TZ", "__CF_USER_TEXT_ENCODING"),
+    "the user and the terminal": ("HOME", "USER", "LOGNAME", "SHELL", "TERM", "PATH"),
+    "scratch folders": ("TMPDIR", "TMP", "TEMP", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME"),
+    "limits of threads": (
+        *("OMP_NUM_THREADS", "OMP_THREAD_LIMIT", "OMP_DYNAMIC", "OMP_MAX_ACTIVE_LEVELS"),
+        *("OMP_PROC_BIND", "OMP_PLACES", "OMP_WAIT_POLICY", "OMP_STACKSIZE", "OMP_SCHEDULE"),
+        *("GOMP_CPU_AFFINITY", "GOMP_SPINCOUNT", "KMP_AFFINITY", "KMP_BLOCKTIME"),
+        *("MKL_NUM_THREADS", "MKL_DYNAMIC", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"),
+    ),
+    "the choice of devices": (
+        *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_MPS_PIPE_DIRECTORY"),
+        *("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"),
+        *("ZE_AFFINITY_MASK", "ZE_FLAT_DEVICE_HIERARCHY", "ONEAPI_DEVICE_SELECTOR"),
+        *("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"),
+        "HSA_OVERRIDE_GFX_VERSION",
+    ),
+    "the compiler that torch.compile calls": ("CC", "CXX", "SDKROOT", "DEVELOPER_DIR"),
+}
+"""Why a variable of the caller reaches the payload → which ones; `*` ends a prefix."""
+
+_NAMES = frozenset(name for names in ALLOWED.values() for name in names if not name.endswith("*"))
+_PREFIXES = tuple(name[:-1] for names in ALLOWED.values() for name in names if name.endswith("*"))
+_CLEARED = (
+    *("LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT"),
+    *("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE", "PYTHONPYCACHEPREFIX"),
+    *("PYTHONPLATLIBDIR", "PYTHONEXECUTABLE", "PYTHONWARNINGS", "PYTHONBREAKPOINT"),
+    *("PYTHONINSPECT", "PYTHONOPTIMIZE", "BASH_ENV", "ENV", *sorted(INJECTING)),
+)
+"""Set to nothing in a container: its engine adds variables of the image and of its settings."""
+CONTAINER_BYTECODE = "/tmp/envbuilder-bytecode"  # noqa: S108 (a private one, gone with the container)
+
+
+def payload_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """What of the caller's variables the payload gets; a profile's own come on top."""
+    kept = {k: v for k, v in environ.items() if k in _NAMES or k.startswith(_PREFIXES)}
+    drivers = driver_folders(environ.get("LD_LIBRARY_PATH", ""))
+    return {**kept, **({"LD_LIBRARY_PATH": drivers} if drivers else {})}
+
+
+def driver_folders(value: str) -> str:
+    """A list of library folders without those that are no driver's."""
+    entries = [entry for entry in value.split(":") if any(below(entry, f) for f in DRIVER_FOLDERS)]
+    return ":".join(dict.fromkeys(entries))
+
+
+def left_out(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The caller's variables that could have brought other code, and are not passed on."""
+    kept = payload_environment(environ)
+    lost = {n: v for n, v in guarded(environ).items() if v != kept.get(n)}
+    injected = [n for n in ("BASH_ENV",) if environ.get(n)]
+    return tuple(sorted({*lost, *injected}))
+
+
+def notes(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """What to say of the caller's variables before a verification: nothing where all is plain."""
+    lost, override = left_out(environ), environ.get("HSA_OVERRIDE_GFX_VERSION")
+    found = []
+    if lost:
+        found.append(f"not passed to the verification: {', '.join(map(printable, lost))}")
+    if override:
+        found.append(
+            f"HSA_OVERRIDE_GFX_VERSION={printable(override)} decides how the GPU is driven"
+        )
+    return tuple(found)
+
+
+def promised(environ: Mapping[str, str]) -> dict[str, str]:
+    """Of the payload's variables those that bring code: its start is held against them."""
+    return guarded(environ)
+
+
+def python(executable: str, bytecode: str) -> tuple[str, ...]:
+    """How an isolated interpreter is started that keeps bytecode in a folder of its own."""
+    return (executable, "-I", "-X", f"pycache_prefix={bytecode}")
+
+
+def container_variables(
+    inherited: Iterable[str], profile_variables: Mapping[str, str]
+) -> dict[str, str]:
+    """Variables to set in a container so that only the profile's bring code into it.
+
+    `inherited` are the image's own, as `NAME=VALUE`.
+    """
+    image = dict(pair.split("=", 1) for pair in inherited if "=" in pair)
+    cleared = dict.fromkeys((*_CLEARED, *guarded(image)), "")
+    drivers = driver_folders(image.get("LD_LIBRARY_PATH", ""))
+    own = guarded(profile_variables)
+    return {**cleared, **({"LD_LIBRARY_PATH": drivers} if drivers else {}), **own}
+
+
+def container_start(variables: Mapping[str, str]) -> Start:
+    """The promise to a payload in one of our images."""
+    return Start(
+        as_found=False,
+        prefix=facts.PREFIX,
+        executable=f"{facts.PREFIX}/bin/python",
+        bytecode=CONTAINER_BYTECODE,
+        variables=guarded(variables),
+    )
+
+
+def differences(report: Mapping[str, Any], artifact: Mapping[str, Any], *, as_found: bool) -> str:
+    """Why a report is not about the artifact; empty where it is.
+
+    `artifact` is that of the report's facts: its kind, and its path where it has one.
+    """
+    origins = report.get("origins")
+    if not isinstance(origins, dict):
+        return "the report does not say where its code came from"
+    if bool(origins.get("as_found")) != as_found:
+        return "the payload was not started in the mode that was asked for"
+    if as_found:
+        return ""
+    place = facts.PREFIX if artifact["kind"] == "image" else str(artifact["ref"])
+    key = "executable" if artifact["kind"] == "interpreter" else "prefix"
+    actual = origins.get(key)
+    if not isinstance(actual, str) or not _same(key, actual, place):
+        return f"the report is of {printable(str(actual))}, not of {place}"
+    torch, roots = origins.get("torch"), [place]
+    if key == "executable":
+        roots = [str(origins.get("prefix")), str(origins.get("base_prefix"))]
+    if not isinstance(torch, str) or not any(below(torch, root) for root in roots):
+        return f"torch was imported from {printable(str(torch))}, not from {roots[0]}"
+    return ""
+
+
+def _same(key: str, actual: str, place: str) -> bool:
+    if key == "prefix":
+        return below(actual, place)
+    return os.path.realpath(actual) == os.path.realpath(place)
+
+
+def require(report: Mapping[str, Any], artifact: Mapping[str, Any], *, as_found: bool) -> None:
+    """`VerifyError` where a passing report is not about the artifact."""
+    problem = differences(report, artifact, as_found=as_found)
+    if report.get("status") == "passed" and problem:
+        raise VerifyError(f"{problem}: not to be trusted")
+
+
+def unreached(
+    report: Mapping[str, Any], executable: Path | None, environ: Mapping[str, str]
+) -> list[EnvbuilderError]:
+    """Say of an interpreter without torch that the caller's variables may have provided it."""
+    reasons = " ".join(map(str, report.get("reasons") or ()))
+    if executable is None or not re.search(r"No module named '?torch\b", reasons):
+        return []
+    lost = [name for name in left_out(environ) if name.startswith(("PYTHON", "LD_", "DYLD_"))]
+    also = f", nor what {', '.join(lost)} name" if lost else ""
+    return [
+        VerifyError(
+            f"{executable} has no torch of its own: the user's packages are not part of it{also}",
+            "Where torch is provided that way, add --inherit-environment: the verdict then says"
+            " that the environment is as found.",
+        )
+    ]

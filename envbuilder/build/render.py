@@ -1,0 +1,260 @@
+"""Rendering: profile and lock in, files out. Pure; the same input gives the same bytes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from msgspec import Struct
+
+from envbuilder.core import types as words
+from envbuilder.core.errors import InvalidError
+from envbuilder.core.resources import MARK
+from envbuilder.core.templates import filled
+from envbuilder.build import conventions as image_facts
+from envbuilder.profiles import profile as profiles
+from envbuilder.profiles.locked_file import File
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from envbuilder.packages.conda.lock import Lock as CondaLock
+    from envbuilder.profiles.lock import Lock, Target
+    from envbuilder.profiles.profile import Profile
+
+
+RenderTarget = Literal[
+    "dockerfile", "script", "requirements", "pylock", "conda", "conda-explicit", "pixi"
+]
+TARGETS: tuple[RenderTarget, ...] = get_args(RenderTarget)
+CONDA_TARGETS: tuple[RenderTarget, ...] = ("conda", "conda-explicit", "pixi")
+"""For those who have conda, mamba, micromamba or pixi; all but the first take a conda lock."""
+
+
+class RenderedFile(Struct, frozen=True, kw_only=True):
+    """A file to write: its name below the output folder, and its bytes."""
+
+    name: str
+    content: bytes
+
+
+class Requirement(Struct, frozen=True, kw_only=True):
+    """One line of a requirements file: a version and every hash that may satisfy it."""
+
+    name: str
+    version: str
+    marker: str
+    hashes: tuple[str, ...]
+    files: tuple[File, ...]
+
+
+def default_target(profile: Profile) -> RenderTarget:
+    """A Dockerfile where the profile has one, else a script that makes a native venv."""
+    return "dockerfile" if "docker" in profile.backends else "script"
+
+
+def image_python(profile: Profile) -> str:
+    """The Python of a profile's image: the default one, or the newest that has a base image."""
+    if profile.python.default in profile.image_pythons:
+        return profile.python.default
+    have = [v for v in profile.python.supported if v in profile.image_pythons]
+    return max(have, key=lambda v: int(v.partition(".")[2]), default=profile.python.default)
+
+
+def targets_for(lock: Lock, python: str) -> tuple[Target, ...]:
+    """The lock's targets for one Python; `InvalidError` when there are none."""
+    found = tuple(t for t in lock.targets if t.python == python)
+    if not found:
+        known = sorted({t.python for t in lock.targets})
+        raise InvalidError(
+            f"the lock of '{lock.profile}' has no Python {python}",
+            f"It covers Python {', '.join(known) or '(nothing)'}.",
+        )
+    return found
+
+
+def requirements(targets: tuple[Target, ...]) -> tuple[Requirement, ...]:
+    """The wheels of several platforms as lines, with markers where they differ."""
+    by_pin: dict[tuple[str, str], list[tuple[Target, File]]] = {}
+    for target in targets:
+        for file in target.of_kind("wheel"):
+            by_pin.setdefault((file.name.lower(), file.version), []).append((target, file))
+    lines = []
+    for (name, version), found in sorted(by_pin.items()):
+        platforms = list(dict.fromkeys(t.platform for t, _ in found))
+        everywhere = len(platforms) == len(targets)
+        files = {f.sha256: f for _, f in found}
+        lines.append(
+            Requirement(
+                name=name,
+                version=version,
+                marker="" if everywhere else _marker(platforms),
+                hashes=tuple(sorted(files)),
+                files=tuple(files[h] for h in sorted(files)),
+            )
+        )
+    return tuple(lines)
+
+
+def _tools(lock: Lock, targets: tuple[Target, ...]) -> tuple[Requirement, ...]:
+    """The locked uv as a line: a Dockerfile runs it on the platforms of its targets."""
+    files = {f.sha256: f for f in (lock.tool(t.platform) for t in targets)}
+    hashes = tuple(sorted(files))
+    uv = files[hashes[0]]
+    line = Requirement(
+        name=uv.name,
+        version=uv.version,
+        marker="",
+        hashes=hashes,
+        files=tuple(files[h] for h in hashes),
+    )
+    return (line,)
+
+
+def _marker(platforms: list[words.Platform]) -> str:
+    return " or ".join(
+        f"(sys_platform == '{words.system(p)}' and platform_machine == '{words.machine(p)}')"
+        for p in platforms
+    )
+
+
+def requirements_text(
+    profile: Profile, lock: Lock, targets: tuple[Target, ...], python: str
+) -> str:
+    """The requirements file that builds install from: hashes, no index."""
+    return _file(
+        "requirements.txt", "requirements.txt.j2", _context(profile, lock, targets, python)
+    )
+
+
+def nowhere(lock: Lock) -> dict[str, str]:
+    """URLs for a lock's sources in a build that downloads nothing."""
+    return {f.source: f"https://{f.source}.invalid" for f in lock.files}
+
+
+def render(
+    profile: Profile,
+    lock: Lock,
+    target: RenderTarget,
+    python: str,
+    urls: Mapping[str, str],
+    conda_lock: CondaLock | None = None,
+) -> Iterator[RenderedFile]:
+    """The files of one render target, the main one first; each is rendered when it is asked for.
+
+    `urls` maps the symbolic sources that the locks' files name, and for `CONDA_TARGETS` the
+    profile's channels, to their URLs. Raises `InvalidError` when the profile cannot be rendered so.
+    """
+    wheels = profile.torch_from_wheels("conda" if target in CONDA_TARGETS else "")
+    context = _context(profile, lock, targets_for(lock, python) if wheels else (), python)
+    if target == "dockerfile":
+        yield _rendered("Dockerfile", "docker/Dockerfile.j2", _image(profile, context, urls))
+        yield _rendered("requirements.txt", "requirements.txt.j2", context)
+        from envbuilder.build.payload import payload_pyz
+
+        yield RenderedFile(name="payload.pyz", content=payload_pyz())
+        return
+    context["indexes"] = _index_urls(profile, urls)
+    if target == "script":
+        yield _rendered("setup-venv.sh", "venv/setup-venv.sh.j2", context)
+    if target in CONDA_TARGETS:
+        yield from _conda(profile, lock, target, {**context, "wheels": wheels}, urls, conda_lock)
+        if not wheels:
+            return
+    if target == "pylock":
+        name = f"pylock.{profile.name}-py{python.replace('.', '')}.toml"
+        yield _rendered(name, "pylock.toml.j2", context)
+        return
+    yield _rendered("requirements.txt", "requirements.txt.j2", context)
+
+
+def _conda(
+    profile: Profile,
+    lock: Lock,
+    target: RenderTarget,
+    context: Mapping[str, Any],
+    urls: Mapping[str, str],
+    conda_lock: CondaLock | None,
+) -> Iterator[RenderedFile]:
+    """The files of a conda target but for the wheels' requirements."""
+    from envbuilder.packages.conda import exports
+    from envbuilder.packages.conda import lock as conda_lockfile
+    from envbuilder.packages.conda.solve import wanted
+
+    profiles.require_backend(profile, "conda")
+    python = context["python"]
+    context = {**context, "exports": exports, "wanted": wanted(profile, python)}
+    if target == "conda":
+        context |= {
+            "channels": exports.channels(profile.conda.channels, urls),
+            "glance": exports.at_a_glance(profile, lock),
+        }
+        yield _rendered("environment.yml", "conda/environment.yml.j2", context)
+        return
+    usable = conda_lockfile.require_usable(profile, conda_lock)
+    found = exports.targets(usable, python)
+    channels = exports.channels(usable.channels, urls)
+    context |= {"channels": channels, "found": found}
+    if target == "conda-explicit":
+        for one in found:
+            name = exports.explicit_name(one)
+            yield _rendered(name, "conda/explicit.txt.j2", {**context, "one": one})
+        return
+    head = f"# {MARK} from the conda lock of profile '{profile.name}'; pixi.toml belongs to it.\n"
+    text = exports.pixi_lock(profile, found, channels, head)
+    yield RenderedFile(name="pixi.lock", content=text.encode())
+    yield _rendered("pixi.toml", "conda/pixi.toml.j2", context)
+
+
+def _image(profile: Profile, context: Mapping[str, Any], urls: Mapping[str, str]) -> dict[str, Any]:
+    """The context of the Dockerfile; `InvalidError` where the profile can have none."""
+    if "docker" not in profile.backends:
+        raise InvalidError(
+            f"profile '{profile.name}' has no Dockerfile: its device cannot be reached from a"
+            " container",
+            f"Use: envbuilder render --profile {profile.name} --target script",
+        )
+    targets = tuple(t for t in context["targets"] if t.platform.startswith("linux/"))
+    base = targets[0].base if targets else None
+    if base is None:
+        have = sorted(profile.image_pythons)
+        raise InvalidError(
+            f"profile '{profile.name}' has no base image for Python {context['python']}",
+            f"It has one for Python {', '.join(have)}: use --python-version.",
+        )
+    debs = {t.platform: t.of_kind("deb") for t in targets}
+    return {
+        **context,
+        "base": base,
+        "image": image_facts,
+        "tools": _tools(context["lock"], targets),
+        "debs": debs if any(debs.values()) else {},
+        "urls": urls,
+        "indexes": {n: urls[n] for n in sorted(set(profile.indexes.values())) if n in urls},
+    }
+
+
+def _context(
+    profile: Profile, lock: Lock, targets: tuple[Target, ...], python: str
+) -> dict[str, Any]:
+    return {
+        "mark": MARK,
+        "profile": profile,
+        "lock": lock,
+        "python": python,
+        "targets": targets,
+        "requirements": requirements(targets),
+        "indexes": (),
+    }
+
+
+def _index_urls(profile: Profile, urls: Mapping[str, str]) -> tuple[str, ...]:
+    """URLs of the indexes that the profile takes some of its packages from."""
+    return tuple(urls[name] for name in sorted(set(profile.indexes.values())) if name in urls)
+
+
+def _rendered(name: str, template: str, context: Mapping[str, Any]) -> RenderedFile:
+    return RenderedFile(name=name, content=_file(name, template, context).encode())
+
+
+def _file(name: str, template: str, context: Mapping[str, Any]) -> str:
+    return filled(template, {**context, "file_name": name})

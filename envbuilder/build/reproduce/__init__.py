@@ -1,0 +1,1 @@
+"""Build twice in different surroundings, and compare the results bit for bit."""

@@ -1,0 +1,198 @@
+"""Builds twice from nothing, in different surroundings, and compares what came out.
+
+Nothing of it stays: images have a name of their own and are removed, folders are temporary.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import tempfile
+import time
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from envbuilder.build.reproduce import contents, differences as reproduce
+from envbuilder.build import workflow
+from envbuilder.build.backends.environment import Environment
+from envbuilder.core import folders
+from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
+from envbuilder.core.http import full_or_broken
+from envbuilder.core.settings import require_writable
+from envbuilder.packages.store import Store
+from envbuilder.build.plan import BuildResult, MakeBase
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from envbuilder.containers.oci.layout import Layout
+    from envbuilder.core.console import Progress
+    from envbuilder.core.settings import Settings
+    from envbuilder.build.plan import Plan
+    from envbuilder.build.reproduce.differences import Difference, Outcome
+    from envbuilder.build.request import Request
+
+SURROUNDINGS = {"TZ": "XYZ-12:45", "LC_ALL": "C", "LANG": "C", "COLUMNS": "132"}
+UMASK = 0o077
+
+
+class Trial(Struct, frozen=True):
+    """One of the two builds."""
+
+    environment: Environment
+    result: BuildResult
+
+
+def run(request: Request, settings: Settings, progress: Progress) -> Outcome:
+    """Build twice and compare.
+
+    The second build reads copies of the store's files in another folder, knows no cache of the
+    first, and runs with another umask, time zone, language and working folder. Raises what a
+    build raises.
+    """
+    from filelock import FileLock
+
+    scratch = require_writable(settings.cache_dir / "reproduce", private=True, marked=False)
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=scratch)))
+        folders.mark(folder)
+        # `clean` removes what has no lock, or one that nobody holds.
+        stack.callback(Path(f"{folder}.lock").unlink, missing_ok=True)
+        stack.enter_context(FileLock(f"{folder}.lock"))
+        one, other = folder / "first", folder / "second"
+        other.mkdir()
+        progress.note("first build, as it is here")
+        first = _build(request, replace(settings, data_dir=one / "data"), progress, stack)
+        elsewhere = replace(settings, cache_dir=other / "cache", data_dir=other / "data")
+        _copy(first.environment.plan, settings, elsewhere, progress)
+        progress.note("second build, elsewhere and from copies")
+        with _surroundings(other):
+            second = _build(request, elsewhere, progress, stack)
+        return _compare(first, second, folder, progress)
+
+
+def _build(
+    request: Request, settings: Settings, progress: Progress, stack: contextlib.ExitStack
+) -> Trial:
+    name = f"envbuilder-reproduce:{secrets.token_hex(6)}"
+    only = replace(request, rebuild=True, only_tag=name)
+    _, _, environment = workflow.prepare(only, settings, progress, running=False)
+    if request.builder and environment.plan.backend != "docker":
+        raise InvalidError("--builder is for images", "Add --backend docker, or leave it out.")
+    if environment.plan.artifact.kind == "image":
+        if environment.plan.builder == "buildah":
+            raise InvalidError(
+                "podman's Buildah puts the time of a build into its images",
+                "Use Docker, or --backend venv.",
+            )
+        stack.callback(_forget, name, progress)
+    return Trial(environment, workflow.build(environment, only, settings, progress))
+
+
+def _forget(name: str, progress: Progress) -> None:
+    """Remove an image; where that fails, what the builds gave is told all the same."""
+    from envbuilder.containers.engine import client as engine
+
+    try:
+        engine.forget(name)
+    except EnvbuilderError as error:
+        progress.note(f"note: an image of these builds is left: {error.message}")
+
+
+def _copy(plan: Plan, settings: Settings, elsewhere: Settings, progress: Progress) -> None:
+    """The store's files as new files in another store; base images as they are."""
+    source, target = Store(settings.store_dir), Store(elsewhere.store_dir)
+    with progress.task("copy the files elsewhere", len(plan.files)) as task:
+        for file in plan.files:
+            path = target.path(file.sha256)
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(source.path(file.sha256), path)
+            except OSError as error:
+                raise full_or_broken(error, path) from error
+            task.advance(1)
+    bases, others = settings.cache_dir / "bases", elsewhere.cache_dir / "bases"
+    others.mkdir(parents=True)
+    made = {Path(s.layout).name for s in plan.steps if isinstance(s, MakeBase)}
+    # Base images are what is given, named by their digest; bases that we make are made twice.
+    for base in bases.iterdir() if bases.is_dir() else ():
+        if base.is_dir() and base.name not in made:
+            (others / base.name).symlink_to(base)
+
+
+@contextlib.contextmanager
+def _surroundings(folder: Path) -> Iterator[None]:
+    """Another umask, time zone, language and working folder, for what is started here, too."""
+    here, umask = Path.cwd(), os.umask(UMASK)
+    before = {name: os.environ.get(name) for name in SURROUNDINGS}
+    try:
+        os.chdir(folder)
+        os.environ.update(SURROUNDINGS)
+        time.tzset()
+        yield
+    finally:
+        os.umask(umask)
+        os.chdir(here)
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        time.tzset()
+
+
+def _compare(first: Trial, second: Trial, folder: Path, progress: Progress) -> Outcome:
+    one, other = first.result, second.result
+    digests = str(one.artifact.digest), str(other.artifact.digest)
+    outcome = reproduce.Outcome(
+        status="equal" if digests[0] == digests[1] else "different",
+        profile=one.profile,
+        backend=one.backend,
+        builder=one.builder,
+        fingerprint=one.fingerprint,
+        made_by=other.made_by,
+        digests=digests,
+        seconds=(one.seconds, other.seconds),
+    )
+    if outcome.status == "equal":
+        return outcome
+    try:
+        with progress.task("look for what differs"):
+            found, more, text = _differing(_sides(first, second, folder), folder)
+    except (EnvbuilderError, OSError) as error:
+        progress.note(f"note: what differs cannot be told: {error}")
+        return outcome
+    return replace(outcome, differences=found, more=more, diffoscope=text)
+
+
+def _sides(first: Trial, second: Trial, folder: Path) -> contents.Sides:
+    if first.result.artifact.kind != "image":
+        return contents.Prefixes(*(Path(t.result.artifact.ref) for t in (first, second)))
+    from envbuilder.containers.engine import client as engine
+    from envbuilder.containers.engine import images as engines
+
+    client = engine.connect()
+
+    def layout(trial: Trial) -> Layout:
+        found = engine.image(client, trial.result.artifact.ref)
+        if found is None:
+            raise BuildError(f"{trial.result.artifact.ref}: is not in the engine any more")
+        return engines.export(client, found, folder / "images")
+
+    return contents.Images(layout(first), layout(second), first.environment.target.platform)
+
+
+def _differing(
+    sides: contents.Sides, folder: Path
+) -> tuple[tuple[Difference, ...], int, str | None]:
+    """Differences to list, how many more there are, and what diffoscope says."""
+    found = iter(sides.differences())
+    listed = tuple(islice(found, reproduce.LISTED))
+    more = sum(1 for _ in found)
+    return listed, more, contents.diffoscope(sides, listed, folder / "differing")

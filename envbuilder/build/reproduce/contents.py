@@ -1,0 +1,150 @@
+"""What two builds made, opened side by side: images from an engine, or native environments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Protocol
+
+from envbuilder.build.reproduce import differences as reproduce
+from envbuilder.build.backends import integrity as seal, tree_digest as tree
+from envbuilder.containers.oci.members import content, members
+from envbuilder.core import process
+from envbuilder.core.errors import BuildError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from envbuilder.containers.oci.layout import Layout
+    from envbuilder.core import types as words
+    from envbuilder.build.reproduce.differences import Difference, Member
+
+FILES = 20
+"""Differing files that diffoscope gets at most."""
+_BYTES = 16 << 20
+"""The size of such a file at most."""
+_TOLD = 20_000
+_SECONDS = 120.0
+
+
+class Sides(Protocol):
+    """Two results of the same build."""
+
+    def differences(self) -> Iterator[Difference]:
+        """What is not the same in both."""
+
+    def copies(self, paths: Collection[str]) -> tuple[Files, Files]:
+        """The content of these files, as far as they are small, in the first and the second."""
+
+
+Files = Iterator[tuple[str, bytes]]
+
+
+class Prefixes:
+    """Two native environments."""
+
+    def __init__(self, first: Path, second: Path) -> None:
+        self._roots = first, second
+
+    def differences(self) -> Iterator[Difference]:
+        """What is not the same in both, besides what is bound to its host or place."""
+        bound = seal.OURS.union(*map(seal.host_bound, self._roots))
+        first, second = (tree.read(root, bound) for root in self._roots)
+        return reproduce.of_trees(tree.differences(first, second))
+
+    def copies(self, paths: Collection[str]) -> tuple[Files, Files]:
+        """The content of these files, as far as they are small."""
+        first, second = self._roots
+        return _read(first, paths), _read(second, paths)
+
+
+def _read(root: Path, paths: Collection[str]) -> Files:
+    for path in paths:
+        place = root / path
+        if place.is_file() and not place.is_symlink() and place.stat().st_size <= _BYTES:
+            yield path, place.read_bytes()
+
+
+class _Image:
+    """An image in a layout: its configuration, and its layers by the digests of their tars."""
+
+    def __init__(self, layout: Layout, platform: words.Platform) -> None:
+        manifest = layout.manifest(platform)
+        self.layout, self.config = layout, layout.read_config(manifest)
+        root = self.config.get("rootfs")
+        found = root.get("diff_ids") if isinstance(root, dict) else None
+        if not isinstance(found, list) or len(found) != len(manifest.layers):
+            raise BuildError(f"{manifest.config.digest}: names other layers than its manifest")
+        self.layers = dict(zip(map(str, found), manifest.layers, strict=True))
+
+    def apart_from(self, other: _Image) -> Iterator[Path]:
+        """The layers that the other has not, the lowest first."""
+        for diff_id, layer in self.layers.items():
+            if diff_id not in other.layers:
+                yield self.layout.checked(layer)
+
+
+class Images:
+    """Two images; only layers that are not in both are read."""
+
+    def __init__(self, first: Layout, second: Layout, platform: words.Platform) -> None:
+        self._first, self._second = _Image(first, platform), _Image(second, platform)
+
+    def differences(self) -> Iterator[Difference]:
+        """Keys of the configuration, then paths in the layers, with all that decides a digest."""
+        yield from reproduce.of_configurations(self._first.config, self._second.config)
+        yield from reproduce.of_members(
+            _listed(self._first.apart_from(self._second)),
+            _listed(self._second.apart_from(self._first)),
+        )
+
+    def copies(self, paths: Collection[str]) -> tuple[Files, Files]:
+        """The content of these files, as far as they are small."""
+        return (
+            _taken(self._first.apart_from(self._second), paths),
+            _taken(self._second.apart_from(self._first), paths),
+        )
+
+
+def _listed(layers: Iterable[Path]) -> dict[str, Member]:
+    found: dict[str, Member] = {}
+    for layer in layers:
+        found.update(reproduce.members(members(layer)))
+    return found
+
+
+def _taken(layers: Iterable[Path], paths: Collection[str]) -> Files:
+    for layer in layers:
+        for entry, archive in members(layer):
+            if entry.name in paths and entry.isreg() and entry.size <= _BYTES:
+                yield entry.name, content(entry, archive)
+
+
+def diffoscope(sides: Sides, found: Iterable[Difference], folder: Path) -> str | None:
+    """What diffoscope says of the files whose content differs; None where it is not installed.
+
+    The files are copied below `folder`, which is made.
+    """
+    wanted = {d.path for d in found if "content" in d.how.split(", ")}
+    named = frozenset(islice((p for p in sorted(wanted) if _stays_inside(p)), FILES))
+    if not named or process.which("diffoscope") is None:
+        return None
+    roots = folder / "first", folder / "second"
+    for root, files in zip(roots, sides.copies(named), strict=True):
+        for path, data in files:
+            place = root / path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(data)
+    # The copies have times and modes of their own.
+    options = ("--no-progress", "--exclude-directory-metadata=recursive", "--text", "-")
+    named_so = (root.name for root in roots)
+    done = process.run(["diffoscope", *options, *named_so], cwd=folder, timeout=_SECONDS)
+    if done.timed_out or done.returncode not in {0, 1}:
+        return f"diffoscope failed: {done.last_words}"
+    return done.stdout[:_TOLD]
+
+
+def _stays_inside(path: str) -> bool:
+    parts = PurePosixPath(path).parts
+    return bool(parts) and parts[0] != "/" and ".." not in parts

@@ -1,0 +1,153 @@
+"""Two builds of the same thing compared: equal or not, and what differs; streams in, data out."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    import tarfile
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from envbuilder.build.backends import tree_digest as tree
+
+Kind = Literal["file", "folder", "link", "hard link", "other"]
+LISTED = 1000
+"""Differences that an outcome lists at most."""
+_SHOWN = 60
+_PIECE = 1 << 20
+
+
+class Member(Struct, frozen=True, kw_only=True):
+    """One path of a layer, and everything about it that decides the layer's digest."""
+
+    kind: Kind
+    mode: str
+    owner: str
+    time: str
+    content: str
+    """sha256 of a file, or where a link points."""
+    extra: str = ""
+    """Further attributes, as the tar states them."""
+
+
+class Difference(Struct, frozen=True, kw_only=True):
+    """A path, or a key of an image's configuration, that is not the same in both."""
+
+    path: str
+    how: str
+
+
+class Outcome(Struct, frozen=True, kw_only=True):
+    """What two builds gave (`reproduce --json`)."""
+
+    schema: int = 1
+    status: Literal["equal", "different"]
+    profile: str
+    backend: str
+    builder: str
+    fingerprint: str
+    made_by: dict[str, str]
+    digests: tuple[str, str]
+    seconds: tuple[float, float]
+    differences: tuple[Difference, ...] = ()
+    more: int = 0
+    """Differences that are not listed."""
+    diffoscope: str | None = None
+    """What diffoscope says of the files that differ, where it is installed."""
+
+
+def members(layer: Iterable[tuple[tarfile.TarInfo, tarfile.TarFile]]) -> dict[str, Member]:
+    """Every path of a layer, as `oci.members` gives them; nothing is unpacked."""
+    found = {}
+    for entry, archive in layer:
+        content = entry.linkname
+        kind: Kind = "other"
+        if entry.isreg():
+            kind, content = "file", _hashed(archive, entry)
+        elif entry.isdir():
+            kind = "folder"
+        elif entry.issym():
+            kind = "link"
+        elif entry.islnk():
+            kind = "hard link"
+        elif entry.isdev():
+            content = f"{entry.devmajor}:{entry.devminor}"
+        extra = {k: v for k, v in sorted(entry.pax_headers.items()) if k not in _STATED}
+        found[entry.name] = Member(
+            kind=kind,
+            mode=f"{entry.mode:o}",
+            owner=f"{entry.uid}:{entry.gid}",
+            time=entry.pax_headers.get("mtime", str(entry.mtime)),
+            content=content,
+            extra=str(extra) if extra else "",
+        )
+    return found
+
+
+_STATED = frozenset({"path", "linkpath", "size", "uid", "gid", "mtime"})
+"""PAX records whose values stand in the entry itself."""
+
+
+def _hashed(archive: tarfile.TarFile, entry: tarfile.TarInfo) -> str:
+    stream = archive.extractfile(entry)
+    assert stream is not None, "a regular file"
+    hashed = hashlib.sha256()
+    while piece := stream.read(_PIECE):
+        hashed.update(piece)
+    return hashed.hexdigest()
+
+
+def of_members(first: Mapping[str, Member], second: Mapping[str, Member]) -> Iterator[Difference]:
+    """The paths of layers that differ, and in what."""
+    for path in sorted(first.keys() | second.keys()):
+        one, other = first.get(path), second.get(path)
+        if one is None or other is None:
+            yield Difference(path=path, how=f"only in the {'second' if one is None else 'first'}")
+        elif one != other:
+            yield Difference(path=path, how=", ".join(_fields(one, other)))
+
+
+def _fields(one: Member, other: Member) -> Iterator[str]:
+    for name in Member.__struct_fields__:
+        before, after = getattr(one, name), getattr(other, name)
+        if before != after:
+            told = name == "content" and one.kind == "file"
+            yield name if told else f"{name} {_short(before)} and {_short(after)}"
+
+
+def of_trees(found: Iterable[tree.Difference]) -> Iterator[Difference]:
+    """The paths of two environments that differ."""
+    how = {"changed": "content", "added": "only in the second", "missing": "only in the first"}
+    for difference in found:
+        yield Difference(path=difference.path, how=how[difference.how])
+
+
+def of_configurations(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[Difference]:
+    """What differs in two images' configurations, besides the layers that they name."""
+    one, other = (dict(_leaves("", c)) for c in (first, second))
+    for key in sorted(one.keys() | other.keys()):
+        if key.startswith("rootfs.") or one.get(key) == other.get(key):
+            continue
+        before, after = one.get(key, "nothing"), other.get(key, "nothing")
+        yield Difference(path=f"configuration: {key}", how=f"{_short(before)} and {_short(after)}")
+
+
+def _leaves(where: str, value: Any) -> Iterator[tuple[str, str]]:
+    """A JSON value as dotted keys and texts."""
+    pairs: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, dict):
+        pairs = value.items()
+    elif isinstance(value, list):
+        pairs = enumerate(value)
+    else:
+        yield where, msgspec.json.encode(value).decode()
+    for key, inner in pairs:
+        yield from _leaves(f"{where}.{key}" if where else str(key), inner)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
