@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Self
 
 from msgspec import Struct
 
-from envbuilder import history
 from envbuilder.build.attestation import documents
 from envbuilder.build.backends import integrity as seal
 from envbuilder.build.image import records as images
@@ -24,6 +23,7 @@ from envbuilder.core import folders
 from envbuilder.core.errors import InvalidError
 from envbuilder.payload.dataset import MNIST_SHA256
 from envbuilder.payload.memory import SHARED
+from envbuilder.verify.report import history
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

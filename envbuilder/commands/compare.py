@@ -14,8 +14,8 @@ from envbuilder.core.errors import BuildError, InvalidError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from envbuilder.comparison import Row
-    from envbuilder.history import Report
+    from envbuilder.verify.report.comparison import Row
+    from envbuilder.verify.report.history import Report
 
 FORMATS = ("table", "markdown", "csv", "json")
 
@@ -57,8 +57,8 @@ def command(
       envbuilder compare reports/ --format markdown
       envbuilder compare reports/ --format csv -o epochs.csv
     """
-    from envbuilder import comparison
     from envbuilder.core import files as atomic
+    from envbuilder.verify.report import comparison
 
     if as_json and form not in {None, "json"}:
         raise click.UsageError(f"--json and --format {form} contradict each other")
@@ -71,8 +71,8 @@ def command(
 
 
 def _text(rows: Sequence[Row], form: str, *, to_file: bool) -> str:
-    from envbuilder import comparison
-    from envbuilder.summary import print_comparison
+    from envbuilder.verify.report import comparison
+    from envbuilder.verify.report.terminal import print_comparison
 
     if form == "json":
         return comparison.as_json(rows) + "\n"
@@ -94,7 +94,7 @@ def _text(rows: Sequence[Row], form: str, *, to_file: bool) -> str:
 
 def _read(paths: Sequence[Path]) -> list[Report]:
     """Every report once; `InvalidError` names all that are damaged, and a folder without any."""
-    from envbuilder import history
+    from envbuilder.verify.report import history
 
     found: dict[Path, Report] = {}
     problems: list[InvalidError] = []

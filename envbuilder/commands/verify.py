@@ -28,8 +28,8 @@ from envbuilder.packages import configuration
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from envbuilder.against import Yardstick
-    from envbuilder.report import Measured
+    from envbuilder.verify.report.model import Measured
+    from envbuilder.verify.report.regression import Yardstick
 
 
 def _factor(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
@@ -154,9 +154,12 @@ def command(
       envbuilder verify --devices all
       envbuilder verify --tune --write
     """
-    from envbuilder import report, scaling, tune_results, verify
     from envbuilder.build import isolation
     from envbuilder.packages import mnist
+    from envbuilder.verify import run as verify
+    from envbuilder.verify import scaling
+    from envbuilder.verify.report import model as report
+    from envbuilder.verify.tuning import results as tune_results
 
     found = configuration.load()
     progress = console.progress()
@@ -181,7 +184,7 @@ def command(
             yardstick.require(profile=profile, backend=backend, quick=small, like=None)
 
     if executable is not None:
-        from envbuilder import external
+        from envbuilder.verify import external
 
         chosen, known, start = external.prepare(
             executable, request, found, progress, inherit=inherit
@@ -236,7 +239,7 @@ def _judged(
     errors: list[EnvbuilderError],
 ) -> dict[str, Any]:
     """Return a report with its comparison; without one where the two cannot be compared."""
-    from envbuilder import against as comparing
+    from envbuilder.verify.report import regression as comparing
 
     try:
         return comparing.judge(whole, yardstick, max_slowdown)
@@ -259,13 +262,13 @@ def _require_fitting(executable: Path | None, *, inherit: bool, builds: bool) ->
 
 def _show(whole: dict[str, Any], *, as_json: bool) -> Measured:
     """Print the report, for machines or for people; returns its checked form."""
-    from envbuilder import report
+    from envbuilder.verify.report import model as report
 
     checked = report.check(whole)
     if as_json:
         click.echo(msgspec.json.encode(whole).decode())
     else:
-        from envbuilder.summary import print_verdict
+        from envbuilder.verify.report.terminal import print_verdict
 
         print_verdict(whole, checked, console.rich_console())
     return checked
@@ -274,7 +277,7 @@ def _show(whole: dict[str, Any], *, as_json: bool) -> Measured:
 def _yardstick(
     against: str | None, max_slowdown: float | None, found: settings.Settings
 ) -> Yardstick | None:
-    from envbuilder.against import yardstick
+    from envbuilder.verify.report.regression import yardstick
 
     if max_slowdown is not None and against is None:
         raise InvalidError("--max-slowdown says how much slower than a report", "Add --against.")
@@ -289,10 +292,11 @@ def _write(
     progress: console.Progress,
 ) -> list[EnvbuilderError]:
     """Write the report wherever it is to go. Errors are returned: the others are still written."""
-    from envbuilder import history, report
+    from envbuilder.verify.report import history
+    from envbuilder.verify.report import model as report
 
     def page(path: Path) -> Path:
-        from envbuilder import page
+        from envbuilder.verify.page import page
 
         page.write(path, page.render(whole))
         return path

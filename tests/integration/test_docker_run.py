@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from docker.types import DeviceRequest
 
-from envbuilder import verify
 from envbuilder.containers.engine import client as engine
 from envbuilder.containers.engine import run as containers
 from envbuilder.core import process
 from envbuilder.core.errors import ToolError, VerifyError
 from envbuilder.core.process import Completed
+from envbuilder.verify import run as verify
 
 if TYPE_CHECKING:
     from pathlib import Path

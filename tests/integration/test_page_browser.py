@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder import page
+from envbuilder.verify.page import page
 from tests.conftest import missing
 
 if TYPE_CHECKING:

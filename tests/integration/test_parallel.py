@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder import report
 from envbuilder.build import payload as pack
 from envbuilder.payload import dataset
+from envbuilder.verify.report import model as report
 
 if TYPE_CHECKING:
     from collections.abc import Callable

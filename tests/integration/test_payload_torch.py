@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from envbuilder import report
 from envbuilder.build import payload as pack
 from envbuilder.payload import dataset, idx
+from envbuilder.verify.report import model as report
 
 SUBSET = Path(dataset.__file__).parents[1] / "data" / "mnist-subset"
 

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder import candidates, tune, tuning
 from envbuilder.build import payload as pack
 from envbuilder.core import console, process
 from envbuilder.core.errors import VerifyError
 from envbuilder.packages import mnist
 from envbuilder.profiles import profile as profiles
+from envbuilder.verify.tuning import candidates
+from envbuilder.verify.tuning import measure as tune
+from envbuilder.verify.tuning import rules as tuning
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -7,8 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from envbuilder import verify
 from envbuilder.payload import blind_test, dataset
+from envbuilder.verify import run as verify
 from tests.unit.reports import measured, report_line
 
 if TYPE_CHECKING:

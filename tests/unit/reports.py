@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envbuilder import report
-from envbuilder.history import Report
 from envbuilder.payload.report import BLIND_TEST, REQUIRED
+from envbuilder.verify.report import model as report
+from envbuilder.verify.report.history import Report
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

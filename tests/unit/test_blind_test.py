@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import blind_test
-from envbuilder.blind_test import PIXELS, BlindTest, Score
 from envbuilder.core.errors import VerifyError
 from envbuilder.packages import configuration
 from envbuilder.payload.blind_test import IMAGES
 from envbuilder.payload.dataset import Split
+from envbuilder.verify import blind_test
+from envbuilder.verify.blind_test import PIXELS, BlindTest, Score
 from tests.unit.pretended_payload import coarse, scores
 
 COUNT = 40

@@ -13,9 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import against, cli, comparison
+from envbuilder import cli
 from envbuilder.core import files as atomic
 from envbuilder.core.errors import InvalidError
+from envbuilder.verify.report import comparison
+from envbuilder.verify.report import regression as against
 from tests.unit.reports import CUDA, epoch, loaded, written
 
 if TYPE_CHECKING:

@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from envbuilder import consistency, report
 from envbuilder.payload.dataset import SUBSET_SHA256, Dataset, Split
 from envbuilder.profiles import profile as profiles
+from envbuilder.verify.report import consistency
+from envbuilder.verify.report import model as report
 from tests.unit.pretended_payload import quick_report
 from tests.unit.reports import epoch
 

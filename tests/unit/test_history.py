@@ -12,9 +12,9 @@ from filelock import FileLock
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import history
 from envbuilder.core import files as atomic
 from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.verify.report import history
 from tests.unit.reports import CUDA, loaded, whole, written
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pytest
 
 from envbuilder.build import isolation, shadowing
 from envbuilder.core.errors import VerifyError
-from envbuilder.summary import as_found
+from envbuilder.verify.report.terminal import as_found
 
 HARMLESS = {
     "HOME": "/home/me",

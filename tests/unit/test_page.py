@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envbuilder import cli, page, report
+from envbuilder import cli
 from envbuilder.core.errors import VerifyError
-from envbuilder.page import advice, bars, curve, values
+from envbuilder.verify.page import advice, bars, curve, page, values
+from envbuilder.verify.report import model as report
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,13 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import blind_test, consistency, report, verify
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import VerifyError
 from envbuilder.core.process import Completed
-from envbuilder.measurements import Determinism
 from envbuilder.payload.dataset import Split
 from envbuilder.payload.report import BLIND_TEST, REQUIRED
+from envbuilder.verify import blind_test
+from envbuilder.verify import run as verify
+from envbuilder.verify.report import consistency
+from envbuilder.verify.report import model as report
+from envbuilder.verify.report.measurements import Determinism
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,13 +10,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import rich.console
 
-from envbuilder import cli, history, page, report, scaling
+from envbuilder import cli
 from envbuilder.core import process
 from envbuilder.core.errors import InvalidError, VerifyError
 from envbuilder.host import model as host
 from envbuilder.host import probe
 from envbuilder.packages import configuration
-from envbuilder.summary import print_verdict
+from envbuilder.verify import scaling
+from envbuilder.verify.page import page
+from envbuilder.verify.report import history
+from envbuilder.verify.report import model as report
+from envbuilder.verify.report.terminal import print_verdict
 from tests.unit.pretended_payload import LIFE, Clock, perform, quick_report
 from tests.unit.reports import measured, whole
 

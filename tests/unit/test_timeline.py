@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from envbuilder.timeline import Timeline
+from envbuilder.verify.timeline import Timeline
 
 
 def seen(*phases: tuple[str, float]) -> Timeline:

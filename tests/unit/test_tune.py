@@ -16,12 +16,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder import candidates, tune, tune_results, tuned, tuning
 from envbuilder.core import console, process
 from envbuilder.core.errors import BuildError, InvalidError, VerifyError
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
-from envbuilder.tuning import Finding, Pair, Rules, Setting, Trial
+from envbuilder.verify.tuning import candidates
+from envbuilder.verify.tuning import measure as tune
+from envbuilder.verify.tuning import profile as tuned
+from envbuilder.verify.tuning import results as tune_results
+from envbuilder.verify.tuning import rules as tuning
+from envbuilder.verify.tuning.rules import Finding, Pair, Rules, Setting, Trial
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

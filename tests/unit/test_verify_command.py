@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import envbuilder
-from envbuilder import cli, history
+from envbuilder import cli
 from envbuilder.core import files as atomic
 from envbuilder.core import process
 from envbuilder.core.errors import ToolError, VerifyError
 from envbuilder.host import model as host
 from envbuilder.host import probe
 from envbuilder.packages import configuration
+from envbuilder.verify.report import history
 from tests.unit.pretended_payload import LIFE, Clock, perform, quick_report
 from tests.unit.reports import epoch, measured
 
@@ -231,7 +232,7 @@ def test_a_regression_is_5_and_never_becomes_the_yardstick(
 
 
 def test_the_default_is_what_the_help_says(payload: Payload, capsys: Shown) -> None:
-    from envbuilder import against
+    from envbuilder.verify.report import regression as against
 
     assert run("--help") == 0
     assert f"[default: {against.MAX_SLOWDOWN}]" in " ".join(capsys.readouterr().out.split())
@@ -308,7 +309,7 @@ def test_a_comparison_that_makes_no_sense_is_2(
 @pytest.fixture
 def page(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     """A page of the agreed form: what is drawn is another module's business."""
-    made = types.ModuleType("envbuilder.page")
+    made = types.ModuleType("envbuilder.verify.page.page")
 
     def write(path: Path, text: str) -> None:
         try:
@@ -318,7 +319,7 @@ def page(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
 
     made.render = lambda report: html.escape(report["status"])  # type: ignore[attr-defined]
     made.write = write  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "envbuilder.page", made)
+    monkeypatch.setitem(sys.modules, "envbuilder.verify.page.page", made)
     monkeypatch.setattr(envbuilder, "page", made, raising=False)
     return made
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder import external
 from envbuilder.build import execute, plan, workflow
 from envbuilder.build.attestation import documents
 from envbuilder.build.backends import docker
@@ -31,6 +30,7 @@ from envbuilder.packages import fetch
 from envbuilder.packages.python import wheel_conflicts as wheel_records
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
+from envbuilder.verify import external
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from envbuilder.page.values import MOST_ITEMS, mapping, text
+from envbuilder.verify.page.values import MOST_ITEMS, mapping, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from envbuilder.page.bars import warm_seconds
-from envbuilder.page.values import (
+from envbuilder.verify.page.bars import warm_seconds
+from envbuilder.verify.page.values import (
     SPACE,
     amount,
     bytes_of_memory,

@@ -16,10 +16,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from envbuilder import report as reports
 from envbuilder.core import folders
 from envbuilder.core.errors import BuildError, InvalidError, VerifyError
 from envbuilder.core.text import printable
+from envbuilder.verify.report import model as reports
 
 KEPT = 200
 """Reports kept of each profile: a few megabytes, and more than half a year of daily runs."""

@@ -18,8 +18,8 @@ from envbuilder.payload.precision import effective
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from envbuilder.history import Report
-    from envbuilder.report import Measured
+    from envbuilder.verify.report.history import Report
+    from envbuilder.verify.report.model import Measured
 
 STANDARD = (60_000, "float32")
 """Digits and precision of the epoch that people publish."""

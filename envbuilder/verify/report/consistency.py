@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from envbuilder.payload.dataset import Dataset
     from envbuilder.profiles.profile import Expects
-    from envbuilder.report import Epoch, Measured
+    from envbuilder.verify.report.model import Epoch, Measured
 
 _EXACT = 1e-6
 """Relative error of sums that are computed from the same numbers."""

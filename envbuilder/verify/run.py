@@ -10,9 +10,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from envbuilder import blind_test as blind
-from envbuilder import consistency
-from envbuilder import report as reports
 from envbuilder.core import folders
 from envbuilder.core.errors import VerifyError
 from envbuilder.core.text import printable
@@ -20,17 +17,20 @@ from envbuilder.packages.mnist import Dataset
 from envbuilder.payload import dataset as contents
 from envbuilder.payload.report import BLIND_TEST, REQUIRED
 from envbuilder.profiles.profile import Expects
-from envbuilder.timeline import Timeline
+from envbuilder.verify import blind_test as blind
+from envbuilder.verify.report import consistency
+from envbuilder.verify.report import model as reports
+from envbuilder.verify.timeline import Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from envbuilder.blind_test import BlindTest, Score
-    from envbuilder.consistency import Request
     from envbuilder.core.console import Progress, Task
     from envbuilder.core.process import Completed
     from envbuilder.core.settings import Settings
+    from envbuilder.verify.blind_test import BlindTest, Score
+    from envbuilder.verify.report.consistency import Request
 
 
 class Outcome(Struct, frozen=True, kw_only=True):

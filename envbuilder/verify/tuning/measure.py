@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from envbuilder import candidates, tuning
 from envbuilder.core.errors import VerifyError
 from envbuilder.core.text import printable
-from envbuilder.tuning import Finding, Pair, Rules, Setting, Trial
+from envbuilder.verify.tuning import candidates
+from envbuilder.verify.tuning import rules as tuning
+from envbuilder.verify.tuning.rules import Finding, Pair, Rules, Setting, Trial
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

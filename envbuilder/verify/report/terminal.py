@@ -9,8 +9,8 @@ from envbuilder.core.text import amount, gibibytes, percent, printable
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from envbuilder.comparison import Row
-    from envbuilder.report import Measured, Scaling, Speed
+    from envbuilder.verify.report.comparison import Row
+    from envbuilder.verify.report.model import Measured, Scaling, Speed
 
 _MARKS = {
     "passed": ("✓", "green"),
@@ -87,7 +87,7 @@ def print_comparison(rows: Sequence[Row], console: Any) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from envbuilder import comparison
+    from envbuilder.verify.report import comparison
 
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
     table.add_column("\nmachine", overflow="fold", min_width=12)

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from envbuilder import history
-from envbuilder import report as reports
-from envbuilder.comparison import epoch_seconds, precision
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import amount, percent, printable
-from envbuilder.history import Report
+from envbuilder.verify.report import history
+from envbuilder.verify.report import model as reports
+from envbuilder.verify.report.comparison import epoch_seconds, precision
+from envbuilder.verify.report.history import Report
 
 if TYPE_CHECKING:
-    from envbuilder.report import Measured
+    from envbuilder.verify.report.model import Measured
 
 LAST = "last"
 MAX_SLOWDOWN = 1.3

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from envbuilder.tuning import Setting
+from envbuilder.verify.tuning.rules import Setting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

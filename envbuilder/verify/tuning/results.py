@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from envbuilder import tune, tuned
 from envbuilder.core import console
 from envbuilder.core import files as atomic
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.text import amount, percent, printable
+from envbuilder.verify.tuning import measure as tune
+from envbuilder.verify.tuning import profile as tuned
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
     from envbuilder.packages.mnist import Dataset
     from envbuilder.profiles.profile import Expects
-    from envbuilder.tune import Outcome, Start
-    from envbuilder.tuning import Finding
+    from envbuilder.verify.tuning.measure import Outcome, Start
+    from envbuilder.verify.tuning.rules import Finding
 
 SCHEMA = 1
 _STYLES = {"helps": "green", "failed": "yellow", "less accurate": "red"}

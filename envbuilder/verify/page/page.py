@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from envbuilder import report as reports
 from envbuilder.core import files as atomic
 from envbuilder.core import resources
 from envbuilder.core.errors import VerifyError
-from envbuilder.page import bars, curve, devices, raw, sections
-from envbuilder.page.advice import advise
-from envbuilder.page.values import items, mapping, tail, text, texts
-from envbuilder.summary import as_found
+from envbuilder.verify.page import bars, curve, devices, raw, sections
+from envbuilder.verify.page.advice import advise
+from envbuilder.verify.page.values import items, mapping, tail, text, texts
+from envbuilder.verify.report import model as reports
+from envbuilder.verify.report.terminal import as_found
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

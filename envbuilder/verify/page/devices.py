@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from envbuilder.page.values import amount, count, items, mapping, percent, significant, text, texts
+from envbuilder.verify.page.values import (
+    amount,
+    count,
+    items,
+    mapping,
+    percent,
+    significant,
+    text,
+    texts,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

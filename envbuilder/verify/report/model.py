@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 
 from envbuilder.core import files as atomic
 from envbuilder.core.errors import VerifyError
-from envbuilder.measurements import Count, Determinism, Measurements, Positive
+from envbuilder.verify.report.measurements import Count, Determinism, Measurements, Positive
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from envbuilder.page.values import (
+from envbuilder.verify.page.values import (
     amount,
     bytes_of_memory,
     count,

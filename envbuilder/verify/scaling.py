@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from envbuilder import report as reports
-from envbuilder import verify
 from envbuilder.core.errors import InvalidError, VerifyError
 from envbuilder.core.text import printable
 from envbuilder.payload import shares
+from envbuilder.verify import run as verify
+from envbuilder.verify.report import model as reports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from envbuilder.core.types import BACKENDS
-from envbuilder.page.values import items, mapping, text
+from envbuilder.verify.page.values import items, mapping, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

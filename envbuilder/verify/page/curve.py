@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from envbuilder.page.bars import position
-from envbuilder.page.values import amount, count, items, mapping, number, significant
+from envbuilder.verify.page.bars import position
+from envbuilder.verify.page.values import amount, count, items, mapping, number, significant
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -21,13 +21,13 @@ from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.schema import read_text
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
-from envbuilder.tuning import merged
+from envbuilder.verify.tuning.rules import merged
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from envbuilder.core.settings import Settings
-    from envbuilder.tuning import Finding
+    from envbuilder.verify.tuning.rules import Finding
 
 SUFFIX = "-tuned"
 

@@ -1,0 +1,1 @@
+"""Reports: their form, checks from outside, history, comparison, the table on a terminal."""

@@ -1,0 +1,1 @@
+"""Measure which settings make training faster on this machine."""
