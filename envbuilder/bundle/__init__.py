@@ -1,1 +1,4 @@
-"""Bundles: everything that some profiles need in one file, for machines without a network."""
+"""Everything that profiles need, in one file, for machines without a network.
+
+May use `build` and the rooms below it; does not know `verify`.
+"""

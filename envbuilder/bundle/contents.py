@@ -10,8 +10,10 @@ from msgspec import Struct
 
 from envbuilder import __version__
 from envbuilder.build import render
-from envbuilder.bundle import form, images, own
-from envbuilder.bundle.form import Manifest, Member
+from envbuilder.bundle import base_images as images
+from envbuilder.bundle import format as form
+from envbuilder.bundle import self_wheel as own
+from envbuilder.bundle.format import Manifest, Member
 from envbuilder.containers.oci.descriptor import encode
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.schema import read_text

@@ -77,7 +77,10 @@ def command(
       envbuilder bundle --profile cpu --platform linux/amd64,macos/arm64 -o for-a-mac.tar
       tar -xf cpu.tar wheels && pip install --no-index --find-links wheels envbuilder
     """
-    from envbuilder.bundle import contents, form, images, packing
+    from envbuilder.bundle import base_images as images
+    from envbuilder.bundle import contents
+    from envbuilder.bundle import format as form
+    from envbuilder.bundle import write as packing
 
     found = configuration.load()
     progress = console.progress()

@@ -223,7 +223,7 @@ def _ask(
     bundles: tuple[Path, ...],
 ) -> Summary:
     """What is left of every pin of some locks."""
-    from envbuilder.bundle.reading import opened
+    from envbuilder.bundle.read import opened
     from envbuilder.locks.availability import base_images as online_bases
     from envbuilder.locks.availability import files as online
     from envbuilder.locks.availability import findings

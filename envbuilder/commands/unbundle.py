@@ -13,7 +13,7 @@ from envbuilder.options import json_option
 from envbuilder.packages import configuration
 
 if TYPE_CHECKING:
-    from envbuilder.bundle import unpacking
+    from envbuilder.bundle import unpack as unpacking
 
 
 @click.command("unbundle", short_help="Take in what `bundle` packed; needs no network.")
@@ -34,7 +34,7 @@ def command(file: Path, force: bool, as_json: bool) -> None:
     """
     import msgspec
 
-    from envbuilder.bundle.unpacking import unpack
+    from envbuilder.bundle.unpack import unpack
 
     found = configuration.load()
     taken = unpack(file, found, console.progress(), force=force)

@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder.bundle import packing, reading, unpacking
+from envbuilder.bundle import read as reading
+from envbuilder.bundle import unpack as unpacking
+from envbuilder.bundle import write as packing
 from envbuilder.bundle.contents import Part
 from envbuilder.containers.engine import client as engine
 from envbuilder.containers.engine import images as engines

@@ -19,9 +19,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder.bundle import contents, form, images, own, packing, placing, reading, unpacking
+from envbuilder.bundle import base_images as images
+from envbuilder.bundle import contents
+from envbuilder.bundle import format as form
+from envbuilder.bundle import install as placing
+from envbuilder.bundle import read as reading
+from envbuilder.bundle import self_wheel as own
+from envbuilder.bundle import unpack as unpacking
+from envbuilder.bundle import write as packing
 from envbuilder.bundle.contents import Part
-from envbuilder.bundle.form import Manifest, Member
+from envbuilder.bundle.format import Manifest, Member
 from envbuilder.containers.engine import client as engine
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.containers.registry import base_images as bases

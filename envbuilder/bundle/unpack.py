@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder.bundle import images, placing, reading
-from envbuilder.bundle.form import Manifest
+from envbuilder.bundle import base_images as images
+from envbuilder.bundle import install as placing
+from envbuilder.bundle import read as reading
+from envbuilder.bundle.format import Manifest
 from envbuilder.core.http import full_or_broken
 from envbuilder.core.settings import require_writable
 from envbuilder.packages import mnist, space
@@ -16,8 +18,8 @@ from envbuilder.packages.space import Room
 from envbuilder.packages.store import Store
 
 if TYPE_CHECKING:
-    from envbuilder.bundle.form import Member
-    from envbuilder.bundle.reading import Content
+    from envbuilder.bundle.format import Member
+    from envbuilder.bundle.read import Content
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
 

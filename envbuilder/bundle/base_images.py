@@ -25,8 +25,8 @@ from envbuilder.core.settings import require_writable
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from envbuilder.bundle.form import Member
-    from envbuilder.bundle.reading import Content
+    from envbuilder.bundle.format import Member
+    from envbuilder.bundle.read import Content
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from envbuilder.bundle import form
+from envbuilder.bundle import format as form
 from envbuilder.core.errors import BuildError
 from envbuilder.core.http import full_or_broken
 from envbuilder.packages import space
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from envbuilder.bundle.contents import Part
-    from envbuilder.bundle.form import Manifest
+    from envbuilder.bundle.format import Manifest
     from envbuilder.core.console import Progress
 
 _CHUNK = 1 << 20

@@ -20,7 +20,7 @@ from envbuilder.profiles import profile as profiles
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from envbuilder.bundle.form import Manifest
+    from envbuilder.bundle.format import Manifest
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.locked_file import File
 

@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING
 
 import msgspec
 
-from envbuilder.bundle import form
+from envbuilder.bundle import format as form
 from envbuilder.core import strict_json
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.schema import explain
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from envbuilder.bundle.form import Manifest, Member
+    from envbuilder.bundle.format import Manifest, Member
 
 _CHUNK = 1 << 20
 _AGAIN = "It was damaged in transit or changed: copy it again from the machine that made it."
