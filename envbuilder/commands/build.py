@@ -8,9 +8,7 @@ import click
 
 from envbuilder.build import workflow
 from envbuilder.build.request import Request
-from envbuilder.core import console
-from envbuilder.core.errors import InvalidError
-from envbuilder.options import (
+from envbuilder.commands.options import (
     builder_option,
     environment_options,
     image_ref,
@@ -19,6 +17,8 @@ from envbuilder.options import (
     push_option,
     target_host_option,
 )
+from envbuilder.core import console
+from envbuilder.core.errors import InvalidError
 from envbuilder.packages import configuration
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from envbuilder.commands.options import base_image_option, json_option, profile_option
 from envbuilder.core import console, settings
 from envbuilder.core import types as words
 from envbuilder.core.errors import InvalidError
 from envbuilder.host import probe
-from envbuilder.options import base_image_option, json_option, profile_option
 from envbuilder.packages import configuration
 from envbuilder.profiles import profile as profiles
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import Struct
 
-from envbuilder import image_inventory
+from envbuilder.commands import image_inventory
+from envbuilder.commands.image_inventory import Known, Listed, Records, Removal
+from envbuilder.commands.inventory import Inventory, Item, Kept
+from envbuilder.commands.options import json_option
 from envbuilder.containers.engine import client as engine
 from envbuilder.core import console, folders
 from envbuilder.core.errors import BuildError, EnvbuilderError, ToolError
-from envbuilder.image_inventory import Known, Listed, Records, Removal
-from envbuilder.inventory import Inventory, Item, Kept
-from envbuilder.options import json_option
 from envbuilder.packages import configuration
 
 if TYPE_CHECKING:

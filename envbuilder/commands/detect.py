@@ -10,9 +10,9 @@ import click
 import msgspec
 
 from envbuilder.build import workflow
+from envbuilder.commands.options import json_option, root_option, target_host_option
 from envbuilder.core import console
 from envbuilder.host import probe
-from envbuilder.options import json_option, root_option, target_host_option
 from envbuilder.packages import configuration
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles import selection

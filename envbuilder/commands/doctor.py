@@ -12,10 +12,10 @@ import click
 import msgspec
 
 from envbuilder.build import workflow
+from envbuilder.commands.options import json_option, profile_option, root_option
 from envbuilder.core import console, process, settings
 from envbuilder.core.errors import NOTHING_FITS, HostError
 from envbuilder.host import probe
-from envbuilder.options import json_option, profile_option, root_option
 from envbuilder.packages import configuration
 from envbuilder.profiles import profile as profiles
 

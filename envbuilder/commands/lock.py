@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from envbuilder.commands.options import base_image_ref, json_option, profile_option
 from envbuilder.core import console, settings
 from envbuilder.core import files as atomic
 from envbuilder.core.errors import INVALID, InvalidError
-from envbuilder.options import base_image_ref, json_option, profile_option
 from envbuilder.packages import configuration
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles

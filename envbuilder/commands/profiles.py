@@ -7,10 +7,10 @@ from typing import Any
 import click
 import msgspec
 
+from envbuilder.commands.options import json_option
 from envbuilder.core import console
 from envbuilder.core.errors import InvalidError
 from envbuilder.host import probe
-from envbuilder.options import json_option
 from envbuilder.packages import configuration
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles

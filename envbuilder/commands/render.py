@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from envbuilder.build import render, workflow
+from envbuilder.commands.options import profile_option, python_option, target_host_option
 from envbuilder.core import resources, settings
 from envbuilder.core.errors import InvalidError
-from envbuilder.options import profile_option, python_option, target_host_option
 from envbuilder.packages import configuration
 from envbuilder.profiles import profile as profiles
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from envbuilder.build.request import Request
+from envbuilder.commands.options import builder_option, environment_options, json_option
 from envbuilder.core import console
 from envbuilder.core.errors import BUILD_FAILED
-from envbuilder.options import builder_option, environment_options, json_option
 from envbuilder.packages import configuration
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import click
 
 from envbuilder.build import shadowing, workflow
 from envbuilder.build.request import Request
+from envbuilder.commands.options import environment_options
 from envbuilder.core import console
-from envbuilder.options import environment_options
 from envbuilder.packages import configuration
 
 

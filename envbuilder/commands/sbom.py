@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 
 from envbuilder.build import workflow
+from envbuilder.commands.options import profile_option, python_option
 from envbuilder.core import types as words
 from envbuilder.core.errors import InvalidError
-from envbuilder.options import profile_option, python_option
 from envbuilder.packages import configuration
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles

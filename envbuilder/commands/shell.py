@@ -7,8 +7,8 @@ import os
 import click
 
 from envbuilder.build.request import Request
+from envbuilder.commands.options import environment_options
 from envbuilder.commands.run import enter
-from envbuilder.options import environment_options
 
 _STARTS = {
     "bash": """\

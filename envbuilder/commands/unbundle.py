@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from envbuilder.commands.options import json_option
 from envbuilder.core import console
-from envbuilder.options import json_option
 from envbuilder.packages import configuration
 
 if TYPE_CHECKING:

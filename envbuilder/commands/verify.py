@@ -14,6 +14,7 @@ import msgspec
 from envbuilder import __version__
 from envbuilder.build import workflow
 from envbuilder.build.request import Request
+from envbuilder.commands.options import environment_options, json_option
 from envbuilder.core import console, settings
 from envbuilder.core.errors import (
     VERIFY_FAILED,
@@ -22,7 +23,6 @@ from envbuilder.core.errors import (
     InvalidError,
     VerifyError,
 )
-from envbuilder.options import environment_options, json_option
 from envbuilder.packages import configuration
 
 if TYPE_CHECKING:

@@ -13,10 +13,11 @@ import msgspec
 import pytest
 from filelock import FileLock
 
-from envbuilder import cli, inventory
+from envbuilder import cli
 from envbuilder.build.attestation import documents
 from envbuilder.build.backends.integrity import MARKER
 from envbuilder.build.image import records as images
+from envbuilder.commands import inventory
 from envbuilder.containers.engine import client as engine
 from envbuilder.core import folders, settings
 from envbuilder.core.errors import BuildError, ToolError

@@ -228,7 +228,7 @@ def test_bad_profiles_are_2_with_the_place(
 def test_completion_knows_the_profiles(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from envbuilder.options import _complete_profile
+    from envbuilder.commands.options import _complete_profile
 
     assert "cpu-ipex" in _complete_profile(None, None, "cpu")  # type: ignore[arg-type]
     assert run("completion", "zsh") == 0

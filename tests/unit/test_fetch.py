@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import requests
 
+from envbuilder.commands.inventory import DOWNLOADS
 from envbuilder.core import folders, process
 from envbuilder.core import http as download
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, WrongHashError
-from envbuilder.inventory import DOWNLOADS
 from envbuilder.packages import fetch
 from envbuilder.packages import locations as origins
 from envbuilder.packages.store import Store

@@ -15,16 +15,16 @@ from msgspec import Struct
 from envbuilder.build import conventions as facts
 from envbuilder.build.attestation import documents
 from envbuilder.build.image import records as images
+from envbuilder.commands.inventory import BUSY, Item, Kept
 from envbuilder.containers.engine import client as engine
 from envbuilder.core import folders
-from envbuilder.inventory import BUSY, Item, Kept
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from envbuilder.commands.inventory import Inventory
     from envbuilder.containers.engine.client import Image
     from envbuilder.core.settings import Settings
-    from envbuilder.inventory import Inventory
 
 ELSEWHERE = "not built by this installation (--all-images removes it, too)"
 DERIVED = "labelled by envbuilder, but not built by this installation"
