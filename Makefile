@@ -18,6 +18,7 @@ lint: .venv/dev
 
 types: .venv/dev
 	.venv/bin/mypy
+	.venv/bin/lint-imports --no-logo
 
 check: lint types test
 
@@ -36,4 +37,4 @@ soak: .venv/dev    ## the long proofs: property tests with thousands of examples
 	.venv/bin/python -m pytest tests/integration --all --soak -m soak -q --durations=10
 
 clean:
-	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

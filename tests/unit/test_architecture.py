@@ -63,9 +63,13 @@ def test_one_module_starts_programs(repository: Path) -> None:
 
 
 def test_pure_modules_do_not_reach_out(repository: Path) -> None:
-    pure = ["plan.py", "render.py", "lockfile.py", "core/types.py", "selection.py", "fitting.py"]
-    pure += ["wheels.py", "sizing.py", "capacity.py", "facts.py"]
-    pure += [f"doctor/{name}.py" for name in ("accelerators", "remedies", "slowness", "tools")]
+    pure = {
+        *("build/plan.py", "build/render.py", "core/types.py", "profiles/lock.py"),
+        *(f"profiles/{name}.py" for name in ("selection", "fitting", "needs", "ways")),
+        *(f"host/{name}.py" for name in ("model_fit", "memory_pools", "describe", "model")),
+        *(f"doctor/{name}.py" for name in ("accelerators", "remedies", "slowness", "builds")),
+    }
+    assert pure <= {name for name, _ in modules(repository)}
     edges = {"process", "fetch", "http", "engine", "execute"}
     for name, tree in modules(repository):
         if name in pure:
