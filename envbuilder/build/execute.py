@@ -10,14 +10,14 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
-from envbuilder.build.image import records as images
-from envbuilder.build.backends import integrity as seal
 from envbuilder.build import plan as plans
+from envbuilder.build.backends import integrity as seal
+from envbuilder.build.image import records as images
+from envbuilder.build.payload import payload_pyz
 from envbuilder.core import folders, process
 from envbuilder.core.errors import BuildError, EnvbuilderError
 from envbuilder.core.http import full_or_broken
 from envbuilder.core.settings import require_writable
-from envbuilder.build.payload import payload_pyz
 from envbuilder.packages.conda import steps
 from envbuilder.packages.store import Store
 

@@ -11,9 +11,9 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
+from envbuilder.build import conventions as facts
 from envbuilder.core.errors import EnvbuilderError, VerifyError
 from envbuilder.core.text import printable
-from envbuilder.build import conventions as facts
 from envbuilder.payload.start import DRIVER_FOLDERS, INJECTING, Start, below, guarded
 
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from msgspec import Struct
 
+from envbuilder.build import conventions as image_facts
 from envbuilder.core import types as words
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.resources import MARK
 from envbuilder.core.templates import filled
-from envbuilder.build import conventions as image_facts
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.locked_file import File
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from envbuilder.build.backends import environment as backends
 from envbuilder.build import render
+from envbuilder.build.backends import environment as backends
+from envbuilder.build.plan import BuildResult, MakeBase, Plan
 from envbuilder.core.errors import BuildError, HostError, InvalidError, ToolError
 from envbuilder.host import probe
-from envbuilder.build.plan import BuildResult, MakeBase, Plan
 from envbuilder.profiles import fitting, ways
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from envbuilder.build.request import Request
     from envbuilder.core import types as words
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from envbuilder.profiles.lock import Lock
     from envbuilder.profiles.selection import Fit
     from envbuilder.profiles.ways import Way
-    from envbuilder.build.request import Request
 
 
 class Chosen(Struct, frozen=True, kw_only=True):

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
-from envbuilder.core.errors import InvalidError
 from envbuilder.build.attestation.licences import METADATA_LIMIT, stated
+from envbuilder.core.errors import InvalidError
 from envbuilder.profiles import locked_file as lock_entries
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from envbuilder.packages.store import Store
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from envbuilder.build.plan import Artifact, Plan, UsedBase
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
     from envbuilder.packages.debian.status import Status
-    from envbuilder.build.plan import Artifact, Plan, UsedBase
     from envbuilder.profiles.locked_file import File
 
 SUFFIXES = {"sbom": sbom.SUFFIX, "provenance": provenance.SUFFIX}
@@ -99,11 +99,11 @@ def installed(
 
 def _status(plan: Plan, artifact: Artifact, progress: Progress) -> Status | None:
     """The dpkg status of the base that layers were put on; else of the image, in the engine."""
-    from envbuilder.containers.engine import client as engine
     from envbuilder.build.image import base_layers as base
     from envbuilder.build.image.layer_cache import LayerCache
-    from envbuilder.packages.debian import base_image as base_status
     from envbuilder.build.plan import Assemble
+    from envbuilder.containers.engine import client as engine
+    from envbuilder.packages.debian import base_image as base_status
 
     for step in plan.steps:
         if isinstance(step, Assemble):

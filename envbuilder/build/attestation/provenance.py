@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from envbuilder import __version__
-from envbuilder.build.attestation import components
 from envbuilder.build import payload as pack
+from envbuilder.build.attestation import components
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envbuilder.build.image import records as images
 from envbuilder.build.attestation import provenance, sbom
+from envbuilder.build.image import records as images
 from envbuilder.containers.oci import reference
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.containers.registry import manifests, referrers
@@ -19,10 +19,10 @@ from envbuilder.core.errors import BuildError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from envbuilder.build.plan import Push
     from envbuilder.containers.oci.descriptor import Descriptor
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
-    from envbuilder.build.plan import Push
 
 MEDIA_TYPES = {"sbom": sbom.MEDIA_TYPE, "provenance": provenance.MEDIA_TYPE}
 

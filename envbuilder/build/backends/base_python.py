@@ -9,14 +9,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from envbuilder.build.plan import BaseCheck
 from envbuilder.containers.oci import rootfs
 from envbuilder.core.errors import ToolError, VerifyError
-from envbuilder.build.plan import BaseCheck
 
 if TYPE_CHECKING:
+    from envbuilder.build.plan import Plan
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
-    from envbuilder.build.plan import Plan
     from envbuilder.profiles.lock import Lock, Target
 
 _SECONDS = 60
@@ -56,7 +56,8 @@ def require(plan: Plan, settings: Settings, progress: Progress) -> None:
 
 def _of_layout(plan: Plan, wanted: BaseCheck, settings: Settings, progress: Progress) -> str | None:
     """None where the Python is the right one, else what the layout has."""
-    from envbuilder.build.image import base_layers as base, config as image
+    from envbuilder.build.image import base_layers as base
+    from envbuilder.build.image import config as image
     from envbuilder.build.image.layer_cache import LayerCache
 
     cache = LayerCache(settings.cache_dir / "layers", progress.note, fresh=False)

@@ -13,19 +13,33 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from envbuilder.build.backends import foreign_programs, integrity as seal
-from envbuilder.build.backends.native import (NativeEnvironment, check_tools, folders_for, last_steps, own_variables, preload_paths, preload_steps, preloaded, refused_programs, room, tool_versions, wheel_steps)
+from envbuilder.build.backends import foreign_programs
+from envbuilder.build.backends import integrity as seal
+from envbuilder.build.backends.native import (
+    NativeEnvironment,
+    check_tools,
+    folders_for,
+    last_steps,
+    own_variables,
+    preload_paths,
+    preload_steps,
+    preloaded,
+    refused_programs,
+    room,
+    tool_versions,
+    wheel_steps,
+)
+from envbuilder.build.payload import payload_sha256
+from envbuilder.build.plan import Artifact, LinkFiles, Plan, Step, fingerprint
 from envbuilder.core import process
 from envbuilder.core.console import progress
 from envbuilder.core.errors import HostError, InvalidError, ToolError
-from envbuilder.build.payload import payload_sha256
 from envbuilder.packages.conda import activation, records
 from envbuilder.packages.conda import lock as conda_lockfile
 from envbuilder.packages.conda import prefix as prefix_records
 from envbuilder.packages.conda import virtual_packages as machine
 from envbuilder.packages.conda.steps import InstallConda, Rehome, WriteActivation
 from envbuilder.packages.python import indexes
-from envbuilder.build.plan import Artifact, LinkFiles, Plan, Step, fingerprint
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
 
@@ -33,12 +47,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from envbuilder.build.request import Request
     from envbuilder.core.settings import Settings
     from envbuilder.host.model import Host
     from envbuilder.packages.conda.lock import Package
     from envbuilder.profiles.lock import Lock, Target
     from envbuilder.profiles.profile import Profile
-    from envbuilder.build.request import Request
 
 ALONE = {"PYTHONNOUSERSITE": "1"}
 """An environment that sees conda's libraries would see those in the user's home, too, and before

@@ -10,24 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from envbuilder.build.backends import foreign_programs
-from envbuilder.build.image import records as images
+from envbuilder.build import conventions as facts
 from envbuilder.build import isolation
-from envbuilder.build.backends import devices
+from envbuilder.build.backends import devices, foreign_programs
+from envbuilder.build.image import records as images
+from envbuilder.build.payload import TIMEOUT_SECONDS
 from envbuilder.containers.engine import client as engine
 from envbuilder.containers.engine import podman
 from envbuilder.containers.engine import run as containers
 from envbuilder.core import process
 from envbuilder.core.errors import InvalidError, VerifyError
-from envbuilder.build import conventions as facts
-from envbuilder.build.payload import TIMEOUT_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import NoReturn
 
-    from envbuilder.core.settings import Settings
     from envbuilder.build.plan import Artifact, Plan
+    from envbuilder.core.settings import Settings
     from envbuilder.profiles.lock import Target
     from envbuilder.profiles.profile import Profile
 

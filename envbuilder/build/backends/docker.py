@@ -12,24 +12,35 @@ from typing import TYPE_CHECKING
 
 from envbuilder.build import render
 from envbuilder.build.backends import base_python
-from envbuilder.build.image import base as image_base
 from envbuilder.build.backends.container import DockerEnvironment
+from envbuilder.build.image import base as image_base
+from envbuilder.build.payload import payload_sha256
+from envbuilder.build.plan import (
+    Artifact,
+    LinkFiles,
+    Plan,
+    RecordImage,
+    Run,
+    Step,
+    UsedBase,
+    Write,
+    WritePayload,
+    fingerprint,
+)
 from envbuilder.containers.engine import client as engine
 from envbuilder.core import console
 from envbuilder.core.errors import InvalidError, ToolError
-from envbuilder.build.payload import payload_sha256
 from envbuilder.packages.space import Room, unpacked
-from envbuilder.build.plan import (Artifact, LinkFiles, Plan, RecordImage, Run, Step, UsedBase, Write, WritePayload, fingerprint)
 from envbuilder.profiles import lock as lockfile
 
 if TYPE_CHECKING:
     from envbuilder.build.backends.environment import Environment
+    from envbuilder.build.plan import MakeBase
+    from envbuilder.build.request import Request
     from envbuilder.core.settings import Settings
     from envbuilder.host.model import Host
-    from envbuilder.build.plan import MakeBase
     from envbuilder.profiles.lock import Lock, Target
     from envbuilder.profiles.profile import Profile
-    from envbuilder.build.request import Request
 
 
 def unavailable(profile: Profile, python: str, request: Request, settings: Settings) -> str:

@@ -9,13 +9,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from envbuilder.build.plan import Artifact, Plan
+    from envbuilder.build.request import Request
     from envbuilder.core.process import Completed
     from envbuilder.core.settings import Settings
     from envbuilder.host.model import Host
-    from envbuilder.build.plan import Artifact, Plan
     from envbuilder.profiles.lock import Lock, Target
     from envbuilder.profiles.profile import Profile
-    from envbuilder.build.request import Request
 
 
 class Environment(Protocol):

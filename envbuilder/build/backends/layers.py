@@ -10,19 +10,34 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from envbuilder.build import conventions as image_facts
 from envbuilder.build import render
 from envbuilder.build.backends import base_python
-from envbuilder.build.image import base as image_base
 from envbuilder.build.backends.pushed_image import PushedImage
 from envbuilder.build.backends.saved_image import SavedImage
+from envbuilder.build.image import base as image_base
+from envbuilder.build.payload import payload_sha256
+from envbuilder.build.plan import (
+    Artifact,
+    Assemble,
+    LinkFiles,
+    Load,
+    MakeBase,
+    Plan,
+    Push,
+    Run,
+    Save,
+    Step,
+    System,
+    UsedBase,
+    Write,
+    fingerprint,
+)
 from envbuilder.containers.engine import client as engine
 from envbuilder.containers.oci import image_names as places
 from envbuilder.core import types as words
 from envbuilder.core.errors import InvalidError, ToolError
-from envbuilder.build import conventions as image_facts
-from envbuilder.build.payload import payload_sha256
 from envbuilder.packages.space import Room, unpacked
-from envbuilder.build.plan import (Artifact, Assemble, LinkFiles, Load, MakeBase, Plan, Push, Run, Save, Step, System, UsedBase, Write, fingerprint)
 from envbuilder.profiles import lock as lockfile
 
 if TYPE_CHECKING:
@@ -30,12 +45,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.build.backends.environment import Environment
+    from envbuilder.build.request import Request
     from envbuilder.core.settings import Settings
     from envbuilder.host.model import Host
     from envbuilder.profiles.lock import Lock, Target
     from envbuilder.profiles.locked_file import File
     from envbuilder.profiles.profile import Profile
-    from envbuilder.build.request import Request
 
 BUILDER = "layers"
 _EXPORTS = (25, 0)
@@ -58,8 +73,8 @@ def plan(
 
     Without an engine, packages whose scripts must run cannot be installed: `ToolError`.
     """
-    from envbuilder.containers.oci.layer import compressor
     from envbuilder.build.image.layer_cache import FORMAT, SYSTEM_FORMAT
+    from envbuilder.containers.oci.layer import compressor
 
     assert target.base is not None, "a target with a base"
     uv = lock.tool(own)

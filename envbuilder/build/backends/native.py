@@ -18,25 +18,37 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from envbuilder.build.backends import foreign_programs, integrity as seal
 from envbuilder.build import isolation, render
+from envbuilder.build.backends import foreign_programs
+from envbuilder.build.backends import integrity as seal
+from envbuilder.build.payload import TIMEOUT_SECONDS, payload_pyz
+from envbuilder.build.plan import (
+    LinkFiles,
+    Move,
+    Run,
+    Seal,
+    Step,
+    UnpackLibraries,
+    UnpackTool,
+    Write,
+    WritePayload,
+    WritePrograms,
+)
 from envbuilder.core import process
 from envbuilder.core.console import progress
 from envbuilder.core.errors import ToolError, VerifyError
 from envbuilder.core.resources import OWN
-from envbuilder.build.payload import TIMEOUT_SECONDS, payload_pyz
 from envbuilder.packages.space import Room, unpacked
 from envbuilder.payload import threads
 from envbuilder.payload.start import Start
-from envbuilder.build.plan import (LinkFiles, Move, Run, Seal, Step, UnpackLibraries, UnpackTool, Write, WritePayload, WritePrograms)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import NoReturn
 
+    from envbuilder.build.plan import Artifact, Plan
     from envbuilder.core.process import Completed
     from envbuilder.core.settings import Settings
-    from envbuilder.build.plan import Artifact, Plan
     from envbuilder.profiles.lock import Lock, Target
     from envbuilder.profiles.locked_file import File
     from envbuilder.profiles.profile import Profile

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from envbuilder.build.backends.saved_image import SavedImage
 
 if TYPE_CHECKING:
-    from envbuilder.core.settings import Settings
     from envbuilder.build.plan import Artifact, Plan
+    from envbuilder.core.settings import Settings
     from envbuilder.profiles.lock import Target
 
 

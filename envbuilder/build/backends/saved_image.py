@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import NoReturn
 
-    from envbuilder.core.process import Completed
     from envbuilder.build.plan import Artifact, Plan
+    from envbuilder.core.process import Completed
     from envbuilder.profiles.lock import Target
 
 

@@ -5,7 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from envbuilder.build.backends import foreign_programs
-from envbuilder.build.backends.native import (NativeEnvironment, check_tools, folders_for, last_steps, own_variables, preload_paths, preload_steps, preloaded, refused_programs, room, wheel_steps)
+from envbuilder.build.backends.native import (
+    NativeEnvironment,
+    check_tools,
+    folders_for,
+    last_steps,
+    own_variables,
+    preload_paths,
+    preload_steps,
+    preloaded,
+    refused_programs,
+    room,
+    wheel_steps,
+)
 from envbuilder.build.payload import payload_sha256
 from envbuilder.build.plan import Artifact, Plan, Step, fingerprint
 from envbuilder.profiles import lock as lockfile
@@ -14,12 +26,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from envbuilder.build.request import Request
     from envbuilder.core.settings import Settings
     from envbuilder.host.interpreters import Interpreter
     from envbuilder.host.model import Host
     from envbuilder.profiles.lock import Lock, Target
     from envbuilder.profiles.profile import Profile
-    from envbuilder.build.request import Request
 
 
 def plan(

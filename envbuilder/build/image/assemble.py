@@ -14,20 +14,22 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from envbuilder.containers.oci import archive, descriptor, layer, rootfs
-from envbuilder.containers.oci.descriptor import Index, Manifest
-from envbuilder.containers.oci.layer import Layer, Member
-from envbuilder.containers.oci.layout import Layout, place
-from envbuilder.build.image import base_layers as base, config as image, scratch, system
 from envbuilder.build import conventions as facts
-from envbuilder.build.image.preload import Ahead
-from envbuilder.build.image.layer_cache import LayerCache
+from envbuilder.build.image import base_layers as base
+from envbuilder.build.image import config as image
+from envbuilder.build.image import scratch, system
 from envbuilder.build.image.config import Added
+from envbuilder.build.image.layer_cache import LayerCache
 from envbuilder.build.image.parts import CUT, Part, cut, parts
+from envbuilder.build.image.preload import Ahead
 from envbuilder.build.image.staging import Python, Stage
 from envbuilder.build.image.wheels import Packed, Wheel
 from envbuilder.build.payload import payload_pyz, payload_sha256
 from envbuilder.build.plan import Assemble, Step, UnpackTool
+from envbuilder.containers.oci import archive, descriptor, layer, rootfs
+from envbuilder.containers.oci.descriptor import Index, Manifest
+from envbuilder.containers.oci.layer import Layer, Member
+from envbuilder.containers.oci.layout import Layout, place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from envbuilder.build import render
+from envbuilder.build.plan import LoadBase, MakeBase
 from envbuilder.containers.engine import client as engine
 from envbuilder.containers.engine.client import LABEL
 from envbuilder.containers.oci import image_names as places
@@ -15,17 +16,16 @@ from envbuilder.core import console
 from envbuilder.core import types as words
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.settings import require_writable
-from envbuilder.build.plan import LoadBase, MakeBase
 from envbuilder.profiles import lock as lockfile
 
 if TYPE_CHECKING:
+    from envbuilder.build.request import Request
     from envbuilder.containers.oci.layout import Layout
     from envbuilder.core.settings import Settings
     from envbuilder.host.model import Host
     from envbuilder.profiles.lock import Lock, LockedBase, Target
     from envbuilder.profiles.profile import Base as BaseImage
     from envbuilder.profiles.profile import Profile
-    from envbuilder.build.request import Request
 
 
 class Base(Struct, frozen=True, kw_only=True):

@@ -12,8 +12,8 @@ from envbuilder.containers.oci.descriptor import LAYER, LAYER_ZSTD, Descriptor, 
 from envbuilder.containers.oci.layout import Layout
 
 if TYPE_CHECKING:
-    from envbuilder.core import types as words
     from envbuilder.build.image.layer_cache import LayerCache
+    from envbuilder.core import types as words
 
 
 class Base(Struct, frozen=True, kw_only=True):

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from envbuilder.build import conventions as facts
 from envbuilder.containers.oci.layer import Layer
 from envbuilder.core.errors import InvalidError
-from envbuilder.build import conventions as facts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -20,6 +20,8 @@ from urllib.parse import quote
 import msgspec
 
 from envbuilder.build.image import debian_rootfs
+from envbuilder.build.image.config import DEFAULT_PATH
+from envbuilder.build.plan import MakeBase
 from envbuilder.containers.engine.client import LABEL
 from envbuilder.containers.oci import descriptor
 from envbuilder.containers.oci.archive import named
@@ -29,9 +31,7 @@ from envbuilder.containers.oci.layout import Layout, place
 from envbuilder.core import process
 from envbuilder.core import types as words
 from envbuilder.core.errors import BuildError, EnvbuilderError, ToolError
-from envbuilder.build.image.config import DEFAULT_PATH
 from envbuilder.packages.debian.suite import ARCHITECTURES
-from envbuilder.build.plan import MakeBase
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from envbuilder.build import conventions as facts
 from envbuilder.containers.oci.layer import Member
 from envbuilder.core.errors import BuildError
-from envbuilder.build import conventions as facts
 from envbuilder.packages.debian import members as deb_members
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from envbuilder.core.errors import EnvbuilderError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from envbuilder.build.image.config import Added
     from envbuilder.containers.oci.descriptor import Bytes
     from envbuilder.containers.oci.layout import Layout
-    from envbuilder.build.image.config import Added
 
     Write = Callable[[Sequence[Added]], Layout]
 

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from envbuilder.build.plan import Run
 from envbuilder.core import types as words
 from envbuilder.core.errors import BuildError
 from envbuilder.core.files import file_sha256
-from envbuilder.build.plan import Run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -12,24 +12,24 @@ import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from envbuilder.build.image import debs as packages
 from envbuilder.build.image import records as images
+from envbuilder.build.image.config import Added
+from envbuilder.build.image.layer_cache import SYSTEM_FORMAT
 from envbuilder.containers.engine import client as engine
 from envbuilder.containers.engine import images as engines
 from envbuilder.containers.oci import layer, rootfs
 from envbuilder.containers.oci.members import members, plain
 from envbuilder.core.errors import BuildError
-from envbuilder.build.image import debs as packages
-from envbuilder.build.image.layer_cache import SYSTEM_FORMAT
-from envbuilder.build.image.config import Added
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from envbuilder.containers.oci.layer import Layer, Member
     from envbuilder.build.image.base_layers import Base
     from envbuilder.build.image.layer_cache import LayerCache
-    from envbuilder.packages.store import Store
     from envbuilder.build.plan import Assemble, Step, System
+    from envbuilder.containers.oci.layer import Layer, Member
+    from envbuilder.packages.store import Store
 
 _PIECE = 1 << 20
 

@@ -18,25 +18,26 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from envbuilder.build.reproduce import contents, differences as reproduce
 from envbuilder.build import workflow
 from envbuilder.build.backends.environment import Environment
+from envbuilder.build.plan import BuildResult, MakeBase
+from envbuilder.build.reproduce import contents
+from envbuilder.build.reproduce import differences as reproduce
 from envbuilder.core import folders
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
 from envbuilder.core.http import full_or_broken
 from envbuilder.core.settings import require_writable
 from envbuilder.packages.store import Store
-from envbuilder.build.plan import BuildResult, MakeBase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from envbuilder.containers.oci.layout import Layout
-    from envbuilder.core.console import Progress
-    from envbuilder.core.settings import Settings
     from envbuilder.build.plan import Plan
     from envbuilder.build.reproduce.differences import Difference, Outcome
     from envbuilder.build.request import Request
+    from envbuilder.containers.oci.layout import Layout
+    from envbuilder.core.console import Progress
+    from envbuilder.core.settings import Settings
 
 SURROUNDINGS = {"TZ": "XYZ-12:45", "LC_ALL": "C", "LANG": "C", "COLUMNS": "132"}
 UMASK = 0o077

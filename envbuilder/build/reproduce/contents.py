@@ -7,8 +7,9 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Protocol
 
+from envbuilder.build.backends import integrity as seal
+from envbuilder.build.backends import tree_digest as tree
 from envbuilder.build.reproduce import differences as reproduce
-from envbuilder.build.backends import integrity as seal, tree_digest as tree
 from envbuilder.containers.oci.members import content, members
 from envbuilder.core import process
 from envbuilder.core.errors import BuildError
@@ -16,9 +17,9 @@ from envbuilder.core.errors import BuildError
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
+    from envbuilder.build.reproduce.differences import Difference, Member
     from envbuilder.containers.oci.layout import Layout
     from envbuilder.core import types as words
-    from envbuilder.build.reproduce.differences import Difference, Member
 
 FILES = 20
 """Differing files that diffoscope gets at most."""

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import io
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from envbuilder.core import resources
 from envbuilder.payload import checks, clock, dataset, train
 from envbuilder.payload.compilers import Outcome
 from envbuilder.payload.events import Events
@@ -16,7 +16,7 @@ from envbuilder.payload.profiling import Kernel, Observation
 from envbuilder.payload.report import PASSED, SKIPPED, WARNING, CheckError
 from envbuilder.payload.run import Run
 
-DATA = dataset.load(Path(dataset.__file__).parents[1] / "data" / "mnist-subset")
+DATA = dataset.load(resources.mnist_subset_dir())
 
 
 def a_run(options: Options | None = None) -> Run:

@@ -1,18 +1,20 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from envbuilder.core import resources
 from envbuilder.payload import cli, dataset, events, verify
 from envbuilder.payload.options import Options
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from envbuilder.payload.dataset import Dataset
 
-SHIPPED = Path(dataset.__file__).parents[1] / "data" / "mnist-subset"
+SHIPPED = resources.mnist_subset_dir()
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from envbuilder.payload.clock import Reading, problems
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-FILES = sorted(Path(envbuilder.payload.__file__).parent.glob("*.py"))
+FILES = sorted(Path(envbuilder.payload.__file__).parent.rglob("*.py"))
 BEFORE = Reading(100.0, 1000.0, 1.7e9, 5000.0)
 
 

@@ -3,14 +3,18 @@ from __future__ import annotations
 import gzip
 import hashlib
 import struct
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from envbuilder.core import resources
 from envbuilder.payload import dataset
 from envbuilder.payload.idx import DataError
 
-SHIPPED = Path(dataset.__file__).parents[1] / "data" / "mnist-subset"
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SHIPPED = resources.mnist_subset_dir()
 
 
 def write(folder: Path, images: int = 3, labels: bytes = b"\x00\x01\x09", side: int = 28) -> Path:

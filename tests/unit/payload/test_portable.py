@@ -10,7 +10,7 @@ import pytest
 
 import envbuilder.payload
 
-FILES = sorted(Path(envbuilder.payload.__file__).parent.glob("*.py"))
+FILES = sorted(Path(envbuilder.payload.__file__).parent.rglob("*.py"))
 
 NEWER_THAN_3_9 = {"slots", "kw_only", "strict"}
 

@@ -2,18 +2,18 @@ from __future__ import annotations
 
 import io
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from envbuilder.core import resources
 from envbuilder.payload import dataset, verify
 from envbuilder.payload.events import Events
 from envbuilder.payload.options import Options
 from envbuilder.payload.report import FAILED, SKIPPED
 from envbuilder.payload.run import Run
 
-DATA = dataset.load(Path(dataset.__file__).parents[1] / "data" / "mnist-subset")
+DATA = dataset.load(resources.mnist_subset_dir())
 
 KEYS = {
     "origins",
