@@ -15,7 +15,7 @@ import gzip
 import struct
 from pathlib import Path
 
-from envbuilder.payload import dataset
+from envbuilder.payload.training import dataset
 
 PER_CLASS = {"train": 300, "t10k": 100}
 

@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 
 from envbuilder.core import types as words
 from envbuilder.core.strict_yaml import shown
-from envbuilder.payload.dataset import MNIST_SHA256
+from envbuilder.payload.training.dataset import MNIST_SHA256
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

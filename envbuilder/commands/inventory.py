@@ -21,8 +21,8 @@ from envbuilder.build.image import records as images
 from envbuilder.build.image import scratch
 from envbuilder.core import folders
 from envbuilder.core.errors import InvalidError
-from envbuilder.payload.dataset import MNIST_SHA256
-from envbuilder.payload.memory import SHARED
+from envbuilder.payload.machine.memory import SHARED
+from envbuilder.payload.training.dataset import MNIST_SHA256
 from envbuilder.verify.report import history
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from envbuilder.core.files import file_sha256
 from envbuilder.core.http import UnavailableError, download, full_or_broken, host_of, open_session
 from envbuilder.core.settings import require_writable
 from envbuilder.packages.python import indexes
-from envbuilder.payload.dataset import MNIST_SHA256
+from envbuilder.payload.training.dataset import MNIST_SHA256
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

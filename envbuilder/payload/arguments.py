@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from . import facts, parallel_command, start, trial_command
-from .compilers import BACKENDS
-from .device import ACCELERATORS
-from .numerics import GRADIENT_TOLERANCE
+from . import start
+from .machine import facts
+from .machine.device import ACCELERATORS
+from .numerics.compilers import BACKENDS
+from .numerics.numerics import GRADIENT_TOLERANCE
+from .parallel import command as parallel_command
+from .tuning import command as trial_command
 
 
 def parser() -> argparse.ArgumentParser:

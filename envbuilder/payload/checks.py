@@ -10,30 +10,25 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
-from . import (
+from .machine import clock, device, memory, threads
+from .numerics import (
     arithmetic,
-    blind_test,
-    clock,
     compilers,
     determinism,
-    device,
     extensions,
-    measure,
-    memory,
-    model,
     numerics,
     precision,
     profiling,
-    threads,
-    train,
     vae,
 )
 from .options import only_compiled
 from .report import PASSED, SKIPPED, WARNING, CheckError
+from .speed import measure
+from .training import blind_test, model, train
 
 if TYPE_CHECKING:
-    from .dataset import Dataset
     from .run import Run
+    from .training.dataset import Dataset
 
 Result = Tuple[str, str]
 

@@ -47,10 +47,10 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 def _other(options: argparse.Namespace) -> int:
     options.start.require()
     if options.command == "trial":
-        from . import trial_command
+        from .tuning import command as trial_command
 
         return trial_command.run(options)
-    from . import parallel_command
+    from .parallel import command as parallel_command
 
     return parallel_command.run(options)
 
@@ -58,15 +58,17 @@ def _other(options: argparse.Namespace) -> int:
 def _probe() -> int:
     import json
 
-    from . import facts
+    from .machine import facts
 
     print(json.dumps({"schema": SCHEMA, **facts.probe()}, indent=2))
     return 0
 
 
 def _verify(options: argparse.Namespace) -> int:
-    from . import dataset, events, idx, shares, verify
+    from . import events, verify
     from .options import Options
+    from .parallel import shares
+    from .training import dataset, idx
 
     if options.index:
         # Before torch is imported, which counts once. What is left to see is its device 0.

@@ -7,7 +7,7 @@ import signal
 import sys
 from typing import Sequence
 
-from . import threads
+from .machine import threads
 
 
 def run_command(command: Sequence[str]) -> int:

@@ -11,7 +11,7 @@ from .start import AS_FOUND, Start
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .dataset import Dataset
+    from .training.dataset import Dataset
 
 MIN_ACCURACY = 0.975
 """After one epoch of MNIST. Published runs of this network reach 98.1 % or more."""

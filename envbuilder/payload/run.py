@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
-from . import SCHEMA, clock, compilers, facts, numerics, train
+from . import SCHEMA
+from .machine import clock, facts
+from .numerics import compilers, numerics
 from .report import Checks, judge, not_run
+from .training import train
 
 if TYPE_CHECKING:
-    from .dataset import Dataset
     from .events import Events
+    from .numerics.profiling import Observation
     from .options import Options
-    from .profiling import Observation
+    from .training.dataset import Dataset
 
 
 @dataclass

@@ -17,26 +17,17 @@ import traceback
 from functools import partial
 from typing import TYPE_CHECKING, Any, Dict, List, Tuple
 
-from . import (
-    checks,
-    clock,
-    device,
-    facts,
-    memory,
-    model,
-    origins,
-    precision,
-    profiling,
-    threads,
-    train,
-)
+from . import checks, origins
+from .machine import clock, device, facts, memory, threads
+from .numerics import precision, profiling
 from .report import BLIND_TEST, FAILED, Check
 from .run import Run
+from .training import model, train
 
 if TYPE_CHECKING:
-    from .dataset import Dataset
     from .events import Events
     from .options import Options
+    from .training.dataset import Dataset
 
 PROFILED_STEPS = 3
 

@@ -21,14 +21,14 @@ from envbuilder.core import files as atomic
 from envbuilder.core import folders
 from envbuilder.core.errors import VerifyError
 from envbuilder.core.settings import require_writable
-from envbuilder.payload.blind_test import IMAGES
-from envbuilder.payload.dataset import CLASSES, SIDE
+from envbuilder.payload.training.blind_test import IMAGES
+from envbuilder.payload.training.dataset import CLASSES, SIDE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from envbuilder.core.settings import Settings
-    from envbuilder.payload.dataset import Split
+    from envbuilder.payload.training.dataset import Split
 
 PIXELS = SIDE * SIDE
 _LOWEST_BITS = int.from_bytes(bytes([3]) * PIXELS)

@@ -13,7 +13,7 @@ from envbuilder.build import isolation
 from envbuilder.build.payload import TIMEOUT_SECONDS, payload_pyz
 from envbuilder.core import process
 from envbuilder.host import probe
-from envbuilder.payload import threads
+from envbuilder.payload.machine import threads
 from envbuilder.payload.start import AS_FOUND, Start
 from envbuilder.profiles import profile as profiles
 

@@ -14,8 +14,8 @@ from envbuilder.core import folders
 from envbuilder.core.errors import VerifyError
 from envbuilder.core.text import printable
 from envbuilder.packages.mnist import Dataset
-from envbuilder.payload import dataset as contents
 from envbuilder.payload.report import BLIND_TEST, REQUIRED
+from envbuilder.payload.training import dataset as contents
 from envbuilder.profiles.profile import Expects
 from envbuilder.verify import blind_test as blind
 from envbuilder.verify.report import consistency

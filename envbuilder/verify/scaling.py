@@ -1,6 +1,6 @@
 """`verify --devices`: several devices, each alone and then all together in data parallel.
 
-The work and its judgement are the payload's (`envbuilder/payload/parallel.py`), so that it is the
+The work and its judgement are the payload's (`payload.parallel`), so that it is the
 same in a container, a native environment and somebody else's interpreter. Here it is asked for,
 believed or not, and made part of the report.
 """
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from envbuilder.core.errors import InvalidError, VerifyError
 from envbuilder.core.text import printable
-from envbuilder.payload import shares
+from envbuilder.payload.parallel import shares
 from envbuilder.verify import run as verify
 from envbuilder.verify.report import model as reports
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from payload import arithmetic
+from payload.numerics import arithmetic
 
 functional = torch.nn.functional
 Operator = Callable[..., Any]

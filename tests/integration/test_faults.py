@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder.payload.dataset import MNIST_SHA256
+from envbuilder.payload.training.dataset import MNIST_SHA256
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from envbuilder.build import payload as pack
-from envbuilder.payload import dataset
+from envbuilder.payload.training import dataset
 from envbuilder.verify.report import model as report
 
 if TYPE_CHECKING:
@@ -99,7 +99,8 @@ def parallel(torch_python: Path, tmp_path: Path) -> Starter:
 
 IN_RANK_1 = """
 if os.environ.get("RANK") == "1":
-    from envbuilder.payload import ranks, train
+    from envbuilder.payload.parallel import ranks
+    from envbuilder.payload.training import train
     real = train.step
     calls = []
     def step(job, images, labels):
@@ -195,16 +196,16 @@ if os.environ.get("RANK") == "1":
     torch.nn.functional.nll_loss = lambda *arguments: 1.1 * real(*arguments)
 """
 NOT_AVERAGED = """
-from envbuilder.payload import ranks
+from envbuilder.payload.parallel import ranks
 ranks._wrapped = lambda torch, rank, accelerator, net: net
 """
 OTHER_STEP = """
-from envbuilder.payload import train
+from envbuilder.payload.training import train
 train.LEARNING_RATE = 1.01 if os.environ.get("RANK") == "1" else 1.0
 """
 SAME_IMAGES = """
 if os.environ.get("RANK") == "1":
-    from envbuilder.payload import train
+    from envbuilder.payload.training import train
     real = train.batches
     train.batches = lambda data, count: real(data, count)[:1] * count
 """
@@ -242,7 +243,7 @@ def test_two_ranks_on_one_core_are_told_to_share_it(parallel: Starter) -> None:
 
 BROKEN_1 = """
 import sys
-from envbuilder.payload import device
+from envbuilder.payload.machine import device
 def fail(torch, accelerator):
     raise RuntimeError("uncorrectable error")
 if sys.argv[-2:] == ["--index", "1"]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder import payload
-from envbuilder.payload.cases import CASES
+from envbuilder.payload.numerics.cases import CASES
 
 pytestmark = pytest.mark.torch
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.torch
 
 PROGRAM = """
 import json, torch
-from envbuilder.payload import dropout
+from envbuilder.payload.training import dropout
 
 found = {"shares": {}}
 values = torch.ones(1 << 21)

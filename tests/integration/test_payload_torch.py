@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from envbuilder.build import payload as pack
-from envbuilder.payload import dataset, idx
+from envbuilder.payload.training import dataset, idx
 from envbuilder.verify.report import model as report
 
 SUBSET = Path(dataset.__file__).parents[1] / "data" / "mnist-subset"
@@ -208,7 +208,7 @@ def test_the_user_s_thread_count_is_honoured(torch_python: Path, pyz: Path) -> N
 
 
 ZERO_GRADIENT = """
-from envbuilder.payload import model
+from envbuilder.payload.training import model
 build = model.build
 def broken(torch, seed, form, shares=(0.25, 0.5)):
     net = build(torch, seed, form, shares)
@@ -219,7 +219,7 @@ model.build = broken
 """
 
 STALE_WEIGHTS = """
-from envbuilder.payload import numerics
+from envbuilder.payload.numerics import numerics
 load = numerics.load_weights
 seen = []
 def once(torch, net, trial):
@@ -240,12 +240,12 @@ torch.nn.functional.conv2d = rounded
 """
 
 NO_LEARNING = """
-from envbuilder.payload import train
+from envbuilder.payload.training import train
 train.LEARNING_RATE = 0.0
 """
 
 DOUBLE_TENSORS = """
-from envbuilder.payload import model, train
+from envbuilder.payload.training import model, train
 arrange = model.arrange
 model.arrange = lambda torch, value, form: (
     value.double() if isinstance(value, torch.nn.Module) else arrange(torch, value, form).double()
@@ -259,7 +259,7 @@ torch.exp = lambda values: real(values) * float("inf")
 """
 
 VAE_DOES_NOT_LEARN = """
-from envbuilder.payload import vae
+from envbuilder.payload.numerics import vae
 vae.LEARNING_RATE = 0.0
 """
 
@@ -358,7 +358,7 @@ def test_seeds_that_are_ignored_are_told(torch_python: Path, tmp_path: Path, tin
 def test_a_measurement_that_fails_is_null_and_a_warning(
     torch_python: Path, tmp_path: Path, tiny: Path
 ) -> None:
-    code = "from envbuilder.payload import bandwidth, measure\n"
+    code = "from envbuilder.payload.speed import bandwidth, measure\n"
     code += "bandwidth._triad = measure._inference = lambda *arguments: 1 / 0\n"
     done = sabotaged(torch_python, tmp_path, code, *RUN_ONLY, data=tiny)
     assert done.code == 0
@@ -405,7 +405,7 @@ def test_without_shared_memory_all_works_and_the_report_says_so(
 
 
 def test_a_crash_still_reports(torch_python: Path, tmp_path: Path, tiny: Path) -> None:
-    code = "from envbuilder.payload import train\ntrain.prepare = None\n"
+    code = "from envbuilder.payload.training import train\ntrain.prepare = None\n"
     done = sabotaged(torch_python, tmp_path, code, *RUN_ONLY, data=tiny)
     assert done.code == 5
     assert "TypeError" in done.report["reasons"][0]

@@ -26,9 +26,9 @@ import pytest
 
 from envbuilder.build import payload as pack
 from envbuilder.core import resources
-from envbuilder.payload import idx
-from envbuilder.payload.dataset import MNIST_SHA256
 from envbuilder.payload.report import BLIND_TEST, REQUIRED
+from envbuilder.payload.training import idx
+from envbuilder.payload.training.dataset import MNIST_SHA256
 from tests.unit.pretended_payload import quick_report
 from tests.unit.reports import epoch, measured
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from envbuilder.payload import blind_test, dataset
+from envbuilder.payload.training import blind_test, dataset
 from envbuilder.verify import run as verify
 from tests.unit.reports import measured, report_line
 

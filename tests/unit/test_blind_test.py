@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from envbuilder.core.errors import VerifyError
 from envbuilder.packages import configuration
-from envbuilder.payload.blind_test import IMAGES
-from envbuilder.payload.dataset import Split
+from envbuilder.payload.training.blind_test import IMAGES
+from envbuilder.payload.training.dataset import Split
 from envbuilder.verify import blind_test
 from envbuilder.verify.blind_test import PIXELS, BlindTest, Score
 from tests.unit.pretended_payload import coarse, scores

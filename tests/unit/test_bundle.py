@@ -38,7 +38,7 @@ from envbuilder.packages import mnist, space
 from envbuilder.packages.conda import lock as conda_lockfile
 from envbuilder.packages.python import uv as uv_compile
 from envbuilder.packages.store import Store
-from envbuilder.payload.dataset import MNIST_SHA256
+from envbuilder.payload.training.dataset import MNIST_SHA256
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import locked_file as lock_entries
 from envbuilder.profiles import profile as profiles

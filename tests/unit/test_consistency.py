@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from envbuilder.payload.dataset import SUBSET_SHA256, Dataset, Split
+from envbuilder.payload.training.dataset import SUBSET_SHA256, Dataset, Split
 from envbuilder.profiles import profile as profiles
 from envbuilder.verify.report import consistency
 from envbuilder.verify.report import model as report

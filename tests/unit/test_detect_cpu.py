@@ -12,7 +12,7 @@ from envbuilder.host import model as host
 from envbuilder.host import probe
 from envbuilder.host.cpu import cgroups, cpu
 from envbuilder.host.snapshot import Reader, Snapshot
-from envbuilder.payload import threads
+from envbuilder.payload.machine import threads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

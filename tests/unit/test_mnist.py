@@ -21,7 +21,7 @@ from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, InvalidError, ToolError
 from envbuilder.core.settings import Configuration
 from envbuilder.packages import mnist
-from envbuilder.payload import dataset, idx
+from envbuilder.payload.training import dataset, idx
 from tests.unit.serving import serving
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import VerifyError
 from envbuilder.core.process import Completed
-from envbuilder.payload.dataset import Split
 from envbuilder.payload.report import BLIND_TEST, REQUIRED
+from envbuilder.payload.training.dataset import Split
 from envbuilder.verify import blind_test
 from envbuilder.verify import run as verify
 from envbuilder.verify.report import consistency

@@ -39,7 +39,7 @@ from envbuilder.core.console import progress
 from envbuilder.core.errors import ToolError, VerifyError
 from envbuilder.core.resources import OWN
 from envbuilder.packages.space import Room, unpacked
-from envbuilder.payload import threads
+from envbuilder.payload.machine import threads
 from envbuilder.payload.start import Start
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from envbuilder.host.text import integer
-from envbuilder.payload import threads
+from envbuilder.payload.machine import threads
 
 if TYPE_CHECKING:
     from envbuilder.host.snapshot import Reader, Snapshot

@@ -11,7 +11,7 @@ from envbuilder.host import tables
 from envbuilder.host.cpu import cgroups
 from envbuilder.host.model import TRACKED_FLAGS, Cpu
 from envbuilder.host.text import clean, cpu_list, fields, integer
-from envbuilder.payload import threads
+from envbuilder.payload.machine import threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from envbuilder.core.text import amount, gibibytes, percent, printable
-from envbuilder.payload.precision import effective
+from envbuilder.payload.numerics.precision import effective
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

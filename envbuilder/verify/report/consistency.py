@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from envbuilder.payload.options import Options
-from envbuilder.payload.train import BATCH
+from envbuilder.payload.training.train import BATCH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from envbuilder.payload.dataset import Dataset
+    from envbuilder.payload.training.dataset import Dataset
     from envbuilder.profiles.profile import Expects
     from envbuilder.verify.report.model import Epoch, Measured
 

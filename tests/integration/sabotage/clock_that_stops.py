@@ -4,7 +4,7 @@ import sys
 import time
 
 STOPPED = 1.45
-train = sys.modules["payload.train"]
+train = sys.modules["payload.training.train"]
 counter, monotonic, gettime = time.perf_counter, time.monotonic, time.clock_gettime
 hidden = [0.0]
 real_epoch = train.epoch

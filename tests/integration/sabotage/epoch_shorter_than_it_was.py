@@ -2,7 +2,7 @@
 
 import sys
 
-train = sys.modules["payload.train"]
+train = sys.modules["payload.training.train"]
 real = train.epoch
 
 

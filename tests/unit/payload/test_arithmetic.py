@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from envbuilder.payload import arithmetic
-from envbuilder.payload.arithmetic import TOLERANCE, Errors
-from envbuilder.payload.cases import CASES
+from envbuilder.payload.numerics import arithmetic
+from envbuilder.payload.numerics.arithmetic import TOLERANCE, Errors
+from envbuilder.payload.numerics.cases import CASES
 
 
 def test_errors_outside_the_tolerance_are_named() -> None:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder.payload import blind_test, train
 from envbuilder.payload.events import Events
 from envbuilder.payload.report import CheckError
+from envbuilder.payload.training import blind_test, train
 
 if TYPE_CHECKING:
     from pathlib import Path

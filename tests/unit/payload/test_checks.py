@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 
 from envbuilder.core import resources
-from envbuilder.payload import checks, clock, dataset, train
-from envbuilder.payload.compilers import Outcome
+from envbuilder.payload import checks
 from envbuilder.payload.events import Events
+from envbuilder.payload.machine import clock
+from envbuilder.payload.numerics.compilers import Outcome
+from envbuilder.payload.numerics.profiling import Kernel, Observation
 from envbuilder.payload.options import Options
-from envbuilder.payload.profiling import Kernel, Observation
 from envbuilder.payload.report import PASSED, SKIPPED, WARNING, CheckError
 from envbuilder.payload.run import Run
+from envbuilder.payload.training import dataset, train
 
 DATA = dataset.load(resources.mnist_subset_dir())
 

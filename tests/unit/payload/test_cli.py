@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from envbuilder.core import resources
-from envbuilder.payload import cli, dataset, events, verify
+from envbuilder.payload import cli, events, verify
 from envbuilder.payload.options import Options
+from envbuilder.payload.training import dataset
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from envbuilder.payload.dataset import Dataset
+    from envbuilder.payload.training.dataset import Dataset
 
 SHIPPED = resources.mnist_subset_dir()
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import envbuilder.payload
-from envbuilder.payload import clock
-from envbuilder.payload.clock import Reading, problems
+from envbuilder.payload.machine import clock
+from envbuilder.payload.machine.clock import Reading, problems
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from envbuilder.core import resources
-from envbuilder.payload import dataset
-from envbuilder.payload.idx import DataError
+from envbuilder.payload.training import dataset
+from envbuilder.payload.training.idx import DataError
 
 if TYPE_CHECKING:
     from pathlib import Path

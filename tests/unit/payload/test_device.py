@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder.payload import device
+from envbuilder.payload.machine import device
 from envbuilder.payload.report import CheckError
 
 if TYPE_CHECKING:

@@ -5,8 +5,9 @@ import signal
 
 import pytest
 
-from envbuilder.payload import cli, entry, threads
-from envbuilder.payload.threads import CpuFacts
+from envbuilder.payload import cli, entry
+from envbuilder.payload.machine import threads
+from envbuilder.payload.machine.threads import CpuFacts
 
 
 class BecameError(Exception):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from envbuilder.payload import extensions
+from envbuilder.payload.numerics import extensions
 from envbuilder.payload.report import CheckError
 
 

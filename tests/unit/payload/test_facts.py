@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder.payload import facts
+from envbuilder.payload.machine import facts
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder.payload import idx
-from envbuilder.payload.idx import DataError, Idx
+from envbuilder.payload.training import idx
+from envbuilder.payload.training.idx import DataError, Idx
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from envbuilder.payload import bandwidth, measure, train
+from envbuilder.payload.speed import bandwidth, measure
+from envbuilder.payload.training import train
 
 MIB = 1 << 20
 

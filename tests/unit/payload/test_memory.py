@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder.payload import memory
+from envbuilder.payload.machine import memory
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.payload.dataset import Dataset, Split
 from envbuilder.payload.options import Options
 from envbuilder.payload.report import BLIND_TEST, REQUIRED
+from envbuilder.payload.training.dataset import Dataset, Split
 
 FULL = Dataset("mnist", Split(b"", b"", 60_000), Split(b"", b"", 10_000), {})
 SUBSET = Dataset("mnist-subset", Split(b"", b"", 3_000), Split(b"", b"", 1_000), {})

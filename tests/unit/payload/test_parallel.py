@@ -14,10 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder.payload import agreement, launch, parallel, parallel_command, shares
-from envbuilder.payload.agreement import Ended
 from envbuilder.payload.arguments import parser
 from envbuilder.payload.events import Events
+from envbuilder.payload.parallel import agreement, launch, parallel, shares
+from envbuilder.payload.parallel import command as parallel_command
+from envbuilder.payload.parallel.agreement import Ended
 from envbuilder.payload.report import PASSED, CheckError
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from envbuilder.payload import precision
+from envbuilder.payload.numerics import precision
 
 PLAIN: dict[str, Any] = {
     "dtype": "float32",

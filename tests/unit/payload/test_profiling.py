@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from envbuilder.payload.profiling import TOP, Kernel, Observation, Seen, problems
+from envbuilder.payload.numerics.profiling import TOP, Kernel, Observation, Seen, problems
 
 ON_CPU = Observation(
     (Kernel("aten::mkldnn_convolution", 9.0, False), Kernel("aten::mm", 2.0, False))

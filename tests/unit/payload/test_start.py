@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder.payload import cli, launch, start
+from envbuilder.payload import cli, start
+from envbuilder.payload.parallel import launch
 from envbuilder.payload.report import CheckError
 from envbuilder.payload.start import Seen, Start
 

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from envbuilder.payload import threads
-from envbuilder.payload.threads import CpuFacts, decide, fetch
+from envbuilder.payload.machine import threads
+from envbuilder.payload.machine.threads import CpuFacts, decide, fetch
 
 if TYPE_CHECKING:
     from pathlib import Path

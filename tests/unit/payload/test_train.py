@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from envbuilder.payload import train
+from envbuilder.payload.training import train
 
 
 class Stack(list[float]):

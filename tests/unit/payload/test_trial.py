@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder.payload import arguments, cli, events, loader, model, survey, trial, trial_command
+from envbuilder.payload import arguments, cli, events
+from envbuilder.payload.training import loader, model
+from envbuilder.payload.tuning import command as trial_command
+from envbuilder.payload.tuning import survey, trial
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from envbuilder.payload.vae import GAIN, STEPS, problems
+from envbuilder.payload.numerics.vae import GAIN, STEPS, problems
 
 FALLING = [500.0 - 8 * step for step in range(STEPS)]
 

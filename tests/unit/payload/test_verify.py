@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from envbuilder.core import resources
-from envbuilder.payload import dataset, verify
+from envbuilder.payload import verify
 from envbuilder.payload.events import Events
 from envbuilder.payload.options import Options
 from envbuilder.payload.report import FAILED, SKIPPED
 from envbuilder.payload.run import Run
+from envbuilder.payload.training import dataset
 
 DATA = dataset.load(resources.mnist_subset_dir())
 

@@ -9,10 +9,12 @@ import importlib
 import subprocess
 from typing import Any
 
-from . import facts, start, train
-from .model import arrange, fastest
+from .. import start
+from ..machine import facts
+from ..report import CheckError
+from ..training import train
+from ..training.model import arrange, fastest
 from .numerics import Step, Trial, load_weights, network
-from .report import CheckError
 
 IMPORT_TIMEOUT = 300.0
 """Seconds; a cold import from a slow disk takes half a minute."""

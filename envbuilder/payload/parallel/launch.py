@@ -12,9 +12,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
 
-from . import PACKAGE, ranks, shares, start
+from .. import PACKAGE, start
+from ..report import CheckError
+from . import ranks, shares
 from .agreement import Ended
-from .report import CheckError
 
 if TYPE_CHECKING:
     import argparse

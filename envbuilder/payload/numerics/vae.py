@@ -10,10 +10,10 @@ import math
 import statistics
 from typing import TYPE_CHECKING, Any, List
 
-from .dataset import SIDE
+from ..training.dataset import SIDE
 
 if TYPE_CHECKING:
-    from .train import Tensors
+    from ..training.train import Tensors
 
 STEPS = 40
 BATCH = 128

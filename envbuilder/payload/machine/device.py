@@ -9,8 +9,8 @@ import subprocess
 from pathlib import Path
 from typing import Any, Dict, Optional
 
+from ..report import CheckError
 from . import facts
-from .report import CheckError
 
 ACCELERATORS = ("cpu", "cuda", "xpu", "mps")
 

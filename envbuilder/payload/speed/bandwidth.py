@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Callable, Dict, Optional, Tuple
 
-from . import clock, memory
+from ..machine import clock, memory
 
 MIB = 1 << 20
 LEAST_ARRAY, MOST_ARRAY = 64 * MIB, 512 * MIB

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Optional
 
-from . import facts, threads
+from ..machine import facts, threads
 
 ALLOCATORS = {
     "tcmalloc": ("libtcmalloc_minimal.so*", "libtcmalloc.so*"),

@@ -14,23 +14,13 @@ from dataclasses import dataclass, field
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Tuple
 
-from . import (
-    clock,
-    compilers,
-    device,
-    extensions,
-    facts,
-    loader,
-    model,
-    numerics,
-    precision,
-    threads,
-    train,
-)
-from .dataset import Split
+from ..machine import clock, device, facts, threads
+from ..numerics import compilers, extensions, numerics, precision
+from ..training import loader, model, train
+from ..training.dataset import Split
 
 if TYPE_CHECKING:
-    from .dataset import Dataset
+    from ..training.dataset import Dataset
 
 STEPS, WARM_UP = 150, 30
 """Steps of batch 64; other batches see as many images."""

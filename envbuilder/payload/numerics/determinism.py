@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Tuple
 
-from . import train
+from ..training import train
 
 if TYPE_CHECKING:
-    from .train import Job
+    from ..training.train import Job
 
 STEPS, QUICK_STEPS = 20, 5
 

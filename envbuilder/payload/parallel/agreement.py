@@ -8,7 +8,7 @@ from array import array
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from .report import PASSED, WARNING, CheckError
+from ..report import PASSED, WARNING, CheckError
 
 SAME = 1e-6
 """Relative difference of two ranks' gradients or weights that still counts as equal."""

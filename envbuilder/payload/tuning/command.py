@@ -15,9 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, List, Sequence
 
-from . import SCHEMA, dataset, events, idx, model, origins, start, survey, trial
-from .compilers import BACKENDS
-from .device import ACCELERATORS
+from .. import SCHEMA, events, origins, start
+from ..machine.device import ACCELERATORS
+from ..numerics.compilers import BACKENDS
+from ..training import dataset, idx, model
+from . import survey, trial
 
 EXIT_USAGE, EXIT_FAILED = 2, 5
 LIMIT_SECONDS = 900

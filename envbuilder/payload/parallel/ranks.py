@@ -21,8 +21,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Dict, List, Tuple
 
-from . import clock, dataset, device, model, numerics, origins, shares, train
-from .arithmetic import relative_error
+from .. import origins
+from ..machine import clock, device
+from ..numerics import numerics
+from ..numerics.arithmetic import relative_error
+from ..training import dataset, model, train
+from . import shares
 
 if TYPE_CHECKING:
     import argparse

@@ -9,14 +9,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from ..report import CheckError
 from . import train
 from .dataset import SIDE
-from .report import CheckError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .events import Events
+    from ..events import Events
 
 IMAGES = "images"
 """The file that appears in the folder, whole: unsigned bytes, image after image."""

@@ -12,15 +12,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
 
-from . import SCHEMA, launch, shares
+from .. import SCHEMA
+from ..report import FAILED, PASSED, WARNING, Checks
+from ..training.train import BATCH
+from . import launch, shares
 from .agreement import Ended, check_distinct, check_ended, check_same, check_single
-from .report import FAILED, PASSED, WARNING, Checks
-from .train import BATCH
 
 if TYPE_CHECKING:
     import argparse
 
-    from .events import Events
+    from ..events import Events
 
 
 @dataclass

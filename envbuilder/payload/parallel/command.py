@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any, Optional, Tuple
 
+from ..machine.device import ACCELERATORS
 from . import shares
-from .device import ACCELERATORS
 
 LIMIT = 600
 """Seconds for each device alone, and for all together: most of it is room for slow starts."""
@@ -39,7 +39,8 @@ def run(options: argparse.Namespace) -> int:
         from . import ranks
 
         return ranks.main(options)
-    from . import events, parallel
+    from .. import events
+    from . import parallel
 
     out = events.Events(events.take_stdout(), options.run_id)
     report = parallel.measure(options, out)

@@ -14,7 +14,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
-from . import clock, device, model
+from ..machine import clock, device
+from . import model
 from .dataset import SIDE
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Dict, List, Tuple
 
-from . import model, train
+from ..training import model, train
 from .arithmetic import relative_error
 
 if TYPE_CHECKING:
-    from .model import Form
+    from ..training.model import Form
 
 SEED = 1
 TRIALS = 3

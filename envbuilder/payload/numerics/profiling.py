@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Callable, List, Optional, Tuple
 
-from . import device
+from ..machine import device
 
 TOP = 15
 """Kernels named in the report."""

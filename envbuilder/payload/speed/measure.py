@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
 
-from . import bandwidth, clock, flops, model, train
+from ..machine import clock
+from ..training import flops, model, train
+from . import bandwidth
 
 if TYPE_CHECKING:
-    from .train import Job, Tensors
+    from ..training.train import Job, Tensors
 
 DTYPES = ("float32", "bfloat16")
 FIRST_SIZE, LAST_SIZE = 512, 8192

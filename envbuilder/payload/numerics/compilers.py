@@ -15,11 +15,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
 
-from . import arithmetic, clock, extensions, model, numerics, profiling, train
-from .report import PASSED, WARNING
+from ..machine import clock
+from ..report import PASSED, WARNING
+from ..training import model, train
+from . import arithmetic, extensions, numerics, profiling
 
 if TYPE_CHECKING:
-    from .model import Form
+    from ..training.model import Form
     from .numerics import Comparison, Trial
     from .profiling import Observation
 

@@ -10,7 +10,8 @@ import sys
 from functools import partial
 from typing import Any, List, Optional, Tuple
 
-from . import start, train
+from .. import start
+from . import train
 
 
 class Digits:

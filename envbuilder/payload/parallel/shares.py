@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
-from . import threads
-from .report import CheckError
+from ..machine import threads
+from ..report import CheckError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,0 +1,3 @@
+"""The device, its clock, memory and threads, and what the environment consists of."""
+
+from __future__ import annotations

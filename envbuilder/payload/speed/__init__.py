@@ -1,0 +1,3 @@
+"""How fast the device is: rates, bandwidth, latency."""
+
+from __future__ import annotations
