@@ -23,7 +23,7 @@ types: .venv/dev
 check: lint types test
 
 golden: .venv/dev  ## rewrite the golden files, then look at the diff
-	.venv/bin/python -m pytest tests/unit/test_golden.py --rewrite-golden -q
+	.venv/bin/python -m pytest tests/unit/build/test_golden.py --rewrite-golden -q
 
 requirements: .venv/dev  ## lock what envbuilder needs; UPGRADE=--upgrade for the newest versions
 	.venv/bin/python tools/refresh_requirements.py $(UPGRADE)

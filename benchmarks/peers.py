@@ -247,7 +247,7 @@ def changed_host(bench: Bench, host: Situation) -> None:
 def constructed_hosts(bench: Bench) -> None:
     """Third table."""
     sys.path.insert(0, str(ROOT))
-    from tests.unit import host_trees
+    from tests.support import host_trees
 
     hosts = {name: host_trees.load(name) for name in TREES}
     bare = host_trees.load("arc-b580")

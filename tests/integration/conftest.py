@@ -25,11 +25,11 @@ from envbuilder.core.errors import ToolError
 from envbuilder.packages import configuration, mnist
 from envbuilder.packages.python import loopback
 from tests.conftest import missing
-from tests.integration import conda_channel as conda
-from tests.integration import conda_packages, conda_project, debian_python
-from tests.integration.conda_project import Project, lay_little
-from tests.integration.projects import lay_profile
-from tests.integration.registry_server import Registry
+from tests.support import conda_channel as conda
+from tests.support import conda_packages, conda_project, debian_python
+from tests.support.conda_project import Project, lay_little
+from tests.support.projects import lay_profile
+from tests.support.registry_server import Registry
 
 if TYPE_CHECKING:
     from envbuilder.profiles import locked_file as lock_entries

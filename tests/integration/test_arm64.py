@@ -23,9 +23,9 @@ from envbuilder.packages.debian import status as dpkg_status
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
 from tests.conftest import missing
-from tests.integration.arm_host import arm_host
 from tests.integration.conftest import locked, start
-from tests.integration.projects import lay_profile
+from tests.support.arm_host import arm_host
+from tests.support.projects import lay_profile
 
 if TYPE_CHECKING:
     import tarfile

@@ -30,7 +30,7 @@ from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles.lock import LockedBase, Target
 from tests.conftest import missing
 from tests.integration.conftest import locked, start
-from tests.integration.projects import lay_profile
+from tests.support.projects import lay_profile
 
 if TYPE_CHECKING:
     from envbuilder.build.plan import MakeBase

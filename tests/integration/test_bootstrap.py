@@ -23,8 +23,8 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 from envbuilder import __version__
-from tests import small_wheels
 from tests.conftest import missing
+from tests.support import make_wheels as small_wheels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.network
 
 COPIED = ("bootstrap.py", "pyproject.toml", "README.md", "LICENSE")
 FOLDERS = ("envbuilder", "profiles", "requirements", "templates")
-TEST_FILE = "tests/unit/test_pip_config.py"
+TEST_FILE = "tests/unit/core/test_pip_config.py"
 
 
 class Index:
@@ -144,6 +144,7 @@ def checkout(repository: Path, tmp_path: Path) -> Path:
         "tests/__init__.py",
         "tests/conftest.py",
         "tests/unit/__init__.py",
+        "tests/unit/core/__init__.py",
         TEST_FILE,
     ):
         (root / file).parent.mkdir(parents=True, exist_ok=True)

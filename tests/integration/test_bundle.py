@@ -36,14 +36,14 @@ from envbuilder.core.errors import BuildError
 from envbuilder.packages import configuration, space
 from envbuilder.packages import locations as origins
 from tests.conftest import missing
-from tests.integration.conda_project import CHANNEL, lay_little
 from tests.integration.conftest import lay_tiny, start
+from tests.support.conda_project import CHANNEL, lay_little
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.integration.conftest import Cli
-    from tests.integration.registry_server import Registry
+    from tests.support.registry_server import Registry
 
 pytestmark = pytest.mark.network
 # No base image, unless a test names one: the registry of the locked one may be out of reach.

@@ -11,7 +11,7 @@ import pytest
 
 from envbuilder.containers.engine import client as engine
 from tests.integration.conftest import TINY, Cli, locked
-from tests.integration.projects import lay_profile
+from tests.support.projects import lay_profile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

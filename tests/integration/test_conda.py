@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from tests.integration import conda_channel as conda
-from tests.integration.conda_project import (
+from tests.support import conda_channel as conda
+from tests.support.conda_project import (
     CHANNEL,
     PLAIN,
     VIRTUAL,
@@ -21,7 +21,7 @@ from tests.integration.conda_project import (
     prefix_of,
     tree_of,
 )
-from tests.integration.conda_server import serve
+from tests.support.conda_server import serve
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Cli

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import requests
 
-from tests.integration.conda_server import serve
 from tests.integration.conftest import locked
-from tests.integration.projects import lay_profile
+from tests.support.conda_server import serve
+from tests.support.projects import lay_profile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.integration.conda_server import Served
     from tests.integration.conftest import Cli
+    from tests.support.conda_server import Served
 
 pytestmark = pytest.mark.network
 TOKEN = "s3cret-token"

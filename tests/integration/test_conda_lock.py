@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration import conda_channel as conda
-from tests.integration import conda_packages as packages
-from tests.integration.conda_server import PASSWORD, serve
+from tests.support import conda_channel as conda
+from tests.support import conda_packages as packages
+from tests.support.conda_server import PASSWORD, serve
 
 if TYPE_CHECKING:
     from pathlib import Path

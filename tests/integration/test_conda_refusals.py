@@ -17,15 +17,10 @@ from envbuilder.core.errors import BuildError
 from envbuilder.packages.conda import install
 from envbuilder.packages.conda.lock import Package
 from envbuilder.packages.conda.steps import InstallConda
-from tests.integration import conda_channel as conda
-from tests.integration import conda_packages as packages
-from tests.integration.conda_project import (
-    Project,
-    contents,
-    prefix_of,
-    tree_of,
-)
-from tests.integration.conda_server import serve
+from tests.support import conda_channel as conda
+from tests.support import conda_packages as packages
+from tests.support.conda_project import Project, contents, prefix_of, tree_of
+from tests.support.conda_server import serve
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -24,10 +24,10 @@ from envbuilder.build import payload as pack
 from envbuilder.core import resources
 from envbuilder.payload.start import Start
 from tests.conftest import missing
-from tests.unit.reports import measured
+from tests.support.reports import measured
 
 if TYPE_CHECKING:
-    from tests.integration.conda_project import Project
+    from tests.support.conda_project import Project
 
 QUICK = ("--quick", "--epochs", "1", "--json")
 

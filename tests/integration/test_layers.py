@@ -23,10 +23,10 @@ from envbuilder.containers.oci.layout import Layout
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
 from tests.conftest import missing
-from tests.integration.arm_host import arm_host
 from tests.integration.conftest import lay_tiny, start
-from tests.unit.images import BASE
-from tests.unit.images import image as small_image
+from tests.support.arm_host import arm_host
+from tests.support.images import BASE
+from tests.support.images import image as small_image
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

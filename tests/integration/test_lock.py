@@ -17,7 +17,7 @@ from envbuilder.packages.python import loopback, upstream
 from envbuilder.packages.python.loopback import Offer
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
-from tests import small_wheels
+from tests.support import make_wheels as small_wheels
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import envbuilder
 from envbuilder.build import payload as pack
-from envbuilder.payload.training import dataset
+from envbuilder.core import resources
 from envbuilder.verify.report import model as report
 
 if TYPE_CHECKING:
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
     from tests.integration.conftest import Cli
 
-SUBSET = Path(dataset.__file__).parents[1] / "data" / "mnist-subset"
-ROOT = Path(pack.__file__).parents[1]
+SUBSET = resources.mnist_subset_dir()
+ROOT = Path(envbuilder.__file__).parents[1]
 FEW = ("--steps", "5")
 
 pytestmark = pytest.mark.torch

@@ -14,11 +14,13 @@ from typing import Any
 
 import pytest
 
+import envbuilder
 from envbuilder.build import payload as pack
+from envbuilder.core import resources
 from envbuilder.payload.training import dataset, idx
 from envbuilder.verify.report import model as report
 
-SUBSET = Path(dataset.__file__).parents[1] / "data" / "mnist-subset"
+SUBSET = resources.mnist_subset_dir()
 
 RUN_ONLY = ("--quick", "--epochs", "1", "--min-accuracy", "0")
 """Few digits are learned badly; most faults show all the same."""
@@ -82,7 +84,7 @@ def sabotaged(python: Path, tmp_path: Path, code: str, *arguments: str, data: Pa
     script.write_text(
         f"{code}\nfrom envbuilder.payload.cli import main\nraise SystemExit(main())\n"
     )
-    root = str(Path(pack.__file__).parents[1])
+    root = str(Path(envbuilder.__file__).parents[1])
     return verify(python, script, *arguments, data=data, PYTHONPATH=root)
 
 

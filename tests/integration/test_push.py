@@ -15,7 +15,7 @@ from envbuilder.containers.engine import images as engines
 from envbuilder.containers.oci import reference
 from envbuilder.containers.registry import manifests, referrers
 from envbuilder.containers.registry.connection import Connection
-from tests.integration.registry_server import PASSWORD, USER, Registry
+from tests.support.registry_server import PASSWORD, USER, Registry
 
 if TYPE_CHECKING:
     from pathlib import Path

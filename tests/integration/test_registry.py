@@ -28,8 +28,8 @@ from envbuilder.containers.registry.push_blob import PIECE
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, ToolError
 from envbuilder.core.settings import Configuration, Settings
-from tests.integration.registry_server import PASSWORD, USER, Registry, cutting
-from tests.unit import small_images as images
+from tests.support import image_layouts as images
+from tests.support.registry_server import PASSWORD, USER, Registry, cutting
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -28,7 +28,7 @@ from envbuilder.profiles import locked_file as lock_entries
 from envbuilder.profiles import profile as profiles
 from tests.conftest import missing
 from tests.integration.conftest import TINY
-from tests.integration.surroundings import (
+from tests.support.surroundings import (
     FIVE,
     TWO,
     Place,

@@ -29,8 +29,8 @@ from envbuilder.core import resources
 from envbuilder.payload.report import BLIND_TEST, REQUIRED
 from envbuilder.payload.training import idx
 from envbuilder.payload.training.dataset import MNIST_SHA256
-from tests.unit.pretended_payload import quick_report
-from tests.unit.reports import epoch, measured
+from tests.support.pretended_payload import quick_report
+from tests.support.reports import epoch, measured
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from envbuilder.profiles import lock as lockfile
-from tests.integration.arm_host import arm_host
 from tests.integration.conftest import lay_tiny, locked, start
-from tests.integration.projects import lay_profile
-from tests.unit.images import BASE
-from tests.unit.images import image as small_image
+from tests.support.arm_host import arm_host
+from tests.support.images import BASE
+from tests.support.images import image as small_image
+from tests.support.projects import lay_profile
 
 if TYPE_CHECKING:
     from pathlib import Path

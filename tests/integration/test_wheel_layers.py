@@ -13,9 +13,9 @@ import pytest
 from envbuilder.containers.oci.layer import compressor
 from envbuilder.containers.oci.layout import Layout
 from tests.conftest import missing
-from tests.integration.arm_host import linux_host
-from tests.unit.images import BASE
-from tests.unit.images import image as small_image
+from tests.support.arm_host import linux_host
+from tests.support.images import BASE
+from tests.support.images import image as small_image
 
 if TYPE_CHECKING:
     from pathlib import Path

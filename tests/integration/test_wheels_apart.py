@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from envbuilder.packages.python.wheel_conflicts import contents
-from tests import small_wheels
+from tests.support import make_wheels as small_wheels
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from envbuilder.core import settings
-from tests.unit.registry_side import server, source, there
+from tests.support.registry_requests import server, source, there
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,0 +1,108 @@
+"""Hosts with something wrong, as data, for the tests of the doctor."""
+
+from __future__ import annotations
+
+import typing
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from envbuilder.doctor import diagnosis as doctor
+from envbuilder.doctor.surroundings import Around
+from envbuilder.host import model as host
+from envbuilder.host.model import Containers, Cpu, Engine, Gpu, Host, Link, Memory
+from tests.support.host_trees import PROFILES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from envbuilder.doctor.problem import Problem
+    from envbuilder.profiles import profile as reading
+
+GIB = 2**30
+OBSTACLES = typing.get_args(host.Obstacle)
+BY_NAME = {p.name: p for p in PROFILES}
+DOCKER = Containers(
+    engines=(Engine(name="docker", socket="/run/docker.sock", version="28", state="usable"),),
+    runtimes=("nvidia-container-runtime",),
+)
+LINUX = Host(
+    os="linux",
+    os_version="Ubuntu 24.04.3 LTS",
+    kernel="6.14.0",
+    machine="x86_64",
+    platform="linux/amd64",
+    libc="glibc 2.39",
+    cpu=Cpu(flags=("avx2",), affinity=16, physical=8, logical=16, threads=8),
+    memory=Memory(total_bytes=64 * GIB, shm_bytes=32 * GIB),
+    containers=DOCKER,
+    level_zero=True,
+)
+ADA = Gpu(
+    vendor="nvidia",
+    name="NVIDIA GeForce RTX 4090",
+    state="usable",
+    bus="0000:01:00.0",
+    kernel_driver="nvidia",
+    driver_version="580.95.05",
+    sm="8.9",
+    memory_kind="dedicated",
+    memory_bytes=24 * GIB,
+    link=Link(width=16, max_width=16),
+)
+ARC = Gpu(
+    vendor="intel",
+    name="Intel Arc B580 (E20B)",
+    state="usable",
+    bus="0000:02:00.0",
+    device_id="e20b",
+    family="Arc B (BMG)",
+    support="validated",
+    kernel_driver="xe",
+    render_node="/dev/dri/renderD128",
+    render_node_readable=True,
+    render_node_group="render",
+)
+CLOSED = msgspec.structs.replace(
+    ARC,
+    state="present",
+    obstacle="node-closed",
+    detail="/dev/dri/renderD128 is not readable.",
+    render_node_readable=False,
+)
+TOOLS = frozenset({"sudo", "usermod", "nvidia-modprobe", "nvidia-ctk"})
+SEEN = Around(looked=True, user="ada", programs=TOOLS)
+
+
+def changed(value: Any, **changes: object) -> Any:
+    return msgspec.structs.replace(value, **changes)
+
+
+def with_gpu(*gpus: Gpu, **changes: object) -> Host:
+    return typing.cast("Host", changed(LINUX, gpus=gpus, **changes))
+
+
+def broken(gpu: Gpu, obstacle: str, **changes: object) -> Gpu:
+    return typing.cast(
+        "Gpu", changed(gpu, state="present", obstacle=obstacle, detail="It is so.", **changes)
+    )
+
+
+def diagnose(
+    here: Host,
+    seen: Around = SEEN,
+    asked: str | None = None,
+    candidates: Sequence[reading.Profile] = PROFILES,
+) -> tuple[Problem, ...]:
+    wanted = next((p for p in candidates if p.name == asked), None)
+    found = doctor.diagnose(here, candidates, {}, seen, wanted)
+    return tuple(p for p in found if p.code != "lock")
+
+
+def codes(found: Sequence[Problem]) -> list[str]:
+    return [p.code for p in found]
+
+
+def only(found: Sequence[Problem], code: str) -> Problem:
+    assert codes(found).count(code) == 1, codes(found)
+    return next(p for p in found if p.code == code)

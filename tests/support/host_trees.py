@@ -1,0 +1,222 @@
+"""Recorded and constructed hosts: `tests/data/hosts/NAME.yaml` is planted as a tree of files.
+
+`NAME.json` beside it is what detection makes of it. `python -m tests.support.host_trees` writes
+those again: read the difference, it is the review. `… record` prints the machine that it runs on.
+
+A host says its `origin` (recorded or constructed) and `source`, which profile is `chosen` and the
+`verdicts` of all; if it likes, the `reasons` of some (a part of a sentence) and the codes of
+problems that the `doctor` must report. Names that begin with "_" are parts, for `extends`:
+
+    extends     hosts or parts that this one is made of, one after the other
+    without     paths, or beginnings of paths, of those that this one does not have
+    files       text, or what is written as JSON
+    binary      base64
+    links       symbolic links, as they are written
+    folders     empty folders, also in place of files that cannot be read
+    nodes       device nodes: whether they may be opened
+    cpus        `text` in /proc/cpuinfo of each of `sockets` × `cores` × `threads`
+    pci         devices by address: id, class, driver, node, link, and path in /sys/devices
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import yaml
+
+from envbuilder.build import workflow
+from envbuilder.core import resources
+from envbuilder.host import fetch, probe, system
+from envbuilder.host import model as host
+from envbuilder.profiles import selection
+from envbuilder.profiles.profile import Expects, Profile, Python, Requires, Tools
+from tools import record_host
+from tools.record_host import PLANTED, plant
+
+if TYPE_CHECKING:
+    from envbuilder.profiles.lock import Lock
+
+FOLDER = Path(__file__).parents[1] / "data" / "hosts"
+NAMES = sorted(path.stem for path in FOLDER.glob("[!_]*.yaml"))
+_DEVICES = "sys/bus/pci/devices"
+_LINK = ("current_link_speed", "current_link_width", "max_link_speed", "max_link_width")
+
+
+@functools.cache
+def _text(name: str) -> Any:
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return yaml.load((FOLDER / f"{name}.yaml").read_text(), loader)
+
+
+def load(name: str) -> dict[str, Any]:
+    """A host with everything that it is made of; the short forms are spelled out."""
+    own: dict[str, Any] = _text(name)
+    data: dict[str, Any] = {key: {} for key in PLANTED}
+    extended = own.get("extends", ())
+    for below in [extended] if isinstance(extended, str) else extended:
+        part = load(below)
+        for key in PLANTED:
+            data[key] |= part[key]
+    for path in own.get("without", ()):
+        for key in PLANTED:
+            data[key] = {p: v for p, v in data[key].items() if not p.startswith(path)}
+    if "cpus" in own:
+        data["files"] |= cpus(**own["cpus"])
+    spelled = {**own, "folders": dict.fromkeys(own.get("folders", ()))}
+    for key in PLANTED:
+        data[key] |= spelled.get(key) or {}
+    for address, device in own.get("pci", {}).items():
+        add_device(data, address, **device)
+    return {**own, **data}
+
+
+def cpus(text: str, sockets: int = 1, cores: int = 1, threads: int = 1) -> dict[str, str]:
+    """Files about CPUs, numbered as Linux does: second threads of all cores come after the first.
+
+    All are online, and this process may use them.
+    """
+    blocks = []
+    for cpu in range(sockets * cores * threads):
+        socket, core = divmod(cpu % (sockets * cores), cores)
+        where = f"physical id\t: {socket}\nsiblings\t: {cores * threads}\ncore id\t\t: {core}\n"
+        # 64-bit ARM and RISC-V do not say where a CPU is.
+        told = f"{where}cpu cores\t: {cores}\n" if "vendor_id" in text else ""
+        blocks.append(f"processor\t: {cpu}\n{text}{told}\n")
+    everything = f"0-{len(blocks) - 1}" if len(blocks) > 1 else "0"
+    return {
+        "proc/cpuinfo": "".join(blocks),
+        "proc/self/status": f"Cpus_allowed_list:\t{everything}\n",
+        "sys/devices/system/cpu/online": f"{everything}\n",
+    }
+
+
+def add_device(
+    data: dict[str, Any],
+    address: str,
+    id: str,  # noqa: A002 (its name in the files)
+    driver: str | None = None,
+    node: str | None = None,
+    link: str | None = None,
+    path: str | None = None,
+    **more: str,
+) -> None:
+    """A PCI device: "vendor:device", and what else sysfs shows of it.
+
+    `link` has speed, lanes, most speed and most lanes ("16.0 4 16.0 16"). With `path`, the bridges
+    above it, the device is a link into /sys/devices, as it really is.
+    """
+    folder = f"{_DEVICES}/{address}"
+    if path:
+        folder = f"sys/devices/{path}/{address}"
+        data["links"][f"{_DEVICES}/{address}"] = f"../../../devices/{path}/{address}"
+    vendor, _, device = id.partition(":")
+    files = {"class": more.get("class", "030000"), "vendor": vendor, "device": device}
+    for name, value in files.items():
+        data["files"][f"{folder}/{name}"] = f"0x{value}\n"
+    if driver:
+        data["links"][f"{folder}/driver"] = f"../../../../bus/pci/drivers/{driver}"
+    if node:
+        data["files"][f"{folder}/drm/{node}/dev"] = f"226:{node.removeprefix('renderD')}\n"
+    for name, value in zip(_LINK, (link or "").split(), strict=False):
+        speed = f"{value} GT/s PCIe" if name.endswith("speed") else value
+        data["files"][f"{folder}/{name}"] = f"{speed}\n"
+
+
+def probed(root: Path, name: str) -> host.Host:
+    """What detection makes of a host, planted below `root`."""
+    return probe.host(plant(root, load(name)))
+
+
+def profile(kind: str, **changes: Any) -> Profile:
+    """A profile as the shipped ones are, without what selection does not read."""
+    accelerator, platforms, backends, requires, extension = _PROFILES[kind]
+    values = {
+        "name": kind,
+        "description": kind,
+        "accelerator": accelerator,
+        "python": Python(default="3.11", supported=("3.11",)),
+        "platforms": platforms,
+        "backends": backends,
+        "tools": Tools(uv="0.13.8"),
+        "requirements": ("torch==2.13.0",),
+        "expects": Expects(device=accelerator, torch="2.13.0", extension=extension),
+        "requires": requires,
+        **changes,
+    }
+    return Profile(**values)
+
+
+_BOTH = ("linux/amd64", "linux/arm64")
+_AMD64 = ("linux/amd64",)
+_ALL = ("docker", "venv", "conda")
+_SSE41 = ("sse4_1",)
+_ZEN4 = Requires(
+    cpu_flags=("avx512f", "avx512vl", "avx512_vnni", "avx512_bf16"),
+    without_cpu_flags="zentorch would return the graph unchanged",
+)
+_CUDA_13 = Requires(
+    nvidia_driver="580",
+    sm=("7.5", "8.0", "8.6", "9.0", "10.0", "12.0"),
+    sm_arm64=("8.0", "9.0", "10.0", "11.0", "12.0"),
+    sm_ptx=True,
+    cpu_flags_wanted=_SSE41,
+)
+_CUDA_12 = Requires(
+    nvidia_driver="525",
+    sm=("5.0", "6.0", "7.0", "7.5", "8.0", "8.6", "9.0"),
+    cpu_flags_wanted=_SSE41,
+)
+_PROFILES: dict[str, Any] = {
+    "cpu": ("cpu", _BOTH, _ALL, Requires(cpu_flags=_SSE41), ""),
+    "zendnn": ("cpu", _AMD64, _ALL, _ZEN4, "zentorch"),
+    "cuda": ("cuda", _BOTH, _ALL, _CUDA_13, ""),
+    "cuda-legacy": ("cuda", _AMD64, _ALL, _CUDA_12, ""),
+    "xpu": (
+        "xpu",
+        _AMD64,
+        ("docker", "venv"),
+        Requires(intel_gpu=True, cpu_flags_wanted=_SSE41),
+        "",
+    ),
+    "mps": ("mps", ("macos/arm64",), ("venv",), Requires(macos="14.0"), ""),
+}
+PROFILES = tuple(profile(name) for name in _PROFILES)
+
+
+@functools.cache
+def locks() -> dict[str, Lock | None]:
+    """The shipped locks of profiles of these names: what their wheels need counts here, too."""
+    return workflow.locks(PROFILES, (resources.profiles_dir(),))
+
+
+def record() -> str:
+    """This machine as a host's YAML, without what tells one machine from the next of its kind.
+
+    What says where and when it was recorded, and whether the verdicts are right, is for people.
+    """
+    taken = fetch.fetch(Path("/"))
+    choice = selection.choose(PROFILES, system.decide(taken, {}), locks=locks())
+    scrubber = record_host.this_machine()
+    return record_host.as_yaml(record_host.recording(taken, scrubber), choice)
+
+
+def main(arguments: list[str]) -> None:
+    """Write the expected answers again, or record this machine."""
+    if arguments == ["record"]:
+        sys.stdout.write(record())
+        return
+    for name in NAMES:
+        with tempfile.TemporaryDirectory() as folder:
+            found = probed(Path(folder), name)
+        text = msgspec.json.format(msgspec.json.encode(found)).decode()
+        (FOLDER / f"{name}.json").write_text(text + "\n")
+        sys.stdout.write(f"{name}.json\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,93 @@
+"""The two sides of a registry's tests: one in memory on loopback, and clients of it."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from envbuilder.containers.oci import reference
+from envbuilder.containers.oci.layout import Layout
+from envbuilder.containers.registry import connection
+from envbuilder.containers.registry import push_blob as send
+from envbuilder.containers.registry import transfer as registry
+from envbuilder.containers.registry.connection import Connection
+from envbuilder.core.console import PlainProgress
+from tests.support import image_layouts as images
+from tests.support import registry_fixture as fake_registry
+from tests.support.registry_fixture import PASSWORD, USER, FakeRegistry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from envbuilder.containers.oci.descriptor import Descriptor
+    from envbuilder.core.settings import Settings
+
+BIG = bytes(range(256)) * 8192  # 2 MiB
+SMALL = b"a small layer"
+SILENT = PlainProgress(lambda line: None)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeRegistry]:
+    """A registry; nobody is logged in anywhere, and pieces are small."""
+    monkeypatch.setattr(send, "PIECE", 1 << 19)
+    for name in ("REGISTRY_AUTH_FILE", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
+    with fake_registry.running() as made:
+        yield made
+
+
+def log_in(folder: Path, host: str, user: str = USER, password: str = PASSWORD) -> None:
+    (folder / "docker").mkdir(exist_ok=True)
+    auth = base64.b64encode(f"{user}:{password}".encode()).decode()
+    (folder / "docker" / "config.json").write_text(json.dumps({"auths": {host: {"auth": auth}}}))
+
+
+def connect(server: FakeRegistry, name: str = "a", waits: list[float] | None = None) -> Connection:
+    pause = (lambda seconds: None) if waits is None else waits.append
+    return Connection(reference.parse(f"{server.host}/{name}"), pause=pause)
+
+
+def push(
+    server: FakeRegistry,
+    layout: Layout,
+    image: Descriptor,
+    found: Settings,
+    tag: str = "t",
+    **options: Any,
+) -> registry.Pushed:
+    name = options.pop("name", "a")
+    return registry.push(
+        connect(server, name), tag, layout, image, found.uploads_dir, SILENT, **options
+    )
+
+
+def pull(server: FakeRegistry, wanted: str, folder: Path) -> registry.Pulled:
+    layout = Layout.create(folder)
+    return registry.pull(connect(server), wanted, layout, "linux/amd64", SILENT)
+
+
+def impatient(monkeypatch: pytest.MonkeyPatch, fault: str = "hang") -> None:
+    """Where a registry hangs, it is given up soon; elsewhere a slow machine must not matter."""
+    if fault == "hang":
+        monkeypatch.setattr(connection, "TIMEOUT_SECONDS", (10.0, 0.4))
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Layout:
+    return Layout.create(tmp_path / "source")
+
+
+@pytest.fixture
+def there(server: FakeRegistry, source: Layout, found: Settings) -> Descriptor:
+    """An image that the registry has, with a log that starts now."""
+    made = images.image(source, BIG, SMALL)
+    push(server, source, made, found)
+    server.log.clear()
+    return made

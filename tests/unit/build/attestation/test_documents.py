@@ -1,0 +1,309 @@
+"""The documents of an artifact: where they are, when they are written, and that nothing else is."""
+
+from __future__ import annotations
+
+import errno
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from envbuilder import cli
+from envbuilder.build import plan
+from envbuilder.build.attestation import documents
+from envbuilder.build.backends import docker
+from envbuilder.build.backends import integrity as seal
+from envbuilder.build.image import base_layers as base
+from envbuilder.build.image import debian_base
+from envbuilder.build.request import Request
+from envbuilder.containers.engine import client as engine
+from envbuilder.core import files as atomic
+from envbuilder.core import resources
+from envbuilder.core.console import PlainProgress
+from envbuilder.core.errors import BuildError, ToolError
+from envbuilder.packages.debian import base_image as base_status
+from envbuilder.packages.debian.package import Stanza
+from envbuilder.packages.debian.status import Status
+from envbuilder.profiles import lock as lockfile
+from tests.unit.build.backends.test_backends import DOCKER, docker_plan, shipped, venv_plan
+
+if TYPE_CHECKING:
+    from envbuilder.core.settings import Settings
+
+QUIET = PlainProgress(lambda line: None)
+DIGEST = "sha256:" + "ab" * 32
+
+
+@pytest.fixture(autouse=True)
+def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine whose images hold nothing of Debian."""
+    monkeypatch.setattr(engine, "connect", lambda: None)
+    monkeypatch.setattr(base_status, "of_engine", lambda *args: None)
+
+
+def image(found: Settings) -> tuple[plan.Plan, plan.Artifact]:
+    made = docker_plan("cpu", found)
+    return made, msgspec.structs.replace(made.artifact, digest=DIGEST)
+
+
+def venv(found: Settings) -> tuple[plan.Plan, plan.Artifact]:
+    made = venv_plan("cpu", found)
+    prefix = Path(made.artifact.ref)
+    prefix.mkdir(parents=True)
+    seal.close(prefix, {"fingerprint": made.fingerprint})
+    return made, msgspec.structs.replace(made.artifact, digest=DIGEST)
+
+
+def test_those_of_an_environment_lie_beside_it_and_leave_it_as_it_was(found: Settings) -> None:
+    made, artifact = venv(found)
+    written = documents.ensure(made, artifact, found, QUIET, anew=True)
+    assert written == {
+        "sbom": f"{artifact.ref}.sbom.cdx.json",
+        "provenance": f"{artifact.ref}.provenance.json",
+    }
+    seal.require_unchanged(Path(artifact.ref))
+    assert sorted(p.name for p in found.envs_dir.iterdir()) == sorted(
+        Path(p).name for p in (artifact.ref, *written.values())
+    )
+
+
+def test_those_of_an_image_lie_beside_its_record_under_its_digest(found: Settings) -> None:
+    made, artifact = image(found)
+    written = documents.ensure(made, artifact, found, QUIET, anew=True)
+    folder = found.records_dir / made.fingerprint
+    assert written["sbom"] == str(folder / ("ab" * 32 + ".sbom.cdx.json"))
+    assert {Path(p) for p in written.values()} == set(folder.iterdir())
+    pushed = msgspec.structs.replace(artifact, kind="registry", ref="registry.example/cpu:1")
+    assert documents.places(made, pushed, found) == written
+    assert documents.subject(pushed).name == "registry.example/cpu:1"
+
+
+def test_those_of_an_archive_lie_beside_the_file(found: Settings, tmp_path: Path) -> None:
+    made, artifact = image(found)
+    archive = msgspec.structs.replace(artifact, kind="archive", ref=str(tmp_path / "cpu.tar"))
+    written = documents.ensure(made, archive, found, QUIET, anew=True)
+    assert written["provenance"] == str(tmp_path / "cpu.tar.provenance.json")
+    folder = msgspec.structs.replace(artifact, kind="layout", ref=f"{tmp_path / 'cpu'}/")
+    assert documents.places(made, folder, found)["sbom"] == str(tmp_path / "cpu.sbom.cdx.json")
+
+
+def test_they_say_what_the_plan_says(found: Settings) -> None:
+    for made, artifact in (venv(found), image(found)):
+        written = documents.ensure(
+            made, artifact, found, QUIET, anew=True, versions={"buildkit": "1"}
+        )
+        bill, statement = (json.loads(Path(p).read_text()) for p in written.values())
+        profile, lock = "cpu", lockfile.load(resources.profiles_dir() / "locks" / "cpu.json")
+        facts = {p["name"]: p["value"] for p in bill["metadata"]["properties"]}
+        assert facts["envbuilder:lock"] == lockfile.lock_digest(lock)
+        assert bill["metadata"]["component"]["name"] == profile
+        predicate = statement["predicate"]
+        assert predicate["runDetails"]["builder"]["version"]["buildkit"] == "1"
+        went_in = predicate["buildDefinition"]["resolvedDependencies"]
+        assert {f.sha256 for f in made.files} <= {d["digest"]["sha256"] for d in went_in[2:]} | {
+            d.get("digest", {}).get("sha256") for d in went_in[:2]
+        }
+        assert facts["envbuilder:lock"] in {d.get("digest", {}).get("sha256") for d in went_in}
+
+
+def test_a_tree_and_an_image_are_told_apart_by_the_name_of_their_digest(found: Settings) -> None:
+    made, artifact = venv(found)
+    assert documents.subject(artifact).digest == {"envbuilderTree": "ab" * 32}
+    assert documents.subject(artifact).name == Path(made.artifact.ref).name
+    _, artifact = image(found)
+    assert documents.subject(artifact).digest == {"sha256": "ab" * 32}
+
+
+def test_they_are_written_anew_only_after_a_build_or_where_one_is_missing(found: Settings) -> None:
+    made, artifact = image(found)
+    written = documents.ensure(made, artifact, found, QUIET, anew=True)
+    for path in map(Path, written.values()):
+        path.write_text("kept")
+    documents.ensure(made, artifact, found, QUIET, anew=False)
+    assert {Path(p).read_text() for p in written.values()} == {"kept"}
+    documents.ensure(made, artifact, found, QUIET, anew=True)
+    assert all(Path(p).read_text() != "kept" for p in written.values())
+    Path(written["sbom"]).unlink()
+    documents.ensure(made, artifact, found, QUIET, anew=False)
+    assert all(Path(p).read_text() != "kept" for p in written.values())
+
+
+def test_the_base_image_that_was_used_is_in_both_not_the_locked_one(found: Settings) -> None:
+    made, artifact = image(found)
+    used = plan.UsedBase(ref="site/base:1", digest=DIGEST)
+    made = msgspec.structs.replace(made, base=used)
+    written = documents.ensure(made, artifact, found, QUIET, anew=True)
+    for path in written.values():
+        text = Path(path).read_text()
+        assert "site/base" in text
+        assert "3.11-slim-bookworm" not in text
+
+
+def test_a_base_made_of_locked_packages_is_its_packages(found: Settings) -> None:
+    profile, lock = shipped("zendnn")
+    target = lockfile.select(lock, "linux/amd64", "3.11")
+    assert target.base is not None
+    files = tuple(
+        msgspec.structs.replace(f, role="base") if f.kind == "deb" else f for f in target.files
+    )
+    own = msgspec.structs.replace(target.base, suite="bookworm", digest=None)
+    target = msgspec.structs.replace(target, base=own, files=files)
+    step = debian_base.step(target, found)
+    request = Request(profile="zendnn")
+    for made_base, packages in ((step, len(target.base_files)), (None, 0)):
+        made = docker.plan(
+            *(profile, lock, target, ("base:1", DIGEST), DOCKER, request, found, made_base)
+        )
+        artifact = msgspec.structs.replace(made.artifact, digest=DIGEST)
+        written = documents.ensure(made, artifact, found, QUIET, anew=True)
+        bill = json.loads(Path(written["sbom"]).read_text())["components"]
+        assert sum(c["purl"].startswith("pkg:deb") for c in bill) == packages
+        assert any(c["type"] == "container" for c in bill) == (made_base is None)
+        assert ("base:1" in Path(written["provenance"]).read_text()) == (made_base is None)
+
+
+def test_what_is_installed_in_a_venv_beside_the_lock_is_in_its_bill(found: Settings) -> None:
+    made, artifact = venv(found)
+    info = Path(artifact.ref, "lib/python3.11/site-packages/pip-25.0.dist-info")
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Name: pip\nVersion: 25.0\n")
+    written = documents.ensure(made, artifact, found, QUIET, anew=True)
+    assert "pkg:pypi/pip@25.0" in Path(written["sbom"]).read_text()
+
+
+def test_the_packages_of_an_images_base_are_in_its_bill(
+    found: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, artifact = image(found)
+    packages = {n: Stanza(name=n, version="1-1") for n in ("base-files", "libtcmalloc-minimal4")}
+    packages["libtcmalloc-minimal4"] = Stanza(name="libtcmalloc-minimal4", version="2.10-1")
+    read: list[str] = []
+
+    def of_engine(client: object, ref: str, platform: str) -> Status:
+        read.append(f"{ref} {platform}")
+        return Status(packages=packages, digest="")
+
+    monkeypatch.setattr(engine, "connect", lambda: "client")
+    monkeypatch.setattr(base_status, "of_engine", of_engine)
+    written = documents.ensure(made, artifact, found, QUIET, anew=True)
+    bill = json.loads(Path(written["sbom"]).read_text())
+    purls = [c["purl"] for c in bill["components"] if c["purl"].startswith("pkg:deb")]
+    assert purls == [
+        "pkg:deb/debian/base-files@1-1?distro=bookworm",
+        "pkg:deb/debian/libtcmalloc-minimal4@2.10-1?arch=amd64&distro=bookworm",
+    ]
+    assert read == [f"{artifact.ref} linux/amd64"]
+
+
+STATUS = b"""Package: base-files
+Status: install ok installed
+Architecture: amd64
+Version: 12.4
+
+Package: removed
+Status: deinstall ok config-files
+Architecture: amd64
+Version: 1
+"""
+
+
+def test_of_layers_the_base_below_is_read_and_no_engine(
+    found: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, artifact = image(found)
+    step = SimpleNamespace(base="/base", platform="linux/amd64", cache=str(tmp_path / "layers"))
+    monkeypatch.setattr(plan, "Assemble", SimpleNamespace)
+    made = msgspec.structs.replace(made, steps=(step,))
+    monkeypatch.setattr(engine, "connect", lambda: pytest.fail("the engine was asked"))
+    root = SimpleNamespace(contents={"var/lib/dpkg/status": STATUS, "etc/passwd": b""})
+    asked: list[tuple[str, str]] = []
+
+    def read(folder: str, platform: str, cache: object) -> SimpleNamespace:
+        asked.append((folder, platform))
+        return SimpleNamespace(root=root)
+
+    monkeypatch.setattr(base, "read", read)
+    archive = msgspec.structs.replace(artifact, kind="archive", ref=str(tmp_path / "cpu.tar"))
+    written = documents.ensure(made, archive, found, QUIET, anew=True)
+    text = Path(written["sbom"]).read_text()
+    assert "pkg:deb/debian/base-files@12.4?distro=bookworm" in text
+    assert "removed" not in text
+    assert asked == [("/base", "linux/amd64")]
+    statement = json.loads(Path(written["provenance"]).read_text())
+    assert statement["subject"][0]["name"] == "cpu.tar", "no folder of this machine"
+
+
+def test_an_image_that_cannot_be_read_is_noted(
+    found: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away() -> None:
+        raise ToolError("the engine does not answer")
+
+    monkeypatch.setattr(engine, "connect", away)
+    made, artifact = image(found)
+    said: list[str] = []
+    written = documents.ensure(made, artifact, found, PlainProgress(said.append), anew=True)
+    assert Path(written["sbom"]).is_file()
+    why = "note: the packages of the base are in no bill of materials: "
+    assert said == [f"{why}the engine does not answer"]
+    # podman shows no single file of an image.
+    monkeypatch.setattr(engine, "connect", lambda: None)
+    documents.ensure(made, artifact, found, PlainProgress(said.append), anew=True)
+    assert said[1:] == [f"{why}this engine does not show them"]
+
+
+def test_a_full_disk_is_said_and_leaves_no_half_document(
+    found: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, artifact = image(found)
+
+    def full(path: Path, content: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(atomic, "write", full)
+    with pytest.raises(BuildError, match="No space left") as caught:
+        documents.ensure(made, artifact, found, QUIET, anew=True)
+    assert "is finished" in caught.value.hint
+    assert not [p for p in found.data_dir.rglob("*") if p.is_file()]
+
+
+# --- the command
+
+
+def sbom(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["sbom", *arguments])
+    assert isinstance(caught.value.code, int)
+    return caught.value.code
+
+
+def test_a_profiles_bill_is_printed_or_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert sbom("--profile", "cpu") == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["specVersion"] == "1.6"
+    assert sbom("--profile", "cpu", "--output", "cpu.json") == 0
+    assert json.loads((tmp_path / "cpu.json").read_text()) == printed
+    assert sbom("--profile", "cpu", "--platform", "linux/arm64", "--python-version", "3.12") == 0
+    other = capsys.readouterr().out
+    assert "arm64" in other
+    assert json.loads(other)["serialNumber"] != printed["serialNumber"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--profile", "cpu", "--platform", "macos/arm64"),
+        ("--profile", "cpu", "--python-version", "3.99"),
+        ("--profile", "xpu-ipex"),
+        ("--profile", "nothing"),
+        ("--profile", "cpu", "--output", "/proc/nowhere/x.json"),
+    ],
+)
+def test_what_cannot_be_written_is_a_usage_error(arguments: tuple[str, ...]) -> None:
+    assert sbom(*arguments) == 2

@@ -1,0 +1,226 @@
+"""The base image's Python is looked at before anything is fetched for the image on top of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from envbuilder.build import execute, plan, workflow
+from envbuilder.build.backends import base_python, docker, layers
+from envbuilder.build.backends.saved_image import SavedImage
+from envbuilder.build.image import base as image_base
+from envbuilder.build.request import Request
+from envbuilder.containers.engine import client as engine
+from envbuilder.containers.engine import run as containers
+from envbuilder.core import console, resources
+from envbuilder.core.errors import BuildError, ToolError, VerifyError
+from envbuilder.packages import fetch
+from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles import profile as profiles
+from tests.support.images import BASE, image
+from tests.unit.build.backends.test_backends import DOCKER, PODMAN
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from envbuilder.core.settings import Settings
+    from envbuilder.profiles.lock import Lock, Target
+
+FOLDERS = (resources.profiles_dir(),)
+QUIET = console.PlainProgress(lambda _: None)
+IMAGE = engine.Image(id="sha256:" + "a" * 64, tags=("base:1",), labels={})
+
+
+def parts(name: str, python: str) -> tuple[profiles.Profile, Lock, Target]:
+    lock = lockfile.load(FOLDERS[0] / "locks" / f"{name}.json")
+    return profiles.load(name, FOLDERS), lock, lockfile.select(lock, "linux/amd64", python)
+
+
+def on_layout(found: Settings, folder: Path, name: str, python: str) -> plan.Plan:
+    """A plan of the builder `layers` on the small base image, which has Python 3.11.2."""
+    layout = image(folder / "base").folder
+    base = image_base.Base(ref=f"oci:{layout}", identity="sha256:" + "1" * 64, folder=str(layout))
+    request = Request(output=str(folder / "x.tar"))
+    return layers.plan(*parts(name, python), base, request, found, "linux/amd64", None)
+
+
+def on_engine(found: Settings, there: engine.Engine, name: str, python: str) -> plan.Plan:
+    """A plan of the engine's own builder on an image that the engine has."""
+    return docker.plan(*parts(name, python), ("base:1", IMAGE.id), there, Request(), found)
+
+
+@pytest.fixture
+def doings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was fetched and built; nothing really is."""
+    done: list[str] = []
+    monkeypatch.setattr(fetch, "fetch", lambda *args: done.append("fetch"))
+    monkeypatch.setattr(execute, "execute", lambda *args: done.append("execute") or 1.0)
+    return done
+
+
+def build(found: Settings, made: plan.Plan, target: Target) -> None:
+    workflow.build(SavedImage(target, made), Request(), found, QUIET)
+
+
+# --- in a layout
+
+
+@pytest.mark.parametrize(
+    ("name", "python"), [("cuda", "3.12"), ("cpu", "3.12"), ("cuda-legacy", "3.12")]
+)
+def test_a_layout_with_another_python_is_refused_before_the_fetch(
+    name: str, python: str, found: Settings, doings: list[str], tmp_path: Path
+) -> None:
+    made = on_layout(found, tmp_path, name, python)
+    with pytest.raises(BuildError, match=r"3\.12 is needed; the base image has 3\.11\.2") as caught:
+        build(found, made, parts(name, python)[2])
+    assert caught.value.exit_code == 1
+    assert "--base-image REF" in caught.value.hint
+    assert "--python-version 3.11" in caught.value.hint
+    assert doings == []
+    assert not found.store_dir.exists()
+
+
+def test_a_python_is_offered_only_where_the_lock_has_images_of_it(
+    found: Settings, doings: list[str], tmp_path: Path
+) -> None:
+    made = on_layout(found, tmp_path, "cpu", "3.12")
+    check = made.base_check
+    assert check is not None
+    assert check.pythons == ("3.11", "3.12")
+    other = msgspec.structs.replace(check, pythons=("3.12",))
+    with pytest.raises(BuildError) as caught:
+        build(found, msgspec.structs.replace(made, base_check=other), parts("cpu", "3.12")[2])
+    assert "--python-version" not in caught.value.hint
+
+
+def test_a_layout_without_any_python_is_refused(
+    found: Settings, doings: list[str], tmp_path: Path
+) -> None:
+    made = on_layout(found, tmp_path, "cpu", "3.11")
+    assert made.base_check is not None
+    bare = image(tmp_path / "bare", ([m for m in BASE if "python" not in m.path],)).folder
+    check = msgspec.structs.replace(made.base_check, layout=str(bare))
+    with pytest.raises(BuildError, match="has none on its PATH"):
+        build(found, msgspec.structs.replace(made, base_check=check), parts("cpu", "3.11")[2])
+    assert doings == []
+
+
+def test_a_layout_with_the_python_is_built_on(
+    found: Settings, doings: list[str], tmp_path: Path
+) -> None:
+    made = on_layout(found, tmp_path, "cpu", "3.11")
+    with pytest.raises(BuildError, match="is not there after its build"):
+        build(found, made, parts("cpu", "3.11")[2])
+    assert doings == ["fetch", "execute"]
+
+
+def test_a_base_that_gets_its_python_from_the_lock_is_not_looked_at(
+    found: Settings, tmp_path: Path
+) -> None:
+    """The image of `xpu` is made on a Debian without Python, which its packages bring."""
+    assert on_engine(found, DOCKER, "xpu", "3.14").base_check is None
+
+
+def test_nothing_is_looked_at_in_a_dry_run_or_where_the_base_is_made(
+    found: Settings, tmp_path: Path
+) -> None:
+    base = image_base.Base(ref="base:1", identity="base:1", folder="")
+    request = Request(dry_run=True)
+    made = layers.plan(*parts("cpu", "3.12"), base, request, found, "linux/amd64", None)
+    assert made.base_check is None
+    base_python.require(made, found, QUIET)
+
+
+# --- in an engine
+
+
+class Engine:
+    """An engine with or without the base, in which a container prints `answer`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, answer: str | Exception) -> None:
+        self.doings: list[str] = []
+        self.options: dict[str, Any] = {}
+        self.there, self._answer = True, answer
+        monkeypatch.setattr(engine, "connect", object)
+        monkeypatch.setattr(engine, "describe", lambda client: DOCKER)
+        monkeypatch.setattr(engine, "image", lambda *args: IMAGE if self.there else None)
+        monkeypatch.setattr(engine, "pull", self.pull)
+        monkeypatch.setattr(containers, "run", self.run)
+
+    def pull(self, there: engine.Engine, ref: str, platform: str) -> None:
+        self.doings.append(f"pull {ref} for {platform}")
+        self.there = True
+
+    def run(self, client: Any, options: dict[str, Any], *rest: Any) -> tuple[int, str, str, bool]:
+        self.doings.append("ask")
+        self.options = options
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return 0, self._answer, "", False
+
+
+@pytest.mark.parametrize(
+    ("answer", "has"), [("3.11\n", "3.11"), ("3.13\n", "3.13"), ("none\n", "none on its PATH")]
+)
+@pytest.mark.parametrize("there", [DOCKER, PODMAN])
+def test_an_image_with_another_python_is_refused_before_the_fetch(
+    answer: str,
+    has: str,
+    there: engine.Engine,
+    found: Settings,
+    doings: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = Engine(monkeypatch, answer)
+    made = on_engine(found, there, "cuda", "3.12")
+    with pytest.raises(BuildError, match=f"3.12 is needed; the base image has {has}") as caught:
+        build(found, made, parts("cuda", "3.12")[2])
+    assert ("--python-version 3.11" in caught.value.hint) == (has == "3.11")
+    assert "--python-version 3.13" not in caught.value.hint, "there is no base image for it"
+    assert doings == []
+    assert asked.doings == ["ask"]
+    assert asked.options["network_mode"] == "none"
+    assert asked.options["image"] == IMAGE.id
+
+
+@pytest.mark.parametrize(
+    "answer", ["3.12\n", "", "hello\n", "3.11 or so\n", VerifyError("no shell"), ToolError("gone")]
+)
+def test_the_right_python_or_no_answer_is_no_reason_to_refuse(
+    answer: str | Exception,
+    found: Settings,
+    doings: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Engine(monkeypatch, answer)
+    with pytest.raises(BuildError, match="is not there after its build"):
+        build(found, on_engine(found, DOCKER, "cuda", "3.12"), parts("cuda", "3.12")[2])
+    assert doings == ["fetch", "execute"]
+
+
+def test_an_image_that_the_engine_lacks_is_pulled_before_the_fetch(
+    found: Settings, doings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = Engine(monkeypatch, "3.11\n")
+    asked.there = False
+    with pytest.raises(BuildError, match=r"has 3\.11"):
+        build(found, on_engine(found, DOCKER, "cuda", "3.12"), parts("cuda", "3.12")[2])
+    assert asked.doings == ["pull base:1 for linux/amd64", "ask"]
+    assert doings == []
+
+
+def test_an_image_that_cannot_be_pulled_is_known_before_the_fetch(
+    found: Settings, doings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: Any) -> None:
+        raise BuildError("cannot be pulled")
+
+    asked = Engine(monkeypatch, "3.12\n")
+    asked.there = False
+    monkeypatch.setattr(engine, "pull", fail)
+    with pytest.raises(BuildError, match="cannot be pulled"):
+        build(found, on_engine(found, DOCKER, "cuda", "3.12"), parts("cuda", "3.12")[2])
+    assert doings == []

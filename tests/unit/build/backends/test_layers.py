@@ -1,0 +1,276 @@
+"""The builder `layers`: what it plans, what it needs, and what it refuses."""
+
+from __future__ import annotations
+
+import sys
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from envbuilder import cli
+from envbuilder.build import plan
+from envbuilder.build.backends import layers
+from envbuilder.build.image import base as image_base
+from envbuilder.build.request import Request
+from envbuilder.containers.engine import client as engine
+from envbuilder.core import resources
+from envbuilder.core import types as words
+from envbuilder.core.errors import BuildError, InvalidError, ToolError
+from envbuilder.core.settings import Configuration, Settings
+from envbuilder.host.model import Host
+from envbuilder.packages.python import indexes
+from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles import profile as profiles
+from tests.support.images import image
+from tests.unit.build.backends.test_backends import DOCKER, PODMAN
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FOLDERS = (resources.profiles_dir(),)
+BASE = image_base.Base(ref="base:1", identity="sha256:" + "1" * 64, folder="/base")
+
+
+def planned(
+    found: Settings,
+    name: str = "cpu",
+    base: image_base.Base = BASE,
+    there: engine.Engine | None = DOCKER,
+    own: words.Platform | None = "linux/amd64",
+    platform: str = "linux/amd64",
+    **options: Any,
+) -> plan.Plan:
+    profile = profiles.load(name, FOLDERS)
+    lock = lockfile.load(FOLDERS[0] / "locks" / f"{name}.json")
+    target = lockfile.select(lock, platform, "3.11")
+    request = Request(profile=name, **options)
+    return layers.plan(profile, lock, target, base, request, found, own, there)
+
+
+def assembled(made: plan.Plan) -> plan.Assemble:
+    return next(s for s in made.steps if isinstance(s, plan.Assemble))
+
+
+def test_a_plan_is_the_same_every_time_and_touches_nothing(found: Settings) -> None:
+    first, second = planned(found), planned(found)
+    assert msgspec.json.encode(first) == msgspec.json.encode(second)
+    assert not found.cache_dir.exists()
+    assert isinstance(first.steps[-1], plan.Load)
+    assert first.builder == "layers"
+
+
+def test_everything_that_decides_changes_the_fingerprint(
+    found: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = planned(found).fingerprint
+    other = msgspec.structs.replace(BASE, identity="sha256:" + "2" * 64)
+    assert planned(found, base=other).fingerprint != first
+    assert planned(found, "zendnn").fingerprint != first
+    moved = msgspec.structs.replace(BASE, ref="mirror/base:1", folder="/elsewhere")
+    assert planned(found, base=moved).fingerprint == first, "the same base elsewhere"
+    assert planned(found, tag="me/x:1", rebuild=True).fingerprint == first
+    assert planned(found, output="/x.tar", there=None).fingerprint == first
+    monkeypatch.setattr("envbuilder.containers.oci.layer._LEVEL", 4)
+    assert planned(found).fingerprint != first
+
+
+def test_packages_that_are_only_files_need_no_engine(found: Settings) -> None:
+    made = planned(found, there=None, output="oci:/out")
+    assert assembled(made).system is None
+    assert {f.name for f in assembled(made).debs} == {"libtcmalloc-minimal4"}
+    assert made.artifact == plan.Artifact(kind="layout", ref="/out")
+    assert isinstance(made.steps[-1], plan.Save)
+
+
+def test_only_an_engine_that_keeps_layers_as_they_came_gets_some_ahead(found: Settings) -> None:
+    keeps = msgspec.structs.replace(DOCKER, keeps_blobs=True)
+    made = planned(found, there=keeps)
+    assert assembled(made).ahead == f"envbuilder/ahead:{made.fingerprint[:12]}"
+    last = made.steps[-1]
+    assert isinstance(last, plan.Load)
+    assert last.ahead == assembled(made).ahead
+    assert last.ahead not in last.names
+    for options in ({"output": "oci:/x"}, {"push": "host/x:1"}):
+        assert not assembled(planned(found, there=keeps, **options)).ahead
+    for other in (msgspec.structs.replace(DOCKER, keeps_blobs=False), PODMAN):
+        assert not assembled(planned(found, there=other)).ahead
+
+
+def test_packages_with_scripts_are_installed_by_an_engine(found: Settings) -> None:
+    system = assembled(planned(found, "zendnn")).system
+    assert system is not None
+    write, run = system.steps[1:]
+    assert isinstance(write, plan.Write)
+    assert "dpkg --install" in write.text
+    assert "pip download" not in write.text
+    assert isinstance(run, plan.Run)
+    assert "BASE_IMAGE=base:1" in run.argv
+    assert system.ref in run.argv
+    on_disk = msgspec.structs.replace(BASE, ref="oci:/base")
+    for options in ({"there": None}, {"base": on_disk}):
+        with pytest.raises(ToolError, match="run scripts when they are installed"):
+            planned(found, "zendnn", **options)
+
+
+def test_a_new_envbuilder_does_not_install_the_packages_again(found: Settings) -> None:
+    """The stage's text decides, not the wheels, the payload or the profile's later layers."""
+    one, other = (assembled(planned(found, "zendnn", tag=t)).system for t in (None, "a:1"))
+    assert one is not None
+    assert other is not None
+    assert one.recipe == other.recipe
+
+
+@pytest.mark.parametrize("own", words.PLATFORMS)
+@pytest.mark.parametrize("platform", ["linux/amd64", "linux/arm64"])
+def test_the_uv_of_the_machine_that_builds_is_fetched_and_installs(
+    found: Settings, own: words.Platform, platform: str
+) -> None:
+    """A Mac makes an image for Linux, and nothing is asked of what is installed there."""
+    made = planned(found, own=own, platform=platform)
+    uv = lockfile.load(FOLDERS[0] / "locks" / "cpu.json").tools[own]
+    assert assembled(made).uv == uv
+    assert [f for f in made.files if f.kind == "tool"] == [uv]
+    assert assembled(made).platform == platform
+    assert made.fingerprint == planned(found, own="linux/amd64", platform=platform).fingerprint
+
+
+def test_nothing_looks_at_an_installed_uv(found: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(name: str) -> Any:
+        raise AssertionError(f"{name} was looked for")
+
+    monkeypatch.setattr(metadata, "version", none)
+    monkeypatch.setattr(indexes, "uv_program", lambda: none("uv"))
+    monkeypatch.setitem(sys.modules, "uv", None)
+    monkeypatch.setattr(layers, "own_platform", lambda: "macos/arm64")
+    assert why_not(platform="linux/amd64") == ""
+    assert assembled(planned(found, own="macos/arm64")).uv.file.endswith("macosx_11_0_arm64.whl")
+
+
+def test_a_machine_without_a_locked_uv_is_refused_before_an_engine_is_asked(
+    found: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An Intel Mac, say."""
+    monkeypatch.setattr(layers, "own_platform", lambda: None)
+    monkeypatch.setattr(engine, "connect", lambda: pytest.fail("an engine was asked"))
+    profile = profiles.load("cpu", FOLDERS)
+    lock = lockfile.load(FOLDERS[0] / "locks" / "cpu.json")
+    here = Host(os="darwin", machine="x86_64", platform=None)
+    with pytest.raises(ToolError, match="this machine is none of these") as caught:
+        layers.prepare(profile, lock, here, Request(profile="cpu", builder="layers"), found)
+    assert caught.value.exit_code == 4
+    assert "--builder buildkit" in caught.value.hint
+    assert why_not() == "no uv is locked for this machine"
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({"builder": "layers"}, True),
+        ({"output": "oci:/x"}, True),
+        ({"base_image": "oci:/x"}, True),
+        ({"base_image": "/x.tar"}, True),
+        ({"builder": "buildkit"}, False),
+    ],
+)
+def test_what_asks_for_layers(options: dict[str, Any], wanted: bool) -> None:
+    assert layers.wanted(Request(**options)) == wanted
+
+
+@pytest.mark.parametrize("options", [{"output": "oci:/x"}, {"base_image": "/x.tar"}])
+def test_buildkit_cannot_do_what_only_layers_can(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidError, match="needs the builder layers"):
+        layers.wanted(Request(builder="buildkit", **options))
+
+
+def test_a_base_on_disk_needs_no_engine(found: Settings, tmp_path: Path) -> None:
+    layout = image(tmp_path / "base")
+    lock = lockfile.load(FOLDERS[0] / "locks" / "cpu.json")
+    target = lockfile.select(lock, "linux/amd64", "3.11")
+    request = Request(base_image=f"oci:{layout.folder}", output="oci:/x")
+    base = image_base.find(target, None, None, request, found, scripts=False)
+    assert base.identity == layout.manifest("linux/amd64").config.digest
+    assert base.folder == str(layout.folder)
+
+
+def test_a_configured_base_is_taken(found: Settings) -> None:
+    lock = lockfile.load(FOLDERS[0] / "locks" / "cpu.json")
+    target = lockfile.select(lock, "linux/amd64", "3.11")
+    assert target.base is not None
+    configured = Configuration(base_images={target.base.ref: "base:1"})
+    there = msgspec.structs.replace(found, configuration=configured)
+    request = Request(dry_run=True, output="oci:/x")
+    assert image_base.find(target, None, None, request, there, scripts=False).ref == "base:1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--output", "folder"], "neither oci:DIR nor FILE.tar"),
+        (["--output", "oci:"], "neither oci:DIR nor FILE.tar"),
+        (["--base-image", "oci:none"], "is not there"),
+        (["--base-image", "none.tar"], "is not there"),
+        (["--builder", "other"], "is not one of"),
+    ],
+)
+def test_arguments_are_checked_first(arguments: list[str], said: str) -> None:
+    done = CliRunner().invoke(cli.cli, ["build", "--profile", "cpu", *arguments])
+    assert done.exit_code == 2
+    assert said in done.output
+
+
+def test_a_base_named_by_digest_is_pulled_where_the_engine_lacks_it(
+    found: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pull(here: engine.Engine, ref: str, platform: str) -> None:
+        raise BuildError(f"{ref}: cannot be pulled for {platform}: unauthorized")
+
+    monkeypatch.setattr(engine, "image", lambda client, ref: None)
+    monkeypatch.setattr(engine, "describe", lambda client: PODMAN)
+    monkeypatch.setattr(engine, "pull", pull)
+    lock = lockfile.load(FOLDERS[0] / "locks" / "cpu.json")
+    target = lockfile.select(lock, "linux/amd64", "3.11")
+    request = Request(base_image=f"me/x@sha256:{'1' * 64}")
+    with pytest.raises(BuildError, match=r"docker.io/me/x@sha256:1.*linux/amd64: unauthorized"):
+        image_base.find(target, object(), None, request, found, scripts=False)
+
+
+class Client:
+    """Stands in for Docker's SDK."""
+
+    def __init__(self, version: str = "26.1.5+dfsg1") -> None:
+        self._version = version
+
+    def version(self) -> dict[str, str]:
+        return {"Version": self._version}
+
+
+def why_not(
+    name: str = "cpu",
+    there: engine.Engine = DOCKER,
+    version: str = "26.1.5+dfsg1",
+    platform: str = "linux/amd64",
+) -> str:
+    profile = profiles.load(name, FOLDERS)
+    lock = lockfile.load(FOLDERS[0] / "locks" / f"{name}.json")
+    target = lockfile.select(lock, platform, "3.11")
+    return layers.unsuitable(there, Client(version), profile, target)
+
+
+def test_it_is_the_default_where_it_can_make_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers, "own_platform", lambda: "linux/amd64")
+    assert why_not() == ""
+    assert why_not("zendnn") == ""
+    assert "cannot export" in why_not(version="24.0.9")
+    assert why_not(there=PODMAN, version="5.4.2") == ""
+    assert why_not(platform="linux/arm64") == "", "the locked uv of this machine installs"
+
+
+def test_scripts_of_another_platform_are_left_to_an_engine_that_can_run_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(layers, "own_platform", lambda: "linux/arm64")
+    assert why_not("cpu") == ""
+    assert "run scripts on linux/amd64" in why_not("zendnn")

@@ -1,0 +1,373 @@
+"""Images out of layers: what is made, what is taken from the cache, and what is never trusted."""
+
+from __future__ import annotations
+
+import io
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import zstandard
+from msgspec.structs import replace
+
+from envbuilder.build.image import assemble, parts, scratch
+from envbuilder.build.image.assemble import Assembly
+from envbuilder.build.image.preload import Ahead
+from envbuilder.build.image.staging import Python, Stage
+from envbuilder.build.plan import Assemble, Run, Step, UnpackTool
+from envbuilder.containers.oci.layer import Member
+from envbuilder.containers.oci.rootfs import read
+from envbuilder.core import folders
+from envbuilder.core.errors import BuildError
+from envbuilder.packages.store import Store
+from tests.support.images import BASE, image, wheel
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from envbuilder.build.image.config import Added
+    from envbuilder.containers.oci.descriptor import Descriptor, Manifest
+    from envbuilder.containers.oci.layout import Layout
+    from envbuilder.profiles.locked_file import File
+
+SITE = "lib/python3.11/site-packages"
+
+
+class Uv:
+    """Stands in for uv: makes environments and unpacks wheels, and notes what it did."""
+
+    def __init__(self) -> None:
+        self.installed: list[str] = []
+        self.stray = False
+        self.unpacked: set[str] = set()
+
+    def __call__(self, step: Step) -> None:
+        if isinstance(step, UnpackTool):
+            return
+        assert isinstance(step, Run)
+        if "venv" in step.argv:
+            env = Path(step.argv[-1])
+            (env / SITE).mkdir(parents=True)
+            (env / "bin").mkdir()
+            (env / "bin" / "python").symlink_to("/usr/bin/python3.11")
+            (env / "pyvenv.cfg").write_text("home = /usr/bin\n")
+            return
+        option = dict(zip(step.argv, step.argv[1:], strict=False))
+        env = Path(option["--python"]).parent.parent
+        for path in sorted(Path(option["--find-links"]).iterdir()):
+            name, version = path.name.split("-")[:2]
+            self.installed.append(name)
+            with zipfile.ZipFile(path) as archive:
+                archive.extractall(env / SITE)
+                self.unpacked |= {*archive.namelist()}
+                record = [f"{n},," for n in archive.namelist() if not n.endswith("RECORD")]
+            script = env / "bin" / name
+            script.write_text(f"#!/bin/sh\n# {name}\n")
+            info = env / SITE / f"{name}-{version}.dist-info"
+            info.mkdir(exist_ok=True)
+            record += [f"../../../bin/{name},,", f"{info.name}/RECORD,,"]
+            if self.stray:
+                record.append("../../../../etc/passwd,,")
+            (info / "RECORD").write_text("\n".join(record) + "\n")
+
+
+class Bench:
+    """A base, a store, a cache, and images made with them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.uv = folder, Uv()
+        self.notes: list[str] = []
+        self.store = Store(folder / "store")
+        self.base = image(folder / "base")
+        self.count = 0
+
+    def make(self, wheels: Sequence[File], **changes: Any) -> tuple[Layout, Manifest]:
+        self.count += 1
+        work = self.folder / f"work{self.count}"
+        stated: dict[str, Any] = {
+            "what": "test", "base": str(self.base.folder), "layout": str(work / "layout"),
+            "platform": "linux/amd64", "python": "3.11", "epoch": 1_700_000_000, "uv": uv(self),
+            "wheels": tuple(wheels), "debs": (), "system": None,
+            "variables": {"VIRTUAL_ENV": "/opt/env"}, "labels": {"a": "b"},
+            "names": ("envbuilder/x:1",), "ahead": "", "cache": str(self.folder / "cache"),
+            "fresh": False, "work": str(work / "stage"), "records": str(self.folder / "records"),
+        }  # fmt: skip
+        step = Assemble(**{**stated, **changes})
+        layout = Assembly(step, self.store, self.uv, self.notes.append).make()
+        return layout, layout.manifest("linux/amd64")
+
+
+def uv(bench: Bench) -> File:
+    return wheel(bench.store, "uv", {"uv": b"program"})
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    monkeypatch.setattr(parts, "LARGE", 4000)
+    return Bench(tmp_path)
+
+
+@pytest.fixture
+def wheels(bench: Bench) -> list[File]:
+    return [
+        wheel(bench.store, "small", {"small.py": b"1"}),
+        wheel(bench.store, "torch", {"torch/lib.so": bytes(5000)}),
+        wheel(bench.store, "tiny", {"tiny.py": b"2"}),
+    ]
+
+
+def test_the_image_is_the_base_the_wheels_the_environment_and_the_payload(
+    bench: Bench, wheels: list[File]
+) -> None:
+    layout, manifest = bench.make(wheels)
+    root = read(layout, manifest)
+    for path in (f"opt/env/{SITE}/torch/lib.so", "opt/env/bin/tiny", "opt/envbuilder/payload.pyz"):
+        assert root.entries[path].kind == "file", path
+    assert root.entries["opt/env/bin/python"].target == "/usr/bin/python3.11"
+    assert (root.entries["work"].uid, root.entries["home/user"].gid) == (1000, 1000)
+    assert root.contents["etc/passwd"].endswith(b"user:x:1000:1000::/home/user:/bin/sh\n")
+    assert root.contents["etc/passwd"].startswith(b"root:")
+    config = layout.read_config(manifest)
+    assert config["config"]["Env"] == [
+        "PATH=/opt/env/bin:/usr/local/bin:/usr/bin", "VIRTUAL_ENV=/opt/env",
+    ]  # fmt: skip
+    assert config["config"]["User"] == "1000:1000"
+    assert len(config["rootfs"]["diff_ids"]) == len(manifest.layers) == 5
+    assert [h["created_by"] for h in config["history"]] == [
+        "envbuilder: torch 1.0", "envbuilder: 2 smaller packages",
+        "envbuilder: environment for Python 3.11.2", "envbuilder: payload",
+    ]  # fmt: skip
+
+
+def test_every_build_gives_the_same_image(bench: Bench, wheels: list[File]) -> None:
+    _, first = bench.make(wheels)
+    bench.uv.installed.clear()
+    _, second = bench.make(wheels)
+    assert first == second
+    assert bench.uv.installed == [], "all from the cache"
+    _, third = bench.make(wheels[::-1], fresh=True)
+    assert sorted(bench.uv.installed) == ["small", "tiny", "torch"], "nothing from the cache"
+    assert {d.digest for d in third.layers} == {d.digest for d in first.layers}
+    assert third == first
+
+
+def test_a_changed_package_rewrites_its_own_layer_only(bench: Bench, wheels: list[File]) -> None:
+    _, before = bench.make(wheels)
+    bench.uv.installed.clear()
+    _, after = bench.make([*wheels, wheel(bench.store, "more", {"more.py": b"3"})])
+    assert "torch" not in bench.uv.installed
+    assert len({d.digest for d in after.layers} - {d.digest for d in before.layers}) == 1
+
+
+@pytest.mark.parametrize("damage", [b"", b"x" * 100, None])
+def test_a_damaged_layer_is_named_and_made_anew(
+    bench: Bench, wheels: list[File], damage: bytes | None
+) -> None:
+    _, before = bench.make(wheels)
+    torch = before.layers[1]
+    blob = bench.folder / "cache" / "blobs" / "sha256" / torch.digest.removeprefix("sha256:")
+    if damage is None:
+        blob.unlink()
+    else:
+        blob.write_bytes(damage)
+    layout, after = bench.make(wheels)
+    assert after == before
+    layout.checked(torch)
+    (note,) = bench.notes
+    assert torch.digest in note
+    assert "made anew" in note
+
+
+def test_a_damaged_entry_of_the_cache_is_made_anew(bench: Bench, wheels: list[File]) -> None:
+    _, before = bench.make(wheels)
+    for path in (bench.folder / "cache" / "made").iterdir():
+        path.write_text("{")
+    _, after = bench.make(wheels)
+    assert after == before
+    assert bench.notes
+
+
+def test_the_base_is_checked_before_anything_is_put_on_it(bench: Bench, wheels: list[File]) -> None:
+    (layer,) = bench.base.manifest("linux/amd64").layers
+    bench.base.blob(layer.digest).write_bytes(b"x" * layer.size)
+    with pytest.raises(BuildError, match="damaged"):
+        bench.make(wheels)
+
+
+def test_a_damaged_wheel_of_the_store_is_named(bench: Bench, wheels: list[File]) -> None:
+    bench.store.path(wheels[0].sha256).write_bytes(b"x" * 10)
+    with pytest.raises(BuildError, match=r"small-1\.0-py3-none-any\.whl: damaged in the store"):
+        bench.make(wheels)
+
+
+def test_a_record_that_leads_out_of_the_environment_is_refused(
+    bench: Bench, wheels: list[File]
+) -> None:
+    bench.uv.stray = True
+    with pytest.raises(BuildError, match="leads out of"):
+        bench.make(wheels)
+
+
+def test_there_are_never_more_layers_than_engines_take(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assemble, "MOST_LAYERS", 7)
+    large = [wheel(bench.store, f"w{n}", {f"w{n}/x": bytes(5000 + n)}) for n in range(6)]
+    _, manifest = bench.make(large)
+    assert len(manifest.layers) <= 7
+    assert len(bench.uv.installed) == 6
+
+
+@pytest.fixture
+def cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers hold 4,000 bytes of files at most."""
+    monkeypatch.setattr(parts, "CUT", 4000)
+    monkeypatch.setattr(assemble, "CUT", 4000)
+
+
+@pytest.mark.usefixtures("cut")
+def test_a_large_wheel_is_cut_and_nothing_is_lost(bench: Bench) -> None:
+    files = {
+        "torch/a.py": bytes(3000), "torch/b.py": bytes(3000), "torch/c.py": b"",
+        "torch/lib.so": bytes(9000), "torch-1.0.data/scripts/run": b"#!python\n",
+    }  # fmt: skip
+    torch = wheel(bench.store, "torch", files)
+    layout, manifest = bench.make([torch])
+    config = layout.read_config(manifest)
+    assert [h["created_by"] for h in config["history"]][:3] == [
+        "envbuilder: torch 1.0: torch/a.py", "envbuilder: torch 1.0: torch/lib.so",
+        "envbuilder: torch 1.0",
+    ]  # fmt: skip
+    each = [rootfs_of(layout, manifest, n) for n in (1, 2, 3)]
+    site = f"opt/env/{SITE}"
+    assert each[0] == {f"{site}/torch/a.py"}
+    assert each[1] == {f"{site}/torch/lib.so"}
+    assert {f"{site}/torch/b.py", f"{site}/torch/c.py", "opt/env/bin/torch"} < each[2]
+    assert not each[2] & (each[0] | each[1])
+    # The stand-in for uv only unpacks: what it left is there, wherever uv would put it.
+    assert bench.uv.unpacked == {"torch-1.0.data/scripts/run", "torch-1.0.dist-info/RECORD"}
+
+
+@pytest.mark.usefixtures("cut")
+def test_a_cut_wheel_of_which_one_layer_is_lost_is_made_whole(bench: Bench) -> None:
+    torch = wheel(bench.store, "torch", {"torch/a.py": bytes(3000), "torch/lib.so": bytes(9000)})
+    _, before = bench.make([torch])
+    for lost in before.layers[1:3]:
+        bench.uv.installed.clear()
+        digest = lost.digest.removeprefix("sha256:")
+        (bench.folder / "cache" / "blobs" / "sha256" / digest).unlink()
+        _, after = bench.make([torch])
+        assert after == before
+        needs_uv = lost is before.layers[2]
+        assert bench.uv.installed == (["torch"] if needs_uv else [])
+
+
+def test_the_record_is_that_of_the_whole_wheel(bench: Bench) -> None:
+    """uv tells of what it has installed, and that was not the whole."""
+    small = wheel(bench.store, "small", {"small.py": b"1", "more/data.txt": b"2"})
+    layout, manifest = bench.make([small])
+    path = f"opt/env/{SITE}/small-1.0.dist-info/RECORD"
+    text = contents(layout, manifest.layers[1])[path].decode()
+    rows = [line.partition(",")[0] for line in text.splitlines()]
+    assert rows == sorted(rows)
+    assert {*rows} >= {"small.py", "more/data.txt", "../../../bin/small"}
+    assert "small.py,sha256=a4ayc_80_OGda4BO_1o_V0etpOqiLx1JwB5S3beHW0s,1\n" in text
+
+
+def contents(layout: Layout, of: Descriptor) -> dict[str, bytes]:
+    data = zstandard.ZstdDecompressor().decompressobj().decompress(layout.checked(of).read_bytes())
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        return {m.name: tar.extractfile(m).read() for m in tar if m.isreg()}  # type: ignore[union-attr]
+
+
+def test_lower_layers_are_offered_as_images_of_their_own(
+    bench: Bench, wheels: list[File], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offered: list[tuple[int, int, Manifest]] = []
+
+    def offer(self: Ahead, added: Sequence[Added], left: int, write: Any) -> None:
+        layout = write(added)
+        (found,) = layout.index().manifests
+        assert found.annotations["io.containerd.image.name"] == "docker.io/envbuilder/ahead:1"
+        for layer in layout.read_manifest(found).layers:
+            layout.checked(layer)
+        offered.append((len(added), left, layout.read_manifest(found)))
+
+    monkeypatch.setattr(Ahead, "offer", offer)
+    _, manifest = bench.make(wheels, ahead="envbuilder/ahead:1")
+    assert [o[0] for o in offered] == [1, 2]
+    assert offered[0][1] > offered[1][1] == 0
+    for count, _, lower in offered:
+        assert lower.layers == manifest.layers[: 1 + count]
+    offered.clear()
+    bench.make(wheels, ahead="envbuilder/ahead:1")
+    assert offered == [], "what was made before goes with the whole image"
+
+
+def rootfs_of(layout: Layout, manifest: Manifest, number: int) -> set[str]:
+    """The files of one layer."""
+    alone = replace(manifest, layers=(manifest.layers[number],))
+    entries = read(layout, alone).entries
+    return {path for path, entry in entries.items() if entry.kind == "file"}
+
+
+def test_another_base_keeps_the_layers_of_wheels(bench: Bench, wheels: list[File]) -> None:
+    _, before = bench.make(wheels)
+    bench.base = image(bench.folder / "other", ([*BASE, Member(path="etc/issue", content=b"x")],))
+    _, after = bench.make(wheels)
+    assert before.layers[1:3] == after.layers[1:3]
+    assert before.layers[0] != after.layers[0]
+
+
+def test_a_base_without_the_python_is_refused(bench: Bench) -> None:
+    with pytest.raises(BuildError, match=r"Python 3\.12 is needed"):
+        bench.make([], python="3.12")
+
+
+# --- what uv is told
+
+
+def test_uv_hears_of_the_images_interpreter(tmp_path: Path) -> None:
+    ran: list[Run] = []
+    python = Python(path="/usr/local/bin/python3.12", version="3.12.14", platform="linux/arm64")
+    stage = Stage(tmp_path, tmp_path / "uv", python, ran.append)
+    stage.make()
+    asked = (tmp_path / "python").read_text()
+    assert asked.startswith("#!/bin/sh\nexec ")
+    assert sys.executable in asked
+    facts = (tmp_path / "real.json").read_text()
+    for said in ('"arch": "aarch64"', '"python_full_version": "3.12.14"', python.path):
+        assert said in facts
+    assert str(Path(sys.prefix)) not in facts
+    assert "--relocatable" in ran[0].argv
+
+
+# --- memory
+
+
+def test_a_folder_in_memory_is_removed_and_so_is_what_a_killed_process_left(tmp_path: Path) -> None:
+    shared, disk = tmp_path / "shm", tmp_path / "disk"
+    left, theirs = folders.ensure(shared / "envbuilder-left"), shared / "envbuilder-notes"
+    theirs.mkdir()
+    disk.mkdir()
+    with scratch.folder(1, disk, shared) as place:
+        assert place.parent == shared
+        assert not left.exists()
+        with scratch.folder(1, disk, shared) as other:
+            assert place.exists(), "in use"
+            assert other != place
+    assert list(shared.iterdir()) == [theirs]
+
+
+def test_little_memory_leaves_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scratch, "available_bytes", lambda: 1000)
+    with scratch.folder(501, tmp_path, tmp_path / "none") as place:
+        assert place.parent == tmp_path
+    (tmp_path / "shm").mkdir()
+    with scratch.folder(501, tmp_path, tmp_path / "shm") as place:
+        assert place.parent == tmp_path
+    with scratch.folder(500, tmp_path, tmp_path / "shm") as place:
+        assert place.parent == tmp_path / "shm"

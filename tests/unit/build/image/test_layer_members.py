@@ -1,0 +1,98 @@
+"""Layers of others are streamed and bounded: damaged or boastful ones are an error, no more."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+from typing import TYPE_CHECKING
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envbuilder.containers.oci import members
+from envbuilder.core.errors import InvalidError
+from tests.support import debs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FILES = {"a": b"one", "b": b"x" * 5000}
+
+
+def read(path: Path) -> dict[str, bytes]:
+    return {m.name.removeprefix("./"): members.content(m, a) for m, a in members.members(path)}
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, zstandard.compress])
+def test_whatever_it_is_compressed_with(tmp_path: Path, pack: type[bytes]) -> None:
+    path = tmp_path / "layer"
+    path.write_bytes(pack(debs.tar(FILES)))
+    assert read(path) == FILES
+    # What is not looked at is skipped.
+    assert [m.name for m, _ in members.members(path)] == ["./a", "./b"]
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, zstandard.compress])
+def test_a_broken_off_layer_is_an_error(tmp_path: Path, pack: type[bytes]) -> None:
+    path = tmp_path / "layer"
+    whole = pack(debs.tar(FILES))
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InvalidError, match="not a layer that can be read"):
+        read(path)
+
+
+def header(kind: bytes, size: int) -> bytes:
+    entry = tarfile.TarInfo("x")
+    entry.type, entry.size = kind, size
+    return entry.tobuf(tarfile.GNU_FORMAT)
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_a_header_cannot_ask_for_all_memory(tmp_path: Path, kind: bytes) -> None:
+    path = tmp_path / "layer"
+    path.write_bytes(header(kind, 1 << 40))
+    with pytest.raises(InvalidError, match=r"a header of \d+ bytes; not read"):
+        read(path)
+
+
+def test_nor_can_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "layer"
+    path.write_bytes(header(tarfile.REGTYPE, 1 << 30))
+    with pytest.raises(InvalidError, match="at most"):
+        read(path)
+
+
+def test_a_bomb_ends_at_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(members, "LAYER_LIMIT", 1 << 20)
+    path = tmp_path / "layer"
+    path.write_bytes(gzip.compress(header(tarfile.REGTYPE, 8 << 20) + bytes(8 << 20)))
+    with pytest.raises(InvalidError, match=r"more than 1048576 bytes; not read"):
+        list(members.members(path))
+
+
+def test_only_plain_files_have_content(tmp_path: Path) -> None:
+    path = debs.layer(tmp_path / "layer", [("a", "b")])
+    with pytest.raises(InvalidError, match="a: in its layer it is no plain file"):
+        read(path)
+
+
+@given(st.binary(max_size=2000), st.sampled_from(["", "gzip", "zstd", "tar"]))
+def test_any_bytes_can_be_a_layer(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes, kind: str
+) -> None:
+    path = tmp_path_factory.mktemp("any") / "layer"
+    out = io.BytesIO()
+    if kind == "gzip":
+        out.write(b"\x1f\x8b")
+    if kind == "zstd":
+        out.write(b"\x28\xb5\x2f\xfd")
+    if kind == "tar":
+        out.write(debs.tar(FILES)[:-1024])
+    path.write_bytes(out.getvalue() + data)
+    try:
+        read(path)
+    except InvalidError:
+        return

@@ -1,0 +1,579 @@
+"""Whatever passes validation is data in every rendered file, and nothing of a lock is lost there.
+
+Profiles and locks are made at random from the patterns of `words`, read through the same door as
+files are, and rendered; the results are read with the parsers of those who will use them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shlex
+import tomllib
+from typing import TYPE_CHECKING, Any, get_args
+
+import msgspec
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from packaging.requirements import Requirement
+
+from envbuilder.build import render
+from envbuilder.core import resources
+from envbuilder.core import types as words
+from envbuilder.core.errors import InvalidError
+from envbuilder.core.settings import Configuration
+from envbuilder.packages.python.indexes import override
+from envbuilder.profiles import profile as profiles
+from envbuilder.profiles.lock import Lock, LockedBase, Target
+from envbuilder.profiles.locked_file import File
+from tests.support.tools import tools
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from envbuilder.core.settings import Settings
+
+CPU = profiles.load("cpu", (resources.profiles_dir(),))
+PYTHON = "3.11"
+LINUX: tuple[words.Platform, ...] = ("linux/amd64", "linux/arm64")
+KEYWORDS = {"ARG", "FROM", "ADD", "RUN", "COPY", "ENV", "LABEL", "USER", "WORKDIR", "ENTRYPOINT"}
+COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=25)
+
+
+# ---- random data, as the patterns allow it
+
+
+def like(kind: Any) -> st.SearchStrategy[str]:
+    """Text of a kind of `words`."""
+    (pattern,) = (m.pattern for m in get_args(kind)[1:] if m.pattern)
+    return st.from_regex(pattern)
+
+
+NASTY = (
+        "; rm -rf /", "&& id", "| sh", "> /etc/passwd", "#", "'", "(", "*", "{{ 7*7 }}", "{% if %}",
+        "\\", "EOF", "RUN id", "prefix: /x", "$(id)", "`id`", '"', "%", "\u2028RUN id", "\x85x: y",
+)  # fmt: skip
+
+
+def text(kind: Any) -> st.SearchStrategy[str]:
+    """Text of a kind, with what would hurt wherever the kind allows it."""
+    pattern = re.compile(next(m.pattern for m in get_args(kind)[1:] if m.pattern))
+    nasty = st.sampled_from([n for n in NASTY if pattern.search(n)])
+    plain = st.text(st.characters(exclude_categories=("C", "Z"), exclude_characters="\"'\\`$"))
+    return st.lists(nasty | plain, max_size=3).map(" ".join)
+
+
+versions = st.from_regex(
+    r"\A[0-9]{1,3}(\.[0-9]{1,2}){0,2}((a|b|rc|\.post|\.dev)[0-9]{1,2})?(\+[a-z0-9]{1,5})?\Z"
+)
+hashes = st.integers(0, 2**256 - 1).map(lambda n: f"{n:064x}")
+sources = st.from_regex(r"\A[a-z][a-z0-9-]{0,8}\Z")
+urls = st.sampled_from(["https://a.invalid/x", "http://b.invalid:8080/y%20z", "file:///c/d+e"])
+
+
+@st.composite
+def files(draw: Any, kind: words.FileKind, names: Any, folder: str = "") -> tuple[File, ...]:
+    """Files of one kind, of one name each."""
+    named = draw(st.lists(names, unique_by=lambda n: re.sub(r"[-_.]+", "-", n).lower(), max_size=3))
+    suffix = {"wheel": "py3-none-any.whl", "deb": "all.deb"}[kind]
+    made = []
+    for name in named:
+        version = draw(like(words.FileVersion) if kind == "deb" else versions)
+        extra = draw(st.from_regex(r"\A[A-Za-z0-9_+~%:-]{0,6}\Z"))
+        made.append(
+            {
+                "kind": kind,
+                "name": name,
+                "version": version,
+                "file": folder + re.sub(r"\.\.+", ".", f"{name}-{extra}-{suffix}"),
+                "sha256": "0" * 64,
+                "size": draw(st.none() | st.integers(1, 10**10)),
+                "source": draw(sources),
+                "provenance": "read",
+                "by": draw(text(words.Sentence)),
+            }
+        )
+    return tuple(map(hashed, msgspec.convert(made, tuple[File, ...])))
+
+
+def hashed(file: File) -> File:
+    """The file with a hash of its own: two that are alike in it are alike in everything."""
+    plain = msgspec.structs.replace(file, sha256="0" * 64)
+    digest = hashlib.sha256(msgspec.json.encode(plain)).hexdigest()
+    return msgspec.structs.replace(file, sha256=digest)
+
+
+@st.composite
+def targets(draw: Any, platform: words.Platform, python: str, shared: tuple[File, ...]) -> Target:
+    """A target that has some packages in common with others, in the same or in other bytes."""
+    arch = platform.replace("/", "_")
+    shared = tuple(
+        hashed(msgspec.structs.replace(f, file=f"{arch}-{f.file}")) if draw(st.booleans()) else f
+        for f in shared
+    )
+    own = draw(files("wheel", like(words.Distribution)))
+    taken = {re.sub(r"[-_.]+", "-", f.name).lower() for f in shared}
+    own = tuple(f for f in own if re.sub(r"[-_.]+", "-", f.name).lower() not in taken)
+    linux = platform.startswith("linux/")
+    debs = draw(files("deb", like(words.DebianPackage), "pool/main/")) if linux else ()
+    base = LockedBase(
+        ref=draw(like(words.ImageRef)),
+        digest=draw(st.none() | hashes.map(lambda h: f"sha256:{h}")),
+        date=None,
+        python_path="/usr/bin/python3",
+        python_version="3.11.2",
+    )
+    return Target(
+        platform=platform,
+        python=python,
+        base=msgspec.convert(msgspec.to_builtins(base), LockedBase) if linux else None,
+        files=(*shared, *own, *debs),
+    )
+
+
+def conda() -> st.SearchStrategy[dict[str, Any]]:
+    """What a profile wants of channels."""
+    virtual = st.dictionaries(like(words.VirtualPackage), like(words.VirtualVersion), max_size=2)
+    # What YAML would make something else of, if it stood there bare.
+    names = st.sampled_from(["no", "null", "1e3", "0x10", "2026-01-01", "123", "y"])
+    return st.fixed_dictionaries(
+        {
+            "channels": st.lists(sources, min_size=1, max_size=2, unique=True),
+            "packages": st.lists(like(words.CondaSpec) | names, max_size=3),
+            "torch": st.sampled_from(["wheels", "conda"]),
+            "virtual_packages": st.dictionaries(st.sampled_from(words.PLATFORMS), virtual),
+        }
+    )
+
+
+@st.composite
+def cases(draw: Any, platforms: tuple[words.Platform, ...]) -> tuple[profiles.Profile, Lock]:
+    """A profile and its lock for some of the platforms, and for a second Python."""
+    chosen = draw(st.lists(st.sampled_from(platforms), unique=True, min_size=1))
+    shared = draw(files("wheel", like(words.Distribution)))
+    made = [draw(targets(p, PYTHON, shared)) for p in chosen]
+    made.append(draw(targets("linux/amd64", "3.12", ())))
+    data = profiles.canonical(CPU)
+    data |= {
+        "name": draw(like(words.Name)),
+        "description": draw(text(words.Comment)),
+        "warnings": draw(st.lists(text(words.Comment), max_size=2)),
+        "environment": draw(
+            st.dictionaries(like(words.Variable), text(words.VariableValue), max_size=3)
+        ),
+        "preload": draw(st.lists(like(words.Library), max_size=2)),
+        "indexes": {"torch": draw(sources)},
+        "platforms": chosen,
+        "conda": draw(conda()),
+    }
+    profile = msgspec.convert(data, profiles.Profile)
+    lock = Lock(
+        schema=2,
+        profile=profile.name,
+        inputs="0" * 64,
+        state=draw(st.sampled_from(["locked", "claimed"])),
+        reason="",
+        tools=tools(draw(versions)),
+        targets=tuple(made),
+    )
+    return profile, msgspec.convert(msgspec.to_builtins(lock), Lock)
+
+
+def urls_of(profile: profiles.Profile, lock: Lock) -> dict[str, str]:
+    named = {f.source for t in lock.targets for f in t.files} | set(profile.indexes.values())
+    named |= set(profile.conda.channels)
+    return {n: f"https://{n}.invalid/x" for n in named}
+
+
+def rendered(case: tuple[profiles.Profile, Lock], target: render.RenderTarget) -> dict[str, str]:
+    profile, lock = case
+    found = render.render(profile, lock, target, PYTHON, urls_of(profile, lock))
+    return {f.name: f.content.decode() for f in found if f.name != "payload.pyz"}
+
+
+def used(lock: Lock) -> tuple[Target, ...]:
+    return tuple(t for t in lock.targets if t.python == PYTHON)
+
+
+# ---- the Dockerfile
+
+
+def instructions(dockerfile: str) -> Iterator[tuple[str, str]]:
+    """Keyword and rest of each instruction; a heredoc's lines are of the kind `heredoc`."""
+    lines = iter(dockerfile.split("\n"))
+    for line in lines:
+        if not line.strip() or line.startswith("#"):
+            continue
+        whole = line
+        while whole.endswith("\\"):
+            whole = whole[:-1] + next(lines)
+        keyword, _, rest = whole.partition(" ")
+        yield keyword, rest
+        if "<<EOF" in rest:
+            for inner in lines:
+                if inner == "EOF":
+                    break
+                yield "heredoc", inner
+
+
+def tokens(rest: str) -> list[str]:
+    """The words that a shell sees; nothing may be left for it to expand or to run."""
+    lexer = shlex.shlex(rest, posix=True, punctuation_chars=True)
+    lexer.whitespace_split, lexer.commenters = True, ""
+    return list(lexer)
+
+
+# The only lines of the template that a shell runs, as the shipped profile has them.
+def commands(dockerfile: str) -> list[str]:
+    found = [rest for keyword, rest in instructions(dockerfile) if keyword == "RUN"]
+    return [re.sub(r' +--extra-index-url "\$\{[A-Z0-9_]+_INDEX\}" ', " ", r) for r in found]
+
+
+@given(cases(LINUX))
+@COMMON
+def test_no_data_becomes_an_instruction(case: tuple[profiles.Profile, Lock]) -> None:
+    profile, lock = case
+    found = used(lock)
+    dockerfile = rendered(case, "dockerfile")["Dockerfile"]
+    made = list(instructions(dockerfile))
+    assert {k for k, _ in made} <= {*KEYWORDS, "CMD", "heredoc"}
+    debs = [f for t in found for f in t.of_kind("deb")]
+    assert sum(k == "ADD" for k, _ in made) == len(debs)
+    assert sum(k == "FROM" for k, _ in made) == (3 + 1 + len(found) if debs else 3)
+    for keyword in ("ENV", "LABEL", "USER", "WORKDIR", "ENTRYPOINT", "CMD"):
+        assert sum(k == keyword for k, _ in made) == 1, keyword
+    # What a shell runs is the template's, whatever the data.
+    plain = msgspec.structs.replace(CPU, indexes={}, warnings=())
+    target = msgspec.structs.replace(
+        found[0], files=tuple(f for t in found for f in t.files if f.kind == "deb")[:1]
+    )
+    base = msgspec.structs.replace(lock, targets=(target,))
+    assert commands(dockerfile) == commands(rendered((plain, base), "dockerfile")["Dockerfile"])
+    assert profile.indexes == {} or dockerfile.count("--extra-index-url") == 1
+
+
+@given(cases(LINUX))
+@COMMON
+def test_data_in_a_dockerfile_is_words_and_nothing_to_expand(
+    case: tuple[profiles.Profile, Lock],
+) -> None:
+    profile, lock = case
+    made = list(instructions(rendered(case, "dockerfile")["Dockerfile"]))
+    base = used(lock)[0].base
+    assert base is not None
+    (given_base,) = [r for k, r in made if k == "ARG" and r.startswith("BASE_IMAGE=")]
+    assert tokens(given_base) == [
+        f"BASE_IMAGE={base.ref}" + (f"@{base.digest}" if base.digest else "")
+    ]
+    for keyword, rest in made:
+        if keyword == "ARG":
+            assert len(tokens(rest)) == 1
+            assert "$" not in rest
+        elif keyword == "heredoc" and rest:
+            name, *options = tokens(rest)
+            Requirement(name)
+            assert options
+            assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", o) for o in options)
+        elif keyword == "ADD":
+            checksum, url, folder = rest.split()
+            assert re.fullmatch(r"--checksum=sha256:[0-9a-f]{64}", checksum)
+            assert folder == "/debs/"
+            variable, _, path = url.partition("}/")
+            assert re.fullmatch(r"\$\{[A-Z0-9_]+_MIRROR", variable)
+            assert re.fullmatch(r"[A-Za-z0-9._+~%:/-]+", path)
+            assert ".." not in path
+    (environment,) = [rest for keyword, rest in made if keyword == "ENV"]
+    expected = {
+        "PATH": "/opt/env/bin:$PATH",
+        "VIRTUAL_ENV": "/opt/env",
+        **profile.environment,
+        **({"LD_PRELOAD": ":".join(profile.preload)} if profile.preload else {}),
+    }
+    assert [t.partition("=")[::2] for t in shlex.split(environment)] == [
+        (k, v)
+        for k, v in [
+            ("PATH", expected["PATH"]),
+            ("VIRTUAL_ENV", "/opt/env"),
+            *sorted(profile.environment.items()),
+            *([("LD_PRELOAD", expected["LD_PRELOAD"])] if profile.preload else []),
+        ]
+    ]
+    assert environment.count("$") == 1
+    (label,) = [rest for keyword, rest in made if keyword == "LABEL"]
+    assert tokens(label) == [f"io.envbuilder.profile={profile.name}"]
+
+
+@given(cases(LINUX))
+@COMMON
+def test_every_package_is_added_once_for_its_platform(
+    case: tuple[profiles.Profile, Lock],
+) -> None:
+    _, lock = case
+    made = list(instructions(rendered(case, "dockerfile")["Dockerfile"]))
+    stages: dict[str, list[tuple[str, str]]] = {}
+    stage = ""
+    for keyword, rest in made:
+        if keyword == "FROM":
+            stage = rest
+        if keyword == "ADD":
+            checksum, url, _ = rest.split()
+            place = (checksum.rpartition(":")[2], url.partition("}/")[2])
+            stages.setdefault(stage, []).append(place)
+    expected = {
+        f"scratch AS debs-{t.platform.rpartition('/')[2]}": [
+            (f.sha256, f.file) for f in t.of_kind("deb")
+        ]
+        for t in used(lock)
+        if t.of_kind("deb")
+    }
+    assert stages == expected
+
+
+def test_a_mac_among_the_platforms_is_no_stage_of_an_image() -> None:
+    """Its files would be those of a second `debs-arm64`."""
+    base = LockedBase(ref="b:1", digest=None, date=None, python_path="/p", python_version="3.11.2")
+    deb = File(
+        kind="deb", name="libx", version="1", file="pool/x.deb", sha256="a" * 64, size=None,
+        source="debian", provenance="read", by="",
+    )  # fmt: skip
+    mac = Target(platform="macos/arm64", python=PYTHON, base=None, files=())
+    arm = Target(platform="linux/arm64", python=PYTHON, base=base, files=(deb,))
+    lock = Lock(
+        schema=2, profile="cpu", inputs="0" * 64, state="locked", reason="", tools=tools(),
+        targets=(mac, arm),
+    )  # fmt: skip
+    made = list(instructions(rendered((CPU, lock), "dockerfile")["Dockerfile"]))
+    assert [r for k, r in made if k == "FROM" and "AS debs-" in r] == ["scratch AS debs-arm64"]
+    assert ("ARG", "BASE_IMAGE=b:1") in made
+
+
+def test_a_base_of_packages_is_no_stage_and_says_where_it_comes_from() -> None:
+    base = LockedBase(
+        ref="envbuilder/debian:bookworm-1", digest=None, date=None, python_path="/p",
+        python_version="3.11.2", suite="bookworm",
+    )  # fmt: skip
+    deb = File(
+        kind="deb", name="dpkg", version="1", file="pool/dpkg.deb", sha256="a" * 64, size=None,
+        source="debian", provenance="read", by="", role="base",
+    )  # fmt: skip
+    target = Target(platform="linux/amd64", python=PYTHON, base=base, files=(deb,))
+    lock = Lock(
+        schema=2, profile="cpu", inputs="0" * 64, state="locked", reason="", tools=tools(),
+        targets=(target,),
+    )  # fmt: skip
+    text = rendered((CPU, lock), "dockerfile")["Dockerfile"]
+    made = list(instructions(text))
+    assert ("ARG", "BASE_IMAGE=envbuilder/debian:bookworm-1") in made
+    assert not [r for k, r in made if k == "ADD"]
+    assert "Nobody publishes this base" in text
+
+
+# ---- requirements
+
+
+def parsed(requirements: str) -> list[tuple[Requirement, list[str]]]:
+    """Each pin with its hashes, as pip reads them."""
+    found = []
+    joined = requirements.replace("\\\n", " ")
+    for line in joined.split("\n"):
+        if not line.strip() or line.startswith(("#", "--extra-index-url ")):
+            continue
+        pin, *options = line.split(" --hash=")
+        found.append((Requirement(pin), [o.strip() for o in options]))
+    return found
+
+
+def holds(requirement: Requirement, platform: words.Platform) -> bool:
+    where = {
+        "sys_platform": words.system(platform),
+        "platform_machine": words.machine(platform),
+    }
+    return requirement.marker is None or requirement.marker.evaluate(where)
+
+
+@given(cases(words.PLATFORMS))
+@COMMON
+def test_requirements_name_every_wheel_once_where_it_belongs(
+    case: tuple[profiles.Profile, Lock],
+) -> None:
+    _, lock = case
+    lines = parsed(rendered(case, "requirements")["requirements.txt"])
+    for target in used(lock):
+        wheels = target.of_kind("wheel")
+        mine = [(r, h) for r, h in lines if holds(r, target.platform)]
+        assert sorted(r.name.lower() for r, _ in mine) == sorted(f.name.lower() for f in wheels)
+        for file in wheels:
+            (found,) = [h for r, h in mine if r.name.lower() == file.name.lower()]
+            assert found.count(f"sha256:{file.sha256}") == 1
+            (pin,) = [r for r, _ in mine if r.name.lower() == file.name.lower()]
+            assert str(next(iter(pin.specifier))) == f"=={file.version}"
+            assert len(pin.specifier) == 1
+    everything = {f"sha256:{f.sha256}" for t in used(lock) for f in t.of_kind("wheel")}
+    assert {h for _, hashes_of in lines for h in hashes_of} == everything
+    assert all(h for _, h in lines)
+
+
+def wheel(version: str, sha256: str) -> File:
+    return File(
+        kind="wheel", name="torch", version=version, file=f"torch-{version}-{sha256[0]}.whl",
+        sha256=sha256 * 64, size=None, source="default", provenance="read", by="",
+    )  # fmt: skip
+
+
+def two(amd: tuple[File, ...], arm: tuple[File, ...]) -> tuple[render.Requirement, ...]:
+    return render.requirements(
+        tuple(
+            Target(platform=p, python=PYTHON, base=None, files=f)
+            for p, f in zip(LINUX, (amd, arm), strict=True)
+        )
+    )
+
+
+AMD = "(sys_platform == 'linux' and platform_machine == 'x86_64')"
+ARM = "(sys_platform == 'linux' and platform_machine == 'aarch64')"
+
+
+@pytest.mark.parametrize(
+    ("amd", "arm", "expected"),
+    [
+        ((wheel("1", "a"),), (wheel("1", "a"),), [("1", "", "a")]),
+        ((wheel("1", "a"),), (wheel("1", "b"),), [("1", "", "ab")]),
+        ((wheel("1", "a"),), (wheel("2", "b"),), [("1", AMD, "a"), ("2", ARM, "b")]),
+        ((wheel("1", "a"),), (), [("1", AMD, "a")]),
+        ((), (wheel("1", "b"),), [("1", ARM, "b")]),
+        ((wheel("1", "a"), wheel("1", "b")), (), [("1", AMD, "ab")]),
+        ((), (), []),
+    ],
+)
+def test_markers_stand_where_platforms_differ(
+    amd: tuple[File, ...], arm: tuple[File, ...], expected: list[tuple[str, str, str]]
+) -> None:
+    found = [
+        (line.version, line.marker, "".join(h[0] for h in line.hashes)) for line in two(amd, arm)
+    ]
+    assert found == expected
+
+
+# ---- pylock
+
+
+@given(cases(words.PLATFORMS))
+@COMMON
+def test_pylock_lists_exactly_the_wheels(case: tuple[profiles.Profile, Lock]) -> None:
+    profile, lock = case
+    (name, text_of), *_ = rendered(case, "pylock").items()
+    # PEP 751: one name without a dot between `pylock.` and `.toml`.
+    assert re.fullmatch(r"pylock\.[^.]+\.toml", name)
+    assert profile.name in name
+    data = tomllib.loads(text_of)
+    assert data["lock-version"] == "1.0"
+    assert data["requires-python"] == f">={PYTHON}"
+    listed = [
+        (p["name"], p["version"], w["name"], w["hashes"]["sha256"], w.get("size"))
+        for p in data.get("packages", [])
+        for w in p["wheels"]
+    ]
+    expected = {
+        (f.name.lower(), f.version, f.basename, f.sha256, f.size)
+        for t in used(lock)
+        for f in t.of_kind("wheel")
+    }
+    assert len(listed) == len(expected)
+    assert set(listed) == expected
+    for package in data.get("packages", []):
+        assert all(w["path"] == f"wheels/{w['name']}" for w in package["wheels"])
+        marked = Requirement(
+            package["name"] + (f" ; {package['marker']}" if "marker" in package else "")
+        )
+        for target in used(lock):
+            has = any(
+                (f.name.lower(), f.version) == (package["name"], package["version"])
+                for f in target.of_kind("wheel")
+            )
+            assert holds(marked, target.platform) == has
+
+
+# ---- scripts and conda
+
+
+@given(cases(words.PLATFORMS))
+@COMMON
+def test_a_script_runs_the_same_whatever_the_data(case: tuple[profiles.Profile, Lock]) -> None:
+    profile, _ = case
+    script = rendered(case, "script")["setup-venv.sh"]
+    plain = msgspec.structs.replace(profile, description="", warnings=(), name="cpu")
+    other = rendered((plain, case[1]), "script")["setup-venv.sh"]
+
+    def code(shown: str) -> list[str]:
+        lines = [line for line in shown.split("\n") if line and not line.startswith("#")]
+        return [line.replace(f"./{profile.name}-env", "./cpu-env") for line in lines]
+
+    assert code(script) == code(other)
+    assert shlex.split(f"x={profile.name}-env") == [f"x={profile.name}-env"]
+
+
+@given(cases(words.PLATFORMS))
+@COMMON
+def test_a_conda_file_says_what_the_profile_says(case: tuple[profiles.Profile, Lock]) -> None:
+    profile, _ = case
+    files = rendered(case, "conda")
+    wheels = profile.conda.torch == "wheels"
+    assert set(files) == {"environment.yml"} | ({"requirements.txt"} if wheels else set())
+    pip = ["pip", {"pip": ["--require-hashes", "--requirement requirements.txt"]}]
+    assert yaml.safe_load(files["environment.yml"]) == {
+        "name": profile.name,
+        "channels": [*(f"https://{c}.invalid/x" for c in profile.conda.channels), "nodefaults"],
+        "dependencies": [
+            f"python {PYTHON}.*",
+            *profile.conda.packages,
+            *(pip if wheels else []),
+        ],
+        **({"variables": profile.environment} if profile.environment else {}),
+    }
+
+
+# ---- the door
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        "https://a/$(id)", "https://a/`id`", "https://a b", "https://a\nRUN id", "https://a/'x",
+        'https://a/"x', "https://a/\\x", "--trusted-host x", "a.example", "", "https://",
+    ],
+)  # fmt: skip
+def test_a_url_that_could_be_more_is_refused(hostile: str, found: Settings) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert({"indexes": {"x": hostile}}, Configuration)
+    if hostile:
+        with pytest.raises(InvalidError, match="ENVBUILDER_INDEX_X"):
+            override("x", found, {"ENVBUILDER_INDEX_X": hostile})
+
+
+@given(urls)
+def test_a_url_may_be_remote_or_a_folder(url: str) -> None:
+    assert msgspec.convert({"indexes": {"x": url}}, Configuration).indexes == {"x": url}
+
+
+@pytest.mark.parametrize(
+    "end", ["\n", "\r", "\x00", "\x85", "\u2028", "\u2029", "\ud800", "\ufffe"]
+)
+def test_no_comment_and_no_value_ends_its_line(end: str) -> None:
+    for change in (
+        {"description": f"a{end}b"},
+        {"warnings": [f"a{end}b"]},
+        {"environment": {"A": end}},
+    ):
+        with pytest.raises((msgspec.ValidationError, UnicodeEncodeError)):
+            msgspec.convert({**profiles.canonical(CPU), **change}, profiles.Profile)
+
+
+def test_a_python_that_the_lock_lacks_is_named() -> None:
+    lock = Lock(
+        schema=2, profile="x", inputs="0" * 64, state="locked", reason="", tools={}, targets=()
+    )
+    with pytest.raises(InvalidError) as caught:
+        list(render.render(CPU, lock, "requirements", "3.11", {}))
+    assert "(nothing)" in caught.value.hint

@@ -1,0 +1,838 @@
+"""Bundles: the same bytes for the same content, and nothing in them is trusted before its hash."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import io
+import platform
+import re
+import tarfile
+import zipfile
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envbuilder.bundle import base_images as images
+from envbuilder.bundle import contents
+from envbuilder.bundle import format as form
+from envbuilder.bundle import install as placing
+from envbuilder.bundle import read as reading
+from envbuilder.bundle import self_wheel as own
+from envbuilder.bundle import unpack as unpacking
+from envbuilder.bundle import write as packing
+from envbuilder.bundle.contents import Part
+from envbuilder.bundle.format import Manifest, Member
+from envbuilder.containers.engine import client as engine
+from envbuilder.containers.oci.layout import Layout
+from envbuilder.containers.registry import base_images as bases
+from envbuilder.core.console import PlainProgress
+from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, ToolError
+from envbuilder.packages import mnist, space
+from envbuilder.packages.conda import lock as conda_lockfile
+from envbuilder.packages.python import uv as uv_compile
+from envbuilder.packages.store import Store
+from envbuilder.payload.training.dataset import MNIST_SHA256
+from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles import locked_file as lock_entries
+from envbuilder.profiles import profile as profiles
+from tests.support import image_layouts as made
+from tests.support.tools import tools
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from envbuilder.core.settings import Settings
+
+QUIET = PlainProgress(lambda line: None)
+WHEEL = b"a wheel" * 1000
+PROFILE = """\
+extends: _mine
+description: Small
+requirements: [tiny==1.0]
+"""
+PARENT = """\
+description: What it extends
+accelerator: cpu
+platforms: [linux/amd64]
+backends: [venv]
+python: {default: "3.11", supported: ["3.11"]}
+tools: {uv: 0.13.8}
+requirements: []
+expects: {device: cpu, torch: 2.13.0}
+"""
+
+
+def sha(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def part(path: str, content: bytes, kind: Any) -> Part:
+    member = Member(path=path, size=len(content), sha256=sha(content), kind=kind, what="a part")
+    return Part(member=member, content=content)
+
+
+@pytest.fixture
+def parts(found: Settings) -> tuple[Part, ...]:
+    """The profile `tiny` of the user, its lock, and the wheel that the lock names."""
+    folder = found.config_dir / "profiles"
+    (folder / "locks").mkdir(parents=True)
+    (folder / "tiny.yaml").write_text(PROFILE)
+    (folder / "_mine.yaml").write_text(PARENT)
+    Store(found.store_dir).take(sha(WHEEL), [WHEEL])
+    profile = profiles.load("tiny", [folder])
+    file = lock_entries.File(
+        kind="wheel", name="tiny", version="1.0", file="tiny-1.0-py3-none-any.whl",
+        sha256=sha(WHEEL), size=len(WHEEL), source="default", provenance="read", by="a test",
+    )  # fmt: skip
+    target = lockfile.Target(platform="linux/amd64", python="3.11", base=None, files=(file,))
+    uv = {
+        p: msgspec.structs.replace(f, sha256=sha(p.encode()), size=len(p))
+        for p, f in tools().items()
+    }
+    Store(found.store_dir).take(uv["linux/amd64"].sha256, [b"linux/amd64"])
+    lock = lockfile.Lock(
+        schema=2, profile="tiny", inputs=lockfile.inputs_digest(profile), state="locked",
+        reason="", tools=uv, targets=(target,),
+    )  # fmt: skip
+    (folder / "locks" / "tiny.json").write_text(lockfile.dump(lock))
+    wanted = contents.select(["tiny"], ["linux/amd64"], [], [folder])
+    locked = contents.files(wanted, found, QUIET)
+    return (
+        *contents.texts(wanted, [folder]),
+        *contents.of_files(locked, found, []),
+        part("wheels/envbuilder-1-py3-none-any.whl", b"itself", "wheel"),
+    )
+
+
+@pytest.fixture
+def manifest(parts: tuple[Part, ...]) -> Manifest:
+    return made_of(parts)
+
+
+def made_of(parts: tuple[Part, ...], **changes: object) -> Manifest:
+    plain = Manifest(
+        schema=1, made_by="a test", profiles=("tiny",), platforms=("linux/amd64",),
+        pythons=("3.11",), lacks=(), members=form.order(p.member for p in parts),
+    )  # fmt: skip
+    return msgspec.structs.replace(plain, **changes)
+
+
+@pytest.fixture
+def bundle(parts: tuple[Part, ...], manifest: Manifest, tmp_path: Path) -> Path:
+    path = tmp_path / "out" / "tiny.tar"
+    packing.write(path, manifest, parts, QUIET)
+    return path
+
+
+@pytest.fixture
+def there(tmp_path: Path, found: Settings) -> Settings:
+    """Settings of another, empty machine."""
+    home = tmp_path / "there"
+    return msgspec.structs.replace(
+        found, config_dir=home / "config", cache_dir=home / "cache", data_dir=home / "data"
+    )
+
+
+def unpack(path: Path, settings: Settings, *, force: bool = False) -> unpacking.Taken:
+    return unpacking.unpack(path, settings, QUIET, force=force)
+
+
+def read(path: Path) -> dict[str, bytes]:
+    with reading.opened(path) as reader:
+        return {m.path: b"".join(c.checked()) for m, c in reader.members(lambda _: None)}
+
+
+# --- the form
+
+
+NAMES = st.text("abcdefghijklmnopqrstuvwxyz0123456789._+-", min_size=1, max_size=200)
+
+
+@given(st.sampled_from(["", "wheels/", "bases/blobs/sha256/"]), NAMES, st.integers(0, 2**40))
+def test_any_header_is_what_tar_reads(folder: str, name: str, size: int) -> None:
+    path = f"{folder}{name.strip('.') or 'x'}"
+    head = form.header(path, size)
+    assert len(head) % form.BLOCK == 0
+    with tarfile.open(fileobj=io.BytesIO(head + form.END), mode="r:") as archive:
+        member = archive.next()
+    assert member is not None
+    assert (member.name, member.size, member.isreg()) == (path, size, True)
+    assert (member.mtime, member.uid, member.gid, member.mode) == (0, 0, 0, 0o644)
+
+
+def test_a_bundle_is_a_plain_tar(bundle: Path, parts: tuple[Part, ...]) -> None:
+    with tarfile.open(bundle, "r:") as archive:
+        names = archive.getnames()
+        itself = archive.extractfile("wheels/envbuilder-1-py3-none-any.whl")
+        assert itself is not None
+        assert itself.read() == b"itself"
+    assert names[0].startswith("manifest-")
+    assert names[1:] == [
+        "profiles/_mine.yaml", "profiles/tiny.yaml", "locks/tiny.json",
+        "wheels/envbuilder-1-py3-none-any.whl",
+        *sorted(f"files/{sha(c)}" for c in (WHEEL, b"linux/amd64")),
+    ]  # fmt: skip
+    assert read(bundle)[f"files/{sha(WHEEL)}"] == WHEEL
+
+
+def test_the_same_content_gives_the_same_bytes(
+    bundle: Path, parts: tuple[Part, ...], manifest: Manifest, tmp_path: Path
+) -> None:
+    other = tmp_path / "elsewhere.tar"
+    packing.write(other, manifest, tuple(reversed(parts)), QUIET)
+    assert other.read_bytes() == bundle.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("../x.yaml", "profile"),
+        ("/etc/x.yaml", "profile"),
+        ("profiles/../x.yaml", "profile"),
+        ("profiles/x.yaml\n", "profile"),
+        ("profiles/x.yaml", "lock"),
+        ("locks/a/b.json", "lock"),
+        ("locks/a.other.json", "lock"),
+        ("wheels/a b.whl", "wheel"),
+        ("wheels/../../a.whl", "wheel"),
+        ("files/x", "file"),
+        (f"files/{'0' * 64}", "file"),
+        ("datasets/mnist/train-images-idx3-ubyte", "dataset"),
+        ("datasets/mnist/other", "dataset"),
+        (f"bases/blobs/sha256/{'0' * 64}", "base"),
+        ("bases/index", "base"),
+    ],
+)
+def test_paths_that_lead_elsewhere_are_refused(path: str, kind: Any) -> None:
+    assert form.problem(made_of((part(path, b"x", kind),)))
+
+
+def test_what_types_cannot_say() -> None:
+    good = part(f"files/{sha(b'x')}", b"x", "file")
+    other = part(f"files/{sha(b'y')}", b"y", "file")
+    assert form.problem(made_of((good, other))) == ""
+    assert form.problem(made_of((part("locks/x.conda.json", b"x", "lock"),))) == ""
+    assert "twice" in form.problem(made_of((good, good)))
+    backwards = tuple(reversed(made_of((good, other)).members))
+    assert "order" in form.problem(made_of((), members=backwards))
+    large = msgspec.structs.replace(part("locks/x.json", b"", "lock").member, size=2**30)
+    assert "too large" in form.problem(made_of((), members=(large,)))
+    many = tuple(
+        msgspec.structs.replace(part(f"locks/x{n}.json", b"", "lock").member, size=16 << 20)
+        for n in range(5)
+    )
+    assert form.problem(made_of((), members=many[:4])) == ""
+    assert "83886080 bytes together" in form.problem(made_of((), members=many))
+    assert len(form.problem(made_of((part("x" * 9_999, b"", "file"),)))) < 200
+
+
+def test_a_member_is_no_larger_than_a_locked_file_can_be() -> None:
+    huge = msgspec.structs.replace(part(f"files/{sha(b'x')}", b"x", "file").member, size=2**63)
+    with pytest.raises(InvalidError, match=r"members\.0\.size: expected `int` <= 68719476736"):
+        reading.parse(form.encode(made_of((), members=(huge,))), "x.tar")
+
+
+# --- tools
+
+
+def test_each_platform_gets_its_tools_even_without_a_target(
+    parts: tuple[Part, ...], found: Settings
+) -> None:
+    """A Mac builds the image for Linux."""
+    folders = [found.config_dir / "profiles"]
+    (one,) = contents.select(["tiny"], ["linux/amd64", "macos/arm64"], [], folders)
+    assert [t.platform for t in one.targets] == ["linux/amd64"]
+    assert [f.file for f in one.tools] == [
+        tools()[p].file for p in ("linux/amd64", "macos/arm64")
+    ]  # fmt: skip
+
+
+def test_envbuilder_goes_along_for_each_platform_with_the_locks_uv(
+    parts: tuple[Part, ...], found: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def dependencies(
+        itself: Any, platform: str, python: str, settings: Any, progress: Any, uv: str, extra: str
+    ) -> tuple[lock_entries.File, ...]:
+        asked.append((platform, python, uv, extra))
+        return ()
+
+    monkeypatch.setattr(own, "wheel", lambda settings: own.Wheel(file="e.whl", content=b"e"))
+    monkeypatch.setattr(own, "accepted", lambda itself, pythons: pythons)
+    monkeypatch.setattr(own, "dependencies", dependencies)
+    platforms: list[Any] = ["linux/amd64", "macos/arm64"]
+    wanted = contents.select(["tiny"], platforms, [], [found.config_dir / "profiles"])
+    (part,) = contents.of_envbuilder(wanted, platforms, found, QUIET)
+    assert part.member.path == "wheels/e.whl"
+    assert asked == [(p, "3.11", "0.13.8", "") for p in platforms]
+
+
+def test_of_uv_the_locked_version_goes_along_whatever_is_installed(
+    found: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    preferred: dict[str, str] = {}
+
+    def compiled(self: object, requirements: Any, platform: str, python: str, pins: Any) -> Any:
+        preferred.update(pins)
+        return ()
+
+    monkeypatch.setattr(own, "_here", lambda installed: {"uv": "99.0", "click": "8.3.0"})
+    monkeypatch.setattr(own, "requirements", lambda wheel, extra: (("click", "uv"), ""))
+    monkeypatch.setattr(uv_compile.Uv, "compile", compiled)
+    itself = own.Wheel(file="e.whl", content=b"e")
+    assert own.dependencies(itself, "linux/amd64", "3.11", found, QUIET, "0.13.8") == ()
+    assert preferred == {"uv": "0.13.8", "click": "8.3.0"}
+
+
+# --- damage
+
+
+@given(st.data())
+def test_no_changed_byte_goes_unnoticed(data: st.DataObject) -> None:
+    members = [part(f"files/{sha(c)}", c, "file") for c in (b"", b"x" * 700, b"y" * 512)]
+    members.append(part(f"wheels/{'w' * 120}.whl", b"z" * 100, "wheel"))
+    whole = _bytes(tuple(members))
+    at = data.draw(st.integers(0, len(whole) - 1))
+    changed = bytearray(whole)
+    changed[at] ^= data.draw(st.integers(1, 255))
+    with pytest.raises(EnvbuilderError) as caught:
+        _read_bytes(bytes(changed))
+    assert caught.value.exit_code == (2 if "not a bundle" in caught.value.message else 1)
+
+
+@given(st.data())
+def test_no_missing_or_added_end_goes_unnoticed(data: st.DataObject) -> None:
+    whole = _bytes((part(f"files/{sha(b'x' * 700)}", b"x" * 700, "file"),))
+    assert _read_bytes(whole)
+    cut = whole[: data.draw(st.integers(0, len(whole) - 1))]
+    for wrong in (cut, whole + data.draw(st.binary(min_size=1, max_size=2000))):
+        with pytest.raises(EnvbuilderError):
+            _read_bytes(wrong)
+
+
+def _bytes(parts: tuple[Part, ...]) -> bytes:
+    text = form.encode(made_of(parts))
+    pieces = [form.header(form.manifest_name(sha(text)), len(text)), text, form.padding(len(text))]
+    contents_of = {p.member.path: p.content for p in parts}
+    for member in form.order(p.member for p in parts):
+        content = contents_of[member.path]
+        assert isinstance(content, bytes)
+        pieces += [form.header(member.path, member.size), content, form.padding(member.size)]
+    return b"".join((*pieces, form.END))
+
+
+def _read_bytes(whole: bytes) -> bool:
+    reader = reading.Reader(io.BytesIO(whole), Path("x.tar"))
+    for _, content in reader.members(lambda _: None):
+        for _ in content.checked():
+            pass
+    return True
+
+
+def test_a_damaged_member_is_named(bundle: Path, there: Settings) -> None:
+    whole = bundle.read_bytes()
+    bundle.write_bytes(whole.replace(b"a wheela", b"a wheelb", 1))
+    with pytest.raises(BuildError, match=rf"tiny\.tar: damaged: files/{sha(WHEEL)} .*wheel tiny"):
+        unpack(bundle, there)
+    assert not Store(there.store_dir).has(sha(WHEEL))
+    assert left_over(there) == []
+    assert not (there.config_dir / "profiles").exists()
+
+
+def left_over(settings: Settings) -> list[Path]:
+    """Partial files of a store."""
+    folder = settings.store_dir / "partial"
+    return [p for p in folder.iterdir() if p.suffix != ".lock"] if folder.is_dir() else []
+
+
+@pytest.mark.parametrize("schema", [2, None, "1", "x" * 9_999, [1] * 9_999])
+def test_another_schema_is_2(schema: Any, bundle: Path, there: Settings) -> None:
+    text = msgspec.json.encode({"schema": schema})
+    head = form.header(form.manifest_name(sha(text)), len(text))
+    bundle.write_bytes(head + text + form.padding(len(text)) + form.END)
+    with pytest.raises(InvalidError, match="bundle schema") as caught:
+        unpack(bundle, there)
+    assert "pip install --no-index" in caught.value.hint
+    assert len(caught.value.message) < 300
+
+
+@pytest.mark.parametrize("content", [b"", b"x", b"\x1f\x8b" * 600, bytes(1024)])
+def test_what_is_no_bundle_is_2(content: bytes, tmp_path: Path, there: Settings) -> None:
+    path = tmp_path / "x.tar"
+    path.write_bytes(content)
+    with pytest.raises(InvalidError, match="not a bundle"):
+        unpack(path, there)
+
+
+# --- writing
+
+
+def test_a_changed_part_leaves_no_bundle(
+    parts: tuple[Part, ...], manifest: Manifest, found: Settings, tmp_path: Path
+) -> None:
+    stored = Store(found.store_dir).path(sha(WHEEL))
+    stored.chmod(0o644)
+    stored.write_bytes(WHEEL.replace(b"w", b"v"))
+    path = tmp_path / "new.tar"
+    path.write_bytes(b"older")
+    with pytest.raises(BuildError, match=r"wheel tiny 1\.0.*changed or is damaged") as caught:
+        packing.write(path, manifest, parts, QUIET)
+    assert str(stored) in caught.value.hint
+    assert path.read_bytes() == b"older"
+    assert list(tmp_path.glob(".*")) == []
+
+
+def test_what_a_killed_one_left_is_overwritten(
+    parts: tuple[Part, ...], manifest: Manifest, bundle: Path
+) -> None:
+    whole = bundle.read_bytes()
+    bundle.with_name(f".{bundle.name}.part").write_bytes(b"half" * 10**6)
+    packing.write(bundle, manifest, parts, QUIET)
+    assert bundle.read_bytes() == whole
+    assert [p.name for p in bundle.parent.iterdir()] == [bundle.name]
+
+
+def test_two_at_once_are_refused(parts: tuple[Part, ...], manifest: Manifest, bundle: Path) -> None:
+    with packing._appearing(bundle), pytest.raises(BuildError, match="another process"):
+        packing.write(bundle, manifest, parts, QUIET)
+    assert bundle.exists()
+
+
+def test_a_full_disk_is_foreseen(
+    parts: tuple[Part, ...], manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = (space.Disk(folder=str(tmp_path), free=10, needed=10**9),)
+    monkeypatch.setattr(space, "disks", lambda rooms: full if [*rooms] else ())
+    with pytest.raises(BuildError, match="not enough space"):
+        packing.write(tmp_path / "x.tar", manifest, parts, QUIET)
+    assert not (tmp_path / "x.tar").exists()
+
+
+# --- taking it in
+
+
+def test_everything_gets_to_its_place(bundle: Path, there: Settings, found: Settings) -> None:
+    taken = unpack(bundle, there)
+    assert (taken.new, taken.there) == (3, 0)
+    assert Store(there.store_dir).path(sha(WHEEL)).read_bytes() == WHEEL
+    for name in ("tiny.yaml", "_mine.yaml", "locks/tiny.json"):
+        mine = there.config_dir / "profiles" / name
+        assert mine.read_bytes() == (found.config_dir / "profiles" / name).read_bytes()
+    assert len(taken.written) == 3
+    again = unpack(bundle, there)
+    assert (again.new, again.there, again.written) == (0, 3, ())
+
+
+def test_a_damaged_file_of_the_store_is_replaced(bundle: Path, there: Settings) -> None:
+    unpack(bundle, there)
+    stored = Store(there.store_dir).path(sha(WHEEL))
+    stored.chmod(0o644)
+    stored.write_bytes(b"damaged")
+    assert unpack(bundle, there).new == 1
+    assert stored.read_bytes() == WHEEL
+
+
+def test_mnist_goes_into_its_cache(
+    parts: tuple[Part, ...], there: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "t10k-labels-idx1-ubyte"
+    monkeypatch.setitem(MNIST_SHA256, name, sha(b"digits"))
+    parts = (*parts, part(f"datasets/mnist/{name}", b"digits", "dataset"))
+    path = tmp_path / "with.tar"
+    packing.write(path, made_of(parts), parts, QUIET)
+    assert not mnist.has(name, there)
+    assert unpack(path, there).new == 4
+    assert mnist.has(name, there)
+    assert unpack(path, there).new == 0
+
+
+class Stop(BaseException):
+    """Something that nothing catches, as Ctrl-C is."""
+
+
+class Breaking(PlainProgress):
+    """Breaks off when so many pieces were done."""
+
+    def __init__(self, left: int) -> None:
+        super().__init__(lambda line: None)
+        self.left = left
+
+    @contextlib.contextmanager
+    def task(self, name: str, total: int | None = None, unit: str = "") -> Iterator[Any]:
+        yield self
+
+    def advance(self, amount: int) -> None:
+        if not self.left:
+            raise Stop
+        self.left -= 1
+
+
+@pytest.mark.parametrize("step", range(5))
+def test_broken_off_anywhere_and_run_again(bundle: Path, there: Settings, step: int) -> None:
+    with pytest.raises(Stop):
+        unpacking.unpack(bundle, there, Breaking(step), force=False)
+    assert not (there.config_dir / "profiles").exists()
+    store = Store(there.store_dir)
+    assert not store.has(sha(WHEEL)) or store.sound(sha(WHEEL))
+    assert left_over(there) == []
+    taken = unpack(bundle, there)
+    assert taken.new + taken.there == 3
+    assert store.sound(sha(WHEEL))
+
+
+@pytest.mark.parametrize("step", range(5))
+def test_a_bundle_appears_whole_or_not_at_all(
+    parts: tuple[Part, ...], manifest: Manifest, tmp_path: Path, step: int
+) -> None:
+    with pytest.raises(Stop):
+        packing.write(tmp_path / "x.tar", manifest, parts, Breaking(step))
+    assert not list(tmp_path.glob("*.tar*"))
+    assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize("which", ["tiny.yaml", "_mine.yaml", "locks/tiny.json"])
+def test_files_of_the_user_are_kept_and_the_difference_shown(
+    which: str, bundle: Path, there: Settings
+) -> None:
+    mine = there.config_dir / "profiles" / which
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine: 1\n")
+    shown: list[str] = []
+    with pytest.raises(InvalidError, match="differs from what the bundle brings") as caught:
+        unpacking.unpack(bundle, there, PlainProgress(shown.append), force=False)
+    assert "--force" in caught.value.hint
+    assert "-mine: 1" in "\n".join(shown)
+    assert mine.read_text() == "mine: 1\n"
+    assert not Store(there.store_dir).has(sha(WHEEL))
+    assert mine in [d.path for d in unpack(bundle, there, force=True).written]
+    assert unpack(bundle, there).written == ()
+
+
+def test_a_projects_own_files_are_never_changed(
+    bundle: Path, there: Settings, tmp_path: Path
+) -> None:
+    project = tmp_path / "project"
+    (project / "profiles").mkdir(parents=True)
+    own_file = project / "profiles" / "tiny.yaml"
+    own_file.write_text("mine: 1\n")
+    inside = msgspec.structs.replace(there, project=project)
+    with pytest.raises(InvalidError, match=r"project.profiles.tiny\.yaml") as caught:
+        unpack(bundle, inside, force=True)
+    assert "outside of the project" in caught.value.hint
+    assert own_file.read_text() == "mine: 1\n"
+
+
+def test_shipped_profiles_that_are_the_same_are_not_written(there: Settings) -> None:
+    shipped = profiles.search_path(None, there.config_dir)
+    wanted = contents.select(["cpu"], ["linux/amd64"], [], shipped)
+    texts = contents.texts(wanted, shipped)
+    assert {p.member.name for p in texts} == {"cpu.yaml", "_cpu.yaml", "_defaults.yaml", "cpu.json"}
+    found = {p.member.path: p.content for p in texts}
+    assert placing.drafts(found, there, print, force=False) == ()  # type: ignore[arg-type]
+    other = {"profiles/cpu.yaml": b"other"}
+    (draft,) = placing.drafts(other, there, print, force=False)
+    assert draft.path == there.config_dir / "profiles" / "cpu.yaml"
+    assert "shipped" in draft.why
+
+
+def test_a_bundle_must_hold_all_that_its_profiles_extend(
+    parts: tuple[Part, ...], there: Settings, tmp_path: Path
+) -> None:
+    fewer = tuple(p for p in parts if p.member.name != "_mine.yaml")
+    path = tmp_path / "fewer.tar"
+    packing.write(path, made_of(fewer), fewer, QUIET)
+    with pytest.raises(InvalidError, match="_mine"):
+        unpack(path, there)
+    assert not there.store_dir.exists()
+
+
+LOCK_OF_OTHER = b'{"schema": 1, "profile": "other"}'
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "kind", "why"),
+    [
+        ("profiles/other.yaml", b"garbage: [", "profile", "profiles/other.yaml belongs to none"),
+        ("profiles/cpu.yaml", b"extends: tiny\n", "profile", "profiles/cpu.yaml belongs to none"),
+        ("profiles/_other.yaml", b"", "profile", "profiles/_other.yaml belongs to none"),
+        ("locks/other.json", b"garbage", "lock", "locks/other.json belongs to none"),
+        ("locks/other.json", LOCK_OF_OTHER, "lock", "locks/other.json belongs to none"),
+        ("locks/cpu.conda.json", b"{}", "lock", "locks/cpu.conda.json belongs to none"),
+        ("locks/tiny.conda.json", b"garbage", "lock", "not a lock"),
+        (f"files/{sha(b'more')}", b"more", "file", "no lock of the bundle names its files/"),
+        (f"bases/{'a' * 64}-linux-amd64.json", b"{}", "base", "bases/"),
+    ],
+)
+def test_what_the_manifest_does_not_speak_of_is_refused_before_anything_is_taken_in(
+    path: str,
+    content: bytes,
+    kind: Any,
+    why: str,
+    parts: tuple[Part, ...],
+    there: Settings,
+    tmp_path: Path,
+) -> None:
+    more = (*parts, part(path, content, kind))
+    bundle = tmp_path / "more.tar"
+    packing.write(bundle, made_of(more), more, QUIET)
+    with pytest.raises(InvalidError, match=re.escape(why)):
+        unpack(bundle, there)
+    assert not there.config_dir.parent.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("tiny.yaml", b"garbage: ["),
+        ("tiny.yaml", b"a: &a [*a]\n"),
+        ("tiny.json", b"{}"),
+        ("tiny.json", LOCK_OF_OTHER),
+        ("_mine.yaml", b"!!python/object/apply:os.system [id]\n"),
+    ],
+)
+def test_profiles_and_locks_are_read_before_anything_is_taken_in(
+    name: str, content: bytes, parts: tuple[Part, ...], there: Settings, tmp_path: Path
+) -> None:
+    other = tuple(
+        part(p.member.path, content, p.member.kind) if p.member.name == name else p for p in parts
+    )
+    bundle = tmp_path / "other.tar"
+    packing.write(bundle, made_of(other), other, QUIET)
+    with pytest.raises(InvalidError) as caught:
+        unpack(bundle, there)
+    folder = "locks" if name.endswith(".json") else "profiles"
+    assert caught.value.message.startswith(f"the bundle's {folder}/{name}:")
+    assert not there.config_dir.parent.exists()
+
+
+def test_a_bundle_must_hold_the_files_of_a_target(
+    parts: tuple[Part, ...], there: Settings, tmp_path: Path
+) -> None:
+    fewer = tuple(p for p in parts if p.member.kind != "file")
+    bundle = tmp_path / "fewer.tar"
+    packing.write(bundle, made_of(fewer), fewer, QUIET)
+    with pytest.raises(InvalidError, match="lacks files of its profile 'tiny'"):
+        unpack(bundle, there)
+    assert not there.config_dir.parent.exists()
+
+
+def test_a_damaged_end_is_found_before_anything_is_taken_in(bundle: Path, there: Settings) -> None:
+    whole = bundle.read_bytes()
+    for wrong in (whole + b"x", whole[:-1], whole[:-2000], whole + bytes(512)):
+        bundle.write_bytes(wrong)
+        with pytest.raises(EnvbuilderError, match="damaged"):
+            unpack(bundle, there)
+        assert not there.config_dir.parent.exists()
+
+
+def test_a_manifest_with_a_key_twice_is_refused() -> None:
+    with pytest.raises(InvalidError, match="key 'schema' appears twice"):
+        reading.parse(b'{"schema": 1, "schema": 1}', "x.tar")
+
+
+def conda_lock(found: Settings, **changes: Any) -> conda_lockfile.Lock:
+    """A conda lock of `tiny` beside its other one."""
+    folder = found.config_dir / "profiles"
+    package = conda_lockfile.Package(
+        name="python", version="3.11.9", build="0", build_number=0, subdir="linux-64",
+        file="python-3.11.9-0.conda", channel="conda-forge", sha256=sha(b"python"), size=6,
+    )  # fmt: skip
+    lock = conda_lockfile.Lock(
+        schema=1,
+        profile="tiny",
+        inputs=conda_lockfile.inputs_digest(profiles.load("tiny", [folder])),
+        channels=("conda-forge",),
+        targets=(
+            conda_lockfile.Target(
+                platform="linux/amd64", python="3.11", virtual_packages={}, packages=(package,)
+            ),
+        ),
+    )
+    lock = msgspec.structs.replace(lock, **changes)
+    (folder / "locks" / "tiny.conda.json").write_text(conda_lockfile.dump(lock))
+    return lock
+
+
+def test_a_conda_lock_and_its_packages_go_along(
+    parts: tuple[Part, ...], found: Settings, there: Settings, tmp_path: Path
+) -> None:
+    lock = conda_lock(found)
+    folders = [found.config_dir / "profiles"]
+    Store(found.store_dir).take(sha(b"python"), [b"python"])
+    wanted = contents.select(["tiny"], ["linux/amd64"], [], folders)
+    assert wanted[0].conda == lock.targets
+    locked = contents.files(wanted, found, QUIET)
+    with_conda = (
+        *contents.texts(wanted, folders),
+        *contents.of_files(locked, found, []),
+        part("wheels/envbuilder-1-py3-none-any.whl", b"itself", "wheel"),
+    )
+    assert len(with_conda) == len(parts) + 2
+    path = tmp_path / "conda.tar"
+    packing.write(path, made_of(with_conda), with_conda, QUIET)
+    unpack(path, there)
+    assert Store(there.store_dir).sound(sha(b"python"))
+    placed = there.config_dir / "profiles" / "locks" / "tiny.conda.json"
+    assert conda_lockfile.load(placed) == lock
+
+
+def test_a_stale_conda_lock_is_neither_packed_nor_taken_in(
+    parts: tuple[Part, ...], found: Settings, there: Settings, tmp_path: Path
+) -> None:
+    stale = conda_lock(found, inputs="0" * 64)
+    with pytest.raises(InvalidError, match="conda lock of 'tiny' is stale"):
+        contents.select(["tiny"], ["linux/amd64"], [], [found.config_dir / "profiles"])
+    text = conda_lockfile.dump(stale).encode()
+    evil = (*parts, part("locks/tiny.conda.json", text, "lock"))
+    path = tmp_path / "stale.tar"
+    packing.write(path, made_of(evil), evil, QUIET)
+    with pytest.raises(InvalidError, match="conda lock of 'tiny' is stale"):
+        unpack(path, there)
+    assert not there.store_dir.exists()
+
+
+def test_what_is_asked_for_must_be_there(parts: tuple[Part, ...], found: Settings) -> None:
+    folders = [found.config_dir / "profiles"]
+    with pytest.raises(InvalidError, match=r"not for linux/arm64"):
+        contents.select(["tiny"], ["linux/arm64"], [], folders)
+    with pytest.raises(InvalidError, match=r"no files for linux/amd64 with Python 3\.12"):
+        contents.select(["tiny"], ["linux/amd64"], ["3.12"], folders)
+    with pytest.raises(InvalidError, match="unknown profile"):
+        contents.select(["tiy"], ["linux/amd64"], [], folders)
+
+
+# --- base images
+
+
+@pytest.fixture
+def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise ToolError("no container engine answers")
+
+    monkeypatch.setattr(engine, "connect", refuse)
+
+
+def with_base(found: Settings) -> images.Packed:
+    """A base image as it is kept once it was fetched by the digest of its index."""
+    scratch = Layout.create(found.cache_dir / "scratch")
+    listed = made.multi(scratch)
+    layout = Layout.create(bases.folder(listed.digest, "linux/amd64", found))
+    image = made.image(layout, b"layer for amd64")
+    layout.add(scratch.blob(listed.digest), listed.media_type)
+    wanted = images.Wanted(ref="python:3.11", platform="linux/amd64", digest=listed.digest)
+    packed, lacks = images.collect([wanted], found, QUIET)
+    assert lacks == ()
+    assert packed[0].index.manifests[0].digest == image.digest
+    return packed[0]
+
+
+@pytest.mark.usefixtures("no_engine")
+def test_a_base_image_is_found_by_its_digest_afterwards(
+    parts: tuple[Part, ...],
+    found: Settings,
+    there: Settings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    packed = with_base(found)
+    parts = (*parts, *contents.of_bases([packed]))
+    path = tmp_path / "with.tar"
+    packing.write(path, made_of(parts), parts, QUIET)
+    (base,) = unpack(path, there).bases
+    assert (base.name, base.loaded) == ("docker.io/library/python:3.11", False)
+    # No registry is asked: what is there is right.
+    layout = bases.obtain("python:3.11", packed.digest, "linux/amd64", there, QUIET)
+    assert str(layout.folder) == base.folder
+    assert layout.manifest("linux/amd64").layers
+    assert unpack(path, there).new == 1  # its index, which is always read
+
+
+@pytest.mark.usefixtures("no_engine")
+def test_an_incomplete_base_image_is_refused(
+    parts: tuple[Part, ...], found: Settings, there: Settings, tmp_path: Path
+) -> None:
+    base = contents.of_bases([with_base(found)])
+    for left_out in (p for p in base if "blobs" in p.member.path):
+        fresh = msgspec.structs.replace(there, cache_dir=tmp_path / left_out.member.name)
+        fewer = (*parts, *(p for p in base if p is not left_out))
+        path = tmp_path / "fewer.tar"
+        packing.write(path, made_of(fewer), fewer, QUIET)
+        with pytest.raises(EnvbuilderError, match=r"lacks|not in the OCI layout"):
+            unpack(path, fresh)
+        assert not (there.config_dir / "profiles").exists()
+
+
+@pytest.mark.usefixtures("no_engine")
+def test_a_base_image_that_cannot_be_had_is_named(found: Settings) -> None:
+    wanted = images.Wanted(ref="python:3.11", platform="linux/amd64")
+    said: list[str] = []
+    packed, lacks = images.collect([wanted], found, PlainProgress(said.append))
+    assert packed == ()
+    assert lacks == ("the base image python:3.11 for linux/amd64",)
+    assert said == [f"note: {lacks[0]} cannot be had: no engine has it"]
+
+
+# --- envbuilder itself
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """A folder as an installer leaves it, with an envbuilder of two modules."""
+    folder = tmp_path / "site-packages"
+    files = {
+        "envbuilder/__init__.py": b"x = 1\n",
+        "envbuilder/templates/a.j2": b"{{ x }}\n",
+        "envbuilder-9.dist-info/METADATA": b"Metadata-Version: 2.1\nName: envbuilder\nVersion: 9\n"
+        b"Requires-Python: >=3.11\nRequires-Dist: click>=8\n"
+        b"Requires-Dist: pytest; extra == 'test'\n",
+        "envbuilder-9.dist-info/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\n",
+        "envbuilder-9.dist-info/INSTALLER": b"pip\n",
+    }
+    lines = []
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        lines.append(f"{name},sha256={record(content)},{len(content)}")
+    lines += ["../../bin/envbuilder,sha256=x,1", "envbuilder/__pycache__/a.pyc,,"]
+    (folder / "envbuilder-9.dist-info" / "RECORD").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def record(content: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+
+
+def distribution(folder: Path) -> metadata.Distribution:
+    return metadata.Distribution.at(folder / "envbuilder-9.dist-info")
+
+
+def test_an_installation_becomes_a_wheel_again(installed: Path) -> None:
+    wheel = own._repacked(distribution(installed))
+    assert wheel == own._repacked(distribution(installed))
+    assert wheel.file == "envbuilder-9-py3-none-any.whl"
+    with zipfile.ZipFile(io.BytesIO(wheel.content)) as archive:
+        names = archive.namelist()
+        listed = archive.read("envbuilder-9.dist-info/RECORD").decode()
+    assert names == sorted(names)
+    assert "envbuilder/templates/a.j2" in names
+    assert not [n for n in names if "INSTALLER" in n or "bin" in n or "pyc" in n]
+    assert all(n in listed for n in names)
+    assert own.requirements(wheel) == (("click>=8",), ">=3.11")
+    assert own.requirements(wheel, "test")[0] == ("click>=8", "pytest")
+    assert own.accepted(wheel, ["3.9", "3.11", "3.12"]) == ("3.11", "3.12")
+
+
+def test_a_changed_installation_is_not_passed_on(installed: Path) -> None:
+    (installed / "envbuilder" / "__init__.py").write_text("x = 2\n")
+    with pytest.raises(BuildError, match="changed after envbuilder was installed"):
+        own._repacked(distribution(installed))

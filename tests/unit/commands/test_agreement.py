@@ -1,0 +1,208 @@
+"""What `detect` says of a profile is what `build` and `verify` do: on every host of the corpus.
+
+A verdict of "no" is exit code 3 and the other way round; what works in an image only is told with
+the same sentence everywhere.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from envbuilder.build import workflow
+from envbuilder.build.backends import environment as backends
+from envbuilder.build.request import Request
+from envbuilder.containers.engine import client as engine
+from envbuilder.core import resources
+from envbuilder.core.console import PlainProgress
+from envbuilder.core.errors import EnvbuilderError, HostError, ToolError
+from envbuilder.host import probe
+from envbuilder.host.model import Containers, Engine, Host
+from envbuilder.profiles import profile as profiles
+from envbuilder.profiles import selection, ways
+from tests.support import host_trees
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from envbuilder.core.settings import Settings
+
+FOLDERS = (resources.profiles_dir(),)
+PROFILES = workflow.known(FOLDERS)
+LOCKS = workflow.locks(PROFILES, FOLDERS)
+DOCKER = Containers(engines=(Engine(name="docker", socket="/run/docker.sock", state="usable"),))
+BACKENDS = (None, "docker", "venv", "conda")
+
+
+class Planned(Exception):  # noqa: N818 (it is no error)
+    """Everything up to the plan was passed; with the backend that it would be for."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_real(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is read twice, and the engine is what the host says."""
+    monkeypatch.setattr(profiles, "load", functools.cache(lambda name, folders: by_name()[name]))
+    monkeypatch.setattr(workflow, "known", lambda folders: PROFILES)
+    monkeypatch.setattr(
+        workflow, "locks", lambda candidates, folders: {p.name: LOCKS[p.name] for p in candidates}
+    )
+
+    def prepare(backend: str) -> Any:
+        raise Planned(backend)
+
+    monkeypatch.setattr(backends, "prepare", prepare)
+
+
+@functools.cache
+def by_name() -> dict[str, profiles.Profile]:
+    return {profile.name: profile for profile in PROFILES}
+
+
+def recorded(name: str) -> Host:
+    return msgspec.json.decode((host_trees.FOLDER / f"{name}.json").read_bytes(), type=Host)
+
+
+def on(monkeypatch: pytest.MonkeyPatch, here: Host) -> None:
+    answers = any(e.state == "usable" for e in here.containers.engines)
+
+    def connect() -> Any:
+        if not answers:
+            raise ToolError("no container engine answers", "Use --backend venv.")
+        return object()
+
+    monkeypatch.setattr(probe, "host", lambda *arguments, **options: here)
+    monkeypatch.setattr(engine, "configured", lambda: answers)
+    monkeypatch.setattr(engine, "connect", connect)
+    monkeypatch.setattr(engine, "image", lambda client, ref: None)
+
+
+def outcome(found: Settings, *, running: bool = True, **asked: Any) -> str | EnvbuilderError:
+    """The backend of the environment that would be planned, or the error."""
+    progress = PlainProgress(lambda line: None)
+    try:
+        workflow.prepare(Request(**asked), found, progress, running=running)
+    except Planned as planned:
+        return str(planned)
+    except EnvbuilderError as error:
+        return error
+    raise AssertionError("it came to an end without a plan")
+
+
+@pytest.mark.parametrize("engines", ["as recorded", "an engine"])
+@pytest.mark.parametrize("name", host_trees.NAMES)
+def test_detect_verify_and_build_agree(
+    name: str, engines: str, found: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = recorded(name)
+    if engines == "an engine":
+        here = msgspec.structs.replace(here, containers=DOCKER)
+    on(monkeypatch, here)
+    choice = selection.choose(PROFILES, here, locks=LOCKS)
+    shown = {fit.profile: fit for fit in choice.fits}
+    for profile in PROFILES:
+        usable = LOCKS[profile.name] is not None and LOCKS[profile.name].state != "unlocked"
+        for backend in (b for b in BACKENDS if b is None or b in profile.backends):
+            what = (name, profile.name, backend)
+            fit = selection.fit(profile, here, lock=LOCKS[profile.name], backend=backend)
+            did = outcome(found, profile=profile.name, backend=backend)
+            assert isinstance(did, HostError) == (fit.verdict == "no"), (what, fit, did)
+            if isinstance(did, HostError):
+                assert did.exit_code == 3
+                assert all(reason in did.message for reason in fit.reasons), what
+                assert not fit.way_out or did.hint == fit.way_out, (what, did.hint)
+            elif backend is not None or not usable:
+                assert isinstance(did, EnvbuilderError) or did == backend
+            else:
+                # It is the backend that the verdict is about, or another one that works as well.
+                working = [way.backend for way in ways.judged(profile, here, LOCKS[profile.name])
+                           if way.works]  # fmt: skip
+                assert did in working, (what, did)
+            if backend is None and usable:
+                assert msgspec.structs.replace(fit, backend=None) == msgspec.structs.replace(
+                    shown[profile.name], backend=None
+                )
+                # A build makes what cannot run here, but nothing that cannot be.
+                built = outcome(found, running=False, profile=profile.name)
+                assert isinstance(built, HostError) == fit.impossible, (what, built)
+
+
+@pytest.mark.parametrize("engines", ["as recorded", "an engine"])
+@pytest.mark.parametrize("name", host_trees.NAMES)
+def test_without_a_profile_it_is_the_one_that_detect_chose(
+    name: str, engines: str, found: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `bootstrap.py` does it, too, which asks for a native environment."""
+    here = recorded(name)
+    if engines == "an engine":
+        here = msgspec.structs.replace(here, containers=DOCKER)
+    on(monkeypatch, here)
+    choice = selection.choose(PROFILES, here, locks=LOCKS)
+    did, native = outcome(found), outcome(found, backend="venv")
+    if choice.profile is None:
+        assert isinstance(did, HostError)
+        assert isinstance(native, HostError)
+        return
+    assert isinstance(did, str), did
+    profile = by_name()[choice.profile]
+    fit = selection.fit(profile, here, lock=LOCKS[profile.name], backend="venv")
+    assert isinstance(native, HostError) == (fit.verdict == "no")
+    if isinstance(native, HostError):
+        assert "work" in native.hint
+        assert " here in a Docker image" in native.hint
+        assert "See: envbuilder doctor" in native.hint
+        assert "--profile cpu" not in native.hint
+
+
+def test_a_native_environment_is_refused_with_the_way_out(
+    found: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forky = {"containers": DOCKER, "os_version": "Debian GNU/Linux forky/sid"}
+    on(monkeypatch, msgspec.structs.replace(recorded("lunar-lake"), **forky))
+    refused = outcome(found, backend="venv")
+    assert isinstance(refused, HostError)
+    assert refused.message.startswith(
+        "profile 'xpu' cannot run on this host with --backend venv: Level Zero"
+    )
+    assert refused.hint == (
+        "xpu works here in a Docker image, or natively once the driver is installed:"
+        " sudo apt install libze1 libze-intel-gpu1. See: envbuilder doctor"
+    )
+    assert outcome(found) == "docker"
+    assert outcome(found, profile="xpu") == "docker"
+    assert outcome(found, profile="xpu", running=False) == "docker"
+
+
+def test_without_the_engine_the_way_out_is_the_hint(
+    found: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit 4, and no advice to take the backend that does not work either."""
+    here = recorded("lunar-lake")
+    on(monkeypatch, here)
+
+    def prepare(backend: str) -> Any:
+        assert backend == "docker"
+
+        def plan(*arguments: Any) -> Any:
+            engine.connect()
+
+        return plan
+
+    monkeypatch.setattr(backends, "prepare", prepare)
+    for running in (True, False):
+        error = outcome(found, profile="xpu", running=running)
+        assert isinstance(error, ToolError)
+        assert error.exit_code == 4
+        assert error.hint.startswith("xpu works here in a Docker image once a container engine")
+        assert "--backend venv" not in error.hint
+
+
+def test_an_image_that_was_asked_for_is_of_the_accelerators_profile(
+    found: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Who asks for an image has an engine where it will run."""
+    here = recorded("lunar-lake")
+    chosen = workflow.choose_profile(found, FOLDERS, here, image=True)
+    assert (chosen.name, workflow.choose_profile(found, FOLDERS, here).name) == ("xpu", "cpu")

@@ -1,0 +1,725 @@
+"""`clean` removes what carries our mark, follows no link, and can say so beforehand."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from filelock import FileLock
+
+from envbuilder import cli
+from envbuilder.build.attestation import documents
+from envbuilder.build.backends.integrity import MARKER
+from envbuilder.build.image import records as images
+from envbuilder.commands import inventory
+from envbuilder.containers.engine import client as engine
+from envbuilder.core import folders, settings
+from envbuilder.core.errors import BuildError, ToolError
+from envbuilder.packages import configuration
+from envbuilder.packages.store import Store
+from tests.support import reports
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Shown = pytest.CaptureFixture[str]
+OURS = {"envbuilder/cpu:latest": "cpu", "envbuilder/xpu:latest": "xpu"}
+
+
+def sha(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def image(profile: str, *tags: str, content: str = "") -> engine.Image:
+    """An image with our labels: the recorded one of the profile unless its content differs."""
+    labels = {"io.envbuilder.fingerprint": sha(profile), "io.envbuilder.profile": profile}
+    return engine.Image(id=f"sha256:{sha(content or profile)}", tags=tags, labels=labels)
+
+
+class FakeEngine:
+    """Labelled images, two of them ours; `answers` False: there is no engine."""
+
+    def __init__(self) -> None:
+        self.images = {tag: image(profile, tag) for tag, profile in OURS.items()}
+        self.steps: dict[str, str] = {}
+        self.answers, self.configured = True, True
+        self.removed: list[str] = []
+        self.stuck: set[str] = set()
+
+    def add(self, made: engine.Image, last_step: str = "") -> engine.Image:
+        self.images[made.id] = made
+        self.steps[made.id] = last_step
+        return made
+
+    def connect(self) -> FakeEngine:
+        if not self.answers:
+            raise ToolError("no container engine answers: connection refused")
+        return self
+
+    def labelled(self, client: FakeEngine) -> tuple[engine.Image, ...]:
+        return tuple(client.images.values())
+
+    def last_step(self, client: FakeEngine, found: engine.Image) -> str:
+        return client.steps[found.id]
+
+    def remove_images(self, refs: Sequence[str], only: str = "") -> None:
+        (ref,) = refs
+        assert any(i.id == only and ref in {*i.tags, i.id} for i in self.images.values())
+        if ref in self.stuck:
+            raise BuildError(f"{ref}: cannot be removed: in use", "Stop the containers")
+        self.removed += refs
+
+
+@pytest.fixture(autouse=True)
+def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeEngine:
+    made = FakeEngine()
+    for name in ("connect", "labelled", "last_step", "remove_images"):
+        monkeypatch.setattr(engine, name, getattr(made, name))
+    monkeypatch.setattr(engine, "configured", lambda: made.configured)
+    monkeypatch.setattr(signal, "signal", lambda *args: None)
+    monkeypatch.chdir(tmp_path)
+    return made
+
+
+@pytest.fixture
+def own() -> settings.Settings:
+    """The folders that the command itself will see."""
+    return configuration.load()
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["clean", *arguments])
+    assert isinstance(caught.value.code, int)
+    return caught.value.code
+
+
+def folder(path: Path, marker: Any = None) -> Path:
+    """A folder with a file; `marker` is what its marker says (text as it is)."""
+    (path / "bin").mkdir(parents=True)
+    (path / "bin" / "python").write_text("x")
+    if marker is not None:
+        text = marker if isinstance(marker, str) else json.dumps(marker)
+        (path / MARKER).write_text(text)
+    return path
+
+
+def working(path: Path) -> Path:
+    """A working folder, as a killed build leaves it."""
+    folder(path)
+    folders.mark(path)
+    return path
+
+
+def store(own: settings.Settings, name: str, *files: str) -> Path:
+    """A folder of the cache that envbuilder made, with these files."""
+    above = folders.ensure(own.cache_dir / name)
+    for file in files:
+        (above / file).parent.mkdir(parents=True, exist_ok=True)
+        (above / file).write_text("x")
+    return above
+
+
+def ours(own: settings.Settings, profile: str = "cpu") -> Path:
+    marker = {"made_by": "envbuilder", "profile": profile}
+    return folder(own.envs_dir / f"{profile}-py3.11-0123456789ab", marker)
+
+
+def record(own: settings.Settings, profile: str) -> Path:
+    fingerprint = sha(profile)
+    path = own.records_dir / fingerprint
+    made = images.ImageRecord(
+        profile=profile,
+        fingerprint=fingerprint,
+        ref=f"envbuilder/{profile}:py3.11-{fingerprint[:12]}",
+        digest=f"sha256:{fingerprint}",
+        ids=(f"sha256:{fingerprint}",),
+        builder="buildkit",
+        made_by={},
+    )
+    images.keep(path, made)
+    return path
+
+
+def leftover(own: settings.Settings) -> Path:
+    return working(own.envs_dir / ".cpu-py3.11-0123456789ab.partial")
+
+
+def test_only_what_carries_our_mark_is_removed(
+    own: settings.Settings, fake: FakeEngine, capsys: Shown
+) -> None:
+    removed = [ours(own, "cpu"), ours(own, "xpu"), leftover(own)]
+    removed.append(working(own.cache_dir / "build" / "cpu-0123456789ab"))
+    removed.append(working(own.cache_dir / "reproduce" / "tmp123"))
+    removed += [record(own, "cpu"), record(own, "xpu")]
+    kept = [
+        folder(own.records_dir / "no-record"),
+        folder(own.envs_dir / "no-marker"),
+        folder(own.envs_dir / "other-maker", {"made_by": "conda"}),
+        folder(own.envs_dir / "a-list", ["envbuilder"]),
+        folder(own.envs_dir / "damaged", '{"made_by": "envbuilder"'),
+        folder(own.envs_dir / "binary", "\0"),
+        folder(own.envs_dir / ".hidden", {"made_by": "envbuilder"}),
+        folder(own.envs_dir / "not-hidden.partial"),
+        folder(own.cache_dir / "store" / "sha256"),
+        folder(own.reports_dir),
+        folder(own.data_dir / "other", {"made_by": "envbuilder"}),
+        folder(own.cache_dir / "build" / "theirs"),
+        folder(own.cache_dir / "build" / "xpu-0123456789ab"),
+        folder(own.cache_dir / "reproduce" / "theirs"),
+        folder(own.envs_dir / ".theirs.partial"),
+    ]
+    (own.envs_dir / "a-file").write_text("x")
+    (own.envs_dir / ".x.partial").write_text("a file, too")
+    assert run() == 0
+    assert [p for p in removed if p.exists()] == []
+    assert [p for p in kept if not (p / "bin" / "python").exists()] == []
+    assert (own.envs_dir / "a-file").exists()
+    assert (own.envs_dir / ".x.partial").exists()
+    shown = capsys.readouterr().out
+    assert sorted(shown.splitlines()) == sorted(f"removed {x}" for x in [*removed, *OURS])
+    assert fake.removed == list(OURS)
+
+
+def test_no_link_is_followed(own: settings.Settings, tmp_path: Path, capsys: Shown) -> None:
+    marker = {"made_by": "envbuilder", "profile": "cpu"}
+    elsewhere = [folder(tmp_path / name, marker) for name in ("env", "work", "store", "build")]
+    own.envs_dir.mkdir(parents=True)
+    (own.cache_dir / "build").mkdir(parents=True)
+    links = [
+        own.envs_dir / "cpu-py3.11-0123456789ab",
+        own.envs_dir / ".cpu-py3.11-0123456789ab.partial",
+        own.cache_dir / "store",
+        own.cache_dir / "build" / "cpu-0123456789ab",
+    ]
+    for link, target in zip(links, elsewhere, strict=True):
+        link.symlink_to(target)
+    inside = folder(ours(own, "xpu") / "data")
+    (inside / "elsewhere").symlink_to(elsewhere[0])
+    assert run("--store") == 0
+    assert all((p / "bin" / "python").exists() for p in elsewhere)
+    assert all(link.is_symlink() for link in links)
+    assert not inside.exists()
+
+
+def test_a_running_build_is_left_alone(own: settings.Settings) -> None:
+    running, killed = leftover(own), working(own.envs_dir / ".xpu-py3.11-0123456789ab.partial")
+    building = working(own.cache_dir / "build" / "cpu-0123456789ab")
+    with FileLock(f"{running}.lock"), FileLock(f"{building}.lock"):
+        assert run() == 0
+        assert running.exists()
+        assert building.exists()
+        assert not killed.exists()
+    assert run() == 0
+    assert not running.exists()
+    assert not building.exists()
+
+
+def test_dry_run_removes_nothing(own: settings.Settings, fake: FakeEngine, capsys: Shown) -> None:
+    paths = [ours(own), leftover(own), store(own, "store", f"sha256/00/{0:064}")]
+    record(own, "cpu")
+    paths.append(record(own, "xpu"))
+    paths.append(own.records_dir / sha("cpu"))
+    assert run("--dry-run", "--store") == 0
+    assert all(p.exists() for p in paths)
+    assert fake.removed == []
+    lines = capsys.readouterr().out.splitlines()
+    assert sorted(lines) == sorted(f"would remove {x}" for x in [*paths, *OURS])
+
+
+def test_a_dry_run_says_exactly_what_a_run_removes(own: settings.Settings, capsys: Shown) -> None:
+    ours(own)
+    leftover(own)
+    assert run("--dry-run", "--json") == 0
+    planned = json.loads(capsys.readouterr().out)
+    assert run("--json") == 0
+    done = json.loads(capsys.readouterr().out)
+    assert planned == {**done, "dry_run": True}
+    assert (done["schema"], done["dry_run"]) == (1, False)
+    assert len(done["removed"]) == 2
+
+
+def test_one_profile(own: settings.Settings, fake: FakeEngine) -> None:
+    cpu, xpu, rest = ours(own, "cpu"), ours(own, "xpu"), leftover(own)
+    record(own, "cpu")
+    record(own, "xpu")
+    assert run("--profile", "cpu") == 0
+    assert not cpu.exists()
+    assert xpu.exists()
+    assert rest.exists()
+    assert fake.removed == ["envbuilder/cpu:latest"]
+
+
+def test_an_environments_documents_go_with_it_and_nobody_elses(own: settings.Settings) -> None:
+    gone = folder(own.envs_dir / "cpu-py3.11-aa", {"made_by": "envbuilder", "profile": "cpu"})
+    kept = folder(own.envs_dir / "xpu-py3.11-bb", {"made_by": "envbuilder", "profile": "xpu"})
+    for prefix in (gone, kept):
+        for suffix in documents.SUFFIXES.values():
+            Path(f"{prefix}{suffix}").write_text("{}")
+    theirs = own.envs_dir / "cpu-py3.11-aa.notes.json"
+    theirs.write_text("mine")
+    assert run("--profile", "cpu") == 0
+    left = {p.name for p in own.envs_dir.iterdir()}
+    assert left == {
+        *(kept.name + suffix for suffix in ("", *documents.SUFFIXES.values())),
+        theirs.name,
+    }
+
+
+def test_a_profile_that_left_nothing(own: settings.Settings, capsys: Shown) -> None:
+    cpu = ours(own, "cpu")
+    assert run("--profile", "nope") == 0
+    assert cpu.exists()
+    assert capsys.readouterr().out == "nothing to remove\n"
+
+
+DIGEST = f"{7:064}"
+DOWNLOADED = {
+    "store": (f"sha256/00/{DIGEST}", f"partial/{DIGEST}", f"partial/{DIGEST}.lock"),
+    "bases": (f"{DIGEST}-linux-amd64/oci-layout", f"{DIGEST}.lock", f".debian-{DIGEST}.ab/x"),
+    "layers": ("oci-layout", "index.json", f"blobs/sha256/{DIGEST}", f"made/{DIGEST}.json"),
+    "uploads": (f"{7:032}.json", f"{7:032}.lock", f"{7:032}.repository"),
+    "datasets": ("mnist/.lock", "mnist/t10k-labels-idx1-ubyte", "mnist/.part-abc/x"),
+    "locate": ("linux-amd64-3.11-pytorch-cpu.txt",),
+    "uv-resolve": ("CACHEDIR.TAG", "simple-v1/x/y.msgpack"),
+    "logs": ("cpu-0123456789ab.log", "20260101T000000Z-cpu-venv-payload.log"),
+}
+
+
+def test_the_store_only_when_asked(own: settings.Settings, capsys: Shown) -> None:
+    made = [store(own, name, *files) for name, files in DOWNLOADED.items()]
+    strange = folder(own.cache_dir / "somebody's")
+    report = folder(own.reports_dir)
+    assert run() == 0
+    assert all(p.exists() for p in made)
+    assert run("--store") == 0
+    assert not any(p.exists() for p in made)
+    assert strange.exists()
+    assert report.exists()
+    assert capsys.readouterr().out.count("removed ") == len(DOWNLOADED)
+
+
+def test_the_store_belongs_to_no_profile(own: settings.Settings, capsys: Shown) -> None:
+    made = [ours(own), folder(own.cache_dir / "store")]
+    assert run("--store", "--profile", "cpu") == 2
+    assert "leave out --profile" in capsys.readouterr().err
+    assert all(p.exists() for p in made)
+
+
+def test_nothing_there(own: settings.Settings, fake: FakeEngine, capsys: Shown) -> None:
+    fake.images = {}
+    assert run() == 0
+    assert capsys.readouterr().out == "nothing to remove\n"
+    assert run("--json") == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said == {"schema": 1, "removed": [], "dry_run": False, "kept": [], "failed": []}
+    assert not own.envs_dir.exists()
+    assert not own.cache_dir.exists()
+
+
+@pytest.mark.parametrize("configured", [True, False])
+def test_a_silent_engine_is_a_note_only_where_one_is_configured(
+    own: settings.Settings, fake: FakeEngine, capsys: Shown, configured: bool
+) -> None:
+    fake.answers, fake.configured = False, configured
+    prefix = ours(own)
+    assert run() == 0
+    assert not prefix.exists()
+    shown = capsys.readouterr()
+    assert shown.out == f"removed {prefix}\n"
+    note = "images were not looked at: no container engine answers: connection refused\n"
+    assert shown.err == (note if configured else "")
+
+
+def test_what_cannot_be_removed_is_named(
+    own: settings.Settings, monkeypatch: pytest.MonkeyPatch, capsys: Shown
+) -> None:
+    def refuse(path: str, dir_fd: int) -> None:
+        raise PermissionError(13, "Permission denied", path)
+
+    prefix, left = ours(own), own.envs_dir / "cpu-py3.11-0123456789ab.provenance.json"
+    left.write_text("{}")
+    monkeypatch.setattr(shutil, "rmtree", refuse)
+    assert run() == 1
+    shown = capsys.readouterr()
+    assert f"{prefix}: cannot be removed: Permission denied" in shown.err
+    assert shown.out == f"removed {left}\n", "the rest is done"
+
+
+def test_an_image_in_use_is_named(own: settings.Settings, fake: FakeEngine, capsys: Shown) -> None:
+    fake.stuck.add("envbuilder/cpu:latest")
+    prefix, kept, gone = ours(own), record(own, "cpu"), record(own, "xpu")
+    assert run("--json") == 1
+    shown = capsys.readouterr()
+    assert "envbuilder/cpu:latest: cannot be removed: in use" in shown.err
+    said = json.loads(shown.out)
+    assert said["failed"] == [{"name": "envbuilder/cpu:latest", "reason": "in use"}]
+    assert said["removed"] == [str(prefix), "envbuilder/xpu:latest", str(gone)]
+    assert kept.exists(), "or the image would never be known as ours again"
+
+
+# --- what is not ours
+
+
+def test_nothing_below_a_link_is_removed(own: settings.Settings, capsys: Shown) -> None:
+    """A link to another installation's cache: everything in there has its marks."""
+    other = own.cache_dir.with_name("other")
+    made = msgspec.structs.replace(own, cache_dir=other / "cache", data_dir=other / "data")
+    mine = [working(made.cache_dir / "build" / "cpu-0123456789ab"), ours(made)]
+    mine += [store(made, name, *files) for name, files in DOWNLOADED.items()]
+    for link, target in ((own.cache_dir, made.cache_dir), (own.data_dir, made.data_dir)):
+        link.symlink_to(target)
+    assert run("--store") == 0
+    assert all(p.exists() for p in mine)
+    said = capsys.readouterr()
+    assert said.out == "nothing to remove\n"
+    assert f"  {own.cache_dir}\n" in said.err
+    assert "ENVBUILDER_CACHE_DIR" in said.err
+
+    for link in (own.cache_dir, own.data_dir):
+        link.unlink()
+        link.mkdir()
+    names = ("build", *DOWNLOADED)
+    for name in names:
+        (own.cache_dir / name).symlink_to(made.cache_dir / name)
+    own.envs_dir.symlink_to(made.envs_dir)
+    assert run("--store", "--json") == 0
+    assert all(p.exists() for p in mine)
+    kept = {Path(k["name"]).name for k in json.loads(capsys.readouterr().out)["kept"]}
+    assert kept == {*names, "envs", *(tag.rpartition("/")[2] for tag in OURS)}
+
+
+def test_a_link_above_the_folders_is_no_obstacle(
+    own: settings.Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """~/.cache may be a link to a larger disk."""
+    (tmp_path / "link").symlink_to(own.cache_dir.parent)
+    own.cache_dir.parent.mkdir(exist_ok=True)
+    for name, path in (("CACHE", own.cache_dir), ("DATA", own.data_dir)):
+        monkeypatch.setenv(f"ENVBUILDER_{name}_DIR", str(tmp_path / "link" / path.name))
+    gone = [ours(own), store(own, "store", *DOWNLOADED["store"])]
+    assert run("--store") == 0
+    assert not any(p.exists() for p in gone)
+
+
+def test_files_of_others_in_folders_of_ours_stay(own: settings.Settings, capsys: Shown) -> None:
+    for name, files in DOWNLOADED.items():
+        store(own, name, *files)
+    theirs = [
+        own.cache_dir / "store" / "sha256" / "00" / "README",
+        own.cache_dir / "store" / "mine" / f"{3:064}",
+        own.cache_dir / "logs" / "app.log",
+        own.cache_dir / "datasets" / "imagenet" / "train.tar",
+        own.cache_dir / "layers" / "blobs" / "sha256" / "notes",
+        own.cache_dir / "bases" / "my-base" / "oci-layout",
+    ]
+    for path in theirs:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("theirs")
+    (own.cache_dir / "uploads" / "empty").mkdir()
+    assert run("--store", "--json") == 0
+    left = {p for p in own.cache_dir.rglob("*") if p.is_file() and p.name != folders.MARKER}
+    assert left == set(theirs)
+    assert (own.cache_dir / "uploads" / "empty").is_dir()
+    kept = {k["name"] for k in json.loads(capsys.readouterr().out)["kept"]}
+    assert {str(theirs[2]), str(theirs[3].parent), str(theirs[5].parent)} <= kept
+
+
+def test_folders_that_were_there_before_us_stay(own: settings.Settings, capsys: Shown) -> None:
+    """Also those of earlier versions, which set no marker: it says which, and what to do."""
+    for name, files in DOWNLOADED.items():
+        (own.cache_dir / name).mkdir(parents=True)
+        store(own, name, *files)
+    before = set(own.cache_dir.rglob("*"))
+    assert run("--store") == 0
+    assert set(own.cache_dir.rglob("*")) == before
+    said = capsys.readouterr()
+    assert said.out == "nothing to remove\n"
+    assert all(f"  {own.cache_dir / name}\n" in said.err for name in DOWNLOADED)
+    assert "rm -r" in said.err
+
+
+def test_what_we_made_in_a_folder_of_others_goes(own: settings.Settings) -> None:
+    theirs = own.cache_dir / "store"
+    theirs.mkdir(parents=True)
+    (theirs / "wine").write_text("theirs")
+    Store(theirs).take(DIGEST, [b"ours"])
+    assert Store(theirs).has(DIGEST)
+    assert run("--store") == 0
+    assert not (theirs / "sha256").exists()
+    assert (theirs / "wine").exists()
+
+
+@pytest.mark.parametrize("forged", ["a link", "a folder", "other text"])
+def test_a_marker_that_is_not_ours_says_nothing(
+    own: settings.Settings, tmp_path: Path, forged: str
+) -> None:
+    real = folders.ensure(tmp_path / "real") / folders.MARKER
+    theirs = folder(own.cache_dir / "build" / "cpu-0123456789ab")
+    marker = theirs / folders.MARKER
+    if forged == "a link":
+        marker.symlink_to(real)
+    elif forged == "a folder":
+        marker.mkdir()
+    else:
+        marker.write_text("mine")
+    assert run() == 0
+    assert theirs.exists()
+
+
+def test_an_environments_marker_that_is_a_link_says_nothing(own: settings.Settings) -> None:
+    real = ours(own)
+    theirs = folder(own.envs_dir / "thesis")
+    (theirs / MARKER).symlink_to(real / MARKER)
+    assert run() == 0
+    assert not real.exists()
+    assert theirs.exists()
+
+
+def test_downloads_stay_while_a_build_or_a_download_is_running(
+    own: settings.Settings, capsys: Shown
+) -> None:
+    made = [store(own, name, *files) for name, files in DOWNLOADED.items()]
+    building = working(own.cache_dir / "build" / "cpu-0123456789ab")
+    with FileLock(f"{building}.lock"):
+        assert run("--store") == 0
+        assert all(p.exists() for p in made)
+    assert "in use by another envbuilder" in capsys.readouterr().err
+    with FileLock(made[0] / "partial" / f"{DIGEST}.lock"):
+        assert run("--store") == 0
+        assert [p for p in made if p.exists()] == [made[0]]
+    assert run("--store") == 0
+    assert not made[0].exists()
+
+
+def test_an_environment_that_is_being_built_anew_stays(own: settings.Settings) -> None:
+    prefix = ours(own)
+    with FileLock(own.envs_dir / f".{prefix.name}.partial.lock"):
+        assert run() == 0
+        assert prefix.exists()
+
+
+def test_reports_of_earlier_versions_go_only_if_they_are_reports(own: settings.Settings) -> None:
+    name = "000001-20260101T000000Z-cpu-venv.json"
+    own.reports_dir.mkdir(parents=True)
+    (own.reports_dir / name).write_text("my own notes")
+    assert run("--reports") == 0
+    assert (own.reports_dir / name).exists()
+    reports.written(own.reports_dir / name)
+    assert run("--reports") == 0
+    assert not (own.reports_dir / name).exists()
+
+
+# --- images
+
+
+def test_images_of_others_stay_and_are_listed(
+    own: settings.Settings, fake: FakeEngine, capsys: Shown
+) -> None:
+    record(own, "cpu")
+    fake.images.clear()
+    mine = fake.add(image("cpu", "envbuilder/cpu:latest", "registry.lan/team/cpu:1"))
+    fake.add(image("cpu", "thesis:1", content="FROM ours"), "RUN pip install pandas")
+    fake.add(image("cpu", content="FROM ours, without a name"), "RUN pip install pandas")
+    fake.add(image("xpu", named("xpu"), "envbuilder/xpu:latest"), "envbuilder: payload")
+    assert run("--json") == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["removed"] == fake.removed == ["envbuilder/cpu:latest"]
+    nameless = f"sha256:{sha('FROM ours, without a name')}"
+    kept = {k["name"]: k["reason"] for k in said["kept"]}
+    assert kept.keys() == {*mine.tags[1:], "thesis:1", nameless, *fake.images[sha_of("xpu")].tags}
+    assert "--all-images" in kept["envbuilder/xpu:latest"]
+    assert "--all-images" not in kept["thesis:1"]
+    # It is still there under the other name, and must be known as ours when that goes.
+    assert (own.records_dir / sha("cpu")).exists()
+
+
+def named(profile: str) -> str:
+    return f"envbuilder/{profile}:py3.11-{sha(profile)[:12]}"
+
+
+def sha_of(profile: str) -> str:
+    return f"sha256:{sha(profile)}"
+
+
+@pytest.mark.parametrize("last", ["envbuilder: payload", 'CMD ["python"]'])
+def test_all_images_are_those_that_builds_made(
+    own: settings.Settings, fake: FakeEngine, capsys: Shown, last: str
+) -> None:
+    fake.images.clear()
+    fake.add(image("xpu", named("xpu"), "envbuilder/xpu:latest", "team/xpu:1"), last)
+    fake.add(image("cpu", "thesis:1", content="FROM ours"), last)
+    fake.add(image("mps", named("mps"), content="a commit with our name"), "bash")
+    fake.add(image("tpu", "envbuilder/tpu:latest", content="FROM ours, as latest"), last)
+    fake.add(image("ipu", f"other/ipu:py3.11-{sha('ipu')[:12]}"), last)
+    assert run("--all-images", "--dry-run") == 0
+    assert run("--all-images") == 0
+    assert fake.removed == [named("xpu"), "envbuilder/xpu:latest"]
+    lines = capsys.readouterr().out.splitlines()
+    assert [x.removeprefix("would ") for x in lines[:2]] == [
+        x.replace("removed", "remove") for x in lines[2:]
+    ]
+
+
+def test_an_image_that_has_lost_its_names_goes_by_its_id(
+    own: settings.Settings, fake: FakeEngine
+) -> None:
+    kept = record(own, "cpu")
+    fake.images.clear()
+    fake.add(image("cpu"))
+    assert run() == 0
+    assert fake.removed == [sha_of("cpu")]
+    assert not kept.exists()
+
+
+@pytest.mark.parametrize("spelling", ["docker.io/me/x:1", "me/x:1", "localhost/me/x:1"])
+def test_names_that_a_build_gave_go_however_an_engine_spells_them(
+    own: settings.Settings, fake: FakeEngine, spelling: str
+) -> None:
+    path = record(own, "cpu")
+    (read,) = images.read(path)
+    images.keep(path, msgspec.structs.replace(read, names=(read.ref, "me/x:1")))
+    fake.images.clear()
+    fake.add(image("cpu", spelling))
+    assert run() == 0
+    assert fake.removed == [spelling]
+
+
+def test_images_that_a_killed_build_gave_to_the_engine_go(
+    own: settings.Settings, fake: FakeEngine
+) -> None:
+    fake.images.clear()
+    loaded = fake.add(image("cpu", "envbuilder/ahead:1", content="lower layers"))
+    trial = working(own.cache_dir / "reproduce" / "tmp123")
+    twice = fake.add(image("xpu", "envbuilder-reproduce:1"))
+    elsewhere = msgspec.structs.replace(own, data_dir=trial / "second" / "data")
+    path = record(elsewhere, "xpu")
+    (read,) = images.read(path)
+    images.keep(path, msgspec.structs.replace(read, names=twice.tags))
+    part = images.LoadedImage(
+        profile="cpu", fingerprint=sha("cpu"), ref=loaded.tags[0], ids=(loaded.id,)
+    )
+    noted = images.note(own.records_dir / sha("cpu"), part)
+    work = working(own.cache_dir / "build" / f"cpu-{sha('cpu')[:12]}")
+    with FileLock(f"{work}.lock"):
+        assert run("--profile", "xpu") == 0
+        assert fake.removed == list(twice.tags)
+        assert trial.exists(), "it is no profile's"
+        assert run("--profile", "cpu") == 0
+        assert run() == 0
+        assert loaded.tags[0] not in fake.removed
+        assert not trial.exists()
+    assert noted.exists()
+    assert run() == 0
+    assert fake.removed[-1:] == list(loaded.tags)
+    assert not noted.parent.parent.exists()
+
+
+def test_two_profiles_with_one_fingerprint_keep_their_own_records(
+    own: settings.Settings, fake: FakeEngine
+) -> None:
+    path = record(own, "cpu")
+    (read,) = images.read(path)
+    second = msgspec.structs.replace(
+        read, profile="xpu", digest=sha_of("xpu"), ids=(sha_of("xpu"),)
+    )
+    images.keep(path, second)
+    assert run("--profile", "cpu") == 0
+    assert images.read(path) == (second,)
+    fake.images.pop("envbuilder/cpu:latest")
+    assert run() == 0
+    assert not path.exists()
+
+
+def test_files_of_others_beside_a_record_stay(own: settings.Settings, fake: FakeEngine) -> None:
+    path = record(own, "cpu")
+    digest = sha("cpu")
+    (path / f"{digest}.sbom.cdx.json").write_text("{}")
+    (path / "notes.txt").write_text("theirs")
+    assert run() == 0
+    assert [p.name for p in path.iterdir()] == ["notes.txt"]
+
+
+def test_what_a_dry_run_says_is_what_a_run_removes_whatever_is_there(
+    own: settings.Settings, fake: FakeEngine, capsys: Shown, tmp_path: Path
+) -> None:
+    """A folder full of surprises: the tree tells what really went."""
+    for name, files in DOWNLOADED.items():
+        store(own, name, *files)
+        (own.cache_dir / name / "theirs.txt").write_text("theirs")
+    (own.cache_dir / "logs" / "link.log").symlink_to(tmp_path)
+    (own.cache_dir / "store" / "partial" / f"{5:064}").symlink_to(tmp_path)
+    for prefix in (ours(own, "cpu"), ours(own, "xpu")):
+        (prefix / "data").symlink_to(tmp_path)
+    folder(own.envs_dir / "theirs")
+    working(own.cache_dir / "build" / "cpu-0123456789ab")
+    folder(own.cache_dir / "build" / "cuda-0123456789ab")
+    record(own, "cpu")
+    (record(own, "xpu") / "notes").write_text("theirs")
+    fake.add(image("cpu", "thesis:1", content="FROM ours"))
+    before = listing(own)
+    assert run("--store", "--reports", "--dry-run") == 0
+    planned = capsys.readouterr().out.splitlines()
+    assert listing(own) == before
+    assert run("--store", "--reports") == 0
+    done = capsys.readouterr().out.splitlines()
+    assert [x.replace("would remove", "removed") for x in planned] == done
+    names = {x.removeprefix("removed ") for x in done}
+    gone = before - listing(own)
+    assert {p for p in gone if not {str(a) for a in (p, *p.parents)} & names} == set()
+    assert {n for n in names if n not in OURS} <= {str(p) for p in gone}
+    assert names & OURS.keys() == set(fake.removed)
+    assert run("--store", "--reports") == 0
+    assert capsys.readouterr().out == "nothing to remove\n"
+
+
+def test_a_folder_that_holds_a_mount_stays_and_a_dry_run_says_so(
+    own: settings.Settings, capsys: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = working(own.cache_dir / "build" / "cpu-0123456789ab")
+    (left / "home").mkdir()
+    table = f"41 36 98:0 / {left}/home rw - ext4 a rw\n"
+    monkeypatch.setattr(folders, "mount_table", lambda: table)
+    for arguments in (("--dry-run",), ()):
+        assert run(*arguments) == 0
+        shown = capsys.readouterr()
+        assert shown.out == "nothing to remove\n"
+        assert f"somethingismountedat{left}/home" in "".join(shown.err.split())
+    assert left.exists()
+
+
+def listing(own: settings.Settings) -> set[Path]:
+    return {p for above in (own.cache_dir, own.data_dir) for p in above.rglob("*")}
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (PermissionError(13, "Permission denied"), "cannot be read: Permission denied"),
+        (RecursionError(), "cannot be read: its folders are nested too deeply"),
+    ],
+)
+def test_a_folder_that_cannot_be_read_stays_and_is_named(
+    error: Exception, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*about: object, **more: object) -> None:
+        raise error
+
+    environ = {"ENVBUILDER_CACHE_DIR": str(tmp_path), "ENVBUILDER_CONFIG_DIR": str(tmp_path)}
+    for name in ("logs", "build"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(inventory, "_look", fails)
+    if isinstance(error, OSError):
+        monkeypatch.setattr(Path, "iterdir", fails)
+    with inventory.Inventory(configuration.load(environ, tmp_path)) as found:
+        assert list(found.leftovers()) == []
+        found.downloads()
+    assert inventory.Kept(str(tmp_path / "logs"), reason) in found.kept
+    in_build = inventory.Kept(str(tmp_path / "build"), reason) in found.kept
+    assert in_build == isinstance(error, OSError)

@@ -1,0 +1,207 @@
+"""`envbuilder detect`: what is printed, the JSON, and every exit code."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from envbuilder import cli
+from envbuilder.core import process
+from envbuilder.host import describe as facts
+from envbuilder.host import probe
+from envbuilder.host.model import Cpu, Gpu, Host, Memory
+from tests.support import host_trees
+from tests.support.broken_hosts import ADA, ARC, GIB, LINUX, changed, with_gpu
+from tests.support.host_trees import NAMES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+REAL = probe.host
+FAST = changed(ADA, usable_bytes=23 * GIB, bandwidth=1008 * 10**9)
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    show(monkeypatch, LINUX)
+    monkeypatch.chdir(tmp_path)
+    for name in ("ENVBUILDER_TARGET_GPU", "ENVBUILDER_TARGET_HOST"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def show(monkeypatch: pytest.MonkeyPatch, here: Host) -> None:
+    monkeypatch.setattr(probe, "host", lambda *arguments, **options: here)
+
+
+def run(*arguments: str) -> int:
+    return cli._run(["detect", *arguments])
+
+
+def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert run(*arguments) == 0
+    return capsys.readouterr().out
+
+
+def plant(tmp_path: Path, name: str) -> str:
+    root = tmp_path / "root"
+    root.mkdir()
+    return str(host_trees.plant(root, host_trees.load(name)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--model", "huge"], "write parameters as"),
+        (["--model", ""], "write parameters as"),
+        (["--model", "8x7B"], "experts share layers"),
+        (["--model", "7B", "--quant", "q99"], "known: "),
+        (["--quant", "q4_k"], "did you mean"),
+    ],
+)
+def test_what_is_no_model_is_refused_with_a_hint(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*arguments) == 2
+    caught = capsys.readouterr()
+    assert caught.out == ""
+    assert said in caught.err
+
+
+def test_a_profile_that_fits_without_a_word_says_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines = shown(capsys).splitlines()
+    (row,) = [line for line in lines if line.split()[:2] == ["✓", "cpu"]]
+    assert row.split() == ["✓", "cpu", "fits"]
+    profiles = [line for line in lines if line[:1] in ("✓", "!", "✗")]
+    assert all(len(line.split()) > 2 for line in profiles)
+
+
+def test_it_ends_with_what_the_accelerators_memory_holds(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    show(monkeypatch, with_gpu(FAST))
+    assert shown(capsys).splitlines()[-2:] == [
+        "memory for models: 23.0 GiB, 1008 GB/s (NVIDIA GeForce RTX 4090)",
+        "  weights of up to 12.3B at bf16 or 43.9B at q4; more with --model SIZE",
+    ]
+
+
+def test_several_gpus_hold_a_model_together(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slower = changed(FAST, bandwidth=900 * 10**9)
+    show(monkeypatch, with_gpu(FAST, slower))
+    line = shown(capsys).splitlines()[-2]
+    assert line == "memory for models: 46.0 GiB, 900 GB/s each (2 × NVIDIA GeForce RTX 4090)"
+    show(monkeypatch, with_gpu(FAST, changed(FAST, bandwidth=None)))
+    assert "46.0 GiB, speed unknown (2 × " in shown(capsys)
+    show(monkeypatch, with_gpu(FAST, changed(FAST, usable_bytes=None, memory_bytes=None)))
+    assert "size unknown (2 × NVIDIA" in shown(capsys).splitlines()[-1]
+
+
+def test_a_model_is_judged_below_the_memory(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    show(monkeypatch, with_gpu(FAST))
+    last = shown(capsys, "--model", "70B", "--quant", "Q4").splitlines()[-4:]
+    assert last[0].startswith("memory for models: 23.0 GiB")
+    assert last[1] == "70B as q4: 36.7 GiB of weights"
+    assert last[2].startswith("split: 23.0 GiB in NVIDIA GeForce RTX 4090")
+    assert "more with --model" not in "".join(last)
+
+
+def test_without_an_accelerator_main_memory_counts(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "memory for models: 64.0 GiB, speed unknown (main memory)" in shown(capsys)
+    show(monkeypatch, changed(LINUX, memory=Memory()))
+    assert shown(capsys).splitlines()[-1] == "memory for models: size unknown (main memory)"
+
+
+@pytest.mark.parametrize("model", [None, "7B"])
+def test_json_is_one_object_with_everything(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, model: str | None
+) -> None:
+    here = with_gpu(FAST)
+    show(monkeypatch, here)
+    said = json.loads(shown(capsys, "--json", *(["--model", model] if model else [])))
+    assert set(said) == {"schema", "host", "profile", "reason", "fits", "memory", "model"}
+    assert said["schema"] == 1
+    assert msgspec.convert(said["host"], Host) == here
+    assert said["profile"] == "cuda"
+    assert {fit["profile"] for fit in said["fits"]} >= {"cpu", "cuda", "mps", "xpu", "zendnn"}
+    assert [pool["kind"] for pool in said["memory"]] == ["accelerator", "memory"]
+    assert said["memory"][0]["usable_bytes"] == 23 * GIB
+    if model is None:
+        assert said["model"] is None
+    else:
+        assert said["model"]["verdict"] == "fits"
+        assert said["model"]["quant"] == "q4"
+
+
+def test_its_json_can_be_a_target(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    show(monkeypatch, with_gpu(ARC))
+    path = tmp_path / "laptop.json"
+    path.write_text(shown(capsys, "--json"))
+    show(monkeypatch, LINUX)
+    assert json.loads(shown(capsys, "--json", "--target-host", str(path)))["profile"] == "xpu"
+    path.write_text("{}")
+    assert run("--target-host", str(path)) == 2
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_tree_is_printed_within_80_columns_and_starts_nothing(
+    name: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def never(*arguments: object, **options: object) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr(probe, "host", REAL)
+    monkeypatch.setattr(process, "run", never)
+    root = plant(tmp_path, name)
+    out = shown(capsys, "--root", root)
+    assert max(map(len, out.splitlines())) <= 80
+    assert "memory for models: " in out
+    chosen = host_trees.load(name)["chosen"]
+    assert f"→ profile {chosen}: " in out or chosen is None
+    said = json.loads(shown(capsys, "--root", root, "--json"))
+    assert said["profile"] == chosen
+    assert all(fit["verdict"] for fit in said["fits"])
+
+
+def said(here: Host) -> dict[str, str]:
+    return dict(facts.facts(here))
+
+
+def test_facts_say_what_is_unknown() -> None:
+    bare = said(Host(os="linux"))
+    assert bare["cores"] == "unknown cores, unknown CPUs; → unknown threads"
+    assert bare["memory"] == "unknown, speed unknown"
+    assert "instructions unknown" in bare["processor"]
+    gpu = Gpu(vendor="unknown", name="unknown", state="unknown", detail="PCI was not listed.")
+    assert said(Host(os="linux", gpus=(gpu,)))["GPU 0"] == "unknown – PCI was not listed."
+
+
+def test_facts_count_in_words() -> None:
+    one = Cpu(physical=1, logical=1, affinity=1, quota=0.5, threads=1)
+    assert said(Host(os="linux", cpu=one))["cores"] == (
+        "1 core, 1 CPU; 1 usable, quota 0.5 → 1 thread"
+    )
+    mac = Cpu(physical=10, logical=10, threads=10)
+    assert said(Host(os="macos", cpu=mac))["cores"] == "10 cores, 10 CPUs; → 10 threads"
+
+
+def test_facts_promise_no_memory_of_a_gpu_that_does_not_work() -> None:
+    shared: Any = changed(ARC, memory_kind="shared", usable_bytes=8 * GIB)
+    assert "8.0 GiB usable" in said(with_gpu(shared))["GPU 0"]
+    idle = changed(shared, state="present")
+    assert "usable" not in said(with_gpu(idle))["GPU 0"]

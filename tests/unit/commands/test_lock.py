@@ -1,0 +1,112 @@
+"""Locks of the schema before: refused by what builds, and read by `envbuilder lock`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from envbuilder import cli
+from envbuilder.locks import resolve
+from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles import profile as profiles
+from envbuilder.profiles.lock import Lock, Target
+from envbuilder.profiles.locked_file import File
+from tests.support.tools import tools
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PROFILE = """\
+name: tiny
+description: Small
+accelerator: cpu
+platforms: [linux/amd64]
+backends: [venv]
+python: {default: "3.11", supported: ["3.11"]}
+tools: {uv: 0.13.8}
+requirements: [leaf]
+expects: {device: cpu, torch: 2.13.0}
+"""
+LEAF = File(
+    kind="wheel", name="leaf", version="1.0", file="leaf-1.0-py3-none-any.whl", sha256="a" * 64,
+    size=5, source="default", provenance="read", by="a test",
+)  # fmt: skip
+
+
+def new_lock(folder: Path) -> Lock:
+    profile = profiles.load("tiny", (folder / "profiles",))
+    target = Target(platform="linux/amd64", python="3.11", base=None, files=(LEAF,))
+    return Lock(
+        schema=lockfile.SCHEMA, profile="tiny", inputs=lockfile.inputs_digest(profile),
+        state="locked", reason="", tools=tools(), targets=(target,),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project whose lock is of the schema before."""
+    (tmp_path / "envbuilder.yaml").write_text("")
+    (tmp_path / "profiles" / "locks").mkdir(parents=True)
+    (tmp_path / "profiles" / "tiny.yaml").write_text(PROFILE)
+    old = json.loads(lockfile.dump(new_lock(tmp_path)))
+    old["targets"][0]["files"].append(old.pop("tools")["linux/amd64"])
+    (tmp_path / "profiles" / "locks" / "tiny.json").write_text(json.dumps({**old, "schema": 1}))
+    for name in ("CACHE", "DATA", "CONFIG"):
+        monkeypatch.setenv(f"ENVBUILDER_{name}_DIR", str(tmp_path / name.lower()))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(arguments: list[str]) -> object:
+    """The exit code of a command."""
+    with pytest.raises(SystemExit) as caught:
+        cli.main(arguments)
+    return caught.value.code
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("build", "--backend", "venv"),
+        ("verify", "--backend", "venv", "--force"),
+        ("lock", "--check"),
+        ("bundle", "--platform", "linux/amd64", "-o", "x.tar"),
+        ("sbom",),
+        ("render", "--target", "requirements", "-o", "out"),
+    ],
+)
+def test_a_lock_of_the_schema_before_is_2_and_the_way_out_is_named(
+    project: Path, command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*command[:1], "--profile", "tiny", *command[1:]]) == 2
+    printed = capsys.readouterr().err
+    assert "lock schema 1 is not known to this envbuilder (it knows 2)" in printed
+    assert "envbuilder lock" in printed
+
+
+def test_the_way_out_keeps_the_versions(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[Lock] = []
+
+    def resolved(profile: Any, settings: Any, previous: Lock, *args: Any, **options: Any) -> Lock:
+        seen.append(previous)
+        return new_lock(project)
+
+    monkeypatch.setattr(resolve, "resolve", resolved)
+    assert run(["lock", "--profile", "tiny"]) == 0
+    assert "tiny: locked, 1 targets, 4 files" in capsys.readouterr().out
+    assert [t.files for t in seen[0].targets] == [(LEAF,)]
+    path = project / "profiles" / "locks" / "tiny.json"
+    assert lockfile.load(path) == new_lock(project)
+
+
+def test_the_audit_that_was_is_2_and_names_what_to_use(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["lock", "--audit"]) == 2
+    message = capsys.readouterr().err
+    assert "envbuilder sbom" in message
+    assert "grype" in message

@@ -1,0 +1,370 @@
+"""`verify` as a whole, with a pretended payload: what is kept, compared, written, and the codes."""
+
+from __future__ import annotations
+
+import html
+import json
+import signal
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import envbuilder
+from envbuilder import cli
+from envbuilder.core import files as atomic
+from envbuilder.core import process
+from envbuilder.core.errors import ToolError, VerifyError
+from envbuilder.host import model as host
+from envbuilder.host import probe
+from envbuilder.packages import configuration
+from envbuilder.verify.report import history
+from tests.support.pretended_payload import LIFE, Clock, perform, quick_report
+from tests.support.reports import epoch, measured
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from envbuilder.core.settings import Settings
+
+HERE = host.Host(
+    os="linux",
+    machine="x86_64",
+    platform="linux/amd64",
+    cpu=host.Cpu(model_name="AMD EPYC", threads=2),
+)
+Shown = pytest.CaptureFixture[str]
+
+
+class Payload:
+    """What the pretended payload will say and how it will end."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.code: int | None = None
+        self.started = 0
+        self.report: Any = None
+        self.says()
+
+    def says(self, **changes: Any) -> None:
+        self.report = quick_report(**changes)
+
+    def run(self, argv: list[str], **options: Any) -> process.Completed:
+        self.started += 1
+        perform(argv, self.report, options["on_stdout"], self._clock)
+        code = self.code
+        if code is None:
+            code = 0 if self.report["status"] == "passed" else 5
+        return process.Completed(
+            argv=tuple(argv), returncode=code, stdout="", stderr="\udce9 said", seconds=LIFE
+        )
+
+
+@pytest.fixture(autouse=True)
+def payload(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Payload:
+    made = Payload(Clock(monkeypatch))
+    monkeypatch.setattr(process, "run", made.run)
+    monkeypatch.setattr(probe, "host", lambda *args, **options: HERE)
+    monkeypatch.setattr(signal, "signal", lambda *args: None)
+    monkeypatch.chdir(tmp_path)
+    return made
+
+
+@pytest.fixture
+def own() -> Settings:
+    return configuration.load()
+
+
+def run(*arguments: str) -> int:
+    command = ["verify", "--python", sys.executable, "--profile", "cpu", "--quick"]
+    command += ["--epochs", "1"]
+    with pytest.raises(SystemExit) as caught:
+        cli.main([*command, *arguments])
+    assert isinstance(caught.value.code, int)
+    return caught.value.code
+
+
+def kept(own: Settings) -> list[dict[str, Any]]:
+    """The stored reports, oldest first."""
+    return [history.read(e.path).data for e in history.entries(own.reports_dir)]
+
+
+def test_every_report_is_kept(own: Settings, payload: Payload, capsys: Shown) -> None:
+    assert run() == 0
+    payload.says(status="failed", reasons=["device: none"])
+    assert run() == 5
+    assert [r["status"] for r in kept(own)] == ["passed", "failed"]
+    assert [r["profile"] for r in kept(own)] == ["cpu", "cpu"]
+    names = [e.path.name for e in history.entries(own.reports_dir)]
+    assert [n[:7] for n in names] == ["000001-", "000002-"]
+    assert str(own.reports_dir / names[1]) in capsys.readouterr().err
+
+
+def test_no_payload_says_who_it_is(own: Settings, payload: Payload) -> None:
+    lies = {"profile": "cuda", "backend": "venv", "time": "20990101T000000Z", "fingerprint": "x"}
+    payload.report = {**payload.report, **lies}
+    assert run() == 0
+    (report,) = kept(own)
+    assert (report["profile"], report["backend"]) == ("cpu", "external")
+    assert report["time"] < "2099"
+    assert report["fingerprint"] is None
+
+
+@pytest.mark.parametrize(
+    ("code", "report", "said"),
+    [
+        (-9, None, "killed"),
+        (1, None, "exit code 1"),
+        (0, {"schema": 1}, "malformed"),
+        (5, measured(), "not to be trusted"),
+        (0, measured(device__used="cuda"), "contradicts itself"),
+        (0, measured(training__epochs=[epoch(float("nan"))]), "malformed"),
+        (0, {**measured(), "more": "\ud800"}, "cannot be stored"),
+    ],
+)
+def test_a_payload_that_gave_no_report_is_reported(
+    own: Settings,
+    payload: Payload,
+    tmp_path: Path,
+    capsys: Shown,
+    code: int,
+    report: Any,
+    said: str,
+) -> None:
+    payload.code, payload.report = code, report
+    assert run("--output", "here.json", "--json") == 5
+    captured = capsys.readouterr()
+    assert said in captured.err
+    (stored,) = kept(own)
+    assert stored == json.loads(captured.out) == json.loads((tmp_path / "here.json").read_text())
+    assert stored["status"] == "failed"
+    assert said in stored["reasons"][0]
+    assert stored["device"]["used"] is None
+
+
+# ---- what cannot be written
+
+
+def unwritable(monkeypatch: pytest.MonkeyPatch, where: Callable[[Path], bool]) -> None:
+    real = atomic.write
+
+    def write(path: Path, content: bytes) -> None:
+        if where(path):
+            raise OSError(28, "No space left on device")
+        real(path, content)
+
+    monkeypatch.setattr(atomic, "write", write)
+
+
+@pytest.mark.parametrize("passed", [True, False])
+@pytest.mark.parametrize("place", ["history", "output", "both"])
+def test_a_report_that_cannot_be_written_hides_no_verdict(
+    own: Settings,
+    payload: Payload,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Shown,
+    tmp_path: Path,
+    place: str,
+    passed: bool,
+) -> None:
+    if not passed:
+        payload.says(status="failed", reasons=["device: none"])
+    unwritable(
+        monkeypatch,
+        lambda p: (
+            p.suffix == ".json"
+            and place in {"both", "output" if p.name == "here.json" else "history"}
+        ),
+    )
+    assert run("--output", "here.json") == (1 if passed else 5)
+    captured = capsys.readouterr()
+    assert ("VERIFIED" if passed else "NOT VERIFIED") in captured.out
+    assert captured.err.count("No space left on device") == (2 if place == "both" else 1)
+    # One that fails does not keep the other from being written.
+    assert (tmp_path / "here.json").exists() == (place == "history")
+    assert len(kept(own)) == (1 if place == "output" else 0)
+
+
+def test_a_log_that_cannot_be_written_hides_no_verdict(own: Settings, capsys: Shown) -> None:
+    own.cache_dir.mkdir(parents=True)
+    own.logs_dir.write_text("in the way")
+    assert run() == 0
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_the_log_keeps_what_is_no_text(own: Settings) -> None:
+    assert run() == 0
+    (log,) = own.logs_dir.glob("*.log")
+    assert log.read_text() == "\\udce9 said"
+
+
+# ---- against
+
+
+def test_last_needs_a_predecessor(own: Settings, payload: Payload, capsys: Shown) -> None:
+    assert run("--against", "last") == 2
+    said = capsys.readouterr().err
+    assert "no report of a passed verification" in said
+    assert "Verify once without --against" in said
+    assert payload.started == 0, "nothing is trained in vain"
+    payload.says(status="failed", reasons=["no"])
+    assert run() == 5
+    assert run("--against", "last") == 2
+
+
+def test_a_regression_is_5_and_never_becomes_the_yardstick(
+    own: Settings, payload: Payload, capsys: Shown
+) -> None:
+    assert run() == 0
+    payload.says(training__epochs=[epoch(25.0)])
+    assert run("--against", "last") == 0
+    payload.says(training__epochs=[epoch(40.0)])
+    for _ in range(2):
+        assert run("--against", "last", "--max-slowdown", "1.5") == 5
+        shown = capsys.readouterr().out
+        assert "NOT VERIFIED" in shown
+        assert "40.0 s against 25.0 s" in " ".join(shown.split())
+    assert [r["status"] for r in kept(own)] == ["passed", "passed", "failed", "failed"]
+    assert kept(own)[-1]["against"]["max_slowdown"] == 1.5
+    assert run("--against", "last", "--max-slowdown", "1.7") == 0
+
+
+def test_the_default_is_what_the_help_says(payload: Payload, capsys: Shown) -> None:
+    from envbuilder.verify.report import regression as against
+
+    assert run("--help") == 0
+    assert f"[default: {against.MAX_SLOWDOWN}]" in " ".join(capsys.readouterr().out.split())
+    assert run() == 0
+    payload.says(training__epochs=[epoch(20 * against.MAX_SLOWDOWN + 0.1)])
+    assert run("--against", "last") == 5
+
+
+def test_less_accurate_is_5(payload: Payload, capsys: Shown) -> None:
+    assert run() == 0
+    payload.says(training__epochs=[epoch(20.0, 0.97)])
+    assert run("--against", "last", "--json") == 5
+    data = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert "less accurate" in data["reasons"][0]
+
+
+def test_another_device_has_no_predecessor(own: Settings, payload: Payload, capsys: Shown) -> None:
+    assert run() == 0
+    payload.says(device__name="Intel Xeon")
+    assert run("--against", "last") == 2
+    captured = capsys.readouterr()
+    assert "on Intel Xeon" in captured.err
+    assert "\nVERIFIED" in captured.out, "the verdict itself stands, and is kept"
+    assert [r["status"] for r in kept(own)] == ["passed", "passed"]
+
+
+def test_another_torch_is_refused_unless_named(
+    own: Settings, payload: Payload, capsys: Shown
+) -> None:
+    assert run("--output", "before.json") == 0
+    payload.says(torch__version="2.14.1+cpu", training__epochs=[epoch(99.0)])
+    assert run("--against", "last") == 2
+    assert "torch: 2.14.1+cpu, then 2.13.0+cpu" in capsys.readouterr().err
+    assert run("--against", "before.json") == 5
+    payload.says(torch__version="2.14.1+cpu")
+    assert run("--against", "before.json") == 0
+    assert "torch: 2.14.1+cpu, then 2.13.0+cpu" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_failed_verification_stays_5(payload: Payload, capsys: Shown) -> None:
+    assert run() == 0
+    payload.says(status="failed", reasons=["device: none"], training=None)
+    assert run("--against", "last") == 5
+    assert "not compared" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--against", "nowhere.json"], "nowhere.json"),
+        (["--against", "damaged.json"], "damaged.json: damaged"),
+        (["--against", "full.json"], "other digits"),
+        (["--max-slowdown", "1.3"], "--against"),
+        (["--against", "last", "--max-slowdown", "0.9"], "--max-slowdown"),
+        (["--against", "last", "--max-slowdown", "nan"], "--max-slowdown"),
+        (["--against", "last", "--max-slowdown", "inf"], "--max-slowdown"),
+    ],
+)
+def test_a_comparison_that_makes_no_sense_is_2(
+    payload: Payload, tmp_path: Path, capsys: Shown, arguments: list[str], said: str
+) -> None:
+    from tests.support.reports import written
+
+    (tmp_path / "damaged.json").write_text("{")
+    written(tmp_path / "full.json")
+    assert run(*arguments) == 2
+    assert said in capsys.readouterr().err
+    assert payload.started == 0
+
+
+# ---- the page
+
+
+@pytest.fixture
+def page(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """A page of the agreed form: what is drawn is another module's business."""
+    made = types.ModuleType("envbuilder.verify.page.page")
+
+    def write(path: Path, text: str) -> None:
+        try:
+            atomic.write(path, text.encode())
+        except OSError as error:
+            raise VerifyError(f"{path}: the page cannot be written: {error.strerror}") from error
+
+    made.render = lambda report: html.escape(report["status"])  # type: ignore[attr-defined]
+    made.write = write  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "envbuilder.verify.page.page", made)
+    monkeypatch.setattr(envbuilder, "page", made, raising=False)
+    return made
+
+
+@pytest.mark.usefixtures("page")
+def test_the_page_is_written_for_failures_too(
+    payload: Payload, tmp_path: Path, capsys: Shown
+) -> None:
+    path = tmp_path / "deep" / "report.html"
+    assert run("--html", str(path)) == 0
+    assert path.read_text() == "passed"
+    payload.code, payload.report = -9, None
+    assert run("--html", str(path)) == 5
+    assert path.read_text() == "failed"
+    payload.code = None
+    payload.says()
+    (tmp_path / "file").write_text("")
+    capsys.readouterr()
+    assert run("--html", "file/report.html") == 1
+    assert "the page cannot be written" in capsys.readouterr().err
+
+
+# ---- clean
+
+
+def test_clean_removes_reports_only_when_asked(own: Settings, monkeypatch: Any) -> None:
+    from envbuilder.containers.engine import client as engine
+
+    def none() -> None:
+        raise ToolError("no container engine answers")
+
+    monkeypatch.setattr(engine, "connect", none)
+    assert run() == 0
+    foreign = own.reports_dir / "mine.json"
+    foreign.write_text("{}")
+
+    def clean(*arguments: str) -> int:
+        with pytest.raises(SystemExit) as caught:
+            cli.main(["clean", *arguments])
+        assert caught.value.code == 0
+        return len(kept(own))
+
+    assert clean() == 1
+    assert clean("--store") == 1
+    assert clean("--reports", "--dry-run") == 1
+    assert clean("--reports", "--profile", "xpu") == 1
+    assert clean("--reports", "--profile", "cpu") == 0
+    assert foreign.exists()

@@ -1,0 +1,266 @@
+"""Images into an engine: only what it lacks, and never a success that is none."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from envbuilder.containers.engine import client as engine
+from envbuilder.containers.engine import images as engines
+from envbuilder.containers.engine import podman
+from envbuilder.containers.oci import archive
+from envbuilder.containers.oci.descriptor import INDEX, Index, decode, encode
+from envbuilder.containers.oci.layer import Member
+from envbuilder.containers.oci.layout import Layout
+from envbuilder.core import process
+from envbuilder.core.errors import BuildError
+from tests.support.images import BASE, image
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from envbuilder.containers.oci.descriptor import Manifest
+
+
+class Engine:
+    """Stands in for Docker with its containerd store: keeps blobs, and names images by manifest."""
+
+    def __init__(self) -> None:
+        self.blobs: set[str] = set()
+        self.sent: list[set[str]] = []
+        self.refs: dict[str, str] = {}
+        self.api = SimpleNamespace(
+            timeout=60, load_image=self.load_image, get_image=self.get_image, images=self.ids
+        )
+        self.images = SimpleNamespace(get=self.get)
+        self.listed = 0
+        self.loses = False
+        self.wanted: set[str] = set()
+        self.saved = b""
+
+    def load_image(self, pieces: Iterator[bytes], quiet: bool) -> Iterator[dict[str, Any]]:
+        assert self.api.timeout > 60, "it unpacks before it answers"
+        with tarfile.open(fileobj=io.BytesIO(b"".join(pieces))) as tar:
+            self.sent.append({n.rpartition("/")[2] for n in tar.getnames() if "sha256" in n})
+            self.blobs |= self.sent[-1]
+            stream = tar.extractfile("index.json")
+            assert stream is not None
+            listed = decode(stream.read(), Index, "index.json").manifests
+        for found in listed:
+            if not self.wanted <= self.blobs:
+                yield {"error": "content digest: not found"}
+                return
+            if not self.loses:
+                self.refs[found.annotations[archive.NAME]] = found.digest
+        yield {"stream": "Loaded image"}
+
+    def get_image(self, ref: str) -> Iterator[bytes]:
+        yield from (self.saved[i : i + 999] for i in range(0, len(self.saved), 999))
+
+    def ids(self, quiet: bool) -> list[str]:
+        assert quiet
+        self.listed += 1
+        return sorted({*self.refs.values()})
+
+    def get(self, ref: str) -> Any:
+        from docker.errors import ImageNotFound
+
+        if ref not in self.refs:
+            raise ImageNotFound(ref)
+        return SimpleNamespace(id=self.refs[ref], tags=[ref], labels={})
+
+
+def named(folder: Path, *more: Member, ref: str = "envbuilder/x:1") -> tuple[Layout, Manifest]:
+    layout = image(folder, (BASE, more))
+    (found,) = layout.index().manifests
+    stated = replace(found, annotations=archive.named(ref))
+    layout.write_index(Index(schema_version=2, media_type=INDEX, manifests=(stated,)))
+    return layout, layout.manifest("linux/amd64")
+
+
+def hexes(manifest: Manifest) -> set[str]:
+    blobs = {manifest.config.digest, *(d.digest for d in manifest.layers)}
+    return {b.removeprefix("sha256:") for b in blobs}
+
+
+def test_what_an_image_of_the_engine_is_made_of_is_not_sent_again(tmp_path: Path) -> None:
+    there, made = Engine(), Layout.create(tmp_path / "made")
+    first, one = named(tmp_path / "one", Member(path="a", content=b"1"))
+    ids = engines.load(there, first, made)
+    assert ids == (one.config.digest, first.index().manifests[0].digest)
+    second, other = named(tmp_path / "two", Member(path="a", content=b"2"), ref="envbuilder/x:2")
+    engines.load(there, second, made)
+    base = one.layers[0].digest.removeprefix("sha256:")
+    assert base in there.sent[0]
+    assert base not in there.sent[1]
+    assert hexes(other) - {base} <= there.sent[1]
+
+
+def test_what_the_engine_dropped_meanwhile_is_sent_after_all(tmp_path: Path) -> None:
+    there, made = Engine(), Layout.create(tmp_path / "made")
+    first, one = named(tmp_path / "one", Member(path="a", content=b"1"))
+    engines.load(there, first, made)
+    there.blobs.clear()
+    there.wanted = {one.layers[0].digest.removeprefix("sha256:")}
+    second, other = named(tmp_path / "two", Member(path="a", content=b"2"), ref="envbuilder/x:2")
+    engines.load(there, second, made)
+    assert len(there.sent) == 3
+    assert hexes(other) <= there.sent[2]
+
+
+def test_an_engine_that_fails_is_an_error(tmp_path: Path) -> None:
+    there = Engine()
+    there.wanted = {"missing"}
+    layout, _ = named(tmp_path / "one")
+    with pytest.raises(BuildError, match="the engine cannot load the image: content digest"):
+        engines.load(there, layout, Layout.create(tmp_path / "made"))
+    assert there.api.timeout == 60
+
+
+def test_an_engine_that_says_yes_and_has_nothing_is_an_error(tmp_path: Path) -> None:
+    there = Engine()
+    there.loses = True
+    layout, _ = named(tmp_path / "one")
+    with pytest.raises(BuildError, match="the engine has no such image after it was loaded"):
+        engines.load(there, layout, Layout.create(tmp_path / "made"))
+
+
+def test_an_exported_base_is_kept_and_known(tmp_path: Path) -> None:
+    there, made = Engine(), Layout.create(tmp_path / "made")
+    layout, manifest = named(tmp_path / "base", ref="base:1")
+    there.saved = b"".join(archive.pieces(layout))
+    digest = layout.index().manifests[0].digest
+    there.refs["docker.io/library/base:1"] = digest
+    found = engine.Image(id=digest, tags=("base:1",), labels={})
+    exported = engines.export(there, found, tmp_path / "bases")
+    assert exported.manifest("linux/amd64") == manifest
+    there.saved = b""
+    assert engines.export(there, found, tmp_path / "bases").folder == exported.folder
+    engines.remember(exported, made)
+    above, _ = named(tmp_path / "above", Member(path="a"))
+    engines.load(there, above, made)
+    assert not hexes(manifest) & there.sent[0] - {manifest.config.digest}
+
+
+def test_a_broken_off_export_leaves_nothing(tmp_path: Path) -> None:
+    there = Engine()
+    layout, _ = named(tmp_path / "base")
+    there.saved = b"".join(archive.pieces(layout))[:5000]
+    found = engine.Image(id=f"sha256:{'1' * 64}", tags=(), labels={})
+    with pytest.raises(Exception, match="archive"):
+        engines.export(there, found, tmp_path / "bases")
+    assert list((tmp_path / "bases").iterdir()) == []
+
+
+def test_an_index_in_the_engine_is_known_by_its_images(tmp_path: Path) -> None:
+    there, made = Engine(), Layout.create(tmp_path / "made")
+    layout, manifest = named(tmp_path / "base", ref="base:1")
+    (found,) = layout.index().manifests
+    within = encode(Index(schema_version=2, media_type=INDEX, manifests=(found,)))
+    outer = layout.add(within, INDEX)
+    layout.write_index(Index(schema_version=2, media_type=INDEX, manifests=(outer,)))
+    engines.remember(layout, made)
+    there.refs["base:1"] = outer.digest
+    assert engines._known(there, made, "") == {d.digest for d in manifest.layers}
+
+
+class ByCommand:
+    """Stands in for podman: what it is asked to do, and the layout or archive that it then sees."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[tuple[str, ...]] = []
+        self.given: list[Index] = []
+        self.images: dict[str, str] = {}
+        self.fails = ""
+        monkeypatch.setattr(process, "run", self.run)
+
+    def run(self, argv: list[str], *, cwd: Path | None = None, **options: Any) -> process.Completed:
+        command = tuple(argv[argv.index("/x") + 1 :] if "--url" in argv else argv[1:])
+        self.asked.append(command)
+        code, out = 0, ""
+        match command:
+            case (self.fails, *_):
+                code = 125
+            case ("pull", "--quiet", source):
+                assert cwd is not None
+                found = Layout.open(cwd / source.removeprefix("oci:"))
+                self._take(found)
+            case ("load", "--quiet", "--input", file):
+                with tempfile.TemporaryDirectory() as scratch:
+                    self._take(archive.unpack(Path(file), Path(scratch) / "there"))
+            case ("tag", image, name):
+                assert image in self.images
+                self.images[name] = image
+            case ("image", "inspect", name):
+                code = 0 if name in self.images else 125
+                out = msgspec.json.encode([{"Id": self.images.get(name)}]).decode()
+        err = f"Error: {'disk is full' if self.fails in command else 'image not known'}"
+        return process.Completed(
+            argv=tuple(argv), returncode=code, stdout=out, stderr=err, seconds=0.0
+        )
+
+    def _take(self, layout: Layout) -> None:
+        self.given.append(layout.index())
+        manifest = layout.manifest("linux/amd64")
+        for layer in manifest.layers:
+            layout.checked(layer)
+        ident = manifest.config.digest.removeprefix("sha256:")
+        self.images[ident] = ident
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_podman_gets_one_image_without_a_name_and_then_its_names(
+    remote: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = ByCommand(monkeypatch)
+    command = ("podman", "--url", "/x") if remote else ("podman",)
+    client = podman.Podman(command=command, rootless=False, remote=remote)
+    layout, manifest = named(tmp_path / "with:colon", ref="me/x:1")
+    (first,) = layout.index().manifests
+    second = replace(first, annotations=archive.named("me/x:2"))
+    both = Index(schema_version=2, media_type=INDEX, manifests=(first, second))
+    layout.write_index(both)
+    ids = engines.load(client, layout, Layout.create(tmp_path / "made"), ["me/x:1", "me/x:2"])
+    assert ids == (manifest.config.digest, first.digest)
+    assert there.images.keys() == {ids[0].removeprefix("sha256:"), "me/x:1", "me/x:2"}
+    assert [[d.annotations for d in i.manifests] for i in there.given] == [[{}]]
+    assert [a[0] for a in there.asked].count("load") == remote
+    # The base of a bundle has the name that it has everywhere.
+    engines.load(client, layout, Layout.create(tmp_path / "made"))
+    assert "docker.io/me/x:2" in there.images
+    assert layout.index() == both
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["made", "with:colon"]
+
+
+@pytest.mark.parametrize("step", ["pull", "tag"])
+def test_a_podman_that_fails_is_an_error(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = ByCommand(monkeypatch)
+    there.fails = step
+    client = podman.Podman(command=("podman",), rootless=False)
+    layout, _ = named(tmp_path / "one")
+    with pytest.raises(BuildError, match=f"podman {step}: Error: disk is full"):
+        engines.load(client, layout, Layout.create(tmp_path / "made"))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["made", "one"]
+
+
+def test_an_image_that_was_loaded_ahead_is_all_that_is_asked_for(tmp_path: Path) -> None:
+    there, made = Engine(), Layout.create(tmp_path / "made")
+    lower, one = named(tmp_path / "lower", ref="envbuilder/ahead:1")
+    engines.load(there, lower, made, ahead="envbuilder/ahead:1")
+    listed = there.listed
+    whole, other = named(tmp_path / "whole", Member(path="a"), ref="envbuilder/x:1")
+    there.refs["envbuilder/ahead:1"] = there.refs["docker.io/envbuilder/ahead:1"]
+    engines.load(there, whole, made, ahead="envbuilder/ahead:1")
+    assert there.listed == listed, "listing images takes an engine its time"
+    assert not hexes(one) & there.sent[1] - {one.config.digest}
+    assert other.config.digest.removeprefix("sha256:") in there.sent[1]

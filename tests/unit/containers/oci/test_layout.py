@@ -1,0 +1,204 @@
+"""OCI layouts and archives: what is read is checked, what is written is whole."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from envbuilder.containers.oci import archive
+from envbuilder.containers.oci.descriptor import (
+    CONFIG,
+    INDEX,
+    MANIFEST,
+    Descriptor,
+    Index,
+    Manifest,
+    Platform,
+    decode,
+    encode,
+)
+from envbuilder.containers.oci.layout import Layout
+from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, WrongHashError
+from tests.support.images import add, image
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_an_image_is_found_by_its_platform(tmp_path: Path) -> None:
+    image(tmp_path, architecture="arm64")
+    layout = Layout.open(image(tmp_path).folder)
+    assert {d.platform.architecture for d in layout.images() if d.platform} == {"amd64", "arm64"}
+    manifest = layout.manifest("linux/arm64")
+    assert layout.read_config(manifest)["architecture"] == "arm64"
+
+
+def test_a_platform_that_is_not_there_names_those_that_are(tmp_path: Path) -> None:
+    with pytest.raises(InvalidError, match="holds no images for linux/arm64") as caught:
+        image(tmp_path).find("linux/arm64")
+    assert "linux/amd64" in caught.value.hint
+
+
+def test_indexes_within_are_followed_and_attestations_left_out(tmp_path: Path) -> None:
+    layout = image(tmp_path)
+    (found,) = layout.index().manifests
+    note = layout.add(b"{}", MANIFEST, platform=Platform(architecture="unknown", os="unknown"))
+    within = layout.add(
+        encode(Index(schema_version=2, media_type=INDEX, manifests=(found, note))), INDEX
+    )
+    layout.write_index(Index(schema_version=2, media_type=INDEX, manifests=()))
+    add(layout, within)
+    assert layout.find("linux/amd64").digest == found.digest
+
+
+@pytest.mark.parametrize("damage", [b"", b"x" * 7, None])
+def test_a_damaged_or_missing_blob_is_named(tmp_path: Path, damage: bytes | None) -> None:
+    layout = Layout.create(tmp_path)
+    found = layout.add(b"content", CONFIG)
+    path = layout.blob(found.digest)
+    if damage is None:
+        path.unlink()
+    else:
+        path.write_bytes(damage)
+    with pytest.raises(BuildError, match=found.digest) as caught:
+        layout.read(found)
+    assert isinstance(caught.value, WrongHashError) == (damage is not None)
+
+
+def test_a_damaged_blob_is_replaced_when_it_is_added_again(tmp_path: Path) -> None:
+    layout = Layout.create(tmp_path)
+    found = layout.add(b"content", CONFIG)
+    layout.blob(found.digest).write_bytes(b"")
+    assert layout.read(layout.add(b"content", CONFIG)) == b"content"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"schemaVersion":1,"manifests":[]}', '{"schemaVersion":2}', "\xff"]
+)
+def test_what_is_no_index_is_refused(tmp_path: Path, text: str) -> None:
+    layout = Layout.create(tmp_path)
+    (tmp_path / "index.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(InvalidError, match=r"index\.json"):
+        layout.index()
+
+
+@pytest.mark.parametrize("digest", ["sha256:../../etc/passwd", "md5:0", f"sha256:{'A' * 64}"])
+def test_digests_lead_nowhere_else(tmp_path: Path, digest: str) -> None:
+    with pytest.raises(InvalidError, match="not a sha256 digest"):
+        Layout(tmp_path).blob(digest)
+    with pytest.raises(InvalidError):
+        decode(encode({"mediaType": CONFIG, "digest": digest, "size": 1}), Descriptor, "test")
+
+
+def test_an_endless_manifest_is_not_read(tmp_path: Path) -> None:
+    huge = Descriptor(media_type=MANIFEST, digest=f"sha256:{'0' * 64}", size=1 << 40)
+    with pytest.raises(InvalidError, match="at most"):
+        Layout.create(tmp_path).read(huge)
+
+
+def test_another_folder_is_no_layout(tmp_path: Path) -> None:
+    with pytest.raises(InvalidError, match="no OCI image layout"):
+        Layout.open(tmp_path)
+    (tmp_path / "oci-layout").write_text('{"imageLayoutVersion": "2.0.0"}')
+    with pytest.raises(InvalidError, match="unknown version"):
+        Layout.open(tmp_path)
+
+
+# --- archives
+
+
+def named(folder: Path) -> Layout:
+    layout = image(folder)
+    (found,) = layout.index().manifests
+    manifest = Descriptor(
+        media_type=found.media_type, digest=found.digest, size=found.size,
+        annotations=archive.named("envbuilder/x:1"),
+    )  # fmt: skip
+    layout.write_index(Index(schema_version=2, media_type=INDEX, manifests=(manifest,)))
+    return layout
+
+
+def test_an_archive_is_the_layout_again_and_always_the_same(tmp_path: Path) -> None:
+    layout = named(tmp_path / "layout")
+    archive.save(layout, tmp_path / "a.tar")
+    archive.save(layout, tmp_path / "b.tar")
+    assert (tmp_path / "a.tar").read_bytes() == (tmp_path / "b.tar").read_bytes()
+    back = archive.unpack(tmp_path / "a.tar", tmp_path / "back")
+    assert back.index() == layout.index()
+    assert back.manifest("linux/amd64") == layout.manifest("linux/amd64")
+
+
+def test_docker_finds_name_and_files_in_an_archive(tmp_path: Path) -> None:
+    layout = named(tmp_path / "layout")
+    archive.save(layout, tmp_path / "a.tar")
+    with tarfile.open(tmp_path / "a.tar") as tar:
+        stream = tar.extractfile("manifest.json")
+        assert stream is not None
+        (listed,) = decode(stream.read(), list[dict[str, object]], "manifest.json")
+        assert listed["RepoTags"] == ["docker.io/envbuilder/x:1"]
+        layers, config = listed["Layers"], listed["Config"]
+        assert isinstance(layers, list)
+        assert {config, *layers} <= set(tar.getnames())
+
+
+def test_what_the_reader_has_is_left_out(tmp_path: Path) -> None:
+    layout = named(tmp_path / "layout")
+    (known,) = layout.manifest("linux/amd64").layers
+    whole, part = (b"".join(archive.pieces(layout, w)) for w in ((), {known.digest}))
+    name = known.digest.removeprefix("sha256:").encode()
+    assert name + b"\0" in whole
+    assert b"blobs/sha256/" + name + b"\0" not in part
+
+
+def test_saved_layouts_keep_what_else_is_in_them(tmp_path: Path) -> None:
+    there = image(tmp_path / "there", architecture="arm64")
+    layout = named(tmp_path / "layout")
+    archive.save(layout, there.folder)
+    archive.save(layout, there.folder)
+    assert len(Layout.open(there.folder).index().manifests) == 2
+    source = layout.blob(layout.manifest("linux/amd64").layers[0].digest)
+    copied = there.blob(layout.manifest("linux/amd64").layers[0].digest)
+    assert copied.read_bytes() == source.read_bytes()
+    assert copied.stat().st_ino != source.stat().st_ino, "people may change what they get"
+
+
+def tar_of(path: Path, members: list[tuple[tarfile.TarInfo, bytes]]) -> Path:
+    with tarfile.open(path, "w") as tar:
+        for entry, content in members:
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    return path
+
+
+def test_an_archives_blobs_are_hashed(tmp_path: Path) -> None:
+    entry = tarfile.TarInfo(f"blobs/sha256/{'0' * 64}")
+    path = tar_of(tmp_path / "a.tar", [(entry, b"other")])
+    with pytest.raises(BuildError, match="damaged in the archive"):
+        archive.unpack(path, tmp_path / "to")
+
+
+def test_nothing_of_an_archive_leaves_its_folder(tmp_path: Path) -> None:
+    link = tarfile.TarInfo("blobs/sha256/" + "1" * 64)
+    link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+    members = [(tarfile.TarInfo(n), b"x") for n in ("../out", "/out", "blobs/sha256/../../../out")]
+    path = tar_of(tmp_path / "a.tar", [(link, b""), *members])
+    with pytest.raises(InvalidError, match="not an archive of an OCI layout"):
+        archive.unpack(path, tmp_path / "to" / "deep")
+    names = [p.name for p in tmp_path.rglob("*")]
+    assert "out" not in names
+    assert link.name not in names
+
+
+@pytest.mark.parametrize("content", [b"", b"no tar at all", b"\x1f\x8b broken"])
+def test_what_is_no_archive_is_said(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.tar").write_bytes(content)
+    with pytest.raises(EnvbuilderError, match=r"not a"):
+        archive.unpack(tmp_path / "a.tar", tmp_path / "to")
+
+
+def test_a_manifest_lists_what_it_must() -> None:
+    with pytest.raises(InvalidError, match="config"):
+        decode(b'{"schemaVersion":2,"layers":[]}', Manifest, "test")

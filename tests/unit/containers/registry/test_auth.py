@@ -1,0 +1,247 @@
+"""Who we are for a registry, where requests go, and what messages say."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import requests
+
+from envbuilder.containers.oci import reference
+from envbuilder.containers.oci.layout import Layout
+from envbuilder.containers.registry import transfer as registry
+from envbuilder.containers.registry.auth import DeniedError, Login
+from envbuilder.containers.registry.connection import Connection
+from envbuilder.core.errors import BuildError
+from tests.support import image_layouts as images
+from tests.support import registry_fixture as fake_registry
+from tests.support.registry_fixture import PASSWORD, TOKEN, FakeRegistry
+from tests.support.registry_requests import (
+    BIG,
+    SILENT,
+    SMALL,
+    connect,
+    impatient,
+    log_in,
+    pull,
+    push,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from envbuilder.containers.oci.descriptor import Descriptor
+    from envbuilder.core.settings import Settings
+
+
+@pytest.mark.parametrize("demands", ["basic", "bearer"])
+def test_logging_in(
+    server: FakeRegistry, source: Layout, found: Settings, tmp_path: Path, demands: str
+) -> None:
+    server.demands = demands
+    log_in(tmp_path, server.host)
+    push(server, source, images.image(source, BIG), found)
+    pull(server, "t", tmp_path / "b")
+
+
+@pytest.mark.parametrize("demands", ["basic", "bearer"])
+@pytest.mark.parametrize("password", [None, "very-wrong-password"])
+def test_a_login_that_is_missing_or_wrong(
+    server: FakeRegistry, tmp_path: Path, demands: str, password: str | None
+) -> None:
+    server.demands = demands
+    if password:
+        log_in(tmp_path, server.host, password=password)
+    with pytest.raises(BuildError) as caught:
+        pull(server, "t", tmp_path / "b")
+    said = caught.value.message + caught.value.hint
+    assert f"docker login {server.host}" in said
+    assert "very-" not in said
+
+
+@pytest.mark.parametrize("fault", ["503", "429", "drop"])
+def test_a_token_server_that_is_busy_for_a_moment(
+    server: FakeRegistry, source: Layout, found: Settings, tmp_path: Path, fault: str
+) -> None:
+    server.demands = "bearer"
+    log_in(tmp_path, server.host)
+    server.faults = [("GET /token", fault)]
+    push(server, source, images.image(source, SMALL), found)
+    assert len([line for line in server.log if line.startswith("GET /token")]) == 2
+
+
+def test_a_token_server_that_is_down_is_named(server: FakeRegistry, tmp_path: Path) -> None:
+    server.demands = "bearer"
+    server.faults = [("GET /token", "503")] * 4
+    with pytest.raises(BuildError, match=r"its token server 127\.0\.0\.1: no token .*HTTP 503"):
+        pull(server, "t", tmp_path / "b")
+
+
+def test_an_identity_token_is_exchanged(server: FakeRegistry, tmp_path: Path) -> None:
+    server.demands = "bearer"
+    (tmp_path / "docker").mkdir()
+    auths = {server.host: {"identitytoken": PASSWORD}}
+    (tmp_path / "docker" / "config.json").write_text(json.dumps({"auths": auths}))
+    with pytest.raises(BuildError, match="HTTP 404"):
+        pull(server, "t", tmp_path / "b")
+    assert f"Bearer {TOKEN}" in server.authorizations
+
+
+@pytest.mark.parametrize(
+    "realm",
+    [
+        "http://auth.example/token",
+        "http://user:pw@127.0.0.1:1/token",
+        "ftp://127.0.0.1/token",
+        "//127.0.0.1/token",
+        "https://[bad/token",
+        "nonsense",
+    ],
+)
+def test_a_token_server_elsewhere_gets_no_password(
+    server: FakeRegistry, tmp_path: Path, realm: str
+) -> None:
+    server.demands, server.realm = "bearer", realm
+    log_in(tmp_path, server.host)
+    with pytest.raises(BuildError, match=r"is not at an https address|no proper address"):
+        pull(server, "t", tmp_path / "b")
+    assert server.authorizations == [""]
+
+
+@pytest.mark.parametrize(
+    ("host", "plain", "realm", "asked"),
+    [
+        ("far.example", False, "https://auth.example/token", True),
+        ("far.example", False, "http://127.0.0.1/token", False),
+        ("far.example", False, "http://far.example/token", False),
+        ("lab.example:5000", True, "http://lab.example:8080/token", True),
+        ("lab.example:5000", True, "http://other.example/token", False),
+        ("127.0.0.1:5000", False, "http://far.example/token", False),
+        ("127.0.0.1:5000", False, "http://localhost:5001/token", True),
+    ],
+)
+def test_token_servers_that_may_see_a_password(
+    server: FakeRegistry, tmp_path: Path, host: str, plain: bool, realm: str, asked: bool
+) -> None:
+    log_in(tmp_path, host)
+    sent: list[str] = []
+
+    def send_(method: str, url: str, headers: Any, data: Any) -> Any:
+        sent.append(url)
+        raise requests.ConnectionError
+
+    made = Login(host, send_, lambda seconds: None, plain_http=plain)
+    with pytest.raises(DeniedError):
+        made.answer(f'Bearer realm="{realm}",service="s",scope="repository:a:pull"')
+    assert bool(sent) is asked
+    assert all(url == f"{realm}?service=s&scope=repository%3Aa%3Apull" for url in sent)
+
+
+def test_another_host_never_learns_who_we_are(
+    server: FakeRegistry, there: Descriptor, source: Layout, tmp_path: Path
+) -> None:
+    server.demands = "bearer"
+    log_in(tmp_path, server.host)
+    big = source.manifest("linux/amd64").layers[0]
+    with fake_registry.running() as other:
+        other.blobs["a", big.digest] = BIG
+        server.faults = [(big.digest, f"307 Location: http://{other.host}/v2/a/blobs/{big.digest}")]
+        server.authorizations.clear()
+        pull(server, there.digest, tmp_path / "b")
+        assert other.log == [f"GET /v2/a/blobs/{big.digest}"]
+        assert other.authorizations == [""]
+    assert f"Bearer {TOKEN}" in server.authorizations
+
+
+def test_netrc_does_not_speak_for_us(
+    server: FakeRegistry, there: Descriptor, tmp_path: Path
+) -> None:
+    (tmp_path / ".netrc").write_text("machine 127.0.0.1 login net password very-secret-netrc\n")
+    server.authorizations.clear()
+    # A session that reads the environment, as one to a registry elsewhere does.
+    made = connect(server)
+    made._session.trust_env = True
+    registry.pull(made, "t", Layout.create(tmp_path / "b"), "linux/amd64", SILENT)
+    assert set(server.authorizations) == {""}
+
+
+@pytest.mark.parametrize(
+    ("location", "why"),
+    [
+        ("http://elsewhere.example/x", "http://elsewhere.example, which is not https"),
+        ("file:///etc/passwd", "which is not https"),
+        ("http://[bad", "which is not https"),
+        ("http://127.0.0.1.example/", "which is not https"),
+        ("", "without an end"),
+    ],
+)
+def test_redirects_that_are_not_followed(
+    server: FakeRegistry, there: Descriptor, tmp_path: Path, location: str, why: str
+) -> None:
+    server.faults = [("manifests", f"302 Location: {location}")] * 7
+    with pytest.raises(BuildError, match=why):
+        pull(server, "t", tmp_path / "b")
+
+
+def test_a_registry_elsewhere_cannot_send_us_to_plain_http() -> None:
+    far = Connection(reference.parse("far.example/a"))
+    for location in ("http://far.example/x", "http://127.0.0.1/x"):
+        with pytest.raises(BuildError, match="which is not https"):
+            far.resolve(location, far.url("x"), "a thing")
+    assert far.resolve("/x?y=z", far.url("x"), "a thing") == "https://far.example/x?y=z"
+    assert far.resolve("https://cdn.example/x", far.url("x"), "") == "https://cdn.example/x"
+    assert far.url("x").startswith("https://far.example/v2/a/")
+
+
+def test_plain_http_is_asked_for() -> None:
+    lab = Connection(reference.parse("lab.example:5000/a"), plain_http=True)
+    assert lab.url("x") == "http://lab.example:5000/v2/a/x"
+    assert lab.resolve("/y", lab.url("x"), "") == "http://lab.example:5000/y"
+    with pytest.raises(BuildError, match="which is not https"):
+        lab.resolve("http://other.example/y", lab.url("x"), "")
+
+
+def test_messages_hold_no_secret_and_no_query(
+    server: FakeRegistry, source: Layout, found: Settings, tmp_path: Path
+) -> None:
+    """The registry says our token back to us; it stays where it is."""
+    server.demands = "bearer"
+    log_in(tmp_path, server.host)
+    server.faults = [("PATCH", "403")]
+    with pytest.raises(BuildError, match=r"HTTP 403 Forbidden\Z") as caught:
+        push(server, source, images.image(source, BIG), found)
+    assert "state=" not in caught.value.message
+    assert TOKEN not in caught.value.message
+
+
+def test_what_the_registry_says_is_passed_on(server: FakeRegistry, tmp_path: Path) -> None:
+    server.faults = [("manifests", "403")]
+    with pytest.raises(BuildError, match=r"HTTP 403 Forbidden \(TESTED as asked"):
+        pull(server, "t", tmp_path / "b")
+
+
+def test_waits_grow_and_a_busy_registry_is_heard(server: FakeRegistry, tmp_path: Path) -> None:
+    waits: list[float] = []
+    server.faults = [("manifests", "503"), ("manifests", "429 Retry-After: 7")]
+    with pytest.raises(BuildError, match="404"):
+        connect(server, waits=waits).ask("GET", connect(server).url("manifests/t"), "t", accept=())
+    assert waits == [1.0, 7.0, 2.0]
+    server.faults = [("manifests", "429 Retry-After: 3600")]
+    with pytest.raises(BuildError, match="429"):
+        connect(server).ask("GET", connect(server).url("manifests/t"), "t", accept=())
+
+
+def test_a_registry_that_hangs_is_given_up(
+    server: FakeRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    impatient(monkeypatch)
+    server.faults = [("manifests", "hang")] * 4
+    with pytest.raises(BuildError, match="timed out"):
+        pull(server, "t", tmp_path / "b")
+
+
+def test_nobody_there(tmp_path: Path, found: Settings) -> None:
+    gone = Connection(reference.parse("127.0.0.1:1/a"), pause=lambda seconds: None)
+    with pytest.raises(BuildError, match=r"127\.0\.0\.1:1/a: t: cannot be reached"):
+        registry.pull(gone, "t", Layout.create(tmp_path / "b"), "linux/amd64", SILENT)

@@ -1,0 +1,197 @@
+"""Base images: fetched once by digest, offline afterwards, checked whenever they are used."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from msgspec.structs import replace
+
+from envbuilder.containers.oci.layout import Layout
+from envbuilder.containers.registry import base_images as bases
+from envbuilder.containers.registry import transfer as registry
+from envbuilder.core.console import PlainProgress
+from envbuilder.core.errors import BuildError, InvalidError
+from tests.support import image_layouts as images
+from tests.support.registry_requests import connect, push
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from envbuilder.containers.oci import reference
+    from envbuilder.containers.oci.descriptor import Descriptor
+    from envbuilder.containers.registry.connection import Connection
+    from envbuilder.core.settings import Settings
+    from tests.support.registry_fixture import FakeRegistry
+
+
+@pytest.fixture
+def index(server: FakeRegistry, tmp_path: Path, found: Settings) -> Descriptor:
+    """An index of two platforms that the registry has."""
+    source = Layout.create(tmp_path / "source")
+    made = images.multi(source)
+    push(server, source, made, found)
+    server.log.clear()
+    return made
+
+
+@pytest.fixture(autouse=True)
+def patient(server: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "connect", lambda *args: connect(server))
+
+
+def obtain(
+    server: FakeRegistry, index: Descriptor, found: Settings, notes: list[str], **options: Any
+) -> Layout:
+    platform = options.get("platform", "linux/amd64")
+    ref = f"{server.host}/a:t"
+    return bases.obtain(ref, index.digest, platform, found, PlainProgress(notes.append))
+
+
+def test_a_base_is_fetched_once(server: FakeRegistry, index: Descriptor, found: Settings) -> None:
+    first = obtain(server, index, found, [])
+    assert server.log
+    server.log.clear()
+    again = obtain(server, index, found, [])
+    assert server.log == []
+    assert again.folder == first.folder == bases.folder(index.digest, "linux/amd64", found)
+    assert [d.platform.architecture for d in again.images() if d.platform] == ["amd64"]
+
+
+def test_each_platform_is_a_base_of_its_own(
+    server: FakeRegistry, index: Descriptor, found: Settings
+) -> None:
+    arm = obtain(server, index, found, [], platform="linux/arm64")
+    amd = obtain(server, index, found, [])
+    assert arm.folder != amd.folder
+    assert arm.find("linux/arm64").digest != amd.find("linux/amd64").digest
+
+
+def test_the_digest_of_an_image_works_as_that_of_an_index(
+    server: FakeRegistry, index: Descriptor, found: Settings
+) -> None:
+    image = obtain(server, index, found, []).find("linux/amd64")
+    server.manifests["a", image.digest] = server.manifests["a", image.digest]
+    assert obtain(server, image, found, []).find("linux/amd64").digest == image.digest
+
+
+@pytest.mark.parametrize("victim", ["index", "manifest", "config", "layer"])
+@pytest.mark.parametrize("harm", ["damaged", "missing"])
+def test_damage_is_named_and_mended(
+    server: FakeRegistry, index: Descriptor, found: Settings, victim: str, harm: str
+) -> None:
+    layout = obtain(server, index, found, [])
+    image = layout.find("linux/amd64")
+    manifest = layout.read_manifest(image)
+    of = {"index": index, "manifest": image, "config": manifest.config}
+    path = layout.blob(of.get(victim, manifest.layers[0]).digest)
+    if harm == "missing":
+        path.unlink()
+    else:
+        data = path.read_bytes()
+        path.chmod(0o644)
+        path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    notes: list[str] = []
+    obtain(server, index, found, notes)
+    assert "fetched anew" in notes[0]
+    assert path.name in notes[0]
+    notes.clear()
+    server.log.clear()
+    obtain(server, index, found, notes)
+    assert (notes, server.log) == ([], [])
+
+
+@pytest.mark.parametrize("name", ["index.json", "oci-layout"])
+@pytest.mark.parametrize("content", [b"", b"{}", b"no json"])
+def test_a_damaged_index_is_named_and_mended(
+    server: FakeRegistry, index: Descriptor, found: Settings, name: str, content: bytes
+) -> None:
+    folder = obtain(server, index, found, []).folder
+    (folder / name).write_bytes(content)
+    server.log.clear()
+    notes: list[str] = []
+    obtain(server, index, found, notes)
+    assert "fetched anew" in notes[0]
+    assert not [line for line in server.log if "/blobs/" in line]
+    Layout.open(folder).find("linux/amd64")
+
+
+def test_a_base_of_another_index_is_not_taken(
+    server: FakeRegistry, index: Descriptor, found: Settings, tmp_path: Path
+) -> None:
+    """A folder under a digest's name with a right image of something else."""
+    layout = Layout.create(bases.folder(index.digest, "linux/amd64", found))
+    images.image(layout, b"something else")
+    notes: list[str] = []
+    found_ = obtain(server, index, found, notes).manifest("linux/amd64")
+    assert "fetched anew" in notes[0]
+    assert found_.layers[0].size == len(b"layer for amd64")
+
+
+def test_a_mirror_is_asked_first(
+    server: FakeRegistry, index: Descriptor, found: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def connect_to(place: reference.Reference, options: Settings) -> Connection:
+        asked.append(place.name)
+        return connect(server, place.repository.removeprefix("hub/library/"))
+
+    monkeypatch.setattr(registry, "connect", connect_to)
+    mirrors = {"docker.io": "mirror.example/hub"}
+    mirrored = replace(found, configuration=replace(found.configuration, mirrors=mirrors))
+    bases.obtain("a", index.digest, "linux/amd64", mirrored, PlainProgress(lambda line: None))
+    assert asked == ["mirror.example/hub/library/a"]
+
+
+def test_a_mirror_that_lacks_it_or_lies_is_passed_over(
+    server: FakeRegistry, index: Descriptor, found: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def connect_to(place: reference.Reference, options: Settings) -> Connection:
+        return connect(server, "a" if place.host == "docker.io" else "b")
+
+    monkeypatch.setattr(registry, "connect", connect_to)
+    mirrors = {"docker.io": "mirror.example/hub"}
+    mirrored = replace(found, configuration=replace(found.configuration, mirrors=mirrors))
+    silent = PlainProgress(lambda line: None)
+    with pytest.raises(BuildError, match=r"/b: .*404.*; .*/a: .*404"):
+        bases.obtain("a", "sha256:" + "0" * 64, "linux/amd64", mirrored, silent)
+    media_type, data = server.manifests["a", index.digest]
+    server.manifests["b", index.digest] = (media_type, data.replace(b"amd64", b"amd46"))
+    layout = bases.obtain("a", index.digest, "linux/amd64", mirrored, silent)
+    assert layout.blob(index.digest).read_bytes() == data
+
+
+def test_two_at_once_fetch_it_once(
+    server: FakeRegistry, index: Descriptor, found: Settings
+) -> None:
+    with ThreadPoolExecutor(3) as pool:
+        jobs = [pool.submit(obtain, server, index, found, []) for _ in range(3)]
+        assert len({job.result().folder for job in jobs}) == 1
+    assert len([line for line in server.requests("GET") if "/blobs/" in line]) == 2
+
+
+def test_offline_and_not_there(server: FakeRegistry, index: Descriptor, found: Settings) -> None:
+    server.faults = [("manifests", "drop")] * 4
+    with pytest.raises(BuildError, match="cannot be reached"):
+        obtain(server, index, found, [])
+
+
+def test_a_fetch_that_broke_off_is_no_base(
+    server: FakeRegistry, index: Descriptor, found: Settings
+) -> None:
+    server.faults = [("blobs", "drop")] * 40
+    with pytest.raises(BuildError):
+        obtain(server, index, found, [])
+    server.faults = []
+    notes: list[str] = []
+    obtain(server, index, found, notes)
+    assert not [n for n in notes if "warning" in n]
+
+
+def test_a_platform_that_the_image_has_not(
+    server: FakeRegistry, index: Descriptor, found: Settings
+) -> None:
+    with pytest.raises(InvalidError, match="no images for macos/arm64"):
+        obtain(server, index, found, [], platform="macos/arm64")

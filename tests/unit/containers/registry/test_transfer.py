@@ -1,0 +1,258 @@
+"""Pulling from a registry on loopback that misbehaves on request."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from envbuilder.containers.oci.descriptor import INDEX, MANIFEST, Descriptor
+from envbuilder.containers.oci.layout import Layout
+from envbuilder.containers.registry import pull_blob as receive
+from envbuilder.containers.registry import transfer as registry
+from envbuilder.core.errors import BuildError, InvalidError, WrongHashError
+from tests.support import image_layouts as images
+from tests.support.registry_requests import BIG, SILENT, SMALL, connect, impatient, pull, push
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from envbuilder.core.settings import Settings
+    from tests.support.registry_fixture import FakeRegistry
+
+
+def test_an_image_comes_back_as_it_went(
+    server: FakeRegistry, there: Descriptor, source: Layout, tmp_path: Path
+) -> None:
+    done = pull(server, there.digest, tmp_path / "b")
+    pulled = Layout.open(tmp_path / "b")
+    assert pulled.find("linux/amd64").digest == there.digest
+    manifest = pulled.manifest("linux/amd64")
+    assert pulled.checked(manifest.layers[0]).read_bytes() == BIG
+    assert pulled.read_config(manifest) == source.read_config(manifest)
+    assert done.bytes == len(BIG) + len(SMALL) + manifest.config.size
+    assert sorted(p.name for p in (tmp_path / "b").iterdir()) == [
+        "blobs",
+        "index.json",
+        "oci-layout",
+    ]
+
+
+def test_what_is_there_does_not_travel_again(
+    server: FakeRegistry, there: Descriptor, tmp_path: Path
+) -> None:
+    pull(server, "t", tmp_path / "b")
+    server.log.clear()
+    assert pull(server, "t", tmp_path / "b").bytes == 0
+    assert server.log == ["GET /v2/a/manifests/t"]
+
+
+def test_a_damaged_blob_is_brought_again(
+    server: FakeRegistry, there: Descriptor, tmp_path: Path
+) -> None:
+    pull(server, "t", tmp_path / "b")
+    layout = Layout.open(tmp_path / "b")
+    layer = layout.manifest("linux/amd64").layers[1]
+    layout.blob(layer.digest).chmod(0o644)
+    layout.blob(layer.digest).write_bytes(SMALL.upper())
+    assert pull(server, "t", tmp_path / "b").bytes == len(SMALL)
+    assert layout.checked(layer).read_bytes() == SMALL
+
+
+def test_of_an_index_one_platform_comes(
+    server: FakeRegistry, source: Layout, found: Settings, tmp_path: Path
+) -> None:
+    index = images.multi(source)
+    push(server, source, index, found)
+    done = pull(server, index.digest, tmp_path / "b")
+    layout = Layout.open(tmp_path / "b")
+    assert [d.digest for d in layout.images()] == [done.image.digest]
+    assert done.image.platform is not None
+    assert done.image.platform.architecture == "amd64"
+    names = {p.read_bytes() for p in (tmp_path / "b" / "blobs" / "sha256").iterdir()}
+    assert b"layer for amd64" in names
+    assert b"layer for arm64" not in names
+    assert layout.blob(index.digest).is_file()
+
+
+def test_a_platform_that_is_not_there(
+    server: FakeRegistry, source: Layout, there: Descriptor, found: Settings, tmp_path: Path
+) -> None:
+    index = images.multi(source)
+    push(server, source, index, found, "index")
+    layout = Layout.create(tmp_path / "b")
+    with pytest.raises(InvalidError, match="no images for macos/arm64") as caught:
+        registry.pull(connect(server), "index", layout, "macos/arm64", SILENT)
+    assert "linux/amd64, linux/arm64" in caught.value.hint
+    with pytest.raises(InvalidError, match="is for linux/amd64, not for linux/arm64"):
+        registry.pull(connect(server), there.digest, layout, "linux/arm64", SILENT)
+    assert layout.index().manifests == ()
+
+
+@pytest.mark.parametrize("fault", ["500", "503 Retry-After: 1", "429", "drop", "hang", "cut"])
+@pytest.mark.parametrize("request_", ["GET .*manifests", "GET .*blobs"])
+def test_a_fault_that_passes_is_survived(
+    server: FakeRegistry,
+    there: Descriptor,
+    tmp_path: Path,
+    fault: str,
+    request_: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    impatient(monkeypatch, fault)
+    server.faults = [(request_, fault)]
+    pull(server, there.digest, tmp_path / "b")
+    assert server.faults == []
+    layout = Layout.open(tmp_path / "b")
+    for layer in layout.manifest("linux/amd64").layers:
+        layout.checked(layer)
+
+
+def test_a_cut_blob_goes_on_where_it_broke_off(
+    server: FakeRegistry, there: Descriptor, source: Layout, tmp_path: Path
+) -> None:
+    big = source.manifest("linux/amd64").layers[0]
+    server.faults = [(big.digest, "cut"), (big.digest, "cut")]
+    done = pull(server, there.digest, tmp_path / "b")
+    assert done.bytes == source.manifest("linux/amd64").config.size + len(BIG) + len(SMALL)
+
+
+def test_a_later_pull_goes_on_where_an_earlier_one_broke_off(
+    server: FakeRegistry, there: Descriptor, source: Layout, tmp_path: Path
+) -> None:
+    big = source.manifest("linux/amd64").layers[0]
+    server.faults = [(big.digest, "cut")] + [(big.digest, "drop")] * 16
+    with pytest.raises(BuildError, match=rf"{big.digest}: cannot be reached"):
+        pull(server, there.digest, tmp_path / "b")
+    part = tmp_path / "b" / "partial" / big.digest.removeprefix("sha256:")
+    kept = part.stat().st_size
+    assert 0 < kept < len(BIG)
+    assert Layout.open(tmp_path / "b").index().manifests == ()
+    server.faults = []
+    assert pull(server, there.digest, tmp_path / "b").bytes <= len(BIG) - kept + 1000
+    assert not part.parent.exists()
+
+
+@pytest.mark.parametrize("fault", ["whole", "416", "elsewhere"])
+def test_a_registry_that_cannot_continue_starts_over(
+    server: FakeRegistry, there: Descriptor, source: Layout, tmp_path: Path, fault: str
+) -> None:
+    big = source.manifest("linux/amd64").layers[0]
+    server.faults = [(big.digest, "cut"), (big.digest, fault)]
+    pull(server, there.digest, tmp_path / "b")
+    assert Layout.open(tmp_path / "b").checked(big).read_bytes() == BIG
+
+
+def test_a_rotten_partial_blob_is_not_trusted(
+    server: FakeRegistry, there: Descriptor, source: Layout, tmp_path: Path
+) -> None:
+    big = source.manifest("linux/amd64").layers[0]
+    part = tmp_path / "b" / "partial" / big.digest.removeprefix("sha256:")
+    part.parent.mkdir(parents=True)
+    part.write_bytes(b"!" * 1000)
+    pull(server, there.digest, tmp_path / "b")
+    assert Layout.open(tmp_path / "b").checked(big).read_bytes() == BIG
+
+
+@pytest.mark.parametrize("fault", ["wrong", "longer"])
+def test_wrong_bytes_are_refused_and_not_kept(
+    server: FakeRegistry, there: Descriptor, source: Layout, tmp_path: Path, fault: str
+) -> None:
+    big = source.manifest("linux/amd64").layers[0]
+    server.faults = [(big.digest, fault)] * 9
+    with pytest.raises(WrongHashError, match=rf"{big.digest}: other bytes came"):
+        pull(server, there.digest, tmp_path / "b")
+    layout = Layout.open(tmp_path / "b")
+    assert not layout.blob(big.digest).exists()
+    assert not (tmp_path / "b" / "partial" / big.digest.removeprefix("sha256:")).exists()
+    assert layout.index().manifests == ()
+
+
+def test_an_endless_blob_is_not_read_to_its_end(
+    server: FakeRegistry, there: Descriptor, source: Layout, tmp_path: Path
+) -> None:
+    small = source.manifest("linux/amd64").layers[1]
+    server.blobs["a", small.digest] = SMALL + b"!" * (64 << 20)
+    layout = Layout.create(tmp_path / "b")
+    seen: list[int] = []
+    with pytest.raises(WrongHashError):
+        receive.receive(connect(server), small, layout, seen.append)
+    assert sum(seen) < 1 << 20
+
+
+def test_a_blob_that_is_shorter_than_it_should_be(
+    server: FakeRegistry, there: Descriptor, source: Layout, tmp_path: Path
+) -> None:
+    big = source.manifest("linux/amd64").layers[0]
+    server.blobs["a", big.digest] = BIG[:1000]
+    with pytest.raises(BuildError, match="broke off after 1000 of"):
+        pull(server, there.digest, tmp_path / "b")
+
+
+def test_a_manifest_of_other_bytes(server: FakeRegistry, there: Descriptor, tmp_path: Path) -> None:
+    server.faults = [("manifests", "wrong")]
+    with pytest.raises(WrongHashError, match=rf"{there.digest}: other bytes came"):
+        pull(server, there.digest, tmp_path / "b")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"not json",
+        b"[]",
+        b"{}",
+        b"\xff",
+        b"[" * 100_000,
+        b'{"schemaVersion": 1, "fsLayers": []}',
+        b'{"schemaVersion": 2, "manifests": [], "layers": [], "config": {}}',
+        b'{"schemaVersion": 2, "mediaType": "text/html", "layers": [], "config": {}}',
+        b'{"schemaVersion": 2, "layers": [{"digest": "sha256:../../etc"}], "config": {}}',
+        b'{"a": "' + b"x" * (4 << 20) + b'"}',
+    ],
+)
+def test_what_is_no_image(server: FakeRegistry, tmp_path: Path, content: bytes) -> None:
+    server.manifests["a", "t"] = (MANIFEST, content)
+    with pytest.raises(InvalidError, match=rf"{server.host}/a: t: "):
+        pull(server, "t", tmp_path / "b")
+    with pytest.raises(InvalidError):
+        pull(server, "t", tmp_path / "b")
+
+
+def test_an_endless_manifest_is_not_read_to_its_end(server: FakeRegistry, tmp_path: Path) -> None:
+    server.manifests["a", "t"] = (MANIFEST, b" " * (16 << 20))
+    with pytest.raises(InvalidError, match="a manifest of more than 4194304 bytes"):
+        pull(server, "t", tmp_path / "b")
+
+
+def test_what_it_is_comes_from_the_bytes(
+    server: FakeRegistry, there: Descriptor, tmp_path: Path
+) -> None:
+    """A registry cannot make an index of an image: the digest does not cover its header."""
+    _, data = server.manifests["a", "t"]
+    server.manifests["a", "t"] = (INDEX, data)
+    assert pull(server, "t", tmp_path / "b").image.digest == there.digest
+
+
+def test_a_full_disk_is_an_error_with_advice(
+    server: FakeRegistry, there: Descriptor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(receive._Incoming, "_ask", full)
+    with pytest.raises(BuildError, match="no space left") as caught:
+        pull(server, "t", tmp_path / "b")
+    assert "ENVBUILDER_CACHE_DIR" in caught.value.hint
+
+
+def test_an_image_that_the_disk_has_no_room_for(
+    server: FakeRegistry, there: Descriptor, tmp_path: Path
+) -> None:
+    _, data = server.manifests["a", "t"]
+    read = json.loads(data)
+    read["layers"][0]["size"] = 1 << 49
+    server.manifests["a", "t"] = (MANIFEST, json.dumps(read).encode())
+    with pytest.raises(BuildError, match=r"not enough space .* 562950\.0 GB are needed"):
+        pull(server, "t", tmp_path / "b")
+    assert server.requests("GET") == ["GET /v2/a/manifests/t"]

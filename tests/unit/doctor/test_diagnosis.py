@@ -1,0 +1,331 @@
+"""The doctor: what it finds, how bad that is, and that every problem has its fix."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envbuilder.doctor import accelerators, remedies
+from envbuilder.doctor import diagnosis as doctor
+from envbuilder.host import drivers
+from envbuilder.host.model import Containers, Gpu
+from envbuilder.profiles.fitting import Finding
+from envbuilder.profiles.needs import Needs
+from tests.support.broken_hosts import (
+    ADA,
+    ARC,
+    BY_NAME,
+    CLOSED,
+    LINUX,
+    OBSTACLES,
+    SEEN,
+    broken,
+    changed,
+    codes,
+    diagnose,
+    only,
+    with_gpu,
+)
+from tests.support.host_trees import PROFILES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# What there is to say about each finding and obstacle.
+
+
+def finding_codes(repository: Path) -> set[str]:
+    """The codes that `fitting` gives to findings, read from its source."""
+    tree = ast.parse((repository / "envbuilder/profiles/fitting.py").read_text())
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Finding":
+            code = node.args[2] if len(node.args) > 2 else None
+            found |= (
+                {c.value for c in ast.walk(code) if isinstance(c, ast.Constant)} if code else set()
+            )
+    return {code for code in found if isinstance(code, str)}
+
+
+def test_every_code_of_a_finding_has_a_remedy(repository: Path) -> None:
+    known = finding_codes(repository)
+    assert {"gpu", "kernels", "driver-old", "level-zero", "cpu-flags"} <= known
+    for code in known:
+        for gpu in (None, ADA):
+            finding = Finding("no", "text", code, gpu)
+            for system in ("linux", "macos", "other"):
+                said = remedies.fix(finding, Needs(), changed(LINUX, os=system), ())
+                assert said.endswith(".") or (code == "driver-old" and gpu is None), code
+
+
+HOSTS = {
+    "linux": LINUX,
+    "container": changed(LINUX, container=True),
+    "wsl": changed(LINUX, wsl=True),
+    "macos": changed(LINUX, os="macos"),
+    "nameless": changed(LINUX, os_version=None, kernel=None),
+}
+
+
+@pytest.mark.parametrize("place", HOSTS)
+@pytest.mark.parametrize("vendor", ["nvidia", "intel", "amd", "apple", "unknown"])
+@pytest.mark.parametrize("obstacle", [*OBSTACLES, None])
+def test_every_obstacle_has_a_remedy(obstacle: Any, vendor: Any, place: str) -> None:
+    gpu = Gpu(vendor=vendor, name="GPU", state="present", detail="So.", obstacle=obstacle)
+    said = remedies.of_gpu(gpu, HOSTS[place], "580")
+    assert said.endswith(".")
+    assert "  " not in said
+    assert "None" not in said.removeprefix("None")
+
+
+@given(
+    st.sampled_from([*OBSTACLES, None]),
+    st.sampled_from(["nvidia", "intel", "unknown"]),
+    st.text(max_size=30) | st.none(),
+    st.text(max_size=30) | st.none(),
+    st.booleans(),
+)
+def test_no_host_makes_it_raise(
+    obstacle: Any, vendor: Any, release: str | None, kernel: str | None, wsl: bool
+) -> None:
+    gpu = Gpu(vendor=vendor, name="GPU", state="present", detail="So.", obstacle=obstacle)
+    here = changed(LINUX, gpus=(gpu,), os_version=release, kernel=kernel, wsl=wsl)
+    assert all(p.fix for p in diagnose(here))
+    assert drivers.level_zero(here)
+
+
+def test_a_profile_that_fits_goes_first() -> None:
+    old = changed(ADA, driver_version="550.54")
+    found = only(diagnose(with_gpu(old), asked="cuda"), "driver-old")
+    assert found.fix.startswith("Use --profile cuda-legacy, which fits. Or: Run `sudo ubuntu-driv")
+
+
+def test_where_the_profile_can_never_work_another_one_is_the_whole_answer() -> None:
+    pascal = changed(ADA, name="Tesla P100", sm="6.0")
+    found = only(diagnose(with_gpu(pascal), asked="cuda"), "kernels")
+    assert found.fix == "Use --profile cuda-legacy, which fits."
+    assert diagnose(with_gpu(pascal)) == ()
+
+
+# Where drivers come from.
+
+
+@pytest.mark.parametrize(
+    ("release", "needed", "said"),
+    [
+        ("Ubuntu 24.04.3 LTS", "580", "sudo ubuntu-drivers install"),
+        ("Debian GNU/Linux 12 (bookworm)", "525", "sudo apt install nvidia-driver"),
+        ("Debian GNU/Linux 12 (bookworm)", "535", "sudo apt install nvidia-driver"),
+        ("Debian GNU/Linux 12 (bookworm)", "536", "repos/debian12"),
+        ("Debian GNU/Linux 12 (bookworm)", "580", "Debian 12 has 535, and 580 or newer"),
+        ("Debian GNU/Linux 13 (trixie)", "580", "Debian 13 has 550, and 580 or newer"),
+        ("Debian GNU/Linux 13 (trixie)", "525", "sudo apt install nvidia-driver"),
+        ("Debian GNU/Linux forky/sid", "580", "580 or newer (your distribution's package"),
+        ("Fedora Linux 43 (Workstation Edition)", "580", "akmod-nvidia"),
+        ("Arch Linux", "580", "nvidia.com/drivers"),
+        (None, "", "Install NVIDIA's driver (your"),
+    ],
+)
+def test_nvidias_driver_comes_from_where_it_is_new_enough(
+    release: str | None, needed: str, said: str
+) -> None:
+    assert said in drivers.nvidia(ADA, changed(LINUX, os_version=release), needed)
+
+
+def test_an_old_gpu_is_told_its_last_branch() -> None:
+    debian = changed(LINUX, os_version="Debian GNU/Linux 12 (bookworm)")
+    said = drivers.nvidia(changed(ADA, sm="7.0"), debian, "580")
+    assert "Branch 580 is the last" in said
+    assert "nvidia-open" not in said  # the open modules do not drive it
+    assert "Branch" not in drivers.nvidia(changed(ADA, sm="7.5"), debian, "580")
+    assert "Branch" not in drivers.nvidia(changed(ADA, sm=None), debian, "580")
+
+
+def test_inside_wsl_and_containers_no_driver_is_installed() -> None:
+    gpu = broken(ADA, "driver-missing")
+    for here, said in ((HOSTS["wsl"], "in Windows"), (HOSTS["container"], "machine itself")):
+        fix = remedies.of_gpu(gpu, here, "580")
+        assert said in fix
+        assert "apt" not in fix
+        assert "ubuntu-drivers" not in fix
+        assert "modprobe" not in fix
+
+
+@pytest.mark.parametrize(
+    ("kernel", "family", "said"),
+    [
+        ("6.11.0-29-generic", "Arc B (BMG)", "Update Linux: 6.12 is the first"),
+        ("6.12.1", "Arc B (BMG)", "sudo modprobe xe"),
+        ("6.8.0-60-generic", "Lunar Lake", "Update Linux: 6.12"),
+        ("6.16.3", "Panther Lake", "Update Linux: 6.17"),
+        ("6.17.0", "Panther Lake", "sudo modprobe xe"),
+        ("6.8.0", "Arc A (DG2)", "sudo modprobe i915"),
+        ("6.8.0", "Arrow Lake-S", "sudo modprobe i915"),
+        ("6.8.0", "Data Center GPU Max (PVC)", "intel-i915-dkms"),
+        ("6.8.0", None, "Update Linux"),
+        (None, "Arc B (BMG)", "sudo modprobe xe"),
+    ],
+)
+def test_intels_kernel_driver_depends_on_family_and_kernel(
+    kernel: str | None, family: str | None, said: str
+) -> None:
+    assert said in drivers.intel(changed(ARC, family=family), changed(LINUX, kernel=kernel))
+
+
+@pytest.mark.parametrize(
+    ("release", "said"),
+    [
+        ("Ubuntu 24.04.3 LTS", "ppa:kobuk-team/intel-graphics"),
+        ("Ubuntu 25.04", "ppa:kobuk-team/intel-graphics"),
+        ("Ubuntu 25.10", "Run `sudo apt install libze1 libze-intel-gpu1`"),
+        ("Ubuntu 26.04 LTS", "Run `sudo apt install libze1 libze-intel-gpu1`"),
+        ("Ubuntu 22.04.5 LTS", "github.com/intel/compute-runtime"),
+        ("Debian GNU/Linux 12 (bookworm)", "no package of the driver"),
+        ("Debian GNU/Linux 13 (trixie)", "no package of the driver"),
+        ("Debian GNU/Linux 14 (forky)", "Run `sudo apt install"),
+        ("Debian GNU/Linux forky/sid", "Run `sudo apt install"),
+        ("Fedora Linux 43", "dnf install intel-compute-runtime intel-level-zero oneapi-level-zero"),
+        (None, "github.com/intel/compute-runtime"),
+    ],
+)
+def test_level_zero_comes_from_where_it_is(release: str | None, said: str) -> None:
+    fix = drivers.level_zero(changed(LINUX, os_version=release))
+    assert said in fix
+    assert "--backend docker" in fix
+
+
+def test_level_zero_is_missed_less_where_an_image_could_bring_it() -> None:
+    here = with_gpu(ARC, level_zero=False)
+    assert only(diagnose(here), "level-zero").severity == "limits"
+    alone = changed(here, containers=Containers())
+    assert only(diagnose(alone), "level-zero").severity == "blocks"
+    nothing = changed(alone, gpus=())
+    assert codes(diagnose(nothing, asked="xpu")) == ["no-gpu"]
+
+
+@pytest.mark.parametrize(
+    ("detail", "place", "said"),
+    [
+        ("failed: Driver/library version mismatch.", "linux", "Restart the machine."),
+        ("failed: Driver/library version mismatch.", "wsl", "wsl --shutdown"),
+        ("failed: NVML Shared Library Not Found.", "container", "compute,utility"),
+        ("failed: NVML Shared Library Not Found.", "linux", "nvidia-smi"),
+        ("failed: GPU is lost.", "linux", "dmesg"),
+    ],
+)
+def test_a_library_that_fails_is_told_by_its_words(detail: str, place: str, said: str) -> None:
+    gpu = changed(broken(ADA, "library-failed"), detail=detail)
+    assert said in remedies.of_gpu(gpu, HOSTS[place])
+
+
+# Which problems there are, how bad, in which order.
+
+
+def test_nothing_is_wrong_with_a_good_machine() -> None:
+    assert diagnose(with_gpu(ADA)) == ()
+    assert diagnose(with_gpu(ARC)) == ()
+    assert diagnose(LINUX) == ()
+
+
+def test_problems_are_sorted_by_how_bad_they_are() -> None:
+    here = with_gpu(
+        ADA,
+        broken(ADA, "not-given", bus="0000:41:00.0"),
+        CLOSED,
+        containers=Containers(),
+        memory=changed(LINUX.memory, channels=4, channels_available=8),
+    )
+    found = diagnose(here)
+    assert [p.severity for p in found] == ["blocks", "limits", "slows"]
+    assert codes(found) == ["node-closed", "not-given", "memory-channels"]
+
+
+def test_an_accelerator_that_cannot_work_does_not_stand_in_the_way_unless_asked_for() -> None:
+    gpu = broken(ARC, "unsupported", support="unsupported")
+    here = with_gpu(gpu, level_zero=False, containers=Containers())
+    assert [(p.severity, p.code) for p in diagnose(here)] == [("limits", "unsupported")]
+    assert only(diagnose(here, asked="xpu"), "unsupported").severity == "blocks"
+
+
+def test_a_display_gpu_beside_an_accelerator_is_not_mentioned() -> None:
+    intel = broken(ARC, "unsupported", support="unsupported")
+    amd = Gpu(vendor="amd", name="AMD GPU", state="present", detail="No profile.")
+    assert diagnose(with_gpu(ADA, intel, amd)) == ()
+    assert only(diagnose(with_gpu(amd)), "no-profile").severity == "limits"
+
+
+def test_each_vendor_is_looked_at() -> None:
+    nouveau = broken(ADA, "driver-other", kernel_driver="nouveau")
+    found = diagnose(with_gpu(nouveau, CLOSED, containers=Containers()))
+    assert [(p.severity, p.code) for p in found] == [
+        ("blocks", "driver-other"),
+        ("blocks", "node-closed"),
+    ]
+
+
+def test_a_profile_that_was_asked_for_is_the_only_one_looked_at() -> None:
+    here = with_gpu(broken(ADA, "driver-missing"), CLOSED)
+    assert codes(diagnose(here, asked="xpu")) == ["node-closed"]
+    assert codes(diagnose(here, asked="cuda")) == ["driver-missing"]
+    assert codes(diagnose(here, asked="cpu")) == []
+    assert codes(diagnose(here, asked="zendnn")) == ["cpu-flags"]
+
+
+def test_a_warning_does_not_block() -> None:
+    unsure = changed(ADA, sm=None)
+    found = only(diagnose(with_gpu(unsure), asked="cuda"), "sm-unread")
+    assert found.severity == "limits"
+
+
+def test_one_gpu_that_does_not_work_is_told_once_and_does_not_block() -> None:
+    idle = broken(ADA, "not-given", bus="0000:41:00.0")
+    found = diagnose(with_gpu(ADA, idle))
+    assert [(p.severity, p.code) for p in found] == [("limits", "not-given")]
+    assert "0000:41:00.0" in found[0].text
+
+
+def test_the_driver_is_asked_for_the_profile_that_can_work_then() -> None:
+    pascal = broken(ADA, "driver-missing", sm="6.0", driver_version=None)
+    found = only(diagnose(with_gpu(pascal)), "driver-missing")
+    assert found.text.startswith("cuda-legacy: ")
+    assert found.severity == "blocks"
+
+
+def test_a_gpu_that_could_not_be_read_is_no_gpu_without_a_profile() -> None:
+    gpu = Gpu(vendor="unknown", name="unknown", state="unknown", detail="PCI was not listed.")
+    found = only(diagnose(with_gpu(gpu)), "unread")
+    assert found.text == "whether there is a GPU is unknown: PCI was not listed"
+    assert "Windows" in only(diagnose(with_gpu(gpu, wsl=True)), "unread").fix
+    assert "Windows" in only(diagnose(with_gpu(gpu, wsl=True), asked="cuda"), "unread").fix
+
+
+def test_a_machine_for_which_there_is_nothing_is_told_so() -> None:
+    riscv = changed(LINUX, machine="riscv64", platform=None)
+    assert [(p.severity, p.code) for p in diagnose(riscv)] == [("blocks", "platform")]
+    mac = changed(LINUX, os="macos", platform=None, containers=Containers())
+    assert "engine" in only(diagnose(mac), "platform").fix
+
+
+def test_wsl_1_has_its_own_problem() -> None:
+    here = changed(LINUX, wsl=True, kernel="4.4.0-19041-Microsoft")
+    assert only(diagnose(here), "wsl1").severity == "blocks"
+    assert "wsl1" not in codes(diagnose(changed(here, kernel="6.6.87.2-microsoft-standard-WSL2")))
+
+
+def test_a_profile_without_a_lock_cannot_be_built() -> None:
+    found = doctor.diagnose(LINUX, PROFILES, {}, SEEN, BY_NAME["cpu"])
+    assert [(p.severity, p.code) for p in found] == [("blocks", "lock")]
+    assert "envbuilder lock --profile cpu" in found[0].fix
+
+
+def test_severity_of_lasting_and_unsure_findings() -> None:
+    for code in accelerators._LASTING:
+        lasting = Finding("no", "text", code)
+        assert accelerators._severity(lasting, asked_for=False) == "limits"
+        assert accelerators._severity(lasting, asked_for=True) == "blocks"
+    unsure = Finding("warning", "text", "sm-unread")
+    assert accelerators._severity(unsure, asked_for=True) == "limits"

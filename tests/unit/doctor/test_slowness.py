@@ -1,0 +1,331 @@
+"""The doctor: what costs speed, each rule at its limit and past it, and what is around a build."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from envbuilder.doctor import builds as tools
+from envbuilder.doctor import slowness
+from envbuilder.doctor import surroundings as around
+from envbuilder.doctor.surroundings import Around
+from envbuilder.host.model import Containers, Cpu, Engine, Host, Link, Memory
+from envbuilder.packages.space import Disk
+from tests.support.broken_hosts import (
+    ADA,
+    ARC,
+    BY_NAME,
+    DOCKER,
+    GIB,
+    LINUX,
+    SEEN,
+    broken,
+    changed,
+    codes,
+    only,
+    with_gpu,
+)
+
+if TYPE_CHECKING:
+    from envbuilder.doctor.problem import Problem
+
+# What costs speed: each rule just at its limit and just past it.
+
+
+def slow(here: Host, variables: dict[str, str] | None = None, **changes: object) -> list[str]:
+    seen = changed(SEEN, variables=variables or {}, **changes)
+    found = slowness.problems(here, seen)
+    assert all(p.severity == "slows" for p in found)
+    return codes(found)
+
+
+@pytest.mark.parametrize(
+    ("used", "available", "told"),
+    [(7, 8, True), (8, 8, False), (9, 8, False), (None, 8, False), (4, None, False), (0, 8, False)],
+)
+def test_memory_channels(used: int | None, available: int | None, told: bool) -> None:
+    memory = Memory(channels=used, channels_available=available)
+    assert slow(changed(LINUX, memory=memory)) == ["memory-channels"] * told
+
+
+@pytest.mark.parametrize(
+    ("quota", "threads", "told"),
+    [
+        (15.9, None, True),
+        (16.0, None, False),
+        (2.5, "2", False),
+        (2.5, "3", True),
+        (2.5, "2,1", False),
+        (0.5, "1", False),
+        (2.5, "", True),
+        (2.5, "0", True),
+        (2.5, "many", True),
+        (None, None, False),
+    ],
+)
+def test_quota_without_a_thread_limit(quota: float | None, threads: str | None, told: bool) -> None:
+    here = changed(LINUX, cpu=changed(LINUX.cpu, quota=quota))
+    variables = {} if threads is None else {"OMP_NUM_THREADS": threads}
+    assert slow(here, variables) == ["quota"] * told
+    unknown = changed(here, cpu=changed(here.cpu, affinity=None))
+    assert slow(unknown, variables) == []
+
+
+@pytest.mark.parametrize(
+    ("link", "told"),
+    [
+        (Link(width=16, max_width=16), False),
+        (Link(width=8, max_width=16), True),
+        (Link(width=4, max_width=16), True),
+        (Link(width=8, max_width=8), False),
+        (Link(width=4, max_width=4), True),  # what NVML says of a card in a narrow slot
+        (Link(width=4), True),
+        (Link(width=5), False),
+        (Link(width=8), False),
+        (Link(max_width=16), False),
+        (Link(speed=2.5, max_speed=16.0, width=16, max_width=16), False),  # idle
+        (None, False),
+    ],
+)
+def test_pcie_lanes(link: Link | None, told: bool) -> None:
+    assert slow(with_gpu(changed(ADA, link=link))) == ["pcie"] * told
+    assert slow(with_gpu(broken(changed(ADA, link=link), "not-given"))) == []
+    assert slow(with_gpu(changed(ADA, link=link, memory_kind="shared"))) == []
+
+
+@pytest.mark.parametrize(
+    ("cpu", "told"),
+    [
+        (Cpu(affinity=4), False),
+        (Cpu(affinity=3), True),
+        (Cpu(affinity=16, physical=3), True),
+        (Cpu(affinity=16, physical=8, quota=3.5, threads=3), True),
+        (Cpu(affinity=16, physical=8, quota=4.0, threads=4), False),
+        (Cpu(), False),
+    ],
+)
+def test_two_cores_a_gpu(cpu: Cpu, told: bool) -> None:
+    second = changed(ADA, bus="0000:02:00.0")
+    here = with_gpu(ADA, second, cpu=cpu)
+    assert ("cores" in slow(here, {"OMP_NUM_THREADS": "3"})) is told
+    idle = with_gpu(ADA, broken(second, "not-given"), cpu=changed(cpu, affinity=2))
+    if not told:
+        assert "cores" not in slow(idle, {"OMP_NUM_THREADS": "3"})
+
+
+def test_one_core_for_one_gpu_is_put_into_words() -> None:
+    (found,) = slowness.problems(with_gpu(ADA, cpu=Cpu(affinity=1)), SEEN)
+    assert found.text == "1 core for 1 GPU: loading keeps it waiting"
+
+
+@pytest.mark.parametrize(
+    ("total", "limit", "told"),
+    [
+        (48 * GIB, None, False),
+        (48 * GIB - 1, None, True),
+        (64 * GIB, 48 * GIB - 1, True),
+        (64 * GIB, 48 * GIB, False),
+        (None, None, False),
+    ],
+)
+def test_main_memory_against_that_of_all_gpus(
+    total: int | None, limit: int | None, told: bool
+) -> None:
+    memory = Memory(total_bytes=total, limit_bytes=limit)
+    here = with_gpu(ADA, changed(ADA, bus="0000:02:00.0"), memory=memory)
+    assert slow(here) == ["main-memory"] * told
+    shared = with_gpu(changed(ADA, memory_kind="shared", memory_bytes=128 * GIB), memory=memory)
+    assert slow(shared) == []
+
+
+@pytest.mark.parametrize(
+    ("limit", "default", "told"),
+    [(445.5, 450.0, False), (445.0, 450.0, True), (500.0, 450.0, False), (None, 450.0, False)],
+)
+def test_power_limit(limit: float | None, default: float, told: bool) -> None:
+    gpu = changed(ADA, power_limit_watts=limit, power_default_watts=default)
+    assert slow(with_gpu(gpu)) == ["power"] * told
+
+
+def test_the_power_limit_is_set_back_on_the_right_gpu_as_root() -> None:
+    gpu = changed(ADA, power_limit_watts=300.0, power_default_watts=450.0)
+    assert (
+        "`sudo nvidia-smi -i 0000:01:00.0 -pl 450`" in slowness.problems(with_gpu(gpu), SEEN)[0].fix
+    )
+    arc = changed(ARC, power_limit_watts=100.0, power_default_watts=190.0)
+    fix = slowness.problems(with_gpu(arc), SEEN)[0].fix
+    assert "190000000" in fix
+    assert "nvidia" not in fix
+
+
+@pytest.mark.parametrize(
+    ("size", "told"),
+    [(64 << 20, True), ((64 << 20) + 1, False), (0, True), (None, False)],
+)
+def test_small_shared_memory(size: int | None, told: bool) -> None:
+    assert slow(changed(LINUX, memory=Memory(shm_bytes=size))) == ["shared-memory"] * told
+
+
+def test_shared_memory_is_mended_only_where_that_is_possible() -> None:
+    here = changed(LINUX, container=True, memory=Memory(shm_bytes=64 << 20))
+    assert slowness.problems(here, SEEN)[0].repair is None
+    (found,) = slowness.problems(here, changed(SEEN, may_mount=True))
+    assert "--shm-size" in found.fix
+    assert found.repair is not None
+    assert found.repair.commands == (("mount", "-o", "remount,size=1g", "/dev/shm"),)
+    assert found.repair.undo == (("mount", "-o", "remount,size=67108864", "/dev/shm"),)
+    gone = changed(here, memory=Memory(shm_bytes=0))
+    assert slowness.problems(gone, changed(SEEN, may_mount=True))[0].repair is None
+
+
+@pytest.mark.parametrize(
+    ("variables", "told"),
+    [
+        ({"OMP_PROC_BIND": "close"}, True),
+        ({"OMP_PROC_BIND": "true"}, True),
+        ({"OMP_PROC_BIND": "false"}, False),
+        ({"KMP_AFFINITY": "none"}, False),
+        ({"KMP_AFFINITY": "granularity=fine,compact,1,0"}, True),
+        ({"GOMP_CPU_AFFINITY": "0-3"}, True),
+        ({"GOMP_CPU_AFFINITY": ""}, False),
+        ({"OMP_NUM_THREADS": "8"}, False),
+    ],
+)
+def test_binding_variables(variables: dict[str, str], told: bool) -> None:
+    assert slow(LINUX, variables) == ["binding"] * told
+
+
+# Around the host.
+
+
+def around_problems(seen: Around, here: Host = LINUX, asked: str | None = None) -> list[Problem]:
+    wanted = BY_NAME[asked] if asked else None
+    found = tools.problems(here, seen, wanted, None)
+    return [p for p in found if p.code != "lock"]
+
+
+def test_no_interpreter_blocks_only_where_no_image_could_be_built() -> None:
+    seen = changed(
+        SEEN, python="no Python 3.11", python_fix="Install it.", backends=("docker", "venv")
+    )
+    assert only(around_problems(seen), "python").severity == "limits"
+    without = changed(LINUX, containers=Containers())
+    assert only(around_problems(seen, without), "python").severity == "blocks"
+    native = changed(seen, backends=("venv",))
+    assert only(around_problems(native), "python").severity == "blocks"
+    unable = changed(seen, engine="docker is too old")
+    assert only(around_problems(unable), "python").severity == "blocks"
+
+
+@pytest.mark.parametrize(
+    ("free", "needed", "told"),
+    [
+        (999, 1000, True),
+        (1000, 1000, False),
+        (10**9, 10**6, False),
+        ((2 << 30) - 1, 0, True),
+        (2 << 30, 0, False),
+    ],
+)
+def test_room_on_disks(free: int, needed: int, told: bool) -> None:
+    seen = changed(SEEN, rooms=(Disk(folder="/data", free=free, needed=needed),))
+    assert codes(around_problems(seen)) == ["disk"] * told
+
+
+def test_folders_that_are_closed_block() -> None:
+    (found,) = around_problems(changed(SEEN, closed=("/var/cache/envbuilder",)))
+    assert (found.severity, found.code) == ("blocks", "folder")
+
+
+def test_a_compiler_is_missed_only_where_one_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiles = changed(BY_NAME["zendnn"], system_packages=("g++",))
+    monkeypatch.setitem(BY_NAME, "zendnn", compiles)
+    assert codes(around_problems(SEEN, asked="zendnn")) == ["compiler"]
+    assert around_problems(SEEN, asked="cpu") == []
+    assert around_problems(Around(), asked="zendnn") == []  # nobody looked
+    has = changed(SEEN, programs=frozenset({"clang++"}))
+    assert around_problems(has, asked="zendnn") == []
+
+
+def engine(state: Any, detail: str, socket: str = "/run/docker.sock") -> Engine:
+    return Engine(name="unknown", socket=socket, state=state, detail=detail)
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (engine("present", "This user may not open it: join the group."), "usermod -aG docker"),
+        (engine("present", "Nobody listens: its engine does not run."), "systemctl start docker"),
+        (engine("unknown", "No usable answer: timed out."), "`docker version`"),
+        (
+            engine("present", "This user may not open it.", "/run/podman/podman.sock"),
+            "systemctl --user start podman.socket",
+        ),
+    ],
+)
+def test_an_engine_that_does_not_answer(found: Engine, said: str) -> None:
+    here = changed(LINUX, containers=Containers(engines=(found,)))
+    problem = only(around_problems(SEEN, here), "engine")
+    assert said in problem.fix
+    assert "--backend venv" in problem.fix
+    beside = changed(here, containers=Containers(engines=(*DOCKER.engines, found)))
+    assert around_problems(SEEN, beside) == []
+
+
+def test_an_engine_that_answers_but_cannot_build() -> None:
+    seen = changed(SEEN, engine="buildx is missing", engine_fix="Install docker-buildx.")
+    assert only(around_problems(seen), "engine").fix == "Install docker-buildx."
+
+
+def test_containers_that_cannot_reach_the_gpu() -> None:
+    assert around_problems(SEEN, with_gpu(ADA)) == []
+    here = with_gpu(ADA, containers=changed(DOCKER, runtimes=()))
+    assert codes(around_problems(SEEN, here)) == ["gpu-runtime"]
+    assert around_problems(SEEN, changed(here, wsl=True)) == []
+    by_cdi = changed(here, containers=changed(here.containers, cdi=("nvidia.com/gpu=0",)))
+    assert around_problems(SEEN, by_cdi) == []
+    assert around_problems(SEEN, changed(here, gpus=(ARC,))) == []
+
+
+def test_a_specification_for_podman_is_written_only_where_there_is_none() -> None:
+    podman = Engine(name="podman", socket="/run/podman.sock", version="5", state="usable")
+    here = with_gpu(ADA, containers=Containers(engines=(podman,)))
+    found = only(around_problems(SEEN, here), "cdi")
+    assert found.repair is not None
+    assert found.repair.undo == (("rm", "/etc/cdi/nvidia.yaml"),)
+    there = only(around_problems(changed(SEEN, cdi_file=True), here), "cdi")
+    assert there.repair is None
+    bare = only(around_problems(changed(SEEN, programs=frozenset()), here), "cdi")
+    assert bare.repair is None
+    assert "nvidia-container-toolkit" in bare.fix
+
+
+@pytest.mark.parametrize(
+    ("status", "root", "may"),
+    [
+        ("CapEff:\t000001ffffffffff\nCapBnd:\t000001ffffffffff\n", True, True),
+        ("CapEff:\t00000000a80425fb\nCapBnd:\t00000000a80425fb\n", True, False),  # docker's own
+        ("CapEff:\t0000000000000000\nCapBnd:\t000001ffffffffff\n", False, True),
+        ("CapEff:\t0000000000000000\nCapBnd:\t000001ffffffffff\n", True, False),
+        ("CapEff:\t0000000000200000\n", True, True),
+        ("CapEff:\tzz\n", True, False),
+        ("", True, False),
+    ],
+)
+def test_whether_root_may_mount_here(status: str, root: bool, may: bool) -> None:
+    assert around.may_mount(status, root=root) is may
+
+
+def test_who_is_helped(monkeypatch: pytest.MonkeyPatch) -> None:
+    import pwd
+
+    own = pwd.getpwuid(0)
+    monkeypatch.setattr(pwd, "getpwuid", lambda number: own)
+    monkeypatch.setattr(
+        pwd, "getpwnam", lambda name: pwd.struct_passwd((name, "", 1000, 1000, "", "", ""))
+    )
+    monkeypatch.setenv("SUDO_USER", "ada")
+    assert around._user(root=True) == "ada"
+    # `sudo -u other`: who runs this is not who called sudo.
+    assert around._user(root=False) == own.pw_name

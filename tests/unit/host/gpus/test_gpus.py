@@ -1,0 +1,446 @@
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from envbuilder.host import model as host
+from envbuilder.host import probe, snapshot
+from envbuilder.host.gpus import apple, intel, pci
+from envbuilder.host.model import Gpu, Link
+from tests.support import host_trees
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PCI = "sys/bus/pci/devices"
+GIB = 2**30
+MEMORY = 32_768_000 * 1024
+GEN4_X16 = ("16.0 GT/s PCIe", "16")
+VENDORS = {"nvidia": "0x10de", "intel": "0x8086", "amd": "0x1002"}
+
+
+def link_files(folder: str, now: tuple[str, str], most: tuple[str, str]) -> dict[str, str]:
+    return {
+        f"{folder}/current_link_speed": f"{now[0]}\n",
+        f"{folder}/current_link_width": f"{now[1]}\n",
+        f"{folder}/max_link_speed": f"{most[0]}\n",
+        f"{folder}/max_link_width": f"{most[1]}\n",
+    }
+
+
+def machine(kernel: str = "6.17.0-5-generic") -> dict[str, Any]:
+    return {
+        "files": {
+            "proc/meminfo": "MemTotal:       32768000 kB\n",
+            "proc/sys/kernel/osrelease": f"{kernel}\n",
+        },
+        "links": {},
+        "nodes": {"dev/dri/renderD128": True},
+    }
+
+
+def card(
+    vendor: str, device: str, driver: str, chain: str = "0000:00:01.0/0000:01:00.0", **files: str
+) -> dict[str, Any]:
+    """A machine with one GPU at the end of a chain of bridges; `files` are below its folder."""
+    data = machine()
+    folder = f"sys/devices/pci0000:00/{chain}"
+    address = chain.rpartition("/")[2]
+    data["files"] |= {
+        f"{folder}/class": "0x030000\n",
+        f"{folder}/vendor": f"{VENDORS[vendor]}\n",
+        f"{folder}/device": f"0x{device}\n",
+        f"{folder}/drm/card1/dev": "226:1\n",
+        f"{folder}/drm/renderD128/dev": "226:128\n",
+        **{f"{folder}/{name.replace('__', '/')}": text for name, text in files.items()},
+    }
+    data["links"] |= {
+        f"{PCI}/{address}": f"../../../devices/pci0000:00/{chain}",
+        f"{folder}/driver": f"../../../../bus/pci/drivers/{driver}",
+    }
+    return data
+
+
+def arc_b580() -> dict[str, Any]:
+    """As lspci shows them: the GPU's own link says x1, the switch's upstream port the truth."""
+    chain = "0000:00:01.0/0000:01:00.0/0000:02:01.0/0000:03:00.0"
+    data = card(
+        "intel",
+        "e20b",
+        "xe",
+        chain,
+        tile0__physical_vram_size_bytes=f"{12 * GIB}\n",
+        hwmon__hwmon3__power1_max="190000000\n",
+        hwmon__hwmon3__power1_rated_max="200000000\n",
+    )
+    gpu = f"sys/devices/pci0000:00/{chain}"
+    down, up = gpu.rpartition("/")[0], gpu.rsplit("/", 2)[0]
+    data["files"] |= {
+        **link_files(gpu, ("2.5 GT/s PCIe", "1"), ("2.5 GT/s PCIe", "1")),
+        **link_files(up, ("8.0 GT/s PCIe", "4"), ("16.0 GT/s PCIe", "8")),
+        f"{down}/vendor": "0x8086\n",
+        f"{up}/vendor": "0x8086\n",
+    }
+    return data
+
+
+def lunar_lake(driver: str = "xe") -> dict[str, Any]:
+    data = card("intel", "64a0", driver, "0000:00:02.0")
+    data["files"] |= link_files("sys/devices/pci0000:00/0000:00:02.0", ("Unknown", "0"), GEN4_X16)
+    data["files"]["sys/module/ttm/parameters/pages_limit"] = "1000\n"
+    return data
+
+
+def compute_node(location: int, target: int, **more: int) -> str:
+    values = {"cpu_cores_count": 0, "simd_count": 80, "gfx_target_version": target}
+    values |= {"location_id": location, "domain": 0, **more}
+    return "".join(f"{key} {value}\n" for key, value in values.items())
+
+
+def strix_halo() -> dict[str, Any]:
+    data = card(
+        "amd",
+        "1586",
+        "amdgpu",
+        "0000:00:08.1/0000:c5:00.0",
+        mem_info_vram_total=f"{512 * 2**20}\n",
+        mem_info_gtt_total=f"{24 * GIB}\n",
+        hwmon__hwmon4__in1_label="vddnb\n",
+    )
+    data["files"] |= {
+        **link_files("sys/devices/pci0000:00/0000:00:08.1/0000:c5:00.0", GEN4_X16, GEN4_X16),
+        "sys/devices/pci0000:00/0000:00:08.1/vendor": "0x1022\n",
+        "sys/class/kfd/kfd/topology/nodes/0/properties": "cpu_cores_count 32\nsimd_count 0\n",
+        "sys/class/kfd/kfd/topology/nodes/1/properties": compute_node(0xC500, 110501),
+    }
+    return data
+
+
+def mi300x() -> dict[str, Any]:
+    data = card(
+        "amd",
+        "74a1",
+        "amdgpu",
+        "0000:00:01.1/0000:01:00.0",
+        mem_info_vram_total=f"{192 * GIB}\n",
+        mem_info_gtt_total=f"{512 * GIB}\n",
+        hwmon__hwmon4__freq2_label="mclk\n",
+        hwmon__hwmon4__power1_cap="700000000\n",
+        hwmon__hwmon4__power1_cap_default="750000000\n",
+    )
+    gen5 = ("32.0 GT/s PCIe", "16")
+    data["files"] |= {
+        **link_files("sys/devices/pci0000:00/0000:00:01.1/0000:01:00.0", gen5, gen5),
+        "sys/devices/pci0000:00/0000:00:01.1/vendor": "0x1022\n",
+        "sys/class/kfd/kfd/topology/nodes/7/properties": compute_node(0x0100, 90402),
+    }
+    return data
+
+
+TREES = {"b580": arc_b580, "lunar": lunar_lake, "strix": strix_halo, "mi300x": mi300x}
+
+
+def probed(tmp_path: Path, data: dict[str, Any]) -> Gpu:
+    (gpu,) = probe.host(host_trees.plant(tmp_path, data)).gpus
+    return gpu
+
+
+def test_an_arc_card_has_the_link_of_its_own_switch(tmp_path: Path) -> None:
+    gpu = probed(tmp_path, arc_b580())
+    assert gpu.link == Link(speed=8.0, width=4, max_speed=16.0, max_width=8)
+    assert (gpu.memory_kind, gpu.memory_bytes) == ("dedicated", 12 * GIB)
+    assert gpu.usable_bytes == 12 * GIB * 95 // 100
+    assert gpu.bandwidth == 456 * 10**9
+    assert (gpu.power_limit_watts, gpu.power_default_watts) == (190.0, 200.0)
+    assert (gpu.name, gpu.state) == ("Intel Arc B580 (E20B)", "usable")
+
+
+@pytest.mark.parametrize("missing", ["bridge", "upstream", "link", "virtual"])
+def test_an_arc_card_never_has_one_lane(missing: str, tmp_path: Path) -> None:
+    data = arc_b580()
+    up = "sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0"
+    if missing == "bridge":
+        del data["files"][f"{up}/vendor"]
+    elif missing == "upstream":
+        for name in ("current_link_speed", "current_link_width", "max_link_speed"):
+            del data["files"][f"{up}/{name}"]
+        del data["files"][f"{up}/max_link_width"]
+    elif missing == "link":
+        folder = f"{up}/0000:02:01.0/0000:03:00.0"
+        data["files"] = {
+            p.replace(folder, f"{PCI}/0000:03:00.0"): t for p, t in data["files"].items()
+        }
+        del data["links"][f"{PCI}/0000:03:00.0"]
+    else:
+        data = card("intel", "e20b", "xe", "0000:00:01.0/0000:06:00.0")
+        x1 = ("2.5 GT/s PCIe", "1")
+        folder = "sys/devices/pci0000:00/0000:00:01.0"
+        data["files"] |= link_files(f"{folder}/0000:06:00.0", x1, x1)
+        data["files"][f"{folder}/vendor"] = "0x1b36\n"
+    gpu = probed(tmp_path, data)
+    assert gpu.link is None
+    assert gpu.memory_bytes == 12 * GIB
+
+
+def test_a_card_without_its_own_switch_has_its_own_link(tmp_path: Path) -> None:
+    data = card("intel", "0bda", "xe", "0000:00:01.0/0000:01:00.0")
+    gen5 = ("32.0 GT/s PCIe", "16")
+    data["files"] |= link_files("sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0", gen5, gen5)
+    data["files"]["sys/devices/pci0000:00/0000:00:01.0/vendor"] = "0x8086\n"
+    assert probed(tmp_path, data).link == Link(speed=32, width=16, max_speed=32, max_width=16)
+
+
+def test_an_nvidia_card_in_a_narrow_slot(tmp_path: Path) -> None:
+    data = card("nvidia", "2684", "nvidia")
+    folder = "sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0"
+    data["files"] |= link_files(folder, ("2.5 GT/s PCIe", "4"), GEN4_X16)
+    gpu = probed(tmp_path, data)
+    assert gpu.link == Link(speed=2.5, width=4, max_speed=16.0, max_width=16)
+
+
+def test_a_sleeping_card_is_not_woken(tmp_path: Path) -> None:
+    data = arc_b580()
+    gpu = "sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:01.0/0000:03:00.0"
+    data["files"][f"{gpu}/power/runtime_status"] = "suspended\n"
+    found = probed(tmp_path, data)
+    assert (found.link, found.power_limit_watts) == (None, None)
+    assert found.memory_bytes == 12 * GIB
+
+
+@pytest.mark.parametrize(
+    ("speed", "width", "expected"),
+    [
+        ("16.0 GT/s PCIe", "16", Link(speed=16, width=16)),
+        ("8 GT/s", "8", Link(speed=8, width=8)),
+        ("Unknown", "0", None),
+        ("Unknown speed", "63", None),
+        ("7.0 GT/s PCIe", "255", None),
+        ("99999999999.0 GT/s", "", None),
+    ],
+)
+def test_what_the_kernel_writes_of_a_link(speed: str, width: str, expected: Link | None) -> None:
+    files = {"a/current_link_speed": speed, "a/current_link_width": width}
+    taken = snapshot.Snapshot(live=True, system="linux", files=files)
+    assert pci._link_of(taken, "a") == expected
+
+
+@pytest.mark.parametrize(
+    ("driver", "kernel", "percent"),
+    [
+        ("xe", "6.17.0-5-generic", 94),
+        ("xe", "6.15.0", 94),
+        ("xe", "6.14.11-300.fc42.x86_64", 47),
+        ("i915", "6.8.0-60-generic", 94),
+        ("xe", "who knows", None),
+        ("vfio-pci", "6.17.0", None),
+    ],
+)
+def test_shared_memory_of_an_integrated_arc(
+    driver: str, kernel: str, percent: int | None, tmp_path: Path
+) -> None:
+    data = lunar_lake(driver)
+    data["files"]["proc/sys/kernel/osrelease"] = f"{kernel}\n"
+    gpu = probed(tmp_path, data)
+    assert (gpu.memory_kind, gpu.memory_bytes, gpu.bandwidth) == ("shared", MEMORY, None)
+    assert gpu.usable_bytes == (MEMORY * percent // 100 if percent else None)
+    assert gpu.link is None
+
+
+def test_a_card_that_only_its_driver_knows_has_the_memory_that_it_says(tmp_path: Path) -> None:
+    data = card("intel", "ffff", "i915", drm__card1__lmem_total_bytes=f"{16 * GIB}\n")
+    gpu = probed(tmp_path, data)
+    assert (gpu.memory_kind, gpu.memory_bytes) == ("dedicated", 16 * GIB)
+    assert (gpu.state, gpu.support) == ("unknown", None)
+
+
+def test_tiles_add_up_and_an_unreadable_one_is_not_nothing(tmp_path: Path) -> None:
+    data = card(
+        "intel",
+        "0bd5",
+        "xe",
+        tile0__physical_vram_size_bytes=f"{64 * GIB}\n",
+        tile1__physical_vram_size_bytes=f"{64 * GIB}\n",
+    )
+    assert probed(tmp_path / "whole", data).memory_bytes == 128 * GIB
+    folder = "sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0"
+    damaged = host_trees.plant(tmp_path / "damaged", data)
+    (damaged / folder / "tile1/physical_vram_size_bytes").write_text("many\n")
+    # The specification's number instead of half of it, here and below.
+    assert probe.host(damaged).gpus[0].memory_bytes == 128 * GIB
+    (damaged / folder / "tile1/physical_vram_size_bytes").unlink()
+    (damaged / folder / "tile1/physical_vram_size_bytes").mkdir()
+    assert probe.host(damaged).gpus[0].memory_bytes == 128 * GIB
+
+
+def test_an_amd_apu_shares_the_main_memory(tmp_path: Path) -> None:
+    gpu = probed(tmp_path, strix_halo())
+    assert (gpu.memory_kind, gpu.family, gpu.link) == ("shared", "gfx1151", None)
+    assert gpu.memory_bytes == MEMORY + GIB // 2
+    assert gpu.usable_bytes == 24 * GIB + GIB // 2
+    assert gpu.state == "present"
+
+
+def test_an_apu_cannot_have_more_than_there_is(tmp_path: Path) -> None:
+    data = strix_halo()
+    folder = "sys/devices/pci0000:00/0000:00:08.1/0000:c5:00.0"
+    data["files"][f"{folder}/mem_info_gtt_total"] = f"{108 * GIB}\n"
+    gpu = probed(tmp_path, data)
+    assert gpu.usable_bytes == gpu.memory_bytes == MEMORY + GIB // 2
+
+
+def test_an_old_apu_is_one_node_of_the_compute_driver(tmp_path: Path) -> None:
+    data = strix_halo()
+    del data["files"]["sys/devices/pci0000:00/0000:00:08.1/0000:c5:00.0/hwmon/hwmon4/in1_label"]
+    assert probed(tmp_path / "unknown", data).memory_kind is None
+    node = compute_node(0xC500, 90002, cpu_cores_count=8)
+    data["files"]["sys/class/kfd/kfd/topology/nodes/1/properties"] = node
+    gpu = probed(tmp_path / "node", data)
+    assert (gpu.memory_kind, gpu.family) == ("shared", "gfx902")
+
+
+def test_an_amd_accelerator(tmp_path: Path) -> None:
+    gpu = probed(tmp_path, mi300x())
+    assert (gpu.memory_kind, gpu.memory_bytes, gpu.family) == ("dedicated", 192 * GIB, "gfx942")
+    assert (gpu.power_limit_watts, gpu.power_default_watts) == (700.0, 750.0)
+    assert gpu.link == Link(speed=32, width=16, max_speed=32, max_width=16)
+    assert (gpu.state, gpu.detail) == ("present", "No profile supports AMD GPUs (ROCm).")
+
+
+def test_a_radeon_has_the_link_of_its_own_switch(tmp_path: Path) -> None:
+    chain = "0000:00:01.1/0000:01:00.0/0000:02:00.0/0000:03:00.0"
+    data = card(
+        "amd",
+        "744c",
+        "amdgpu",
+        chain,
+        mem_info_vram_total=f"{24 * GIB}\n",
+        hwmon__hwmon4__freq2_label="mclk\n",
+    )
+    gpu = f"sys/devices/pci0000:00/{chain}"
+    down, up = gpu.rpartition("/")[0], gpu.rsplit("/", 2)[0]
+    data["files"] |= {
+        **link_files(gpu, GEN4_X16, GEN4_X16),
+        **link_files(up, ("8.0 GT/s PCIe", "4"), GEN4_X16),
+        f"{down}/vendor": "0x1002\n",
+        f"{up}/vendor": "0x1002\n",
+    }
+    assert probed(tmp_path / "known", data).link == Link(
+        speed=8, width=4, max_speed=16, max_width=16
+    )
+    del data["files"][f"{down}/vendor"]
+    assert probed(tmp_path / "unknown", data).link is None
+
+
+@pytest.mark.parametrize(("number", "name"), [(110000, "gfx1100"), (90010, "gfx90a"), (0, None)])
+def test_names_of_compiler_targets(number: int, name: str | None, tmp_path: Path) -> None:
+    data = mi300x()
+    path = "sys/class/kfd/kfd/topology/nodes/7/properties"
+    data["files"][path] = compute_node(0x0100, number)
+    assert probed(tmp_path, data).family == name
+
+
+def test_the_group_of_a_render_node() -> None:
+    node = "dev/dri/renderD128"
+
+    def group(text: str | None) -> str | None:
+        files = {} if text is None else {"etc/group": text}
+        taken = snapshot.Snapshot(live=True, system="linux", files=files, groups={node: 105})
+        return pci.node_group(taken, f"/{node}")
+
+    assert group("root:x:0:\nvideo:x:44:me\nrender:x:105:\n") == "render"
+    assert group("root:x:0:\n") == group(None) == group("\x00:\n105") == "105"
+    nothing = snapshot.Snapshot(live=True, system="linux")
+    assert pci.node_group(nothing, f"/{node}") is None
+    assert pci.node_group(nothing, None) is None
+
+
+def test_the_group_file_is_read_only_where_there_is_a_render_node(tmp_path: Path) -> None:
+    host_trees.plant(tmp_path, machine())
+    reader = snapshot.Reader(tmp_path)
+    intel.read(reader)
+    assert "etc/group" not in reader.absent | set(reader.files)
+    reader.groups["dev/dri/renderD128"] = 105
+    intel.read(reader)
+    assert "etc/group" in reader.absent | set(reader.unreadable)
+
+
+def mac(**known: object) -> host.Host:
+    values = {
+        "hw.optional.arm64": 1,
+        "hw.memsize": 64 * GIB,
+        "machdep.cpu.brand_string": "Apple M3 Max",
+    }
+    lines = {**values, **{key.replace("__", "."): value for key, value in known.items()}}
+    text = "".join(f"{key}: {value}\n" for key, value in lines.items())
+    return apple.decide(snapshot.Snapshot(live=True, system="macos", files={"sysctl.txt": text}))
+
+
+@pytest.mark.parametrize(
+    ("gib", "limit", "usable"),
+    [
+        (16, 0, 16 * GIB * 2 // 3),
+        (36, 0, 27 * GIB),
+        (128, 0, 96 * GIB),
+        (64, 57344, 56 * GIB),
+        (64, 999999, 64 * GIB),
+        (64, "many", 48 * GIB),
+    ],
+)
+def test_what_metal_gives_out(gib: int, limit: object, usable: int) -> None:
+    found = mac(hw__memsize=gib * GIB, iogpu__wired_limit_mb=limit)
+    gpu = found.gpus[0]
+    assert (gpu.memory_kind, gpu.memory_bytes) == ("shared", gib * GIB)
+    assert gpu.usable_bytes == usable
+    assert gpu.bandwidth is None
+    assert found.memory.bandwidth == 300 * 10**9
+
+
+def test_a_mac_that_says_little() -> None:
+    virtual = mac(kern__hv_vmm_present=1)
+    assert (virtual.gpus[0].usable_bytes, virtual.memory.bandwidth) == (None, None)
+    unknown = mac(hw__memsize="lots", machdep__cpu__brand_string="Apple M99")
+    assert (unknown.gpus[0].memory_bytes, unknown.gpus[0].usable_bytes) == (None, None)
+    assert unknown.memory.bandwidth is None
+    assert mac(hw__optional__arm64=0).gpus == ()
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_a_missing_file_makes_no_other_device(name: str, tmp_path: Path) -> None:
+    data = TREES[name]()
+    whole = probed(tmp_path / "whole", data)
+    for number, path in enumerate((*data["files"], *data["nodes"], *data["links"])):
+        root = tmp_path / str(number)
+        shutil.copytree(tmp_path / "whole", root, symlinks=True)
+        (root / path).unlink()
+        for gpu in probe.host(root).gpus:
+            assert gpu.memory_kind in {whole.memory_kind, None}, path
+            assert gpu.family in {whole.family, None}, path
+            assert gpu.link is None or _within(gpu.link, whole.link), path
+            assert (gpu.memory_bytes or 0) <= (whole.memory_bytes or 0), path
+            assert gpu.state == whole.state or gpu.state != "usable", path
+
+
+def _within(found: Link, whole: Link | None) -> bool:
+    """Whether some of the link's numbers are missing and no other differs."""
+    names = Link.__struct_fields__
+    return all(getattr(found, n) in {None, getattr(whole, n)} for n in names)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_no_bytes_of_a_gpu_crash_the_probe(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    tree = TREES[data.draw(st.sampled_from(sorted(TREES)))]()
+    root = host_trees.plant(tmp_path_factory.mktemp("tree"), tree)
+    words = ["", "\n", "9" * 400, "-1\n", "16.0 GT/s", "location_id 256\nsimd_count 1\n", "²\n"]
+    for path in data.draw(st.lists(st.sampled_from(sorted(tree["files"])), max_size=4)):
+        text = data.draw(st.one_of(st.text(max_size=40), st.sampled_from(words)))
+        (root / path).write_bytes(text.encode("utf-8", "replace"))
+    for gpu in probe.host(root).gpus:
+        assert (gpu.name + gpu.detail).isprintable()
+        assert gpu.usable_bytes is None or gpu.usable_bytes <= (gpu.memory_bytes or 0)

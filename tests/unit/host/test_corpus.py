@@ -1,0 +1,411 @@
+"""What holds for every host of `tests/data/hosts`: whole, damaged, or with something missing."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import json
+import re
+import signal
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from envbuilder import cli
+from envbuilder.build import workflow
+from envbuilder.core import resources
+from envbuilder.doctor import diagnosis as doctor
+from envbuilder.doctor.surroundings import Around
+from envbuilder.host import describe as facts
+from envbuilder.host import fetch, probe, snapshot, tables
+from envbuilder.host import memory_pools as capacity
+from envbuilder.host import model as host
+from envbuilder.host.model import Gpu, Host
+from envbuilder.profiles import selection
+from tests.support import host_trees
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from envbuilder.doctor.problem import Problem
+    from envbuilder.profiles.lock import Lock
+    from envbuilder.profiles.profile import Profile
+    from envbuilder.profiles.selection import Choice, Fit
+
+ORDER = ("fits", "warnings", "no")
+VENDORS = {"cuda": "nvidia", "xpu": "intel", "mps": "apple"}
+# Without these nothing says that this is a Mac, WSL with a GPU, or a Jetson: they are what is seen.
+ONLY_SIGNS = {"sysctl.txt", "dev/dxg", "dev/nvmap"}
+DEVICE = re.compile(r"sys/bus/pci/devices/[^/]+\Z")
+CPU_FACTS = """
+vendor model_name family model generation flags logical physical sockets threads_per_core
+numa_nodes l3_bytes affinity quota
+"""
+MEMORY_FACTS = "total_bytes limit_bytes shm_bytes kind speed channels bandwidth slots"
+GPU_FACTS = "device_id sm support family memory_kind bandwidth driver_version kernel_driver"
+garbage = st.one_of(
+    st.binary(max_size=300),
+    st.text(max_size=100).map(lambda s: s.encode("utf-8", "replace")),
+    st.sampled_from(
+        [b"", b"\n", b"0x03", b"9" * 5000, b"1e999 1", b"[" * 5000, b"0-99999999999\n", b"null"]
+    ),
+)
+
+
+@functools.cache
+def shipped() -> tuple[tuple[Profile, ...], Mapping[str, Lock | None]]:
+    folders = (resources.profiles_dir(),)
+    profiles = workflow.known(folders)
+    return profiles, workflow.locks(profiles, folders)
+
+
+class Judged(NamedTuple):
+    """Everything that the program says about a host."""
+
+    host: Host
+    fits: dict[str, Fit]
+    choice: Choice
+    """Among the shipped profiles, with their locks."""
+    problems: tuple[Problem, ...]
+
+
+def judge(found: Host) -> Judged:
+    """All that must never raise, for any host."""
+    profiles, locks = shipped()
+    assert list(facts.facts(found))
+    for accelerator in ("cpu", "cuda", "xpu", "mps"):
+        assert capacity.pools(found, accelerator)
+    return Judged(
+        host=found,
+        fits={
+            p.name: selection.fit(p, found, lock=host_trees.locks()[p.name])
+            for p in host_trees.PROFILES
+        },
+        choice=selection.choose(profiles, found, locks=locks),
+        problems=doctor.diagnose(found, profiles, locks, Around()),
+    )
+
+
+def check_promise(judged: Judged, root: Path, what: str) -> None:
+    """An accelerator is chosen only where a GPU is known to work."""
+    profiles, _ = shipped()
+    chosen = next((p for p in profiles if p.name == judged.choice.profile), None)
+    if chosen is None or chosen.accelerator == "cpu":
+        return
+    vendor = VENDORS[chosen.accelerator]
+    gpus = [g for g in judged.host.gpus if g.vendor == vendor and g.state == "usable"]
+    assert gpus, what
+    assert all(works(gpu, judged.host, root) for gpu in gpus), (what, gpus)
+
+
+def works(gpu: Gpu, found: Host, root: Path) -> bool:
+    if gpu.vendor == "apple":
+        return found.os == "macos" and found.rosetta is False
+    node = (gpu.render_node or "/dev/dxg" if found.wsl else gpu.render_node or "/dev/nvidiactl")[1:]
+    if not (root / node).exists() or not (root / node).stat().st_mode & 0o444:
+        return False
+    if gpu.vendor == "nvidia":
+        if not found.wsl and not (root / "dev/nvidia-uvm").exists():
+            return False
+        return bool(gpu.sm and gpu.driver_version) and gpu.kernel_driver in (None, "nvidia")
+    known = tables.intel_gpu(gpu.device_id or "")
+    listed = known is not None and known.support == "validated"
+    return listed and gpu.kernel_driver in ("i915", "xe") and gpu.render_node_readable is True
+
+
+def check_less_known(before: Judged, after: Judged, what: str) -> None:
+    """Whoever sees less knows less: nothing vanishes, turns into something else or fits better."""
+    check_gpus(before.host.gpus, after.host.gpus, what)
+    for name, old in before.fits.items():
+        new = after.fits[name]
+        better = ORDER.index(new.verdict) < ORDER.index(old.verdict)
+        assert not better or new.verdict == "warnings", (what, old, new)
+        for vendor in ("NVIDIA", "Intel", "Apple"):
+            absent = f"no {vendor} GPU was found"
+            assert absent not in new.reasons or absent in old.reasons, (what, name)
+    for part, names in (("cpu", CPU_FACTS), ("memory", MEMORY_FACTS)):
+        for name in names.split():
+            old_value = getattr(getattr(before.host, part), name)
+            assert getattr(getattr(after.host, part), name) in (old_value, None), (what, name)
+    assert after.host.machine in (before.host.machine, "unknown"), what
+    check_doctor(before, after, what)
+
+
+def check_gpus(before: tuple[Gpu, ...], after: tuple[Gpu, ...], what: str) -> None:
+    counted = Counter(gpu.vendor for gpu in after)
+    for vendor, count in Counter(gpu.vendor for gpu in before).items():
+        # One that is unknown may stand for all that could not be listed.
+        assert counted[vendor] >= count or counted["unknown"], (what, vendor)
+    found = {gpu.bus: gpu for gpu in after if gpu.bus}
+    for old in before:
+        new = found.get(old.bus or "")
+        if new is None:
+            continue
+        assert new.vendor == old.vendor, what
+        for name in GPU_FACTS.split():
+            assert getattr(new, name) in (getattr(old, name), None), (what, name, old, new)
+        # Another source may have another name for the same device.
+        assert new.device_id == old.device_id or general(new.name, old.name), (what, old, new)
+
+
+def general(name: str, known: str) -> bool:
+    return name == known or name.startswith(("NVIDIA GPU", "Intel GPU", "AMD GPU"))
+
+
+def check_doctor(before: Judged, after: Judged, what: str) -> None:
+    """What stood in the way still does, or its profile is not certain to fit any more."""
+    profiles, locks = shipped()
+    by_name = {profile.name: profile for profile in profiles}
+    serious = {p.code for p in after.problems if p.severity != "slows"}
+    for problem in before.problems:
+        if problem.severity == "blocks" and problem.code not in serious:
+            name = problem.text.partition(":")[0]
+            # The doctor asks for an environment of the host's own where no engine answers.
+            fit = selection.fit(by_name[name], after.host, lock=locks.get(name), backend="venv")
+            assert fit.verdict != "fits", (what, problem)
+
+
+def planted(data: dict[str, Any]) -> Iterator[str]:
+    """What can be taken away; not the entries of /sys/bus/pci, which are the devices themselves."""
+    everything = {**data["files"], **data["binary"], **data["nodes"], **data["links"]}
+    return (p for p in everything if p not in only_signs(data) and not DEVICE.match(p))
+
+
+def only_signs(data: dict[str, Any]) -> set[str]:
+    """A failure of NVML is one, too: files do not tell that the library fails."""
+    failed = "error" in str(data["files"].get("nvml.json", ""))
+    return ONLY_SIGNS | ({"nvml.json"} if failed else set())
+
+
+def test_every_host_says_what_it_is_and_where_it_comes_from() -> None:
+    assert len(host_trees.NAMES) >= 45
+    known = {*host_trees.PLANTED, "cpus", "pci", "extends", "without", "doctor", "reasons"}
+    every = {p.name for p in host_trees.PROFILES}
+    origins = set()
+    for name in host_trees.NAMES:
+        data = host_trees.load(name)
+        assert set(data) <= {*known, "origin", "source", "verdicts", "chosen"}, name
+        assert set(data["verdicts"]) == every, name
+        assert len(data["source"]) > 20, name
+        assert "@" not in data["source"], name
+        origins.add(data["origin"])
+    assert origins == {"recorded", "constructed"}
+
+
+def test_every_kind_of_host_is_there() -> None:
+    """What the corpus is for; a host that is taken away leaves a gap here."""
+    hosts = [
+        msgspec.json.decode((host_trees.FOLDER / f"{name}.json").read_bytes(), type=Host)
+        for name in host_trees.NAMES
+    ]
+    gpus = [gpu for found in hosts for gpu in found.gpus]
+    generations = {found.cpu.generation for found in hosts}
+    assert {f"Zen {number}" for number in range(1, 7)} <= generations
+    assert {"Ice Lake-SP", "Sapphire Rapids", "Alder Lake", "Neoverse-N1"} <= generations
+    assert {"x86_64", "aarch64", "riscv64", "arm64", "unknown"} <= {h.machine for h in hosts}
+    assert {gpu.vendor for gpu in gpus} == {"nvidia", "intel", "amd", "apple", "unknown"}
+    assert {gpu.support for gpu in gpus} == {"validated", "unlisted", "unsupported", None}
+    assert {gpu.state for gpu in gpus} == {"usable", "present", "unknown"}
+    never = {"hidden", "not-given"}  # by a variable, or by another process
+    assert {gpu.obstacle for gpu in gpus} >= {None, *host.Obstacle.__args__} - never  # type: ignore[attr-defined]
+    assert {"nvidia+intel", "nvidia+amd", "intel+amd", "nvidia+intel+amd"} <= {
+        "+".join(dict.fromkeys(gpu.vendor for gpu in found.gpus)) for found in hosts
+    }
+    assert {peer.path for found in hosts for peer in found.peers} == {"nvlink", "bridge"}
+    assert any((found.cpu.quota or 9) < 1 for found in hosts)
+    assert any(found.memory.shm_bytes == 0 for found in hosts if found.container)
+
+
+def test_a_recording_of_this_machine_says_what_the_machine_says(tmp_path: Path) -> None:
+    recorded = yaml.safe_load(host_trees.record())
+    found = probe.host(host_trees.plant(tmp_path, recorded))
+    live = probe.host(environ={})
+    for name in ("os", "os_version", "kernel", "machine", "platform", "wsl", "libc", "cpu"):
+        assert getattr(found, name) == getattr(live, name), name
+    assert found.memory.total_bytes == live.memory.total_bytes
+    assert [gpu.name for gpu in found.gpus] == [gpu.name for gpu in live.gpus]
+
+
+@pytest.mark.parametrize("name", host_trees.NAMES)
+def test_the_doctor_and_the_reasons_name_what_is_wrong(name: str, tmp_path: Path) -> None:
+    data = host_trees.load(name)
+    judged = judge(host_trees.probed(tmp_path, name))
+    check_promise(judged, tmp_path, name)
+    codes = [problem.code for problem in judged.problems]
+    assert set(data.get("doctor", ())) <= set(codes)
+    assert all(problem.text and problem.fix for problem in judged.problems)
+    for profile, part in data.get("reasons", {}).items():
+        assert part in "; ".join(judged.fits[profile].reasons), profile
+
+
+@pytest.mark.parametrize("name", host_trees.NAMES)
+def test_detect_reads_the_tree(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(signal, "signal", lambda *args: None)
+    root = host_trees.plant(tmp_path / "root", host_trees.load(name))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["detect", "--root", str(root), "--json"])
+    assert not stopped.value.code
+    said = json.loads(capsys.readouterr().out)
+    assert said["profile"] == host_trees.load(name)["chosen"]
+    assert said["host"] == json.loads((host_trees.FOLDER / f"{name}.json").read_bytes())
+
+
+@pytest.mark.parametrize("name", host_trees.NAMES)
+def test_one_file_less(name: str, tmp_path: Path) -> None:
+    data = host_trees.load(name)
+    root = host_trees.plant(tmp_path / "root", data)
+    before = judge(probe.host(root))
+    for path in planted(data):
+        (root / path).rename(tmp_path / "away")
+        found = probe.host(root)
+        if found != before.host:
+            after = judge(found)
+            check_less_known(before, after, f"without {path}")
+            check_promise(after, root, f"without {path}")
+        (tmp_path / "away").rename(root / path)
+
+
+class Refusing(snapshot.Reader):
+    """Reads everything but one path, which this user may not read."""
+
+    def __init__(self, root: Path, refused: str) -> None:
+        super().__init__(root)
+        self.refused = refused
+
+    def _read(self, path: str, limit: int) -> bytes | None:
+        return None if self.refuses(path) else super()._read(path, limit)
+
+    def folder(self, path: str) -> tuple[str, ...]:
+        return () if self.refuses(path) else super().folder(path)
+
+    def link(self, path: str) -> str | None:
+        return None if self.refuses(path) else super().link(path)
+
+    def node(self, path: str) -> None:
+        if not self.refuses(path):
+            super().node(path)
+
+    def exists(self, path: str) -> None:
+        if not self.refuses(path):
+            super().exists(path)
+
+    def refuses(self, path: str) -> bool:
+        if path == self.refused:
+            self.unreadable[path] = "Permission denied"
+        return path == self.refused
+
+
+@pytest.mark.parametrize("name", host_trees.NAMES)
+def test_one_file_or_folder_that_may_not_be_read(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = host_trees.load(name)
+    root = host_trees.plant(tmp_path, data)
+    before = judge(probe.host(root))
+    taken = fetch.fetch(root)
+    paths = {*taken.files, *taken.folders, *taken.links, *taken.nodes, *taken.blobs}
+    for path in sorted(paths - only_signs(data)):
+        monkeypatch.setattr(fetch, "Reader", functools.partial(Refusing, refused=path))
+        found = probe.host(root)
+        if found != before.host:
+            after = judge(found)
+            check_less_known(before, after, f"{path} closed")
+            check_promise(after, root, f"{path} closed")
+
+
+@settings(
+    deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_no_bytes_crash_anything(data: st.DataObject, tmp_path_factory: object) -> None:
+    name = data.draw(st.sampled_from(host_trees.NAMES))
+    tree = host_trees.load(name)
+    for extra in ("nvml.json", "engines.json", "sys/firmware/dmi/tables/DMI"):
+        tree["files"].setdefault(extra, "{}")
+    tree["files"] = {p: t for p, t in tree["files"].items() if p not in tree["binary"]}
+    root = tmp_path_factory.mktemp("tree")  # type: ignore[attr-defined]
+    host_trees.plant(root, tree)
+    paths = sorted({*tree["files"], *tree["binary"]})
+    for path in data.draw(st.lists(st.sampled_from(paths), max_size=3, unique=True)):
+        whole = (root / path).read_bytes()
+        cut = st.integers(0, len(whole)).map(lambda at, whole=whole: whole[:at])  # type: ignore[misc]
+        content = data.draw(st.none() | garbage | cut)
+        (root / path).unlink()
+        if content is None:
+            (root / path).mkdir()
+        else:
+            (root / path).write_bytes(content)
+    found = probe.host(root)
+    assert msgspec.json.decode(msgspec.json.encode(found), type=Host) == found
+    check_promise(judge(found), root, name)
+    for gpu in found.gpus:
+        assert (gpu.name + gpu.detail).isprintable()
+
+
+@pytest.mark.parametrize(
+    "name", ["epyc-vm", "gb10-dgx-spark", "h100-eight-nvlink", "lunar-lake", "mac-m3-max-wired"]
+)
+def test_files_that_are_cut_off_are_believed_up_to_there(name: str, tmp_path: Path) -> None:
+    data = host_trees.load(name)
+    root = host_trees.plant(tmp_path, data)
+    before = judge(probe.host(root))
+    for path in ("proc/cpuinfo", "proc/meminfo", "nvml.json", "proc/self/status", "sysctl.txt"):
+        if path not in data["files"]:
+            continue
+        whole = (root / path).read_bytes()
+        for cut in range(0, min(len(whole), 4000), 61):
+            (root / path).write_bytes(whole[:cut])
+            after = judge(probe.host(root))
+            check_promise(after, root, f"{path} cut at {cut}")
+            assert after.host.cpu.flags in (before.host.cpu.flags, None), (path, cut)
+            assert after.host.memory.total_bytes in (before.host.memory.total_bytes, None)
+            assert len(after.host.gpus) >= len(before.host.gpus) or path == "sysctl.txt"
+        (root / path).write_bytes(whole)
+
+
+def intel_devices() -> list[tuple[str, str, str]]:
+    """The first device of each family and state in the table, and one that it does not have."""
+    text = (resources.profiles_dir() / "devices/intel-gpus.csv").read_text()
+    first: dict[tuple[str, str], str] = {}
+    for row in csv.DictReader(text.splitlines()):
+        first.setdefault((row["family"], row["torch_xpu"]), row["id"])
+    found = [(number, family, state) for (family, state), number in first.items()]
+    return [*found, ("ffff", "", "unknown")]
+
+
+@pytest.mark.parametrize(("number", "family", "state"), intel_devices())
+def test_every_intel_family(number: str, family: str, state: str, tmp_path: Path) -> None:
+    """Whatever else is right or wrong, the table has the last word on what may be promised."""
+    right = {"driver": "xe", "node": "renderD128"}
+    wrong: list[tuple[dict[str, str], bool]] = [
+        (right, False),
+        ({**right, "driver": "vfio-pci"}, True),
+        ({"node": "renderD128"}, True),
+        ({"driver": "xe"}, True),
+    ]
+    for place, (device, readable) in enumerate([(right, True), *wrong]):
+        data = host_trees.load("zen3")
+        host_trees.add_device(data, "0000:03:00.0", f"8086:{number}", **device)
+        data["nodes"]["dev/dri/renderD128"] = readable
+        found = probe.host(host_trees.plant(tmp_path / str(place), data))
+        (gpu,) = found.gpus
+        xpu = host_trees.profile("xpu", backends=("docker",))
+        verdict = selection.fit(xpu, found, backend="docker").verdict
+        assert (gpu.family or "", gpu.support or "unknown") == (family, state)
+        if state == "unsupported":
+            assert (verdict, gpu.state) == ("no", "present")
+        elif (device, readable) == (right, True):
+            assert verdict == ("fits" if state == "validated" else "warnings")
+            assert gpu.state == ("unknown" if state == "unknown" else "usable")
+        else:
+            assert gpu.state != "usable"
+            assert verdict != "fits"

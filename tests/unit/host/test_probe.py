@@ -1,0 +1,286 @@
+from __future__ import annotations
+
+import importlib
+import os
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envbuilder.core import process
+from envbuilder.core.errors import InvalidError
+from envbuilder.host import model as host
+from envbuilder.host import probe, snapshot, system, tables, text
+from envbuilder.host.gpus import nvml
+from envbuilder.host.model import Host
+from tests.support import host_trees
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PCI = "sys/bus/pci/devices"
+
+
+@pytest.mark.parametrize("name", host_trees.NAMES)
+def test_recorded_hosts(name: str, tmp_path: Path) -> None:
+    found = host_trees.probed(tmp_path, name)
+    expected = (host_trees.FOLDER / f"{name}.json").read_bytes()
+    assert found == msgspec.json.decode(expected, type=Host)
+
+
+@pytest.mark.parametrize("name", host_trees.NAMES)
+def test_what_detect_writes_can_be_read_back(name: str, tmp_path: Path) -> None:
+    found = host_trees.probed(tmp_path / "root", name)
+    (tmp_path / "host.json").write_bytes(msgspec.json.encode(found))
+    assert host.read(tmp_path / "host.json") == found
+    (tmp_path / "detect.json").write_bytes(msgspec.json.encode({"schema": 1, "host": found}))
+    assert host.read(tmp_path / "detect.json") == found
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"os": "linux", "gpuz": []}', "gpuz: unknown key"),
+        ('{"os": "beos"}', "os"),
+        ("[]", "expected a host"),
+        ("{", "JSON"),
+    ],
+)
+def test_a_damaged_host_file_is_refused(content: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "host.json").write_text(content)
+    with pytest.raises(InvalidError, match=message):
+        host.read(tmp_path / "host.json")
+
+
+def test_this_machine_can_be_probed_without_a_process() -> None:
+    # The fixture `no_outside` refuses processes.
+    found = probe.host()
+    assert found.os in {"linux", "macos", "other"}
+    assert msgspec.json.decode(msgspec.json.encode(found), type=Host) == found
+
+
+def test_an_empty_tree_says_that_nothing_could_be_read(tmp_path: Path) -> None:
+    found = probe.host(tmp_path)
+    assert found.os == "other"
+    assert "no proc/" in found.notes[0]
+
+
+@pytest.mark.parametrize("cut", range(0, 3000, 131))
+def test_a_cut_off_cpuinfo_never_denies_flags(cut: int, tmp_path: Path) -> None:
+    root = host_trees.plant(tmp_path, host_trees.load("epyc-vm"))
+    text_ = (root / "proc/cpuinfo").read_text()
+    (root / "proc/cpuinfo").write_text(text_[: cut % len(text_)])
+    flags = probe.host(root).cpu.flags
+    assert flags is None or "avx512_bf16" in flags
+
+
+def test_a_pipe_or_a_folder_in_place_of_a_file(tmp_path: Path) -> None:
+    root = host_trees.plant(tmp_path, host_trees.load("zen3"))
+    (root / "proc/cpuinfo").unlink()
+    os.mkfifo(root / "proc/cpuinfo")
+    (root / "proc/meminfo").unlink()
+    (root / "proc/meminfo").mkdir()
+    found = probe.host(root)
+    assert found.cpu.flags is None
+    assert found.memory.total_bytes is None
+    assert any("/proc/cpuinfo could not be read (not a file)" in note for note in found.notes)
+
+
+def test_a_quota_limits_threads(tmp_path: Path) -> None:
+    found = host_trees.probed(tmp_path, "zen3").cpu
+    assert (found.quota, found.affinity, found.physical, found.threads) == (1.5, 2, 2, 1)
+
+
+def test_hidden_gpus_are_not_usable(tmp_path: Path) -> None:
+    root = host_trees.plant(tmp_path, host_trees.load("rtx4090"))
+    found = probe.host(root, {"CUDA_VISIBLE_DEVICES": ""})
+    assert found.gpus[0].state == "present"
+    assert "CUDA_VISIBLE_DEVICES" in found.gpus[0].detail
+    some = probe.host(root, {"CUDA_VISIBLE_DEVICES": "0"})
+    assert some.gpus[0].state == "usable"
+    assert "CUDA_VISIBLE_DEVICES=0" in some.notes[0]
+
+
+def test_a_failing_nvml_is_unknown_not_absent(tmp_path: Path) -> None:
+    data = host_trees.load("rtx4090")
+    data["files"]["nvml.json"] = '{"error": "Driver/library version mismatch"}'
+    gpu = probe.host(host_trees.plant(tmp_path, data)).gpus[0]
+    assert (gpu.state, gpu.sm) == ("unknown", "8.9")
+    assert "version mismatch" in gpu.detail
+
+
+def test_a_gpu_that_the_driver_does_not_give_us_is_present(tmp_path: Path) -> None:
+    data = host_trees.load("rtx4090")
+    for name, value in (("class", "0x030000\n"), ("vendor", "0x10de\n"), ("device", "0x2684\n")):
+        data["files"][f"{PCI}/0000:41:00.0/{name}"] = value
+    data["links"][f"{PCI}/0000:41:00.0/driver"] = "../../drivers/nvidia"
+    gpus = probe.host(host_trees.plant(tmp_path, data)).gpus
+    assert [gpu.state for gpu in gpus] == ["usable", "present"]
+
+
+def test_arm_boards_without_pci_have_no_unknown_gpu(tmp_path: Path) -> None:
+    data = host_trees.load("graviton3")
+    data["files"] = {p: v for p, v in data["files"].items() if not p.startswith(PCI)}
+    data["files"]["sys/bus/platform/uevent"] = ""
+    assert probe.host(host_trees.plant(tmp_path, data)).gpus == ()
+
+
+def test_the_parts_of_macos_that_can_be_tried_here() -> None:
+    def mac(text_: str, machine: str | None = None) -> Host:
+        taken = snapshot.Snapshot(
+            live=True, system="macos", machine=machine, files={"sysctl.txt": text_}
+        )
+        return system.decide(taken, {})
+
+    virtual = mac("hw.optional.arm64: 1\nsysctl.proc_translated: 0\nkern.hv_vmm_present: 1\n")
+    assert virtual.gpus[0].state == "unknown"
+    silent = mac("")
+    assert (silent.machine, silent.platform, silent.rosetta) == ("unknown", None, None)
+    assert "nothing is known" in silent.notes[0]
+
+
+def test_sysctl_is_the_only_process_and_only_on_macos(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def run(argv: list[str], **_: object) -> process.Completed:
+        asked.append(argv)
+        out = "hw.optional.arm64: 1\nsysctl.proc_translated: 0\nkern.osproductversion: 15.1\n"
+        return process.Completed(argv=tuple(argv), returncode=0, stdout=out, stderr="", seconds=0)
+
+    monkeypatch.setattr(process, "run", run)
+    monkeypatch.setattr("sys.platform", "darwin")
+    found = probe.host()
+    assert (found.os, found.os_version, found.platform) == ("macos", "15.1", "macos/arm64")
+    assert len(asked) == 1
+
+
+class FakeNvml:
+    """As much of `pynvml` as is used; older versions return bytes."""
+
+    class NVMLError(Exception):
+        pass
+
+    class _Pci:
+        busId = b"00000000:01:00.0"  # noqa: N815 (its name there)
+
+    def __init__(self, failing: str = "") -> None:
+        self.failing = failing
+
+    def nvmlInit(self) -> None:
+        if self.failing == "init":
+            raise self.NVMLError("Driver/library version mismatch")
+
+    def nvmlShutdown(self) -> None: ...
+    def nvmlSystemGetDriverVersion(self) -> bytes:
+        return b"580.95.05"
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 1
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def nvmlDeviceGetName(self, handle: int) -> str:
+        return "NVIDIA GB10"
+
+    def nvmlDeviceGetPciInfo(self, handle: int) -> _Pci:
+        return self._Pci()
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> object:
+        raise self.NVMLError("Not Supported")
+
+    def nvmlDeviceGetCudaComputeCapability(self, handle: int) -> tuple[int, int]:
+        return 12, 1
+
+
+def test_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib, "import_module", lambda _: FakeNvml())
+    answer = nvml.parse(nvml.ask())
+    assert answer is not None
+    assert answer.driver_version == "580.95.05"
+    assert answer.devices == (nvml.Device(name="NVIDIA GB10", bus="0000:01:00.0", sm="12.1"),)
+    monkeypatch.setattr(importlib, "import_module", lambda _: FakeNvml("init"))
+    failed = nvml.parse(nvml.ask())
+    assert failed is not None
+    assert "mismatch" in failed.error
+
+
+def test_without_the_package_nvml_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(_: str) -> None:
+        raise ImportError
+
+    monkeypatch.setattr(importlib, "import_module", absent)
+    assert nvml.ask() is None
+
+
+@pytest.mark.parametrize(
+    ("name", "sm"),
+    [
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "8.9"),
+        ("NVIDIA GeForce RTX 2050", "8.6"),
+        ("NVIDIA GeForce RTX 2080 Ti", "7.5"),
+        ("NVIDIA A100-SXM4-40GB", "8.0"),
+        ("NVIDIA A10", "8.6"),
+        ("Tesla P100-PCIE-16GB", "6.0"),
+        ("Quadro RTX 4000 with Max-Q Design", "7.5"),
+        ("NVIDIA RTX 4000 Ada Generation", "8.9"),
+        ("NVIDIA L40S", "8.9"),
+        ("NVIDIA A1000", None),
+        ("NVIDIA Graphics Device", None),
+    ],
+)
+def test_compute_capability_by_name(name: str, sm: str | None) -> None:
+    assert tables.nvidia_sm(name) == sm
+
+
+def test_every_row_of_every_table_says_where_it_was_read() -> None:
+    for name in ("arm-cpus.csv", "intel-gpus.csv", "nvidia-sm.csv", "x86-cpus.csv"):
+        rows = tables._rows(name)
+        assert rows
+        assert all(row["source"] and None not in row.values() for row in rows)
+        assert all(None not in row for row in rows)
+
+
+def test_intel_ids_are_unique_and_states_known() -> None:
+    ids = [row["id"] for row in tables._rows("intel-gpus.csv")]
+    assert len(ids) == len(set(ids))
+    states = {row["torch_xpu"] for row in tables._rows("intel-gpus.csv")}
+    assert states == {"validated", "unlisted", "unsupported"}
+
+
+@pytest.mark.parametrize(
+    ("family", "model", "name"),
+    [
+        (23, 1, "Zen 1"),
+        (23, 0x31, "Zen 2"),
+        (25, 0x21, "Zen 3"),
+        (25, 0x11, "Zen 4"),
+        (26, 2, "Zen 5"),
+        (26, 0x50, "Zen 6"),
+        (26, 0xFF, None),
+        (22, 1, None),
+    ],
+)
+def test_amd_generations(family: int, model: int, name: str | None) -> None:
+    assert tables.x86_generation("AuthenticAMD", family, model) == name
+
+
+@pytest.mark.parametrize(
+    ("value", "count"),
+    [("0-1\n", 2), ("0,2-3", 3), ("", None), ("3-1", None), ("0-99999999", None), ("²", None)],
+)
+def test_cpu_lists(value: str, count: int | None) -> None:
+    found = text.cpu_list(value)
+    assert (len(found) if found is not None else None) == count
+
+
+@given(st.text(max_size=40))
+def test_text_is_safe_with_anything(value: str) -> None:
+    text.integer(value)
+    text.integer(value, 16)
+    text.version(value)
+    text.fields(value)
+    cleaned = text.clean(value)
+    assert cleaned is None or cleaned.isprintable()

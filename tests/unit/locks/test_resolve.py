@@ -1,0 +1,513 @@
+"""A lock says exactly what was resolved, how sure that is, and nothing about where from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envbuilder.core import resources
+from envbuilder.core.errors import BuildError
+from envbuilder.core.process import Completed
+from envbuilder.core.settings import Configuration, Settings
+from envbuilder.locks import resolve
+from envbuilder.packages.debian import suite as debian
+from envbuilder.packages.debian.suite import Suite
+from envbuilder.packages.python import pylock, sizes, upstream
+from envbuilder.packages.python import uv as uv_compile
+from envbuilder.packages.python.loopback import Offer
+from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles import profile as profiles
+from envbuilder.profiles.locked_file import File
+from tests.support.tools import tools
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from envbuilder.profiles.lock import Lock
+    from envbuilder.profiles.profile import Profile
+
+CPU = profiles.load("cpu", (resources.profiles_dir(),))
+TORCH = "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
+
+
+def profile(**changes: Any) -> Profile:
+    plain = msgspec.structs.replace(
+        CPU,
+        platforms=("linux/amd64",),
+        python=profiles.Python(default="3.11", supported=("3.11",)),
+        system_packages=(),
+        preload=(),
+    )
+    return msgspec.structs.replace(plain, **changes)
+
+
+def offer(**changes: Any) -> Offer:
+    fields: dict[str, Any] = {
+        "distribution": "torch", "version": "2.13.0+cpu", "file": TORCH, "sha256": "a" * 64,
+        "source": "pytorch-cpu", "provenance": "claim", "by": "a lock", "metadata": b"x",
+    }  # fmt: skip
+    return Offer(**{**fields, **changes})
+
+
+def package(name: str, version: str, *urls: str, sha256: str | None = "b" * 64) -> str:
+    hashes = f', hashes = {{ sha256 = "{sha256}" }}' if sha256 else ""
+    wheels = ", ".join(f'{{ url = "{url}"{hashes} }}' for url in urls)
+    return f'[[packages]]\nname = "{name}"\nversion = "{version}"\nwheels = [{wheels}]\n'
+
+
+UVS = tuple(f"https://i/{f.file}" for f in tools().values())
+
+
+class FakeUv:
+    """Answers `uv pip compile` from a function of its requirements; notes how it was called."""
+
+    def __init__(self, answer: Callable[[str, str], str | Completed] | None = None) -> None:
+        self.answer = answer or (self.usual)
+        self.calls: list[dict[str, Any]] = []
+
+    @staticmethod
+    def usual(requirements: str, url: str) -> str:
+        if requirements.startswith("uv=="):
+            return package("uv", "0.13.8", *UVS)
+        root = url.removesuffix("simple")
+        return package("torch", "2.13.0+cpu", f"{root}files/{TORCH.replace('+', '%2B')}") + package(
+            "Jinja2", "3.1", "https://i/p/Jinja2-3.1-py3-none-any.whl"
+        )
+
+    def __call__(self, argv: Sequence[str], **options: Any) -> Completed:
+        argv = list(argv)
+        requirements = Path(argv[3]).read_text()
+        output = Path(argv[argv.index("--output-file") + 1])
+        constraints = Path(argv[argv.index("--constraints") + 1]).read_text()
+        before = output.read_text() if output.exists() else ""
+        self.calls.append(
+            {"argv": argv, "env": options["env"], "before": before, "constraints": constraints,
+             "requirements": requirements}
+        )  # fmt: skip
+        result = self.answer(requirements, options["env"]["UV_INDEX"].split()[0])
+        if isinstance(result, Completed):
+            return result
+        output.write_text('lock-version = "1.0"\n' + result)
+        return done(0)
+
+
+def done(code: int, stderr: str = "") -> Completed:
+    return Completed(argv=("uv",), returncode=code, stdout="", stderr=stderr, seconds=0.0)
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Settings:
+    return Settings(
+        project=None, config_dir=tmp_path, cache_dir=tmp_path / "cache", data_dir=tmp_path,
+        configuration=Configuration(),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def offered(monkeypatch: pytest.MonkeyPatch) -> list[Offer]:
+    found = [offer()]
+    monkeypatch.setattr(upstream, "offers", lambda *_: tuple(found))
+    return found
+
+
+ENVIRON = {"PIP_CONFIG_FILE": "/dev/null"}
+
+
+def made(own: Settings, uv: FakeUv, asked: Profile | None = None, **options: Any) -> Lock:
+    options.setdefault("measure", lambda _: {})
+    options.setdefault("read_base", lambda *_: None)
+    return resolve.resolve(asked or profile(), own, run=uv, environ=ENVIRON, **options)
+
+
+class Measure:
+    """States some sizes by URL; notes which URLs it was asked for."""
+
+    def __init__(self, known: dict[str, int]) -> None:
+        self.known = known
+        self.asked: list[str] = []
+
+    def __call__(self, urls: Iterable[str]) -> dict[str, int]:
+        self.asked = sorted(urls)
+        return {url: self.known[url] for url in self.asked if url in self.known}
+
+
+def sizes_of(lock: Lock) -> dict[str, int | None]:
+    return {f.name: f.size for f in lock.files}
+
+
+def test_a_lock_says_what_was_seen_and_what_is_claimed(own: Settings, offered: list[Offer]) -> None:
+    lock = made(own, FakeUv())
+    (target,) = lock.targets
+    assert [(f.kind, f.name) for f in target.files] == [
+        ("wheel", "jinja2"), ("wheel", "torch"),
+    ]  # fmt: skip
+    jinja, torch = target.files
+    assert (torch.source, torch.provenance, torch.by) == ("pytorch-cpu", "claim", "a lock")
+    assert torch.sha256 == "a" * 64
+    assert (jinja.source, jinja.provenance) == ("default", "read")
+    assert jinja.file == "Jinja2-3.1-py3-none-any.whl"
+    assert lock.state == "claimed"
+    assert "torch 2.13.0+cpu (linux/amd64, Python 3.11)" in lock.reason
+    assert "://" not in lockfile.dump(lock)
+    assert resolve.check(profile(), lock) == ()
+
+
+def test_uv_is_locked_for_every_platform_that_envbuilder_runs_on(
+    own: Settings, offered: list[Offer]
+) -> None:
+    """Whichever platforms the profile is for, and whichever uv resolves."""
+    lock = made(own, FakeUv())
+    assert [t.platform for t in lock.targets] == ["linux/amd64"]
+    assert {p: f.file for p, f in lock.tools.items()} == {p: f.file for p, f in tools().items()}
+    assert {(f.kind, f.version, f.source) for f in lock.tools.values()} == {
+        ("tool", CPU.tools.uv, "default")
+    }
+
+
+def test_an_index_without_a_uv_for_some_platform_cannot_lock(
+    own: Settings, offered: list[Offer]
+) -> None:
+    def only_linux(requirements: str, url: str) -> str | Completed:
+        if requirements.startswith("uv==") and len(uv.calls) == 4:
+            return done(1, "No solution found when resolving dependencies: no wheels for macOS")
+        return FakeUv.usual(requirements, url)
+
+    uv = FakeUv(only_linux)
+    lock = made(own, uv)
+    assert (lock.state, lock.tools) == ("unlocked", {})
+    assert lock.reason.startswith("macos/arm64 with Python 3.11: ")
+
+
+def test_a_uv_that_is_only_claimed_is_named(own: Settings, offered: list[Offer]) -> None:
+    offered[0] = offer(provenance="read")
+    offered.append(offer(distribution="uv", version="0.13.8", file="uv-0.13.8-py3-none-any.whl"))
+
+    def from_loopback(requirements: str, url: str) -> str:
+        if requirements.startswith("uv=="):
+            return package("uv", "0.13.8", f"{url.removesuffix('simple')}files/{offered[1].file}")
+        return FakeUv.usual(requirements, url)
+
+    lock = made(own, FakeUv(from_loopback))
+    assert lock.state == "claimed"
+    assert lock.reason.endswith(
+        "uv 0.13.8 (linux/amd64); uv 0.13.8 (linux/arm64); uv 0.13.8 (macos/arm64)"
+    )
+
+
+def test_all_seen_is_locked(own: Settings, offered: list[Offer]) -> None:
+    offered[0] = offer(provenance="read")
+    lock = made(own, FakeUv())
+    assert (lock.state, lock.reason) == ("locked", "")
+
+
+def test_it_is_the_same_every_time(own: Settings, offered: list[Offer]) -> None:
+    one = made(own, FakeUv())
+    assert lockfile.dump(one) == lockfile.dump(made(own, FakeUv(), previous=one))
+
+
+def test_how_uv_is_called(own: Settings, offered: list[Offer]) -> None:
+    uv = FakeUv()
+    mac = profile(platforms=("macos/arm64",), indexes={}, requirements=("jinja2",))
+    uv.answer = lambda *_: package("jinja2", "3.1", "https://i/jinja2-3.1-py3-none-any.whl")
+    lock = made(own, uv, mac)
+    assert lock.targets[0].base is None
+    first = uv.calls[0]
+    assert "aarch64-apple-darwin" in first["argv"]
+    assert first["env"]["MACOSX_DEPLOYMENT_TARGET"] == "14.0"
+    assert first["argv"][first["argv"].index("--cache-dir") + 1].startswith(str(own.cache_dir))
+    assert not any("://" in a for a in first["argv"])
+
+
+def test_what_nobody_states_makes_it_unlocked(own: Settings, offered: list[Offer]) -> None:
+    offered.clear()
+    uv = FakeUv()
+    lock = made(own, uv)
+    assert (lock.state, lock.targets) == ("unlocked", ())
+    assert lock.reason.startswith("torch==2.13.0+cpu: the index pytorch-cpu could not be asked")
+    assert uv.calls == []
+
+
+def test_no_solution_makes_it_unlocked_and_names_no_place(
+    own: Settings, offered: list[Offer]
+) -> None:
+    text = (
+        "error: No solution found when resolving dependencies\n  cause: Because only a<1 is at\n"
+        "  https://user:secret@index.invalid/simple and you require a>1\n  hint: try harder\n"
+    )
+    lock = made(own, FakeUv(lambda *_: done(1, text)))
+    assert lock.state == "unlocked"
+    assert lock.reason == (
+        "linux/amd64 with Python 3.11: Because only a<1 is at <url> and you require a>1"
+    )
+
+
+def test_a_failing_index_is_an_error_without_places(own: Settings, offered: list[Offer]) -> None:
+    uv = FakeUv(lambda *_: done(2, "error: Failed to fetch https://user:secret@index.invalid/x"))
+    with pytest.raises(BuildError, match="could not resolve") as caught:
+        made(own, uv)
+    assert "secret" not in caught.value.message
+
+
+def test_earlier_versions_are_preferred_then_fixed_then_let_go(
+    own: Settings, offered: list[Offer]
+) -> None:
+    before = made(own, FakeUv())
+    uv = FakeUv(lambda *_: done(1, "No solution found when resolving dependencies: x"))
+    assert made(own, uv, previous=before).state == "unlocked"
+    prefer, fix, free = uv.calls
+    assert '{name = "jinja2", version = "3.1"}' in prefer["before"]
+    assert (prefer["constraints"], fix["before"], free["before"]) == ("", "", "")
+    assert "jinja2==3.1\n" in fix["constraints"]
+    assert free["constraints"] == ""
+
+
+def test_upgrade_prefers_nothing(own: Settings, offered: list[Offer]) -> None:
+    before = made(own, FakeUv())
+    uv = FakeUv()
+    made(own, uv, previous=before, upgrade=True)
+    assert all(c["before"] == c["constraints"] == "" for c in uv.calls)
+
+
+def test_debs_are_kept_while_the_profile_stands(
+    own: Settings, offered: list[Offer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = profile(system_packages=("tool",))
+    deb = File(
+        kind="deb", name="tool", version="1", file="pool/tool_1.deb", sha256="d" * 64, size=1,
+        source="debian", provenance="read", by="x",
+    )  # fmt: skip
+    calls: list[object] = []
+
+    def lock(*args: object, **_: object) -> tuple[File, ...]:
+        calls.append(args)
+        return (deb,)
+
+    monkeypatch.setattr(debian, "load", lambda *_: Suite(packages={}, rolling=False))
+    monkeypatch.setattr(debian, "lock", lock)
+    before = made(own, FakeUv(), asked)
+    assert before.targets[0].of_kind("deb") == (deb,)
+    made(own, FakeUv(), asked, previous=before)
+    assert len(calls) == 1
+    made(own, FakeUv(), asked, previous=before, upgrade=True)
+    assert len(calls) == 2
+
+
+def test_without_an_image_or_preload_there_are_no_debs(
+    own: Settings, offered: list[Offer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deb = File(
+        kind="deb", name="tool", version="1", file="pool/tool_1.deb", sha256="d" * 64, size=1,
+        source="debian", provenance="read", by="x",
+    )  # fmt: skip
+    monkeypatch.setattr(debian, "load", lambda *_: Suite(packages={}, rolling=False))
+    monkeypatch.setattr(debian, "lock", lambda *_, **__: (deb,))
+    bare = profile(base={}, backends=("venv",), system_packages=("tool",))
+    (target,) = made(own, FakeUv(), bare).targets
+    assert (target.base, target.of_kind("deb")) == (None, ())
+    preloaded = msgspec.structs.replace(bare, preload=("libtool.so.1",))
+    assert made(own, FakeUv(), preloaded).targets[0].of_kind("deb") == (deb,)
+
+
+def test_an_index_without_hashes_is_refused(own: Settings, offered: list[Offer]) -> None:
+    uv = FakeUv(lambda *_: package("a", "1", "https://i/a-1-py3-none-any.whl", sha256=None))
+    with pytest.raises(BuildError, match="states no sha256"):
+        made(own, uv)
+
+
+def test_odd_names_do_not_enter_a_lock(own: Settings, offered: list[Offer]) -> None:
+    uv = FakeUv(lambda *_: package("a", "1; rm", "https://i/a-1-py3-none-any.whl"))
+    with pytest.raises(BuildError, match="something odd"):
+        made(own, uv)
+
+
+def test_find_links_without_what_the_loopback_serves(tmp_path: Path) -> None:
+    for name in (TORCH, "six-1-py2.py3-none-any.whl", "six-1.tar.gz"):
+        (tmp_path / name).touch()
+    work = tmp_path / "work"
+    work.mkdir()
+    remote, mirror = uv_compile.links((str(tmp_path), "https://x"), {"torch": "up"}, work)
+    assert remote == "https://x"
+    assert [p.name for p in Path(mirror).iterdir()] == ["six-1-py2.py3-none-any.whl"]
+    assert uv_compile.links((), {}, work) == ()
+
+
+JINJA = "https://i/p/Jinja2-3.1-py3-none-any.whl"
+UV = "https://i/uv-0.13.8-py3-none-any.whl"
+
+
+def answer(requirements: str, url: str) -> str:
+    """As usual, but every file has its own hash."""
+    if requirements.startswith("uv=="):
+        return package("uv", "0.13.8", UV, sha256="c" * 64)
+    return FakeUv.usual(requirements, url)
+
+
+def test_sizes_that_no_index_states_are_asked_for(own: Settings, offered: list[Offer]) -> None:
+    measure = Measure({JINJA: 134899, UV: 17389450})
+    lines: list[str] = []
+    lock = made(own, FakeUv(answer), measure=measure, on_progress=lines.append)
+    assert sizes_of(lock) == {"jinja2": 134899, "torch": None, "uv": 17389450}
+    # torch is only claimed: there is no place to ask, least of all the index of this very run.
+    assert measure.asked == [JINJA, UV]
+    assert "asking for the sizes of 2 files" in lines
+    without = lockfile.dump(made(own, FakeUv(answer)))
+    assert lockfile.dump(lock).replace("134899", "null").replace("17389450", "null") == without
+
+
+def test_a_file_of_several_targets_is_asked_for_once(own: Settings, offered: list[Offer]) -> None:
+    asked: list[str] = []
+
+    def measure(urls: Iterable[str]) -> dict[str, int]:
+        asked.extend(urls)
+        return dict.fromkeys(asked, 5)
+
+    twice = profile(python=profiles.Python(default="3.11", supported=("3.11", "3.12")))
+    offered.append(offer(file=TORCH.replace("cp311", "cp312"), sha256="e" * 64))
+
+    def both(requirements: str, url: str) -> str:
+        found = answer(requirements, url)
+        return found if len(uv.calls) <= 1 else found.replace("cp311", "cp312")
+
+    uv = FakeUv(both)
+    lock = made(own, uv, twice, measure=measure)
+    assert sorted(asked) == [JINJA, UV]
+    assert [[f.size for f in t.files] for t in lock.targets] == [[5, None], [5, None]]
+    assert [f.size for f in lock.tools.values()] == [5, 5, 5]
+
+
+def test_a_size_that_the_index_states_is_taken(own: Settings, offered: list[Offer]) -> None:
+    offered[0] = offer(size=200)
+    measure = Measure({JINJA: 1})
+    stating = FakeUv(lambda r, url: answer(r, url).replace("hashes =", "size = 9, hashes ="))
+    lock = made(own, stating, measure=measure)
+    assert sizes_of(lock) == {"jinja2": 9, "torch": 200, "uv": 9}
+    assert measure.asked == []
+
+
+def test_an_upstream_wheel_is_asked_for_at_its_own_index(
+    own: Settings, offered: list[Offer]
+) -> None:
+    offered[0] = offer(provenance="read", location="https://up.invalid/whl/torch.whl")
+    measure = Measure({"https://up.invalid/whl/torch.whl": 191794682})
+    assert sizes_of(made(own, FakeUv(answer), measure=measure))["torch"] == 191794682
+
+
+def test_a_size_stays_known_where_nobody_can_be_asked(own: Settings, offered: list[Offer]) -> None:
+    before = made(own, FakeUv(answer), measure=Measure({JINJA: 134899, UV: 17389450}))
+    again = made(own, FakeUv(answer), previous=before, upgrade=True)
+    assert sizes_of(again) == sizes_of(before)
+    assert sizes_of(made(own, FakeUv(answer), previous=before, measure=Measure({JINJA: 7}))) == {
+        "jinja2": 7, "torch": None, "uv": 17389450,
+    }  # fmt: skip
+    # Other bytes have another size.
+    moved = FakeUv(lambda r, url: answer(r, url).replace("c" * 64, "d" * 64))
+    assert sizes_of(made(own, moved, previous=before))["uv"] is None
+
+
+@pytest.mark.parametrize("how", ["path", "url", "relative"])
+def test_a_wheel_in_a_folder_has_its_size(own: Settings, tmp_path: Path, how: str) -> None:
+    def folder(requirements: str, url: str) -> str:
+        if requirements.startswith("uv=="):
+            return answer(requirements, url)
+        # uv names find-links relative to its result, and that folder is gone after the run.
+        place = Path(uv.calls[0]["argv"][3]).parent if how == "relative" else tmp_path
+        wheel = place / "a folder" / "Jinja2-3.1-py3-none-any.whl"
+        wheel.parent.mkdir()
+        wheel.write_bytes(b"12345")
+        shown = {"path": wheel, "url": wheel.as_uri(), "relative": wheel.relative_to(place)}
+        return package("jinja2", "3.1", str(shown[how])).replace("url =", "path =")
+
+    uv = FakeUv(folder)
+    lock = made(
+        own, uv, profile(indexes={}, requirements=("jinja2",)),
+        measure=lambda urls: sizes.measure(u for u in urls if u.startswith("file:")),
+    )  # fmt: skip
+    assert sizes_of(lock) == {"jinja2": 5, "uv": None}
+
+
+def stale(lock: Lock, asked: Profile) -> str:
+    return "; ".join(resolve.check(asked, lock))
+
+
+def test_check_says_why(own: Settings, offered: list[Offer]) -> None:
+    lock = made(own, FakeUv())
+    assert "the profile changed" in stale(lock, profile(requirements=("torch==2.14.0",)))
+    assert "torch 2.13.0+cpu does not satisfy torch==2.14.0" in stale(
+        lock, profile(requirements=("torch==2.14.0",))
+    )
+    assert "numpy is missing" in stale(lock, profile(requirements=("numpy",)))
+    assert "uv is 0.13.8, not 9.9" in stale(lock, profile(tools=profiles.Tools(uv="9.9")))
+    assert "has no target linux/arm64 with Python 3.11" in stale(
+        lock, profile(platforms=("linux/amd64", "linux/arm64"))
+    )
+    assert "has a needless target linux/amd64" in stale(lock, profile(platforms=("linux/arm64",)))
+    assert "base image" in stale(lock, profile(base={}, backends=("venv",)))
+    assert "lock of 'cpu'" in stale(lock, profile(name="other"))
+
+
+def test_the_wheel_pip_would_take() -> None:
+    text = (
+        '[[packages]]\nname = "x"\nversion = "1"\nwheels = [\n'
+        '{ url = "https://i/x-1-py3-none-any.whl", hashes = { sha256 = "1" } },\n'
+        '{ url = "https://i/x-1-cp311-cp311-musllinux_1_1_x86_64.whl", hashes = {} },\n'
+        '{ name = "x-1-cp311-abi3-manylinux_2_17_x86_64.whl", url = "u", size = 5 },\n]\n'
+    )
+    (found,) = pylock.parse(text, "linux/amd64", "3.11")
+    assert (found.file, found.size) == ("x-1-cp311-abi3-manylinux_2_17_x86_64.whl", 5)
+    (found,) = pylock.parse(text, "linux/arm64", "3.11")
+    assert (found.file, found.sha256) == ("x-1-py3-none-any.whl", "1")
+    only = text.replace("py3-none-any", "cp39-cp39-win_amd64")
+    with pytest.raises(BuildError, match="x: no wheel that fits"):
+        pylock.parse(only, "macos/arm64", "3.11")
+
+
+@pytest.mark.parametrize(
+    ("platform", "tag"),
+    [
+        ("linux/amd64", "cp312-cp312-manylinux_2_28_x86_64"),
+        ("linux/amd64", "cp312-cp312-linux_x86_64"),
+        ("linux/amd64", "cp38-abi3-manylinux1_x86_64"),
+        ("linux/arm64", "py2.py3-none-manylinux2014_aarch64"),
+        ("macos/arm64", "cp312-cp312-macosx_14_0_arm64"),
+        ("macos/arm64", "cp312-cp312-macosx_11_0_universal2"),
+    ],
+)
+def test_tags_that_fit(platform: Any, tag: str) -> None:
+    text = package("x", "1", f"https://i/x-1-{tag}.whl")
+    assert pylock.parse(text, platform, "3.12")
+
+
+@pytest.mark.parametrize(
+    ("platform", "tag"),
+    [
+        ("linux/amd64", "cp311-cp311-manylinux_2_28_x86_64"),
+        ("linux/amd64", "cp312-cp312-manylinux_2_34_x86_64"),
+        ("linux/amd64", "cp312-cp312t-manylinux_2_28_x86_64"),
+        ("macos/arm64", "cp312-cp312-macosx_15_0_arm64"),
+    ],
+)
+def test_tags_that_do_not_fit(platform: Any, tag: str) -> None:
+    with pytest.raises(BuildError):
+        pylock.parse(package("x", "1", f"https://i/x-1-{tag}.whl"), platform, "3.12")
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_a_pylock_or_a_clear_error(text: str) -> None:
+    for start in ("", "[[packages]]\n", 'packages = [{name = "x", version = "1", wheels = [{'):
+        try:
+            pylock.parse(start + text, "linux/amd64", "3.11")
+        except BuildError:
+            continue
+
+
+@given(st.dictionaries(st.from_regex(r"[a-z]{1,9}", fullmatch=True), st.just("1.0"), min_size=1))
+def test_preferences_are_valid_toml(pins: dict[str, str]) -> None:
+    import tomllib
+
+    found = tomllib.loads(pylock.preferences(pins))["packages"]
+    assert {p["name"]: p["version"] for p in found} == pins

@@ -1,0 +1,297 @@
+"""Two wheels with other bytes for one path are refused, and no RECORD can end in a traceback."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import tracemalloc
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.packages.python import wheel_conflicts as wheel_records
+from envbuilder.packages.python.wheel_conflicts import clash, contents, require_compatible
+from envbuilder.packages.store import Store
+from envbuilder.profiles.locked_file import File
+from tests.support import make_wheels as small_wheels
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SITE = "lib/python3.11/site-packages"
+SHARED = "shared/__init__.py"
+
+
+def named(name: str, sha256: str = "0" * 64) -> File:
+    return File(
+        kind="wheel", name=name, version="1.0", file=f"{name}-1.0-py3-none-any.whl", sha256=sha256,
+        size=None, source="default", provenance="read", by="test",
+    )  # fmt: skip
+
+
+class Wheels:
+    """A store of small wheels, and what a lock says of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.store = folder, Store(folder / "store")
+        self.files: list[File] = []
+
+    def add(self, name: str, files: Mapping[str, bytes], scripts: str = "") -> File:
+        made = small_wheels.write(self.folder, name, files, scripts)
+        return self.keep(name, made.read_bytes())
+
+    def keep(self, name: str, data: bytes) -> File:
+        file = named(name, hashlib.sha256(data).hexdigest())
+        path = self.store.path(file.sha256)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        self.files.append(file)
+        return file
+
+    def check(self) -> None:
+        require_compatible(self.files, "3.11", self.store)
+
+    def refused(self) -> str:
+        with pytest.raises(InvalidError) as caught:
+            self.check()
+        assert caught.value.exit_code == 2
+        return f"{caught.value.message} {caught.value.hint}"
+
+
+@pytest.fixture
+def wheels(tmp_path: Path) -> Wheels:
+    return Wheels(tmp_path)
+
+
+# ---- two wheels
+
+
+def test_other_bytes_in_one_place_are_refused(wheels: Wheels) -> None:
+    wheels.add("left", {SHARED: b"left", "left.py": b""})
+    wheels.add("between", {"between.py": b""})
+    wheels.add("right", {SHARED: b"right", "right.py": b""})
+    told = wheels.refused()
+    assert f"{SITE}/{SHARED}" in told
+    assert "left-1.0-py3-none-any.whl and right-1.0-py3-none-any.whl" in told
+    assert "Leave left or right out" in told
+    assert "envbuilder lock" in told
+    assert "between" not in told
+
+
+def test_the_same_bytes_twice_are_fine(wheels: Wheels) -> None:
+    wheels.add("left", {SHARED: b"", "left.py": b""})
+    wheels.add("right", {SHARED: b"", "right.py": b""})
+    wheels.check()
+
+
+def test_a_third_wheel_is_compared_with_both(wheels: Wheels) -> None:
+    wheels.add("first", {SHARED: b""})
+    wheels.add("second", {SHARED: b"", "only/second.py": b"2"})
+    wheels.add("third", {SHARED: b"", "only/second.py": b"3"})
+    assert "second-1.0-py3-none-any.whl and third" in wheels.refused()
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ("left-1.0.data/purelib/shared.py", "shared.py"),
+        ("left-1.0.data/platlib/shared.py", "right-1.0.data/purelib/shared.py"),
+        ("left-1.0.data/data/share/man/tool.1", "right-1.0.data/data/share/man/tool.1"),
+        ("left-1.0.data/scripts/tool", "right-1.0.data/scripts/tool"),
+        ("left-1.0.data/scripts/tool", "right-1.0.data/data/bin/tool"),
+        (f"left-1.0.data/data/{SITE}/shared.py", "shared.py"),
+    ],
+)
+def test_places_are_compared_and_not_names(wheels: Wheels, left: str, right: str) -> None:
+    wheels.add("left", {left: b"one"})
+    wheels.add("right", {right: b"two"})
+    wheels.refused()
+    wheels.files.pop()
+    wheels.add("right", {right: b"one"})
+    wheels.check()
+
+
+def test_what_lies_apart_is_no_conflict(wheels: Wheels) -> None:
+    wheels.add(
+        "left", {"left-1.0.data/headers/api.h": b"left", "tool": b"left", "x.data/y/z": b"l"}
+    )
+    wheels.add("right", {"right-1.0.data/headers/api.h": b"r", "right-1.0.data/scripts/tool": b"r"})
+    wheels.check()
+
+
+def test_scripts_that_an_installer_writes_are_compared(wheels: Wheels) -> None:
+    wheels.add("left", {}, "tool = left.cli:main")
+    wheels.add("right", {}, "tool = right.cli:main")
+    assert "bin/tool" in wheels.refused()
+
+
+def test_a_script_that_is_written_and_one_that_is_carried(wheels: Wheels) -> None:
+    wheels.add("left", {}, "tool = left.cli:main")
+    wheels.add("right", {"right-1.0.data/scripts/tool": b"#!python\n"})
+    assert "bin/tool" in wheels.refused()
+
+
+def test_one_function_however_it_is_written_is_one_script(wheels: Wheels) -> None:
+    wheels.add("left", {}, "tool = shared.cli:main\nother = left:main")
+    wheels.add("right", {}, "tool=shared.cli : main [extra]\nOther = right:main")
+    wheels.check()
+
+
+def test_only_wheels_that_are_in_the_store_are_looked_at(wheels: Wheels) -> None:
+    wheels.add("left", {SHARED: b"left"})
+    wheels.files.append(named("right"))
+    wheels.check()
+
+
+# ---- what a RECORD may be
+
+
+def test_a_shared_file_without_a_hash_is_refused(wheels: Wheels) -> None:
+    """Nobody says that it is the same: it matters only where two wheels carry it."""
+    wheels.keep("left", archive(f"{SHARED},,0\nleft-1.0.dist-info/RECORD,,\n", SHARED, "alone.py"))
+    wheels.check()
+    wheels.add("right", {SHARED: b""})
+    assert SHARED in wheels.refused()
+
+
+@pytest.mark.parametrize("record", ["", f"{SHARED}\n", "other.py,sha256=x,0\n"])
+def test_a_record_that_is_silent_is_like_one_without_a_hash(wheels: Wheels, record: str) -> None:
+    wheels.keep("left", archive(record, SHARED))
+    wheels.check()
+    wheels.add("right", {SHARED: b""})
+    assert SHARED in wheels.refused()
+
+
+def archive(record: str | bytes, *members: str, **infos: str) -> bytes:
+    """A wheel `left` with this RECORD, empty members, and further texts beside RECORD."""
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as made:
+        for name in members:
+            made.writestr(name, b"")
+        for name, text in infos.items():
+            made.writestr(f"left-1.0.dist-info/{name}", text)
+        made.writestr("left-1.0.dist-info/RECORD", record)
+    return data.getvalue()
+
+
+def without_record() -> bytes:
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as made:
+        made.writestr("left.py", b"")
+    return data.getvalue()
+
+
+BROKEN_MEMBER = archive("x" * 99).replace(b"x" * 99, b"y" * 99)
+POINTS = {"entry_points.txt": "[console_scripts]\n../tool = a:b\n"}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"no archive",
+        without_record(),
+        archive("", "other-1.0.dist-info/RECORD"),
+        archive("../left.py,sha256=x,0\n"),
+        archive("", "../../bin/python"),
+        archive("", "/etc/passwd"),
+        archive("left/../../x,,\n"),
+        archive("", "left-1.0.data/../x"),
+        archive("", "left-1.0.data/nowhere/x"),
+        archive(b"\xff\xfe"),
+        archive("a" * (csv.field_size_limit() + 1)),
+        archive("", **POINTS),
+        archive("", **{"entry_points.txt": "tool = a:b\n"}),
+        archive("", **{"entry_points.txt": "[console_scripts]\ntool\n"}),
+        BROKEN_MEMBER,
+        BROKEN_MEMBER[:-60],
+    ],
+)
+def test_a_wheel_that_cannot_be_used_is_named(wheels: Wheels, data: bytes) -> None:
+    wheels.add("right", {"right.py": b""})
+    wheels.keep("left", data)
+    told = wheels.refused()
+    assert told.startswith("left-1.0-py3-none-any.whl: ")
+    assert "pin another version of left" in told
+
+
+def test_a_huge_record_is_not_read(wheels: Wheels, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wheel_records, "LIMIT", 1 << 20)
+    wheels.keep("left", archive("x" * ((1 << 20) + 1)))
+    assert "larger than 1 MiB" in wheels.refused()
+
+
+def test_no_more_is_read_of_a_record_than_the_directory_states(wheels: Wheels) -> None:
+    stated, packed = 1_000, io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as made:
+        made.writestr("left-1.0.dist-info/RECORD", bytes(32 << 20))
+    data = bytearray(packed.getvalue())
+    entry = data.rindex(b"PK\x01\x02")
+    data[entry + 24 : entry + 28] = stated.to_bytes(4, "little")
+    wheels.keep("left", bytes(data))
+    tracemalloc.start()
+    try:
+        message = wheels.refused()
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert "left-1.0-py3-none-any.whl: not a wheel" in message
+    assert most < 8 << 20
+
+
+def test_damage_in_the_store_is_damage_and_no_bad_wheel(wheels: Wheels) -> None:
+    file = wheels.add("left", {"left.py": b""})
+    path = wheels.store.path(file.sha256)
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(BuildError, match="damaged in the store"):
+        wheels.check()
+    assert not path.exists()
+
+
+# ---- properties
+
+NAMES = st.sampled_from(["a", "b", "c", "d/e"])
+PLACES = st.dictionaries(NAMES, st.sampled_from(["", "sha256=x", "sha256=y"]))
+
+
+@given(st.lists(PLACES, max_size=5))
+def test_a_clash_is_exactly_a_path_that_two_fill_otherwise(found: list[dict[str, str]]) -> None:
+    wheels = {named(f"w{n}", f"{n:064d}"): places for n, places in enumerate(found)}
+    said = clash(wheels)
+    apart = [
+        (path, one, other)
+        for n, other in enumerate(wheels)
+        for one in [*wheels][:n]
+        for path in wheels[one].keys() & wheels[other].keys()
+        if wheels[one][path] != wheels[other][path] or not wheels[one][path]
+    ]
+    assert (said is None) == (not apart)
+    assert said is None or said in apart
+
+
+@given(st.lists(st.text(), max_size=6), st.text(), st.text())
+def test_any_text_is_understood_or_refused(members: list[str], record: str, points: str) -> None:
+    import configparser
+
+    try:
+        found = contents("w-1", "3.11", members, record, points)
+    except (ValueError, csv.Error, configparser.Error):
+        return
+    root = Path("/prefix")
+    for place in found:
+        inside = Path(f"{root}/{place}")
+        assert ".." not in inside.parts
+        assert inside.is_relative_to(root)
+
+
+@given(st.dictionaries(st.from_regex(r"[a-c]{1,2}(/[a-c]{1,2})?\.py", fullmatch=True), st.binary()))
+def test_a_wheel_is_known_from_its_record_alone(files: dict[str, bytes]) -> None:
+    record = "".join(f"{p},{small_wheels.recorded(c)},{len(c)}\n" for p, c in files.items())
+    found = contents("w-1", "3.11", files, record, "")
+    assert found == {f"{SITE}/{p}": small_wheels.recorded(c) for p, c in files.items()}

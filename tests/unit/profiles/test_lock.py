@@ -1,0 +1,355 @@
+"""Locks survive being written and read; damaged, unknown or stale ones are refused."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from envbuilder.core import resources, strict_json
+from envbuilder.core import types as words
+from envbuilder.core.errors import InvalidError, ToolError
+from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles import profile as profiles
+from envbuilder.profiles.lock import Lock, LockedBase, Target
+from envbuilder.profiles.locked_file import File
+from tests.support.tools import tools
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HASH = "0" * 64
+CPU = profiles.load("cpu", (resources.profiles_dir(),))
+
+
+WHEEL = "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
+
+
+def deb(**changes: Any) -> File:
+    fields: dict[str, Any] = {
+        "kind": "deb", "name": "dpkg", "version": "1.21.22", "source": "debian",
+        "file": "pool/main/d/dpkg/dpkg_1.21.22_amd64.deb",
+    }  # fmt: skip
+    return file(**{**fields, **changes})
+
+
+def file(**changes: Any) -> File:
+    fields: dict[str, Any] = {
+        "kind": "wheel", "name": "torch", "version": "2.13.0+cpu", "sha256": HASH, "size": 1,
+        "file": WHEEL, "source": "pytorch-cpu",
+        "provenance": "read", "by": "somebody",
+    }  # fmt: skip
+    return File(**{**fields, **changes})
+
+
+def lock(*files: File, **changes: Any) -> Lock:
+    base = LockedBase(
+        ref="python:3.11", digest=None, date=None, python_path="/usr/bin/python3",
+        python_version="3.11.2",
+    )  # fmt: skip
+    target = Target(platform="linux/amd64", python="3.11", base=base, files=files or (file(),))
+    fields: dict[str, Any] = {
+        "schema": 2, "profile": "cpu", "inputs": HASH, "state": "locked", "reason": "",
+        "tools": tools(), "targets": (target,),
+    }  # fmt: skip
+    return Lock(**{**fields, **changes})
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "cpu.json"
+    path.write_text(text)
+    return path
+
+
+def without(platform: words.Platform) -> dict[words.Platform, File]:
+    return {p: f for p, f in tools().items() if p != platform}
+
+
+names = st.from_regex(r"[a-z][a-z0-9]{0,8}(-[a-z0-9]{1,5})?", fullmatch=True)
+files = st.builds(
+    file,
+    name=names,
+    version=st.from_regex(r"[0-9]{1,3}(\.[0-9]{1,3}){0,2}(\+[a-z0-9]{1,5})?", fullmatch=True),
+    sha256=st.text("0123456789abcdef", min_size=64, max_size=64),
+    size=st.none() | st.integers(1, 2**36),
+    by=st.text(st.characters(blacklist_categories=("Cc", "Cs")), max_size=30),
+).map(
+    lambda f: msgspec.structs.replace(
+        f, file=f"{f.name.replace('-', '_')}-{f.version}-py3-none-any.whl"
+    )
+)
+
+
+@given(st.lists(files, unique_by=lambda f: f.name, max_size=5))
+def test_written_and_read_it_is_the_same(
+    tmp_path_factory: pytest.TempPathFactory, found: list[File]
+) -> None:
+    before = lock(*found)
+    path = written(tmp_path_factory.mktemp("l"), lockfile.dump(before))
+    assert lockfile.load(path) == before
+
+
+def test_one_file_a_line() -> None:
+    text = lockfile.dump(lock(file(), file(file="b.whl", name="b")))
+    assert [line.count('"sha256"') for line in text.splitlines() if '"sha256"' in line] == [1] * 5
+    assert json.loads(text)["tools"].keys() == {"linux/amd64", "linux/arm64", "macos/arm64"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "not a lock"),
+        ("{", "not a lock"),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"schema": 1, "schema": 1}', "key 'schema' appears twice"),
+        ('{"schema": 1, "profile": "cpu", "a": {"b": 1, "b": 2}}', "key 'b' appears twice"),
+        ('{"schema": 1, "profile": "cpu", "a": NaN}', "NaN is no number"),
+        (f'{{"schema": {"9" * 5000}}}', "not a lock"),
+        ('{"schema": 2, "profile": "zendnn"}', "says 'zendnn': it is another profile's lock"),
+        ('{"schema": 2, "profile": ["cpu"]}', "another profile's lock"),
+        ("[]", "schema None"),
+        ('{"schema": 3}', "schema 3 is not known"),
+        ('{"schema": 1}', "schema 1 is not known"),
+        ('{"schema": 2, "profile": "cpu"}', "missing required field"),
+    ],
+)
+def test_damaged_locks_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(InvalidError, match=message):
+        lockfile.load(written(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lock(file(), file()), "is twice"),
+        (lock(file(), file(file=WHEEL.replace("x86_64", "i686"))), "wheel torch is there twice"),
+        (lock(file(kind="oci")), "kind: a lock of wheels holds no oci"),
+        (lock(file(kind="conda")), "kind: a lock of wheels holds no conda"),
+        (lock(file(kind="deb")), "kind: deb, but the file is no Debian package"),
+        (lock(deb(kind="wheel")), "kind: wheel, but the file is no wheel"),
+        (lock(deb(kind="tool")), "kind: tool, but the file is no wheel"),
+        (lock(file(file=f"pool/{WHEEL}")), "but the file is no wheel"),
+        (lock(file(role="base")), "a wheel is no part of a base"),
+        (lock(file(source="debian")), "source: debian has no wheels"),
+        (lock(deb(source="pytorch-cpu")), "source: pytorch-cpu has no Debian packages"),
+        (lock(file(name="Torch")), "not normalised: expected torch"),
+        (lock(file(name="numpy")), "name: numpy, but the file is another distribution's"),
+        (lock(file(version="2.12.0+cpu")), r"version: 2.12.0\+cpu, but the file is of another"),
+        (lock(file(version="2.13.0")), "version: 2.13.0, but the file is of another"),
+        (lock(file(file="torch.whl")), "another distribution's"),
+        (lock(deb(name="dpkg-dev")), "name: dpkg-dev, but the file is another package's"),
+        (lock(deb(version="1.22")), "version: 1.22, but the file is of another"),
+        (lock(deb(name="Dpkg", file="pool/Dpkg_1.21.22_amd64.deb")), "not those of a Debian"),
+        (lock(deb(version="1!2", file="pool/dpkg_1!2_amd64.deb".replace("!", "%21"))), "Debian"),
+        (lock(deb(version="a1", file="pool/dpkg_a1_amd64.deb")), "not those of a Debian package"),
+        (lock(file(provenance="claim")), "only claimed"),
+        (lock(targets=()), "targets: empty"),
+        (lock(targets=lock().targets * 2), "appear twice"),
+        (lock(deb(role="base")), "files of a base, but no base of them"),
+        (lock(file(), tools()["linux/amd64"]), "a tool belongs into `tools`"),
+        (lock(tools={}), "tools: no uv for linux/amd64, linux/arm64, macos/arm64"),
+        (lock(tools=without("macos/arm64")), "tools: no uv for macos/arm64"),
+        (lock(tools={**tools(), "macos/arm64": tools("0.14.0")["macos/arm64"]}), "one version of"),
+        (lock(tools=dict.fromkeys(words.PLATFORMS, file())), "one version of uv, found wheel"),
+        (
+            lock(tools={p: replace(f, provenance="claim") for p, f in tools().items()}),
+            "only claimed",
+        ),
+    ],
+)
+def test_contradictions_are_refused(tmp_path: Path, wrong: Lock, message: str) -> None:
+    with pytest.raises(InvalidError, match=message):
+        lockfile.load(written(tmp_path, lockfile.dump(wrong)))
+
+
+def test_an_unlocked_lock_needs_no_tools(tmp_path: Path) -> None:
+    before = lock(state="unlocked", tools={}, targets=())
+    assert lockfile.load(written(tmp_path, lockfile.dump(before))) == before
+
+
+def old_lock() -> dict[str, Any]:
+    """A lock of schema 1: each target lists the uv of its own platform."""
+    data: dict[str, Any] = json.loads(lockfile.dump(lock()))
+    uv = data.pop("tools")["linux/amd64"]
+    data["targets"][0]["files"].append(uv)
+    return {**data, "schema": 1}
+
+
+def test_a_lock_of_the_schema_before_is_refused_but_its_versions_are_kept(tmp_path: Path) -> None:
+    path = written(tmp_path, json.dumps(old_lock()))
+    with pytest.raises(InvalidError, match="schema 1 is not known") as caught:
+        lockfile.load(path)
+    assert caught.value.exit_code == 2
+    assert "envbuilder lock" in caught.value.hint
+    assert lockfile.previous(path) == lock(tools={})
+
+
+def test_a_lock_of_this_schema_is_read_as_it_is_for_a_new_one(tmp_path: Path) -> None:
+    assert lockfile.previous(written(tmp_path, lockfile.dump(lock()))) == lock()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "1", '{"schema": 9}', '{"schema": 1}', '{"schema": 1, "targets": 5}',
+     '{"schema": 1, "targets": [{"files": [7]}]}', '{"schema": 1, "targets": [[]]}'],
+)  # fmt: skip
+def test_what_is_no_lock_is_refused_for_a_new_one(tmp_path: Path, text: str) -> None:
+    with pytest.raises(InvalidError):
+        lockfile.previous(written(tmp_path, text))
+
+
+def test_every_platform_has_its_own_uv_and_another_machine_has_none() -> None:
+    made = lock()
+    assert [made.tool(p) for p in words.PLATFORMS] == [*tools().values()]
+    with pytest.raises(ToolError, match="this machine is none of these") as caught:
+        made.tool(None)
+    assert caught.value.exit_code == 4
+    with pytest.raises(InvalidError, match="no uv for linux/arm64"):
+        lock(tools=without("linux/arm64")).tool("linux/arm64")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("file", "../x.whl"),
+        ("file", "/etc/passwd"),
+        ("file", "a b.whl"),
+        ("sha256", "0" * 63),
+        ("name", "a;b"),
+        ("version", "1\n2"),
+        ("source", "https://x"),
+        ("provenance", "guessed"),
+        ("size", 0),
+        ("size", -1),
+        ("size", 1.5),
+        ("size", 2**36 + 1),
+        ("size", 10**400),
+        ("unknown", 1),
+    ],
+)
+def test_words_are_checked(tmp_path: Path, key: str, value: object) -> None:
+    data = json.loads(lockfile.dump(lock()))
+    data["targets"][0]["files"][0][key] = value
+    with pytest.raises(InvalidError, match=key):
+        lockfile.load(written(tmp_path, json.dumps(data)))
+
+
+@pytest.mark.parametrize(
+    ("date", "epoch"), [("2026-09-22", 1790035200), ("2024-02-29", 1709164800), (None, 315532800)]
+)
+def test_the_time_of_a_build_is_the_bases_date(
+    date: str | None, epoch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = lock().targets[0].base
+    assert base is not None
+    for zone in ("UTC", "Asia/Tokyo", "America/Los_Angeles"):
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+        assert msgspec.structs.replace(base, date=date).epoch == epoch
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.parametrize("version", ["3.11", "3.11.2\n", "3.11.2; rm -rf /", "2.7.18", "x" * 5000])
+def test_a_version_of_python_that_is_none_is_refused(version: str, tmp_path: Path) -> None:
+    data = json.loads(lockfile.dump(lock()))
+    data["targets"][0]["base"]["python_version"] = version
+    with pytest.raises(InvalidError, match="python_version"):
+        lockfile.load(written(tmp_path, json.dumps(data)))
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "stem"),
+    [
+        ("python-dateutil", "2.9.0", "python_dateutil-2.9.0"),
+        ("zope-interface", "2021.4.1", "zope.interface-2021.04.01"),
+        ("torch", "2.13.0+cu126", "torch-2.13.0+cu126"),
+        ("torch", "2.13.0+cu126", "torch-2.13.0%2Bcu126"),
+        ("a", "1.0", "A-1.0-1"),
+    ],
+)
+def test_file_names_may_spell_the_same_otherwise(
+    name: str, version: str, stem: str, tmp_path: Path
+) -> None:
+    made = lock(file(name=name, version=version, file=f"{stem}-py3-none-any.whl"))
+    assert lockfile.load(written(tmp_path, lockfile.dump(made))) == made
+
+
+@given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
+def test_any_bytes_are_a_value_or_a_sentence(content: bytes) -> None:
+    try:
+        found = strict_json.loads(content)
+    except ValueError as error:
+        assert len(str(error)) < 300  # noqa: PT017
+        return
+    assert json.loads(content) == found
+
+
+def test_a_date_that_is_none_is_refused(tmp_path: Path) -> None:
+    data = json.loads(lockfile.dump(lock()))
+    data["targets"][0]["base"]["date"] = "2026-02-30"
+    with pytest.raises(InvalidError, match=r"linux/amd64 3\.11: base: date: day"):
+        lockfile.load(written(tmp_path, json.dumps(data)))
+
+
+def test_select_names_what_there_is() -> None:
+    assert lockfile.select(lock(), "linux/amd64", "3.11").python == "3.11"
+    with pytest.raises(InvalidError, match=r"no files for linux/arm64") as caught:
+        lockfile.select(lock(), "linux/arm64", "3.11")
+    assert "linux/amd64 Python 3.11" in caught.value.hint
+
+
+def test_only_a_fitting_lock_is_usable() -> None:
+    good = lock(inputs=lockfile.inputs_digest(CPU))
+    assert lockfile.require_usable(CPU, good) is good
+    with pytest.raises(InvalidError, match="no lock"):
+        lockfile.require_usable(CPU, None)
+    with pytest.raises(InvalidError, match="is stale"):
+        lockfile.require_usable(CPU, lock())
+    with pytest.raises(InvalidError, match="not locked: no hash"):
+        lockfile.require_usable(CPU, lock(state="unlocked", reason="no hash", targets=()))
+
+
+def test_only_what_decides_changes_the_inputs() -> None:
+    same = msgspec.structs.replace(CPU, description="other", warnings=())
+    other = msgspec.structs.replace(CPU, requirements=("torch==1.0",))
+    assert lockfile.inputs_digest(same) == lockfile.inputs_digest(CPU)
+    assert lockfile.inputs_digest(other) != lockfile.inputs_digest(CPU)
+
+
+def test_a_base_of_packages_decides_and_its_absence_changes_nothing() -> None:
+    """Locks that were made before there was such a base stay fresh."""
+    system = profiles.DebianBase(include=("python3",))
+    with_base = msgspec.structs.replace(CPU, debian_base={"3.11": system})
+    assert lockfile.inputs_digest(with_base) != lockfile.inputs_digest(CPU)
+    assert "role" not in lockfile.dump(lock())
+    assert "suite" not in lockfile.dump(lock())
+
+
+def test_packages_of_the_base_are_not_installed_on_it(tmp_path: Path) -> None:
+    own = deb(role="base")
+    above = deb(name="gcc", version="4:12.2", file="pool/gcc_12.2_amd64.deb")
+    plain = lock(own, above)
+    base = msgspec.structs.replace(plain.targets[0].base, suite="bookworm", status=HASH)
+    target = msgspec.structs.replace(plain.targets[0], base=base)
+    made = msgspec.structs.replace(plain, targets=(target,))
+    (read,) = lockfile.load(written(tmp_path, lockfile.dump(made))).targets
+    assert read == target
+    assert (read.of_kind("deb"), read.base_files) == ((above,), (own,))
+
+
+def test_the_users_lock_is_found_first(tmp_path: Path) -> None:
+    for folder in ("one", "two"):
+        (tmp_path / folder / "locks").mkdir(parents=True)
+    (tmp_path / "two/locks/cpu.json").touch()
+    folders = (tmp_path / "one", tmp_path / "two")
+    assert lockfile.path_for("cpu", folders) == tmp_path / "two/locks/cpu.json"
+    (tmp_path / "one/locks/cpu.json").touch()
+    assert lockfile.path_for("cpu", folders) == tmp_path / "one/locks/cpu.json"
+    assert lockfile.path_for("xpu", folders) is None

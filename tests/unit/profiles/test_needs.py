@@ -1,0 +1,169 @@
+"""What locked wheels need of a host: kernels, driver, C library, macOS."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envbuilder.core import resources
+from envbuilder.host.model import Cpu, Gpu, Host
+from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles import needs as wheels
+from envbuilder.profiles import profile as profiles
+from envbuilder.profiles import selection
+from envbuilder.profiles.lock import Lock, Target
+from envbuilder.profiles.locked_file import File
+from envbuilder.profiles.profile import Requires
+from tests.support.host_trees import profile
+from tests.support.tools import tools
+
+if TYPE_CHECKING:
+    from envbuilder.core import types as words
+
+SHIPPED = (resources.profiles_dir(),)
+
+
+def needs_of(name: str, platform: words.Platform) -> wheels.Needs:
+    path = lockfile.path_for(name, SHIPPED)
+    assert path is not None
+    return wheels.needs(profiles.load(name, SHIPPED), lockfile.load(path), platform)
+
+
+def wheel(file: str, name: str = "torch", version: str = "2.14.1") -> File:
+    return File(
+        kind="wheel",
+        name=name,
+        version=version,
+        file=file,
+        sha256="0" * 64,
+        size=1,
+        source="default",
+        provenance="read",
+        by="test",
+    )
+
+
+def lock_of(*files: File, platform: words.Platform = "linux/amd64") -> Lock:
+    return Lock(
+        schema=2,
+        profile="mine",
+        inputs="0" * 64,
+        state="locked",
+        reason="",
+        tools=tools(),
+        targets=(Target(platform=platform, python="3.12", base=None, files=files),),
+    )
+
+
+def test_the_shipped_locks_say_what_the_hardware_notes_say() -> None:
+    cuda = needs_of("cuda", "linux/amd64")
+    assert cuda.sm == ("7.5", "8.0", "8.6", "9.0", "10.0", "12.0")
+    assert (cuda.sm_ptx, cuda.nvidia_driver, cuda.glibc) == (True, "580", "2.28")
+    arm = needs_of("cuda", "linux/arm64")
+    assert arm.sm == ("8.0", "9.0", "10.0", "11.0", "12.0")
+    legacy = needs_of("cuda-legacy", "linux/amd64")
+    assert legacy.sm[:3] == ("5.0", "6.0", "7.0")
+    assert (legacy.sm_ptx, legacy.nvidia_driver) == (False, "525")
+    assert needs_of("mps", "macos/arm64") == wheels.Needs(macos="14.0")
+    assert needs_of("cpu", "linux/amd64") == wheels.Needs(glibc="2.28")
+
+
+def test_what_a_profile_states_goes_before_what_its_lock_says() -> None:
+    mine = profile("cuda", requires=Requires(sm=("6.1",), nvidia_driver="500"))
+    files = (
+        wheel("torch-2.14.1-cp312-cp312-manylinux_2_28_x86_64.whl"),
+        wheel("nvidia_cuda_runtime-13.0.96-py3-none-any.whl", "nvidia-cuda-runtime", "13.0.96"),
+    )
+    found = wheels.needs(mine, lock_of(*files), "linux/amd64")
+    assert (found.sm, found.sm_ptx, found.nvidia_driver) == (("6.1",), False, "500")
+    silent = wheels.needs(profile("cuda", requires=Requires()), lock_of(*files), "linux/amd64")
+    assert "7.5" in silent.sm
+    assert silent.nvidia_driver == "580"
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        (wheel("torch-9.9-cp312-cp312-linux_x86_64.whl", version="9.9"),),
+        (
+            wheel("torch-9.9-cp312-cp312-linux_x86_64.whl", version="9.9"),
+            wheel("r-13.0.1-py3-none-any.whl", "nvidia-cuda-runtime", "13.0.1"),
+        ),
+        (wheel("r-x-py3-none-any.whl", "nvidia-cuda-runtime", "x"),),
+        (),
+    ],
+)
+def test_a_torch_that_no_table_knows_is_never_promised(files: tuple[File, ...]) -> None:
+    mine = profile("cuda", requires=Requires())
+    gpu = Gpu(vendor="nvidia", name="RTX", state="usable", driver_version="999", sm="8.9")
+    here = Host(os="linux", machine="x86_64", platform="linux/amd64", gpus=(gpu,))
+    found = selection.fit(mine, here, lock=lock_of(*files))
+    assert found.verdict == "warnings"
+    assert "which GPUs its wheels carry kernels for is not known" in found.reasons
+
+
+def test_each_wheel_may_have_several_tags_and_the_newest_wheel_decides() -> None:
+    files = (
+        wheel("a-1-cp312-cp312-manylinux2014_x86_64.manylinux_2_17_x86_64.whl"),
+        wheel("b-1-cp312-cp312-manylinux_2_24_x86_64.manylinux_2_34_x86_64.whl"),
+        wheel("c-1-py3-none-any.whl"),
+        wheel("d-1-cp312-cp312-linux_x86_64.whl"),
+    )
+    mine = profile("cpu")
+    assert wheels.needs(mine, lock_of(*files), "linux/amd64").glibc == "2.24"
+    assert wheels.needs(mine, lock_of(*files), "linux/arm64") == wheels.Needs()
+    mac = (
+        wheel("a-1-cp312-cp312-macosx_11_0_arm64.whl"),
+        wheel("b-1-cp312-cp312-macosx_14_0_arm64.whl"),
+    )
+    found = wheels.needs(profile("mps"), lock_of(*mac, platform="macos/arm64"), "macos/arm64")
+    assert found.macos == "14.0"
+
+
+@pytest.mark.parametrize(
+    ("libc", "verdict", "reason"),
+    [
+        ("glibc 2.36", "fits", ""),
+        ("glibc 2.28", "fits", ""),
+        ("glibc 2.17", "no", "glibc 2.17 is older than 2.28, which the wheels need"),
+        ("musl 1.2.4", "no", "the C library is musl, and the wheels need glibc"),
+        ("musl", "no", "the C library is musl"),
+        (None, "warnings", "the version of glibc could not be read"),
+    ],
+)
+def test_a_native_environment_needs_the_c_library_of_its_wheels(
+    libc: str | None, verdict: str, reason: str
+) -> None:
+    path = lockfile.path_for("cpu", SHIPPED)
+    assert path is not None
+    cpu, lock = profiles.load("cpu", SHIPPED), lockfile.load(path)
+    here = Host(
+        os="linux", machine="x86_64", platform="linux/amd64", libc=libc, cpu=Cpu(flags=("avx2",))
+    )
+    found = selection.fit(cpu, here, lock=lock, backend="venv")
+    assert (found.verdict, found.impossible) == (verdict, verdict == "no")
+    assert reason in "; ".join(found.reasons)
+    # An image brings its own.
+    assert selection.fit(cpu, here, lock=lock, backend="docker").verdict == "fits"
+
+
+def test_without_a_usable_lock_nothing_is_chosen() -> None:
+    here = Host(os="linux", machine="x86_64", platform="linux/amd64")
+    cpu = profile("cpu")
+    good, bad = lock_of(), msgspec.structs.replace(lock_of(), state="unlocked", targets=())
+    assert selection.choose([cpu], here, locks={"cpu": good}).profile == "cpu"
+    for locks in ({}, {"cpu": None}, {"cpu": bad}):
+        choice = selection.choose([cpu], here, locks=locks)
+        assert choice.profile is None
+        assert "run `envbuilder lock --profile cpu`" in choice.fits[0].reasons[0]
+
+
+@given(st.text(max_size=60))
+def test_any_file_name_and_version_is_survived(text: str) -> None:
+    files = (wheel(text, version=text), wheel(text, "nvidia-cuda-runtime", text))
+    found = wheels.needs(profile("cuda", requires=Requires()), lock_of(*files), "linux/amd64")
+    assert isinstance(found, wheels.Needs)

@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from envbuilder.build import workflow
+from envbuilder.core import resources
+from envbuilder.core.errors import HostError
+from envbuilder.host.model import Cpu, Gpu, Host
+from envbuilder.profiles import profile as shipped
+from envbuilder.profiles import selection
+from envbuilder.profiles.profile import Requires
+from tests.support import host_trees
+from tests.support.host_trees import PROFILES, profile
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LINUX = Host(os="linux", machine="x86_64", platform="linux/amd64", cpu=Cpu(flags=("avx2",)))
+ADA = Gpu(
+    vendor="nvidia",
+    name="NVIDIA GeForce RTX 4090",
+    state="usable",
+    driver_version="580.95.05",
+    sm="8.9",
+)
+BY_NAME = {p.name: p for p in PROFILES}
+
+
+def with_gpu(*gpus: Gpu) -> Host:
+    return msgspec.structs.replace(LINUX, gpus=gpus)
+
+
+def changed(gpu: Gpu, **changes: object) -> Gpu:
+    return msgspec.structs.replace(gpu, **changes)
+
+
+@pytest.mark.parametrize("name", host_trees.NAMES)
+def test_each_host_has_its_verdicts(name: str, tmp_path: Path) -> None:
+    host = host_trees.probed(tmp_path, name)
+    expected = host_trees.load(name)
+    choice = selection.choose(PROFILES, host, locks=host_trees.locks())
+    assert {f.profile: f.verdict for f in choice.fits} == expected["verdicts"]
+    assert choice.profile == expected["chosen"]
+    assert all(f.reasons for f in choice.fits if f.verdict != "fits")
+
+
+@pytest.mark.parametrize("name", host_trees.NAMES)
+def test_shipped_profiles_are_chosen_like_those_of_the_tests(name: str, tmp_path: Path) -> None:
+    folders = (resources.profiles_dir(),)
+    everything = [shipped.load(n, folders) for n in shipped.names(folders)]
+    host = host_trees.probed(tmp_path, name)
+    locks = workflow.locks(everything, folders)
+    choice = selection.choose(everything, host, locks=locks)
+    assert choice.profile == host_trees.load(name)["chosen"]
+    # What the lock says of kernels, drivers and systems is what the profiles of the tests state.
+    own = {p.name for p in PROFILES}
+    verdicts = {f.profile: f.verdict for f in choice.fits if f.profile in own}
+    assert verdicts == host_trees.load(name)["verdicts"]
+
+
+@pytest.mark.parametrize(
+    ("sm", "verdict"),
+    [
+        ("7.5", "fits"),
+        ("8.9", "fits"),  # binary compatible with 8.6
+        ("10.3", "fits"),
+        ("12.1", "fits"),
+        ("13.0", "warnings"),  # PTX only
+        ("11.0", "no"),  # no kernels of that major, and older than the PTX
+        ("7.0", "no"),
+        ("6.0", "no"),
+        (None, "warnings"),
+    ],
+)
+def test_compute_capability(sm: str | None, verdict: str) -> None:
+    found = selection.fit(BY_NAME["cuda"], with_gpu(changed(ADA, sm=sm)))
+    assert found.verdict == verdict
+
+
+def test_without_ptx_a_newer_gpu_does_not_fit() -> None:
+    found = selection.fit(BY_NAME["cuda-legacy"], with_gpu(changed(ADA, sm="12.0")))
+    assert found.verdict == "no"
+    assert "is SM 12.0; the wheels carry kernels for 5.0, 6.0" in found.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("driver", "verdict"),
+    [
+        ("580", "fits"),
+        ("580.65.06", "fits"),
+        ("610.1", "fits"),
+        ("579.99", "no"),
+        (None, "warnings"),
+    ],
+)
+def test_driver(driver: str | None, verdict: str) -> None:
+    found = selection.fit(BY_NAME["cuda"], with_gpu(changed(ADA, driver_version=driver)))
+    assert found.verdict == verdict
+
+
+def test_arm_wheels_carry_other_kernels() -> None:
+    arm = Host(
+        os="linux",
+        machine="aarch64",
+        platform="linux/arm64",
+        gpus=(changed(ADA, sm="7.5"),),
+    )
+    assert selection.fit(BY_NAME["cuda"], arm).verdict == "no"
+    thor = msgspec.structs.replace(arm, gpus=(changed(ADA, sm="11.0"),))
+    assert selection.fit(BY_NAME["cuda"], thor).verdict == "fits"
+
+
+def test_an_old_driver_is_named_with_what_is_needed() -> None:
+    found = selection.fit(BY_NAME["cuda"], with_gpu(changed(ADA, driver_version="470.82")))
+    assert found.reasons == (
+        "NVIDIA driver 470.82 is older than 580, which this profile's CUDA runtime needs",
+    )
+
+
+def test_the_worst_usable_gpu_decides_and_unusable_ones_do_not() -> None:
+    old = changed(ADA, name="Tesla P100", sm="6.0")
+    away = changed(ADA, state="present", detail="No kernel driver has it.")
+    assert selection.choose(PROFILES, with_gpu(ADA, old)).profile == "cuda-legacy"
+    assert selection.choose(PROFILES, with_gpu(away, ADA)).profile == "cuda"
+
+
+def test_missing_avx512_is_explained() -> None:
+    found = selection.fit(BY_NAME["zendnn"], LINUX)
+    assert found.verdict == "no"
+    assert "zentorch would return the graph unchanged" in found.reasons[0]
+    assert "no AVX-512" in found.reasons[0]
+    assert "avx512_bf16" in found.reasons[0]
+
+
+def test_a_flag_that_is_not_recorded_is_unknown() -> None:
+    odd = profile("cpu", requires=Requires(cpu_flags=("sse4_2",)))
+    assert selection.fit(odd, LINUX).verdict == "warnings"
+    no_flags = msgspec.structs.replace(LINUX, cpu=Cpu())
+    assert selection.fit(BY_NAME["zendnn"], no_flags).verdict == "warnings"
+
+
+def test_only_what_cannot_exist_here_is_impossible() -> None:
+    mac = Host(
+        os="macos", machine="arm64", platform="macos/arm64", os_version="14.5", rosetta=False
+    )
+    assert selection.fit(BY_NAME["mps"], LINUX, building=True).impossible
+    assert selection.fit(BY_NAME["cuda"], mac, backend="venv", building=True).impossible
+    assert not selection.fit(BY_NAME["cuda"], mac, backend="docker", building=True).impossible
+    # amd64 only: an image can be built on another platform, but nothing promises that it runs.
+    image = selection.fit(BY_NAME["zendnn"], mac, backend="docker")
+    assert (image.verdict, image.impossible) == ("no", False)
+    assert selection.fit(BY_NAME["zendnn"], mac, backend="docker", building=True).verdict == (
+        "warnings"
+    )
+    other = Host(os="other", machine="x86_64")
+    assert selection.fit(BY_NAME["cpu"], other, backend="venv").impossible
+
+
+def test_building_asks_for_no_gpu() -> None:
+    found = selection.require(BY_NAME["cuda"], LINUX, building=True)
+    assert found.verdict == "warnings"
+    assert found.reasons == ("no NVIDIA GPU was found",)
+
+
+def test_a_backend_that_the_profile_lacks_is_no() -> None:
+    assert selection.fit(BY_NAME["xpu"], LINUX, backend="conda").verdict == "no"
+
+
+def test_xpu_in_a_venv_needs_level_zero(tmp_path: Path) -> None:
+    host = host_trees.probed(tmp_path, "arc-b580")
+    xpu = BY_NAME["xpu"]
+    assert selection.fit(xpu, host, backend="venv").verdict == "fits"
+    for value, verdict in ((False, "no"), (None, "warnings")):
+        without = msgspec.structs.replace(host, level_zero=value)
+        assert selection.fit(xpu, without, backend="venv").verdict == verdict
+        assert selection.fit(xpu, without, backend="docker").verdict == "fits"
+
+
+def test_an_unreadable_node_keeps_a_venv_from_it_but_not_docker(tmp_path: Path) -> None:
+    host = host_trees.probed(tmp_path, "arc-b580-unreadable")
+    venv = selection.fit(BY_NAME["xpu"], host, backend="venv")
+    assert venv.verdict == "no"
+    assert "usermod -aG render $USER" in venv.reasons[0]
+    assert selection.fit(BY_NAME["xpu"], host, backend="docker").verdict == "warnings"
+
+
+def test_iris_xe_is_named(tmp_path: Path) -> None:
+    host = host_trees.probed(tmp_path, "iris-xe")
+    found = selection.fit(BY_NAME["xpu"], host)
+    assert found.reasons == ("Intel Iris Xe (9A49) is not supported by torch.xpu",)
+
+
+def test_require_names_all_reasons_and_what_would_fit() -> None:
+    host = with_gpu(changed(ADA, name="Tesla P100", sm="6.0", driver_version="535.183"))
+    with pytest.raises(HostError) as error:
+        selection.require(BY_NAME["cuda"], host, others=PROFILES)
+    assert error.value.exit_code == 3
+    assert "535.183 is older than 580" in error.value.message
+    assert "is SM 6.0" in error.value.message
+    assert error.value.hint.startswith("`--profile cuda-legacy` fits")
+
+
+def test_require_without_anything_that_fits() -> None:
+    with pytest.raises(HostError, match="cannot run on this host") as error:
+        selection.require(BY_NAME["mps"], LINUX)
+    assert "envbuilder detect" in error.value.hint
+
+
+def test_the_reason_says_what_may_work_too(tmp_path: Path) -> None:
+    unlisted = selection.choose(PROFILES, host_trees.probed(tmp_path / "a", "nvidia-unlisted"))
+    assert "cuda may run too" in unlisted.reason
+    vm = selection.choose(PROFILES, host_trees.probed(tmp_path / "b", "epyc-vm"))
+    assert vm.reason == (
+        "no accelerator fits this host; zendnn fits too, which speeds up inference, not training"
+    )
+
+
+def test_opt_in_profiles_and_the_order_of_a_users_own() -> None:
+    host = with_gpu(ADA)
+    opt_in = [msgspec.structs.replace(p, opt_in=True) for p in PROFILES if p.name == "cuda"]
+    own = [profile("cuda", name=n) for n in ("b-gpu", "a-gpu")]
+    rest = [p for p in PROFILES if p.name != "cuda"]
+    assert selection.choose([*own, *PROFILES], host).profile == "cuda"
+    assert selection.choose([*own, *opt_in, *rest], host).profile == "cuda-legacy"
+    rest = [p for p in rest if p.name != "cuda-legacy"]
+    assert selection.choose([*own, *opt_in, *rest], host).profile == "a-gpu"
+    assert selection.choose([profile("cpu", name="a-cpu"), *PROFILES], LINUX).profile == "cpu"
+
+
+def test_nothing_to_choose() -> None:
+    other = Host(os="other", machine="riscv64")
+    choice = selection.choose(PROFILES, other)
+    assert choice.profile is None
+    assert all(f.verdict == "no" for f in choice.fits)

@@ -1,0 +1,338 @@
+"""Reports side by side: what is compared, what is refused, and that no cell breaks a table."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envbuilder import cli
+from envbuilder.core import files as atomic
+from envbuilder.core.errors import InvalidError
+from envbuilder.verify.report import comparison
+from envbuilder.verify.report import regression as against
+from tests.support.reports import CUDA, epoch, loaded, written
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Shown = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(signal, "signal", lambda *args: None)
+    monkeypatch.chdir(tmp_path)
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["compare", *arguments])
+    assert isinstance(caught.value.code, int)
+    return caught.value.code
+
+
+def gpu(name: str, first: float, *warm: float, cpu: float | None = 25.0, **more: Any) -> Any:
+    changes = {**CUDA, "training__epochs": [epoch(s) for s in (first, *warm)], **more}
+    changes["device"] = {**CUDA["device"], "name": name}  # type: ignore[dict-item]
+    changes["baseline"] = None if cpu is None else {"seconds": cpu}
+    return loaded(f"{name}.json", **changes)
+
+
+# ---- rows
+
+
+def test_a_row_says_what_the_report_says() -> None:
+    (row,) = comparison.rows([gpu("H200", 2.5, 1.0, 9.0, 2.0)])
+    assert (row.machine, row.memory_bytes, row.profile) == ("H200", 141 * 2**30, "cuda")
+    assert (row.cpu_seconds, row.accelerator_seconds, row.warm_seconds) == (25.0, 2.5, 2.0)
+    assert (row.speedup, row.accuracy, row.status) == (10.0, 0.984, "passed")
+    (row,) = comparison.rows([loaded()])
+    assert (row.cpu_seconds, row.accelerator_seconds, row.speedup) == (20.0, None, None)
+
+
+def test_the_fastest_accelerator_is_first_and_what_does_not_compare_last() -> None:
+    failed = {"status": "failed", "reasons": ["wrong"]}
+    ordered = [
+        gpu("b fast", 1.0),
+        gpu("a slow", 2.0),
+        loaded("fast-cpu.json", training__epochs=[epoch(0.5)]),
+        loaded("slow-cpu.json", training__epochs=[epoch(9.0)]),
+        gpu("quick", 0.1, quick=True),
+        gpu("tf32", 0.2, precision__cuda_tf32=True),
+        gpu("wrong", 0.01, **failed),
+        loaded("nothing.json", training=None, **failed),
+    ]
+    rows = comparison.rows(reversed(ordered))
+    assert [r.file for r in rows] == [str(r.path) for r in ordered]
+    assert [r.file for r in rows if not r.standard] == ["quick.json", "tf32.json"]
+
+
+def test_time_on_another_device_is_not_the_accelerators() -> None:
+    device = {**CUDA["device"], "used": "cpu"}  # type: ignore[dict-item]
+    (row,) = comparison.rows([loaded(status="failed", **{**CUDA, "device": device})])
+    assert (row.accelerator_seconds, row.cpu_seconds, row.speedup) == (None, None, None)
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, 1e300])
+def test_a_time_that_cannot_be_is_none(seconds: float) -> None:
+    (row,) = comparison.rows([gpu("x", seconds, status="failed")])
+    assert (row.accelerator_seconds, row.speedup) == (None, None)
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(json_values, json_values, json_values, json_values, st.integers(), st.text())
+def test_nothing_in_a_report_breaks_a_table(
+    host: Any, precision: Any, baseline: Any, train: Any, memory: int, name: str
+) -> None:
+    report = loaded(
+        known__host=host,
+        known__profile=host,
+        precision=precision,
+        baseline={"seconds": baseline},
+        dataset__train=train,
+        device__memory_bytes=memory,
+        device__name=name,
+    )
+    rows = comparison.rows([report])
+    lines = comparison.markdown(rows).splitlines()
+    bars = {line.replace("\\|", "").count("|") for line in lines[:3]}
+    assert bars == {len(comparison.COLUMNS) + 1}
+    parsed = list(csv.reader(io.StringIO(comparison.comma_separated(rows))))
+    assert [len(line) for line in parsed] == [len(comparison.Row.__struct_fields__)] * 2
+    assert not any(cell[:1] in set("=+-@") for cell in parsed[1])
+    assert json.loads(comparison.as_json(rows))["schema"] == 1
+
+
+@pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@x", "\uff1d1", "  =1", "\t=1", "\r=1"])
+def test_no_name_is_a_formula(name: str) -> None:
+    text = comparison.comma_separated(comparison.rows([loaded(device__name=name)]))
+    cell = next(iter(csv.DictReader(io.StringIO(text))))["machine"]
+    assert cell[0] in "'?"
+
+
+def test_markdown_is_not_markup() -> None:
+    name = "a|b`c`*d*_e_<i>[f](g)\\|"
+    line = comparison.markdown(comparison.rows([loaded(device__name=name)])).splitlines()[2]
+    cell = line.removeprefix("| ").partition(" | ")[0]
+    assert cell == r"a\|b\`c\`\*d\*\_e\_\<i\>\[f\](g)\\\|"
+
+
+# ---- compare
+
+
+def test_compare_as_a_table_is_80_wide(tmp_path: Path, capsys: Shown) -> None:
+    written(tmp_path / "r" / "a.json", device__name="A CPU with a very long name " * 3)
+    written(tmp_path / "r" / "b.json", **CUDA, baseline={"seconds": 12345.0})
+    written(tmp_path / "r" / "c.json", quick=True)
+    (tmp_path / "r" / ".hidden.json").write_text("damaged")
+    (tmp_path / "r" / "notes.txt").write_text("no report")
+    assert run("r", "r/a.json") == 0
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "\x1b" not in shown
+    assert shown.index("NVIDIA H200") < shown.index("A CPU")
+    assert shown.count("24 GiB") == 2, "a report named twice is shown once"
+    assert "617×" in shown
+    assert "20.0 s*" in shown
+    assert "* not the standard epoch" in shown
+    assert run("r", "--format", "table", "-o", "table.txt") == 0
+    assert capsys.readouterr().out == ""
+    assert "NVIDIA H200" in (tmp_path / "table.txt").read_text()
+
+
+def test_compare_for_machines(tmp_path: Path, capsys: Shown) -> None:
+    written(tmp_path / "a.json", **CUDA, baseline={"seconds": 30.0})
+    assert run("a.json", "--json") == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["schema"] == 1
+    (row,) = data["reports"]
+    assert (row["file"], row["speedup"], row["memory_bytes"]) == ("a.json", 1.5, 141 * 2**30)
+    assert run("a.json", "--format", "csv") == 0
+    (line,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert (line["machine"], line["cpu_seconds"], line["quick"]) == ("NVIDIA H200", "30.0", "false")
+    assert run("a.json", "--format", "markdown", "-o", "deep/table.md") == 0
+    text = (tmp_path / "deep" / "table.md").read_text()
+    assert "| NVIDIA H200 | 141 GiB | cuda | 2.14.1+cu130 | 30.0 s | 20.0 s | - | 1.50× |" in text
+    assert "standard" not in text
+
+
+def test_damaged_reports_are_all_named(tmp_path: Path, capsys: Shown) -> None:
+    written(tmp_path / "r" / "good.json")
+    (tmp_path / "r" / "empty.json").write_text("")
+    (tmp_path / "r" / "other.json").write_text('{"schema": 1}')
+    assert run("r", "-o", "out") == 2
+    said = capsys.readouterr().err
+    assert "empty.json: damaged" in said
+    assert "other.json: damaged" in said
+    assert "good.json" not in said
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "REPORT"),
+        (["nowhere.json"], "does not exist"),
+        (["empty"], "no report in this folder"),
+        (["a.json", "--format", "xml"], "xml"),
+        (["a.json", "--format", "csv", "--json"], "contradict"),
+    ],
+)
+def test_compare_refuses_what_makes_no_sense(
+    tmp_path: Path, capsys: Shown, arguments: list[str], said: str
+) -> None:
+    written(tmp_path / "a.json")
+    (tmp_path / "empty").mkdir()
+    assert run(*arguments) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_table_that_cannot_be_written_is_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Shown
+) -> None:
+    written(tmp_path / "a.json")
+    (tmp_path / "file").write_text("")
+    assert run("a.json", "-o", "file/table.md", "--format", "markdown") == 1
+    assert "file/table.md: cannot be written" in capsys.readouterr().err
+
+    def full(path: Path, content: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(atomic, "write", full)
+    assert run("a.json", "-o", "table.md") == 1
+    assert "No space left" in capsys.readouterr().err
+
+
+# ---- against
+
+
+def compare(new: Any, earlier: Any, limit: float = 1.3, *, named: bool = False) -> dict[str, Any]:
+    return against.compare(new, earlier, limit, named=named)
+
+
+def seconds(*values: float) -> list[dict[str, Any]]:
+    return [epoch(v) for v in values]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "which", "status"),
+    [
+        (seconds(20), seconds(26), "first", "passed"),
+        (seconds(20), seconds(26.1), "first", "failed"),
+        (seconds(20), seconds(1), "first", "passed"),
+        # Warm epochs where both have one: the first, cold one may take what it likes.
+        (seconds(20, 10), seconds(90, 12), "warm", "passed"),
+        (seconds(20, 10), seconds(20, 14), "warm", "failed"),
+        # The median, so that one disturbed epoch says nothing.
+        (seconds(20, 10, 10, 10), seconds(20, 11, 90, 11), "warm", "passed"),
+        (seconds(20, 10), seconds(20), "first", "passed"),
+        (seconds(20), seconds(20, 90), "first", "passed"),
+    ],
+)
+def test_speed(before: Any, now: Any, which: str, status: str) -> None:
+    result = compare(loaded(training__epochs=now), loaded("old.json", training__epochs=before))
+    check = result["checks"][-1]
+    assert (check["name"], check["status"], result["status"]) == ("against", status, status)
+    assert check["detail"].startswith("old.json: ")
+    assert f"{which} epoch" in check["detail"]
+    assert result["against"]["epoch"] == which
+    assert result["against"]["report"] == "old.json"
+
+
+def test_a_regression_names_both_numbers() -> None:
+    new = loaded(training__epochs=[epoch(40.0, 0.97)])
+    result = compare(new, loaded("old.json"))
+    (reason,) = result["reasons"]
+    assert "slower: first epoch 40.0 s against 20.0 s: 2.00×, at most 1.30× is allowed" in reason
+    assert "less accurate: accuracy 97.00 % against 98.40 % after 1 epoch" in reason
+    assert new.data["status"] == "passed", "the report itself is not changed"
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "status"),
+    [
+        ([0.984], [0.9791], "passed"),
+        ([0.984], [0.9789], "failed"),
+        ([0.984], [0.999], "passed"),
+        # After as many epochs as both trained.
+        ([0.984, 0.99, 0.992], [0.984], "passed"),
+        ([0.984], [0.97, 0.99], "failed"),
+        ([0.984, 0.99], [0.984, 0.984], "failed"),
+        ([0.984, None, 0.99], [0.984, 0.1, 0.99, 0.1], "passed"),
+    ],
+)
+def test_accuracy(before: list[Any], now: list[Any], status: str) -> None:
+    new, old = (loaded(training__epochs=[epoch(20, a) for a in s]) for s in (now, before))
+    assert compare(new, old)["status"] == status
+
+
+def test_what_is_no_time_is_not_fast() -> None:
+    new = loaded(training__epochs=[epoch(1e300)])
+    assert compare(new, loaded())["status"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"device__name": "Intel Xeon"}, "device: AMD EPYC, then Intel Xeon"),
+        ({"known__host": {"cpu": {"model_name": "AMD EPYC", "threads": 8}}}, "threads: 2, then 8"),
+        ({"known__host": {}}, "CPU: AMD EPYC, then unknown"),
+        ({"torch__version": "2.8.0+cpu"}, "torch: 2.13.0+cpu, then 2.8.0+cpu"),
+        ({"torch": {}}, "torch: 2.13.0+cpu, then unknown"),
+        ({"precision__matmul": "medium"}, "precision: float32, then bfloat16"),
+        ({"precision": None}, "precision: float32, then unknown"),
+        ({"known__backend": "docker"}, "backend: venv, then docker"),
+    ],
+)
+def test_another_kind_is_compared_only_when_it_was_named(changes: Any, said: str) -> None:
+    old = loaded("old.json", **changes)
+    with pytest.raises(InvalidError, match=re.escape(said)) as caught:
+        compare(loaded(), old)
+    assert "--against old.json" in caught.value.hint
+    result = compare(loaded(), old, named=True)
+    assert result["status"] == "passed"
+    assert result["checks"][-1]["status"] == "warning"
+    assert said in result["checks"][-1]["detail"]
+    assert any(said in d for d in result["against"]["differences"])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"quick": True}, {"dataset__subset": True}, {"dataset__train": 3000}, {"dataset__sha256": {}}],
+)
+def test_other_digits_are_never_compared(changes: Any) -> None:
+    for new, old in ((loaded(), loaded(**changes)), (loaded(**changes), loaded())):
+        with pytest.raises(InvalidError, match="other digits"):
+            compare(new, old, named=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"status": "failed", "reasons": ["x"]}, "its verification failed"),
+        ({"training__epochs": [epoch(0)]}, "took 0 s"),
+        ({"training__epochs": [epoch(1e300)]}, "cannot be"),
+    ],
+)
+def test_a_bad_report_is_no_yardstick(tmp_path: Path, changes: Any, said: str) -> None:
+    path = written(tmp_path / "old.json", **changes)
+    with pytest.raises(InvalidError, match=said):
+        against.yardstick(str(path), tmp_path)

@@ -1,0 +1,129 @@
+"""A passing report against the request, its own sums and the time its process lived."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from envbuilder.payload.training.dataset import SUBSET_SHA256, Dataset, Split
+from envbuilder.profiles import profile as profiles
+from envbuilder.verify.report import consistency
+from envbuilder.verify.report import model as report
+from tests.support.pretended_payload import quick_report
+from tests.support.reports import epoch
+
+SUBSET = Dataset(
+    "MNIST subset (shipped)", Split(b"", b"", 3000), Split(b"", b"", 1000), dict(SUBSET_SHA256)
+)
+EXPECTS = profiles.Expects(device="cpu", torch="2.13.0+cpu")
+LIVED = 60.0
+
+
+def contradictions(seconds: float = LIVED, **changes: Any) -> list[str]:
+    asked = consistency.request(EXPECTS, SUBSET, epochs=1, quick=True)
+    return consistency.contradictions(asked, report.check(quick_report(**changes)), seconds)
+
+
+def test_a_report_of_what_was_asked_for() -> None:
+    assert contradictions() == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"quick": False}, "quick: True was asked for, False is reported"),
+        ({"dataset__train": 60000}, "training images: 3000 was asked for, 60000"),
+        ({"dataset__test": 10000}, "test images: 1000 was asked for"),
+        ({"dataset__sha256": {}}, "the data's sha256: "),
+        ({"precision__dtype": "bfloat16"}, "precision: float32 was asked for, bfloat16"),
+        ({"precision": None}, "precision: float32 was asked for, None"),
+        ({"training__batch": 640}, "batch: 64 was asked for, 640"),
+        ({"torch__version": "2.12.0+cpu"}, "torch: 2.13.0+cpu was asked for, 2.12.0+cpu"),
+        ({"torch__version": "2.13.0"}, "torch: 2.13.0+cpu was asked for, 2.13.0 "),
+        ({"torch": {}}, "torch: 2.13.0+cpu was asked for, None"),
+        (
+            {"device": {"requested": "cuda", "used": "cuda"}},
+            "device: cpu was asked for, cuda is reported",
+        ),
+        ({"training__epochs": [epoch(2.0)] * 2}, "epochs: 1 was asked for, 2 is reported"),
+        ({"training__epochs": [epoch(20.0) | {"data_seconds": 9.0}]}, "and its parts 9.000 s"),
+        ({"training__epochs": [epoch(20.0, 0.98415)]}, "is no share of 1000 images"),
+        ({"training__epochs": [epoch(20.0, 0.5)]}, "accuracy 50.00%; at least 85.00% is needed"),
+        ({"training__epochs": [epoch(20.0) | {"loss": 2.3129}]}, "at most 1.52 is allowed"),
+        ({"training__epochs": [epoch(20.0) | {"loss": None}]}, "an epoch has no loss"),
+        ({"training__epochs": [epoch(20.0) | {"loss": -1.0}]}, "an epoch has no loss"),
+        (
+            {"training__losses": [[n, 2.3] for n in range(1, 48)]},
+            "mean loss is 0.200, and that of the loss curve 2.300",
+        ),
+        ({"training__epochs": [epoch(80.0)]}, "training took 80.00 s, in a process that lived 60"),
+        ({"training__cold_start_seconds": 61.0}, "starting took 61.00 s, in a process"),
+        ({"training__epochs": [epoch(50.0)]}, "training and the checks together took 6"),
+        ({"speedup": 3.0}, "the speed-up 3.00 is not that of its epochs"),
+        (
+            {"speedup": 3.0, "baseline": {"seconds": 21.0}},
+            "the speed-up 3.00 is not that of its epochs",
+        ),
+        (
+            {"training__epochs": [epoch(20.0) | {"data_seconds": -5.0, "compute_seconds": 25.0}]},
+            "and its parts -5.000 s and 25.000 s",
+        ),
+        ({"training__cold_start_seconds": -3.0}, "starting took -3.00 s"),
+        ({"baseline": {"seconds": 90}}, "training took 110.00 s, in a process that lived 60"),
+        ({"baseline": {"seconds": "0.1"}}, "the baseline has no time"),
+        ({"dataset__subset": False}, "subset: True was asked for, False is reported"),
+        ({"dataset__name": "MNIST"}, "data: MNIST subset (shipped) was asked for, MNIST"),
+        (
+            {
+                "scaling": {"devices": [{"index": 0, "samples_per_second": 1.0}], "ranks": 1}
+                | {"status": "passed"}
+            },
+            "several devices: not asked for here",
+        ),
+    ],
+)
+def test_a_report_that_cannot_be_true(changes: dict[str, Any], words: str) -> None:
+    assert any(words in sentence for sentence in contradictions(**changes)), contradictions(
+        **changes
+    )
+
+
+def test_epochs_that_do_not_fit_their_rate() -> None:
+    data = quick_report()
+    data["training"]["epochs"][0]["seconds"] = 0.001
+    data["training"]["epochs"][0]["data_seconds"] = 0.0005
+    data["training"]["epochs"][0]["compute_seconds"] = 0.0005
+    asked = consistency.request(EXPECTS, SUBSET, epochs=1, quick=True)
+    (problem,) = consistency.contradictions(asked, report.check(data), LIVED)
+    assert problem == "epoch 1: 3000 images in 0.001 s are not 150.0 a second"
+
+
+def test_checks_longer_than_the_process_lived() -> None:
+    found = contradictions(seconds=10.0)
+    assert any(s.startswith("the checks took 1") for s in found)
+
+
+def test_an_external_torch_may_have_any_version() -> None:
+    expects = msgspec.structs.replace(EXPECTS, torch="")
+    asked = consistency.request(expects, SUBSET, epochs=1, quick=True)
+    other = report.check(quick_report(torch__version="1.0"))
+    assert consistency.contradictions(asked, other, LIVED) == []
+
+
+def test_a_version_without_a_local_part_names_every_build() -> None:
+    expects = msgspec.structs.replace(EXPECTS, torch="2.13.0")
+    asked = consistency.request(expects, SUBSET, epochs=1, quick=True)
+    assert consistency.contradictions(asked, report.check(quick_report()), LIVED) == []
+
+
+@pytest.mark.parametrize(
+    ("quick", "epochs", "accuracy", "loss"),
+    [(True, 3, 0.92, 0.904), (False, 1, 0.975, 0.42)],
+)
+def test_what_a_request_asks_for(quick: bool, epochs: int, accuracy: float, loss: float) -> None:
+    full = Dataset("MNIST", Split(b"", b"", 60000), Split(b"", b"", 10000), {})
+    asked = consistency.request(EXPECTS, full, epochs=None, quick=quick)
+    assert (asked.train, asked.test) == ((3000, 1000) if quick else (60000, 10000))
+    assert (asked.epochs, asked.accuracy, round(asked.loss, 4)) == (epochs, accuracy, loss)

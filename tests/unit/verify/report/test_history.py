@@ -1,0 +1,223 @@
+"""Reports are kept in order, whatever the clock says, and read at the door."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from filelock import FileLock
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envbuilder.core import files as atomic
+from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.verify.report import history
+from tests.support.reports import CUDA, loaded, whole, written
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def names(folder: Path) -> list[str]:
+    return [e.path.name for e in history.entries(folder)]
+
+
+def last(folder: Path, **changes: Any) -> str | None:
+    """The `time` of the report that --against last would take for a run with these changes."""
+    like = loaded(**changes)
+    found = history.last(
+        folder,
+        profile=like.text("profile"),
+        backend=like.text("backend"),
+        quick=like.quick,
+        like=like,
+    )
+    return found.text("time") if found else None
+
+
+def test_a_name_says_what_it_is(tmp_path: Path) -> None:
+    path = history.keep(whole(), tmp_path / "reports")
+    assert path.name == "000001-20261120T095103Z-cpu-venv-0123456789ab.json"
+    assert history.read(path).data == whole()
+    path = history.keep(
+        whole(known__profile="cpu-ipex", known__backend="external", known__fingerprint=None),
+        tmp_path / "reports",
+    )
+    assert path.name == "000002-20261120T095103Z-cpu-ipex-external.json"
+    (first, second) = history.entries(tmp_path / "reports")
+    assert (first.profile, first.backend) == ("cpu", "venv")
+    assert (second.profile, second.backend) == ("cpu-ipex", "external")
+
+
+def test_a_clock_that_runs_backwards_changes_no_order(tmp_path: Path) -> None:
+    # From the future, then right, then before the epoch of everything.
+    times = ["20391231T235959Z", "20261120T095103Z", "19700101T000000Z"]
+    for time in times:
+        history.keep(whole(known__time=time), tmp_path)
+    assert [e.time for e in history.entries(tmp_path)] == times
+    assert names(tmp_path) == sorted(names(tmp_path))
+    assert last(tmp_path) == "19700101T000000Z"
+
+
+def test_reports_of_earlier_versions_are_the_oldest(tmp_path: Path) -> None:
+    old = ["20261120T095103Z-cpu-venv.json", "20261120T095104Z-cpu-venv.json"]
+    for name in reversed(old):
+        written(tmp_path / name, known__time=name[:16])
+    history.keep(whole(known__time="20200101T000000Z"), tmp_path)
+    assert names(tmp_path)[:2] == old
+    assert last(tmp_path) == "20200101T000000Z"
+
+
+def test_the_number_goes_on_after_a_gap(tmp_path: Path) -> None:
+    for _ in range(3):
+        history.keep(whole(), tmp_path)
+    history.entries(tmp_path)[0].path.unlink()
+    assert history.keep(whole(), tmp_path).name.startswith("000004-")
+    written(tmp_path / "9999999-20261120T095103Z-cpu-venv.json")
+    assert history.keep(whole(), tmp_path).name.startswith("10000000-")
+    assert history.entries(tmp_path)[-1].number == 10_000_000
+
+
+def test_other_files_are_no_reports_of_ours(tmp_path: Path) -> None:
+    kept = history.keep(whole(), tmp_path)
+    for name in ("notes.json", f".{kept.name}.1.part", "000002-x-cpu-venv.json", "x"):
+        (tmp_path / name).write_text("{}")
+    (tmp_path / "000003-20261120T095103Z-cpu-venv.json").mkdir()
+    (tmp_path / "000004-20261120T095103Z-cpu-venv.json").symlink_to(kept)
+    assert names(tmp_path) == [kept.name]
+    assert history.entries(tmp_path / "nowhere") == ()
+    assert history.entries(tmp_path, "xpu") == ()
+
+
+def test_last_is_the_newest_that_passed_of_the_same_kind(tmp_path: Path) -> None:
+    def keep(second: int, **changes: Any) -> None:
+        history.keep(whole(known__time=f"20261120T0000{second:02}Z", **changes), tmp_path)
+
+    assert last(tmp_path) is None
+    keep(1)
+    keep(2, device__name="Intel Xeon")
+    keep(3, quick=True)
+    keep(4, dataset__subset=True)
+    keep(5, known__backend="docker")
+    keep(6, **CUDA)
+    keep(7, status="failed", reasons=["no"])
+    damaged = tmp_path / "000099-20261120T000008Z-cpu-venv.json"
+    damaged.write_text('{"schema": 1')
+    assert last(tmp_path) == "20261120T000001Z"
+    assert last(tmp_path, device__name="Intel Xeon") == "20261120T000002Z"
+    assert last(tmp_path, quick=True) == "20261120T000004Z"
+    assert last(tmp_path, known__backend="docker") == "20261120T000005Z"
+    assert last(tmp_path, **CUDA) == "20261120T000006Z"
+    assert last(tmp_path, device__name="AMD") is None
+    found = history.last(tmp_path, profile="cpu", backend="venv", quick=False)
+    assert found is not None
+    assert found.text("time") == "20261120T000002Z", "before the run the device is not known"
+
+
+def test_each_external_interpreter_has_its_own_history(tmp_path: Path) -> None:
+    mine: dict[str, Any] = {"known__backend": "external", "known__fingerprint": None}
+    one, two = ({**mine, "known__artifact": {"ref": f"{n}/bin/python"}} for n in ("a", "b"))
+    history.keep(whole(**one), tmp_path)
+    assert last(tmp_path, **one) is not None
+    assert last(tmp_path, **two) is None
+
+
+def test_the_newest_stay_and_so_does_a_yardstick(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "KEPT", 3)
+    history.keep(whole(), tmp_path)
+    history.keep(whole(quick=True), tmp_path)
+    history.keep(whole(known__profile="xpu"), tmp_path)
+    history.keep(whole(), tmp_path)
+    foreign = tmp_path / "20261120-cpu.json"
+    foreign.write_text("{}")
+    for _ in range(5):
+        history.keep(whole(status="failed", reasons=["no"]), tmp_path)
+    # The newest passed one of each kind outlives any number of failed ones.
+    assert [e.number for e in history.entries(tmp_path)] == [2, 3, 4, 7, 8, 9]
+    assert foreign.exists()
+    assert last(tmp_path) is not None
+
+
+def no_space(path: Path, content: bytes) -> None:
+    raise OSError(28, os.strerror(28))
+
+
+@pytest.mark.parametrize("obstacle", ["full", "file", "locked"])
+def test_a_report_that_cannot_be_kept_is_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, obstacle: str
+) -> None:
+    folder = tmp_path / "reports"
+    if obstacle == "full":
+        monkeypatch.setattr(atomic, "write", no_space)
+    elif obstacle == "file":
+        folder.write_text("")
+    monkeypatch.setattr(history, "_LOCK_SECONDS", 0.0)
+    if obstacle == "locked":
+        folder.mkdir()
+        with FileLock(folder / ".lock"), pytest.raises(BuildError, match=r"cannot be kept"):
+            history.keep(whole(), folder)
+    else:
+        with pytest.raises(BuildError, match=r"No space left|File exists") as caught:
+            history.keep(whole(), folder)
+        assert "ENVBUILDER_DATA_DIR" in caught.value.hint
+        assert caught.value.exit_code == 1
+    assert history.entries(folder) == ()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "damaged"),
+        (b"{", "damaged"),
+        (b"\xff\xfe", "damaged"),
+        (b'"\\ud800"', "damaged"),
+        (b"[" * 100_000, "damaged"),
+        (b"[]", "malformed"),
+        (b"{}", "malformed"),
+        (json.dumps({**whole(), "schema": 2}).encode(), "schema 2"),
+        (json.dumps(whole(device__used="cuda")).encode(), "contradicts itself"),
+        (b" " * (history.LIMIT_BYTES + 1), "too large"),
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path: Path, content: bytes, said: str) -> None:
+    path = tmp_path / "some.json"
+    path.write_bytes(content)
+    with pytest.raises(InvalidError, match=said) as caught:
+        history.read(path)
+    assert str(path) in caught.value.message
+
+
+def test_what_is_no_file_is_named(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "nowhere", Path("/dev/zero")):
+        with pytest.raises(InvalidError, match=str(path)):
+            history.read(path)
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_break_the_reader(tmp_path_factory: Any, content: bytes) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.json"
+    path.write_bytes(content)
+    with pytest.raises(InvalidError):
+        history.read(path)
+
+
+@pytest.mark.parametrize(
+    "get",
+    [
+        lambda r: r.text("host", "cpu", "model_name", "deeper"),
+        lambda r: r.text("training"),
+        lambda r: r.text("nowhere", "at", "all"),
+    ],
+)
+def test_what_is_not_there_is_empty(get: Callable[[history.Report], str]) -> None:
+    assert get(loaded()) == ""
+
+
+def test_text_from_a_report_moves_no_cursor() -> None:
+    report = loaded(torch={"version": "2\x1b[2J\n\u202e1"})
+    assert report.text("torch", "version") == "2?[2J??1"

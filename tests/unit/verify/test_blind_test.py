@@ -1,0 +1,182 @@
+"""The blind test: only answers of a network that learned are worth anything."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envbuilder.core.errors import VerifyError
+from envbuilder.packages import configuration
+from envbuilder.payload.training.blind_test import IMAGES
+from envbuilder.payload.training.dataset import Split
+from envbuilder.verify import blind_test
+from envbuilder.verify.blind_test import PIXELS, BlindTest, Score
+from tests.support.pretended_payload import coarse, scores
+
+COUNT = 40
+SPLIT = Split(
+    b"".join(bytes([4 * n]) * PIXELS for n in range(COUNT)),
+    bytes(n % 10 for n in range(COUNT)),
+    COUNT,
+)
+
+
+def asked(folder: Path) -> tuple[BlindTest, list[int]]:
+    """A test whose questions are there, and the right answers to them."""
+    test = BlindTest(SPLIT, folder)
+    test.ask()
+    content = (folder / IMAGES).read_bytes()
+    images = [content[n * PIXELS : (n + 1) * PIXELS] for n in range(COUNT)]
+    return test, [coarse(image)[0] // 4 % 10 for image in images]
+
+
+def answers(classes: list[Any], first: Any = 0) -> dict[str, Any]:
+    return {"first": first, "classes": classes, "scores": [scores(c) for c in classes]}
+
+
+def test_right_answers_are_scored(tmp_path: Path) -> None:
+    test, classes = asked(tmp_path)
+    test.answer(answers(classes[:30]))
+    test.answer(answers(classes[30:], first=30))
+    score = test.score()
+    assert (score.images, score.accuracy) == (COUNT, 1.0)
+    assert score.loss == pytest.approx(0.0943)
+
+
+def test_wrong_answers_count(tmp_path: Path) -> None:
+    test, classes = asked(tmp_path)
+    test.answer(answers([(classes[0] + 1) % 10, *classes[1:]]))
+    assert test.score().accuracy == 1 - 1 / COUNT
+
+
+def test_the_order_is_secret_and_no_image_is_one_of_the_file(tmp_path: Path) -> None:
+    content = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        asked(tmp_path / name)
+        content.append((tmp_path / name / IMAGES).read_bytes())
+    first = [coarse(c)[n * PIXELS] for c in content for n in range(COUNT)]
+    assert sorted(first[:COUNT]) == sorted(first[COUNT:]) == [4 * n for n in range(COUNT)]
+    assert first[:COUNT] != first[COUNT:], "40! orders: never equal"
+    known = {SPLIT.images[n * PIXELS : (n + 1) * PIXELS] for n in range(COUNT)}
+    sent = {content[0][n * PIXELS : (n + 1) * PIXELS] for n in range(COUNT)}
+    assert not known & sent
+
+
+def test_only_a_part_of_the_data_is_asked_where_only_that_is_used(tmp_path: Path) -> None:
+    test = BlindTest(Split(SPLIT.images, SPLIT.labels, 7), tmp_path)
+    test.ask()
+    assert len((tmp_path / IMAGES).read_bytes()) == 7 * PIXELS
+
+
+def test_a_container_can_read_the_questions(tmp_path: Path) -> None:
+    asked(tmp_path)
+    assert (tmp_path / IMAGES).stat().st_mode & 0o444 == 0o444
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda e: [], "0 of 40 images were answered"),
+        (lambda e: [{**e, "classes": e["classes"][:-1]}], "not as many answers as images"),
+        (lambda e: [e, e], "not in order"),
+        (lambda e: [{**e, "first": None}], "not in order"),
+        (lambda e: [{**e, "first": True}], "not in order"),
+        (lambda e: [{**e, "classes": None}], "no classes or no scores"),
+        (lambda e: [{**e, "scores": {}}], "no classes or no scores"),
+        (lambda e: [answers([*e["classes"], 1])], "not as many answers as images"),
+        (lambda e: [{**e, "classes": [10] * COUNT}], "a class that there is not"),
+        (lambda e: [{**e, "classes": [True] * COUNT}], "a class that there is not"),
+        (
+            lambda e: [{**e, "classes": [(c + 1) % 10 for c in e["classes"]]}],
+            "not its most probable class",
+        ),
+        (lambda e: [{**e, "scores": [[0.0] * 10] * COUNT}], "do not add up to 1"),
+        (lambda e: [{**e, "scores": [[-2.3]] * COUNT}], "not ten log-probabilities"),
+        (lambda e: [{**e, "scores": [[math.nan] * 10] * COUNT}], "not ten log-probabilities"),
+        (lambda e: [{**e, "scores": [["0"] * 10] * COUNT}], "not ten log-probabilities"),
+        (lambda e: [{**e, "scores": [None] * COUNT}], "not ten log-probabilities"),
+    ],
+)
+def test_answers_that_are_none(tmp_path: Path, spoil: Any, words: str) -> None:
+    test, classes = asked(tmp_path)
+    for event in spoil(answers(classes)):
+        test.answer(event)
+    with pytest.raises(VerifyError, match=words):
+        test.score()
+
+
+def test_answers_before_the_questions(tmp_path: Path) -> None:
+    test = BlindTest(SPLIT, tmp_path)
+    test.answer(answers([1] * COUNT))
+    with pytest.raises(VerifyError, match="before the questions"):
+        test.score()
+
+
+def test_questions_are_given_once(tmp_path: Path) -> None:
+    test, classes = asked(tmp_path)
+    test.ask()
+    test.answer(answers(classes))
+    with pytest.raises(VerifyError, match="asked for twice"):
+        test.score()
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    test = BlindTest(SPLIT, tmp_path / "file")
+    test.ask()
+    with pytest.raises(VerifyError, match=r"the blind test failed: .*file"):
+        test.score()
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=20,
+)
+
+
+@given(JSON, JSON, JSON)
+def test_no_answer_breaks_the_scoring(first: Any, classes: Any, rows: Any) -> None:
+    test = BlindTest(SPLIT, Path("/nonexistent/folder"))
+    test.asked = True
+    test.answer({"first": first, "classes": classes, "scores": rows})
+    with pytest.raises(VerifyError):
+        test.score()
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "loss", "reported", "words"),
+    [
+        (0.981, 0.05, 0.982, None),
+        (0.976, 0.05, 0.984, "the payload reported 98.40%"),
+        (0.974, 0.05, 0.974, "at least 97.50% is needed"),
+        (0.982, 0.05, math.nan, "reported nan"),
+        (0.982, 2.30, 0.982, "at most 0.42 is allowed"),
+    ],
+)
+def test_the_score_supports_the_report(
+    accuracy: float, loss: float, reported: float, words: str | None
+) -> None:
+    score = Score(images=10_000, accuracy=accuracy, loss=loss)
+    if words is None:
+        blind_test.require(score, reported, 0.975, 0.42)
+        return
+    with pytest.raises(VerifyError, match=words):
+        blind_test.require(score, reported, 0.975, 0.42)
+
+
+def test_the_folder_of_the_questions_is_locked_and_goes(tmp_path: Path) -> None:
+    from filelock import FileLock, Timeout
+
+    own = configuration.load({"ENVBUILDER_CACHE_DIR": str(tmp_path)}, tmp_path)
+    with blind_test.folder(own) as folder:
+        assert folder.stat().st_mode & 0o777 == 0o755
+        with pytest.raises(Timeout), FileLock(f"{folder}.lock", timeout=0):
+            pass
+    assert list((tmp_path / "build").iterdir()) == []

@@ -1,0 +1,394 @@
+"""`verify --devices`: what is refused, what is believed, and what becomes of the verdict."""
+
+from __future__ import annotations
+
+import io
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import rich.console
+
+from envbuilder import cli
+from envbuilder.core import process
+from envbuilder.core.errors import InvalidError, VerifyError
+from envbuilder.host import model as host
+from envbuilder.host import probe
+from envbuilder.packages import configuration
+from envbuilder.verify import scaling
+from envbuilder.verify.page import page
+from envbuilder.verify.report import history
+from envbuilder.verify.report import model as report
+from envbuilder.verify.report.terminal import print_verdict
+from tests.support.pretended_payload import LIFE, Clock, perform, quick_report
+from tests.support.reports import measured, whole
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HERE = host.Host(
+    os="linux",
+    machine="x86_64",
+    platform="linux/amd64",
+    cpu=host.Cpu(model_name="AMD EPYC", threads=2),
+)
+
+
+def check(status: str = "passed", detail: str = "fine") -> dict[str, Any]:
+    return {"name": "run", "status": status, "seconds": 1.0, "detail": detail}
+
+
+def device(index: int, rate: float | None = 600.0, **changes: Any) -> dict[str, Any]:
+    fixed = {"index": index, "name": "A GPU", "samples_per_second": rate, "checks": [check()]}
+    return {**fixed, **changes}
+
+
+def scaled(**changes: Any) -> dict[str, Any]:
+    """What the payload says of two devices that passed."""
+    return {
+        "schema": 1,
+        "devices": [device(0), device(1, 400.0)],
+        "ranks": 2,
+        "backend": "nccl",
+        "batch": 128,
+        "samples_per_second": 900.0,
+        "efficiency": 0.9,
+        "gradients_equal": True,
+        "checks": [check()],
+        "status": "passed",
+        "reasons": [],
+        "warnings": [],
+        **changes,
+    }
+
+
+FAILED = scaled(
+    status="failed",
+    checks=[check("failed")],
+    samples_per_second=None,
+    efficiency=None,
+    gradients_equal=None,
+    reasons=["together: ranks: rank 1 \x1b[2J was ended by signal 9"],
+)
+
+
+# ---- what is refused before anything starts
+
+
+@pytest.mark.parametrize(
+    ("devices", "accelerator", "said"),
+    [
+        ("all", "mps", "mps has one device"),
+        ("1", "mps", "mps has one device"),
+        ("0,1", "cpu", "not chosen one by one"),
+        ("0", "cpu", "0 processes"),
+        ("x\x1b", "cuda", "neither 'all' nor numbers"),
+        ("1,1", "xpu", "names a device twice"),
+    ],
+)
+def test_what_is_refused(devices: str, accelerator: str, said: str) -> None:
+    with pytest.raises(InvalidError, match=said) as caught:
+        scaling.require(devices, accelerator)
+    assert "\x1b" not in caught.value.message
+
+
+def test_what_is_accepted() -> None:
+    for devices, accelerator in (("all", "cuda"), ("0,3", "xpu"), ("2", "cpu"), ("all", "cpu")):
+        scaling.require(devices, accelerator)
+    scaling.require(None, "mps")
+
+
+def test_the_first_device_asked_for_is_the_one_to_verify() -> None:
+    assert scaling.selection("2,0", "cuda") == ("--index", "2")
+    assert scaling.selection("all", "cuda") == ()
+    assert scaling.selection(None, "cuda") == ()
+    assert scaling.selection("2", "cpu") == ()
+
+
+# ---- what is believed
+
+
+def test_a_good_report_is_believed() -> None:
+    found = report.check_scaling(scaled())
+    assert (found.ranks, found.efficiency, found.devices[1].samples_per_second) == (2, 0.9, 400.0)
+    one = scaled(devices=[device(3)], ranks=1, backend=None, efficiency=None, gradients_equal=None)
+    assert report.check_scaling({**one, "samples_per_second": None}).devices[0].index == 3
+    assert report.check_scaling(FAILED).status == "failed"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"efficiency": -1.0},
+        {"efficiency": 0.0},
+        {"efficiency": float("nan")},
+        {"efficiency": None},
+        {"samples_per_second": "fast"},
+        {"gradients_equal": False},
+        {"gradients_equal": None},
+        {"ranks": 0},
+        {"ranks": 3},
+        {"ranks": -1},
+        {"devices": []},
+        {"devices": [device(0), device(1, None)]},
+        {"devices": [device(0), device(1, 0.0)]},
+        {"devices": [device(0), device(-1)]},
+        {"devices": [device(0), device(1, checks=[check("failed")])]},
+        {"checks": [check("failed")]},
+        {"status": "fine"},
+        {"reasons": None},
+    ],
+)
+def test_anything_odd_is_not_believed(changes: dict[str, Any]) -> None:
+    with pytest.raises(VerifyError):
+        report.check_scaling(scaled(**changes))
+
+
+def test_a_report_that_passed_cannot_hold_devices_that_failed() -> None:
+    assert report.check({**measured(), "scaling": scaled()}).scaling is not None
+    for spoilt in (FAILED, scaled(gradients_equal=False), {"devices": []}):
+        with pytest.raises(VerifyError):
+            report.check({**measured(), "scaling": spoilt})
+    failed = measured(status="failed", reasons=["no"])
+    assert report.check({**failed, "scaling": FAILED}).scaling is not None
+
+
+# ---- what becomes of the verdict
+
+
+def test_devices_that_passed_are_one_more_check() -> None:
+    found = scaling.add(measured(warnings=["w"]), scaled())
+    assert found["checks"][-1]["status"] == "passed"
+    assert "2 ranks (nccl)" in found["checks"][-1]["detail"]
+    assert "90 %" in found["checks"][-1]["detail"]
+    assert (found["status"], found["warnings"]) == ("passed", ["w"])
+    report.check(found)
+
+
+def test_a_warning_is_passed_on_and_changes_nothing() -> None:
+    found = scaling.add({**measured(), "warnings": None}, scaled(warnings=["together: shared"]))
+    assert found["warnings"] == ["several devices: together: shared"]
+    assert (found["checks"][-1]["status"], found["status"]) == ("warning", "passed")
+
+
+def test_one_device_alone_claims_no_parallel_work() -> None:
+    one = scaled(devices=[device(3)], ranks=1, efficiency=None, gradients_equal=None)
+    found = scaling.add(measured(), one)
+    assert found["checks"][-1]["detail"] == "device 3 alone; nothing to run in parallel"
+
+
+# ---- as a whole, with a pretended payload
+
+
+class Payload:
+    """Answers `verify` and `parallel`."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.calls: list[list[str]] = []
+        self.verify = quick_report()
+        self.parallel: Any = scaled(backend="gloo")
+        self.code: int | None = None
+        self.timed_out = False
+
+    def run(self, argv: list[str], **options: Any) -> process.Completed:
+        self.calls.append(argv[argv.index("--promise") + 2 :])
+        together = "parallel" in argv
+        found = self.parallel if together else self.verify
+        perform(argv, found, options["on_stdout"], self._clock)
+        code = 0 if found and found.get("status") == "passed" else 5
+        return process.Completed(
+            argv=tuple(argv),
+            returncode=self.code if together and self.code is not None else code,
+            stdout="",
+            stderr="rank 1 said",
+            seconds=LIFE,
+            timed_out=together and self.timed_out,
+        )
+
+
+@pytest.fixture
+def payload(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Payload:
+    made = Payload(Clock(monkeypatch))
+    monkeypatch.setattr(process, "run", made.run)
+    monkeypatch.setattr(probe, "host", lambda *args, **options: HERE)
+    monkeypatch.setattr(signal, "signal", lambda *args: None)
+    monkeypatch.chdir(tmp_path)
+    return made
+
+
+def run(*arguments: str, profile: str = "cpu") -> int:
+    command = ["verify", "--python", sys.executable, "--profile", profile, "--quick", "--force"]
+    command += ["--epochs", "1"]
+    with pytest.raises(SystemExit) as caught:
+        cli.main([*command, *arguments])
+    assert isinstance(caught.value.code, int)
+    return caught.value.code
+
+
+def kept() -> dict[str, Any]:
+    folder = configuration.load().reports_dir
+    return history.read(history.entries(folder)[-1].path).data
+
+
+def test_without_devices_nothing_is_run_in_parallel(payload: Payload) -> None:
+    assert run() == 0
+    assert [call[0] for call in payload.calls] == ["verify"]
+    assert "scaling" not in kept()
+
+
+def test_the_payload_is_started_twice_and_both_are_reported(
+    payload: Payload, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("--devices", "2", "--html", "page.html") == 0
+    verify, parallel = payload.calls
+    assert "--index" not in verify
+    data = verify[verify.index("--data") + 1]
+    own = parallel[parallel.index("--run-id") + 1]
+    assert own != verify[verify.index("--run-id") + 1]
+    assert parallel == [
+        *("parallel", "--device", "cpu", "--devices", "2", "--data", data),
+        *("--run-id", own, "--quick"),
+    ]
+    stored = kept()["scaling"]
+    assert (stored["ranks"], stored["efficiency"], "schema" in stored) == (2, 0.9, False)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "900 digits/s on 2 ranks (gloo), 90 % of the sum of each alone" in shown
+    logs = [p for p in configuration.load().logs_dir.iterdir() if p.name.endswith("-devices.log")]
+    assert [log.read_text() for log in logs] == ["rank 1 said"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "devices", "code"),
+    [
+        ("2", [device(0), device(1)], 0),
+        ("all", [device(0), device(1)], 0),
+        ("3", [device(0), device(1)], 5),
+        ("2", [device(1), device(0)], 5),
+    ],
+)
+def test_a_report_is_about_the_devices_that_were_asked_for(
+    payload: Payload, capsys: pytest.CaptureFixture[str], asked: str, devices: Any, code: int
+) -> None:
+    payload.parallel = scaled(backend="gloo", devices=devices)
+    assert run("--devices", asked) == code
+    shown = " ".join(capsys.readouterr().out.split())
+    assert ("the report is about the devices" in shown) is bool(code)
+
+
+def test_an_index_goes_to_both(payload: Payload) -> None:
+    payload.verify = quick_report(device={"requested": "cuda", "used": "cuda"})
+    payload.parallel = scaled(devices=[device(1)], ranks=1, efficiency=None, gradients_equal=None)
+    assert run("--devices", "1", profile="cuda") == 0
+    verify, parallel = payload.calls
+    assert verify[verify.index("--index") + 1] == "1"
+    assert parallel[parallel.index("--devices") + 1] == "1"
+
+
+def test_devices_that_fail_fail_the_verification(
+    payload: Payload, capsys: pytest.CaptureFixture[str]
+) -> None:
+    payload.parallel = FAILED
+    assert run("--devices", "all") == 5
+    out = capsys.readouterr().out
+    assert "NOT VERIFIED" in out
+    assert "\x1b[2J" not in out
+    stored = kept()
+    assert stored["status"] == "failed"
+    assert stored["reasons"][0].startswith("several devices: together: ranks: rank 1")
+    assert stored["checks"][-1]["status"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("parallel", "code", "said"),
+    [
+        (None, -9, "killed"),
+        (None, 2, "exit code 2"),
+        (scaled(efficiency=-1), 0, "malformed"),
+        (scaled(gradients_equal=False), 0, "contradicts itself"),
+        (scaled(), 5, "not to be trusted"),
+        ({**scaled(), "more": "\ud800"}, 0, "cannot be stored"),
+        ([], 0, "malformed"),
+    ],
+)
+def test_a_payload_that_is_not_to_be_believed_fails(
+    payload: Payload, parallel: Any, code: int, said: str
+) -> None:
+    payload.parallel, payload.code = parallel, code
+    assert run("--devices", "all") == 5
+    stored = kept()
+    assert said in stored["reasons"][0]
+    assert (stored["scaling"]["status"], stored["scaling"]["devices"]) == ("failed", [])
+
+
+def test_one_that_takes_for_ever_fails(payload: Payload) -> None:
+    payload.timed_out = True
+    assert run("--devices", "all") == 5
+    assert "did not end within" in kept()["reasons"][0]
+
+
+def test_after_a_failed_verification_nothing_more_is_tried(payload: Payload) -> None:
+    payload.verify = measured(status="failed", reasons=["device: none"])
+    assert run("--devices", "all") == 5
+    assert len(payload.calls) == 1
+    stored = kept()
+    assert stored["checks"][-1]["status"] == "skipped"
+    assert stored["reasons"] == ["device: none"]
+
+
+@pytest.mark.parametrize(("devices", "profile"), [("0,1", "cpu"), ("all", "mps"), ("1-2", "cuda")])
+def test_what_cannot_be_is_refused_first(payload: Payload, devices: str, profile: str) -> None:
+    assert run("--devices", devices, profile=profile) == 2
+    assert payload.calls == []
+
+
+# ---- what people see
+
+
+def shown(data: dict[str, Any]) -> str:
+    stream = io.StringIO()
+    print_verdict(data, report.check(data), rich.console.Console(file=stream, width=80))
+    assert max(map(len, stream.getvalue().splitlines())) <= 80
+    return " ".join(stream.getvalue().split())
+
+
+def test_the_table_has_a_line_for_each_device() -> None:
+    text = shown(scaling.add(whole(), scaled()))
+    assert "0 A GPU 600 60 %" in text
+    assert "1 A GPU 400 40 %" in text
+    broken = {**FAILED, "devices": [device(0), device(1, None, name="\x1b[0mGPU")]}
+    text = shown(scaling.add(whole(), broken))
+    assert "1 ?[0mGPU failed -" in text
+    assert "all together" not in text
+
+
+def test_the_page_has_a_section() -> None:
+    text = page.render(scaling.add(whole(), scaled())).replace("\N{NO-BREAK SPACE}", " ")
+    assert '<h2 id="devices">Several devices</h2>' in text
+    assert '<th scope="row">1: A GPU</th><td>400</td><td>40 %</td>' in text
+    assert "All 2 together through nccl: 900 images a second, 90 % of the sum" in text
+    assert "Several devices" not in page.render(whole())
+
+
+def test_the_page_says_what_failed_and_escapes_it() -> None:
+    evil = {**FAILED, "reasons": ["<script>"], "devices": [device(0, name="<b>")]}
+    text = page.render(scaling.add(whole(), evil))
+    assert '<p class="note wrong">&lt;script&gt;</p>' in text
+    assert "&lt;b&gt;" in text
+    assert "<script>" not in text
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        None,
+        [],
+        "x",
+        {"devices": 3},
+        {"devices": [None, [], {"index": "0", "samples_per_second": float("inf")}]},
+        {"ranks": 1e400, "samples_per_second": -1, "reasons": 7},
+    ],
+)
+def test_no_report_is_too_odd_for_a_page(odd: Any) -> None:
+    assert "NOT VERIFIED" in page.render({**whole(), "scaling": odd, "status": "failed"})
