@@ -64,6 +64,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = kept
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Stop where pytest-xdist was asked for groups and made none: it adds `@GROUP` to node ids.
+
+    With pytest 9.2, pytest-xdist 3.8.0 does not, and tests of one engine disturb each other.
+    """
+    asked = getattr(session.config.option, "loadgroup", False)
+    if asked and any("@" not in item.nodeid for item in session.items):
+        raise pytest.UsageError("this pytest-xdist makes no groups with this pytest")
+
+
 def group_of(item: pytest.Item) -> str:
     """Return what names the tests that one worker runs, one after the other.
 
