@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
+from fnmatch import fnmatch
 from typing import TYPE_CHECKING
 
 import pytest
@@ -160,3 +161,27 @@ def test_no_registry_host_is_named(repository: Path) -> None:
             if path.is_file() and path.suffix not in {".gz", ".pyc"}:
                 text = path.read_text(errors="replace")
                 assert not [h for h in hosts if h in text], path
+
+
+def test_unit_tests_mirror_the_rooms(repository: Path) -> None:
+    """A test stands where the modules stand that it imports; the repository's own stand apart."""
+    folder = repository / "tests" / "unit"
+    lost = []
+    for path in sorted(folder.rglob("test_*.py")):
+        place = path.parent.relative_to(folder)
+        if place.parts in {(), ("repository",)}:
+            continue
+        room = ".".join(("envbuilder", *place.parts))
+        names = imported(ast.parse(path.read_text()))
+        if place.parts == ("commands",) and "envbuilder.cli" in names:
+            continue
+        if not any(name == room or name.startswith(f"{room}.") for name in names):
+            lost.append(f"{path.relative_to(folder)} imports nothing of {room}")
+    assert lost == []
+
+
+def test_every_unit_test_is_collected(request: pytest.FixtureRequest, repository: Path) -> None:
+    """pytest passes over folders of some names unless it is told not to."""
+    ignored = request.config.getini("norecursedirs")
+    folders = {p.parent.name for p in (repository / "tests").rglob("test_*.py")}
+    assert not [f for f in folders if any(fnmatch(f, pattern) for pattern in ignored)]

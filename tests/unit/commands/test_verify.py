@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import html
 import json
 import signal
 import sys
-import types
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import envbuilder
 from envbuilder import cli
 from envbuilder.core import files as atomic
 from envbuilder.core import process
-from envbuilder.core.errors import ToolError, VerifyError
+from envbuilder.core.errors import ToolError
 from envbuilder.host import model as host
 from envbuilder.host import probe
 from envbuilder.packages import configuration
+from envbuilder.verify.page import page
 from envbuilder.verify.report import history
 from tests.support.pretended_payload import LIFE, Clock, perform, quick_report
 from tests.support.reports import epoch, measured
@@ -307,24 +305,12 @@ def test_a_comparison_that_makes_no_sense_is_2(
 
 
 @pytest.fixture
-def page(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
-    """A page of the agreed form: what is drawn is another module's business."""
-    made = types.ModuleType("envbuilder.verify.page.page")
-
-    def write(path: Path, text: str) -> None:
-        try:
-            atomic.write(path, text.encode())
-        except OSError as error:
-            raise VerifyError(f"{path}: the page cannot be written: {error.strerror}") from error
-
-    made.render = lambda report: html.escape(report["status"])  # type: ignore[attr-defined]
-    made.write = write  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "envbuilder.verify.page.page", made)
-    monkeypatch.setattr(envbuilder, "page", made, raising=False)
-    return made
+def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page that says nothing but the verdict: what is drawn is another module's business."""
+    monkeypatch.setattr(page, "render", lambda report: report["status"])
 
 
-@pytest.mark.usefixtures("page")
+@pytest.mark.usefixtures("drawn")
 def test_the_page_is_written_for_failures_too(
     payload: Payload, tmp_path: Path, capsys: Shown
 ) -> None:
