@@ -27,7 +27,7 @@ _MOST_REJECTED = 6  # what a message lists
 # Runs in any Python 3. The executable of a venv's base is what _base_executable says, where it is
 # right: before 3.11 it names the venv's own.
 _QUESTION = """
-import importlib.util as u, json, platform, sys, sysconfig
+import json, platform, sys, sysconfig
 v = sys.version_info
 print(json.dumps({
     "version": "%d.%d.%d" % v[:3], "final": v[3] == "final",
@@ -36,7 +36,6 @@ print(json.dumps({
     "free_threaded": bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
     "executable": sys.executable, "base_executable": getattr(sys, "_base_executable", None),
     "prefix": sys.prefix, "base_prefix": sys.base_prefix,
-    "has_venv": bool(u.find_spec("venv") and u.find_spec("ensurepip")),
 }))
 """
 
@@ -54,11 +53,6 @@ class Interpreter(Struct, frozen=True, kw_only=True):
     path: Path
     version: str
     """X.Y.Z"""
-    implementation: str
-    machine: str
-    base_prefix: Path
-    has_venv: bool
-    """Whether it can make a venv with pip by itself (Debian splits that off); uv needs neither."""
 
 
 class _Answer(Struct, frozen=True, kw_only=True):
@@ -71,7 +65,6 @@ class _Answer(Struct, frozen=True, kw_only=True):
     executable: str
     prefix: str
     base_prefix: str
-    has_venv: bool
     base_executable: str | None = None
 
 
@@ -83,23 +76,18 @@ def find(
     version: str | None,
     supported: Sequence[str],
     machine: str,
-    explicit: Path | None = None,
     *,
-    default: str | None = None,
     runner: Runner = process.run,
     environ: Mapping[str, str] | None = None,
 ) -> Interpreter:
-    """The interpreter to build from.
+    """Return the interpreter to build from.
 
-    Without `version` (X.Y): the `default`, or else the first supported one, then the others,
-    newest first. `explicit` is the only candidate where it is given. `machine` is the
-    architecture as Python spells it. Raises `ToolError` with what was found and why it was not
-    used.
+    Without `version` (X.Y): the first supported one, then the others, newest first. `machine` is
+    the architecture as Python spells it. Raises `ToolError` with the interpreters that were found
+    and why each was not used.
     """
     search = _Search(machine, runner, os.environ if environ is None else environ)
-    wanted = [version] if version else _order(supported, default)
-    if explicit is not None:
-        return search.explicit(explicit, wanted)
+    wanted = [version] if version else _order(supported)
     for one in wanted:
         found = search.installed(one)
         if found is not None:
@@ -110,13 +98,13 @@ def find(
             return found
     raise ToolError(
         f"no Python {' or '.join(wanted)} for {machine} was found{search.told()}",
-        f"`python -m uv python install {wanted[0]}` installs one that uv manages; or name one "
-        "with --python.",
+        f"`python -m uv python install {wanted[0]}` installs one that uv manages; or"
+        " choose another version with --python-version.",
     )
 
 
-def _order(supported: Sequence[str], default: str | None) -> list[str]:
-    first = default or supported[0]
+def _order(supported: Sequence[str]) -> list[str]:
+    first = supported[0]
     others = sorted({*supported} - {first}, key=_numbers, reverse=True)
     return [first, *others]
 
@@ -133,16 +121,6 @@ class _Search:
         self._runner = runner
         self._environ = environ
         self._known: dict[Path, Interpreter | str] = {}
-
-    def explicit(self, path: Path, wanted: Sequence[str]) -> Interpreter:
-        try:
-            found = self._ask(path)
-        except _RejectedError as error:
-            raise ToolError(f"{path}: cannot be used: {error}", "Name another Python.") from error
-        if _minor(found) not in wanted:
-            text = f"{path}: is Python {found.version}, needed is {' or '.join(wanted)}"
-            raise ToolError(text, "Name another Python.")
-        return found
 
     def installed(self, version: str) -> Interpreter | None:
         """The first of the candidates on this machine that is this version."""
@@ -215,10 +193,6 @@ class _Search:
         return Interpreter(
             path=Path(answer.executable),
             version=answer.version,
-            implementation=answer.implementation,
-            machine=answer.machine,
-            base_prefix=Path(answer.base_prefix),
-            has_venv=answer.has_venv,
         )
 
     def _base(self, inside: _Answer) -> _Answer:

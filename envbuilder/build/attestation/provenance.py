@@ -7,7 +7,6 @@ What it says can be checked all the same, since the same build gives the same di
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -38,25 +37,16 @@ class Subject(Struct, frozen=True, kw_only=True):
     digest: dict[str, str]
 
 
-class Invocation(Struct, frozen=True, kw_only=True):
-    """Facts about one run, which differ from run to run; each is left out unless given."""
-
-    id: str = ""
-    started: datetime | None = None
-    finished: datetime | None = None
-
-
 def statement(
     plan: Plan,
     subjects: Sequence[Subject],
     *,
     versions: Mapping[str, str] | None = None,
-    invocation: Invocation | None = None,
 ) -> bytes:
     """The statement that `plan` made `subjects`.
 
-    `versions` are those of further builders, such as BuildKit's. Without an `invocation` the same
-    build gives the same bytes. `ValueError` for a subject without a digest, or a time without zone.
+    `versions` are those of further builders, such as BuildKit's. The same build gives the same
+    bytes: nothing about a single run is in it. `ValueError` for a subject without a digest.
     """
     if not subjects or not all(s.digest for s in subjects):
         raise ValueError("each subject of a statement needs a digest")
@@ -73,7 +63,6 @@ def statement(
             },
             "runDetails": {
                 "builder": {"id": BUILDER, "version": _versions(plan, versions or {})},
-                **_metadata(invocation),
             },
         },
     }
@@ -138,22 +127,3 @@ def _resource(name: str, uri: str, sha256: str) -> dict[str, Any]:
 def _versions(plan: Plan, further: Mapping[str, str]) -> dict[str, str]:
     tools = {f.name: f.version for f in plan.files if f.kind == "tool"}
     return {"envbuilder": __version__, **tools, **further}
-
-
-def _metadata(invocation: Invocation | None) -> dict[str, Any]:
-    if invocation is None:
-        return {}
-    said = {
-        "invocationId": invocation.id,
-        "startedOn": _timestamp(invocation.started),
-        "finishedOn": _timestamp(invocation.finished),
-    }
-    return {"metadata": {k: v for k, v in said.items() if v}}
-
-
-def _timestamp(when: datetime | None) -> str:
-    if when is None:
-        return ""
-    if when.tzinfo is None:
-        raise ValueError("a time of a statement needs a zone")
-    return when.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

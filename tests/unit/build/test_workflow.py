@@ -52,10 +52,6 @@ RISCV = host.Host(os="linux", machine="riscv64")
 PYTHON = pythons.Interpreter(
     path=Path("/usr/bin/python3.11"),
     version="3.11.9",
-    implementation="cpython",
-    machine="x86_64",
-    base_prefix=Path("/usr"),
-    has_venv=True,
 )
 
 

@@ -7,7 +7,6 @@ DigestSet) and SLSA's Provenance v1.
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import jsonschema
@@ -20,7 +19,7 @@ from envbuilder import __version__
 from envbuilder.build import payload as pack
 from envbuilder.build import plan
 from envbuilder.build.attestation import provenance
-from envbuilder.build.attestation.provenance import Invocation, Subject
+from envbuilder.build.attestation.provenance import Subject
 from envbuilder.core import resources
 from envbuilder.profiles import lock as lockfile
 
@@ -180,32 +179,11 @@ def test_the_same_build_gives_the_same_bytes() -> None:
     assert provenance.statement(planned(), [IMAGE]) == provenance.statement(planned(), [IMAGE])
 
 
-def test_times_and_an_invocation_are_written_when_they_are_given() -> None:
-    east = timezone(timedelta(hours=2))
-    run = Invocation(
-        id="job-7",
-        started=datetime(2026, 11, 20, 14, 0, tzinfo=east),
-        finished=datetime(2026, 11, 20, 12, 5, 9, 999999, tzinfo=UTC),
-    )
-    document = read(provenance.statement(planned(), [IMAGE], invocation=run))
-    assert document["predicate"]["runDetails"]["metadata"] == {
-        "invocationId": "job-7",
-        "startedOn": "2026-11-20T12:00:00Z",
-        "finishedOn": "2026-11-20T12:05:09Z",
-    }
-    only_started = Invocation(started=datetime(2026, 1, 1, tzinfo=UTC))
-    document = read(provenance.statement(planned(), [IMAGE], invocation=only_started))
-    assert set(document["predicate"]["runDetails"]["metadata"]) == {"startedOn"}
-
-
 def test_what_cannot_be_said_truly_is_refused() -> None:
     with pytest.raises(ValueError, match="digest"):
         provenance.statement(planned(), [])
     with pytest.raises(ValueError, match="digest"):
         provenance.statement(planned(), [Subject(name="x", digest={})])
-    naive = Invocation(started=datetime(2026, 1, 1))
-    with pytest.raises(ValueError, match="zone"):
-        provenance.statement(planned(), [IMAGE], invocation=naive)
 
 
 def test_a_venv_has_no_base_image_and_a_base_without_a_digest_is_named_only() -> None:

@@ -56,10 +56,6 @@ ROOTLESS = msgspec.structs.replace(PODMAN, rootless=True)
 PYTHON = Interpreter(
     path=Path("/usr/bin/python3.11"),
     version="3.11.9",
-    implementation="cpython",
-    machine="x86_64",
-    base_prefix=Path("/usr"),
-    has_venv=True,
 )
 
 
