@@ -1,14 +1,12 @@
 """Decide which memory modules there are, how many channels they fill, and how fast that can be.
 
-The firmware's table (SMBIOS) says most, but only to root; EDAC says a part of it to everyone. The
-code for either is loaded where there is something to read: mostly there is not.
+The firmware's table (SMBIOS) says it, to root only. The code for it is loaded where there is a
+table to read: mostly there is not.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from envbuilder.host.model import Memory
 
@@ -19,7 +17,6 @@ if TYPE_CHECKING:
     from envbuilder.host.snapshot import Reader, Snapshot
 
 _TABLE = "sys/firmware/dmi/tables/DMI"
-_COUNTERS = "sys/devices/system/edac/mc"
 _VIRTUAL = "This is a virtual machine, which does not show the modules of the real one."
 _ROOT = "Only root may read the firmware's table of memory modules: run this as root to see all."
 _HIDDEN = (
@@ -37,12 +34,8 @@ _SLOWEST = {"DDR3": 800, "DDR4": 1600, "DDR5": 3200}
 
 
 def read(reader: Reader) -> None:
-    """The firmware's table, or where that cannot be had, EDAC."""
+    """Read the firmware's table, if it can be had."""
     reader.blob(_TABLE)
-    if _TABLE not in reader.blobs and reader.folder(_COUNTERS):
-        from envbuilder.host.memory import edac
-
-        edac.read(reader)
 
 
 def decide(snapshot: Snapshot, *, virtual: bool) -> Memory:
@@ -63,11 +56,7 @@ def decide(snapshot: Snapshot, *, virtual: bool) -> Memory:
     detail = _HIDDEN if why is None else f"/{_TABLE} could not be read ({why})."
     if why in {"Permission denied", "Operation not permitted"}:
         detail = _ROOT
-    if not snapshot.folders.get(_COUNTERS):
-        return Memory(detail=detail)
-    from envbuilder.host.memory import edac
-
-    return msgspec.structs.replace(edac.decide(snapshot), detail=detail)
+    return Memory(detail=detail)
 
 
 def _from_firmware(devices: Sequence[Device]) -> Memory:

@@ -92,7 +92,7 @@ def test_a_shim_that_fails_is_skipped(machine: Machine) -> None:
     good = machine.add("second/bin/python3.11", "3.11.7")
     found = machine.find()
     assert found.path == good
-    assert (found.version, found.implementation, found.machine) == ("3.11.7", "cpython", "x86_64")
+    assert found.version == "3.11.7"
 
 
 def test_our_own_interpreter_goes_first(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from envbuilder.host import model as host
 from envbuilder.host import probe
-from envbuilder.host.memory import channels, edac, memory, modules, smbios
+from envbuilder.host.memory import channels, memory, modules, smbios
 from envbuilder.host.memory.smbios import Device
 from envbuilder.host.snapshot import Snapshot
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TABLE = "sys/firmware/dmi/tables/DMI"
-EDAC = "sys/devices/system/edac/mc"
 ARRAY = 0x1000
 GB = 10**9
 KINDS = {"DDR3": 0x18, "DDR4": 0x1A, "DDR5": 0x22, "LPDDR5": 0x23, "RAM": 0x07, "NV": 0x1F}
@@ -356,74 +355,6 @@ def test_without_a_table(tmp_path: Path) -> None:
     assert "virtual machine" in modules.decide(denied, virtual=True).detail
 
 
-def counted(place: str, kind: str = "Registered-DDR5", size: str = "32768") -> dict[str, str]:
-    return {"dimm_location": place + " \n", "dimm_mem_type": kind + "\n", "size": size + "\n"}
-
-
-def counters(parts: Mapping[str, dict[str, str]]) -> dict[str, str]:
-    return {
-        f"{EDAC}/{part}/{fact}": text
-        for part, facts in parts.items()
-        for fact, text in facts.items()
-    }
-
-
-def test_what_everyone_may_read_of_modules(tmp_path: Path) -> None:
-    intel = {
-        f"mc{mc}/dimm{n}": counted(f"channel {n // 2} slot {n % 2}")
-        for mc in range(4)
-        for n in range(4)
-    }
-    here = found(tmp_path, counters(intel) | {f"{EDAC}/mc0/dimm9/size": "0\n"})
-    assert (here.kind, here.channels, here.modules) == ("DDR5", 8, 16)
-    assert (here.speed, here.bandwidth, here.channels_available) == (None, None, None)
-    assert here.detail
-
-
-def test_ranks_are_no_modules(tmp_path: Path) -> None:
-    amd = {
-        f"mc0/rank{n}": counted(f"csrow {n // 8} channel {n % 8}", "Unbuffered-DDR4")
-        for n in range(16)
-    }
-    here = found(tmp_path, counters(amd))
-    assert (here.kind, here.channels, here.modules) == ("DDR4", 8, None)
-
-
-@pytest.mark.parametrize("fact", ["dimm_location", "dimm_mem_type", "size"])
-def test_counters_that_can_only_be_read_in_part(fact: str, tmp_path: Path) -> None:
-    files = counters({f"mc0/dimm{n}": counted(f"channel {n} slot 0") for n in range(2)})
-    del files[f"{EDAC}/mc0/dimm1/{fact}"]
-    here = found(tmp_path, files)
-    assert here.kind == (None if fact == "dimm_mem_type" else "DDR5")
-    assert here.channels is None
-    assert here.modules == (2 if fact == "dimm_location" else None)
-
-
-def test_memory_of_gpus_is_not_counted(tmp_path: Path) -> None:
-    parts = {
-        "mc0/rank0": counted("csrow 0 channel 0", "Registered-DDR4"),
-        "mc1/rank0": counted("csrow 0 channel 0", "High-bandwidth-memory-Gen2"),
-    }
-    here = found(tmp_path, counters(parts))
-    assert (here.kind, here.channels) == (None, None)
-
-
-@pytest.mark.parametrize(
-    ("text", "kind"),
-    [
-        ("Unbuffered-DDR5", "DDR5"),
-        ("Load-Reduced-DDR4-RAM", "DDR4"),
-        ("Low-Power-DDR4-RAM", "LPDDR4"),
-        ("Registered-DDR", "DDR"),
-        ("Non-volatile-RAM", None),
-        ("Unknown", None),
-        ("", None),
-    ],
-)
-def test_kinds_of_the_counters(text: str, kind: str | None) -> None:
-    assert edac._kind(text + "\n") == kind
-
-
 MOUNT = "25 24 0:23 / {} rw,nosuid - {} shm {}\n"
 
 
@@ -512,9 +443,6 @@ def test_no_text_makes_the_amounts_raise(mounts: str, option: str, total: int) -
     files = {
         "proc/self/mountinfo": mounts + MOUNT.format("/dev/shm", "tmpfs", f"rw,{option}"),
         "proc/meminfo": f"MemTotal: {total} kB\n",
-        f"{EDAC}/mc0/dimm0/dimm_location": mounts,
-        f"{EDAC}/mc0/dimm0/dimm_mem_type": option,
     }
-    folders = {EDAC: ("mc0",), f"{EDAC}/mc0": ("dimm0",)}
-    here = memory.decide(Snapshot(live=False, system="linux", files=files, folders=folders))
+    here = memory.decide(Snapshot(live=False, system="linux", files=files))
     assert here.shm_bytes is None or 0 <= here.shm_bytes <= 2**53
