@@ -36,6 +36,7 @@ COMMANDS = {
     "render": "Write a Dockerfile or other files that need no envbuilder.",
     "build": "Build an environment from a locked profile.",
     "verify": "Train MNIST inside an environment and report what did the work.",
+    "tune": "Time settings, and say which make training faster here.",
     "compare": "Put reports of several machines side by side.",
     "run": "Run a command inside an environment.",
     "shell": "Open a shell inside an environment.",

@@ -139,10 +139,10 @@ def _host(setting: Setting) -> list[Step]:
 
 
 def _verification(
-    setting: Setting, *options: str, profile: str = "", python: str = ""
+    setting: Setting, *options: str, command: str = "verify", profile: str = "", python: str = ""
 ) -> tuple[str, ...]:
     which = ("--profile", profile or setting.device, "--python", python or setting.python)
-    return (*setting.envbuilder, "verify", *which, *options, "--json")
+    return (*setting.envbuilder, command, *which, *options, "--json")
 
 
 def _verify(setting: Setting) -> list[Step]:
@@ -202,8 +202,8 @@ def _faults(setting: Setting) -> list[Step]:
 
 
 def _tune(setting: Setting) -> list[Step]:
-    # `--tune` runs for long on a CPU; where it is cut off, the summary says so.
-    return [Step("tune", _verification(setting, "--tune", "--quick", "--force"), 100)]
+    # It runs for long on a CPU; where it is cut off, the summary says so.
+    return [Step("tune", _verification(setting, "--quick", "--force", command="tune"), 100)]
 
 
 def _devices(setting: Setting) -> list[Step]:

@@ -145,3 +145,46 @@ def environment_options(function: Callable[..., Any]) -> Callable[..., Any]:
     ):
         function = option(function)
     return function
+
+
+def payload_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`--quick --data --output --python --inherit-environment --force`: what runs the payload."""
+    for option in reversed(
+        (
+            click.option(
+                "--quick", is_flag=True, help="A small subset and no comparisons: seconds."
+            ),
+            click.option(
+                "--data",
+                type=click.Path(path_type=Path, file_okay=False, exists=True),
+                help="Folder with the four MNIST files; without it they are fetched once.",
+            ),
+            click.option(
+                "--output",
+                type=click.Path(path_type=Path, dir_okay=False),
+                help="Write the JSON here, too.",
+            ),
+            click.option(
+                "--python",
+                "executable",
+                type=click.Path(path_type=Path, dir_okay=False, exists=True),
+                help="Use this interpreter as it is, instead of an environment of ours.",
+            ),
+            click.option(
+                "--inherit-environment",
+                "inherit",
+                is_flag=True,
+                help="With --python: keep your own variables (PYTHONPATH, LD_LIBRARY_PATH …), for"
+                " sites whose modules provide torch by them. The verdict then says that it is as"
+                " found.",
+            ),
+            click.option(
+                "--force",
+                is_flag=True,
+                help="Skip the host check, and leave out device flags that the engine cannot"
+                " satisfy.",
+            ),
+        )
+    ):
+        function = option(function)
+    return function

@@ -12,9 +12,8 @@ import click
 import msgspec
 
 from envbuilder import __version__
-from envbuilder.build import workflow
 from envbuilder.build.request import Request
-from envbuilder.commands.options import environment_options, json_option
+from envbuilder.commands.options import environment_options, json_option, payload_options
 from envbuilder.core import console, settings
 from envbuilder.core.errors import (
     VERIFY_FAILED,
@@ -49,17 +48,7 @@ def _factor(ctx: click.Context, param: click.Parameter, value: float | None) -> 
     type=click.IntRange(1, 100),
     help="Training passes. Without it 1, and 3 over the small subset.",
 )
-@click.option("--quick", is_flag=True, help="A small subset and no comparisons: seconds.")
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Folder with the four MNIST files; without it they are fetched once.",
-)
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write the JSON report here, too.",
-)
+@payload_options
 @click.option(
     "--html",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -84,36 +73,7 @@ def _factor(ctx: click.Context, param: click.Parameter, value: float | None) -> 
     help="Also train on these devices, each alone and then all together; on the CPU, in so many"
     " processes.",
 )
-@click.option(
-    "--tune",
-    is_flag=True,
-    help="Instead of verifying, time settings (threads, allocators, loaders and more) against"
-    " the defaults, and tell what helps here: a quarter of an hour, with --quick less.",
-)
-@click.option(
-    "--write",
-    is_flag=True,
-    help="With --tune: put what helps into a profile of your own. Shows the difference and asks"
-    " before overwriting.",
-)
-@click.option(
-    "--python",
-    "executable",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="Check this interpreter as it is, instead of an environment of ours.",
-)
-@click.option(
-    "--inherit-environment",
-    "inherit",
-    is_flag=True,
-    help="With --python: keep your own variables (PYTHONPATH, LD_LIBRARY_PATH …), for sites whose"
-    " modules provide torch by them. The verdict then says that it is as found.",
-)
-@click.option(
-    "--force",
-    is_flag=True,
-    help="Skip the host check, and leave out device flags that the engine cannot satisfy.",
-)
+@click.option("--tune", is_flag=True, hidden=True)  # for one release; see below
 @json_option
 def command(
     profile: str | None,
@@ -129,7 +89,6 @@ def command(
     max_slowdown: float | None,
     devices: str | None,
     tune: bool,
-    write: bool,
     executable: Path | None,
     inherit: bool,
     force: bool,
@@ -152,26 +111,20 @@ def command(
       envbuilder verify --against last --max-slowdown 1.2
       envbuilder verify --against before-the-update.json
       envbuilder verify --devices all
-      envbuilder verify --tune --write
     """
     from envbuilder.build import isolation
     from envbuilder.packages import mnist
     from envbuilder.verify import run as verify
     from envbuilder.verify import scaling
+    from envbuilder.verify import start as starting
     from envbuilder.verify.report import model as report
-    from envbuilder.verify.tuning import results as tune_results
 
+    if tune:
+        raise InvalidError("`verify --tune` is a command of its own now", "Run: envbuilder tune")
     found = configuration.load()
     progress = console.progress()
     request = Request(
         profile=profile, backend=backend, python=python, base_image=base_image, force=force
-    )
-    _require_fitting(executable, inherit=inherit, builds=bool(backend or base_image or python))
-    tune_results.require_options(
-        {"--epochs": epochs, "--html": html, "--against": against, "--devices": devices},
-        tune=tune,
-        write=write,
-        external=executable is not None,
     )
     yardstick = _yardstick(against, max_slowdown, found)
     dataset = mnist.from_folder(data) if data else None
@@ -183,25 +136,14 @@ def command(
         if yardstick is not None:
             yardstick.require(profile=profile, backend=backend, quick=small, like=None)
 
-    if executable is not None:
-        from envbuilder.verify import external
-
-        chosen, known, start = external.prepare(
-            executable, request, found, progress, inherit=inherit
-        )
-        sensible(known["profile"], known["backend"], chosen.device)
-    else:
-        chosen, known, start = _built(request, found, progress, sensible)
+    chosen, known, start = starting.prepare(
+        request, executable, found, progress, inherit=inherit, require=sensible
+    )
     if dataset is None:
         dataset = mnist.subset() if quick else mnist.obtain(found, progress)
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     name = f"{stamp}-{known['profile']}-{known['backend']}"
     known = {**known, "envbuilder": __version__, "time": stamp}
-    if tune:
-        outcome = tune_results.measure(start, dataset, chosen, progress, quick=quick)
-        return tune_results.finish(
-            outcome, known, found, as_json=as_json, output=output, write=write
-        )
 
     errors: list[EnvbuilderError] = []
     job = verify.Job(expects=chosen, dataset=dataset, epochs=epochs, quick=quick)
@@ -246,18 +188,6 @@ def _judged(
     except InvalidError as error:
         errors.append(error)
         return whole
-
-
-def _require_fitting(executable: Path | None, *, inherit: bool, builds: bool) -> None:
-    """`InvalidError` for options that do not go together."""
-    if executable is not None and builds:
-        raise InvalidError("--python checks an interpreter as it is; leave out the build options")
-    if inherit and executable is None:
-        raise InvalidError(
-            "--inherit-environment keeps your variables for an interpreter of yours, and none is"
-            " named",
-            "Add --python.",
-        )
 
 
 def _show(whole: dict[str, Any], *, as_json: bool) -> Measured:
@@ -337,25 +267,3 @@ def _exit_code(*, passed: bool, errors: list[EnvbuilderError]) -> int:
     elif any(isinstance(e, InvalidError) for e in errors):
         kind = InvalidError
     raise kind("\n".join(e.message for e in errors), hints)
-
-
-def _built(
-    request: Request,
-    found: settings.Settings,
-    progress: console.Progress,
-    before_building: Callable[[str, str, str], None],
-) -> Any:
-    """An environment of ours, built if missing: expectations, report facts, how to start."""
-    profile, host, environment = workflow.prepare(request, found, progress, running=True)
-    before_building(profile.name, environment.plan.backend, profile.expects.device)
-    artifact = environment.plan.artifact
-    if not environment.changed():  # else the payload is refused, and the report says why
-        artifact = workflow.build(environment, request, found, progress).artifact
-    known = {
-        "profile": profile.name,
-        "backend": environment.plan.backend,
-        "artifact": msgspec.to_builtins(artifact),
-        "fingerprint": environment.plan.fingerprint,
-        "host": msgspec.to_builtins(host),
-    }
-    return profile.expects, known, environment.run_payload

@@ -1,95 +1,61 @@
-"""What `verify --tune` shows and writes: a table, JSON, advice, the user's own profile."""
+"""Print what `tune` measured: a table, advice, a profile to save, or JSON."""
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from envbuilder.core import console
-from envbuilder.core import files as atomic
-from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.core import console, files
+from envbuilder.core.errors import BuildError
 from envbuilder.core.text import amount, percent, printable
-from envbuilder.verify.tuning import measure as tune
-from envbuilder.verify.tuning import profile as tuned
+from envbuilder.verify.tuning.profile import draft
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
-    from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
-    from envbuilder.packages.mnist import Dataset
-    from envbuilder.profiles.profile import Expects
-    from envbuilder.verify.tuning.measure import Outcome, Start
+    from envbuilder.verify.tuning.measure import Outcome
     from envbuilder.verify.tuning.rules import Finding
 
 SCHEMA = 1
 _STYLES = {"helps": "green", "failed": "yellow", "less accurate": "red"}
 
 
-def require_options(
-    given: Mapping[str, object], *, tune: bool, write: bool, external: bool
-) -> None:
-    """`InvalidError` where options contradict one another; `given` are those of a verification."""
-    others = [name for name, value in given.items() if value is not None]
-    if write and not tune:
-        raise InvalidError("--write writes what --tune found", "Add --tune.")
-    if tune and others:
-        raise InvalidError(
-            f"--tune times settings and makes no verification: leave out {', '.join(others)}"
-        )
-    if write and external:
-        raise InvalidError(
-            "--write is for environments of a profile: what helps another interpreter may not help"
-            " them",
-            "Leave out --python, or --write.",
-        )
-
-
-def measure(
-    start: Start, dataset: Dataset, expects: Expects, progress: Progress, *, quick: bool
-) -> Outcome:
-    """Try every setting in the environment that `start` runs the payload in; as `tune.run`."""
-    return tune.run(tune.asking(start, dataset, expects), expects, progress, quick=quick)
-
-
 def finish(
     outcome: Outcome,
-    known: dict[str, Any],
-    found: Settings,
+    facts: dict[str, Any],
+    settings: Settings,
     *,
     as_json: bool,
     output: Path | None,
-    write: bool,
-) -> int:
-    """Print what was found, keep it in `output`, and with `write` ask and write the profile.
+) -> None:
+    """Print what was measured and what helps, and keep it in `output`.
 
-    Returns the exit code 0. `InvalidError` where a file would be overwritten and nobody can be
-    asked; `BuildError` where something cannot be written. The results are printed all the same.
+    `BuildError` if that cannot be written; the results are printed all the same.
     """
-    if not as_json:
-        print_outcome(outcome, console.rich_console())
-    errors = []
-    path = None
-    try:
-        path = _write(outcome, known, found) if write else None
-    except (BuildError, InvalidError) as error:
-        errors.append(error)
-    data = {"schema": SCHEMA, **known, **summary(outcome), "written": path}
-    encoded = msgspec.json.encode(data)
+    profile = None
+    # What helps another interpreter may not help the environment of a profile.
+    if outcome.written and facts["backend"] != "external":
+        profile = draft(facts["profile"], outcome.written, machine(facts), settings)
+    encoded = msgspec.json.encode(
+        {"schema": SCHEMA, **facts, **summary(outcome), "draft": profile.text if profile else None}
+    )
     if as_json:
         click.echo(encoded.decode())
+    else:
+        print_outcome(outcome, console.rich_console())
+        if profile is not None:
+            click.echo(f"\n{printable_lines(profile.text)}")
+            click.echo(
+                f"\nTo have it: save this as profiles/{profile.name}.yaml beside your"
+                f" envbuilder.yaml or in {settings.config_dir}, then run"
+                f"\n  envbuilder lock --profile {profile.name}"
+            )
     if output is not None:
-        try:
-            atomic.save(output, encoded + b"\n", BuildError, "Name another place.")
-        except BuildError as error:
-            errors.append(error)
-    if errors:
-        raise errors[0]
-    return 0
+        files.save(output, encoded + b"\n", BuildError, "Name another place.")
 
 
 def summary(outcome: Outcome) -> dict[str, Any]:
@@ -165,33 +131,12 @@ def advice(findings: Sequence[Finding]) -> list[str]:
     others = [f for f in _best_first(findings) if f.verdict.startswith("other")]
     lines = [] if told else ["Nothing that was tried helps here: keep the defaults."]
     for finding in told:
-        how = finding.setting.advice or "--write puts it into a profile of yours"
+        how = finding.setting.advice or "a profile can hold it"
         lines.append(f"Helps: {finding.setting.name}, {finding.gain:.2f}×: {how}")
     return lines + [
         f"Faster, but {f.verdict}: {f.setting.name}, {f.gain:.2f}×: {f.setting.advice}"
         for f in others
     ]
-
-
-def _write(outcome: Outcome, known: dict[str, Any], found: Settings) -> str | None:
-    """The path of the profile that was written; None where there was nothing to write."""
-    if not outcome.written:
-        click.echo("nothing that a profile can hold helps here; nothing was written", err=True)
-        return None
-    made = tuned.draft(known["profile"], outcome.written, machine(known), found)
-    if not made.diff:
-        click.echo(f"{made.path}: is as it would be written", err=True)
-        return str(made.path)
-    click.echo(printable_lines(made.diff), err=True)
-    if made.old is not None and not _may_overwrite(made.path):
-        click.echo("nothing was written", err=True)
-        return None
-    tuned.write(made)
-    again = "" if made.lock else f"; lock it first: envbuilder lock --profile {made.name}"
-    click.echo(
-        f"written: {made.path}\nUse it: envbuilder verify --profile {made.name}{again}", err=True
-    )
-    return str(made.path)
 
 
 def printable_lines(text: str) -> str:
@@ -204,13 +149,3 @@ def machine(known: dict[str, Any]) -> str:
     cpu = (known.get("host") or {}).get("cpu") or {}
     name = str(cpu.get("model_name") or "a processor without a name")
     return f"{name}, {cpu['threads']} CPUs" if cpu.get("threads") else name
-
-
-def _may_overwrite(path: Path) -> bool:
-    """What the user says; `InvalidError` where there is nobody to ask."""
-    if sys.stdin is None or not sys.stdin.isatty():
-        raise InvalidError(
-            f"{path}: is there already, and there is no terminal to ask whether to overwrite it",
-            "Remove it, or run this in a terminal.",
-        )
-    return click.confirm("Overwrite it?", err=True)

@@ -354,3 +354,11 @@ def test_clean_removes_reports_only_when_asked(own: Settings, monkeypatch: Any) 
     assert clean("--reports", "--profile", "xpu") == 1
     assert clean("--reports", "--profile", "cpu") == 0
     assert foreign.exists()
+
+
+# ---- what was removed
+
+
+def test_tune_is_a_command_of_its_own(capsys: Shown) -> None:
+    assert run("--tune") == 2
+    assert "envbuilder tune" in capsys.readouterr().err

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from envbuilder.core import console, process
-from envbuilder.core.errors import BuildError, InvalidError, VerifyError
+from envbuilder.core.errors import BuildError, VerifyError
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
 from envbuilder.verify.tuning import candidates
@@ -516,136 +514,65 @@ def outcome_with(*found: Finding, combined: tuple[Finding, ...] = ()) -> tune.Ou
     )
 
 
-def finish(outcome: tune.Outcome, found: Settings, **changes: Any) -> int:
-    given: dict[str, Any] = {"as_json": True, "output": None, "write": True, **changes}
-    return tune_results.finish(outcome, KNOWN, found, **given)
-
-
-def variant(found: Settings) -> Path:
-    return found.config_dir / "profiles" / "cpu-tuned.yaml"
+def finish(outcome: tune.Outcome, found: Settings, **changes: Any) -> None:
+    given: dict[str, Any] = {"as_json": True, "output": None, **changes}
+    tune_results.finish(outcome, {**KNOWN, **given.pop("facts", {})}, found, **given)
 
 
 BETTER = outcome_with(finding(ACTIVE, 1.3), finding(LIBC, 1.2, "no gain"), finding(ONE, 1.1))
 
 
-def test_a_profile_is_written_that_profiles_show_understands(
+def saved(found: Settings, text: str) -> profiles.Profile:
+    """The profile that its user saves in the own folder."""
+    folder = found.config_dir / "profiles"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "cpu-tuned.yaml").write_text(text)
+    return profiles.load("cpu-tuned", profiles.search_path(None, found.config_dir))
+
+
+def test_the_profile_that_is_printed_can_be_saved(
     found: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert finish(BETTER, found) == 0
-    folders = profiles.search_path(None, found.config_dir)
-    own, cpu = profiles.load("cpu-tuned", folders), profiles.load("cpu", folders)
+    finish(BETTER, found)
+    assert not found.config_dir.exists(), "nothing is written"
+    text = json.loads(capsys.readouterr().out)["draft"]
+    own = saved(found, text)
+    cpu = profiles.load("cpu", profiles.search_path(None, found.config_dir))
     assert own.environment == {**cpu.environment, "OMP_WAIT_POLICY": "active"}
     assert own.preload == cpu.preload
     assert own.warnings == cpu.warnings
     assert own.opt_in, "a machine's settings are never chosen unasked"
-    path = lockfile.path_for("cpu-tuned", folders)
-    assert path is not None
-    lock = lockfile.require_usable(own, lockfile.load(path))
-    assert lock.profile == "cpu-tuned"
-    shown = capsys.readouterr()
-    assert json.loads(shown.out)["written"] == str(variant(found))
-    assert "+  OMP_WAIT_POLICY: active" in shown.err, "the difference is shown"
-    assert "THREADS" not in variant(found).read_text()
-    assert "# AMD?EPYC, 2 CPUs" in variant(found).read_text()
+    # The same files: a lock of it names what the measured profile's names.
+    assert lockfile.inputs_digest(own) == lockfile.inputs_digest(cpu)
+    assert "THREADS" not in text
+    assert "# AMD?EPYC, 2 CPUs" in text
 
 
-def test_without_write_nothing_is_written(found: Settings) -> None:
-    assert finish(BETTER, found, write=False) == 0
-    assert not found.config_dir.exists()
-
-
-def test_where_nothing_helps_nothing_is_written(
+def test_where_nothing_helps_there_is_no_profile(
     found: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert finish(outcome_with(finding(ONE, 1.3)), found) == 0
-    assert not found.config_dir.exists()
-    shown = capsys.readouterr()
-    assert "nothing was written" in shown.err
-    assert json.loads(shown.out)["written"] is None
+    finish(outcome_with(finding(ONE, 1.3)), found)
+    assert json.loads(capsys.readouterr().out)["draft"] is None
 
 
-def test_the_shipped_profiles_are_never_touched(found: Settings, repository: Path) -> None:
-    before = {p: p.read_bytes() for p in (repository / "profiles").rglob("*") if p.is_file()}
-    finish(BETTER, found)
-    after = {p: p.read_bytes() for p in (repository / "profiles").rglob("*") if p.is_file()}
-    assert before == after
-
-
-def test_a_profile_of_the_project_is_never_touched(found: Settings, tmp_path: Path) -> None:
-    import msgspec
-
-    folder = tmp_path / "project" / "profiles"
-    folder.mkdir(parents=True)
-    (folder / "cpu-tuned.yaml").write_text("extends: cpu\ndescription: ours\n")
-    project = msgspec.structs.replace(found, project=tmp_path / "project")
-    with pytest.raises(InvalidError, match="is not in your own folder"):
-        finish(BETTER, project)
-    assert (folder / "cpu-tuned.yaml").read_text() == "extends: cpu\ndescription: ours\n"
-
-
-@pytest.fixture
-def answers(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """A terminal whose user gives these answers."""
-    left: list[bool] = []
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
-    monkeypatch.setattr(click, "confirm", lambda *args, **options: left.pop(0))
-    return left
-
-
-def test_overwriting_is_asked_for(found: Settings, answers: list[bool]) -> None:
-    variant(found).parent.mkdir(parents=True)
-    variant(found).write_text("extends: cpu\ndescription: mine\n")
-    answers[:] = [False]
-    finish(BETTER, found)
-    assert variant(found).read_text() == "extends: cpu\ndescription: mine\n"
-    assert not (variant(found).parent / "locks").exists()
-    answers[:] = [True]
-    finish(BETTER, found)
-    assert "OMP_WAIT_POLICY" in variant(found).read_text()
-    finish(BETTER, found)  # what is there already is not asked about
-    assert answers == []
-
-
-def test_without_a_terminal_nothing_is_overwritten_and_the_results_are_printed(
-    found: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_another_interpreter_gets_advice_only(
+    found: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: False))
-    variant(found).parent.mkdir(parents=True)
-    variant(found).write_text("extends: cpu\ndescription: mine\n")
-    with pytest.raises(InvalidError, match="no terminal"):
-        finish(BETTER, found)
-    assert variant(found).read_text() == "extends: cpu\ndescription: mine\n"
-    assert json.loads(capsys.readouterr().out)["settings"][0]["gain"] == 1.3
+    finish(BETTER, found, facts={"backend": "external"})
+    assert json.loads(capsys.readouterr().out)["draft"] is None
 
 
 def test_a_tuned_profile_that_is_tuned_again_keeps_what_it_had(
-    found: Settings, answers: list[bool]
+    found: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
     finish(outcome_with(finding(ACTIVE, 1.3)), found)
+    saved(found, json.loads(capsys.readouterr().out)["draft"])
     again = tuned.draft("cpu-tuned", [finding(LIBC, 1.2)], "here", found)
-    assert again.path == variant(found)
-    tuned.write(again)
-    own = profiles.load("cpu-tuned", profiles.search_path(None, found.config_dir))
+    assert again.name == "cpu-tuned"
+    own = saved(found, again.text)
     assert own.extends == "cpu"
     assert own.environment["OMP_WAIT_POLICY"] == "active"
     assert own.preload == ()
-
-
-def test_an_interrupt_leaves_nothing_half_written(
-    found: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = Path.replace
-
-    def interrupted(self: Path, target: Any) -> Any:
-        if Path(target) == variant(found):
-            raise KeyboardInterrupt
-        return real(self, target)
-
-    monkeypatch.setattr(Path, "replace", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        finish(BETTER, found)
-    assert [p.name for p in variant(found).parent.iterdir()] == ["locks"]
-    assert "cpu-tuned" not in profiles.names(profiles.search_path(None, found.config_dir))
 
 
 def test_an_interrupted_trial_writes_nothing(found: Settings) -> None:
@@ -660,14 +587,17 @@ def test_an_interrupted_trial_writes_nothing(found: Settings) -> None:
     assert not found.config_dir.exists()
 
 
-def test_a_folder_that_cannot_be_written_is_named(found: Settings) -> None:
-    found.config_dir.write_text("a file")
+def test_a_file_that_cannot_be_written_is_named_after_the_results(
+    found: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
     with pytest.raises(BuildError, match="cannot be written"):
-        finish(BETTER, found)
+        finish(BETTER, found, output=tmp_path / "file" / "tune.json")
+    assert json.loads(capsys.readouterr().out)["settings"][0]["gain"] == 1.3
 
 
 def test_results_are_kept_in_a_file(found: Settings, tmp_path: Path) -> None:
-    finish(BETTER, found, write=False, output=tmp_path / "new" / "tune.json")
+    finish(BETTER, found, output=tmp_path / "new" / "tune.json")
     data = json.loads((tmp_path / "new" / "tune.json").read_text())
     assert (data["schema"], data["profile"], data["noise"]) == (1, "cpu", 0.01)
     assert [s["name"] for s in data["settings"]] == ["OMP_WAIT_POLICY=active", "libc", "1 thread"]
@@ -683,12 +613,14 @@ def test_the_table_fits_a_terminal_and_gives_advice(
         Finding(setting=slow, verdict="failed", detail="\x1b[2Jworkers " * 9),
         finding(half, 1.9, "other precision"),
     )
-    assert finish(outcome, found, as_json=False, write=False) == 0
+    finish(outcome, found, as_json=False)
     shown = capsys.readouterr().out
     table = shown.partition("As it is:")[0]
     assert max(map(len, table.splitlines())) <= 80
     assert "\x1b[2J" not in shown
-    assert "Helps: OMP_WAIT_POLICY=active, 1.30×: --write puts it into a profile" in shown
+    assert "Helps: OMP_WAIT_POLICY=active, 1.30×: a profile can hold it" in shown
+    assert "profiles/cpu-tuned.yaml" in shown
+    assert "envbuilder lock --profile cpu-tuned" in shown
     assert "Faster, but other precision: bfloat16 autocast, 1.90×: torch.autocast(…)" in shown
     assert "torch.compile, inductor: not tried: wrong" in shown
 
@@ -697,28 +629,6 @@ def test_where_nothing_helps_it_says_so() -> None:
     assert tune_results.advice([finding(ONE, 1.0, "no gain")]) == [
         "Nothing that was tried helps here: keep the defaults."
     ]
-
-
-# Options.
-
-
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        ({"write": True}, "Add --tune|--write writes"),
-        ({"tune": True, "given": {"--epochs": 3, "--html": None}}, "leave out --epochs"),
-        ({"tune": True, "write": True, "external": True}, "another interpreter"),
-    ],
-)
-def test_options_that_contradict_are_refused(options: dict[str, Any], why: str) -> None:
-    whole = {"given": {}, "tune": False, "write": False, "external": False, **options}
-    with pytest.raises(InvalidError, match=why):
-        tune_results.require_options(whole.pop("given"), **whole)
-
-
-def test_a_verification_without_tuning_needs_none_of_it() -> None:
-    tune_results.require_options({"--epochs": 3}, tune=False, write=False, external=True)
-    tune_results.require_options({"--epochs": None}, tune=True, write=False, external=True)
 
 
 def test_progress_counts_every_turn() -> None:

@@ -1,0 +1,65 @@
+"""`envbuilder tune`."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from envbuilder import __version__
+from envbuilder.build.request import Request
+from envbuilder.commands.options import environment_options, json_option, payload_options
+from envbuilder.core import console
+from envbuilder.packages import configuration
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@click.command("tune", short_help="Time settings, and say which make training faster here.")
+@environment_options
+@payload_options
+@json_option
+def command(
+    profile: str | None,
+    backend: str | None,
+    python: str | None,
+    base_image: str | None,
+    quick: bool,
+    data: Path | None,
+    output: Path | None,
+    executable: Path | None,
+    inherit: bool,
+    force: bool,
+    as_json: bool,
+) -> int:
+    """Time settings (threads, allocators, loaders and more) against the defaults.
+
+    Trains in short trials inside an environment (built first if it is missing), which takes a
+    quarter of an hour, and less with --quick. Changes nothing: what helps here is printed as
+    advice and, where a profile can hold it, as the YAML of a profile of your own.
+
+    \b
+    Examples:
+      envbuilder tune --profile cpu --backend venv
+      envbuilder tune --quick --profile cpu --python ~/mine/bin/python
+      envbuilder tune --json --output tuning.json
+    """
+    from envbuilder.packages import mnist
+    from envbuilder.verify import start
+    from envbuilder.verify.tuning import measure, results
+
+    settings, progress = configuration.load(), console.progress()
+    request = Request(
+        profile=profile, backend=backend, python=python, base_image=base_image, force=force
+    )
+    dataset = mnist.from_folder(data) if data else None
+    expects, facts, run = start.prepare(request, executable, settings, progress, inherit=inherit)
+    if dataset is None:
+        dataset = mnist.subset() if quick else mnist.obtain(settings, progress)
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    facts = {**facts, "envbuilder": __version__, "time": stamp}
+    outcome = measure.run(measure.asking(run, dataset, expects), expects, progress, quick=quick)
+    results.finish(outcome, facts, settings, as_json=as_json, output=output)
+    return 0

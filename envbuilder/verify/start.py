@@ -1,0 +1,77 @@
+"""Where the payload runs: in an environment that is built if missing, or in any interpreter."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from envbuilder.build import workflow
+from envbuilder.core.errors import InvalidError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from envbuilder.build.request import Request
+    from envbuilder.core.console import Progress
+    from envbuilder.core.process import Completed
+    from envbuilder.core.settings import Settings
+    from envbuilder.profiles.profile import Expects
+
+    Started = tuple[Expects, dict[str, Any], Callable[..., Completed]]
+    """What is expected of the device, the report's facts, and how to start the payload."""
+
+
+def prepare(
+    request: Request,
+    executable: Path | None,
+    settings: Settings,
+    progress: Progress,
+    *,
+    inherit: bool = False,
+    require: Callable[[str, str, str], None] = lambda profile, backend, accelerator: None,
+) -> Started:
+    """Choose the environment of a request, or take `executable` as it is; build what is missing.
+
+    `require` gets profile, backend and accelerator and may raise before anything is built.
+    `InvalidError` for options that do not go together.
+    """
+    if executable is not None and (request.backend or request.base_image or request.python):
+        raise InvalidError("--python checks an interpreter as it is; leave out the build options")
+    if inherit and executable is None:
+        raise InvalidError(
+            "--inherit-environment keeps your variables for an interpreter of yours, and none is"
+            " named",
+            "Add --python.",
+        )
+    if executable is None:
+        return _built(request, settings, progress, require)
+    from envbuilder.verify import external
+
+    expects, facts, start = external.prepare(
+        executable, request, settings, progress, inherit=inherit
+    )
+    require(facts["profile"], facts["backend"], expects.device)
+    return expects, facts, start
+
+
+def _built(
+    request: Request,
+    settings: Settings,
+    progress: Progress,
+    require: Callable[[str, str, str], None],
+) -> Started:
+    profile, host, environment = workflow.prepare(request, settings, progress, running=True)
+    require(profile.name, environment.plan.backend, profile.expects.device)
+    artifact = environment.plan.artifact
+    if not environment.changed():  # else the payload is refused, and the report says why
+        artifact = workflow.build(environment, request, settings, progress).artifact
+    facts = {
+        "profile": profile.name,
+        "backend": environment.plan.backend,
+        "artifact": msgspec.to_builtins(artifact),
+        "fingerprint": environment.plan.fingerprint,
+        "host": msgspec.to_builtins(host),
+    }
+    return profile.expects, facts, environment.run_payload
