@@ -49,6 +49,23 @@ COMMANDS = {
 PASSES_CODE_THROUGH = {"run", "shell"}
 
 
+def spelled(arguments: list[str]) -> list[str]:
+    """Return the arguments with the words that other tools use put into ours.
+
+    `help [COMMAND]`, `version` and `list` come first where they are meant.
+    """
+    match arguments:
+        case ["help"]:
+            return ["--help"]
+        case ["help", command, *_]:
+            return [command, "--help"]
+        case ["version"]:
+            return ["--version"]
+        case ["list", *others]:
+            return ["profiles", *others]
+    return arguments
+
+
 class LazyGroup(click.Group):
     """A group whose commands live in `envbuilder.commands.NAME` and load on first use."""
 
@@ -121,7 +138,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         streams.guard()
         arguments = sys.argv[1:]
     signal.signal(signal.SIGTERM, _terminate)
-    code = _run(arguments)
+    code = _run(spelled(arguments))
     # The process ends here: a last collection would take a sixth of a short command's time.
     gc.freeze()
     if alone and "rattler" in sys.modules:

@@ -261,3 +261,24 @@ def test_it_starts_again_where_text_is_not_utf8(
         cli.main()
     wanted = [sys.executable, "-X", "utf8", "-m", "envbuilder", "--version"]
     assert started == ([wanted] if again else [])
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["help"], ["--help"]),
+        (["help", "build"], ["build", "--help"]),
+        (["version"], ["--version"]),
+        (["list", "--json"], ["profiles", "--json"]),
+        (["version", "--json"], ["version", "--json"]),
+        (["run", "--", "help"], ["run", "--", "help"]),
+        ([], []),
+    ],
+)
+def test_words_of_other_tools_are_understood(words: list[str], meant: list[str]) -> None:
+    assert cli.spelled(words) == meant
+
+
+def test_help_of_a_command_is_found_by_the_word(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("help", "build") == 0
+    assert "envbuilder build" in capsys.readouterr().out
