@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from envbuilder.verify.report.comparison import Row
     from envbuilder.verify.report.history import Report
 
-FORMATS = ("table", "markdown", "csv", "json")
+FORMATS = ("table", "markdown", "csv", "json", "html")
+_OF_ENDING = {".md": "markdown", ".csv": "csv", ".json": "json", ".html": "html", ".htm": "html"}
+"""What a file's name says, where --format says nothing."""
 
 
 @click.command("compare", short_help="Put reports of several machines side by side.")
@@ -32,7 +34,7 @@ FORMATS = ("table", "markdown", "csv", "json")
     "--format",
     "form",
     type=click.Choice(FORMATS),
-    help="How to print them.  [default: table]",
+    help="How to print them.  [default: what the name of --output ends in, or table]",
 )
 @click.option(
     "-o",
@@ -55,15 +57,20 @@ def command(
     Examples:
       envbuilder compare laptop.json server.json
       envbuilder compare reports/ --format markdown
-      envbuilder compare reports/ --format csv -o epochs.csv
+      envbuilder compare reports/ -o epochs.csv
+      envbuilder compare reports/ -o machines.html
     """
     from envbuilder.core import files as atomic
     from envbuilder.verify.report import comparison
 
     if as_json and form not in {None, "json"}:
         raise click.UsageError(f"--json and --format {form} contradict each other")
+    if as_json:
+        form = "json"
+    if form is None and output is not None:
+        form = _OF_ENDING.get(output.suffix.lower())
     rows = comparison.rows(_read(reports))
-    text = _text(rows, "json" if as_json else form or "table", to_file=output is not None)
+    text = _text(rows, form or "table", to_file=output is not None)
     if output is None:
         click.echo(text, nl=not text.endswith("\n"))
         return
@@ -80,6 +87,10 @@ def _text(rows: Sequence[Row], form: str, *, to_file: bool) -> str:
         return comparison.comma_separated(rows)
     if form == "markdown":
         return comparison.markdown(rows)
+    if form == "html":
+        from envbuilder.verify.page import side_by_side
+
+        return side_by_side.render(rows)
     if not to_file:
         shown = console.rich_console()
         with shown.capture() as capture:

@@ -6,19 +6,17 @@ templates, and believed no more than `report.check` believes it.
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
 
 from envbuilder.core import files as atomic
-from envbuilder.core import resources
 from envbuilder.core.errors import VerifyError
 from envbuilder.verify.page import bars, curve, devices, raw, sections
 from envbuilder.verify.page.advice import advise
+from envbuilder.verify.page.html import templates
 from envbuilder.verify.page.values import items, mapping, tail, text, texts
 from envbuilder.verify.report import model as reports
 from envbuilder.verify.report.terminal import as_found
@@ -47,7 +45,7 @@ def render(report: Mapping[str, Any] | Struct) -> str:
     found = mapping(msgspec.to_builtins(report) if isinstance(report, Struct) else report)
     verdict = judge(found)
     page: str = (
-        _templates()
+        templates()
         .get_template("report.html.j2")
         .render(
             verdict=verdict,
@@ -79,32 +77,6 @@ def write(path: Path, page: str) -> None:
     """Write a page atomically; `VerifyError` when the place cannot be written."""
     hint = "The verification itself ended; name another place with --html."
     atomic.save(path, page.encode(), VerifyError, hint, "the page")
-
-
-@cache
-def _templates() -> Any:
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(resources.templates_dir()),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        autoescape=True,
-    )
-    environment.filters["code"] = _code
-    return environment
-
-
-def _code(sentence: str) -> Any:
-    """A sentence of ours with what stands between backquotes as <code>, the rest escaped."""
-    from markupsafe import Markup, escape
-
-    parts = re.split(r"`([^`]*)`", sentence)
-    return Markup("").join(
-        Markup("<code>{}</code>").format(part) if place % 2 else escape(part)
-        for place, part in enumerate(parts)
-    )
 
 
 def judge(report: Mapping[str, Any]) -> Verdict:

@@ -1,4 +1,4 @@
-"""Reports of many machines side by side: a row each, as Markdown, CSV or JSON."""
+"""Put reports of many machines side by side: a row each, as Markdown, CSV or JSON."""
 
 from __future__ import annotations
 
@@ -24,10 +24,13 @@ if TYPE_CHECKING:
 STANDARD = (60_000, "float32")
 """Digits and precision of the epoch that people publish."""
 COLUMNS = (
-    *("machine", "memory", "profile", "torch", "CPU epoch", "accelerator epoch", "warm epoch"),
-    *("speed-up", "accuracy", "verdict"),
+    *("machine", "memory", "profile", "backend", "torch"),
+    *("CPU epoch", "accelerator epoch", "warm epoch", "speed-up", "accuracy", "verdict"),
+    *("report", "date"),
 )
-_TIMES = slice(4, 7)
+NUMBERS = slice(5, 10)
+"""The columns that are set to the right."""
+_TIMES = slice(5, 8)
 FOOTNOTE = (
     "not the standard epoch (60,000 digits, float32): do not compare its time with the others"
 )
@@ -41,6 +44,8 @@ class Row(Struct, frozen=True, kw_only=True):
     """
 
     file: str
+    date: str
+    """The day of the verification, such as 2026-11-22; empty if the report names none."""
     machine: str
     memory_bytes: int | None
     profile: str
@@ -94,6 +99,7 @@ def _row(report: Report) -> Row:
     epochs = measured.training.epochs if measured.training else ()
     return Row(
         file=printable(report.path.name),
+        date=_date(report.text("time")),
         machine=printable(device.name or "") or report.text("host", "cpu", "model_name"),
         memory_bytes=_whole(device.memory_bytes),
         profile=report.text("profile"),
@@ -110,6 +116,12 @@ def _row(report: Report) -> Row:
         accuracy=_positive(epochs[-1].accuracy) if epochs else None,
         status=measured.status,
     )
+
+
+def _date(time: str) -> str:
+    """The day of a time such as 20261122T091500Z."""
+    match = re.fullmatch(r"(\d{4})(\d{2})(\d{2})T\d{6}Z", time)
+    return "-".join(match.groups()) if match else ""
 
 
 def epoch_seconds(measured: Measured) -> tuple[float | None, float | None]:
@@ -149,18 +161,21 @@ def cells(row: Row) -> tuple[str, ...]:
         row.machine or "unknown",
         gibibytes(row.memory_bytes),
         row.profile or "-",
+        row.backend or "-",
         row.torch or "unknown",
         *("-" if t is None else f"{amount(t)} s{mark}" for t in times),
         "-" if row.speedup is None else f"{amount(row.speedup)}×",
         percent(row.accuracy),
         row.status,
+        row.file,
+        row.date or "-",
     )
 
 
 def markdown(shown: Sequence[Row]) -> str:
     """The table in Markdown; nothing in a cell can end it or be markup."""
-    # Numbers to the right, from the first time on.
-    rules = ["---" if i in {0, 2, 3, 9} else "---:" for i in range(len(COLUMNS))]
+    right = {1, *range(len(COLUMNS))[NUMBERS]}
+    rules = ["---:" if i in right else "---" for i in range(len(COLUMNS))]
     lines = [COLUMNS, rules]
     lines += [[re.sub(r"([\\`*_{}\[\]<>&#|~$!])", r"\\\1", c) for c in cells(r)] for r in shown]
     table = "".join(f"| {' | '.join(line)} |\n" for line in lines)

@@ -90,17 +90,20 @@ def print_comparison(rows: Sequence[Row], console: Any) -> None:
     from envbuilder.verify.report import comparison
 
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
-    table.add_column("\nmachine", overflow="fold", min_width=12)
+    table.add_column("machine,\nreport", overflow="fold", min_width=12)
     table.add_column("profile,\ntorch", overflow="fold", min_width=10)
     for name in ("CPU\nepoch", "accel.\nepoch", "warm\nepoch", "speed-\nup", "accu-\nracy"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("\nverdict", no_wrap=True)
     for row in rows:
-        machine, memory, profile, torch, *numbers, verdict = comparison.cells(row)
+        machine, memory, profile, backend, torch, *numbers, verdict, file, date = comparison.cells(
+            row
+        )
         style = _MARKS[row.status][1]
+        named = [machine, *([memory] if row.memory_bytes else [])]
         table.add_row(
-            Text(f"{machine}\n{memory}" if row.memory_bytes else machine),
-            Text(f"{profile}\n{torch}"),
+            Text("\n".join(named)).append(f"\n{file}\n{date}", style="dim"),
+            Text(f"{profile}, {backend}\n{torch}"),
             *map(Text, numbers),
             Text(verdict, style=style),
         )

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from envbuilder import cli
 from envbuilder.core import files as atomic
 from envbuilder.core.errors import InvalidError
+from envbuilder.verify.page import side_by_side
 from envbuilder.verify.report import comparison
 from envbuilder.verify.report import regression as against
 from tests.support.reports import CUDA, epoch, loaded, written
@@ -170,7 +171,10 @@ def test_compare_for_machines(tmp_path: Path, capsys: Shown) -> None:
     assert (line["machine"], line["cpu_seconds"], line["quick"]) == ("NVIDIA H200", "30.0", "false")
     assert run("a.json", "--format", "markdown", "-o", "deep/table.md") == 0
     text = (tmp_path / "deep" / "table.md").read_text()
-    assert "| NVIDIA H200 | 141 GiB | cuda | 2.14.1+cu130 | 30.0 s | 20.0 s | - | 1.50× |" in text
+    assert (
+        "| NVIDIA H200 | 141 GiB | cuda | venv | 2.14.1+cu130 | 30.0 s | 20.0 s | - | 1.50× |"
+        in text
+    )
     assert "standard" not in text
 
 
@@ -336,3 +340,30 @@ def test_a_bad_report_is_no_yardstick(tmp_path: Path, changes: Any, said: str) -
     path = written(tmp_path / "old.json", **changes)
     with pytest.raises(InvalidError, match=said):
         against.yardstick(str(path), tmp_path)
+
+
+def test_equal_machines_are_told_apart(tmp_path: Path, capsys: Shown) -> None:
+    written(tmp_path / "monday.json", known__time="20261116T080000Z")
+    written(tmp_path / "friday.json", known__time="20261120T080000Z", known__backend="docker")
+    assert run("monday.json", "friday.json") == 0
+    table = capsys.readouterr().out
+    assert all(said in table for said in ("monday.json", "2026-11-16", "docker", "2026-11-20"))
+    assert max(map(len, table.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("name", "begins"),
+    [("x.html", "<!DOCTYPE html>"), ("x.md", "| machine"), ("x.csv", "file,"), ("x.json", "{")],
+)
+def test_the_name_of_the_output_says_its_form(name: str, begins: str, tmp_path: Path) -> None:
+    written(tmp_path / "a.json")
+    assert run("a.json", "-o", name) == 0
+    assert (tmp_path / name).read_text().startswith(begins)
+
+
+def test_nothing_in_a_report_is_markup_on_the_page() -> None:
+    name = "<script>alert(1)</script>"
+    page = side_by_side.render(comparison.rows([loaded(device__name=name)]))
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+    assert "http:" not in page

@@ -1,0 +1,36 @@
+"""The templates of pages: Jinja2 that escapes whatever a report says."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+from envbuilder.core import resources
+
+
+@cache
+def templates() -> Any:
+    """Return the environment of the pages' templates; its filter `code` marks up backquotes."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(resources.templates_dir()),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=True,
+    )
+    environment.filters["code"] = _code
+    return environment
+
+
+def _code(sentence: str) -> Any:
+    """A sentence of ours with what stands between backquotes as <code>, the rest escaped."""
+    from markupsafe import Markup, escape
+
+    parts = re.split(r"`([^`]*)`", sentence)
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if place % 2 else escape(part)
+        for place, part in enumerate(parts)
+    )
