@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 WIDTH = 80
+"""Columns off a terminal, so that a file looks the same wherever it is written."""
+WIDEST = 120
+"""Columns on a wide terminal: longer lines are hard to follow."""
 
 
 class Task(Protocol):
@@ -117,10 +120,9 @@ def progress() -> Progress:
 
 
 def rich_console(*, stderr: bool = False) -> Any:
-    """A console of at most 80 columns; rich honours NO_COLOR and drops colour off a terminal."""
+    """Return a console as wide as the terminal; rich honours NO_COLOR and drops colour off one."""
     from rich.console import Console
 
     console = Console(stderr=stderr, soft_wrap=False)
-    if console.width > WIDTH or not console.is_terminal:
-        console.width = WIDTH
+    console.width = min(console.width, WIDEST) if console.is_terminal else WIDTH
     return console
