@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 import click
@@ -84,13 +85,23 @@ def show(name: str, as_json: bool) -> None:
         ("lock", f"{row['lock']}{': ' + row['lock_reason'] if row['lock_reason'] else ''}"),
         ("fits here", {"fits": "yes", "warnings": "yes, with warnings", "no": "no"}[row["fits"]]),
     ):
-        click.echo(f"  {label:<12} {value}")
+        _print(f"  {label:<12} ", value)
     for reason in row["reasons"]:
-        click.echo(f"    - {reason}")
+        _print("    - ", reason)
     if row["way_out"]:
-        click.echo(f"    {row['way_out']}")
+        _print("    ", row["way_out"])
     for warning in profile.warnings:
-        click.echo(f"  note: {warning}")
+        _print("  note: ", warning)
+
+
+def _print(label: str, text: str) -> None:
+    """Print a line, on a terminal wrapped between words and set in below its label."""
+    out = console.rich_console()
+    if out.is_terminal:
+        width = max(40, out.width - len(label))
+        lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+        text = f"\n{' ' * len(label)}".join(lines)
+    click.echo(f"{label}{text}")
 
 
 def _without_name(row: dict[str, Any]) -> dict[str, Any]:
