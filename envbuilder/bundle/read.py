@@ -142,7 +142,7 @@ def parse(text: bytes, where: str) -> Manifest:
             f"{where}: bundle schema {str(schema)[:20]} is not known to this envbuilder (it knows"
             f" {form.SCHEMA})",
             "Install the envbuilder that is in the bundle: tar -xf FILE wheels, then"
-            " pip install --no-index --find-links wheels envbuilder",
+            " pip install --no-index --find-links wheels envbuilder-ml",
         )
     try:
         manifest = msgspec.convert(data, form.Manifest)

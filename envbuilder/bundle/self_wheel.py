@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.locked_file import File
 
-NAME = "envbuilder"
+PACKAGE, DISTRIBUTION = "envbuilder", "envbuilder-ml"
 _LEFT_BY_INSTALLERS = {"RECORD", "INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json"}
 
 
@@ -51,7 +51,7 @@ def wheel(settings: Settings) -> Wheel:
     `BuildError` where the source cannot be built or the installed files were changed.
     """
     source = resources.source_dir()
-    return _built(source, settings) if source else _repacked(metadata.distribution(NAME))
+    return _built(source, settings) if source else _repacked(metadata.distribution(DISTRIBUTION))
 
 
 def _built(source: Path, settings: Settings) -> Wheel:
@@ -82,7 +82,7 @@ def _repacked(installed: metadata.Distribution) -> Wheel:
     """
     members: dict[str, bytes] = {}
     for file in installed.files or ():
-        ours = file.parts[0] == NAME or file.parts[0].endswith(".dist-info")
+        ours = file.parts[0] == PACKAGE or file.parts[0].endswith(".dist-info")
         if file.hash is None or not ours or file.name in _LEFT_BY_INSTALLERS:
             continue
         content = Path(str(file.locate())).read_bytes()
@@ -92,7 +92,7 @@ def _repacked(installed: metadata.Distribution) -> Wheel:
                 "Install envbuilder again; a bundle must not carry what nobody released.",
             )
         members[file.as_posix()] = content
-    if not any(name.startswith(f"{NAME}/") for name in members):
+    if not any(name.startswith(f"{PACKAGE}/") for name in members):
         raise BuildError(
             "envbuilder's own files cannot be told apart from others here",
             "Run it from a checkout, or from an environment it was installed into.",

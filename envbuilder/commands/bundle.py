@@ -75,7 +75,7 @@ def command(
       envbuilder bundle --profile cpu -o cpu.tar
       envbuilder bundle --profile cpu,cuda --platform linux/amd64,linux/arm64 -o all.tar
       envbuilder bundle --profile cpu --platform linux/amd64,macos/arm64 -o for-a-mac.tar
-      tar -xf cpu.tar wheels && pip install --no-index --find-links wheels envbuilder
+      tar -xf cpu.tar wheels && pip install --no-index --find-links wheels envbuilder-ml
     """
     from envbuilder.bundle import base_images as images
     from envbuilder.bundle import contents

@@ -143,7 +143,7 @@ def test_a_bare_machine_installs_unbundles_builds_and_runs(bundle: Path, there: 
         )
     there.run(sys.executable, "-m", "venv", "env")
     pip = there.home / "env" / "bin" / "pip"
-    there.run(pip, "install", "--quiet", "--no-index", "--find-links", "wheels", "envbuilder")
+    there.run(pip, "install", "--quiet", "--no-index", "--find-links", "wheels", "envbuilder-ml")
     own = there.home / "env" / "bin" / "envbuilder"
     told = json.loads(there.run(own, "unbundle", bundle, "--json"))
     assert told["new"] > 10
@@ -182,7 +182,7 @@ def test_conda_packages_go_along_with_what_installs_them(
         )
     there.run(sys.executable, "-m", "venv", "env")
     pip = there.home / "env" / "bin" / "pip"
-    wanted = ("--no-index", "--find-links", "wheels", "envbuilder[conda]")
+    wanted = ("--no-index", "--find-links", "wheels", "envbuilder-ml[conda]")
     there.run(pip, "install", "--quiet", *wanted)
     own = there.home / "env" / "bin" / "envbuilder"
     told = json.loads(there.run(own, "unbundle", "little.tar", "--json"))
@@ -205,7 +205,7 @@ def test_an_installed_envbuilder_packs_itself(
     programs = python.home / "env" / "bin"
     folder = tmp_path / "wheels"
     python.run(
-        programs / "pip", "install", "-q", "--no-index", "--find-links", folder, "envbuilder"
+        programs / "pip", "install", "-q", "--no-index", "--find-links", folder, "envbuilder-ml"
     )
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     done = subprocess.run(
@@ -218,7 +218,7 @@ def test_an_installed_envbuilder_packs_itself(
     )
     assert done.returncode == 0, done.stderr
     with tarfile.open(tmp_path / "again.tar") as archive:
-        name = next(n for n in archive.getnames() if n.startswith("wheels/envbuilder-"))
+        name = next(n for n in archive.getnames() if n.startswith("wheels/envbuilder_ml-"))
         again = archive.extractfile(name)
         assert again is not None
         assert contents(again) == contents(tmp_path / name)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.network
 
-INFO = f"envbuilder-{__version__}.dist-info"
+INFO = f"envbuilder_ml-{__version__}.dist-info"
 DATA = "envbuilder/data"
 """Where a wheel has what lies beside the package in a checkout."""
 PARTS = (
@@ -234,7 +234,7 @@ def test_the_sdist_holds_what_one_needs_to_work_on_it(built: Path, source_files:
     (path,) = built.glob("*.tar.gz")
     with tarfile.open(path) as archive:
         names = {m.name.partition("/")[2] for m in archive if m.isreg()}
-        assert {m.name.partition("/")[0] for m in archive} == {f"envbuilder-{__version__}"}
+        assert {m.name.partition("/")[0] for m in archive} == {f"envbuilder_ml-{__version__}"}
     parts = tuple(f"{part}/" for part in PARTS)
     assert {n for n in names if n.startswith(parts)} == {
         f for f in source_files if f.startswith(parts)

@@ -21,7 +21,7 @@ def require_rattler() -> str:
     except metadata.PackageNotFoundError:
         raise ToolError(
             "conda packages are solved and installed with py-rattler, which is not installed",
-            "Run: pip install 'envbuilder[conda]'",
+            "Run: pip install 'envbuilder-ml[conda]'",
         ) from None
 
 

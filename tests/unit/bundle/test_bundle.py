@@ -107,7 +107,7 @@ def parts(found: Settings) -> tuple[Part, ...]:
     return (
         *contents.texts(wanted, [folder]),
         *contents.of_files(locked, found, []),
-        part("wheels/envbuilder-1-py3-none-any.whl", b"itself", "wheel"),
+        part("wheels/envbuilder_ml-1-py3-none-any.whl", b"itself", "wheel"),
     )
 
 
@@ -170,13 +170,13 @@ def test_any_header_is_what_tar_reads(folder: str, name: str, size: int) -> None
 def test_a_bundle_is_a_plain_tar(bundle: Path, parts: tuple[Part, ...]) -> None:
     with tarfile.open(bundle, "r:") as archive:
         names = archive.getnames()
-        itself = archive.extractfile("wheels/envbuilder-1-py3-none-any.whl")
+        itself = archive.extractfile("wheels/envbuilder_ml-1-py3-none-any.whl")
         assert itself is not None
         assert itself.read() == b"itself"
     assert names[0].startswith("manifest-")
     assert names[1:] == [
         "profiles/_mine.yaml", "profiles/tiny.yaml", "locks/tiny.json",
-        "wheels/envbuilder-1-py3-none-any.whl",
+        "wheels/envbuilder_ml-1-py3-none-any.whl",
         *sorted(f"files/{sha(c)}" for c in (WHEEL, b"linux/amd64")),
     ]  # fmt: skip
     assert read(bundle)[f"files/{sha(WHEEL)}"] == WHEEL
@@ -673,7 +673,7 @@ def test_a_conda_lock_and_its_packages_go_along(
     with_conda = (
         *contents.texts(wanted, folders),
         *contents.of_files(locked, found, []),
-        part("wheels/envbuilder-1-py3-none-any.whl", b"itself", "wheel"),
+        part("wheels/envbuilder_ml-1-py3-none-any.whl", b"itself", "wheel"),
     )
     assert len(with_conda) == len(parts) + 2
     path = tmp_path / "conda.tar"
@@ -791,11 +791,11 @@ def installed(tmp_path: Path) -> Path:
     files = {
         "envbuilder/__init__.py": b"x = 1\n",
         "envbuilder/templates/a.j2": b"{{ x }}\n",
-        "envbuilder-9.dist-info/METADATA": b"Metadata-Version: 2.1\nName: envbuilder\nVersion: 9\n"
+        "envbuilder_ml-9.dist-info/METADATA": b"Metadata-Version: 2.1\nName: envbuilder-ml\nVersion: 9\n"
         b"Requires-Python: >=3.11\nRequires-Dist: click>=8\n"
         b"Requires-Dist: pytest; extra == 'test'\n",
-        "envbuilder-9.dist-info/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\n",
-        "envbuilder-9.dist-info/INSTALLER": b"pip\n",
+        "envbuilder_ml-9.dist-info/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\n",
+        "envbuilder_ml-9.dist-info/INSTALLER": b"pip\n",
     }
     lines = []
     for name, content in files.items():
@@ -804,7 +804,7 @@ def installed(tmp_path: Path) -> Path:
         path.write_bytes(content)
         lines.append(f"{name},sha256={record(content)},{len(content)}")
     lines += ["../../bin/envbuilder,sha256=x,1", "envbuilder/__pycache__/a.pyc,,"]
-    (folder / "envbuilder-9.dist-info" / "RECORD").write_text("\n".join(lines) + "\n")
+    (folder / "envbuilder_ml-9.dist-info" / "RECORD").write_text("\n".join(lines) + "\n")
     return folder
 
 
@@ -813,16 +813,16 @@ def record(content: bytes) -> str:
 
 
 def distribution(folder: Path) -> metadata.Distribution:
-    return metadata.Distribution.at(folder / "envbuilder-9.dist-info")
+    return metadata.Distribution.at(folder / "envbuilder_ml-9.dist-info")
 
 
 def test_an_installation_becomes_a_wheel_again(installed: Path) -> None:
     wheel = own._repacked(distribution(installed))
     assert wheel == own._repacked(distribution(installed))
-    assert wheel.file == "envbuilder-9-py3-none-any.whl"
+    assert wheel.file == "envbuilder_ml-9-py3-none-any.whl"
     with zipfile.ZipFile(io.BytesIO(wheel.content)) as archive:
         names = archive.namelist()
-        listed = archive.read("envbuilder-9.dist-info/RECORD").decode()
+        listed = archive.read("envbuilder_ml-9.dist-info/RECORD").decode()
     assert names == sorted(names)
     assert "envbuilder/templates/a.j2" in names
     assert not [n for n in names if "INSTALLER" in n or "bin" in n or "pyc" in n]

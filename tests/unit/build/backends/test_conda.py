@@ -291,7 +291,7 @@ def test_without_py_rattler_it_is_4(found: Settings, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(metadata, "version", missing)
     with pytest.raises(ToolError, match="py-rattler") as caught:
         prepared(found, locked())
-    assert "pip install 'envbuilder[conda]'" in caught.value.hint
+    assert "pip install 'envbuilder-ml[conda]'" in caught.value.hint
 
 
 def test_without_bash_it_is_4(found: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
