@@ -1,6 +1,6 @@
 """The README's picture: the table of a real report, as it looks on a terminal of 80 columns.
 
-python benchmarks/screenshot.py REPORT.json docs/verify.svg
+python benchmarks/screenshot.py REPORT.json docs/images/verify.svg
 """
 
 from __future__ import annotations

@@ -22,7 +22,9 @@ def folder(name: str) -> Path:
 def source_dir() -> Path | None:
     """The checkout that this runs from; None for an installed package."""
     project = _PACKAGE.parent / "pyproject.toml"
-    ours = project.is_file() and f'name = "{_PACKAGE.name}-ml"' in project.read_text(encoding="utf-8")
+    if not project.is_file():
+        return None
+    ours = f'name = "{_PACKAGE.name}-ml"' in project.read_text(encoding="utf-8")
     return project.parent if ours else None
 
 

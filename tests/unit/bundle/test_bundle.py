@@ -791,7 +791,8 @@ def installed(tmp_path: Path) -> Path:
     files = {
         "envbuilder/__init__.py": b"x = 1\n",
         "envbuilder/templates/a.j2": b"{{ x }}\n",
-        "envbuilder_ml-9.dist-info/METADATA": b"Metadata-Version: 2.1\nName: envbuilder-ml\nVersion: 9\n"
+        "envbuilder_ml-9.dist-info/METADATA": b"Metadata-Version: 2.1\nName: envbuilder-ml\n"
+        b"Version: 9\n"
         b"Requires-Python: >=3.11\nRequires-Dist: click>=8\n"
         b"Requires-Dist: pytest; extra == 'test'\n",
         "envbuilder_ml-9.dist-info/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\n",

@@ -1,0 +1,78 @@
+"""Every link of the documentation leads somewhere, and every page can be found."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from envbuilder.core import errors, ownership, settings
+from envbuilder.host import assumed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
+
+
+def pages(repository: Path) -> list[Path]:
+    return [*sorted((repository / "docs").rglob("*.md")), *sorted(repository.glob("*.md"))]
+
+
+def anchors(page: Path) -> set[str]:
+    """The names of a page's headings as GitHub makes them."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    found = re.findall(r"^#+ +(.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in found}
+
+
+def links(page: Path) -> Iterator[str]:
+    yield from LINK.findall(CODE.sub("", page.read_text()))
+
+
+def test_every_link_leads_somewhere(repository: Path) -> None:
+    dead = []
+    for page in pages(repository):
+        for link in links(page):
+            if re.match(r"[a-z]+:", link):
+                continue
+            path, _, anchor = link.partition("#")
+            target = (page.parent / path).resolve() if path else page
+            if not target.exists() or (anchor and anchor not in anchors(target)):
+                dead.append(f"{page.relative_to(repository)}: {link}")
+    assert dead == []
+
+
+def test_every_page_is_in_the_index(repository: Path) -> None:
+    docs = repository / "docs"
+    linked = {(docs / link.partition("#")[0]).resolve() for link in links(docs / "index.md")}
+    lost = {p for p in docs.rglob("*.md") if p.resolve() not in linked} - {docs / "index.md"}
+    assert lost == set()
+
+
+@pytest.mark.parametrize("name", sorted(settings.Configuration.__struct_fields__))
+def test_every_key_of_the_configuration_has_a_row(name: str, repository: Path) -> None:
+    page = (repository / "docs" / "reference" / "configuration.md").read_text()
+    assert f"| `{name}` |" in page
+
+
+def test_every_variable_has_a_row(repository: Path) -> None:
+    page = (repository / "docs" / "reference" / "configuration.md").read_text()
+    named = set(re.findall(r"ENVBUILDER_[A-Z_]+", page))
+    source = "".join(p.read_text() for p in (repository / "envbuilder").rglob("*.py"))
+    read = set(re.findall(r'(?:environ\.get\(|envvar=|VARIABLE = )"(ENVBUILDER_[A-Z_]+)"', source))
+    assert read == {
+        *("ENVBUILDER_CONFIG_DIR", "ENVBUILDER_CACHE_DIR", "ENVBUILDER_DATA_DIR"),
+        *("ENVBUILDER_BASE_IMAGE", "ENVBUILDER_TARGET_HOST", ownership.VARIABLE),
+        assumed.GPU_VARIABLE,
+    }
+    assert read <= named
+
+
+def test_every_exit_code_has_a_row(repository: Path) -> None:
+    page = (repository / "docs" / "reference" / "exit-codes.md").read_text()
+    codes = {v for k, v in vars(errors).items() if k.isupper() and isinstance(v, int)}
+    assert {0, *codes} == {int(n) for n in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
