@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from envbuilder.core import strict_yaml
+from envbuilder.core import strict_yaml, wording
 from envbuilder.core.errors import InvalidError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def decode(
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
-        raise explain(error, kind, where, text, hints) from error
+        raise explain(error, kind, where, text, hints, data) from error
 
 
 def explain(
@@ -71,10 +71,12 @@ def explain(
     where: str,
     text: str,
     hints: Mapping[str, str] = MappingProxyType({}),
+    data: Any = None,
 ) -> InvalidError:
     """The `InvalidError` for a validation error: key path, line where known, "did you mean"."""
     message, _, raw_path = str(error).partition(" - at ")
-    path = re.findall(r"[\w-]+", raw_path.strip("`").removeprefix("$"))
+    of_key = raw_path.startswith("`key` in ")
+    path = re.findall(r"[\w-]+", raw_path.removeprefix("`key` in ").strip("`").removeprefix("$"))
     unknown = re.search(r"unknown field `(.+)`", message, re.DOTALL)
     hint = ""
     if unknown:
@@ -82,11 +84,23 @@ def explain(
         path.append(unknown[1])
         message = "unknown key"
     else:
-        message = _printable(message[:1].lower() + message[1:], _LONGEST_MESSAGE)
+        found = None if of_key else _at(data, path)
+        message = wording.worded(message, kind, path, found)
+        message = _printable(f"of a key, {message}" if of_key else message, _LONGEST_MESSAGE)
     dotted = ".".join(map(_printable, path))
     return InvalidError(
         f"{place(where, text, path)}: {dotted + ': ' if dotted else ''}{message}", hint
     )
+
+
+def _at(data: Any, path: list[str]) -> Any:
+    """The value that a key path leads to; None if it leads nowhere."""
+    for part in path:
+        try:
+            data = data[int(part)] if isinstance(data, list | tuple) else data[part]
+        except (LookupError, TypeError, ValueError):
+            return None
+    return data
 
 
 def _instead(key: str, above: list[str], kind: Any, hints: Mapping[str, str]) -> str:

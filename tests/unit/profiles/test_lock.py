@@ -116,7 +116,7 @@ def test_one_file_a_line() -> None:
         ("[]", "schema None"),
         ('{"schema": 3}', "schema 3 is not known"),
         ('{"schema": 1}', "schema 1 is not known"),
-        ('{"schema": 2, "profile": "cpu"}', "missing required field"),
+        ('{"schema": 2, "profile": "cpu"}', "is missing"),
     ],
 )
 def test_damaged_locks_are_refused(tmp_path: Path, text: str, message: str) -> None:

@@ -142,14 +142,14 @@ def test_an_empty_addition_is_what_was_inherited(tmp_path: Path) -> None:
             f"extends: cpu\nadd_requirements: [einops]\nrequirements: ['{TORCH}']",
             "the profile states requirements, too",
         ),
-        ("extends: cpu\nadd_requirements: einops", "add_requirements: expected `array`"),
+        ("extends: cpu\nadd_requirements: einops", "add_requirements: expected a list"),
         (
             "extends: cpu\nadd_requirements: [1]",
-            r"add_requirements\.0: expected `str`|_requirements",
+            r"add_requirements\.0: expected text|_requirements",
         ),
         ("extends: cpu\nadd_requirements: ['-r x.txt']", "add_requirements"),
         ("extends: cpu\nadd_requirements: ['x; rm']", "add_requirements"),
-        ("extends: cpu\nadd_requirements: null", "add_requirements: expected `array`"),
+        ("extends: cpu\nadd_requirements: null", "add_requirements: expected a list"),
         ("add_requirements: [einops]", "extends no profile"),
     ],
 )

@@ -1,0 +1,83 @@
+"""Errors of profiles and settings are said in words."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any, Literal
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Struct
+
+from envbuilder.core import schema, types
+from envbuilder.core.errors import InvalidError
+
+
+class Inner(Struct, forbid_unknown_fields=True):
+    device: types.Accelerator
+    count: int = 1
+
+
+class Outer(Struct, forbid_unknown_fields=True, kw_only=True):
+    description: types.Sentence
+    requirements: tuple[types.Requirement, ...] = ()
+    environment: dict[types.Variable, types.VariableValue] = {}
+    expects: Inner | None = None
+    opt_in: bool = False
+    kind: Literal["a", "b"] = "a"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"requirements": "einops"}, "requirements: expected a list, found text"),
+        ({"expects": "cpu"}, "expects: expected a mapping of keys or nothing, found text"),
+        ({"opt_in": 3}, "opt_in: expected true or false, found a whole number"),
+        ({"kind": "c"}, "kind: 'c' is not one of a, b"),
+        ({"expects": {"device": "gpu"}}, "expects.device: 'gpu' is not one of cpu, cuda, xpu, mps"),
+        ({"expects": {}}, "expects: the key 'device' is missing"),
+        (
+            {"requirements": ["einops", "-r requirements.txt"]},
+            "(files, URLs and markers are not supported), found '-r requirements.txt'",
+        ),
+        (
+            {"environment": {"A B": "1"}},
+            "environment: of a key, expected a variable's name: letters, digits and underscores",
+        ),
+        ({"environment": {"A": "$x"}}, "environment: expected one line without quotes,"),
+        ({"description": "a\nb"}, "description: expected one line of text, found 'a\\nb'"),
+    ],
+)
+def test_each_error_is_said_in_words(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidError) as raised:
+        schema.decode({"description": "x", **changes}, Outer, "mine.yaml")
+    assert said in raised.value.message
+    assert "`" not in raised.value.message
+    assert "regex" not in raised.value.message
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@given(st.dictionaries(st.sampled_from(Outer.__struct_fields__), anything))
+def test_no_error_names_types_of_python_or_patterns(data: dict[str, Any]) -> None:
+    with nullcontext() if _is_valid(data) else pytest.raises(InvalidError) as raised:
+        schema.decode(data, Outer, "mine.yaml")
+    message = raised.value.message if raised else ""
+    assert not [sign for sign in ("regex", "`str`", "\n") if sign in message]
+
+
+def _is_valid(data: dict[str, Any]) -> bool:
+    try:
+        msgspec.convert(data, Outer)
+    except msgspec.ValidationError:
+        return False
+    return True
