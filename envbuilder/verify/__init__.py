@@ -1,4 +1,4 @@
-"""Run the payload in an environment, judge its report from outside, keep it and show it.
+"""Run the payload in an environment, validate its report externally, store it and display it.
 
-May use `build` and the rooms below it; does not know `bundle`.
+May import `build` and the rooms below it, but not `bundle`.
 """

@@ -1,8 +1,8 @@
-"""The blind test: what a trained network learned, scored outside of the environment it ran in.
+"""The blind test: score a trained network outside of the environment it ran in.
 
-After the training the payload asks for images. It gets the test images without labels, in an order
-that only this process knows, each slightly changed so that no copy on a disk equals it. It answers
-with a class and ten log-probabilities for each, and the score is computed here from the latter.
+After training, the payload requests images. It receives the test images without labels, in an order
+known only to this process, each slightly altered so that it matches no copy on a disk. It answers
+with a class and ten log-probabilities per image; this process computes the score from the latter.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ if TYPE_CHECKING:
 
 PIXELS = SIDE * SIDE
 _LOWEST_BITS = int.from_bytes(bytes([3]) * PIXELS)
-"""Grey levels that an image is changed by: at most 3 of 255 a pixel. The accuracy stays the same
+"""Mask of the bits that are altered: at most 3 of 255 grey levels per pixel. The accuracy stays
 within 0.3 points on 1,000 images (six seeds, four epochs each)."""
 
 _APART = 0.01
-"""By how much the probabilities of an image may miss a sum of 1, and a class the best score."""
+"""How far the sum of an image's probabilities may be from 1, and its class's score from the best."""
 
 _LEAST = -1e6
-"""Log-probabilities below are no result of this network."""
+"""Lower log-probabilities are no plausible output of this network."""
 
 _AGREEMENT, _IMAGES_APART = 0.005, 5
-"""How far the accuracy that the payload reports may lie from the score: a share, and some images
-more, because a few lie between two classes."""
+"""How far the reported accuracy may be from the score: a fraction, plus a number of images because
+a few of them are close to two classes."""
 
 
 @contextlib.contextmanager
 def folder(settings: Settings) -> Iterator[Path]:
-    """A new folder for the questions of one verification, removed afterwards.
+    """Yield a new folder for the questions of one verification; remove it afterwards.
 
-    It lies beside builds: a lock says that it is in use, and `clean` removes what a kill left.
+    It is next to the build folders: a lock marks it as in use, and `clean` removes it after a kill.
     """
     from filelock import FileLock
 
@@ -60,14 +60,14 @@ def folder(settings: Settings) -> Iterator[Path]:
         lock = path.with_name(f"{path.name}.lock")
         with FileLock(lock):
             folders.mark(path)
-            # A container reads it as another user.
+            # A container may read it as a different user.
             path.chmod(0o755)
             yield path
         lock.unlink(missing_ok=True)
 
 
 class Score(Struct, frozen=True, kw_only=True):
-    """The result: `accuracy` is a fraction, `loss` the mean cross-entropy in nats."""
+    """The score: `accuracy` is a fraction, `loss` the mean cross-entropy in nats."""
 
     images: int
     accuracy: float
@@ -75,7 +75,7 @@ class Score(Struct, frozen=True, kw_only=True):
 
 
 class BlindTest:
-    """One blind test over a split of the data: what is asked, and what was answered."""
+    """One blind test on a dataset split: its images and the payload's answers."""
 
     def __init__(self, split: Split, folder: Path) -> None:
         self._split, self._folder = split, folder
@@ -86,20 +86,20 @@ class BlindTest:
         self.asked = False
 
     def ask(self) -> None:
-        """Put the images where the payload reads them; a full disk is reported by `score`."""
+        """Write the images for the payload; `score` reports a failure, such as a full disk."""
         if self.asked:
             self._problem = "the images were asked for twice"
             return
         self.asked = True
         try:
             atomic.write(self._folder / IMAGES, self._images())
-            # A container reads them as another user.
+            # A container may read them as a different user.
             (self._folder / IMAGES).chmod(0o644)
         except OSError as error:
             self._problem = f"{error.filename}: {error.strerror or error}"
 
     def _images(self) -> bytes:
-        """The images in this test's order, with the lowest two bits of each pixel at random."""
+        """Return the images in this test's order, the lowest two bits of each pixel randomised."""
         images = self._split.images
         changed = (
             int.from_bytes(images[n * PIXELS : (n + 1) * PIXELS])
@@ -109,13 +109,13 @@ class BlindTest:
         return b"".join(number.to_bytes(PIXELS) for number in changed)
 
     def answer(self, event: dict[str, Any]) -> None:
-        """Take one event of answers. What is wrong with it is raised by `score`."""
+        """Record one event of answers; `score` raises any problem with it."""
         self._problem = self._problem or self._wrong(event)
         if not self._problem:
             self._scores += event["scores"]
 
     def _wrong(self, event: dict[str, Any]) -> str:
-        """What is wrong with an event of answers; empty if nothing is."""
+        """Return what is wrong with an event of answers; empty if nothing is."""
         if not self.asked:
             return "there were answers before the questions"
         first, classes, scores = (event.get(key) for key in ("first", "classes", "scores"))
@@ -129,7 +129,7 @@ class BlindTest:
         return next((problem for pair in rows if (problem := _wrong_row(*pair))), "")
 
     def score(self) -> Score:
-        """Score the answers; `VerifyError` if they are incomplete or malformed."""
+        """Score the answers; raise `VerifyError` if they are incomplete or malformed."""
         count = self._split.count
         problem = self._problem
         if not problem and len(self._scores) != count:
@@ -144,9 +144,9 @@ class BlindTest:
 
 
 def require(score: Score, reported: float, least: float, most_loss: float) -> None:
-    """`VerifyError` unless a score supports the accuracy that the payload reported.
+    """Raise `VerifyError` unless a score confirms the accuracy that the payload reported.
 
-    `least` is the accuracy that is needed. `most_loss` bounds the mean cross-entropy.
+    `least` is the required accuracy, `most_loss` the upper bound of the mean cross-entropy.
     """
     found = f"{score.accuracy:.2%} of {score.images} images right, cross-entropy {score.loss:.3f}"
     apart = _AGREEMENT + _IMAGES_APART / score.images
@@ -162,7 +162,7 @@ def require(score: Score, reported: float, least: float, most_loss: float) -> No
 
 
 def _wrong_row(answered: Any, row: Any) -> str:
-    """What is wrong with the class and the log-probabilities of one image; empty if nothing is."""
+    """Return what is wrong with the class or scores of one image; empty if nothing is."""
     logarithms = isinstance(row, list) and all(
         isinstance(value, float | int) and _LEAST < value < 1 for value in row
     )

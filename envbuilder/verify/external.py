@@ -1,4 +1,4 @@
-"""`verify --python`: check an existing interpreter as it is."""
+"""`verify --python`: verify an existing interpreter without changing it."""
 
 from __future__ import annotations
 
@@ -35,11 +35,12 @@ def prepare(
     *,
     inherit: bool = False,
 ) -> tuple[Expects, dict[str, Any], Callable[..., Completed]]:
-    """Expectations, report facts, and how to start the payload in this interpreter.
+    """Return expectations, report facts, and a function that starts the payload in `executable`.
 
-    The profile (asked for, or the one this host decides for) says which device must do the work;
-    its torch version is not demanded, since the interpreter is not ours. With `inherit` it is
-    started with all of the caller's variables, for sites whose modules provide torch by them.
+    The profile (requested, or chosen for this host) determines which device must do the work. Its
+    torch version is not required, since envbuilder did not build the interpreter. With `inherit`
+    the payload gets all of the caller's variables, for sites whose environment modules provide
+    torch through them.
     """
     from envbuilder.build import workflow
 
@@ -48,7 +49,7 @@ def prepare(
     here = probe.host()
     profile = profile or workflow.decided(settings, folders, here, progress)
     if not request.force:
-        # Its wheels are not the lock's: what those carry says nothing.
+        # The interpreter's wheels are not the locked ones, whose contents therefore do not matter.
         workflow.require_host(profile, here, folders, backend="venv", building=False, locked=False)
     known = {
         "profile": profile.name,

@@ -1,4 +1,4 @@
-"""Verification: run the payload inside an environment, follow its events, take its report."""
+"""Run the payload in an environment, follow its events and validate its report."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ if TYPE_CHECKING:
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """A finished verification: the typed parts and the payload's report as it came."""
+    """A finished verification: the typed parts and the payload's report as received."""
 
     measured: reports.Measured
     data: dict[str, Any]
 
 
 def new_run_id() -> str:
-    """What ties a report to its run: the payload cannot know it before."""
+    """Return a random ID that ties a report to its run: the payload cannot know it beforehand."""
     return secrets.token_hex(16)
 
 
 def payload_arguments(job: Job, seen: Mapping[str, str]) -> tuple[str, ...]:
-    """The payload's arguments for a profile's expectations; `seen`: the folders as it sees them."""
+    """Return the payload's arguments for a job. `seen` maps folders to their paths inside."""
     expects, dataset = job.expects, job.dataset
     arguments = ["verify", "--device", expects.device, "--data", seen["data"]]
     arguments += ["--questions", seen["questions"]]
@@ -70,9 +70,9 @@ def payload_arguments(job: Job, seen: Mapping[str, str]) -> tuple[str, ...]:
 
 
 class Events:
-    """Follow the payload's lines on stdout: show progress, keep the final report.
+    """Parse the payload's stdout line by line: show progress, keep the final report.
 
-    `timeline` gets each phase as it arrives; `blind_test` the payload's question and its answers.
+    `timeline` receives each phase on arrival; `blind_test` the payload's request and its answers.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Events:
         self.report: Any = None
 
     def line(self, text: str) -> None:
-        """One line; anything that is not an event of ours is ignored."""
+        """Handle one line of output; ignore anything that is not a known event."""
         arrival = time.monotonic()
         try:
             event = json.loads(text)
@@ -118,20 +118,20 @@ class Events:
         if name == self._name:
             return
         self.close()
-        # Shown on the user's terminal: no control characters from inside an environment.
+        # The name is shown on the user's terminal: no control characters from an environment.
         self._name, clean = name, printable(name, 60)
         self._open = self._progress.task(clean, total if isinstance(total, int) else None)
         self._task = self._open.__enter__()
 
     def close(self) -> None:
-        """End the task that is open."""
+        """Close the open progress task, if any."""
         if self._open is not None:
             self._open.__exit__(None, None, None)
             self._open = self._task = None
 
 
 class Job(Struct, frozen=True, kw_only=True):
-    """What a verification is asked to do."""
+    """The parameters of a verification."""
 
     expects: Expects
     dataset: Dataset
@@ -149,10 +149,10 @@ def examine(
 ) -> dict[str, Any]:
     """Have the payload train and answer a blind test; return its report with the score.
 
-    `selection` are further arguments for the payload, which `start` runs. Raises `VerifyError` as
-    `run_payload` does.
+    `start` runs the payload, `selection` holds additional arguments for it. Raises `VerifyError`
+    as `run_payload` does.
     """
-    # Read here as well: what the report says of the data is held against it.
+    # Loaded in this process, too, because the report's figures on the data are checked against it.
     data = contents.load(job.dataset.folder, job.dataset.name)
     run_id, small = new_run_id(), job.quick or job.dataset.subset
     asked = consistency.request(job.expects, data, epochs=job.epochs, quick=small)
@@ -177,11 +177,11 @@ def run_payload(
     asked: Request,
     blind_test: BlindTest,
 ) -> Outcome:
-    """Run the payload through `start`, which gives it this id, and return what it reported.
+    """Run the payload through `start`, which passes it `run_id`, and return its report.
 
-    Raises `VerifyError` when it was killed, ran out of time or ended without a valid report; when
-    it reported passed and that contradicts what was asked for, the time that went by outside, or
-    the score of the blind test.
+    Raises `VerifyError` if the payload was killed, timed out or ended without a valid report, or if
+    it reported passed and that contradicts the request, the time measured in this process, or the
+    score of the blind test.
     """
     with Timeline() as timeline:
         events = Events(progress, timeline, blind_test)
@@ -210,7 +210,7 @@ def run_payload(
 
 
 def _passes(measured: reports.Measured) -> list[tuple[str, float]]:
-    """Each training pass that is reported: the name of its phase, and its seconds."""
+    """Return the phase name and the duration in seconds of each reported training pass."""
     epochs = measured.training.epochs if measured.training else ()
     passes = [(f"epoch {number}", epoch.seconds) for number, epoch in enumerate(epochs, 1)]
     seconds = measured.baseline_seconds()
@@ -218,14 +218,14 @@ def _passes(measured: reports.Measured) -> list[tuple[str, float]]:
 
 
 def _with_score(data: dict[str, Any], score: Score) -> dict[str, Any]:
-    """A report with the blind test's score, which its check of that name tells."""
+    """Return a report with the blind test's score, also as the detail of its check."""
     detail = f"{score.accuracy:.2%} of {score.images} images without labels, scored outside"
     checks = [c | {"detail": detail} if c["name"] == BLIND_TEST else c for c in data["checks"]]
     return {**data, "checks": checks, "blind_test": msgspec.to_builtins(score)}
 
 
 def _incomplete(measured: reports.Measured) -> str:
-    """Why a payload of ours cannot have given this passing report; "" where it can."""
+    """Return why a genuine payload cannot have written this passing report; "" if it can."""
     made = {check.name for check in measured.checks if check.status in {"passed", "warning"}}
     lacking = [name for name in (*REQUIRED, BLIND_TEST) if name not in made]
     if lacking:
@@ -241,9 +241,9 @@ def follow(
     log: Path,
     run_id: str,
 ) -> tuple[Completed, Any, str]:
-    """Run the payload: how it ended, its report, not yet checked, and where its own words are.
+    """Run the payload; return how it ended, its unchecked report, and a hint at its log.
 
-    Raises `VerifyError` when it was killed, ran out of time or ended without a report of this run.
+    Raises `VerifyError` if it was killed, timed out or ended without a report of this run.
     """
     try:
         done = start(events.line)
@@ -260,16 +260,16 @@ def follow(
 
 
 def require_agreement(done: Completed, status: str, where: str) -> None:
-    """`VerifyError` where the payload's exit code says something else than its report."""
+    """Raise `VerifyError` if the payload's exit code contradicts its report."""
     if done.returncode not in {0, 5} or (done.returncode == 0) != (status == "passed"):
-        # The last line that it printed comes last: it may be as long as a report.
+        # The payload's last line goes to the end: it may be as long as a report.
         raise VerifyError(
             f"the payload reported {status}, not to be trusted: {_ended(done)}", where
         )
 
 
 def unfinished(job: Job, error: VerifyError) -> dict[str, Any]:
-    """The report of a payload that gave none, or none to be believed: failed, and why."""
+    """Return a failed report, with the reason, for a payload without a trustworthy report."""
     expects, dataset = job.expects, job.dataset
     detail = printable(error.message)
     return {
@@ -290,7 +290,10 @@ def unfinished(job: Job, error: VerifyError) -> dict[str, Any]:
 
 
 def _keep_log(text: str, log: Path, progress: Progress) -> str:
-    """Where the payload's own words are. A full disk must not hide the verdict."""
+    """Write the payload's stderr to the log and return a hint at it.
+
+    Returns "" if the log cannot be written: a full disk must not hide the verdict.
+    """
     try:
         folders.ensure(log.parent, private=True)
         log.write_bytes(text.encode("utf-8", "backslashreplace"))
@@ -301,7 +304,7 @@ def _keep_log(text: str, log: Path, progress: Progress) -> str:
 
 
 def as_stored(report: Any, where: str) -> Any:
-    """A report as it will be read again; `VerifyError` where JSON has no form for it."""
+    """Return a report as JSON will restore it; raise `VerifyError` if JSON cannot represent it."""
     try:
         return msgspec.json.decode(msgspec.json.encode(report))
     except (ValueError, TypeError, RecursionError) as error:
@@ -309,7 +312,7 @@ def as_stored(report: Any, where: str) -> Any:
 
 
 def _ended(done: Completed) -> str:
-    """How a payload ended that should not have ended so."""
+    """Describe how a payload ended unexpectedly."""
     code = done.returncode
     if code in {-9, 137}:
         return "the payload was killed (signal 9): most often by the kernel, out of memory"

@@ -1,8 +1,8 @@
-"""`verify --devices`: several devices, each alone and then all together in data parallel.
+"""`verify --devices`: run several devices, each alone and then all together in data parallel.
 
-The work and its judgement are the payload's (`payload.parallel`), so that it is the
-same in a container, a native environment and somebody else's interpreter. Here it is asked for,
-believed or not, and made part of the report.
+The payload (`payload.parallel`) does the work and judges it, so that both are the same in a
+container, a native environment and an external interpreter. This module starts it, validates its
+report and merges that into the verification report.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CHECK = "several devices"
 
 
 def require(devices: str | None, accelerator: str) -> None:
-    """`InvalidError` (2) where `--devices` names nothing, or nothing that this accelerator has."""
+    """Raise `InvalidError` (2) if `--devices` is malformed or impossible on this accelerator."""
     if devices is None:
         return
     try:
@@ -39,7 +39,7 @@ def require(devices: str | None, accelerator: str) -> None:
 
 
 def selection(devices: str | None, accelerator: str) -> tuple[str, ...]:
-    """Further arguments of the payload's `verify`: the first device that was asked for."""
+    """Return arguments that make the payload's `verify` use the first requested device."""
     asked = shares.parse(devices) if devices is not None else None
     return ("--index", str(asked[0])) if asked and accelerator != "cpu" else ()
 
@@ -54,16 +54,17 @@ def extend(
     *,
     quick: bool,
 ) -> dict[str, Any]:
-    """A payload's report, with what the devices do, tried only where the verification passed.
+    """Return a payload's report with the result of several devices.
 
-    `start` runs the payload, given its arguments, the data's folder and who gets its lines.
+    They run only if the verification passed. `start` runs the payload, given a function for its
+    arguments, the data's folder and a callback for its output lines.
     """
     if report["status"] != "passed":
         return _with_check(report, "skipped", "not tried, because the verification failed")
     accelerator, run_id = report["device"]["requested"], verify.new_run_id()
 
     def arguments(seen: Mapping[str, str]) -> tuple[str, ...]:
-        """`seen`: the folders as the payload sees them."""
+        """Return the arguments. `seen` maps folders to their paths as the payload sees them."""
         given = ("parallel", "--device", accelerator, "--devices", devices, "--data", seen["data"])
         return (*given, "--run-id", run_id, *(["--quick"] if quick else []))
 
@@ -76,7 +77,7 @@ def extend(
 
 
 def _asked(accelerator: str, devices: str) -> tuple[int, ...] | None:
-    """The devices that a report must be about; None where the payload counts them itself."""
+    """Return the devices that a report must cover; None if the payload enumerates them."""
     numbers = shares.parse(devices)
     if numbers is None and accelerator != "cpu":
         return None
@@ -90,9 +91,9 @@ def measure(
     run_id: str,
     asked: tuple[int, ...] | None,
 ) -> dict[str, Any]:
-    """Run the payload through `start`; its report, or one that says why there is none.
+    """Run the payload through `start`; return its report, or a failed one with the reason.
 
-    A passing report must be about the devices `asked` for.
+    A passing report must cover exactly the devices in `asked`.
     """
     try:
         done, found, where = verify.follow(start, verify.Events(progress), progress, log, run_id)
@@ -107,14 +108,14 @@ def measure(
 
 
 def _require_devices(scaling: reports.Scaling, asked: tuple[int, ...] | None, where: str) -> None:
-    """`VerifyError` if a passing report is about other devices than those asked for."""
+    """Raise `VerifyError` if a passing report covers devices other than the requested ones."""
     devices = tuple(device.index for device in scaling.devices)
     if scaling.status == "passed" and asked not in (None, devices):
         raise VerifyError(f"the report is about the devices {devices}, not {asked}", where)
 
 
 def add(report: dict[str, Any], scaling: dict[str, Any]) -> dict[str, Any]:
-    """The report with what several devices did, and failed where they failed."""
+    """Return the report with the result of several devices; it fails if they failed."""
     reasons = [printable(reason) for reason in scaling["reasons"]]
     if scaling["status"] != "passed":
         failed = _with_check(report, "failed", "; ".join(reasons))

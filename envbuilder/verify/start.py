@@ -1,4 +1,4 @@
-"""Where the payload runs: in an environment that is built if missing, or in any interpreter."""
+"""Prepare the payload's start: in an environment, built if missing, or in an interpreter."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Expects
 
     Started = tuple[Expects, dict[str, Any], Callable[..., Completed]]
-    """What is expected of the device, the report's facts, and how to start the payload."""
+    """Expectations of the device, facts for the report, and a function that starts the payload."""
 
 
 def prepare(
@@ -32,10 +32,10 @@ def prepare(
     inherit: bool = False,
     require: Callable[[str, str, str], None] = lambda profile, backend, accelerator: None,
 ) -> Started:
-    """Choose the environment of a request, or take `executable` as it is; build what is missing.
+    """Select the environment of a request and build it if missing, or use `executable` as it is.
 
-    `require` gets profile, backend and accelerator and may raise before anything is built.
-    `InvalidError` for options that do not go together.
+    `require` receives profile, backend and accelerator and may raise before anything is built.
+    Raises `InvalidError` if options contradict each other.
     """
     if executable is not None and (request.backend or request.base_image or request.python):
         raise InvalidError("--python checks an interpreter as it is; leave out the build options")
@@ -65,7 +65,7 @@ def _built(
     profile, host, environment = workflow.prepare(request, settings, progress, running=True)
     require(profile.name, environment.plan.backend, profile.expects.device)
     artifact = environment.plan.artifact
-    if not environment.changed():  # else the payload is refused, and the report says why
+    if not environment.changed():  # else starting the payload fails, and the report states why
         artifact = workflow.build(environment, request, settings, progress).artifact
     facts = {
         "profile": profile.name,

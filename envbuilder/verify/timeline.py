@@ -1,7 +1,8 @@
-"""When the payload's events arrived, by this process's own clock.
+"""Check reported training times against the arrival times of the payload's events.
 
-A report states how long each training pass took. Each pass lies between two events, so the time
-between their arrivals bounds it, whatever the clocks inside the environment say.
+A report states how long each training pass took. An event precedes and follows each pass, so the
+time between their arrivals, measured by this process's monotonic clock, bounds its duration,
+independent of the clocks in the environment.
 """
 
 from __future__ import annotations
@@ -15,24 +16,24 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _INTERVAL = 0.02
-"""Seconds between two looks at how late this process gets to run."""
+"""Seconds between two samples of this process's scheduling delay."""
 
 _MOST, _LONGEST = 10_000, 200
-"""Phases that are kept, and letters of one: an environment may send any number."""
+"""Limits on the number of phases and the length of a name: an environment may send any number."""
 
 _SLACK, _SHARE = 0.25, 0.01
-"""By how much a pass may differ from the time between its events: seconds, and a share of it.
-Events pass a pipe, and those of a container the engine."""
+"""How much a pass may differ from the time between its events: seconds, plus a fraction of that
+time. Events pass through a pipe, and those of a container also through the engine."""
 
 _DELAYS = 3
-"""An event passes up to three processes (payload, engine, this one), each as late as this one."""
+"""An event passes through up to three processes (payload, engine, this one), all equally late."""
 
 
 class Timeline:
-    """Arrivals of phases, and how late this process was when it should have run.
+    """Arrival times of phases, and the scheduling delays of this process.
 
-    As a context manager it watches its own delays, so that a busy machine is not taken for a clock
-    that lies.
+    As a context manager it samples those delays, so that a busy machine is not mistaken for a wrong
+    clock.
     """
 
     def __init__(self) -> None:
@@ -63,16 +64,16 @@ class Timeline:
             self.delayed(now - before - _INTERVAL, now)
 
     def arrived(self, phase: str, now: float | None = None) -> None:
-        """Note that a phase began; only its first event counts."""
+        """Record that a phase began; only its first event counts."""
         if len(self._arrivals) < _MOST and len(phase) <= _LONGEST:
             self._arrivals.setdefault(phase, time.monotonic() if now is None else now)
 
     def delayed(self, seconds: float, now: float) -> None:
-        """Note that this process ran late by so many seconds."""
+        """Record that this process ran `seconds` late."""
         self._delays[int(now)] = max(seconds, self._delays.get(int(now), 0.0))
 
     def problems(self, passes: Sequence[tuple[str, float]]) -> list[str]:
-        """Sentences on passes (phase, seconds reported) that the arrivals contradict."""
+        """Return a sentence for each pass (phase, reported seconds) that the arrivals contradict."""
         found = []
         for phase, seconds in passes:
             begun, ended = self._arrivals.get(phase), self._arrivals.get(f"test {phase}")
@@ -88,6 +89,6 @@ class Timeline:
         return found
 
     def _latest(self, begun: float, ended: float) -> float:
-        """The longest delay of this process around a pass."""
+        """Return the longest delay of this process around a pass."""
         around = range(int(begun) - 1, int(ended) + 2)
         return max((self._delays.get(second, 0.0) for second in around), default=0.0)

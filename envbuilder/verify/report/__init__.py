@@ -1,1 +1,1 @@
-"""Reports: their form, checks from outside, history, comparison, the table on a terminal."""
+"""Verification reports: schema, external checks, history, comparison, terminal tables."""

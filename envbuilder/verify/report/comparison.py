@@ -1,4 +1,4 @@
-"""Put reports of many machines side by side: a row each, as Markdown, CSV or JSON."""
+"""Compare reports of several machines: one row each, as Markdown, CSV or JSON."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from envbuilder.verify.report.model import Measured
 
 STANDARD = (60_000, "float32")
-"""Digits and precision of the epoch that people publish."""
+"""Training images and precision of the epoch that is commonly published."""
 COLUMNS = (
     *("machine", "memory", "profile", "backend", "torch"),
     *("CPU epoch", "accelerator epoch", "warm epoch", "speed-up", "accuracy", "verdict"),
     *("report", "date"),
 )
 NUMBERS = slice(5, 10)
-"""The columns that are set to the right."""
+"""The right-aligned columns."""
 _TIMES = slice(5, 8)
 FOOTNOTE = (
     "not the standard epoch (60,000 digits, float32): do not compare its time with the others"
@@ -37,15 +37,15 @@ FOOTNOTE = (
 
 
 class Row(Struct, frozen=True, kw_only=True):
-    """What one report says; seconds are those of a training pass without evaluation.
+    """One report's values; seconds are those of a training pass without evaluation.
 
-    `cpu_seconds` and `accelerator_seconds` are first epochs, which every report has; only a time
-    on the device that was asked for counts. `speedup` is their ratio, like with like.
+    `cpu_seconds` and `accelerator_seconds` are those of first epochs, which every report has; only
+    a time on the requested device counts. `speedup` is their ratio, so it compares like with like.
     """
 
     file: str
     date: str
-    """The day of the verification, such as 2026-11-22; empty if the report names none."""
+    """The date of the verification, such as 2026-11-22; empty if the report has none."""
     machine: str
     memory_bytes: int | None
     profile: str
@@ -64,14 +64,14 @@ class Row(Struct, frozen=True, kw_only=True):
 
     @property
     def standard(self) -> bool:
-        """Whether its epoch is the one that people publish."""
+        """Return whether its epoch is the commonly published one (`STANDARD`)."""
         return not self.quick and (self.images, self.precision) == STANDARD
 
 
 def rows(reports: Iterable[Report]) -> tuple[Row, ...]:
-    """One row a report: by time on the accelerator, then by time on the CPU.
+    """Return one row per report, sorted by time on the accelerator, then by time on the CPU.
 
-    What does not compare comes after: other epochs than the standard one, then what failed.
+    Rows that do not compare come last: non-standard epochs, then failed verifications.
     """
 
     def order(row: Row) -> tuple[Any, ...]:
@@ -119,13 +119,13 @@ def _row(report: Report) -> Row:
 
 
 def _date(time: str) -> str:
-    """The day of a time such as 20261122T091500Z."""
+    """Return the date of a time such as 20261122T091500Z; empty if it has another form."""
     match = re.fullmatch(r"(\d{4})(\d{2})(\d{2})T\d{6}Z", time)
     return "-".join(match.groups()) if match else ""
 
 
 def epoch_seconds(measured: Measured) -> tuple[float | None, float | None]:
-    """Seconds of the first epoch, and the median of the warm ones after it; None: not measured."""
+    """Return the seconds of the first epoch and the median of the later, warm ones, or None."""
     epochs = measured.training.epochs if measured.training else ()
     seconds = [s for e in epochs if (s := _positive(e.seconds)) is not None]
     if not seconds or len(seconds) != len(epochs):
@@ -134,7 +134,7 @@ def epoch_seconds(measured: Measured) -> tuple[float | None, float | None]:
 
 
 def precision(report: Report) -> str:
-    """The precision in effect, such as "float32" or "tf32"; empty where the report says none."""
+    """Return the effective precision, such as "float32" or "tf32"; empty if not reported."""
     try:
         return printable(effective(report.get("precision")))
     except (KeyError, TypeError, AttributeError):
@@ -142,7 +142,7 @@ def precision(report: Report) -> str:
 
 
 def _positive(value: object) -> float | None:
-    """A number from outside, if it can be a time, a size or a share at all."""
+    """Return an untrusted value as a float if it is plausible and positive, else None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if 0 < value < 1e18 else None
@@ -154,7 +154,7 @@ def _whole(value: object) -> int | None:
 
 
 def cells(row: Row) -> tuple[str, ...]:
-    """A row as text for people, in the order of `COLUMNS`."""
+    """Return a row as display text, in the order of `COLUMNS`."""
     mark = "" if row.standard else "*"
     times = (row.cpu_seconds, row.accelerator_seconds, row.warm_seconds)
     return (
@@ -173,7 +173,7 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def markdown(shown: Sequence[Row]) -> str:
-    """The table in Markdown; nothing in a cell can end it or be markup."""
+    """Return the table as Markdown, with all markup in cells escaped."""
     right = {1, *range(len(COLUMNS))[NUMBERS]}
     rules = ["---:" if i in right else "---" for i in range(len(COLUMNS))]
     lines = [COLUMNS, rules]
@@ -183,12 +183,12 @@ def markdown(shown: Sequence[Row]) -> str:
 
 
 def marked(shown: Sequence[Row]) -> bool:
-    """Whether a time in the table bears the mark of `FOOTNOTE`."""
+    """Return whether any time in the table carries the mark of `FOOTNOTE`."""
     return any(cell.endswith("*") for row in shown for cell in cells(row)[_TIMES])
 
 
 def comma_separated(shown: Sequence[Row]) -> str:
-    """The rows as CSV with a header; nothing that comes from a report is a formula."""
+    """Return the rows as CSV with a header; values that could be formulas are quoted."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(Row.__struct_fields__)
@@ -201,13 +201,13 @@ _FORMULA = frozenset("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
 
 
 def _no_formula(value: object) -> object:
-    # Spreadsheets compute a cell that begins with one of these, also in quotes; some take the
-    # full-width forms, too. (OWASP, "CSV Injection")
+    # Spreadsheets evaluate a cell that begins with one of these, even if quoted; some also accept
+    # the full-width forms. (OWASP, "CSV Injection")
     if isinstance(value, bool):
         return "true" if value else "false"
     return f"'{value}" if isinstance(value, str) and value[:1] in _FORMULA else value
 
 
 def as_json(shown: Sequence[Row]) -> str:
-    """The rows for machines."""
+    """Return the rows as JSON."""
     return msgspec.json.encode({"schema": 1, "reports": shown}).decode()

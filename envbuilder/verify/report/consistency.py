@@ -1,7 +1,7 @@
-"""Hold a report against what was asked for, against its own sums and against the time it took.
+"""Check a report against the request, its own sums and the lifetime of the payload's process.
 
-An environment may report anything. What is compared here is known outside of it: the request, the
-data, and how long the process lived.
+An environment may report anything, so a report is compared with what is known outside of it: the
+request, the data, and how long the process ran.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from envbuilder.verify.report.model import Epoch, Measured
 
 _EXACT = 1e-6
-"""Relative error of sums that are computed from the same numbers."""
+"""Allowed relative error of sums that are computed from the same numbers."""
 
 _ROUNDED = 0.001
-"""Seconds by which the time of a check may be rounded."""
+"""Maximum rounding of a check's time, in seconds."""
 
 _LOSS_SHARE, _LOSS_APART = 0.3, 0.1
 _LEAST_POINTS = 20
-"""The loss curve holds every n-th step: its mean lies this near the epochs' mean, with so many
-points or more. (188 points of a full epoch: 0.196 against 0.193.)"""
+"""The loss curve holds every n-th step. With at least `_LEAST_POINTS` points its mean must be this
+close to the mean of the epochs. (188 points of a full epoch: 0.196 against 0.193.)"""
 
 
 class Request(Struct, frozen=True, kw_only=True):
-    """What a verification was asked for, as a report must repeat it."""
+    """The parameters of a verification, which its report must repeat."""
 
     device: str
     name: str
@@ -51,7 +51,7 @@ class Request(Struct, frozen=True, kw_only=True):
 
 
 def request(expects: Expects, data: Dataset, *, epochs: int | None, quick: bool) -> Request:
-    """What is asked for over this data (all of it: the part that `quick` uses is taken here)."""
+    """Return the request for this data, which is complete: `quick` selects its subset here."""
     used = data.quick() if quick else data
     options = Options(
         device=expects.device,
@@ -75,9 +75,9 @@ def request(expects: Expects, data: Dataset, *, epochs: int | None, quick: bool)
 
 
 def contradictions(asked: Request, measured: Measured, seconds: float) -> list[str]:
-    """Sentences on what a passing report says that cannot be so.
+    """Return a sentence for each contradiction in a passing report.
 
-    `seconds` is how long the payload's process lived, measured outside.
+    `seconds` is the lifetime of the payload's process, measured outside of it.
     """
     return [
         *_unlike_request(asked, measured),

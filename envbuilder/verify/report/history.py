@@ -1,9 +1,10 @@
-"""Reports as files: kept after every verification, found again in order, read at the door.
+"""Store every verification's report as a file; list and read stored reports.
 
-A report's name is `NUMBER-TIME-PROFILE-BACKEND-FINGERPRINT.json`. The number is one more than the
-newest report's, so that sorting by name is the order in which reports were stored, whatever clocks
-said: a clock set back, or a report from the future, moves nothing. TIME is when the verification
-began, and orders only what has the same number or, from earlier versions, none (those are older).
+A report's name is `NUMBER-TIME-PROFILE-BACKEND-FINGERPRINT.json`. NUMBER is one more than that of
+the newest report, so that sorting by name yields the order in which reports were stored,
+independent of clocks: a clock set back or a report from the future changes nothing. TIME is the
+start of the verification; it orders only reports with the same number or, from earlier versions,
+without one (those are older).
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from envbuilder.core.text import printable
 from envbuilder.verify.report import model as reports
 
 KEPT = 200
-"""Reports kept of each profile: a few megabytes, and more than half a year of daily runs."""
+"""Reports kept per profile: a few megabytes, and more than half a year of daily runs."""
 LIMIT_BYTES = 16 << 20
-"""No report is larger (a real one has some 10 kB); what is named might be any file."""
+"""Maximum size of a report (a real one has about 10 kB): the user may name any file."""
 _LOCK_SECONDS = 30.0
 _NAME = re.compile(
     r"(?:(?P<number>\d{6,})-)?(?P<time>\d{8}T\d{6}Z)-(?P<profile>_?[a-z0-9][a-z0-9-]*)"
@@ -33,32 +34,32 @@ _NAME = re.compile(
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """A report as it lies in a file: the parts that were checked, and everything as it came."""
+    """A report read from a file: the validated parts, and the complete data as stored."""
 
     path: Path
     measured: reports.Measured
     data: dict[str, Any]
 
     def get(self, *keys: str) -> Any:
-        """The value under nested keys, of any type; None where there is none."""
+        """Return the value under nested keys, of any type; None if there is none."""
         value: Any = self.data
         for key in keys:
             value = value.get(key) if isinstance(value, dict) else None
         return value
 
     def text(self, *keys: str) -> str:
-        """The text under nested keys, safe to show; empty where there is none."""
+        """Return the text under nested keys, safe to display; empty if there is none."""
         value = self.get(*keys)
         return printable(value) if isinstance(value, str) else ""
 
     @property
     def quick(self) -> bool:
-        """Whether it trained on a small subset, because it was told to or had nothing else."""
+        """Return whether it trained on a subset, as requested or for lack of the full data."""
         return bool(self.get("quick")) or bool(self.measured.dataset.get("subset"))
 
 
 class Entry(Struct, frozen=True, kw_only=True):
-    """A stored report, as far as its name tells."""
+    """A stored report, as described by its file name."""
 
     path: Path
     number: int
@@ -68,7 +69,7 @@ class Entry(Struct, frozen=True, kw_only=True):
 
 
 def read(path: Path) -> Report:
-    """The report in a file; `InvalidError` when it cannot be read or is not a whole report."""
+    """Read a report; raise `InvalidError` if it is unreadable or not a complete report."""
     try:
         with path.open("rb") as stream:
             content = stream.read(LIMIT_BYTES + 1)
@@ -91,7 +92,7 @@ _WHAT_IT_IS = "A report is what `envbuilder verify --output FILE` writes."
 
 
 def entries(folder: Path, profile: str | None = None) -> tuple[Entry, ...]:
-    """The stored reports (of one profile), oldest first; other files are passed over."""
+    """Return the stored reports (of one profile, if given), oldest first; skip other files."""
     found = []
     for path in folder.iterdir() if folder.is_dir() else ():
         match = _NAME.fullmatch(path.name)
@@ -110,10 +111,11 @@ def entries(folder: Path, profile: str | None = None) -> tuple[Entry, ...]:
 
 
 def keep(report: dict[str, Any], folder: Path) -> Path:
-    """Store a report under the next number, whole or not at all, and return its path.
+    """Store a report atomically under the next number and return its path.
 
-    Of each profile the newest `KEPT` stay, and the newest passed one of each kind whatever its
-    age, so that there is always something to compare with. `BuildError` when it cannot be stored.
+    The newest `KEPT` reports of each profile are retained, and the newest passed one of each kind
+    regardless of age, so that there is always a report to compare with. Raises `BuildError` if the
+    report cannot be stored.
     """
     from filelock import FileLock
 
@@ -121,13 +123,13 @@ def keep(report: dict[str, Any], folder: Path) -> Path:
     fingerprint = f"-{report['fingerprint'][:12]}" if report.get("fingerprint") else ""
     try:
         folders.ensure(folder)
-        # Two verifications that end at once get two numbers.
+        # Two verifications that end at the same time must get different numbers.
         with FileLock(folder / ".lock", timeout=_LOCK_SECONDS):
             number = max((e.number for e in entries(folder)), default=0) + 1
             name = f"{number:06}-{report['time']}-{profile}-{backend}{fingerprint}.json"
             reports.write(report, folder / name)
             _prune(folder, profile)
-    except (OSError, NotImplementedError) as error:  # a time-out is an OSError, too
+    except (OSError, NotImplementedError) as error:  # a lock time-out is an OSError, too
         why = getattr(error, "strerror", None) or error
         raise BuildError(f"{folder}: the report cannot be kept: {why}", _ELSEWHERE) from error
     except VerifyError as error:
@@ -142,10 +144,10 @@ _ELSEWHERE = (
 
 
 def kind(report: Report) -> tuple[str, ...]:
-    """What two reports must share for one to be the other's predecessor.
+    """Return what a report must have in common with a predecessor.
 
-    Profile, backend, device name and whether it was quick; for an interpreter that somebody else
-    set up (`verify --python`) also which one.
+    Profile, backend, device name and whether it was quick; for an external interpreter
+    (`verify --python`) also its path.
     """
     external = report.text("backend") == "external"
     return (
@@ -160,9 +162,9 @@ def kind(report: Report) -> tuple[str, ...]:
 def last(
     folder: Path, *, profile: str, backend: str, quick: bool, like: Report | None = None
 ) -> Report | None:
-    """The newest stored report that passed, of this profile, backend and quick flag.
+    """Return the newest stored report that passed, of this profile, backend and quick flag.
 
-    With `like`, of its whole kind. Damaged files are passed over.
+    With `like`, its whole kind must match. Damaged files are skipped.
     """
     for entry in reversed(entries(folder, profile)):
         if entry.backend != backend:
@@ -187,7 +189,7 @@ def _prune(folder: Path, profile: str) -> None:
             seen.add(kind(report))
             surplus.discard(entry.path)
     for path in surplus:
-        # One that cannot be removed does no harm; the new report is stored already.
+        # A leftover file does no harm; the new report is already stored.
         with contextlib.suppress(OSError):
             path.unlink()
 

@@ -1,4 +1,4 @@
-"""What the payload measures of a machine besides its verdict, as typed data with its ranges."""
+"""Performance measurements of the payload, as typed data with valid ranges."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 Positive = Annotated[float, Meta(gt=0)]
-"""A rate or a duration that was measured."""
+"""A measured rate or duration."""
 
 NotNegative = Annotated[float, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=1)]
@@ -22,7 +22,7 @@ class Matmul(Struct, frozen=True, kw_only=True):
 
 
 class Bandwidth(Struct, frozen=True, kw_only=True):
-    """Bytes a second; null where there is no such path, or it could not be measured."""
+    """Bytes per second; null if the path does not exist or could not be measured."""
 
     device: Positive | None = None
     host_to_device: Positive | None = None
@@ -40,7 +40,7 @@ class Inference(Struct, frozen=True, kw_only=True):
 
 
 class Logging(Struct, frozen=True, kw_only=True):
-    """Seconds of the same steps with the loss fetched after each, and with all fetched last."""
+    """Seconds for the same steps, with the loss fetched after each step or once at the end."""
 
     steps: Count
     every_step_seconds: Positive
@@ -48,9 +48,9 @@ class Logging(Struct, frozen=True, kw_only=True):
 
 
 class Measurements(Struct, frozen=True, kw_only=True):
-    """What the machine reaches; null where it could not be measured.
+    """The machine's performance; null if it could not be measured.
 
-    `matmul_share` is what the last epoch's computing reached of the float32 matmul rate.
+    `matmul_share` is the fraction of the float32 matmul rate that the last epoch's compute reached.
     """
 
     matmul: tuple[Matmul, ...] | None = None
@@ -64,9 +64,9 @@ class Measurements(Struct, frozen=True, kw_only=True):
 
 
 class Determinism(Struct, frozen=True, kw_only=True):
-    """Two trainings from one seed: whether their weights are equal, and by how much they differ.
+    """Two training runs with one seed: whether their weights are equal, and the largest difference.
 
-    A difference that is not finite is null.
+    A non-finite difference is null.
     """
 
     steps: Count

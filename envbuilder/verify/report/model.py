@@ -1,4 +1,4 @@
-"""The verification report: what the payload measured, checked at the door, with what we know."""
+"""The verification report: schema, validation of the payload's part, assembly, writing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_LOSSES = 200
 
 
 class Device(Struct, frozen=True, kw_only=True):
-    """The device asked for, and the one that did the work."""
+    """The requested device, and the one that did the work."""
 
     requested: str
     used: str | None
@@ -50,7 +50,7 @@ class Epoch(Struct, frozen=True, kw_only=True):
 
 
 class Training(Struct, frozen=True, kw_only=True):
-    """All training passes. `losses` are (step, loss) of some steps; null is a loss not finite."""
+    """All training passes. `losses` holds (step, loss) of some steps; null: not finite."""
 
     epochs: tuple[Epoch, ...]
     cold_start_seconds: float | None = None
@@ -59,7 +59,7 @@ class Training(Struct, frozen=True, kw_only=True):
 
 
 class Speed(Struct, frozen=True, kw_only=True):
-    """A compile backend's speed as a ratio; `counts` only where its results were right."""
+    """A compile backend's speed as ratios; `counts` is true only if its results were right."""
 
     counts: bool
     speedup_over_eager: float | None = None
@@ -83,7 +83,7 @@ class Compiled(Struct, frozen=True, kw_only=True):
 
 
 class ScalingDevice(Struct, frozen=True, kw_only=True):
-    """One device alone: its training speed, or null where it failed."""
+    """One device alone: its training speed, or null if it failed."""
 
     index: Annotated[int, Meta(ge=0)]
     name: str | None = None
@@ -92,10 +92,10 @@ class ScalingDevice(Struct, frozen=True, kw_only=True):
 
 
 class Scaling(Struct, frozen=True, kw_only=True):
-    """Several devices in data parallel; null where nothing ran in parallel.
+    """Several devices in data parallel; null if nothing ran in parallel.
 
-    `batch` is that of all ranks together, 64 for each (weak scaling). `efficiency` is the speed of
-    all together over the sum of what each reaches alone.
+    `batch` is the global batch, 64 per rank (weak scaling). `efficiency` is the speed of all
+    devices together divided by the sum of their speeds alone.
     """
 
     devices: tuple[ScalingDevice, ...]
@@ -112,7 +112,7 @@ class Scaling(Struct, frozen=True, kw_only=True):
 
 
 class Measured(Struct, frozen=True, kw_only=True):
-    """The parts of the payload's report that the core relies on; the rest is passed through."""
+    """The parts of the payload's report that envbuilder relies on; the rest is passed through."""
 
     schema: int
     device: Device
@@ -138,11 +138,11 @@ class Measured(Struct, frozen=True, kw_only=True):
 
 
 def check(data: Any) -> Measured:
-    """A payload's report as typed data; `VerifyError` when it is not one.
+    """Return a payload's report as typed data; raise `VerifyError` if it is not valid.
 
-    A report is outside data: an environment may send anything. No number in it may be NaN or
-    infinite. A passing report must name the device it used, trained epochs that took time and
-    reached an accuracy, and no failed check.
+    A report is untrusted: an environment may send anything. No number in it may be NaN or infinite.
+    A passing report must have used the requested device, contain trained epochs with a duration and
+    an accuracy, and contain no failed check.
     """
     place = _not_finite(data)
     if place:
@@ -161,7 +161,7 @@ def check(data: Any) -> Measured:
 
 
 def check_scaling(data: Any) -> Scaling:
-    """What the payload reports of several devices; `VerifyError` where it is not to be believed."""
+    """Return the payload's report on several devices; raise `VerifyError` if it is not valid."""
     place = _not_finite(data)
     if place:
         raise VerifyError(f"the scaling report is malformed: a number at {place} is not finite")
@@ -217,9 +217,9 @@ def _epochs_contradiction(epochs: tuple[Epoch, ...]) -> str:
 
 
 def _not_finite(data: Any) -> str:
-    """Where a number is NaN or infinite, such as `$.training.losses[3]`; "" where all are finite.
+    """Return the path of a NaN or infinite number, such as `$.training.losses[3]`; "" if none.
 
-    Python's JSON reader takes NaN, and NaN passes every comparison with a limit that is not met.
+    Python's JSON parser accepts NaN, and NaN passes every check for a violated limit.
     """
     waiting = [("$", data)]
     while waiting:
@@ -234,12 +234,12 @@ def _not_finite(data: Any) -> str:
 
 
 def assemble(data: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
-    """The whole report: what the core knows (profile, artifact, host …) over what was measured."""
+    """Return the whole report: known facts (profile, artifact, host …), then the payload's data."""
     return {"schema": SCHEMA, **known, **{k: v for k, v in data.items() if k != "schema"}}
 
 
 def write(report: dict[str, Any], path: Path) -> None:
-    """Write a report atomically; `VerifyError` when the place cannot be written."""
+    """Write a report atomically; raise `VerifyError` if the path cannot be written."""
     content = msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n"
     hint = "The verification itself ended; name another place with --output."
     atomic.save(path, content, VerifyError, hint, "the report")

@@ -1,4 +1,4 @@
-"""`verify --against`: a new report against an earlier one of the same kind."""
+"""`verify --against`: compare a new report with an earlier one of the same kind."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 
 LAST = "last"
 MAX_SLOWDOWN = 1.3
-"""Epochs of one machine differ by some 10 % from run to run, on a shared one by more."""
+"""Epochs differ by about 10 % from run to run on one machine, and by more on a shared one."""
 ACCURACY_MARGIN = 0.005
-"""Accuracy may be this much lower, as a share. After one epoch it is about 98.4 %, of which 10,000
-test digits give a standard error of 0.13 points: chance alone does not reach it."""
+"""How much lower the accuracy may be, as a fraction. It is about 98.4 % after one epoch, with a
+standard error of 0.13 points on 10,000 test images: chance alone does not exceed the margin."""
 
 
 class Yardstick(Struct, frozen=True, kw_only=True):
-    """What to compare with: a report that was named, or the last one in `folder`."""
+    """The report to compare with: a named one, or the last one in `folder`."""
 
     folder: Path
     named: Report | None
 
     def require(self, *, profile: str, backend: str, quick: bool, like: Report | None) -> Report:
-        """The report to compare with; `InvalidError` where there is none.
+        """Return the report to compare with; raise `InvalidError` if there is none.
 
-        Before the verification the device is not known yet (`like` is None): then any report that
-        may turn out to be comparable will do, so that nothing is trained in vain.
+        Before the verification the device is still unknown (`like` is None): then any report that
+        could be comparable is accepted. This check avoids a training run in vain.
         """
         found = self.named or history.last(
             self.folder, profile=profile, backend=backend, quick=quick, like=like
@@ -55,9 +55,9 @@ class Yardstick(Struct, frozen=True, kw_only=True):
 
 
 def yardstick(wanted: str, folder: Path) -> Yardstick:
-    """What `--against` asks for: `last`, or a file, which is read now.
+    """Parse the value of `--against`: `last`, or a file, which is read immediately.
 
-    `InvalidError` where the file is damaged or its verification failed.
+    Raises `InvalidError` if the file is damaged or its verification failed.
     """
     if wanted == LAST:
         return Yardstick(folder=folder, named=None)
@@ -67,7 +67,7 @@ def yardstick(wanted: str, folder: Path) -> Yardstick:
 
 
 def judge(report: dict[str, Any], yardstick: Yardstick, limit: float | None) -> dict[str, Any]:
-    """A new report with the check "against"; `InvalidError` where it cannot be compared."""
+    """Return a new report with the check "against"; raise `InvalidError` if not comparable."""
     measured = reports.check(report)
     if measured.status != "passed":
         return _with_check(report, "skipped", "not compared, because the verification failed")
@@ -79,7 +79,7 @@ def judge(report: dict[str, Any], yardstick: Yardstick, limit: float | None) -> 
 
 
 def _require_usable(earlier: Report) -> None:
-    """`InvalidError` unless a report can be a yardstick: it passed and its epochs have a time."""
+    """Raise `InvalidError` unless a report passed and its epochs have a time."""
     if earlier.measured.status != "passed":
         raise InvalidError(
             f"{earlier.path}: its verification failed", "Compare with a report that passed."
@@ -89,13 +89,15 @@ def _require_usable(earlier: Report) -> None:
 
 
 def compare(new: Report, earlier: Report, limit: float, *, named: bool) -> dict[str, Any]:
-    """The new report with a check named "against", and failed where it is slower or less accurate.
+    """Return the new report with a check "against", which fails if it is slower or less accurate.
 
-    Speed: the warm epochs if both have some, else the first ones; their ratio may be `limit`.
-    Accuracy: after as many epochs as both trained; it may be lower by `ACCURACY_MARGIN`.
-    `InvalidError` where the two cannot be compared: other digits, or another machine, torch or
-    precision; where the earlier one was `named` by the user, only the digits must be the same and
-    the differences are said in the check.
+    Speed: warm epochs if both reports have some, else the first ones; their ratio may be at most
+    `limit`. Accuracy: after the most epochs that both trained; it may be lower by at most
+    `ACCURACY_MARGIN`.
+
+    Raises `InvalidError` if the reports are not comparable: other images, or another machine, torch
+    or precision. If the user `named` the earlier report, only the images must be the same, and the
+    check lists the other differences.
     """
     _require_usable(earlier)
     notes = _differences(new, earlier)
@@ -142,7 +144,7 @@ def _other_digits(earlier: Report) -> InvalidError:
 
 
 def _with_check(report: dict[str, Any], status: str, detail: str) -> dict[str, Any]:
-    """A report with the check "against"; one that failed makes the whole report fail."""
+    """Return a report with the check "against"; if that failed, the whole report fails."""
     check = {"name": "against", "status": status, "seconds": 0.0, "detail": detail}
     result = {**report, "checks": [*report["checks"], check]}
     if status == "failed":
@@ -157,7 +159,7 @@ def _digits(report: Report) -> tuple[object, ...]:
 
 
 def _differences(new: Report, earlier: Report) -> list[str]:
-    """Sentences on what makes two reports not of the same kind; unknown is not equal to known."""
+    """Return how two reports differ in kind; an unknown value differs from a known one."""
     found = []
     for name, keys in {
         "profile": ("profile",),
@@ -174,7 +176,7 @@ def _differences(new: Report, earlier: Report) -> list[str]:
 
 
 def _seconds(new: Measured, earlier: Measured) -> tuple[str, float, float]:
-    """Which epochs are compared, and the seconds of each: the new one's first."""
+    """Return which epochs are compared, and their seconds: new report first."""
     (first, warm), (first_before, warm_before) = epoch_seconds(new), epoch_seconds(earlier)
     if warm is not None and warm_before is not None:
         return "warm", warm, warm_before
@@ -183,7 +185,7 @@ def _seconds(new: Measured, earlier: Measured) -> tuple[str, float, float]:
 
 
 def _accuracies(new: Measured, earlier: Measured) -> tuple[int, float, float]:
-    """After how many epochs, and the accuracy of each there: the new one's first."""
+    """Return after how many epochs accuracy is compared, and both values: new report first."""
     trained = [r.training.epochs if r.training else () for r in (new, earlier)]
     pairs = zip(*trained, strict=False)
     known = [

@@ -1,4 +1,4 @@
-"""Tables for people, at most 80 columns wide: a verification's verdict, reports side by side."""
+"""Terminal tables, at most 80 columns wide: one verification's verdict, several reports."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def print_verdict(report: dict[str, Any], measured: Measured, console: Any) -> N
 
 
 def as_found(report: Mapping[str, Any]) -> str:
-    """What decided where the code came from, of a report that took it as found; else empty."""
+    """Return which variables selected the code of an "as found" report; empty for others."""
     origins = report.get("origins")
     if not isinstance(origins, dict) or not origins.get("as_found"):
         return ""
@@ -193,7 +193,7 @@ def _speed(speed: Speed | None) -> str:
 
 
 def _measurements(report: dict[str, Any], measured: Measured) -> Iterator[tuple[str, str]]:
-    """What was measured beside the epochs; reports of earlier versions have none of it."""
+    """Yield the measurements besides the epochs; reports of earlier versions have none."""
     known = report.get("measurements")
     known = known if isinstance(known, dict) else {}
     scaling = measured.scaling
@@ -234,7 +234,7 @@ def _line(name: str, parts: Iterator[str]) -> Iterator[tuple[str, str]]:
 
 
 def _rate(value: object, unit: str, of: str = "") -> str:
-    """A large number with its prefix, as in "float32 220 GFLOP/s"; empty where there is none."""
+    """Return a large number with its prefix, as in "float32 220 GFLOP/s"; empty if it is none."""
     number = _number(value)
     if number is None:
         return ""
@@ -251,7 +251,7 @@ def _say(value: object, unit: str) -> str:
 
 
 def _number(value: object) -> float | None:
-    """A number from outside, if it is one."""
+    """Return an untrusted value as a float if it is a plain non-negative number, else None."""
     plain = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if plain and 0 <= value < 1e300 else None  # type: ignore[operator,arg-type]
 
