@@ -49,7 +49,7 @@ def prepare(
     here = probe.host()
     profile = profile or workflow.decided(settings, folders, here, progress)
     if not request.force:
-        # The interpreter's wheels are not the locked ones, whose contents therefore do not matter.
+        # The interpreter does not use the locked wheels, so their contents do not matter.
         workflow.require_host(profile, here, folders, backend="venv", building=False, locked=False)
     known = {
         "profile": profile.name,

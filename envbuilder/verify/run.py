@@ -46,7 +46,7 @@ def new_run_id() -> str:
 
 
 def payload_arguments(job: Job, seen: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the payload's arguments for a job. `seen` maps folders to their paths inside."""
+    """Return the payload's arguments. `seen` maps folders to their paths as it sees them."""
     expects, dataset = job.expects, job.dataset
     arguments = ["verify", "--device", expects.device, "--data", seen["data"]]
     arguments += ["--questions", seen["questions"]]

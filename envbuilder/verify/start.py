@@ -1,4 +1,4 @@
-"""Prepare the payload's start: in an environment, built if missing, or in an interpreter."""
+"""Prepare the payload's start: in an environment, built if missing, or in any interpreter."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Check reported training times against the arrival times of the payload's events.
 
-A report states how long each training pass took. An event precedes and follows each pass, so the
-time between their arrivals, measured by this process's monotonic clock, bounds its duration,
+A report states how long each training pass took. Each pass is enclosed by two events, so the time
+between their arrivals, measured by this process's monotonic clock, bounds its duration,
 independent of the clocks in the environment.
 """
 
@@ -19,14 +19,14 @@ _INTERVAL = 0.02
 """Seconds between two samples of this process's scheduling delay."""
 
 _MOST, _LONGEST = 10_000, 200
-"""Limits on the number of phases and the length of a name: an environment may send any number."""
+"""Maximum number of phases and length of a name: an environment may send any number."""
 
 _SLACK, _SHARE = 0.25, 0.01
 """How much a pass may differ from the time between its events: seconds, plus a fraction of that
 time. Events pass through a pipe, and those of a container also through the engine."""
 
 _DELAYS = 3
-"""An event passes through up to three processes (payload, engine, this one), all equally late."""
+"""An event passes through up to three processes (payload, engine, this one), all delayed."""
 
 
 class Timeline:
@@ -73,7 +73,7 @@ class Timeline:
         self._delays[int(now)] = max(seconds, self._delays.get(int(now), 0.0))
 
     def problems(self, passes: Sequence[tuple[str, float]]) -> list[str]:
-        """Return a sentence for each pass (phase, reported seconds) that the arrivals contradict."""
+        """Return a sentence per pass (phase, reported seconds) that the arrivals contradict."""
         found = []
         for phase, seconds in passes:
             begun, ended = self._arrivals.get(phase), self._arrivals.get(f"test {phase}")

@@ -1,1 +1,1 @@
-"""A report as one HTML page that needs nothing else."""
+"""Render a report as one self-contained HTML page."""

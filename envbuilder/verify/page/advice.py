@@ -1,8 +1,8 @@
-"""What to do next, from a report's failed checks and warnings.
+"""Derive the next steps from a report's failed checks and warnings.
 
-Only what the report bears out: each piece of advice names the check it comes from, and a command
-only where one helps. Nothing of a report gets into a command but names of harmless form, since
-people copy commands without reading them.
+Advice covers only what the report supports: each item names the check it comes from, and a command
+only if one helps. Commands contain no text from a report except names and paths that match a safe
+pattern, since users copy commands without reading them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MEMORY = re.compile(r"out of memory|memoryerror|cannot allocate memory", re.IGN
 
 
 class Advice(Struct, frozen=True, kw_only=True):
-    """One thing to do: a sentence, the command for it, and the checks that call for it."""
+    """One next step: a sentence, its command, and the checks that call for it."""
 
     sentence: str
     command: str = ""
@@ -32,20 +32,20 @@ class Advice(Struct, frozen=True, kw_only=True):
 
 
 class _About(Struct, frozen=True, kw_only=True):
-    """What advice depends on besides the check."""
+    """The context that advice depends on, in addition to the check."""
 
     profile: str
     device: str
     backend: str
-    """Of our own environments; "" where the report does not say."""
+    """The backend if envbuilder built the environment; "" otherwise or if unknown."""
     external: bool
     python: str
-    """The interpreter that was verified, where it is not ours."""
+    """The verified interpreter, if it is external."""
     failed: frozenset[str]
     traceback: bool
 
     def command(self, name: str, *arguments: str) -> str:
-        """A command of envbuilder for what this report is about."""
+        """Return an envbuilder command for the environment of this report."""
         options = ["--profile", self.profile] if self.profile else []
         if self.external and name == "verify":
             options += ["--python", self.python]
@@ -55,7 +55,7 @@ class _About(Struct, frozen=True, kw_only=True):
 
 
 def advise(report: Mapping[str, Any], *, passed: bool) -> tuple[Advice, ...]:
-    """What to do next, most urgent first; `passed` is the page's own verdict."""
+    """Return the next steps, most urgent first; `passed` is the page's own verdict."""
     checks = [
         (text(check.get("name"), 80), check.get("status"), text(check.get("detail")))
         for check in map(mapping, items(report.get("checks")))
@@ -94,7 +94,7 @@ def _name(value: Any) -> str:
 
 
 def _merged(found: list[Advice]) -> tuple[Advice, ...]:
-    """The same advice once, with all the checks that call for it."""
+    """Merge equal advice into one item with all the checks that call for it."""
     by_text: dict[tuple[str, str], list[str]] = {}
     for advice in found:
         by_text.setdefault((advice.sentence, advice.command), []).extend(advice.checks)
@@ -172,7 +172,7 @@ def _wrong_numbers(about: _About) -> Iterator[Advice]:
 
 def _not_learned(about: _About) -> Iterator[Advice]:
     if about.failed & {"arithmetic", "gradients", "vae"}:
-        return  # The cause, and what to do about it, is there.
+        return  # The advice for those checks covers the cause.
     yield Advice(
         sentence="The network did not learn as it must. The seed is fixed: the same figure a second"
         " time means that chance is not the reason.",

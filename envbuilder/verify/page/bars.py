@@ -1,7 +1,7 @@
-"""The page's bars: a report in, positions in percent and texts out.
+"""Compute the page's bar charts: positions in percent, and texts, from a report.
 
-Bars are drawn in percent of their frame, so that they fit a phone and a sheet of paper; all text
-stands beside them as text. Every bar says in words what it shows.
+Bars are sized in percent of their frame, so that they fit a phone and a sheet of paper. Text is
+never part of a drawing, and every bar has a description for screen readers.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 MOST_BARS = 8
-"""More warm epochs than this are summed up in one bar; the table below has them all."""
+"""More warm epochs than this share one bar, their median; the table below lists them all."""
 
 
 class Segment(Struct, frozen=True, kw_only=True):
-    """A part of a bar: where it starts and how wide it is, in percent; `kind` is a CSS class."""
+    """A segment of a bar: its start and width in percent; `kind` is a CSS class."""
 
     kind: str
     start: float
@@ -40,7 +40,7 @@ class Segment(Struct, frozen=True, kw_only=True):
 
 
 class Bar(Struct, frozen=True, kw_only=True):
-    """One row of a chart: the label, the value as text, the bar, and all of it in words."""
+    """One row of a chart: label, value as text, bar, and a description for screen readers."""
 
     label: str
     value: str
@@ -48,19 +48,19 @@ class Bar(Struct, frozen=True, kw_only=True):
     ratio: str = ""
     segments: tuple[Segment, ...]
     mark: float | None = None
-    """Where a threshold stands, in percent."""
+    """The position of a threshold, in percent."""
     spoken: str
 
 
 def position(value: float, whole: float) -> float:
-    """A share of the whole in percent, within 0 and 100."""
+    """Return `value` in percent of `whole`, clamped to 0 to 100."""
     return round(min(max(100 * value / whole, 0.0), 100.0), 2) if whole > 0 else 0.0
 
 
 def _stacked(parts: Sequence[tuple[str, float]], whole: float) -> tuple[Segment, ...]:
     found, start = [], 0.0
     for kind, value in parts:
-        # A part that was measured stays visible.
+        # A measured segment stays visible.
         width = min(max(position(value, whole), 0.4), 100 - start) if value > 0 else 0.0
         if width > 0:
             found.append(Segment(kind=kind, start=round(start, 2), width=round(width, 2)))
@@ -69,7 +69,7 @@ def _stacked(parts: Sequence[tuple[str, float]], whole: float) -> tuple[Segment,
 
 
 class Epochs(Struct, frozen=True, kw_only=True):
-    """The bars of the training passes: the CPU's, the first one's, the warm ones'."""
+    """The bars of the training passes: CPU baseline, first epoch, warm epochs."""
 
     baseline: tuple[Bar, ...]
     first: tuple[Bar, ...]
@@ -77,7 +77,7 @@ class Epochs(Struct, frozen=True, kw_only=True):
 
 
 def epochs(report: Mapping[str, Any]) -> Epochs | None:
-    """How long each pass took, data and compute apart, against the CPU; None without a pass."""
+    """Return bars of each pass: data and compute time, ratio to the CPU; None without a pass."""
     passes = [p for e in items(mapping(report.get("training")).get("epochs")) if (p := _pass(e))]
     baseline = _pass(report.get("baseline"))
     if not passes:
@@ -101,7 +101,7 @@ def epochs(report: Mapping[str, Any]) -> Epochs | None:
 
 
 def _pass(epoch: Any) -> tuple[float, float, float] | None:
-    """Seconds of a training pass: all, data, compute; None where it has no duration."""
+    """Return the seconds of a training pass: total, data, compute; None if it has no duration."""
     found = mapping(epoch)
     whole = amount(found.get("seconds"))
     if not whole:
@@ -126,13 +126,13 @@ def _epoch(label: str, one: tuple[float, float, float], whole: float, cpu: float
 
 
 def warm_seconds(report: Mapping[str, Any]) -> tuple[float, int] | None:
-    """The median of the passes after the first, and their number; None where there is none."""
+    """Return the median of the passes after the first, and their number; None if there are none."""
     passes = [p for e in items(mapping(report.get("training")).get("epochs")) if (p := _pass(e))]
     return (median(p[0] for p in passes[1:]), len(passes) - 1) if len(passes) > 1 else None
 
 
 def accuracies(report: Mapping[str, Any]) -> tuple[tuple[Bar, ...], str, str]:
-    """Accuracy after each epoch against what is needed, and the two ends of the scale."""
+    """Return bars of accuracy per epoch against the required one, and both ends of the scale."""
     training = mapping(report.get("training"))
     reached = [
         (n, a)
@@ -144,7 +144,7 @@ def accuracies(report: Mapping[str, Any]) -> tuple[tuple[Bar, ...], str, str]:
     needed = amount(training.get("min_accuracy"))
     needed = needed if needed is not None and needed <= 1 else None
     worst = min([a for _, a in reached] + ([needed] if needed is not None else []))
-    # The scale starts below the worst value, in steps that people read easily.
+    # The scale starts at a round value below the worst one.
     low = next((s for s in (0.95, 0.9, 0.8, 0.5) if worst >= s + (1 - s) * 0.2), 0.0)
     tests = count(mapping(report.get("dataset")).get("test"))
     bars = []
@@ -171,7 +171,7 @@ def accuracies(report: Mapping[str, Any]) -> tuple[tuple[Bar, ...], str, str]:
 
 
 def matmuls(report: Mapping[str, Any]) -> tuple[Bar, ...]:
-    """Measured matrix product rates, and what the epoch reached of the float32 one."""
+    """Return the measured matmul rates, and the epoch's share of the float32 rate."""
     measured = mapping(report.get("measurements"))
     rates = [
         (text(entry.get("dtype"), 40) or "?", count(entry.get("size")), value)
@@ -204,7 +204,7 @@ _PATHS = {
 
 
 def bandwidths(report: Mapping[str, Any]) -> tuple[Bar, ...]:
-    """Measured memory and copy bandwidths; paths that do not exist are left out."""
+    """Return the measured memory and copy bandwidths; omit paths that do not exist."""
     measured = mapping(mapping(report.get("measurements")).get("bandwidth"))
     rows = [(label, value) for key, label in _PATHS.items() if (value := amount(measured.get(key)))]
     whole = max((value for _, value in rows), default=0.0)
@@ -222,7 +222,7 @@ def _rate(label: str, note: str, kind: str, value: float, whole: float, unit: st
 
 
 def memory(report: Mapping[str, Any]) -> tuple[Bar, ...]:
-    """What training took at its peak, of what the device has."""
+    """Return the peak memory use of training, relative to the device's memory."""
     peak = amount(mapping(report.get("measurements")).get("peak_memory_bytes"))
     if not peak:
         return ()

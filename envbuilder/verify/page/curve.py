@@ -1,4 +1,4 @@
-"""The page's loss curve: a report in, a path in a frame of 100 × 100 and texts out."""
+"""Compute the page's loss curve: an SVG path in a frame of 100 × 100, and texts."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 MOST_POINTS = 400
 FARTHEST = 1e30
-"""Beyond this a loss or a step is no number to draw."""
+"""A loss or step beyond this is not drawn."""
 
 _BATCH = 64
 
 
 class Line(Struct, frozen=True, kw_only=True):
-    """A curve in a frame of 100 × 100, its ticks as (percent, text), and all of it in words."""
+    """A curve in a frame of 100 × 100, ticks as (percent, text), and a description."""
 
     raw: str
     smooth: str
@@ -35,7 +35,7 @@ class Line(Struct, frozen=True, kw_only=True):
 
 
 def losses(report: Mapping[str, Any]) -> Line | None:
-    """The loss over the steps; None where fewer than two points were recorded."""
+    """Return the loss over the steps; None if fewer than two points are recorded."""
     training = mapping(report.get("training"))
     points = [
         (step, _drawable(pair[1]))
@@ -84,7 +84,7 @@ def _drawable(value: Any) -> float | None:
 
 
 def _boundaries(report: Mapping[str, Any], first: float, last: float) -> list[float]:
-    """The steps at which another epoch begins; none where there are too many to tell apart."""
+    """Return the steps at which a new epoch begins; none if there are too many to distinguish."""
     training = mapping(report.get("training"))
     images = count(mapping(report.get("dataset")).get("train"))
     steps = -(-images // (count(training.get("batch")) or _BATCH)) if images else 0
@@ -94,7 +94,7 @@ def _boundaries(report: Mapping[str, Any], first: float, last: float) -> list[fl
 
 
 def _path(points: Sequence[tuple[float, float | None]]) -> str:
-    """An SVG path; a point without a value breaks the line."""
+    """Return an SVG path; a point without a value interrupts the line."""
     parts, drawing = [], False
     for x, y in points:
         if y is not None:
@@ -104,7 +104,7 @@ def _path(points: Sequence[tuple[float, float | None]]) -> str:
 
 
 def _smooth(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Each point with the median of itself and its neighbours; nothing of a short curve."""
+    """Return a running median of the points; empty for a short curve."""
     reach = len(points) // 24
     if reach < 1:
         return []
@@ -115,7 +115,7 @@ def _smooth(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def _decades(low: float, high: float) -> list[float]:
-    """1, 2 and 5 of each decade between two values; fewer where they would crowd."""
+    """Return 1, 2 and 5 of each decade between two values; fewer if there are more than six."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for digits in ((1, 2, 5), (1, 3), (1,)):
         found = [d * 10.0**p for p in powers for d in digits if low <= d * 10.0**p <= high]
@@ -125,7 +125,7 @@ def _decades(low: float, high: float) -> list[float]:
 
 
 def _even(low: float, high: float) -> list[float]:
-    """Up to six evenly spaced round values between two."""
+    """Return up to six evenly spaced round values between two values."""
     rough = (high - low) / 5
     if rough < 1 / FARTHEST:
         return [low]

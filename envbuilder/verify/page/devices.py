@@ -1,4 +1,4 @@
-"""Several devices, each alone and all together: the rows and sentences of the page's section."""
+"""Compute the page's section on several devices: each alone, and all together."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_DEVICES = 64
 
 
 class Devices(Struct, frozen=True, kw_only=True):
-    """(device, images a second alone, share of the sum) of each, and what they did together."""
+    """Rows of (device, images per second alone, share of the sum); sentences on the joint run."""
 
     rows: tuple[tuple[str, str, str], ...]
     sentences: tuple[str, ...]
@@ -32,7 +32,7 @@ class Devices(Struct, frozen=True, kw_only=True):
 
 
 def devices(report: Mapping[str, Any]) -> Devices | None:
-    """What the devices did; None where none were asked for."""
+    """Return the section on several devices; None if none were requested."""
     scaling = mapping(report.get("scaling"))
     if not scaling:
         return None

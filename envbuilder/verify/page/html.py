@@ -1,4 +1,4 @@
-"""The templates of pages: Jinja2 that escapes whatever a report says."""
+"""Load the page templates: Jinja2 with autoescaping, because reports are untrusted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from envbuilder.core import resources
 
 @cache
 def templates() -> Any:
-    """Return the environment of the pages' templates; its filter `code` marks up backquotes."""
+    """Return the Jinja2 environment of the pages; its filter `code` marks up backquotes."""
     import jinja2
 
     environment = jinja2.Environment(
@@ -26,7 +26,7 @@ def templates() -> Any:
 
 
 def _code(sentence: str) -> Any:
-    """A sentence of ours with what stands between backquotes as <code>, the rest escaped."""
+    """Return a sentence with backquoted text as `<code>`, all text escaped."""
     from markupsafe import Markup, escape
 
     parts = re.split(r"`([^`]*)`", sentence)

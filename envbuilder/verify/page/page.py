@@ -1,7 +1,7 @@
-"""The report page: one HTML file that needs no network and no script, for any report.
+"""Render any report as one HTML page that needs no network and no script.
 
-Pure but for `write`. What a report says is outside data: it is read leniently, escaped by the
-templates, and believed no more than `report.check` believes it.
+Only `write` has side effects. A report is untrusted: it is parsed leniently, escaped by the
+templates, and shown as passed only if `report.check` accepts it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
-    """The page's verdict, why, and the one sentence on what it means."""
+    """The page's verdict, its reasons, and one sentence on what it means."""
 
     passed: bool
     sentence: str
@@ -37,10 +37,10 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
 
 def render(report: Mapping[str, Any] | Struct) -> str:
-    """The page of a report: the whole one as it is written, or what `report.check` returned.
+    """Return the page of a report: a complete one as written, or the result of `report.check`.
 
-    Raises nothing, whatever the report holds. "Passed" is shown only where `report.check` accepts
-    the report; anything else is shown as failed.
+    Never raises, whatever the report contains. "Passed" is shown only if `report.check` accepts the
+    report; anything else is shown as failed.
     """
     found = mapping(msgspec.to_builtins(report) if isinstance(report, Struct) else report)
     verdict = judge(found)
@@ -74,13 +74,13 @@ def render(report: Mapping[str, Any] | Struct) -> str:
 
 
 def write(path: Path, page: str) -> None:
-    """Write a page atomically; `VerifyError` when the place cannot be written."""
+    """Write a page atomically; raise `VerifyError` if the path cannot be written."""
     hint = "The verification itself ended; name another place with --html."
     atomic.save(path, page.encode(), VerifyError, hint, "the page")
 
 
 def judge(report: Mapping[str, Any]) -> Verdict:
-    """Passed or failed, as the report says and its form and contents bear out."""
+    """Return the verdict: the report's own, provided that its form and contents support it."""
     status, reasons = report.get("status"), texts(report.get("reasons"))
     passed = status == "passed"
     if passed:
@@ -138,7 +138,7 @@ def _failed(report: Mapping[str, Any]) -> set[str]:
 
 
 def _compared(report: Mapping[str, Any]) -> bool:
-    """Whether the numbers were checked and right: arithmetic, and the gradients of real steps."""
+    """Return whether the numeric checks passed: arithmetic, and gradients of real steps."""
     right = {
         check.get("name")
         for check in map(mapping, items(report.get("checks")))
@@ -148,7 +148,7 @@ def _compared(report: Mapping[str, Any]) -> bool:
 
 
 def _about(report: Mapping[str, Any]) -> dict[str, str]:
-    """What the page is about: profile, backend, device, time and version, "" if not known."""
+    """Return profile, backend, device, time and version of a report; "" if unknown."""
     device = mapping(report.get("device"))
     return {
         "profile": text(report.get("profile"), 80),

@@ -1,4 +1,4 @@
-"""The rest of a report, as tables of dotted names and texts that the page folds away."""
+"""Flatten the rest of a report into tables of dotted names and texts, collapsed on the page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MOST_ROWS = 600
-"""Rows of one table; a usual host has about sixty."""
+"""Maximum number of rows in a table; a typical host has about sixty."""
 
 MOST_DEPTH = 6
 
@@ -21,7 +21,7 @@ _TABLES = (("This machine", "host"), ("Kernels that the profiler saw", "kernels"
 
 
 def tables(report: Mapping[str, Any]) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """Each table's title and rows; what other sections show in full is left out."""
+    """Yield each table's title and rows; omit what other sections show in full."""
     for title, key in _TABLES:
         if mapping(report.get(key)):
             yield title, list(islice(flat(report[key]), MOST_ROWS))
@@ -33,7 +33,7 @@ def tables(report: Mapping[str, Any]) -> Iterator[tuple[str, list[tuple[str, str
 
 
 def flat(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
-    """Everything in a nested value as (dotted name, text), in order; null is "–"."""
+    """Yield the leaves of a nested value as (dotted name, text), in order; null is "–"."""
     if isinstance(value, Mapping) and value and depth < MOST_DEPTH:
         for key, inner in list(value.items())[:MOST_ITEMS]:
             label = text(key, 80) or "?"

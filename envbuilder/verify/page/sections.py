@@ -1,4 +1,4 @@
-"""What the page's sections say: a report in, labels, values and sentences out."""
+"""Compute the contents of the page's sections: labels, values and sentences from a report."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STATUSES = ("passed", "failed", "warning", "skipped")
 
 
 class Fact(Struct, frozen=True, kw_only=True):
-    """A thing known: its name, the value, and what belongs beside it."""
+    """One fact: label, value, and a note next to it; `wrong` highlights it."""
 
     label: str
     value: str
@@ -43,7 +43,7 @@ def _epochs_of(report: Mapping[str, Any]) -> list[Mapping[Any, Any]]:
 
 
 def figures(report: Mapping[str, Any]) -> Iterator[Fact]:
-    """The few numbers that people look for first."""
+    """Yield the key figures."""
     passes = _epochs_of(report)
     warm = warm_seconds(report)
     first = amount(passes[0].get("seconds")) if passes else None
@@ -69,7 +69,7 @@ def figures(report: Mapping[str, Any]) -> Iterator[Fact]:
 
 
 def facts(report: Mapping[str, Any]) -> Iterator[Fact]:
-    """What did the work: device, torch, precision, data, environment."""
+    """Yield the facts about the run: device, torch, precision, data, environment."""
     device, host = mapping(report.get("device")), mapping(report.get("host"))
     asked, used = text(device.get("requested"), 40), text(device.get("used"), 80)
     size = amount(device.get("memory_bytes"))
@@ -151,7 +151,7 @@ def _listed(*parts: str) -> str:
 
 
 def checks(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Each check, and how many there are of each status."""
+    """Return the rows of the checks, and the number of checks per status."""
     rows = []
     for check in map(mapping, items(report.get("checks"))):
         status, took = text(check.get("status"), 20), amount(check.get("seconds"))
@@ -170,14 +170,14 @@ def checks(report: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _took(value: float | None) -> str:
-    """A check's duration, which is recorded in whole milliseconds; "" below that."""
+    """Return a check's duration, which is recorded in whole milliseconds; "" below that."""
     if value is None or value < 0.0005:
         return ""
     return f"{1000 * value:.0f}{SPACE}ms" if value < 1 else seconds(value)
 
 
 def passes(report: Mapping[str, Any]) -> list[list[str]]:
-    """The rows of the epochs' table, the CPU's one last."""
+    """Return the rows of the table of epochs, the CPU baseline last."""
     rows = []
     baseline = mapping(report.get("baseline"))
     named = [(str(n), epoch) for n, epoch in enumerate(_epochs_of(report), 1)]
@@ -200,7 +200,7 @@ def _or_dash(value: float | None, form: Any) -> str:
 
 
 def training(report: Mapping[str, Any]) -> Iterator[str]:
-    """Sentences below the epochs."""
+    """Yield the sentences below the epochs."""
     device = text(mapping(report.get("device")).get("requested"), 40)
     if mapping(report.get("baseline")):
         yield (
@@ -223,7 +223,7 @@ def training(report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def measured(report: Mapping[str, Any]) -> Iterator[Fact]:
-    """Measurements that are single numbers."""
+    """Yield the measurements that are single numbers."""
     measured = mapping(report.get("measurements"))
     if launch := amount(measured.get("launch_seconds")):
         yield Fact(label="Launching an operation", value=seconds(launch))
@@ -246,7 +246,7 @@ def measured(report: Mapping[str, Any]) -> Iterator[Fact]:
 
 
 def memories(report: Mapping[str, Any]) -> Iterator[Fact]:
-    """The sizes of the memories that take part."""
+    """Yield the sizes of the memories involved."""
     device, host = mapping(report.get("device")), mapping(report.get("host"))
     memory = mapping(host.get("memory"))
     rows: Sequence[tuple[str, Any]] = (
@@ -261,7 +261,7 @@ def memories(report: Mapping[str, Any]) -> Iterator[Fact]:
 
 
 def compiled(report: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Each compile backend that was tried: are its gradients right, and is it faster."""
+    """Return a row per tried compile backend: correctness of its gradients, and speed-up."""
     rows = []
     for entry in map(mapping, items(report.get("compile"), 20)):
         right = mapping(entry.get("gradients")).get("passed")

@@ -1,4 +1,4 @@
-"""Several reports as one HTML page: the table of `compare`, without network and script."""
+"""Render the table of `compare` as one HTML page that needs no network and no script."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def render(rows: Sequence[Row]) -> str:
-    """Return the page of some rows, in their order; what a report says is escaped."""
+    """Return the page of some rows, in their order, with the reports' texts escaped."""
     page: str = (
         templates()
         .get_template("comparison.html.j2")

@@ -188,7 +188,7 @@ def marked(shown: Sequence[Row]) -> bool:
 
 
 def comma_separated(shown: Sequence[Row]) -> str:
-    """Return the rows as CSV with a header; values that could be formulas are quoted."""
+    """Return the rows as CSV with a header; escape values that could be formulas."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(Row.__struct_fields__)

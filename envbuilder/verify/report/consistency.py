@@ -51,7 +51,7 @@ class Request(Struct, frozen=True, kw_only=True):
 
 
 def request(expects: Expects, data: Dataset, *, epochs: int | None, quick: bool) -> Request:
-    """Return the request for this data, which is complete: `quick` selects its subset here."""
+    """Return the request for the complete `data`; `quick` selects its subset here."""
     used = data.quick() if quick else data
     options = Options(
         device=expects.device,

@@ -40,7 +40,7 @@ class Inference(Struct, frozen=True, kw_only=True):
 
 
 class Logging(Struct, frozen=True, kw_only=True):
-    """Seconds for the same steps, with the loss fetched after each step or once at the end."""
+    """Seconds for the same steps, fetching the loss after each step or all losses at the end."""
 
     steps: Count
     every_step_seconds: Positive
@@ -64,7 +64,7 @@ class Measurements(Struct, frozen=True, kw_only=True):
 
 
 class Determinism(Struct, frozen=True, kw_only=True):
-    """Two training runs with one seed: whether their weights are equal, and the largest difference.
+    """Two training runs with one seed: whether their weights are equal, and how far they differ.
 
     A non-finite difference is null.
     """

@@ -36,7 +36,7 @@ class Yardstick(Struct, frozen=True, kw_only=True):
         """Return the report to compare with; raise `InvalidError` if there is none.
 
         Before the verification the device is still unknown (`like` is None): then any report that
-        could be comparable is accepted. This check avoids a training run in vain.
+        could be comparable is accepted. Checking this early avoids a training run in vain.
         """
         found = self.named or history.last(
             self.folder, profile=profile, backend=backend, quick=quick, like=like
@@ -115,7 +115,7 @@ def compare(new: Report, earlier: Report, limit: float, *, named: bool) -> dict[
     speed += f", at most {limit:.2f}× is allowed"
     accuracy = f"accuracy {percent(reached)} against {percent(reached_before)} after {count}"
     accuracy += f" epoch{'s' if count > 1 else ''}, at least {percent(least)} is needed"
-    # Written so that what is not a number fails.
+    # Negated so that NaN fails.
     problems = [f"slower: {speed}"] if not ratio <= limit else []
     problems += [f"less accurate: {accuracy}"] if not reached >= least else []
     status = "failed" if problems else "warning" if notes else "passed"

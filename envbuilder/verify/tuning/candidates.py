@@ -1,8 +1,8 @@
-"""Settings worth a trial, from what the payload found in its environment. Pure.
+"""Derive settings worth a trial from the payload's survey of its environment. Pure.
 
-Sources of the settings: hardware notes, CPU knobs. Left out: what would lower float32's precision
-unseen (oneDNN's fpmath modes), and what binds threads to cores, which makes forked workers share
-one core (pytorch#99625).
+Sources of the settings: hardware notes, CPU knobs. Excluded: settings that silently lower the
+precision of float32 (oneDNN's fpmath modes), and settings that bind threads to cores, which makes
+forked workers share one core (pytorch#99625).
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MALLOC_CONF = "oversize_threshold:1,background_thread:true,metadata_thp:auto"
-"""Intel's tuning guide for jemalloc, without the settings that never give memory back."""
+"""Intel's recommendation for jemalloc, without the settings that never return memory."""
 
 KEEP_MEMORY = {
-    # glibc gives large blocks back to the system and faults them in again at every step. 32 MiB is
-    # the most that it takes as the threshold. (mallopt(3))
+    # By default glibc returns large blocks to the system and faults them in again at every step.
+    # 32 MiB is the largest threshold that it accepts. (mallopt(3))
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
 }
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """CPUs that the payload may use, as it found them; `used` is what OMP_NUM_THREADS says."""
+    """The payload's CPU limits, as it detected them; `used` is the value of OMP_NUM_THREADS."""
 
     affinity: int
     decided: int
@@ -39,7 +39,7 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 
 class Survey(Struct, frozen=True, kw_only=True):
-    """What the payload's `trial --survey` says of its environment."""
+    """The report of the payload's `trial --survey` on its environment."""
 
     threads: Limits
     allocator: str
@@ -51,7 +51,7 @@ class Survey(Struct, frozen=True, kw_only=True):
 
 
 def read(report: object) -> Survey:
-    """A survey; `ValueError` says what is wrong with it."""
+    """Return a survey as typed data; raise `ValueError` if it is not valid."""
     try:
         return msgspec.convert(report, Survey)
     except msgspec.ValidationError as error:
@@ -59,7 +59,7 @@ def read(report: object) -> Survey:
 
 
 def candidates(survey: Survey, device: str) -> tuple[Setting, ...]:
-    """Everything to try on a device but torch.compile, which has to pass a check first."""
+    """Return all settings for a device except torch.compile, which has to pass a check first."""
     return (
         *_threads(survey.threads),
         *(_allocators(survey) if device == "cpu" else ()),
@@ -72,7 +72,7 @@ def candidates(survey: Survey, device: str) -> tuple[Setting, ...]:
 
 
 def compiled(backend: str) -> Setting:
-    """torch.compile with a backend that passed the check of its gradients on this machine."""
+    """Return torch.compile with a backend whose gradient check passed on this machine."""
     return Setting(
         name=f"torch.compile, {backend}",
         group="compile",
@@ -86,7 +86,7 @@ def _threads(limits: Limits) -> Iterator[Setting]:
     now = limits.used or limits.decided
     wanted = {1, limits.physical or limits.decided, limits.affinity, limits.decided} - {now}
     for count in sorted(wanted):
-        # A number of threads belongs to a host, so it never goes into a profile.
+        # The best number of threads depends on the host, so it never goes into a profile.
         yield Setting(
             name=f"{count} thread{'s' if count > 1 else ''}",
             group="threads",
@@ -131,7 +131,7 @@ def _preloaded(name: str, path: str, variables: dict[str, str], more: dict[str, 
         name=f"{name}{', as advised' if more else ''}",
         group="allocator",
         variables={**variables, **more},
-        # The library is the host's, no file of the lock: a profile cannot name it.
+        # The library belongs to the host and is not a locked file: a profile cannot name it.
         advice=f"export {exports}; or a profile of your own that locks and preloads it",
         effect={"allocator": path},
     )
@@ -179,7 +179,7 @@ def _batches(device: str) -> Iterator[Setting]:
 
 
 def _forms(device: str) -> Iterator[Setting]:
-    # On MPS channels_last has given wrong numbers (pytorch#180984).
+    # On MPS, channels_last produced wrong results (pytorch#180984).
     layout = "contiguous" if device == "cpu" else "channels_last"
     named = "contiguous_format" if device == "cpu" else layout
     if device != "mps":

@@ -1,4 +1,4 @@
-"""`verify --tune`: try settings inside an environment, in turns with its defaults, and advise."""
+"""`envbuilder tune`: time settings in an environment, alternating with its defaults."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
     Start = Callable[..., Completed]
     Ask = Callable[[tuple[str, ...]], object]
-    """Run the payload's `trial` with these arguments; its report, or `VerifyError`."""
+    """A function that runs `trial` with arguments; it returns a report or raises `VerifyError`."""
 
 QUICK_STEPS, QUICK_WARM_UP = 60, 10
 QUICK_ACCURACY = 0.03
-"""After so few steps accuracy still rises fast, so right settings lie further apart."""
+"""A wider tolerance: after so few steps the accuracy of correct settings varies more."""
 
 
 class Compiler(Struct, frozen=True, kw_only=True):
-    """What the check of a compile backend's gradients said on this machine."""
+    """The result of a compile backend's gradient check on this machine."""
 
     backend: str
     passed: bool
@@ -40,9 +40,9 @@ class Compiler(Struct, frozen=True, kw_only=True):
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """Everything that was tried: single settings, winners together, compilers that were checked.
+    """All results: single settings, combined winners, checked compilers.
 
-    `noise` is the share by which the defaults differ between trials.
+    `noise` is the median relative difference between consecutive trials of the defaults.
     """
 
     survey: candidates.Survey
@@ -54,13 +54,13 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
     @property
     def written(self) -> tuple[Finding, ...]:
-        """Findings whose settings a profile should hold."""
+        """Return the findings whose settings belong in a profile."""
         chosen = tuning.to_write(self.findings, self.combined)
         return tuple(f for s in chosen for f in self.findings if f.setting == s)
 
 
 def asking(start: Start, dataset: Dataset, expects: Expects) -> Ask:
-    """How to run one trial inside an environment."""
+    """Return a function that runs one trial in an environment."""
 
     def ask(arguments: tuple[str, ...]) -> object:
         heard: dict[str, Any] = {}
@@ -89,9 +89,9 @@ def asking(start: Start, dataset: Dataset, expects: Expects) -> Ask:
 
 
 def run(ask: Ask, expects: Expects, progress: Progress, *, quick: bool) -> Outcome:
-    """Survey the environment, try every setting alone, then what helped together.
+    """Survey the environment, try every setting alone, then the winners together.
 
-    `VerifyError` where the environment's own defaults cannot be timed. A setting that fails is a
+    Raises `VerifyError` if the environment's defaults cannot be timed. A setting that fails is a
     finding.
     """
     try:
@@ -103,7 +103,7 @@ def run(ask: Ask, expects: Expects, progress: Progress, *, quick: bool) -> Outco
         *candidates.candidates(survey, expects.device),
         *(candidates.compiled(c.backend) for c in compilers if c.passed),
     )
-    # Else as long as the payload's own defaults say.
+    # Otherwise the payload's defaults determine the length.
     length = ("--steps", str(QUICK_STEPS), "--warm-up", str(QUICK_WARM_UP)) if quick else ()
 
     def trial(arguments: tuple[str, ...]) -> Trial:
@@ -135,9 +135,9 @@ def measure(
     progress: Progress,
     what: str,
 ) -> tuple[Finding, ...]:
-    """Time each setting in turns with the defaults, whose trials are added to `baselines`.
+    """Time each setting, alternating with the defaults, whose trials are added to `baselines`.
 
-    A setting that can no longer reach the gain is not tried again, nor one that failed.
+    A setting that failed or can no longer reach the required gain is not tried again.
     """
     if not settings:
         return ()

@@ -1,7 +1,7 @@
-"""A profile for this machine: a variant of the one that was measured, with what helped here.
+"""Draft a profile for this machine: the measured one plus the settings that helped.
 
-What helps belongs to a host, so it is never written into a profile: its text is printed for the
-user to save. The variant extends the measured profile, and is only used on request.
+Settings that help are specific to a host, so they are never written into an existing profile: the
+draft is printed for the user to save. It extends the measured profile and is used only on request.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SUFFIX = "-tuned"
 
 
 class Draft(Struct, frozen=True, kw_only=True):
-    """The name of a profile that could be saved, and its YAML."""
+    """The name and YAML of a profile that the user may save."""
 
     name: str
     text: str
@@ -36,7 +36,7 @@ def draft(name: str, findings: Sequence[Finding], machine: str, settings: Settin
     keys, measured = merged([f.setting for f in findings]), profiles.load(name, folders)
     extends, variant = name, name + SUFFIX
     if name.endswith(SUFFIX) and measured.extends is not None:
-        # What it had was in effect while it was measured, so it stays.
+        # Its settings were in effect during the measurement, so they stay.
         extends, variant = measured.extends, name
         environment = {**measured.environment, **keys.get("environment", {})}
         keys = {"preload": list(measured.preload), **keys, "environment": environment}
@@ -58,7 +58,7 @@ def _text(
     data = {
         "extends": extends,
         "description": f"{extends}, tuned for this machine",
-        # A machine's own settings are never chosen without being asked for.
+        # Machine-specific settings are never selected automatically.
         "opt_in": True,
         **keys,
         **({"warnings": list(warnings)} if warnings else {}),
@@ -68,5 +68,5 @@ def _text(
 
 
 def _comment(text: str) -> str:
-    """Text on one line: a line end in it would leave the comment."""
+    """Return a text on one line: a line break would end the YAML comment."""
     return "".join(c if c.isprintable() else "?" for c in text)

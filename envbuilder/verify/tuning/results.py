@@ -1,4 +1,4 @@
-"""Print what `tune` measured: a table, advice, a profile to save, or JSON."""
+"""Print the results of `tune`: a table, advice, a profile to save, or JSON."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def finish(
     as_json: bool,
     output: Path | None,
 ) -> None:
-    """Print what was measured and what helps, and keep it in `output`.
+    """Print the measurements and the advice, and write them to `output`.
 
-    `BuildError` if that cannot be written; the results are printed all the same.
+    Raises `BuildError` if the file cannot be written; the results are printed in any case.
     """
     profile = None
-    # What helps another interpreter may not help the environment of a profile.
+    # A setting that helps an external interpreter may not help the environment of a profile.
     if outcome.written and facts["backend"] != "external":
         profile = draft(facts["profile"], outcome.written, machine(facts), settings)
     encoded = msgspec.json.encode(
@@ -59,7 +59,7 @@ def finish(
 
 
 def summary(outcome: Outcome) -> dict[str, Any]:
-    """The outcome as plain data: the JSON's `survey`, `defaults`, `settings` and so on."""
+    """Return the outcome as data for JSON: `survey`, `defaults`, `settings` and so on."""
     return {
         "survey": outcome.survey,
         "defaults": outcome.defaults,
@@ -89,7 +89,7 @@ def _entry(finding: Finding) -> dict[str, Any]:
 
 
 def print_outcome(outcome: Outcome, out: Any) -> None:
-    """The table, and what to do with it."""
+    """Print the table of settings, and the advice."""
     from rich.table import Table
     from rich.text import Text
 
@@ -126,7 +126,7 @@ def _best_first(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def advice(findings: Sequence[Finding]) -> list[str]:
-    """A line for each setting that helped and how to have it."""
+    """Return a line for each setting that helped, with how to apply it."""
     told = [f for f in _best_first(findings) if f.verdict == "helps"]
     others = [f for f in _best_first(findings) if f.verdict.startswith("other")]
     lines = [] if told else ["Nothing that was tried helps here: keep the defaults."]
@@ -140,12 +140,12 @@ def advice(findings: Sequence[Finding]) -> list[str]:
 
 
 def printable_lines(text: str) -> str:
-    """Several lines that cannot move a terminal's cursor."""
+    """Return several lines, without characters that could move a terminal's cursor."""
     return "\n".join(printable(f"|{line}", 2000)[1:] for line in text.splitlines())
 
 
 def machine(known: dict[str, Any]) -> str:
-    """What the measured machine is called in a comment: its processor and CPUs."""
+    """Return the measured machine's description for a comment: its processor and CPUs."""
     cpu = (known.get("host") or {}).get("cpu") or {}
     name = str(cpu.get("model_name") or "a processor without a name")
     return f"{name}, {cpu['threads']} CPUs" if cpu.get("threads") else name

@@ -1,7 +1,7 @@
-"""Which settings helped on a host. Pure: numbers in, words out.
+"""Decide which settings helped on a host. Pure.
 
-Every candidate is timed in turns with the environment's own defaults. It helps where the median of
-its pairs is at least 5 % faster, and faster than the machine's own noise, while the accuracy stays.
+Every candidate is timed alternately with the environment's defaults. It helps if the median gain of
+its pairs is at least 5 % and above the machine's noise, and the accuracy does not drop.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 
 
 class Rules(Struct, frozen=True, kw_only=True):
-    """When a setting helps.
+    """The thresholds for a setting that helps.
 
-    `accuracy` is how much lower it may be, a fraction. Right settings differ too: other memory
-    layouts draw other dropout masks. Five seeds of a whole trial lie within 0.005, and wrong
-    gradients cost far more (docs/tuning.md).
+    `accuracy` is how much lower the accuracy may be, as a fraction. Correct settings differ, too:
+    other memory layouts draw other dropout masks. Five seeds of a complete trial are within 0.005,
+    and wrong gradients cost far more (docs/tuning.md).
     """
 
     pairs: Annotated[int, Meta(ge=1)] = 3
@@ -45,11 +45,11 @@ class Rules(Struct, frozen=True, kw_only=True):
 
 
 class Setting(Struct, frozen=True, kw_only=True):
-    """Something to try: variables (empty: removed) and arguments for the payload's `trial`.
+    """A candidate: variables (empty: removed) and arguments for the payload's `trial`.
 
-    Of each group one setting can be chosen. `effect` is what the trial must report, else the
-    setting did not take effect. `profile` holds the keys of a profile that express it; a setting
-    without them is advice. Precisions and batches are told, but are not this workload.
+    One setting per group can be selected. `effect` is what the trial must report, otherwise the
+    setting did not take effect. `profile` holds the profile keys that express it; a setting without
+    them is only advice. Other precisions and batches are reported, but change the workload.
     """
 
     name: str
@@ -63,13 +63,13 @@ class Setting(Struct, frozen=True, kw_only=True):
 
     @property
     def command(self) -> tuple[str, ...]:
-        """The setting as arguments of `trial`."""
+        """Return the setting as arguments of `trial`."""
         pairs = (x for k, v in self.variables.items() for x in ("--set", f"{k}={v}"))
         return (*pairs, *self.arguments)
 
 
 class Trial(Struct, frozen=True, kw_only=True):
-    """What one trial reported; `loss` is None where it was not a finite number."""
+    """The report of one trial; `loss` is None if it was not finite."""
 
     samples_per_second: Speed
     accuracy: Share
@@ -78,20 +78,20 @@ class Trial(Struct, frozen=True, kw_only=True):
 
 
 class Pair(Struct, frozen=True, kw_only=True):
-    """The defaults and, right after them, a setting."""
+    """A trial of the defaults, and one of a setting immediately after it."""
 
     baseline: Trial
     candidate: Trial
 
     @property
     def gain(self) -> float:
-        """How many times as fast the setting is; an infinite speed gains nothing."""
+        """Return the setting's speed relative to the defaults; 0 if it is not finite."""
         ratio = self.candidate.samples_per_second / self.baseline.samples_per_second
         return ratio if math.isfinite(ratio) else 0.0
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """A setting's outcome: `gain` and `accuracy` are medians; None where no pair was finished."""
+    """A setting's outcome: `gain` and `accuracy` are medians; None if no pair was finished."""
 
     setting: Setting
     verdict: Verdict
@@ -102,7 +102,7 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 def read(report: object) -> Trial:
-    """A trial's report; `ValueError` says what is wrong with it."""
+    """Return a trial's report as typed data; raise `ValueError` if it is not valid."""
     try:
         return msgspec.convert(report, Trial)
     except msgspec.ValidationError as error:
@@ -110,10 +110,10 @@ def read(report: object) -> Trial:
 
 
 def without_effect(setting: Setting, trial: Trial) -> str:
-    """Why a trial says nothing about its setting; empty where it was in effect."""
+    """Return why a trial's setting was not in effect; empty if it was."""
     for key, wanted in setting.effect.items():
         found = trial.settings.get(key)
-        # bfloat16 takes part beside float32, and an allocator may be a link.
+        # A list holds all values in use: bfloat16 autocast, for example, also uses float32.
         if isinstance(found, list) and wanted in found:
             continue
         if found != wanted:
@@ -122,13 +122,13 @@ def without_effect(setting: Setting, trial: Trial) -> str:
 
 
 def hopeless(pairs: Sequence[Pair], rules: Rules) -> bool:
-    """Whether the median of all pairs can no longer reach the gain, however the missing ones go."""
+    """Return whether the median gain cannot reach the limit, whatever the missing pairs yield."""
     missing = [math.inf] * (rules.pairs - len(pairs))
     return bool(pairs) and statistics.median([*(p.gain for p in pairs), *missing]) < rules.gain
 
 
 def noise(baselines: Sequence[Trial]) -> float:
-    """By which share the defaults differ from one trial to the next, the median."""
+    """Return the median relative difference between consecutive trials of the defaults."""
     speeds = [trial.samples_per_second for trial in baselines]
     changes = [max(a, b) / min(a, b) - 1 for a, b in pairwise(speeds)]
     return statistics.median(changes) if changes else 0.0
@@ -137,7 +137,7 @@ def noise(baselines: Sequence[Trial]) -> float:
 def judge(
     setting: Setting, pairs: Sequence[Pair], rules: Rules, spread: float, error: str = ""
 ) -> Finding:
-    """What became of a setting. `spread` is the machine's noise, `error` why a trial failed."""
+    """Judge a setting. `spread` is the machine's noise, `error` why a trial failed."""
     if not pairs:
         return Finding(setting=setting, verdict="failed", detail=error or "it was not tried")
     gain = statistics.median(p.gain for p in pairs)
@@ -174,7 +174,7 @@ def _verdict(
 
 
 def winners(findings: Sequence[Finding]) -> tuple[Setting, ...]:
-    """The best setting of each group that helped, best first."""
+    """Return the best setting of each group that helped, best first."""
     helped = [f for f in findings if f.verdict == "helps"]
     helped.sort(key=lambda f: f.gain or 0.0, reverse=True)
     best: dict[str, Setting] = {}
@@ -184,7 +184,7 @@ def winners(findings: Sequence[Finding]) -> tuple[Setting, ...]:
 
 
 def together(settings: Sequence[Setting], name: str) -> Setting:
-    """Several settings as one."""
+    """Combine several settings into one."""
     return Setting(
         name=name,
         group="together",
@@ -196,7 +196,7 @@ def together(settings: Sequence[Setting], name: str) -> Setting:
 
 
 def combinations(settings: Sequence[Setting]) -> tuple[Setting, ...]:
-    """What winners are to be tried together: all, and those that a profile can hold."""
+    """Return the winners to try together: all of them, and those that a profile can hold."""
     written = [s for s in settings if s.profile]
     found = []
     if len(settings) > 1:
@@ -207,7 +207,7 @@ def combinations(settings: Sequence[Setting]) -> tuple[Setting, ...]:
 
 
 def to_write(findings: Sequence[Finding], combined: Sequence[Finding]) -> tuple[Setting, ...]:
-    """The winners that a profile can hold; only the best one where together they are no better."""
+    """Return the winners for a profile: all if faster together, else only the best one."""
     helped = winners(findings)
     written = tuple(s for s in helped if s.profile)
     if len(written) < 2:
@@ -220,11 +220,11 @@ def to_write(findings: Sequence[Finding], combined: Sequence[Finding]) -> tuple[
 
 
 def merged(settings: Sequence[Setting]) -> dict[str, Any]:
-    """The profile keys of several settings."""
+    """Merge the profile keys of several settings."""
     keys: dict[str, Any] = {}
     for setting in settings:
         for key, value in setting.profile.items():
             if isinstance(value, dict):
-                value = {**keys.get(key, {}), **value}  # noqa: PLW2901 - the merged one
+                value = {**keys.get(key, {}), **value}  # noqa: PLW2901 - merged with earlier values
             keys[key] = value
     return keys
