@@ -193,7 +193,7 @@ def _speed(speed: Speed | None) -> str:
 
 
 def _measurements(report: dict[str, Any], measured: Measured) -> Iterator[tuple[str, str]]:
-    """Yield the measurements besides the epochs; reports of earlier versions have none."""
+    """Yield the measurements other than epochs; reports of earlier versions have none."""
     known = report.get("measurements")
     known = known if isinstance(known, dict) else {}
     scaling = measured.scaling
