@@ -1,4 +1,4 @@
-"""From a request to an artifact: choose, plan as data, execute, account for it.
+"""Build an artifact from a request: choose profile and backend, plan as data, execute, attest.
 
-May use `packages` and the rooms below it; knows neither `doctor` nor `locks`.
+May import `packages` and everything below it; knows neither `doctor` nor `locks`.
 """

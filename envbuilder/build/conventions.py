@@ -1,4 +1,4 @@
-"""What every image of ours is, whoever makes it: the Dockerfile and `oci.image` ask here."""
+"""Image conventions shared by all builders: the rendered Dockerfile and the builder `layers`."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Profile
 
 PREFIX = "/opt/env"
-"""The environment."""
+"""Location of the environment in an image."""
 PAYLOAD = "/opt/envbuilder/payload.pyz"
 ID = 1000
-"""The number of the user, and of its group."""
+"""uid and gid of the image's user."""
 HOME = "/home/user"
 WORK = "/work"
 PASSWD = f"user:x:{ID}:{ID}::{HOME}:/bin/sh"
 GROUP = f"user:x:{ID}:"
-"""The lines that make the user known."""
+"""That user's lines in /etc/passwd and /etc/group."""
 ENTRYPOINT = (f"{PREFIX}/bin/python", "-I", PAYLOAD, "exec", "--")
 """Sets the number of threads from the container's CPU quota and affinity, then becomes the
-command. Isolated itself; the command gets all variables that the container was given."""
+command. Runs isolated itself, but passes all variables of the container on to the command."""
 COMMAND = ("python",)
 PATH = f"{PREFIX}/bin"
-"""Goes before the base image's own."""
+"""Prepended to the base image's PATH."""
 
 
 def variables(profile: Profile) -> dict[str, str]:
-    """What an image sets besides PATH, in this order."""
+    """Return the variables that an image sets in addition to PATH, in this order."""
     found = {"VIRTUAL_ENV": PREFIX, **dict(sorted(profile.environment.items()))}
     if profile.preload:
         found["LD_PRELOAD"] = ":".join(profile.preload)

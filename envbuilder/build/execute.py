@@ -1,4 +1,4 @@
-"""Plan → artifact: runs the steps of a plan, in order, and leaves nothing half-made behind."""
+"""Execute a plan: run its steps in order and leave no partial result behind."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _REMOVE_PAUSE_SECONDS = 0.2
 
 
 def execute(plan: plans.Plan, settings: Settings, progress: Progress) -> float:
-    """Run a plan's steps; returns the seconds they took.
+    """Run a plan's steps and return the seconds they took.
 
-    Only one process builds a given artifact at a time. The working folder is removed, whatever
-    happens; the artifact appears by one move or load at the end. Raises `BuildError`.
+    Only one process at a time builds a given artifact. The working folder is always removed; the
+    artifact appears with a single move or load at the end. Raises `BuildError`.
     """
     from filelock import FileLock
 
@@ -44,7 +44,7 @@ def execute(plan: plans.Plan, settings: Settings, progress: Progress) -> float:
     log = logs / f"{plan.profile}-{plan.fingerprint[:12]}.log"
     started = time.monotonic()
     with FileLock(f"{workdir}.lock"):
-        _remove(workdir)  # what a killed build left
+        _remove(workdir)  # left by a killed build
         try:
             folders.ensure(workdir, private=True)
             log.write_text("")
@@ -57,7 +57,7 @@ def execute(plan: plans.Plan, settings: Settings, progress: Progress) -> float:
         except EnvbuilderError:
             raise
         except BaseException:  # Ctrl-C, SIGTERM
-            # py-rattler's threads go on for a moment, and make folders again.
+            # py-rattler's threads run on for a moment and recreate folders.
             _remove(workdir)
             time.sleep(_REMOVE_PAUSE_SECONDS)
             raise
@@ -107,9 +107,9 @@ def _write(step: plans.Write | plans.WritePayload | plans.WritePrograms) -> None
 
 
 def _move(source: Path, target: Path) -> None:
-    """Put a finished folder in place; what is there goes away as a whole, and is removed later.
+    """Move a finished folder to `target`; an existing one moves to the working folder first.
 
-    Removing it where it is would leave half of it, its marker perhaps included, to a kill.
+    Removing that one in place could leave half of it, perhaps with its marker, after a kill.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     if folders.is_folder(target) and not seal.is_sealed(target):
@@ -262,13 +262,13 @@ def _load_base(step: plans.LoadBase) -> None:
 
 
 def _failing_step(printed: str) -> str:
-    """What BuildKit quotes of a failing step: it then prints the Dockerfile at length."""
+    """Return BuildKit's excerpt of the failing step: its last lines only quote the Dockerfile."""
     found = re.findall(r"^-{6}\n > \[.*\n((?:.*\n)*?)-{6}$", printed, re.MULTILINE)
     return found[-1].rstrip() if found else ""
 
 
 def _unpack_tool(step: plans.UnpackTool, store: Store) -> None:
-    """A wheel keeps its executables in `NAME-VERSION.data/scripts/`."""
+    """Extract an executable from a wheel, which has it in `NAME-VERSION.data/scripts/`."""
     wheel = store.checked(step.file)
     with zipfile.ZipFile(wheel) as archive:
         suffix = f".data/scripts/{step.name}"
@@ -283,7 +283,7 @@ def _unpack_tool(step: plans.UnpackTool, store: Store) -> None:
 
 
 def _unpack_libraries(step: plans.UnpackLibraries, store: Store) -> None:
-    """Write each library's bytes under its soname; links inside a package are followed."""
+    """Write each library's bytes under its soname, following links inside a package."""
     from envbuilder.packages.debian import members as deb_members
 
     folder = Path(step.folder)
@@ -317,7 +317,7 @@ def _unpack_libraries(step: plans.UnpackLibraries, store: Store) -> None:
 def _remove(path: Path) -> None:
     if path.is_symlink() or path.is_file():
         path.unlink()
-    # An installer whose parent was killed goes on writing until it finds its folder gone.
+    # An installer whose parent was killed keeps writing until its folder is gone.
     for left in reversed(range(_REMOVE_TRIES)):
         if not path.exists():
             return

@@ -1,8 +1,8 @@
-"""What reaches a verification from outside: variables by an allow-list, and nothing unseen.
+"""Isolate a verification from the caller's variables, and check where its code came from.
 
-The caller of `envbuilder verify` may have variables that put other code in an environment's place:
-modules on an HPC machine, ROS, another activated environment. The payload is started without them,
-and its report says where its code came from, which is held against what was built.
+The caller of `envbuilder verify` may have variables that shadow an environment's code: modules on
+an HPC machine, ROS, another activated environment. The payload gets only variables of an allow-list
+and reports where its code came from, which is compared with what was built.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ALLOWED = {
     ),
     "the compiler that torch.compile calls": ("CC", "CXX", "SDKROOT", "DEVELOPER_DIR"),
 }
-"""Why a variable of the caller reaches the payload → which ones; `*` ends a prefix."""
+"""Reason to pass variables of the caller to the payload → their names; `*` ends a prefix."""
 
 _NAMES = frozenset(name for names in ALLOWED.values() for name in names if not name.endswith("*"))
 _PREFIXES = tuple(name[:-1] for names in ALLOWED.values() for name in names if name.endswith("*"))
@@ -49,25 +49,25 @@ _CLEARED = (
     *("PYTHONPLATLIBDIR", "PYTHONEXECUTABLE", "PYTHONWARNINGS", "PYTHONBREAKPOINT"),
     *("PYTHONINSPECT", "PYTHONOPTIMIZE", "BASH_ENV", "ENV", *sorted(INJECTING)),
 )
-"""Set to nothing in a container: its engine adds variables of the image and of its settings."""
-CONTAINER_BYTECODE = "/tmp/envbuilder-bytecode"  # noqa: S108 (a private one, gone with the container)
+"""Emptied in a container, since its engine adds variables of the image and of its own settings."""
+CONTAINER_BYTECODE = "/tmp/envbuilder-bytecode"  # noqa: S108 (private to the container, removed with it)
 
 
 def payload_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """What of the caller's variables the payload gets; a profile's own come on top."""
+    """Return the caller's variables that the payload gets; the profile's own are added later."""
     kept = {k: v for k, v in environ.items() if k in _NAMES or k.startswith(_PREFIXES)}
     drivers = driver_folders(environ.get("LD_LIBRARY_PATH", ""))
     return {**kept, **({"LD_LIBRARY_PATH": drivers} if drivers else {})}
 
 
 def driver_folders(value: str) -> str:
-    """A list of library folders without those that are no driver's."""
+    """Return a list of library folders, reduced to those of drivers."""
     entries = [entry for entry in value.split(":") if any(below(entry, f) for f in DRIVER_FOLDERS)]
     return ":".join(dict.fromkeys(entries))
 
 
 def left_out(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The caller's variables that could have brought other code, and are not passed on."""
+    """Return the caller's variables that could load other code and are not passed on."""
     kept = payload_environment(environ)
     lost = {n: v for n, v in guarded(environ).items() if v != kept.get(n)}
     injected = [n for n in ("BASH_ENV",) if environ.get(n)]
@@ -75,7 +75,7 @@ def left_out(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def notes(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """What to say of the caller's variables before a verification: nothing where all is plain."""
+    """Return the notes on the caller's variables to print before a verification, if any."""
     lost, override = left_out(environ), environ.get("HSA_OVERRIDE_GFX_VERSION")
     found = []
     if lost:
@@ -88,19 +88,19 @@ def notes(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def promised(environ: Mapping[str, str]) -> dict[str, str]:
-    """Of the payload's variables those that bring code: its start is held against them."""
+    """Return the payload's variables that can load code; it checks its own start against them."""
     return guarded(environ)
 
 
 def python(executable: str, bytecode: str) -> tuple[str, ...]:
-    """How an isolated interpreter is started that keeps bytecode in a folder of its own."""
+    """Return the command for an isolated interpreter with a bytecode folder of its own."""
     return (executable, "-I", "-X", f"pycache_prefix={bytecode}")
 
 
 def container_variables(
     inherited: Iterable[str], profile_variables: Mapping[str, str]
 ) -> dict[str, str]:
-    """Variables to set in a container so that only the profile's bring code into it.
+    """Return the variables to set in a container so that only the profile's can load code.
 
     `inherited` are the image's own, as `NAME=VALUE`.
     """
@@ -112,7 +112,7 @@ def container_variables(
 
 
 def container_start(variables: Mapping[str, str]) -> Start:
-    """The promise to a payload in one of our images."""
+    """Return the `--promise` for a payload in an image: how it is going to be started."""
     return Start(
         as_found=False,
         prefix=facts.PREFIX,
@@ -123,9 +123,9 @@ def container_start(variables: Mapping[str, str]) -> Start:
 
 
 def differences(report: Mapping[str, Any], artifact: Mapping[str, Any], *, as_found: bool) -> str:
-    """Why a report is not about the artifact; empty where it is.
+    """Return why a report is not about the artifact; empty if it is.
 
-    `artifact` is that of the report's facts: its kind, and its path where it has one.
+    `artifact` is the one in the report's facts: its kind and, if it has one, its path.
     """
     origins = report.get("origins")
     if not isinstance(origins, dict):
@@ -154,7 +154,7 @@ def _same(key: str, actual: str, place: str) -> bool:
 
 
 def require(report: Mapping[str, Any], artifact: Mapping[str, Any], *, as_found: bool) -> None:
-    """`VerifyError` where a passing report is not about the artifact."""
+    """Raise `VerifyError` if a passing report is not about the artifact."""
     problem = differences(report, artifact, as_found=as_found)
     if report.get("status") == "passed" and problem:
         raise VerifyError(f"{problem}: not to be trusted")
@@ -163,7 +163,7 @@ def require(report: Mapping[str, Any], artifact: Mapping[str, Any], *, as_found:
 def unreached(
     report: Mapping[str, Any], executable: Path | None, environ: Mapping[str, str]
 ) -> list[EnvbuilderError]:
-    """Say of an interpreter without torch that the caller's variables may have provided it."""
+    """Return an error for a missing torch that the user site or omitted variables may provide."""
     reasons = " ".join(map(str, report.get("reasons") or ()))
     if executable is None or not re.search(r"No module named '?torch\b", reasons):
         return []

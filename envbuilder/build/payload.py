@@ -1,4 +1,4 @@
-"""The payload as one file: a zipapp whose bytes depend on nothing but its sources."""
+"""Pack the payload into one file: a zipapp whose bytes depend only on its sources."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 @cache
 def payload_pyz() -> bytes:
-    """The bytes of `payload.pyz`."""
+    """Return the bytes of `payload.pyz`."""
     folder = resources.payload_dir()
     members = {
         f"payload/{p.relative_to(folder).as_posix()}": p.read_bytes() for p in folder.rglob("*.py")
@@ -29,25 +29,25 @@ def payload_pyz() -> bytes:
 
 
 def zipped(members: Mapping[str, bytes], comment: str = "") -> bytes:
-    """A ZIP file that depends on nothing but its members.
+    """Return a ZIP file whose bytes depend only on its members.
 
-    They are stored, not deflated, since zlib's output differs by version.
+    Members are stored, not deflated, since zlib's output differs by version.
     """
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         archive.comment = comment.encode()
         for name in sorted(members):
             entry = zipfile.ZipInfo(name, _EPOCH)
-            entry.create_system = 3  # Unix, whatever this machine is
+            entry.create_system = 3  # Unix, on every host
             entry.external_attr = 0o100644 << 16
             archive.writestr(entry, members[name])
     return buffer.getvalue()
 
 
 def payload_sha256() -> str:
-    """sha256 of `payload.pyz`."""
+    """Return the sha256 of `payload.pyz`."""
     return hashlib.sha256(payload_pyz()).hexdigest()
 
 
 TIMEOUT_SECONDS = 4 * 3600.0
-"""An epoch on a slow two-core machine takes minutes; a hung driver must still end."""
+"""Generous: an epoch on a slow two-core machine takes minutes. Finite: a hung driver must end."""

@@ -1,4 +1,4 @@
-"""What a build will do, as data: computed purely, printed by `--dry-run`, run by `execute`."""
+"""Build plans as data: computed purely, printed by `--dry-run`, run by `execute`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Write(Action, frozen=True, kw_only=True):
-    """Write text to a file, making its folder."""
+    """Write text to a file, creating its folder."""
 
     path: str
     text: str
@@ -32,7 +32,7 @@ class WritePayload(Action, frozen=True, kw_only=True):
 
 
 class WritePrograms(Action, frozen=True, kw_only=True):
-    """Write one script under several names, each of which can be run."""
+    """Write one executable script under several names."""
 
     folder: str
     names: tuple[str, ...]
@@ -40,14 +40,14 @@ class WritePrograms(Action, frozen=True, kw_only=True):
 
 
 class LinkFiles(Action, frozen=True, kw_only=True):
-    """Put files of the store into a folder under their own names."""
+    """Link files of the store into a folder under their own names."""
 
     files: tuple[File, ...]
     folder: str
 
 
 class UnpackTool(Action, frozen=True, kw_only=True):
-    """Take the executable `name` out of a wheel of the store."""
+    """Extract the executable `name` from a wheel of the store."""
 
     file: File
     name: str
@@ -55,7 +55,7 @@ class UnpackTool(Action, frozen=True, kw_only=True):
 
 
 class UnpackLibraries(Action, frozen=True, kw_only=True):
-    """Take shared libraries out of .deb files of the store."""
+    """Extract shared libraries from .deb files of the store."""
 
     files: tuple[File, ...]
     libraries: tuple[str, ...]
@@ -63,12 +63,12 @@ class UnpackLibraries(Action, frozen=True, kw_only=True):
 
 
 class MakeBase(Action, frozen=True, kw_only=True):
-    """Make a base from locked Debian packages, as an OCI layout, where it is not there yet."""
+    """Make a base image from locked Debian packages, as an OCI layout, unless it exists."""
 
     identity: words.Sha256
-    """Of everything that decides its bytes."""
+    """Hash of everything that decides its bytes."""
     ref: words.ImageRef
-    """What engines call it."""
+    """Its name in engines."""
     suite: words.DebianSuite
     platform: words.Platform
     files: tuple[File, ...]
@@ -78,95 +78,95 @@ class MakeBase(Action, frozen=True, kw_only=True):
 
 
 class Run(Action, frozen=True, kw_only=True):
-    """Run a command; a failing one ends the build."""
+    """Run a command; its failure ends the build."""
 
     argv: tuple[str, ...]
     env: dict[str, str] = field(default_factory=dict)
     hints: dict[str, str] = field(default_factory=dict)
-    """What a failing command may print → what to do about it."""
+    """Text that a failing command may print → what to do about it."""
     output: str = ""
-    """A file for what it prints, besides the log."""
+    """A file for its stdout, in addition to the log."""
 
 
 class Seal(Action, frozen=True, kw_only=True):
-    """Write down what a finished environment holds, with facts about it."""
+    """Write the integrity manifest of a finished environment, and its marker with `facts`."""
 
     folder: str
     facts: dict[str, Any]
 
 
 class Remove(Action, frozen=True, kw_only=True):
-    """Remove a folder of our own, if it is there."""
+    """Remove a folder that envbuilder made, if it exists."""
 
     path: str
 
 
 class Move(Action, frozen=True, kw_only=True):
-    """Move a finished folder to its place, replacing what was there."""
+    """Move a finished folder to its final location, replacing what was there."""
 
     source: str
     target: str
 
 
 class RecordImage(Action, frozen=True, kw_only=True):
-    """Keep what a build says of the image that it made, outside of the image."""
+    """Record what a build reports about the image it made, outside the image."""
 
     profile: words.Name
     fingerprint: words.Sha256
     ref: str
     builder: str
     metadata: str
-    """The file in which the client tells the image's digests."""
+    """The file in which the client reports the image's digests."""
     engine: dict[str, str]
-    """The engine's name and version, where its builder is a part of it."""
+    """The engine's name and version, if its builder is part of it."""
     versions: str
-    """The file with what the client says of its builder."""
+    """The file with the client's description of its builder."""
     folder: str
     names: tuple[str, ...] = ()
-    """Every name that the image was given."""
+    """All names of the image."""
 
 
 class System(Struct, frozen=True, kw_only=True):
-    """System packages whose scripts must run: an engine installs them, once for a base."""
+    """System packages whose maintainer scripts must run: an engine installs them, once per base."""
 
     recipe: words.Sha256
-    """Of the text that installs them."""
+    """Hash of the Dockerfile text that installs them."""
     steps: tuple[LinkFiles | Write | Run, ...]
-    """What makes the engine's image; not done where the layer was made before."""
+    """Steps that build the engine's image; skipped if the layer is cached."""
     ref: str
-    """That image's name meanwhile."""
+    """Temporary name of that image."""
 
 
 class Assemble(Action, frozen=True, kw_only=True):
-    """Make an image out of layers on top of a base, as an OCI layout."""
+    """Assemble an image from a base and layers, as an OCI layout."""
 
     base: str
-    """The folder with the base's layout."""
+    """Folder of the base's layout."""
     layout: str
-    """The folder for the image's."""
+    """Folder for the image's layout."""
     platform: words.Platform
     python: words.PythonVersion
     epoch: int
-    """Every time in the image, in seconds."""
+    """Timestamp of everything in the image, in seconds."""
     uv: File
-    """Installs the wheels: that of the machine which makes the image."""
+    """Installs the wheels; it is for the machine that makes the image."""
     wheels: tuple[File, ...]
     debs: tuple[File, ...]
     system: System | None
-    """How the packages are installed; None: they are nothing but files, and are unpacked."""
+    """How the packages are installed; None: they consist of files only and are unpacked."""
     variables: dict[str, str]
     labels: dict[str, str]
     names: tuple[str, ...]
     ahead: str
-    """The name under which an engine is given the lower layers meanwhile; empty: none is."""
+    """Temporary name under which an engine preloads the lower layers; empty: no preload."""
     cache: str
-    """The folder with layers that were made before."""
+    """Folder of the layer cache."""
     fresh: bool
-    """Make every layer, and use none that was made before."""
+    """Make every layer, and use none of the cache."""
     work: str
-    """A folder for what is only needed meanwhile."""
+    """Folder for temporary files."""
     records: str
-    """Where images that the engine is given meanwhile are written down."""
+    """Folder for records of images that the engine gets temporarily."""
 
 
 class Load(Action, frozen=True, kw_only=True):
@@ -178,43 +178,43 @@ class Load(Action, frozen=True, kw_only=True):
     fingerprint: words.Sha256
     names: tuple[str, ...]
     ahead: str
-    """The name of layers that were loaded before, which goes; empty: none were."""
+    """Name of the preloaded layers, removed after loading; empty if there was no preload."""
     made_by: dict[str, str]
     folder: str
-    """Where records are kept."""
+    """Folder for the record."""
 
 
 class LoadBase(Action, frozen=True, kw_only=True):
-    """Load a base that was made here into the engine, where it does not have it."""
+    """Load a base image that was made here into the engine, unless it has it."""
 
     layout: str
     cache: str
     ref: words.ImageRef
     identity: words.Sha256
     folder: str
-    """Where it is written down that the engine was given it."""
+    """Folder for the record that it was loaded."""
 
 
 class Save(Action, frozen=True, kw_only=True):
-    """Write the image of an OCI layout as a folder or, ending in .tar, as an archive."""
+    """Write the image of an OCI layout as a folder, or as an archive if `target` ends in .tar."""
 
     layout: str
     target: str
 
 
 class Push(Action, frozen=True, kw_only=True):
-    """Bring the image of an OCI layout to a registry, and keep a record of it."""
+    """Push the image of an OCI layout to a registry, and keep a record of it."""
 
     layout: str
     ref: str
     plain_http: bool
     uploads: str
-    """Where what a later try needs is kept."""
+    """Folder for the state with which a later attempt resumes."""
     profile: words.Name
     fingerprint: words.Sha256
     made_by: dict[str, str]
     folder: str
-    """Where records are kept."""
+    """Folder for the record."""
 
 
 ImageStep = MakeBase | LoadBase | Assemble | Load | Save | Push | RecordImage
@@ -237,31 +237,32 @@ Step = (
 
 
 class Artifact(Struct, frozen=True, kw_only=True):
-    """What a build makes: an image's tag or a prefix; the digest once it is known."""
+    """What a build makes: an image's name or a prefix, with its digest once it is known."""
 
     kind: str
     ref: str
     digest: str | None = None
-    """Of an image: of its configuration, which names its layers by their uncompressed bytes, so
-    that neither a compression nor a kind of engine changes it. Of a prefix: of its tree."""
+    """Of an image: the digest of its configuration, which names layers by their uncompressed bytes
+    and so depends on neither the compression nor the kind of engine. Of a prefix: the digest of its
+    tree, without host-dependent files."""
 
 
 class UsedBase(Struct, frozen=True, kw_only=True):
-    """The image that an image is built on."""
+    """The base image of an image."""
 
     ref: str
     digest: str
-    """Its digest, or its id in the engine where no registry names it; empty in a dry run."""
+    """Its digest, or its id in the engine if no registry names it; may be empty in a dry run."""
 
 
 class BaseCheck(Struct, frozen=True, kw_only=True):
-    """A base whose Python is looked at before anything is fetched."""
+    """A base image whose Python is checked before anything is fetched."""
 
     ref: str
     layout: str
-    """The folder of its OCI layout; empty where it is looked at in the engine."""
+    """Folder of its OCI layout; empty if it is checked in the engine."""
     pythons: tuple[words.PythonVersion, ...]
-    """Those that images of the lock can have on this platform."""
+    """The versions for which the lock has images on this platform."""
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -276,13 +277,13 @@ class Plan(Struct, frozen=True, kw_only=True):
     fingerprint: str
     artifact: Artifact
     lock: str = ""
-    """Digest of the lock that names the files; empty where none but a conda lock does."""
+    """Digest of the lock that names the files; empty if only a conda lock does."""
     conda_lock: str = ""
-    """Digest of the conda lock that names the files from channels."""
+    """Digest of the conda lock that names the files from conda channels."""
     base: UsedBase | None = None
-    """None for native environments, and where the base itself is made of the plan's files."""
+    """None for native environments, and if the base itself is made from the plan's files."""
     base_check: BaseCheck | None = None
-    """None where no base image has to bring the Python."""
+    """None if no base image has to provide the Python."""
     workdir: str
     files: tuple[File, ...]
     steps: tuple[Step, ...]
@@ -300,13 +301,13 @@ class BuildResult(Struct, frozen=True, kw_only=True):
     builder: str
     artifact: Artifact
     documents: dict[str, str] = {}
-    """Where the artifact's documents are: `sbom` and `provenance`."""
+    """Paths of the artifact's attestations: `sbom` and `provenance`."""
     fingerprint: str
     seconds: float
     made_by: dict[str, str] = {}
-    """The programs that decide the artifact's bytes → their versions when it was built."""
+    """Programs that decide the artifact's bytes → their versions at build time."""
 
 
 def fingerprint(facts: Mapping[str, Any]) -> str:
-    """sha256 over everything that decides the result."""
+    """Return the sha256 of everything that decides the result."""
     return hashlib.sha256(msgspec.json.encode(facts, order="sorted")).hexdigest()

@@ -1,4 +1,4 @@
-"""Rendering: profile and lock in, files out. Pure; the same input gives the same bytes."""
+"""Render files from a profile and its lock. Pure: the same input gives the same bytes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RenderTarget = Literal[
 ]
 TARGETS: tuple[RenderTarget, ...] = get_args(RenderTarget)
 CONDA_TARGETS: tuple[RenderTarget, ...] = ("conda", "conda-explicit", "pixi")
-"""For those who have conda, mamba, micromamba or pixi; all but the first take a conda lock."""
+"""Targets for conda, mamba, micromamba and pixi; all but the first require a conda lock."""
 
 
 class RenderedFile(Struct, frozen=True, kw_only=True):
@@ -48,12 +48,12 @@ class Requirement(Struct, frozen=True, kw_only=True):
 
 
 def default_target(profile: Profile) -> RenderTarget:
-    """A Dockerfile where the profile has one, else a script that makes a native venv."""
+    """Return `dockerfile` if the profile has images, else `script`, which makes a native venv."""
     return "dockerfile" if "docker" in profile.backends else "script"
 
 
 def image_python(profile: Profile) -> str:
-    """The Python of a profile's image: the default one, or the newest that has a base image."""
+    """Return the Python of a profile's image: the default, or the newest that has a base image."""
     if profile.python.default in profile.image_pythons:
         return profile.python.default
     have = [v for v in profile.python.supported if v in profile.image_pythons]
@@ -61,7 +61,7 @@ def image_python(profile: Profile) -> str:
 
 
 def targets_for(lock: Lock, python: str) -> tuple[Target, ...]:
-    """The lock's targets for one Python; `InvalidError` when there are none."""
+    """Return the lock's targets for one Python; raise `InvalidError` if there are none."""
     found = tuple(t for t in lock.targets if t.python == python)
     if not found:
         known = sorted({t.python for t in lock.targets})
@@ -73,7 +73,7 @@ def targets_for(lock: Lock, python: str) -> tuple[Target, ...]:
 
 
 def requirements(targets: tuple[Target, ...]) -> tuple[Requirement, ...]:
-    """The wheels of several platforms as lines, with markers where they differ."""
+    """Return the wheels of all targets as lines; those not in every target get a marker."""
     by_pin: dict[tuple[str, str], list[tuple[Target, File]]] = {}
     for target in targets:
         for file in target.of_kind("wheel"):
@@ -96,7 +96,7 @@ def requirements(targets: tuple[Target, ...]) -> tuple[Requirement, ...]:
 
 
 def _tools(lock: Lock, targets: tuple[Target, ...]) -> tuple[Requirement, ...]:
-    """The locked uv as a line: a Dockerfile runs it on the platforms of its targets."""
+    """Return the locked uv as a line: a Dockerfile runs it on the platforms of its targets."""
     files = {f.sha256: f for f in (lock.tool(t.platform) for t in targets)}
     hashes = tuple(sorted(files))
     uv = files[hashes[0]]
@@ -120,14 +120,14 @@ def _marker(platforms: list[words.Platform]) -> str:
 def requirements_text(
     profile: Profile, lock: Lock, targets: tuple[Target, ...], python: str
 ) -> str:
-    """The requirements file that builds install from: hashes, no index."""
+    """Return the requirements file that builds install from: with hashes, without an index."""
     return _file(
         "requirements.txt", "requirements.txt.j2", _context(profile, lock, targets, python)
     )
 
 
 def nowhere(lock: Lock) -> dict[str, str]:
-    """URLs for a lock's sources in a build that downloads nothing."""
+    """Return placeholder URLs of a lock's sources, for a build that downloads nothing."""
     return {f.source: f"https://{f.source}.invalid" for f in lock.files}
 
 
@@ -139,10 +139,10 @@ def render(
     urls: Mapping[str, str],
     conda_lock: CondaLock | None = None,
 ) -> Iterator[RenderedFile]:
-    """The files of one render target, the main one first; each is rendered when it is asked for.
+    """Yield the files of one render target, the main one first; each is rendered on demand.
 
-    `urls` maps the symbolic sources that the locks' files name, and for `CONDA_TARGETS` the
-    profile's channels, to their URLs. Raises `InvalidError` when the profile cannot be rendered so.
+    `urls` maps the symbolic sources of the locks' files and, for `CONDA_TARGETS`, the profile's
+    channels to URLs. Raises `InvalidError` if the profile cannot be rendered as this target.
     """
     wheels = profile.torch_from_wheels("conda" if target in CONDA_TARGETS else "")
     context = _context(profile, lock, targets_for(lock, python) if wheels else (), python)
@@ -175,7 +175,7 @@ def _conda(
     urls: Mapping[str, str],
     conda_lock: CondaLock | None,
 ) -> Iterator[RenderedFile]:
-    """The files of a conda target but for the wheels' requirements."""
+    """Yield the files of a conda target, except the requirements of its wheels."""
     from envbuilder.packages.conda import exports
     from envbuilder.packages.conda import lock as conda_lockfile
     from envbuilder.packages.conda.solve import wanted
@@ -206,7 +206,7 @@ def _conda(
 
 
 def _image(profile: Profile, context: Mapping[str, Any], urls: Mapping[str, str]) -> dict[str, Any]:
-    """The context of the Dockerfile; `InvalidError` where the profile can have none."""
+    """Return the Dockerfile's context; raise `InvalidError` if the profile cannot have one."""
     if "docker" not in profile.backends:
         raise InvalidError(
             f"profile '{profile.name}' has no Dockerfile: its device cannot be reached from a"
@@ -248,7 +248,7 @@ def _context(
 
 
 def _index_urls(profile: Profile, urls: Mapping[str, str]) -> tuple[str, ...]:
-    """URLs of the indexes that the profile takes some of its packages from."""
+    """Return the URLs of the indexes from which the profile takes some of its packages."""
     return tuple(urls[name] for name in sorted(set(profile.indexes.values())) if name in urls)
 
 

@@ -1,4 +1,4 @@
-"""What was asked for: one value that commands make and everything below them reads."""
+"""The build request: one value that commands make and everything below them reads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from msgspec import Struct
 
 
 class Request(Struct, frozen=True, kw_only=True):
-    """What was asked for; None where the profile or the host decides."""
+    """The options of a build; None: the profile or the host decides."""
 
     profile: str | None = None
     backend: str | None = None
@@ -16,16 +16,16 @@ class Request(Struct, frozen=True, kw_only=True):
     base_image: str | None = None
     tag: str | None = None
     only_tag: str | None = None
-    """The image gets this name and no other: for builds that are compared and removed."""
+    """The image's only name, for builds that are compared and then removed."""
     builder: str | None = None
     """How the docker backend makes its image."""
     output: str | None = None
-    """Where the image is written to instead of the engine: `oci:DIR` or `FILE.tar`."""
+    """Where to write the image instead of loading it into the engine: `oci:DIR` or `FILE.tar`."""
     push: str | None = None
-    """Where the image is pushed to instead of the engine: a registry's reference with a tag."""
+    """Where to push the image instead of loading it into the engine: a reference with a tag."""
     rebuild: bool = False
     force: bool = False
     dry_run: bool = False
     to_run: bool = False
-    """The result will be run on the host that was looked at, which must have what that takes."""
+    """The result will run on the given host, which must meet its requirements."""
     target_host: Path | None = None

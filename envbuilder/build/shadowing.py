@@ -1,6 +1,6 @@
-"""Warn before `run` and `shell` where the user's variables put other code in a framework's place.
+"""Warn before `run` and `shell` if the user's variables shadow the environment's frameworks.
 
-Both leave the user's variables as they are; the warning says which of them shadows the environment.
+Both commands leave the user's variables unchanged; the warnings name those that shadow.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 HOOKS = frozenset({"sitecustomize", "usercustomize"})
-"""Modules that every interpreter imports when it starts."""
+"""Modules that every interpreter imports at startup."""
 _LIBRARY = re.compile(rf"{FRAMEWORK_LIBRARY.pattern}|{RUNTIME_LIBRARY.pattern}")
 
 
 class Facts(Struct, frozen=True, kw_only=True):
-    """What the user's variables name: folders and the names of what is in them."""
+    """The user's variables, and the folders in them with the names of their entries."""
 
     environ: Mapping[str, str]
     modules: Mapping[str, Sequence[str]] = {}
-    """PYTHONPATH's folders, in their order."""
+    """PYTHONPATH's folders, in order."""
     libraries: Mapping[str, Sequence[str]] = {}
-    """LD_LIBRARY_PATH's and DYLD_LIBRARY_PATH's folders, in their order."""
+    """LD_LIBRARY_PATH's and DYLD_LIBRARY_PATH's folders, in order."""
 
 
 def look(environ: Mapping[str, str]) -> Facts:
-    """Look into the folders that variables name; what cannot be read is empty."""
+    """List the folders that variables name; one that cannot be read counts as empty."""
 
     def listed(value: str) -> dict[str, tuple[str, ...]]:
         return {folder: _names(Path(folder)) for folder in value.split(os.pathsep) if folder}
@@ -57,7 +57,7 @@ def _names(folder: Path) -> tuple[str, ...]:
 
 
 def warnings(facts: Facts) -> Iterator[str]:
-    """One line for each variable that shadows the environment; pure."""
+    """Yield one line for each variable or folder that shadows the environment; pure."""
     environ = facts.environ
     for folder, names in facts.modules.items():
         found = _modules(names, FRAMEWORKS | HOOKS)
@@ -78,7 +78,7 @@ def warnings(facts: Facts) -> Iterator[str]:
 
 
 def _modules(names: Sequence[str], wanted: frozenset[str]) -> str:
-    """The wanted modules among the entries of a folder: packages, files, extension modules."""
+    """Return the wanted modules among a folder's entries: packages, files, extension modules."""
     found = {name.partition(".")[0] for name in names if name.endswith((".py", ".pyc", ".so"))}
     found |= {name for name in names if "." not in name}
     return ", ".join(sorted(found & wanted))

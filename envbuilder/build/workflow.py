@@ -1,7 +1,8 @@
-"""The whole flow on one screen: request → profile → host → lock → environment → artifact.
+"""The build workflow: request → profile → host → lock → environment → artifact.
 
-The order of checks is a contract: arguments and profile (2), host (3), lock (2), engine and tools
-(4), fetch and build (1), verify (5). Nothing is downloaded before the tool check.
+The order of checks, with their exit codes, is a contract: arguments and profile (2), host (3),
+lock (2), engine and tools (4), fetch and build (1), verify (5). Nothing is downloaded before the
+tool check.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Chosen(Struct, frozen=True, kw_only=True):
-    """A profile for this host, and why."""
+    """A profile for this host, and the reason for it."""
 
     profile: Profile
     name: str
@@ -46,9 +47,9 @@ class Chosen(Struct, frozen=True, kw_only=True):
 def choose_profile(
     settings: Settings, folders: Sequence[Path], here: Host, *, image: bool = False
 ) -> Chosen:
-    """The profile that the configuration or the host decides for; `HostError` when none fits.
+    """Return the profile chosen by configuration or host; raise `HostError` if none fits.
 
-    `image`: an image was asked for, so that there is an engine where it will run.
+    `image`: an image was requested, so an engine is assumed where it will run.
     """
     from envbuilder.profiles import selection
 
@@ -61,7 +62,7 @@ def choose_profile(
         candidates,
         here,
         locks=locks(candidates, folders),
-        # Not so a native environment: it would hide the accelerator that works another way.
+        # A native backend is not passed on: it would hide an accelerator that works in an image.
         backend="docker" if image else None,
     )
     if choice.profile is None:
@@ -71,7 +72,7 @@ def choose_profile(
 
 
 def asked(request: Request, folders: Sequence[Path]) -> Profile | None:
-    """The profile that was asked for, before anything looks at a host."""
+    """Return the requested profile, if any, before a host is probed."""
     return None if request.profile is None else profiles.load(request.profile, folders)
 
 
@@ -83,7 +84,7 @@ def decided(
     *,
     image: bool = False,
 ) -> Profile:
-    """The profile that the configuration or the host decides for, noted."""
+    """Return the profile chosen by configuration or host, and print a note with the reason."""
     chosen = choose_profile(settings, folders, here, image=image)
     progress.note(f"profile {chosen.name}: {chosen.reason}")
     return chosen.profile
@@ -96,9 +97,9 @@ def locked(
     target_host: Path | None = None,
     backend: str = "",
 ) -> tuple[Profile, Lock]:
-    """A profile, by default the one that fits the host, and its lock, which a build may use.
+    """Return a profile, by default the one that fits the host, and its lock, checked for use.
 
-    The lock is empty where an environment of the backend takes nothing from it.
+    The lock is empty if an environment of the backend takes nothing from it.
     """
     if name is None:
         from envbuilder.host import assumed as target
@@ -109,12 +110,12 @@ def locked(
 
 
 def known(folders: Sequence[Path]) -> tuple[Profile, ...]:
-    """All profiles that can be used."""
+    """Return all available profiles."""
     return tuple(profiles.load(name, folders) for name in profiles.names(folders))
 
 
 def locks(candidates: Sequence[Profile], folders: Sequence[Path]) -> dict[str, Lock | None]:
-    """The lock of each profile; None where it has none that can be read."""
+    """Return the lock of each profile; None if it has no readable one."""
     found: dict[str, Lock | None] = {}
     for profile in candidates:
         path = lockfile.path_for(profile.name, folders)
@@ -126,7 +127,7 @@ def locks(candidates: Sequence[Profile], folders: Sequence[Path]) -> dict[str, L
 
 
 def own_lock(profile: Profile, folders: Sequence[Path]) -> Lock | None:
-    """The lock of one profile; None where it has none that can be read."""
+    """Return the lock of one profile; None if it has no readable one."""
     return locks([profile], folders)[profile.name]
 
 
@@ -139,9 +140,9 @@ def require_host(
     building: bool,
     locked: bool = True,
 ) -> Fit:
-    """`HostError` where this host cannot run the profile; other profiles are only read then.
+    """Return how the profile fits this host; raise `HostError` if the host cannot run it.
 
-    `locked`: what will run are the wheels of the profile's lock.
+    Other profiles are read only for the error. `locked`: the wheels of the profile's lock will run.
     """
     from envbuilder.profiles import selection
 
@@ -163,10 +164,10 @@ def require_host(
 def prepare(
     request: Request, settings: Settings, progress: Progress, *, running: bool
 ) -> tuple[Profile, Host, backends.Environment]:
-    """Everything up to the plan.
+    """Return profile, host and planned environment of a request, after all checks of a plan.
 
-    The host must fit where the result will be run on it: here (`running`), or on a host that was
-    named. Otherwise only what cannot exist here is refused, and the rest is noted.
+    The host must fit if the result will run on it: on this one (`running`) or on a named one.
+    Otherwise only what cannot exist here is refused, and the rest is noted.
     """
     from envbuilder.host import assumed as target
 
@@ -227,25 +228,25 @@ def prepare(
 def _planned(
     backend: str, way_out: str, arguments: tuple[Profile, Lock, Host, Request, Settings]
 ) -> backends.Environment:
-    """The environment of a backend; without its engine, `ToolError` with the way out there is."""
+    """Return a backend's environment; a `ToolError` for a missing engine gets `way_out` as hint."""
     try:
         return backends.prepare(backend)(*arguments)
     except ToolError as error:
         if backend != "docker" or not way_out or not fitting.engine(arguments[2]):
             raise
-        # Its own hint is for those whom another backend would serve.
+        # The original hint may suggest another backend, which does not help here.
         raise ToolError(error.message, way_out) from error
 
 
 def _lock(profile: Profile, backend: str, folders: Sequence[Path]) -> Lock:
-    """The profile's lock, which an environment of this backend may use."""
+    """Return the profile's lock, checked for use; empty if the backend takes nothing from it."""
     if not profile.takes_lock(backend):
         return lockfile.nothing(profile)
     return lockfile.usable(profile, folders)
 
 
 def _require_platform(wanted: str | None, own: str | None) -> None:
-    """A native environment is made where it will be: on its own platform."""
+    """Raise `HostError` unless a native environment is built on the platform it is for."""
     if wanted != own:
         raise HostError(
             f"a native environment for {wanted or 'an unknown platform'} cannot be made on"
@@ -255,18 +256,17 @@ def _require_platform(wanted: str | None, own: str | None) -> None:
 
 
 def _image_options(request: Request) -> str | None:
-    """What of the request only an image has."""
+    """Return the first option of the request that only images have, if any."""
     return request.builder or request.output or request.push
 
 
 def choose_backend(
     profile: Profile, request: Request, settings: Settings, every: Sequence[Way] = ()
 ) -> tuple[words.Backend, str]:
-    """The one that works on the host, by `every` way that was judged there.
+    """Return the backend that works on the host, and why; `every` way was judged there.
 
-    Where several do: docker where an engine answers and the base image is at hand, else the
-    embedded venv. conda only where the profile has nothing else: it needs a lock of its own, which
-    none ships.
+    If several work: docker if an engine answers and the base image is at hand, else venv. conda
+    only if the profile has nothing else: it needs a lock of its own, and none is shipped.
     """
     usable: list[words.Backend] = [b for b in profile.backends if b != "conda"]
     usable = usable or ["conda"]
@@ -343,7 +343,7 @@ def build(
 
 
 def _base_made_by(plan: Plan) -> dict[str, str]:
-    """The programs that made the plan's base, where a base is made → their versions."""
+    """Return the programs that make the plan's base → their versions; empty if it makes none."""
     base = next((step for step in plan.steps if isinstance(step, MakeBase)), None)
     if base is None:
         return {}

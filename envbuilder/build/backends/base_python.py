@@ -1,7 +1,7 @@
-"""The Python of a base image, looked at before anything is fetched for the image on top of it.
+"""Check the Python of a base image before anything is fetched for the image on top of it.
 
-A layout's is read from its files. An engine is asked by running the base as the build would; where
-that gives no answer, the build itself finds out.
+In a layout, it is read from the files. In an engine, the base is run as the build would run it; if
+that gives no answer, the build itself fails on a wrong Python.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from envbuilder.profiles.lock import Lock, Target
 
 _SECONDS = 60
-# As the Dockerfile looks for it.
+# Looks for Python as the Dockerfile does.
 _ASK = (
     "python=$(command -v python{minor} || command -v python3) || {{ echo none; exit 0; }};"
     """ exec "$python" -I -c 'import sys; print("%d.%d" % sys.version_info[:2])'"""
@@ -28,9 +28,9 @@ _ASK = (
 
 
 def check(lock: Lock, target: Target, ref: str, layout: str = "") -> BaseCheck | None:
-    """What to look at; None where the image gets its Python from the lock's packages.
+    """Return what to check; None if the image gets its Python from the lock's packages.
 
-    `layout` is the folder of the base's OCI layout, empty where an engine has it, or will.
+    `layout` is the folder of the base's OCI layout; empty if an engine has the base, or will.
     """
     brings = re.compile(rf"python{re.escape(target.python)}(-minimal)?")
     if any(brings.fullmatch(deb.name) for deb in target.of_kind("deb")):
@@ -40,9 +40,9 @@ def check(lock: Lock, target: Target, ref: str, layout: str = "") -> BaseCheck |
 
 
 def require(plan: Plan, settings: Settings, progress: Progress) -> None:
-    """`BuildError` where the plan's base has another Python than the locked files are for.
+    """Raise `BuildError` if the plan's base has another Python than the locked files need.
 
-    A base that the engine does not have is pulled for this.
+    A base that the engine does not have is pulled for this check.
     """
     if plan.base_check is None:
         return
@@ -55,7 +55,7 @@ def require(plan: Plan, settings: Settings, progress: Progress) -> None:
 
 
 def _of_layout(plan: Plan, wanted: BaseCheck, settings: Settings, progress: Progress) -> str | None:
-    """None where the Python is the right one, else what the layout has."""
+    """Return the Python of the layout; None if it is the right one."""
     from envbuilder.build.image import base_layers as base
     from envbuilder.build.image import config as image
     from envbuilder.build.image.layer_cache import LayerCache
@@ -70,7 +70,7 @@ def _of_layout(plan: Plan, wanted: BaseCheck, settings: Settings, progress: Prog
 
 
 def _of_engine(plan: Plan, wanted: BaseCheck, progress: Progress) -> str | None:
-    """The Python X.Y that the build would use, or `none`; None where that cannot be told."""
+    """Return the Python X.Y that the build would use, or that there is none; None if unknown."""
     from envbuilder.build.image import base as image_base
     from envbuilder.containers.engine import client as engine
 
@@ -91,7 +91,7 @@ def _of_engine(plan: Plan, wanted: BaseCheck, progress: Progress) -> str | None:
 
 
 def _asked(client: Any, identity: str, plan: Plan) -> str:
-    """What a container of the base prints; it has no network and writes nothing."""
+    """Return the output of a container of the base, without network and read-only."""
     from envbuilder.containers.engine import podman
     from envbuilder.containers.engine import run as containers
 

@@ -1,10 +1,10 @@
 """The conda backend: Python and system libraries from conda packages, wheels in a venv on top.
 
-The wheels never go into the conda prefix: who installs there removes or overwrites what conda owns.
-They lie in a virtual environment inside of the prefix, made by the prefix's own interpreter while
-both are still in the working folder, and then told where both will be. The image builder's way,
-a program that answers uv as that interpreter would, knows Linux only; here the real one is at hand,
-and an interpreter that cannot be run here is found out before anything is put in place.
+Wheels are never installed into the conda prefix itself: that would remove or overwrite files that
+conda owns. They go into a venv inside the prefix, made by the prefix's own interpreter while both
+are still in the working folder, and then adapted to the final location of both. The image builder
+instead has a program that answers uv as that interpreter would, which works for Linux only; here
+the real one is available, and if it cannot run, the build fails before anything is in place.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Profile
 
 ALONE = {"PYTHONNOUSERSITE": "1"}
-"""An environment that sees conda's libraries would see those in the user's home, too, and before
-them. A profile may say otherwise."""
+"""An environment that sees conda's libraries would also see those in the user's home, and import
+them first. A profile may override this."""
 VENV = "venv"
-"""Below a prefix: the virtual environment of the wheels."""
+"""The venv of the wheels, below the prefix."""
 _INTERPRETER = frozenset({"python", "pip", "setuptools", "wheel"})
 _COMPILERS = ("gxx", "cxx-compiler", "clangxx", "compilers")
-# In a function, where "$@" is empty: what packages have in activate.d may look at it.
+# Sourced in a function, where "$@" is empty: activate.d scripts of packages may read it.
 _INSIDE = '_activate() { . "$0"; }; _activate && exec "$@"'
 
 
@@ -76,10 +76,10 @@ def plan(
     channels: Mapping[str, str],
     settings: Settings,
 ) -> Plan:
-    """How to make the environment; pure.
+    """Return the plan of the environment; pure.
 
-    `target` is of the wheels' lock, `conda` of the conda lock. `rattler` is py-rattler's version,
-    which decides what prefixes say of themselves; `channels` are public URLs by symbolic name.
+    `target` is from the wheels' lock, `conda` from the conda lock. `rattler` is py-rattler's
+    version, which decides a prefix's own records; `channels` are public URLs by symbolic name.
     """
     wheels = target.of_kind("wheel") if profile.torch_from_wheels("conda") else ()
     tools = (lock.tool(target.platform),) if wheels else ()
@@ -140,7 +140,10 @@ def plan(
 def _conda_steps(
     conda: conda_lockfile.Target, channels: Mapping[str, str], work: Path, prefix: Path
 ) -> tuple[Step, ...]:
-    """Archives, each in the folder of its channel and platform: there no two have one name."""
+    """Return the steps that install the conda packages.
+
+    Archives go into a folder per channel and platform, in which their names are unique.
+    """
     places: dict[str, list[Package]] = {}
     for package in conda.packages:
         places.setdefault(f"{package.channel}/{package.subdir}", []).append(package)
@@ -175,7 +178,7 @@ def _venv_steps(
     work: Path,
     prefix: Path,
 ) -> tuple[Step, ...]:
-    """The wheels, in an environment of the interpreter that has just been installed."""
+    """Return the steps that install the wheels into a venv of the newly installed interpreter."""
     env, python = work / "env", f"bin/python{target.python}"
     system_site = brings_libraries(conda)
     return (
@@ -205,7 +208,7 @@ def _venv_steps(
 
 
 def brings_libraries(conda: conda_lockfile.Target) -> bool:
-    """Whether conda packages are Python libraries, which the wheels' environment must see."""
+    """Return whether any conda package is a Python library, which the wheels' venv must see."""
     return any(
         package.name not in _INTERPRETER and any(d.split()[0] == "python" for d in package.depends)
         for package in conda.packages
@@ -215,43 +218,43 @@ def brings_libraries(conda: conda_lockfile.Target) -> bool:
 class CondaEnvironment(NativeEnvironment):
     """A planned environment of conda packages.
 
-    Commands are run by bash, after it has sourced what a person would: packages have scripts of
-    their own there (compilers set CXX), and what `run` shows is so what activation gives.
+    Commands are run by bash after it has sourced the activation script, as in a shell: packages add
+    scripts of their own to it (compilers set CXX), so `run` gives what activation gives.
     """
 
     @property
     def bin_folders(self) -> tuple[str, ...]:
-        """The wheels' programs go before conda's."""
+        """Folders of programs below the prefix; those of wheels take precedence over conda's."""
         on_top = any(isinstance(step, Rehome) for step in self.plan.steps)
         return (f"{VENV}/bin", "bin") if on_top else ("bin",)
 
     def existing(self) -> Artifact | None:
-        """The environment, if an earlier build finished it in this very place."""
+        """Return the environment if an earlier build finished it at this very location."""
         moved = seal.marker(self.prefix).get("prefix") != str(self.prefix)
         return None if moved else super().existing()
 
     def made_by(self) -> dict[str, str]:
-        """uv, as the lock names it, and py-rattler."""
+        """Return the versions of uv, as locked, and of py-rattler."""
         return {**tool_versions(self.plan), "py-rattler": records.require_rattler()}
 
     def inside(
         self, argv: Sequence[str], environ: Mapping[str, str]
     ) -> tuple[list[str], dict[str, str]]:
-        """bash, which activates the environment and becomes the command."""
+        """Return a bash command that activates the environment and runs `argv`, with its variables."""
         script = str(self.prefix / activation.SCRIPT)
-        # Activation puts the environment's own programs before these.
+        # Activation prepends the environment's own programs.
         refused = str(self.prefix / foreign_programs.FOLDER)
         path = os.pathsep.join(filter(None, (refused, environ.get("PATH"))))
         variables = {**own_variables(environ), "PATH": path}
         return [_bash(), "-c", _INSIDE, script, *argv], variables
 
     def owner(self, path: str) -> str:
-        """The conda package that a path belongs to."""
+        """Return the conda package that a path belongs to."""
         return prefix_records.owner(self.prefix, path)
 
 
 def _bash() -> str:
-    """bash; `ToolError` where it is missing."""
+    """Return the path of bash; raise `ToolError` if it is missing."""
     found = process.which("bash")
     if found is None:
         raise ToolError(
@@ -266,8 +269,8 @@ def prepare(
 ) -> CondaEnvironment:
     """Read the conda lock, check the host and plan.
 
-    `InvalidError` (exit 2) without a lock that may be used, `HostError` (3) where the host lacks
-    what it takes for granted, `ToolError` (4) where py-rattler, bash or a compiler is missing.
+    Raises `InvalidError` (exit 2) without a usable lock, `HostError` (3) if the host lacks what the
+    lock assumes, `ToolError` (4) if py-rattler, bash or a compiler is missing.
     """
     folders = profiles.search_path(settings.project, settings.config_dir)
     found = conda_lockfile.find(profile.name, folders)
@@ -287,7 +290,7 @@ def prepare(
         check_tools(profile)
     known = indexes.upstreams()
     channels = {
-        # A user's own URL may hold a token: it is not written down.
+        # A user's own URL may contain a token and must not be recorded.
         name: known[name].url if name in known else f"https://{name}.invalid"
         for name in sorted({p.channel for p in conda.packages})
     }
@@ -301,9 +304,9 @@ def prepare(
 
 
 def _check_place(folder: Path) -> None:
-    """`InvalidError` for a folder whose name scripts of packages would take for something else.
+    """Raise `InvalidError` for a folder whose name would be misread in packages' shell scripts.
 
-    A blank is allowed: the folder that macOS has for programs' data has one.
+    A space is allowed: macOS's folder for application data has one.
     """
     if re.search(r"[:\"'$`\\\x00-\x1f]", str(folder)):
         raise InvalidError(
@@ -314,7 +317,7 @@ def _check_place(folder: Path) -> None:
 
 
 def _check_host(conda: conda_lockfile.Target, host: Host, request: Request) -> None:
-    """`HostError` where nothing of the lock could work on the host; the rest is noted."""
+    """Raise `HostError` if the lock cannot work on the host; note all other findings."""
     for finding in machine.findings(conda, host):
         decides = finding.level == "impossible" or (finding.level == "no" and request.to_run)
         if decides and not request.force:

@@ -1,4 +1,4 @@
-"""A planned image: is it there, is it what was built, and how to run something in it."""
+"""Planned images in an engine: check that they exist unchanged, and run commands in them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class DockerEnvironment:
-    """A planned image."""
+    """A planned image in a container engine."""
 
     def __init__(
         self,
@@ -50,19 +50,19 @@ class DockerEnvironment:
         self._records = settings.records_dir / made.fingerprint
 
     def existing(self) -> Artifact | None:
-        """The image, if an earlier build made exactly this one."""
+        """Return the image if an earlier build made exactly this one."""
         record = self._record()
         if record is None:
             return None
         return msgspec.structs.replace(self.plan.artifact, digest=record.digest)
 
     def made_by(self) -> dict[str, str]:
-        """BuildKit or Buildah, and its version."""
+        """Return the programs that built the image (BuildKit, Buildah, …) → their versions."""
         record = self._record()
         return record.made_by if record else {}
 
     def changed(self) -> str:
-        """Says that another image has our tag than the one that was built."""
+        """Return a message if the tag names another image than the one built, else empty."""
         found = engine.image(self._client, self.plan.artifact.ref)
         records = images.read(self._records)
         built = [i for r in records for i in r.ids]
@@ -86,7 +86,7 @@ class DockerEnvironment:
     ) -> process.Completed:
         """Run the payload in a container without network; the folders are mounted read-only.
 
-        `VerifyError` where the image is not the one that was built.
+        Raises `VerifyError` if the image is not the one that was built.
         """
         import time
 
@@ -111,7 +111,7 @@ class DockerEnvironment:
                 *("--tmpfs", f"{facts.HOME}:mode=1777"),
                 *(f"--mount={devices.bound(*mount)}" for mount in mounts.items()),
                 *devices.cli_options(self._device_options(), self._engine),
-                # Not what podman's own settings would add: the host's variables, and proxies.
+                # Podman's own settings could add the host's variables and proxies.
                 *("--env-host=false", "--http-proxy=false", "--workdir", facts.HOME),
                 *(f"--env={name}={value}" for name, value in variables.items()),
                 *("--entrypoint", json.dumps(entrypoint)),
@@ -142,7 +142,7 @@ class DockerEnvironment:
         )
 
     def _inherited(self) -> Sequence[str]:
-        """The image's variables, as `NAME=VALUE`."""
+        """Return the image's variables, as `NAME=VALUE`."""
         return engine.variables(self._client, self.plan.artifact.ref)
 
     def _device_options(self) -> dict[str, Any]:
@@ -157,20 +157,20 @@ class DockerEnvironment:
         return "nvidia" in (self._client.info().get("Runtimes") or {})
 
     def become(self, argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
-        """Become the client's `run` with the working folder mounted, as the calling user."""
+        """Replace this process with the client's `run`: as the user, with the working folder."""
         del environ  # a container has its own
         wheels = {file.name for file in self.target.of_kind("wheel")}
         foreign_programs.in_image(argv, wheels, self.profile.name)
         terminal = sys.stdin.isatty() and sys.stdout.isatty()
         flags = devices.cli_options(self._device_options(), self._engine)
         if self._engine.rootless:
-            flags += ("--userns", "keep-id")  # else the folder's owner is the container's root
+            flags += ("--userns", "keep-id")  # otherwise the container's root owns the folder
         here = str(Path.cwd())
         if "," in here:
             raise InvalidError(f"{here}: a folder with ',' in its name cannot be mounted")
         process.replace(
             [
-                # It was built here; an image of that name elsewhere is another one.
+                # It was built here; an image of that name in a registry is another one.
                 *(*self._engine.command, "run", "--rm", "--pull=never", "--interactive"),
                 *(["--tty"] if terminal else []),
                 *("--user", f"{os.getuid()}:{os.getgid()}", "--env", "HOME=/tmp"),

@@ -1,4 +1,4 @@
-"""What a container needs to reach the profile's device, as the SDK and as `run` flags."""
+"""Map a profile's device access to options of the docker SDK and to `run` flags."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def host_nodes(profile: Profile) -> dict[str, int]:
-    """Device nodes, folders and groups of the host that the profile's flags depend on."""
+    """Return the host's device nodes and folders that the flags depend on → their group ids."""
     found = {}
     paths = [*profile.run.devices, *profile.run.volumes]
     for pattern in profile.run.groups_of:
@@ -29,7 +29,7 @@ def host_nodes(profile: Profile) -> dict[str, int]:
 
 
 def device_options(profile: Profile, nodes: Mapping[str, int]) -> dict[str, Any]:
-    """What a container needs to reach the device; `nodes`: existing paths → their group ids."""
+    """Return what a container needs to reach the device; `nodes`: existing paths → group ids."""
     run = profile.run
     groups = {gid for path, gid in nodes.items() if path not in (*run.devices, *run.volumes)}
     return {
@@ -42,10 +42,10 @@ def device_options(profile: Profile, nodes: Mapping[str, int]) -> dict[str, Any]
 
 
 def sdk_options(options: Mapping[str, Any], folders: Mapping[str, str]) -> dict[str, Any]:
-    """Device options as the docker SDK takes them, with further folders mounted read-only."""
+    """Return device options for the docker SDK, with further folders mounted read-only."""
     import docker.types
 
-    # Mounts, not volumes: a volume whose source is missing would be made on the host, as root.
+    # Mounts, not volumes: a missing source of a volume would be created on the host, as root.
     sources = {**folders, **{v: v for v in options["volumes"]}}
     made: dict[str, Any] = {
         "shm_size": options["shm_size"],
@@ -64,11 +64,11 @@ def sdk_options(options: Mapping[str, Any], folders: Mapping[str, str]) -> dict[
 
 
 def cli_options(options: Mapping[str, Any], target_engine: engine.Engine) -> tuple[str, ...]:
-    """Device options as `docker run` takes them, or `podman run`."""
+    """Return device options as flags of `docker run` or `podman run`."""
     flags = ["--shm-size", options["shm_size"]]
     groups = [str(group) for group in options["groups"]]
     if target_engine.client == "podman":
-        # SELinux knows neither the devices nor the folders as the container's own.
+        # SELinux would deny access: neither devices nor folders are labelled as the container's.
         flags += ["--security-opt", "label=disable"]
         if options["gpus"]:
             flags += ["--device", f"{podman.GPU}={options['gpus']}"]
@@ -86,7 +86,7 @@ def cli_options(options: Mapping[str, Any], target_engine: engine.Engine) -> tup
 
 
 def bound(source: str, target: str) -> str:
-    """The value of `--mount` for a folder that is only read."""
+    """Return the value of `--mount` for a read-only folder."""
     if "," in source:
         raise InvalidError(f"{source}: a folder with ',' in its name cannot be mounted")
     return f"type=bind,source={source},target={target},readonly"

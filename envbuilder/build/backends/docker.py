@@ -1,8 +1,8 @@
-"""The docker backend: the rendered Dockerfile, built from the store, without network.
+"""The docker backend: builds the rendered Dockerfile from the store, without network.
 
-Docker's BuildKit builds it, or podman's Buildah where podman is the engine. The stages `wheels` and
+Docker's BuildKit builds it, or podman's Buildah if podman is the engine. The stages `wheels` and
 `debs`, which download in a plain `docker build`, are replaced by folders of hard links into the
-store; the final stage is the same text in all cases.
+store; the text of the final stage is always the same.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 def unavailable(profile: Profile, python: str, request: Request, settings: Settings) -> str:
-    """Why docker is not the default here; empty when an engine and the base image are at hand."""
+    """Return why docker is not the default here; empty if engine and base image are at hand."""
     if not engine.configured():
         return "no container engine was found"
     if python in profile.debian_base and not request.base_image:
@@ -64,7 +64,7 @@ def unavailable(profile: Profile, python: str, request: Request, settings: Setti
 
 
 def _unmade() -> str:
-    """Why a base of Debian packages cannot be made for an engine here; empty where it can."""
+    """Return why a base of Debian packages cannot be made for an engine here; empty if it can."""
     from envbuilder.build.image import debian_base
 
     try:
@@ -85,11 +85,11 @@ def plan(
     settings: Settings,
     made_base: MakeBase | None = None,
 ) -> Plan:
-    """How to make the image; pure. `base` is the base image's reference and its id.
+    """Return the plan of the image; pure. `base` is the base image's reference and its id.
 
-    `made_base` makes the base where it is no image that somebody published.
+    `made_base` is the step that makes the base, if it is not a published image.
     """
-    # The stages that download are replaced, so where upstream is must not decide the fingerprint.
+    # The stages that download are replaced, so upstream URLs must not affect the fingerprint.
     files = render.render(profile, lock, "dockerfile", target.python, render.nowhere(lock))
     texts = {f.name: f.content.decode() for f in files if f.name != "payload.pyz"}
     builder = _builder(target_engine)
@@ -107,7 +107,7 @@ def plan(
     tags = image_base.names(profile, target, digest, request)
     work = settings.cache_dir / "build" / f"{profile.name}-{digest[:12]}"
     context = work / "context"
-    uv = lock.tool(target.platform)  # it runs in the image's own build, not on this machine
+    uv = lock.tool(target.platform)  # runs in the image's build, not on this machine
     wheels = (*target.of_kind("wheel"), uv)
     debs = target.of_kind("deb")
     steps: list[Step] = [
@@ -122,7 +122,7 @@ def plan(
             LinkFiles(what="check packages", files=debs, folder=str(work / "debs" / "debs"))
         )
         contexts += ["--build-context", f"debs={work / 'debs'}"]
-    # BuildKit takes its own times from this argument; Buildah does not know it.
+    # BuildKit takes its timestamps from this argument; Buildah does not know it.
     epoch = target.base.epoch if target.base and builder == "buildkit" else None
     metadata, versions = str(work / "image.json"), str(work / "versions")
     labels = image_base.labels(profile, digest, locked)
@@ -146,7 +146,7 @@ def plan(
                 for said in ("failed to resolve source metadata", "creating build container")
             }
             | {
-                # What the step prints; its own text, which is printed too, has a variable there.
+                # Matches the output of the step, not its echoed text: that has a variable for 3.
                 f"Python {target.python} is needed; the base image has 3": "The base image has"
                 f" another Python. Name one with Python {target.python}: --base-image REF",
                 "exec format error": f"This engine cannot run {target.platform} programs: build on"
@@ -187,7 +187,7 @@ def plan(
         workdir=str(work),
         files=(uv, *(f for f in target.files if made_base or not f.role)),
         steps=tuple(steps),
-        # The engine copies the files in, installs them, and keeps the result.
+        # The engine copies the files, installs them, and keeps the result.
         room=tuple(
             Room(folder=folder, bytes=sum(f.size or 0 for f in target.files) + unpacked(wheels))
             for folder in [target_engine.folder]
@@ -201,7 +201,7 @@ def _builder(here: engine.Engine) -> str:
 
 
 def _digest(identity: str) -> str:
-    """The digest in `name@digest`, or an engine's id; empty where only a name is known."""
+    """Return the digest in `name@digest` or in an engine's id; empty if only a name is known."""
     found = re.search(r"(?:^|@)(?:sha256:)?([0-9a-f]{64})\Z", identity)
     return f"sha256:{found[1]}" if found else ""
 
@@ -209,7 +209,7 @@ def _digest(identity: str) -> str:
 def prepare(
     profile: Profile, lock: Lock, host: Host, request: Request, settings: Settings
 ) -> Environment:
-    """Ask the engine, find the base image and plan; `ToolError` (exit 4) where one is missing."""
+    """Query the engine, find the base image and plan; `ToolError` (exit 4) if one is missing."""
     from envbuilder.build.backends import layers
 
     if layers.wanted(request):

@@ -1,4 +1,4 @@
-"""Backends: each turns a profile and a lock into an `Environment`, planned but not yet built."""
+"""The interface of backends: the `Environment` that each plans, and its `prepare` function."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 
 
 class Environment(Protocol):
-    """A planned environment: how to build it, whether it exists, how to run something inside."""
+    """A planned environment: how to build it, whether it exists, how to run commands in it."""
 
     plan: Plan
     target: Target
 
     def existing(self) -> Artifact | None:
-        """The finished artifact, if an earlier build made exactly this one."""
+        """Return the finished artifact if an earlier build made exactly this one."""
 
     def changed(self) -> str:
-        """Says that something else has the artifact's name than what was built, else empty.
+        """Return a message if the artifact's name now means something else, else empty.
 
-        What only a look at every file can tell is left to `run_payload`.
+        Changes that only reading every file reveals are left to `run_payload`.
         """
 
     def made_by(self) -> dict[str, str]:
-        """The programs that decide the existing artifact's bytes → their versions."""
+        """Return the programs that decide the existing artifact's bytes → their versions."""
 
     def run_payload(
         self,
@@ -44,15 +44,18 @@ class Environment(Protocol):
     ) -> Completed:
         """Run the payload, which can read `folders` (name → folder of this machine).
 
-        `arguments` gets the same names with each folder's path as the payload will see it.
+        `arguments` is called with the same names → paths as the payload will see them.
         """
 
     def become(self, argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
-        """Replace this process by a command inside the environment."""
+        """Replace this process with a command inside the environment."""
 
 
 class Prepare(Protocol):
-    """A backend's `prepare`: check its tools (`ToolError`, exit 4) and plan; downloads nothing."""
+    """A backend's `prepare`: checks its tools (`ToolError`, exit 4) and plans.
+
+    It downloads none of the plan's files, only a base image if that must be identified first.
+    """
 
     def __call__(
         self, profile: Profile, lock: Lock, host: Host, request: Request, settings: Settings
@@ -61,6 +64,6 @@ class Prepare(Protocol):
 
 
 def prepare(name: str) -> Prepare:
-    """The `prepare` function of a backend; its module is imported when it is used."""
+    """Return the `prepare` function of a backend, importing only that backend's module."""
     function: Prepare = import_module(f"{__package__}.{name}").prepare
     return function

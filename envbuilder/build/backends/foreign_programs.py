@@ -1,8 +1,8 @@
-"""Programs on PATH that look like the environment's but belong to another Python.
+"""Detect programs on PATH that look like the environment's but belong to another Python.
 
-An environment holds what its lock names, and no pip. `pip install` would be found further down on
-PATH, change another environment, and report success. Whether a program is such a one is decided
-from its name, its place and its first bytes; everything but `look` is pure.
+An environment contains what its lock names, and no pip. `pip install` would be found further down
+on PATH, change another environment, and report success. A program is judged by its name, location
+and first bytes, which `look` reads; `judge`, `change` and `refusal` are pure.
 """
 
 from __future__ import annotations
@@ -32,52 +32,52 @@ _INSTALLER = re.compile(
 _CHANGES = frozenset(
     {"install", "uninstall", "sync", "add", "remove", "update", "upgrade", "create", "develop"}
 )
-"""Commands of installers that write somewhere."""
+"""Commands of installers that write."""
 REFUSED = (
     *("pip", "pip3", "uv", "uvx", "conda", "mamba", "micromamba", "pixi", "pipenv", "poetry"),
     *("jupyter", "jupyter-lab", "jupyter-notebook", "ipython", "torchrun", "accelerate"),
 )
-"""What shells, scripts and Makefiles call by name. Where an environment has no such program, it has
-one that says so instead of the next on PATH."""
+"""Programs that shells, scripts and Makefiles call by name. An environment without such a program
+gets a stub that reports this, so that the next one on PATH is not run."""
 FOLDER = f"{OWN}/refused"
-"""Below a prefix: those programs."""
+"""The folder of the stubs, below the prefix."""
 _SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "zsh"})
-# What a script begins with that only starts Python: exec, and the interpreter's path, which may be
-# worked out from the script's own. Quotes are gone already.
+# How a script starts Python: exec and the interpreter's path, which may be computed from the
+# script's own path. Quotes have been removed already.
 _EXEC = re.compile(
     r"^[ \t]*exec[ \t]+(?:-a[ \t]+\S+[ \t]+|-\S+[ \t]+)*"
     r"(?P<folder>\$\([^|;&\n]*?\)+/|[^\s$]*/|\$\{?\w+\}?/)?(?P<name>(?:python|pypy)[0-9.]*t?)(?=\s|$)",
     re.MULTILINE,
 )
 _QUOTED = re.compile(r"exec['\"]*[ \t]+\"(/[^\"$\n]*/(?:python|pypy)[0-9.]*t?)\"")
-"""The same with a path that holds blanks."""
+"""The same with a quoted path, which may contain spaces."""
 _SHIM = re.compile(r"^[ \t]*exec[ \t]+(?:\S*/)?(?P<name>pyenv|asdf)[ \t]+exec\b", re.MULTILINE)
 
 
 class Program(Struct, frozen=True, kw_only=True):
-    """A program that a command names, and what is known of it."""
+    """A program named in a command, and what is known about it."""
 
     name: str
-    """As the command names it."""
+    """As written in the command."""
     path: str
-    """Where it was found; empty where it is nowhere."""
+    """Where it was found; empty if it was not."""
     target: str
-    """The file there, after all links."""
+    """The file there, with all links resolved."""
     head: bytes
     """The first bytes of that file."""
 
 
 class Place(Struct, frozen=True, kw_only=True):
-    """An environment, as a command is looked for in it."""
+    """An environment in which a command is looked up."""
 
     folders: tuple[str, ...]
-    """Where its programs are."""
+    """The folders of its programs."""
     programs: frozenset[str]
     """Their names."""
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
-    """What a program is, seen from an environment."""
+    """What a program is, relative to an environment."""
 
     kind: Literal["own", "ordinary", "interpreter", "tool", "installer"]
     runs: str = ""
@@ -85,7 +85,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
 
 def judge(program: Program, place: Place) -> Verdict:
-    """What a program is: the environment's own, an ordinary one, or one of another Python."""
+    """Classify a program: the environment's own, an ordinary one, or one of another Python."""
     name = _name(program.name)
     if program.path and _folder(program.path) in place.folders:
         return Verdict(kind="own")
@@ -98,7 +98,7 @@ def judge(program: Program, place: Place) -> Verdict:
 
 
 def _runs(program: Program, place: Place) -> str:
-    """The Python outside of the environment that a script runs; empty where it runs none."""
+    """Return the Python outside the environment that a script runs; empty if it runs none."""
     if not program.head.startswith(b"#!"):
         return ""
     line, _, rest = program.head[2:].decode("utf-8", "replace").partition("\n")
@@ -112,7 +112,7 @@ def _runs(program: Program, place: Place) -> str:
 
 
 def _started(script: str, program: Program, place: Place) -> str:
-    """The same for a shell script, which may do nothing but start Python."""
+    """Return the same for a shell script, which may be a wrapper that starts Python."""
     quoted = _QUOTED.search(script)
     if quoted and _is_foreign(quoted[1], place):
         return quoted[1]
@@ -120,7 +120,7 @@ def _started(script: str, program: Program, place: Place) -> str:
     found = _EXEC.search(text)
     if found:
         folder = found["folder"] or ""
-        if "$" in folder:  # beside the script, which is not in the environment
+        if "$" in folder:  # next to the script, which is not in the environment
             folder = f"{_folder(program.target)}/"
         interpreter = f"{folder}{found['name']}"
         return interpreter if _is_foreign(interpreter, place) else ""
@@ -130,7 +130,7 @@ def _started(script: str, program: Program, place: Place) -> str:
 
 
 def _is_foreign(interpreter: str, place: Place) -> bool:
-    """Whether this is a Python, and not the environment's."""
+    """Return whether this is a Python other than the environment's."""
     folder, name = _folder(interpreter), _name(interpreter)
     if not _PYTHON.fullmatch(name):
         return False
@@ -146,20 +146,20 @@ def _folder(path: str) -> str:
 
 
 def change(argv: Sequence[str]) -> str:
-    """The command of an installer that would change an environment (`pip install`), else empty."""
+    """Return the installer command that would change an environment (`pip install`), or empty."""
     name, arguments = _name(argv[0]), list(argv[1:])
     if _PYTHON.fullmatch(name):
         name, *arguments = _module(arguments)
     if not _INSTALLER.fullmatch(name):
         return ""
     words = [a for a in arguments if not a.startswith("-")]
-    # `uv pip install` and `conda env create` take two words, and options may have values.
+    # `uv pip install` and `conda env create` have two words, and options may have values.
     verb = next((word for word in words[:3] if word in _CHANGES), "")
     return f"{name} {verb}" if verb else ""
 
 
 def _module(arguments: Sequence[str]) -> list[str]:
-    """The module that an interpreter is asked to run (`-m`), and its arguments."""
+    """Return the module that an interpreter is to run (`-m`), and its arguments."""
     rest = iter(arguments)
     for option in rest:
         if option in {"-X", "-W"}:
@@ -172,7 +172,7 @@ def _module(arguments: Sequence[str]) -> list[str]:
 
 
 def remedy(profile: str, *, shipped: bool) -> str:
-    """How packages get into an environment instead."""
+    """Return how to add packages to an environment instead."""
     where = (
         f"add_requirements: in profiles/mine.yaml, a profile of yours that extends {profile},"
         if shipped
@@ -185,12 +185,12 @@ def remedy(profile: str, *, shipped: bool) -> str:
 
 
 def advice(profile: str) -> str:
-    """How packages get into an environment of this profile."""
+    """Return how to add packages to an environment of this profile."""
     return remedy(profile, shipped=(resources.profiles_dir() / f"{profile}.yaml").is_file())
 
 
 def script(profile: str) -> str:
-    """A program that refuses to be another environment's."""
+    """Return a stub that reports that a program is not in this environment, and fails."""
     return (
         "#!/bin/sh\n"
         """printf 'error: %s is not in this environment\\n%s\\n' "${0##*/}" \\\n"""
@@ -200,10 +200,10 @@ def script(profile: str) -> str:
 
 
 def in_image(argv: Sequence[str], distributions: Collection[str], profile: str) -> None:
-    """`ToolError` for an installer in an image, which keeps nothing when its container ends.
+    """Raise `ToolError` for an installer in an image, whose changes end with the container.
 
-    `distributions` are those of the image's lock; what they bring is only refused where it would
-    change something.
+    `distributions` are those of the image's lock; an installer among them is refused only if it
+    would change something.
     """
     name = argv[0]
     if changes := change(argv):
@@ -213,9 +213,9 @@ def in_image(argv: Sequence[str], distributions: Collection[str], profile: str) 
 
 
 def refusal(program: Program, argv: Sequence[str], place: Place, how: str) -> ToolError | None:
-    """Why a command must not run; None where it may. `how` says how packages are added.
+    """Return the error for a command that must not run, or None. `how`: how to add packages.
 
-    A program that is named by its path is meant, unless it would change the environment.
+    A program named by its path may run, unless it is the environment's own and would change it.
     """
     changes, verdict = change(argv), judge(program, place)
     if verdict.kind == "own":
@@ -244,9 +244,9 @@ def refusal(program: Program, argv: Sequence[str], place: Place, how: str) -> To
 def require_own(
     argv: Sequence[str], path: str | None, prefix: Path, folders: Collection[str], profile: str
 ) -> None:
-    """`ToolError` for a command that would run in another Python, or change the environment.
+    """Raise `ToolError` if a command would run in another Python or change the environment.
 
-    `path` is where its program was found, `folders` are those of the environment below `prefix`.
+    `path` is where its program was found; `folders` are those of the environment below `prefix`.
     """
     places = tuple(str(prefix / folder) for folder in folders)
     program = look(argv[0], path)
@@ -267,7 +267,7 @@ def _listed(folder: str) -> list[str]:
 
 
 def look(name: str, path: str | None) -> Program:
-    """Read what decides about a program; one that cannot be read is judged by its name."""
+    """Read what is needed to judge a program; an unreadable one is judged by its name."""
     if path is None:
         return Program(name=name, path="", target="", head=b"")
     head = b""

@@ -1,7 +1,7 @@
-"""The seal of a native environment: what was in it when its build ended.
+"""The integrity manifest of a native environment: its contents when its build ended.
 
-The list of its files lies in the environment, and the list's digest in the marker, so that
-verification can say which file was changed, added or removed since.
+The list of files is in the environment, and the list's digest in its marker, so that verification
+can name the files that were changed, added or removed since.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MARKER = "envbuilder.json"
-"""In a prefix: says that envbuilder made it, from what, and how it was when it was made."""
+"""Build metadata in a prefix: that envbuilder made it, from what, and its digests at that time."""
 FILES = f"{OWN}/files.jsonl"
 OURS = frozenset({MARKER, FILES})
 PLACED = f"{OWN}/placed.txt"
-"""Names further files that name the place of the environment, one path a line."""
+"""Lists further files that contain the environment's location, one path a line."""
 HOST_BOUND = frozenset({"pyvenv.cfg", "bin/python", "venv/pyvenv.cfg"})
-"""What names the host's interpreter or the place of the environment; what PLACED lists does, too.
-All else is the same wherever it is built."""
+"""Host-dependent files: they contain the host interpreter's path or the environment's location, as
+do those in PLACED. All others are the same wherever they are built."""
 SHOWN = 3
-"""Changed files that a message names."""
+"""Most changed files that a message names."""
 
 
 def close(prefix: Path, facts: dict[str, Any]) -> None:
-    """Write down what a finished environment holds, with these facts about it in its marker."""
+    """Write the integrity manifest of a finished environment, and its marker with these facts."""
     (prefix / FILES).parent.mkdir(parents=True, exist_ok=True)
     found = tree.read(prefix, OURS)
     (prefix / FILES).write_text(tree.dump(found))
@@ -42,14 +42,14 @@ def close(prefix: Path, facts: dict[str, Any]) -> None:
 
 
 def bind(prefix: Path, paths: Iterable[str]) -> None:
-    """Note files of an environment, before it is closed, that name the place where it will be."""
+    """Record, before `close`, further files that contain the environment's final location."""
     (prefix / PLACED).parent.mkdir(parents=True, exist_ok=True)
     listed = sorted({*_placed(prefix), *paths})
     (prefix / PLACED).write_text("".join(f"{path}\n" for path in listed))
 
 
 def host_bound(prefix: Path) -> frozenset[str]:
-    """The files of an environment that differ from place to place."""
+    """Return the host-dependent files of an environment."""
     return HOST_BOUND.union(_placed(prefix))
 
 
@@ -61,7 +61,7 @@ def _placed(prefix: Path) -> list[str]:
 
 
 def marker(prefix: Path) -> dict[str, Any]:
-    """What an environment says of itself; empty where envbuilder did not finish one there."""
+    """Return an environment's build metadata; empty if envbuilder did not finish one there."""
     try:
         found = json.loads((prefix / MARKER).read_text())
     except (OSError, ValueError, RecursionError):
@@ -70,17 +70,17 @@ def marker(prefix: Path) -> dict[str, Any]:
 
 
 def is_sealed(prefix: Path) -> bool:
-    """Whether envbuilder finished an environment there, whatever became of it since."""
+    """Return whether envbuilder made the folder, even if it was changed since, or it is empty."""
     return (prefix / MARKER).is_file() or (prefix / OWN).is_dir() or not any(prefix.iterdir())
 
 
 def require_unchanged(
     prefix: Path, python: str = "bin/python", owner: Callable[[str], str] = lambda path: ""
 ) -> None:
-    """`VerifyError` where an environment does not hold what it held after its build.
+    """Raise `VerifyError` if an environment's contents have changed since its build.
 
-    `python` is its interpreter, below the prefix; `owner` says which package a path belongs to, if
-    that is known.
+    `python` is its interpreter, below the prefix; `owner` returns the package that a path belongs
+    to, if known.
     """
     hint = (
         f"Build it anew: add --rebuild to envbuilder build. To check it as it is: envbuilder verify"

@@ -1,6 +1,6 @@
-"""The builder `layers`: an image put together from layers, without a daemon, root or emulation.
+"""The builder `layers`: assembles an image from layers, without a daemon, root or emulation.
 
-What is loaded into an engine is an image like any other of ours: `docker.py` finds and runs it.
+Once loaded into an engine, the image is like that of any builder: `container.py` runs it.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ if TYPE_CHECKING:
 
 BUILDER = "layers"
 _EXPORTS = (25, 0)
-"""From this version on Docker saves images as OCI layouts."""
+"""Docker saves images as OCI layouts from this version on."""
 _AFTER_SYSTEM = "# --- wheels"
-"""Where the Dockerfile's next stage begins."""
+"""Start of the Dockerfile's stage after `system`."""
 
 
 def plan(
@@ -69,9 +69,10 @@ def plan(
     own: words.Platform | None,
     target_engine: engine.Engine | None,
 ) -> Plan:
-    """How to make the image; pure. `own` is this machine's platform, whose uv installs the wheels.
+    """Return the plan of the image; pure.
 
-    Without an engine, packages whose scripts must run cannot be installed: `ToolError`.
+    `own` is this machine's platform, whose uv installs the wheels. Raises `ToolError` if packages
+    with maintainer scripts must be installed and there is no engine.
     """
     from envbuilder.build.image.layer_cache import FORMAT, SYSTEM_FORMAT
     from envbuilder.containers.oci.layer import compressor
@@ -158,7 +159,7 @@ def plan(
 def _room(
     wheels: Sequence[File], request: Request, settings: Settings, there: engine.Engine | None
 ) -> tuple[Room, ...]:
-    """Layers in the cache, and in the end the image: in an engine both packed and unpacked."""
+    """Return the space for cached layers and the image; engines keep it packed and unpacked."""
     packed = sum(f.size or 0 for f in wheels)
     rooms = [Room(folder=str(settings.cache_dir), bytes=packed)]
     if request.output:
@@ -178,7 +179,7 @@ def _end(
     request: Request,
     settings: Settings,
 ) -> tuple[Artifact, tuple[Step, ...]]:
-    """Where the image goes: to disk, to a registry, to both, or else into the engine."""
+    """Return the artifact and the steps that deliver it: to disk, registry or both, else engine."""
     records = str(settings.records_dir / digest)
     artifact, end = Artifact(kind="image", ref=tags[0]), list[Step]()
     if request.push:
@@ -225,7 +226,7 @@ def _system(
     work: Path,
     target_engine: engine.Engine | None,
 ) -> System:
-    """The Dockerfile's stage with the system packages, built by an engine and taken from it."""
+    """Return the Dockerfile's stage of system packages, which an engine builds and exports."""
     if target_engine is None or places.on_disk(base.ref):
         raise ToolError(
             f"the system packages of '{profile.name}' run scripts when they are installed: that"
@@ -257,7 +258,7 @@ def _system(
 
 
 def _stage(profile: Profile, lock: Lock, target: Target) -> str:
-    """The Dockerfile up to the stage `system`, which is then its last one."""
+    """Return the Dockerfile up to the stage `system`, which then is its last."""
     nowhere = render.nowhere(lock)
     dockerfile = next(render.render(profile, lock, "dockerfile", target.python, nowhere))
     text, found, _ = dockerfile.content.decode().partition(_AFTER_SYSTEM)
@@ -265,11 +266,11 @@ def _stage(profile: Profile, lock: Lock, target: Target) -> str:
     return text
 
 
-# --- the edge: what is here
+# --- queries of this machine and its engine
 
 
 def own_platform() -> words.Platform | None:
-    """The platform of this machine; None where it is none of ours."""
+    """Return this machine's platform; None if it is not supported."""
     machine = os.uname().machine
     if sys.platform == "darwin":
         return "macos/arm64" if machine == "arm64" else None
@@ -277,7 +278,10 @@ def own_platform() -> words.Platform | None:
 
 
 def wanted(request: Request) -> bool:
-    """Whether this builder was asked for; `InvalidError` where another cannot do what was."""
+    """Return whether the request needs or names this builder.
+
+    Raises `InvalidError` if it needs this builder and names another.
+    """
     only = "--output" if request.output else "--push" if request.push else ""
     if request.base_image and places.on_disk(request.base_image):
         only = "a base image on disk"
@@ -289,7 +293,7 @@ def wanted(request: Request) -> bool:
 
 
 def unsuitable(here: engine.Engine, client: Any, profile: Profile, target: Target) -> str:
-    """Why another builder is the default for this engine and profile; empty where this one is."""
+    """Return why another builder is the default for this engine and profile; empty if this is."""
     if here.client == "docker":
         version = str(client.version().get("Version", ""))
         if not engine.is_at_least(version, _EXPORTS):
@@ -303,7 +307,7 @@ def unsuitable(here: engine.Engine, client: Any, profile: Profile, target: Targe
 
 
 def _runs_scripts(profile: Profile, target: Target) -> bool:
-    # On a base that is only unpacked no script can run.
+    # No script can run on a base that is only unpacked.
     unpacks = profile.unpack_packages or bool(target.base and target.base.unpacked)
     return bool(target.of_kind("deb")) and not unpacks
 
@@ -317,16 +321,16 @@ def prepare(
     client: Any = None,
     here: engine.Engine | None = None,
 ) -> Environment:
-    """Find the base and plan; an engine is only asked where the image goes there or the base is.
+    """Find the base and plan.
 
-    `client` is that engine and `here` what it is, where it was asked already. `ToolError` (exit 4)
-    where something is missing.
+    An engine is queried only if it gets the image, has the base or runs scripts. `client` is that engine and `here` its description, if known already. Raises `ToolError`
+    (exit 4) if something is missing.
     """
     from envbuilder.build.backends.container import DockerEnvironment
 
     target = image_base.target(profile, lock, host, request)
     own = own_platform()
-    lock.tool(own)  # before an engine is asked
+    lock.tool(own)  # fails before an engine is queried
     scripts = _runs_scripts(profile, target)
     aside = request.output or request.push
     if client is None and (not aside or scripts):

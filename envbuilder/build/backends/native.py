@@ -1,8 +1,8 @@
-"""Native environments, whatever brings their Python: wheels put into them, and commands run there.
+"""Native environments, wherever their Python comes from: install wheels, run commands.
 
 uv unpacks the wheels into a cache inside the working folder and hard-links from there; the cache is
-then removed. So every environment owns its files: editing one can reach neither a cache nor
-another environment (a shared cache would install the edited file without complaint).
+then removed. So every environment owns its files: editing one affects neither a cache nor another
+environment (a shared cache would install the edited file without complaint).
 """
 
 from __future__ import annotations
@@ -55,32 +55,32 @@ if TYPE_CHECKING:
 
 
 def tool_versions(made: Plan) -> dict[str, str]:
-    """The locked tools that a plan runs → their versions."""
+    """Return the locked tools that a plan runs → their versions."""
     return {f.name: f.version for f in made.files if f.kind == "tool"}
 
 
 class Folders(Struct, frozen=True):
-    """Where an environment is made, and where it will be."""
+    """Where an environment is built, and its final location."""
 
     prefix: Path
     work: Path
-    """The build's own, beside the prefix."""
+    """The build's working folder, next to the prefix."""
 
     @property
     def env(self) -> Path:
-        """The environment, until it is moved."""
+        """The environment, until it is moved to the prefix."""
         return self.work / "env"
 
 
 def folders_for(settings: Settings, name: str) -> Folders:
-    """The folders of the environment of that name."""
+    """Return the folders of the environment with that name."""
     return Folders(settings.envs_dir / name, settings.envs_dir / f".{name}.partial")
 
 
 def last_steps(
     profile: Profile, places: Folders, digest: str, facts: Mapping[str, Any], **more: str
 ) -> tuple[Step, ...]:
-    """How the making of an environment ends; its marker holds these facts and `more`."""
+    """Return the last steps of a build; the environment's marker holds these facts and `more`."""
     marks = {
         "schema": 1,
         "made_by": "envbuilder",
@@ -104,18 +104,18 @@ def last_steps(
 
 
 def room(settings: Settings, files: Iterable[File]) -> Room:
-    """What an environment of these files takes, at the least."""
+    """Return the disk space that an environment of these files takes at least."""
     return Room(folder=str(settings.envs_dir), bytes=unpacked(files))
 
 
 def preloaded(profile: Profile, target: Target) -> tuple[File, ...]:
-    """The .debs that hold the preloaded libraries: these may be part of the base, too."""
+    """Return the .debs that hold the preloaded libraries, including files of the base."""
     debs = (*target.of_kind("deb"), *target.base_files)
     return tuple(f for f in debs if profile.preload and f.name in profile.system_packages)
 
 
 def check_tools(profile: Profile) -> None:
-    """`ToolError` when the host lacks what the environment needs from it while running."""
+    """Raise `ToolError` if the host lacks what the environment needs from it at run time."""
     compilers = ("g++", "c++", "clang++")
     if "g++" in profile.system_packages and not any(process.which(c) for c in compilers):
         raise ToolError(
@@ -137,15 +137,15 @@ def wheel_steps(
     version: str,
     system_site: bool = False,
 ) -> tuple[Step, ...]:
-    """How the locked wheels get into a virtual environment `env` of the interpreter `python`.
+    """Return the steps that install the locked wheels into a venv `env` of `python`.
 
-    `system_site`: the environment sees the packages of that interpreter, too.
+    `system_site`: the venv also sees the packages of that interpreter.
     """
     wheels = target.of_kind("wheel")
     uv, cache = str(work / "uv"), str(work / "cache")
     text = render.requirements_text(profile, lock, (target,), target.python)
     return (
-        # A native environment is made on the platform that it is for.
+        # A native environment is built on the platform that it is for.
         UnpackTool(what="unpack uv", file=lock.tool(target.platform), name="uv", path=uv),
         LinkFiles(what="check wheels", files=wheels, folder=str(work / "wheels")),
         Write(what="write requirements", path=str(work / "requirements.txt"), text=text),
@@ -173,7 +173,7 @@ def wheel_steps(
 
 
 def preload_steps(profile: Profile, libraries: tuple[File, ...], env: Path) -> tuple[Step, ...]:
-    """How the preloaded libraries get into an environment."""
+    """Return the steps that put the preloaded libraries into an environment."""
     if not profile.preload:
         return ()
     return (
@@ -187,17 +187,17 @@ def preload_steps(profile: Profile, libraries: tuple[File, ...], env: Path) -> t
 
 
 def preload_paths(profile: Profile, prefix: Path) -> tuple[str, ...]:
-    """Where the preloaded libraries are in a finished environment."""
+    """Return the paths of the preloaded libraries in a finished environment."""
     return tuple(str(prefix / OWN / name) for name in profile.preload)
 
 
 def refused_programs(profile: Profile) -> list[Any]:
-    """What decides the programs that refuse, for fingerprints."""
+    """Return what decides the stubs of refused programs, for fingerprints."""
     return [foreign_programs.REFUSED, foreign_programs.script(profile.name)]
 
 
 def own_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Variables that depend on the machine, where the caller did not set them."""
+    """Return the variables that depend on the machine, unless the caller set them."""
     if environ.get("OMP_NUM_THREADS"):
         return {}
     return {"OMP_NUM_THREADS": str(threads.decide(threads.fetch()))}
@@ -212,37 +212,37 @@ class NativeEnvironment:
 
     @property
     def bin_folders(self) -> tuple[str, ...]:
-        """Below the prefix: where programs are, the folder that wins first."""
+        """Folders of programs below the prefix, in order of precedence."""
         return ("bin",)
 
     @property
     def python(self) -> str:
-        """The environment's interpreter, below the prefix."""
+        """The environment's interpreter, relative to the prefix."""
         return f"{self.bin_folders[0]}/python"
 
     def existing(self) -> Artifact | None:
-        """The environment, if an earlier build finished it."""
+        """Return the environment if an earlier build finished it."""
         found = seal.marker(self.prefix)
         if found.get("fingerprint") != self.plan.fingerprint or "tree" not in found:
             return None
         return msgspec.structs.replace(self.plan.artifact, digest=found.get("digest"))
 
     def changed(self) -> str:
-        """Nothing: its name is its folder's, and what is in it is looked at before it is run."""
+        """Return an empty string: a folder keeps its name, and `run_payload` checks its contents."""
         return ""
 
     def made_by(self) -> dict[str, str]:
-        """uv, as the lock names it."""
+        """Return the version of uv, as locked."""
         return tool_versions(self.plan)
 
     def inside(
         self, argv: Sequence[str], environ: Mapping[str, str]
     ) -> tuple[list[str], dict[str, str]]:
-        """A command and variables that run `argv` inside the environment."""
+        """Return a command and variables that run `argv` inside the environment."""
         raise NotImplementedError
 
     def owner(self, path: str) -> str:
-        """Which package a path of the environment belongs to, as far as that is known."""
+        """Return the package that a path of the environment belongs to; empty if unknown."""
         del path
         return ""
 
@@ -252,14 +252,17 @@ class NativeEnvironment:
         folders: Mapping[str, Path],
         on_line: Callable[[str], None],
     ) -> Completed:
-        """Run the payload with its interpreter; `VerifyError` where it was changed."""
+        """Run the payload with the environment's interpreter.
+
+        Raises `VerifyError` if the payload or the environment was changed.
+        """
         payload = self.prefix / OWN / "payload.pyz"
         if not payload.is_file() or payload.read_bytes() != payload_pyz():
             raise VerifyError(
                 f"{payload}: was changed after the build, so that nothing it says can be trusted",
                 f"Remove {self.prefix}, and build again.",
             )
-        # Compared before anything in it runs, its activation included.
+        # Checks the environment before anything in it runs, its activation included.
         scratch = self._scratch
         executable, bytecode = str(self.prefix / self.python), str(scratch / "bytecode")
         base = isolation.payload_environment(os.environ)
@@ -285,22 +288,25 @@ class NativeEnvironment:
 
     @cached_property
     def _scratch(self) -> Path:
-        """A folder for bytecode, empty at first: that in the environment is not sealed.
+        """A new folder for bytecode: that in the environment is not in its integrity manifest.
 
-        Made once the environment was found unchanged. Tuning starts the payload a hundred times,
-        and neither comparing 12,000 files nor compiling torch's belongs into each start.
+        Created once, after the environment was found unchanged. Tuning starts the payload a hundred
+        times, and no start should compare 12,000 files or compile torch's again.
         """
         seal.require_unchanged(self.prefix, self.python, self.owner)
         for note in isolation.notes(os.environ):
             progress().note(f"note: {note}")
         folder = tempfile.mkdtemp(prefix="envbuilder-")
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        # The payload works in an empty folder: what lies in the user's may have a module's name.
+        # The payload works in an empty folder: a file in the user's could shadow a module.
         (Path(folder) / "work").mkdir()
         return Path(folder)
 
     def become(self, argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
-        """Become the command, found on the environment's PATH first; `ToolError` for another's."""
+        """Replace this process with a command, found on the environment's PATH first.
+
+        Raises `ToolError` if it is not found or belongs to another Python.
+        """
         folders = (str(self.prefix / name) for name in self.bin_folders)
         path = os.pathsep.join((*folders, environ.get("PATH", "")))
         program = shutil.which(argv[0], path=path)

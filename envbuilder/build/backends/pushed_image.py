@@ -1,4 +1,4 @@
-"""An image that is pushed to a registry instead of an engine."""
+"""Planned images that are pushed to a registry instead of loaded into an engine."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 
 class PushedImage(SavedImage):
-    """A planned image in a registry, and perhaps on disk too."""
+    """A planned image in a registry, and possibly also on disk."""
 
     def __init__(self, target: Target, made: Plan, ref: str, settings: Settings) -> None:
         super().__init__(target, made)
         self._ref, self._settings = ref, settings
 
     def existing(self) -> Artifact | None:
-        """The image, if an earlier build pushed exactly this one and nobody replaced it since.
+        """Return the image if an earlier build pushed exactly this one and its tag still names it.
 
-        `BuildError` where it was not, and may not be pushed now: that is better known before a
-        build than after it.
+        Raises `BuildError` if not, and it may not be pushed now: better known before a build than
+        after it.
         """
         from envbuilder.build.attestation import publish
 

@@ -1,4 +1,4 @@
-"""An image that is written to disk instead of an engine."""
+"""Planned images that are written to disk instead of loaded into an engine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SavedImage:
         self.target, self.plan = target, made
 
     def existing(self) -> Artifact | None:
-        """The image, if an earlier build wrote exactly this one and every byte is still right."""
+        """Return the image if an earlier build wrote exactly this one and every byte is intact."""
         from envbuilder.containers.oci import archive
 
         label = f"{LABEL}fingerprint"
@@ -41,11 +41,11 @@ class SavedImage:
         return None
 
     def changed(self) -> str:
-        """Nothing: what is not right byte by byte is made anew."""
+        """Return an empty string: an image that is not intact byte by byte is built again."""
         return ""
 
     def made_by(self) -> dict[str, str]:
-        """The versions that decide the image's bytes."""
+        """Return the versions of programs that decide the image's bytes."""
         from envbuilder.containers.oci.layer import compressor
 
         return tool_versions(self.plan) | {"zstd": str(compressor()["zstd"])}
@@ -56,9 +56,9 @@ class SavedImage:
         folders: Mapping[str, Path],
         on_line: Callable[[str], None],
     ) -> Completed:
-        """An image on disk cannot be run."""
+        """Raise `InvalidError`: an image on disk cannot be run."""
         raise InvalidError(f"{self.plan.artifact.ref}: not in an engine", "Build without --output.")
 
     def become(self, argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
-        """An image on disk cannot be run."""
+        """Raise `InvalidError`: an image on disk cannot be run."""
         raise InvalidError(f"{self.plan.artifact.ref}: not in an engine", "Build without --output.")

@@ -1,6 +1,6 @@
-"""A folder tree as a digest: what lies in it, not when or by whom it was written, or how stored.
+"""Digest of a folder tree: of its contents, not of times, owners or how they are stored.
 
-Bytecode (`__pycache__`) is left out: interpreters write it as they go.
+Bytecode (`__pycache__`) is left out: interpreters write it as they run.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ Kind = Literal["file", "executable", "link", "folder", "other"]
 
 
 class Entry(Struct, frozen=True, array_like=True, order=True):
-    """One thing in a tree; `content` is a file's sha256, or where a link points."""
+    """One entry of a tree; `content` is a file's sha256, or a link's target."""
 
     path: str
-    """Below the root, with slashes."""
+    """Relative to the root, with slashes."""
     kind: Kind
     content: str = ""
 
 
 def read(root: Path, skip: Collection[str] = ()) -> tuple[Entry, ...]:
-    """What lies below a folder, sorted by path, without the paths named in `skip`.
+    """Return the entries below a folder, sorted by path, without the paths in `skip`.
 
     Links are not followed. Raises `OSError` for what cannot be read.
     """
     found = sorted(_walk(root, frozenset(skip)))
-    # Hashing lets other threads run.
+    # Threads pay off: hashing releases the GIL.
     with ThreadPoolExecutor() as pool:
         hashes = pool.map(file_sha256, [root / e.path for e in found if _is_file(e)])
         return tuple(Entry(e.path, e.kind, next(hashes)) if _is_file(e) else e for e in found)
@@ -68,17 +68,17 @@ def _walk(root: Path, skip: frozenset[str], below: str = "") -> Iterator[Entry]:
 
 
 def dump(entries: Iterable[Entry]) -> str:
-    """Entries as text, one JSON array a line; names that are no UTF-8 are escaped."""
+    """Return entries as text, one JSON array a line; names that are not UTF-8 are escaped."""
     return "".join(json.dumps([e.path, e.kind, e.content]) + "\n" for e in entries)
 
 
 def parse(text: str) -> tuple[Entry, ...]:
-    """The entries of `dump`; `ValueError` for anything else."""
+    """Return the entries in a text of `dump`; raise `ValueError` for any other text."""
     return tuple(msgspec.convert(json.loads(line), Entry) for line in text.splitlines())
 
 
 def digest(entries: Iterable[Entry]) -> str:
-    """sha256 over all entries, as "sha256:…"."""
+    """Return the sha256 over all entries, as "sha256:…"."""
     return f"sha256:{hashlib.sha256(dump(entries).encode()).hexdigest()}"
 
 
@@ -93,7 +93,7 @@ class Difference(Struct, frozen=True):
 
 
 def differences(before: Iterable[Entry], after: Iterable[Entry]) -> tuple[Difference, ...]:
-    """What is not the same in two trees, sorted by path."""
+    """Return the differences between two trees, sorted by path."""
     old, new = ({e.path: e for e in entries} for entries in (before, after))
     return tuple(
         Difference(

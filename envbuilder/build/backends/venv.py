@@ -1,4 +1,4 @@
-"""The venv backend: a native environment from the store, without network, one folder each."""
+"""The venv backend: native environments built from the store, without network, a folder each."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 def plan(
     profile: Profile, lock: Lock, target: Target, interpreter: Interpreter, settings: Settings
 ) -> Plan:
-    """How to make the environment; pure."""
+    """Return the plan of the environment; pure."""
     libraries = preloaded(profile, target)
     uv, contents = lock.tool(target.platform), (*target.of_kind("wheel"), *libraries)
     files = (uv, *contents)
@@ -88,15 +88,15 @@ class VenvEnvironment(NativeEnvironment):
     def inside(
         self, argv: Sequence[str], environ: Mapping[str, str]
     ) -> tuple[list[str], dict[str, str]]:
-        """The command itself, with the environment's variables."""
+        """Return the command itself, with the environment's variables."""
         return list(argv), environment(self.profile, self.prefix, environ)
 
 
 def environment(profile: Profile, prefix: Path, environ: Mapping[str, str]) -> dict[str, str]:
-    """Variables for a command inside the environment, given the caller's own."""
+    """Return the variables for a command inside the environment, given the caller's own."""
     variables = dict(profile.environment)
     if profile.preload:
-        # The caller's own preloads stay, behind ours.
+        # The caller's own preloads are kept, after the profile's.
         own = filter(None, [environ.get("LD_PRELOAD")])
         variables["LD_PRELOAD"] = ":".join([*preload_paths(profile, prefix), *own])
     variables |= own_variables(environ)
@@ -109,7 +109,7 @@ def environment(profile: Profile, prefix: Path, environ: Mapping[str, str]) -> d
 def prepare(
     profile: Profile, lock: Lock, host: Host, request: Request, settings: Settings
 ) -> VenvEnvironment:
-    """Find an interpreter and plan; `ToolError` (exit 4) where one or a compiler is missing."""
+    """Find an interpreter and plan; `ToolError` (exit 4) if it or a compiler is missing."""
     from envbuilder.host import interpreters as pythons
 
     platform = host.platform
