@@ -22,10 +22,10 @@ class Request(Struct, frozen=True, kw_only=True):
     output: str | None = None
     """Where to write the image instead of loading it into the engine: `oci:DIR` or `FILE.tar`."""
     push: str | None = None
-    """Where to push the image instead of loading it into the engine: a reference with a tag."""
+    """Registry reference with a tag to push the image to instead of loading it into the engine."""
     rebuild: bool = False
     force: bool = False
     dry_run: bool = False
     to_run: bool = False
-    """The result will run on the given host, which must meet its requirements."""
+    """The result will run on the host that the plan is for, which must meet its requirements."""
     target_host: Path | None = None

@@ -263,7 +263,7 @@ def _image_options(request: Request) -> str | None:
 def choose_backend(
     profile: Profile, request: Request, settings: Settings, every: Sequence[Way] = ()
 ) -> tuple[words.Backend, str]:
-    """Return the backend that works on the host, and why; `every` way was judged there.
+    """Return the backend that works on the host, and why; `every`: the ways judged there.
 
     If several work: docker if an engine answers and the base image is at hand, else venv. conda
     only if the profile has nothing else: it needs a lock of its own, and none is shipped.

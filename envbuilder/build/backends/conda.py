@@ -240,7 +240,7 @@ class CondaEnvironment(NativeEnvironment):
     def inside(
         self, argv: Sequence[str], environ: Mapping[str, str]
     ) -> tuple[list[str], dict[str, str]]:
-        """Return a bash command that activates the environment and runs `argv`, with its variables."""
+        """Return a bash command that activates the environment and runs `argv`, and variables."""
         script = str(self.prefix / activation.SCRIPT)
         # Activation prepends the environment's own programs.
         refused = str(self.prefix / foreign_programs.FOLDER)

@@ -146,7 +146,7 @@ def plan(
                 for said in ("failed to resolve source metadata", "creating build container")
             }
             | {
-                # Matches the output of the step, not its echoed text: that has a variable for 3.
+                # Matches the step's output, not its echoed text, which has a variable instead of 3.
                 f"Python {target.python} is needed; the base image has 3": "The base image has"
                 f" another Python. Name one with Python {target.python}: --base-image REF",
                 "exec format error": f"This engine cannot run {target.platform} programs: build on"

@@ -42,7 +42,7 @@ gets a stub that reports this, so that the next one on PATH is not run."""
 FOLDER = f"{OWN}/refused"
 """The folder of the stubs, below the prefix."""
 _SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "zsh"})
-# How a script starts Python: exec and the interpreter's path, which may be computed from the
+# How a wrapper script starts Python: exec and the interpreter's path, perhaps computed from the
 # script's own path. Quotes have been removed already.
 _EXEC = re.compile(
     r"^[ \t]*exec[ \t]+(?:-a[ \t]+\S+[ \t]+|-\S+[ \t]+)*"
@@ -73,7 +73,7 @@ class Place(Struct, frozen=True, kw_only=True):
     folders: tuple[str, ...]
     """The folders of its programs."""
     programs: frozenset[str]
-    """Their names."""
+    """The names of its programs."""
 
 
 class Verdict(Struct, frozen=True, kw_only=True):

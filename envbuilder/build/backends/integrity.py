@@ -22,7 +22,7 @@ MARKER = "envbuilder.json"
 FILES = f"{OWN}/files.jsonl"
 OURS = frozenset({MARKER, FILES})
 PLACED = f"{OWN}/placed.txt"
-"""Lists further files that contain the environment's location, one path a line."""
+"""List of further files that contain the environment's location, one path a line."""
 HOST_BOUND = frozenset({"pyvenv.cfg", "bin/python", "venv/pyvenv.cfg"})
 """Host-dependent files: they contain the host interpreter's path or the environment's location, as
 do those in PLACED. All others are the same wherever they are built."""
@@ -70,7 +70,7 @@ def marker(prefix: Path) -> dict[str, Any]:
 
 
 def is_sealed(prefix: Path) -> bool:
-    """Return whether envbuilder made the folder, even if it was changed since, or it is empty."""
+    """Return whether the folder is empty or was made by envbuilder, even if changed since."""
     return (prefix / MARKER).is_file() or (prefix / OWN).is_dir() or not any(prefix.iterdir())
 
 

@@ -323,8 +323,9 @@ def prepare(
 ) -> Environment:
     """Find the base and plan.
 
-    An engine is queried only if it gets the image, has the base or runs scripts. `client` is that engine and `here` its description, if known already. Raises `ToolError`
-    (exit 4) if something is missing.
+    An engine is queried only if it gets the image, has the base or runs scripts. `client` is that
+    engine and `here` its description, if known already. Raises `ToolError` (exit 4) if something
+    is missing.
     """
     from envbuilder.build.backends.container import DockerEnvironment
 

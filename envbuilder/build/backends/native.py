@@ -228,7 +228,7 @@ class NativeEnvironment:
         return msgspec.structs.replace(self.plan.artifact, digest=found.get("digest"))
 
     def changed(self) -> str:
-        """Return an empty string: a folder keeps its name, and `run_payload` checks its contents."""
+        """Return an empty string: a folder keeps its name; `run_payload` checks its contents."""
         return ""
 
     def made_by(self) -> dict[str, str]:
