@@ -1,4 +1,4 @@
-"""Make a lock, and find out whether all it names can still be had.
+"""Make a lock, and check that everything it names is still available.
 
 May use `packages` and the rooms below it; knows neither `build` nor `doctor`.
 """

@@ -2,7 +2,7 @@
 
 uv does the resolving, one run per platform and Python, against the user's own package index and a
 loopback index for distributions that come from named upstream indexes. This module prepares the
-runs and says how much of their result was seen and how much is only claimed.
+runs and records which hashes of the result were read and which are only claimed.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ def resolve(
     read_base: ReadBase = base_status.read,
     environ: Mapping[str, str] | None = None,
 ) -> Lock:
-    """The lock of a profile, made now.
+    """Make the lock of a profile.
 
-    Versions that `previous` names are kept where they still fit, unless `upgrade`. System packages
-    are computed for `base_image`, else for the profile's own base, where that can be read. What no
-    index and no claim can serve makes an `unlocked` lock that says why. Raises `BuildError` where
-    an index fails, `ToolError` without uv, `InvalidError` where a local wheel has other bytes than
-    its index or a claim states.
+    Versions in `previous` are kept if they still fit, unless `upgrade`. System packages are
+    computed for `base_image`, or else for the profile's own base, if that can be read. If neither
+    an index nor a claim provides a distribution, the lock is `unlocked` and gives the reason. Raise
+    `BuildError` if an index fails, `ToolError` without uv, `InvalidError` if the bytes of a local
+    wheel differ from what its index or a claim states.
     """
     environ = os.environ if environ is None else environ
     found = pip_settings.sources(environ)
@@ -101,7 +101,7 @@ def resolve(
 
 
 def check(profile: Profile, lock: Lock) -> tuple[str, ...]:
-    """Why a lock no longer fits its profile; empty when it does. Reads nothing else."""
+    """Return why a lock no longer fits its profile; empty if it does. Nothing else is read."""
     from packaging.requirements import Requirement
     from packaging.version import Version
 
@@ -134,7 +134,7 @@ def check(profile: Profile, lock: Lock) -> tuple[str, ...]:
 
 
 def _require_offers(profile: Profile, offers: Iterable[Offer]) -> None:
-    """Every pinned distribution of a named index must be offered in that version."""
+    """Require that every pinned distribution of a named index is offered in that version."""
     from packaging.requirements import Requirement
     from packaging.version import Version
 
@@ -161,7 +161,7 @@ def _targets(
     uv: Uv,
     on_progress: Callable[[str], None],
 ) -> tuple[tuple[Target, ...], dict[str, str]]:
-    """The targets of a profile, and where uv found their wheels (sha256 → URL)."""
+    """Return the targets of a profile, and where uv found their wheels (sha256 → URL)."""
     targets = []
     urls: dict[str, str] = {}
     for platform in profile.platforms:
@@ -186,10 +186,10 @@ def _targets(
 def _tools(
     profile: Profile, uv: Uv, on_progress: Callable[[str], None]
 ) -> dict[words.Platform, Found]:
-    """The uv that the profile names, for every platform that envbuilder runs on.
+    """Resolve the uv that the profile names, for every platform that envbuilder runs on.
 
-    Not the one that resolves: which that is depends on the machine, and what it chose is written
-    down in the lock. The one that installs decides bytes.
+    This is not the uv that resolves: that one depends on the machine, and its choices are recorded
+    in the lock. The uv that installs decides the bytes.
     """
     on_progress(f"{profile.name}: resolving uv {profile.tools.uv}")
     pin, python = f"uv=={profile.tools.uv}", profile.python.default
@@ -203,10 +203,10 @@ def _sized(
     measure: Measure,
     on_progress: Callable[[str], None],
 ) -> Lock:
-    """The lock with sizes that no index stated, as far as they can be had.
+    """Return the lock with the sizes that no index stated, if they can be determined.
 
-    A size belongs to bytes, not to a place: where nobody can be asked, that of the previous lock
-    for the same sha256 holds.
+    A size belongs to the bytes, not to their location: if no server answers, the size that the
+    previous lock has for the same sha256 is used.
     """
     unknown = {f.sha256 for f in lock.files if f.size is None}
     asked = {sha256: urls[sha256] for sha256 in unknown if urls.get(sha256)}
@@ -246,7 +246,7 @@ def _preferred(kept: Lock | None, platform: str, python: str) -> dict[str, str]:
 
 
 def _judged(lock: Lock) -> Lock:
-    """The lock, `claimed` where the hash of some file was not read in an index."""
+    """Return the lock, `claimed` if the hash of some file was not read in an index."""
     named = [(f, f"{t.platform}, Python {t.python}") for t in lock.targets for f in t.files]
     named += [(f, p) for p, f in lock.tools.items()]
     weak = sorted({f"{f.name} {f.version} ({w})" for f, w in named if f.provenance != "read"})

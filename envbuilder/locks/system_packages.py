@@ -1,8 +1,8 @@
-"""The Debian side of a target: what its base is, and which packages go on top of it.
+"""The Debian side of a target: its base, and the packages to install on it.
 
-A base is an image, named in the profile, or a system of Debian's own (`debian_base`), every package
-of which is in the lock. What goes on top is computed for the base that will be used, where that can
-be read, else so that it goes with any minimal system of the suite.
+A base is an image that the profile names, or a system made of Debian packages (`debian_base`), all
+of which are in the lock. The packages to install are computed for the base that will be used, if it
+can be read; otherwise so that they fit any minimal system of the suite.
 """
 
 from __future__ import annotations
@@ -52,22 +52,22 @@ class Debs:
     def of(
         self, platform: words.Platform, python: words.PythonVersion
     ) -> tuple[LockedBase | None, tuple[File, ...]]:
-        """The base of a target and its .debs; nothing where it is not for Linux."""
+        """Return the base of a target and its .debs; None and no files if it is not for Linux."""
         profile = self._profile
         if not platform.startswith("linux/"):
             return None, ()
         if python in profile.debian_base:
             return self._made(platform, python)
-        # Without an image, .debs are only unpacked for a library to preload.
+        # Without an image, .debs are only unpacked to get a library to preload.
         if not profile.system_packages or not (python in profile.base or profile.preload):
             return base(profile, platform, python, ()), ()
         before = self._before(platform, python)
         stated = before.base.status if before and before.base else None
         if before is not None and stated is None:
-            return before.base, before.of_kind("deb")  # they go with any base
+            return before.base, before.of_kind("deb")  # they fit any base
         status = self._status(platform, python)
         if before is not None and (status is None or status.digest == stated):
-            return before.base, before.of_kind("deb")  # or with this one, as far as is known
+            return before.base, before.of_kind("deb")  # they fit this base, or it is unreadable
         files = self._on_image(platform, status)
         found = base(profile, platform, python, files, status.packages if status else {})
         if found is not None and status is not None:
@@ -77,7 +77,7 @@ class Debs:
     def _made(
         self, platform: words.Platform, python: words.PythonVersion
     ) -> tuple[LockedBase | None, tuple[File, ...]]:
-        """A base made from packages of the lock, and what goes on top of it."""
+        """Return a base made of locked packages, its packages and those installed on it."""
         before = self._before(platform, python)
         if before is not None:
             return before.base, (*before.base_files, *before.of_kind("deb"))
@@ -93,7 +93,7 @@ class Debs:
         return base(self._profile, platform, python, files), files
 
     def _on_image(self, platform: words.Platform, status: Status | None) -> tuple[File, ...]:
-        """What goes on top of an image; the same for all Pythons whose images have the same."""
+        """Return the packages to install on an image; shared by images with equal packages."""
         key = (platform, status.digest if status else "")
         if key not in self._closures:
             installed = status.packages if status else None
@@ -111,10 +111,10 @@ class Debs:
         return self._read_base(named or locked, platform, self._settings, self._note)
 
     def _before(self, platform: str, python: str) -> Target | None:
-        """The target of the previous lock, where the profile did not change since.
+        """Return the target of the previous lock, if the profile has not changed since.
 
-        A suite only has its newest versions: there is nothing in between to prefer, so packages
-        are kept as they are or chosen anew.
+        A suite has only its newest versions, so there is no intermediate version to prefer:
+        packages are either kept as they are or chosen again.
         """
         for target in self._kept.targets if self._kept else ():
             if (target.platform, target.python) == (platform, python):
@@ -122,7 +122,7 @@ class Debs:
         return None
 
     def _listed(self) -> tuple[str, ...]:
-        """Packages that are in the lock even where the base has them.
+        """Return the packages that are locked even if the base has them.
 
         A native environment has no base: it unpacks the library that it preloads from the same
         files.
@@ -144,9 +144,9 @@ def base(
     debs: Iterable[File],
     installed: Mapping[str, Stanza] | None = None,
 ) -> LockedBase | None:
-    """The base of a target, as its profile and its .debs say; pure.
+    """Return the base of a target, as its profile and its .debs state it; pure.
 
-    Where Python comes from a Debian package, that says which one it is.
+    If Python is a Debian package, that package decides the version.
     """
     if not platform.startswith("linux/"):
         return None
@@ -183,14 +183,14 @@ def base(
 
 
 def is_current(profile: Profile, target: Target) -> bool:
-    """Whether a target's base is still the one that its profile and its .debs name."""
+    """Return whether a target's base is still the one that its profile and its .debs name."""
     stated = base(
         profile, target.platform, target.python, (*target.base_files, *target.of_kind("deb"))
     )
     own = target.base
     if own is None or stated is None:
         return own is stated
-    # What was read in the base itself cannot be told again without it.
+    # A version that was read in the base image cannot be derived without the image.
     version = stated.python_version or own.python_version
     return msgspec.structs.replace(own, status=None) == msgspec.structs.replace(
         stated, python_version=version

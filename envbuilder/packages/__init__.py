@@ -1,4 +1,4 @@
-"""The files that environments are made of, and where they come from.
+"""Locate, resolve, fetch, store and install the packages that environments are made of.
 
 May use `profiles` and the rooms below it.
 """

@@ -1,4 +1,4 @@
-"""Load the settings of a command, and refuse names in them that mean nothing."""
+"""Load the settings of a command, and reject unknown names in them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def load(
 ) -> settings.Settings:
     """Return the settings from folders, files and environment variables, as `settings.read` does.
 
-    `InvalidError` for an index, a base image or a registry that nothing knows.
+    Raise `InvalidError` for an unknown index, base image or registry.
     """
     environ = os.environ if environ is None else environ
     read, files = settings.read(environ, cwd, note)

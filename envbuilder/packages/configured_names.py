@@ -1,7 +1,7 @@
-"""Names in the configuration that must mean something; a misspelt one would be ignored in silence.
+"""Validate names in the configuration: a misspelt one would be ignored silently.
 
-Indexes and base images are those that envbuilder ships, and those that profiles and locks of the
-user name. Registries are hosts; which ones exist is not known.
+Known indexes and base images are the shipped ones and those that the user's profiles and locks
+name. Registries are only checked to be hosts; which ones exist is not known.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _OWN_INDEX = "An index of your own must be named by a profile (indexes: or conda
 _DOCKER_HUB = frozenset(
     {"hub.docker.com", "index.docker.io", "registry-1.docker.io", "registry.hub.docker.com"}
 )
-"""Hosts that people write for Docker Hub, whose registry is called docker.io in references."""
+"""Hosts in common use for Docker Hub, which image references call docker.io."""
 
 
 def require(files: Sequence[File], environ: Mapping[str, str], folders: Sequence[Path]) -> None:
-    """`InvalidError` for a name that nothing knows, in a file or in a variable.
+    """Raise `InvalidError` for an unknown name in a file or an environment variable.
 
     `folders` hold all profiles and their locks.
     """
@@ -69,16 +69,16 @@ def _require_variables(environ: Mapping[str, str], folders: Sequence[Path]) -> N
 
 
 def _sets(stated: str, name: str) -> bool:
-    """Whether a variable sets an index."""
+    """Return whether a variable sets the URL of an index."""
     from envbuilder.packages.python.indexes import variable
 
     return variable(name) == stated
 
 
 def _unless_known(is_meant: Callable[[str], bool], folders: Sequence[Path]) -> set[str]:
-    """The names of all indexes; empty where one of them is meant.
+    """Return the names of all indexes; empty if one of them matches.
 
-    The user's profiles are only read for a name that is not among those that everybody has.
+    The user's profiles are read only if no built-in name matches.
     """
     from envbuilder.packages.python import indexes
 
@@ -89,7 +89,7 @@ def _unless_known(is_meant: Callable[[str], bool], folders: Sequence[Path]) -> s
 
 
 def _index_names(profile: Mapping[str, Any]) -> Iterator[Any]:
-    """The indexes and channels that a profile names."""
+    """Yield the indexes and channels that a profile names."""
     listed, conda = profile.get("indexes"), profile.get("conda")
     if isinstance(listed, dict):
         yield from listed.values()
@@ -115,7 +115,7 @@ def _require_base_images(file: File, folders: Sequence[Path]) -> None:
 
 
 def _base_names(profile: Mapping[str, Any]) -> Iterator[Any]:
-    """The references of the base images that a profile names."""
+    """Yield the references of the base images that a profile names."""
     bases = profile.get("base")
     for base in bases.values() if isinstance(bases, dict) else ():
         if isinstance(base, dict):
@@ -123,7 +123,7 @@ def _base_names(profile: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def _plain(ref: str) -> str:
-    """A reference as profiles write it: without a digest, and Docker Hub's without its host."""
+    """Return a reference as profiles write it: without a digest, and without Docker Hub's host."""
     name = ref.partition("@")[0]
     for prefix in ("docker.io/library/", "index.docker.io/library/", "library/", "docker.io/"):
         name = name.removeprefix(prefix)
@@ -131,7 +131,7 @@ def _plain(ref: str) -> str:
 
 
 def _require_registries(file: File) -> None:
-    """`InvalidError` for a host that no reference has, and for a mirror that is no place."""
+    """Raise `InvalidError` for an invalid registry host, or a mirror that is not a location."""
     stated = {"mirrors": tuple(file.read.mirrors), "plain_http": file.read.plain_http}
     for key, hosts in stated.items():
         for number, host in enumerate(hosts):
@@ -155,7 +155,7 @@ def _require_registries(file: File) -> None:
 
 
 def _host_problem(host: str) -> tuple[str, str] | None:
-    """Return what is wrong with a registry's host, and what to write; None if nothing is."""
+    """Return what is wrong with a registry's host, and the hint; None if it is valid."""
     from envbuilder.containers.oci import reference
 
     if host in _DOCKER_HUB:
@@ -173,7 +173,7 @@ def _host_problem(host: str) -> tuple[str, str] | None:
 def _of_profiles(
     folders: Sequence[Path], names: Callable[[Mapping[str, Any]], Iterator[Any]]
 ) -> set[str]:
-    """What `names` finds in the profiles of some folders, without those that cannot be read."""
+    """Return what `names` yields for the profiles in some folders; unreadable ones are skipped."""
     found: set[str] = set()
     for path in (p for folder in folders for p in sorted(folder.glob("*.yaml"))):
         try:
@@ -185,7 +185,7 @@ def _of_profiles(
 
 
 def _of_locks(folder: Path) -> Iterator[str]:
-    """The references of the base images in the locks of a folder."""
+    """Yield the references of the base images in the locks of a folder."""
     for path in sorted(folder.glob("*.json")):
         try:
             lock = json.loads(path.read_bytes())
@@ -209,5 +209,5 @@ def _did_you_mean(name: str, known: Collection[str]) -> str:
 
 
 def _shown(name: str) -> str:
-    """A name of the user's in a message: on one line, and not endlessly long."""
+    """Return a user-supplied name for a message: quoted, on one line and of limited length."""
     return repr(name if len(name) <= 100 else f"{name[:100]}…")

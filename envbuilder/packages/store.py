@@ -1,7 +1,8 @@
 """The store: downloaded files by sha256, shared by all profiles, backends and processes.
 
-A file enters by one atomic rename after its hash was checked, so whatever is in the store was right
-when it came in. `link` checks it again on the way out: disks and people change files.
+A file enters by one atomic rename after its hash was checked, so every file in the store was right
+when it came in. `link` checks the hash again on the way out, because files can be damaged or
+modified on disk.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ class Store:
         self.root = root
 
     def path(self, sha256: str) -> Path:
-        """Where a file is, or would be."""
+        """Return the path of a file, whether or not it exists."""
         return self.root / "sha256" / sha256[:2] / sha256
 
     def has(self, sha256: str) -> bool:
-        """Whether the file is here."""
+        """Return whether the file is in the store."""
         return self.path(sha256).is_file()
 
     @contextlib.contextmanager
     def receiving(self, file: File) -> Iterator[Path]:
-        """A place to write a file's bytes to; what an earlier try left there may be continued.
+        """Yield a path to write a file's bytes to, which may hold a partial earlier download.
 
         Only one process writes a given file at a time; the others wait.
         """
@@ -58,7 +59,7 @@ class Store:
             yield folder / sha256
 
     def accept(self, part: Path, file: File, origin: str) -> None:
-        """Take a complete file in; `WrongHashError` when its bytes are not the locked ones."""
+        """Move a complete file into the store; raise `WrongHashError` if its hash is wrong."""
         found = file_sha256(part)
         if found != file.sha256:
             part.unlink()
@@ -71,9 +72,9 @@ class Store:
         self._keep(part, file.sha256)
 
     def take(self, sha256: str, chunks: Iterable[bytes]) -> None:
-        """Take a file in from chunks that raise where they are not the right bytes.
+        """Write a file to the store, from chunks that raise if they are not the right bytes.
 
-        Whatever is raised, `OSError` on a full disk included, nothing of it is kept.
+        If anything is raised, including `OSError` on a full disk, no partial file is kept.
         """
         with self._alone(sha256) as part:
             try:
@@ -92,11 +93,11 @@ class Store:
         part.replace(target)
 
     def sound(self, sha256: str) -> bool:
-        """Whether the file is here with its right bytes; a damaged one is left."""
+        """Return whether the file is here with the right bytes; a damaged one is left in place."""
         return self.has(sha256) and file_sha256(self.path(sha256)) == sha256
 
     def checked(self, file: File) -> Path:
-        """Where the file is, after its hash was checked again; a damaged one is removed."""
+        """Return the file's path after checking its hash again; a damaged file is removed."""
         source = self.path(file.sha256)
         found = file_sha256(source)
         if found != file.sha256:
@@ -109,7 +110,7 @@ class Store:
         return source
 
     def link(self, file: File, folder: Path) -> Path:
-        """The file under its own name in `folder` (hard link where possible), hash checked."""
+        """Link the checked file into `folder` under its own name; copy it if that fails."""
         source = self.checked(file)
         target = folder / file.basename
         try:

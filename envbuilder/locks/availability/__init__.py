@@ -1,1 +1,1 @@
-"""Ask upstream whether locked files and base images are still there, with the same bytes."""
+"""Check upstream that locked files and base images still exist with the same bytes."""

@@ -1,4 +1,4 @@
-"""Whether the base images that locks name by digest are still in their registries."""
+"""Check that the base images that locks name by digest are still in their registries."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _THERE, _GONE = 200, frozenset({404, 410})
 
 
 class BasePin(Struct, frozen=True, kw_only=True):
-    """A base image that locks name."""
+    """A base image that locks name, by digest."""
 
     ref: str
     digest: words.Digest
@@ -43,7 +43,10 @@ class BasePin(Struct, frozen=True, kw_only=True):
 
 
 def pins(locks: Iterable[Lock]) -> tuple[BasePin, ...]:
-    """The base images of some locks, each digest once; not those made of locked packages."""
+    """Return the digest-pinned base images of some locks, each once.
+
+    Bases made of locked packages are left out.
+    """
     found: dict[tuple[str, str], tuple[list[words.Platform], list[str]]] = {}
     for lock in locks:
         for target in lock.targets:
@@ -70,7 +73,10 @@ def check(
     bundles: Mapping[str, frozenset[str]],
     connect: Connect = registry.connect,
 ) -> tuple[Finding, ...]:
-    """What is left of each base image; nothing is downloaded. `bundles` as in `online.check`."""
+    """Return the availability of each base image; nothing is downloaded.
+
+    `bundles` is as in `files.check`.
+    """
 
     def one(pin: BasePin) -> Finding:
         status, detail = _ask(pin, settings, connect)
@@ -97,7 +103,7 @@ def check(
 
 
 def _ask(pin: BasePin, settings: Settings, connect: Connect) -> tuple[Status, str]:
-    """What the registry says. A digest that it knows stands for the bytes."""
+    """Request a manifest by digest; that the registry has it is taken as proof of the bytes."""
     where = reference.parse(pin.ref)
     try:
         connection = connect(where, settings)
@@ -132,7 +138,7 @@ def _elsewhere(
 
 
 def _is_kept(digest: words.Digest, platform: words.Platform, settings: Settings) -> bool:
-    """Whether the image is on this disk, with its right bytes."""
+    """Return whether the image is on this disk and all its blobs have the right bytes."""
     try:
         layout = Layout.open(bases.folder(digest, platform, settings))
         manifest = layout.read_manifest(layout.find(platform))

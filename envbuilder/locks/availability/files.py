@@ -1,7 +1,7 @@
-"""Whether what locks name can still be had, with the same bytes, and where else it is.
+"""Check that locked files are still available with the same bytes, or find them elsewhere.
 
-An index is asked for its page of each distribution, a file's server for its size; no file is
-downloaded. What could not be asked is unknown, which is neither fine nor lost.
+An index is queried for its page of each distribution, a file server for the size of the file; no
+file is downloaded. A file that could not be checked is `unknown`, which is neither fine nor lost.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ PARALLEL = 6
 
 
 class Pin(Struct, frozen=True, kw_only=True):
-    """A file that locks name, and whose locks these are."""
+    """A locked file, and the profiles whose locks name it."""
 
     file: File
     profiles: tuple[str, ...]
 
 
 def pins(locks: Iterable[Lock], conda: Iterable[CondaLock] = ()) -> tuple[Pin, ...]:
-    """The files of some locks, each once."""
+    """Return the files of some locks, each once."""
     named = [(lock.profile, f) for lock in locks for f in lock.files]
     named += [(lock.profile, p.as_file) for lock in conda for t in lock.targets for p in t.packages]
     found: dict[tuple[str, str], tuple[File, list[str]]] = {}
@@ -61,9 +61,9 @@ def check(
     bundles: Mapping[str, frozenset[str]],
     asker: Asker | None = None,
 ) -> tuple[Finding, ...]:
-    """What is left of each pin; `bundles`: name → sha256 of what is in it.
+    """Return the availability of each locked file; `bundles` maps a name to the sha256s it holds.
 
-    Raises `InvalidError` for a source without a URL; what cannot be reached is in the findings.
+    Raise `InvalidError` for a source without a URL. An unreachable source is part of the findings.
     """
     with asking.Asker() if asker is None else asker as ask:
         wheels = [p.file for p in wanted if p.file.kind not in BY_PATH]
@@ -104,7 +104,7 @@ def check(
 
 
 def _places(sources: Iterable[str], settings: Settings) -> dict[str, tuple[Place, ...]]:
-    """The places that serve each symbolic source."""
+    """Return the locations that serve each symbolic source."""
     return {
         source: origins.places()
         if source == DEFAULT
@@ -116,7 +116,7 @@ def _places(sources: Iterable[str], settings: Settings) -> dict[str, tuple[Place
 def _pages(
     wanted: Sequence[tuple[Place, str]], ask: Asker, progress: Progress
 ) -> dict[tuple[Place, str], Page]:
-    """(place, distribution) → what is listed there."""
+    """Return what each location lists for a distribution, by (location, distribution)."""
     with (
         progress.task(f"read {len(wanted)} index pages", len(wanted)) as task,
         ThreadPoolExecutor(PARALLEL) as pool,
@@ -129,7 +129,7 @@ def _pages(
 
 
 def _of_wheel(file: File, pages: Sequence[Page], ask: Asker) -> tuple[Status, str]:
-    """What is left of a wheel, given what its indexes say."""
+    """Return the status of a wheel, from what its indexes list and its server answers."""
     status, detail, location = listed(file, pages)
     if not location:
         return status, detail
@@ -137,9 +137,10 @@ def _of_wheel(file: File, pages: Sequence[Page], ask: Asker) -> tuple[Status, st
 
 
 def listed(file: File, pages: Sequence[Page]) -> tuple[Status, str, str]:
-    """What the pages of a file's indexes say of it, and where it is, if anywhere; pure.
+    """Return the status, detail and URL of a file, from the pages of its indexes; pure.
 
-    Without a stated hash the status is `unknown`, and the file's size must decide.
+    The URL is empty if no page lists the file. Without a stated hash the status is `unknown`, and
+    the file's size must decide.
     """
     same = [o for page in pages for o in page.offers if o.file == file.basename]
     right = next((o for o in same if o.sha256 == file.sha256), None)
@@ -157,7 +158,7 @@ def listed(file: File, pages: Sequence[Page]) -> tuple[Status, str, str]:
 
 
 def of_server(answer: Answer, file: File, *, hashed: bool) -> tuple[Status, str]:
-    """What is left of a file that an index lists, given what its server says; pure.
+    """Return the status of a file that an index lists, from its server's answer; pure.
 
     `hashed`: the index states the right hash.
     """
@@ -173,9 +174,10 @@ def of_server(answer: Answer, file: File, *, hashed: bool) -> tuple[Status, str]
 
 
 def of_archive(answers: Sequence[Answer], file: File) -> tuple[Status, str]:
-    """What is left of a .deb or conda package, given what says who may have it; pure.
+    """Return the status of a .deb or conda package, from the answers of its servers; pure.
 
-    Its path holds its version, and archives and channels never change a file: the size is compared.
+    Only the size is compared: the path holds the version, and archives and channels never change a
+    file.
     """
     verdicts = [of_server(a, file, hashed=False) for a in answers]
     for status in ("fine", "unknown", "changed"):
@@ -186,7 +188,7 @@ def of_archive(answers: Sequence[Answer], file: File) -> tuple[Status, str]:
 
 
 class _Elsewhere:
-    """Looks for bytes that their source no longer has."""
+    """A search for bytes that their source no longer has."""
 
     def __init__(
         self,
@@ -201,7 +203,7 @@ class _Elsewhere:
         self._pages, self._ask, self._bundles = pages, ask, bundles
 
     def find(self, file: File) -> tuple[str, ...]:
-        """Where the file's bytes are, in words."""
+        """Return readable names of the locations that have the file's bytes."""
         found = ["the store"] if _is(self._store.path(file.sha256), file) else []
         found += [str(f) for f in origins.find_links() if _is(f / file.basename, file)]
         if file.kind not in BY_PATH:

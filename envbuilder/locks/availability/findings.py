@@ -1,4 +1,4 @@
-"""What is left upstream of the pins of some locks, as counts, lines and an exit code."""
+"""Findings about the availability of locked files, as counts, lines and an exit code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Status = Literal["fine", "vanished", "changed", "unknown"]
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """What is left of a pin."""
+    """The availability of one locked file or base image."""
 
     name: str
     version: str
@@ -23,38 +23,38 @@ class Finding(Struct, frozen=True, kw_only=True):
     sha256: str
     source: str
     profiles: tuple[str, ...]
-    """Those whose locks name it."""
+    """The profiles whose locks name it."""
     status: Status
     detail: str = ""
     elsewhere: tuple[str, ...] = ()
-    """Where the same sha256 is, for what is not fine."""
+    """Other locations with the same sha256, if the status is not `fine`."""
 
     @property
     def lost(self) -> bool:
-        """Whether nobody is known to have the bytes any more."""
+        """Return whether no known location has the bytes any more."""
         return self.status in {"vanished", "changed"} and not self.elsewhere
 
 
 class Summary(Struct, frozen=True, kw_only=True):
-    """What `lock --check --online` says (`online` in its JSON)."""
+    """The result of `lock --check --online` (`online` in its JSON)."""
 
     checked: int
     fine: int
     lost: int
     unknown: int
     findings: tuple[Finding, ...]
-    """Those that are not fine."""
+    """Only those that are not `fine`."""
 
     @property
     def exit_code(self) -> int:
-        """Lost outweighs unknown, and unknown is not fine."""
+        """Return the exit code: `lost` outweighs `unknown`, and `unknown` is not success."""
         if self.lost:
             return INVALID
         return TOOL_MISSING if self.unknown else 0
 
 
 def summary(found: Iterable[Finding]) -> Summary:
-    """Counts of all findings, and those that somebody should look at."""
+    """Count the findings, and keep those that are not fine."""
     every = tuple(found)
     return Summary(
         checked=len(every),
@@ -66,7 +66,7 @@ def summary(found: Iterable[Finding]) -> Summary:
 
 
 def table(told: Summary) -> list[str]:
-    """What is not fine, and counts, as lines."""
+    """Return the findings that are not fine, and the counts, as lines."""
     lines = []
     for found in told.findings:
         word = "not checked" if found.status == "unknown" else found.status

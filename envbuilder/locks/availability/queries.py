@@ -1,4 +1,4 @@
-"""Questions to index pages and file servers that have one of few answers, and never raise."""
+"""Query index pages and file servers, with few possible outcomes and no exceptions."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ _NO_HEAD = frozenset({405, 501})
 
 
 class Page(Struct, frozen=True, kw_only=True):
-    """What an index lists of a distribution; `problem` says why that is not known."""
+    """What an index lists for a distribution; `problem` is why that is unknown."""
 
     offers: tuple[Offer, ...] = ()
     problem: str = ""
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """Whether a server has a file, and its size in bytes where it says so."""
+    """Whether a server has a file, and its size in bytes if stated."""
 
     state: Literal["there", "gone", "silent"]
     host: str
     size: int | None = None
     problem: str = ""
-    """Why nothing is known, where the state is `silent`."""
+    """Why nothing is known, if the state is `silent`."""
 
 
 class Asker:
-    """One HTTP session, set up as downloads are; a host that stays silent is soon left alone."""
+    """One HTTP session, configured as for downloads; hosts that stay silent are soon skipped."""
 
     def __init__(self, session: requests.Session | None = None) -> None:
         self._session = download.open_session() if session is None else session
@@ -55,7 +55,7 @@ class Asker:
         self._session.close()
 
     def page(self, place: Place, distribution: str) -> Page:
-        """What a place lists of a distribution (as indexes spell it)."""
+        """Return what a location lists for a distribution (canonical name)."""
         folder = pip_settings.local_folder(place.url)
         if folder is not None:
             return _local_page(folder, distribution)
@@ -70,7 +70,7 @@ class Asker:
         return Page(offers=upstream.parse_page(answer.text, answer.url, distribution, ""))
 
     def size(self, url: str) -> Answer:
-        """Whether a file is there, and how large it is."""
+        """Return whether a file is there, and its size."""
         host = host_of(url)
         try:
             parts = urlsplit(url)
@@ -94,7 +94,7 @@ class Asker:
     def _ask(
         self, method: str, url: str, headers: dict[str, str]
     ) -> tuple[requests.Response | None, str]:
-        """An answer, or None and why there is none."""
+        """Return a response and an empty text, or None and the reason."""
         import requests
 
         try:
@@ -116,7 +116,7 @@ class Asker:
 
 
 def _local_page(folder: Path, distribution: str) -> Page:
-    """The same of an index or a find-links folder on this machine."""
+    """Return what an index or a find-links folder on this machine lists for a distribution."""
     own = folder / distribution / "index.html"
     try:
         if own.is_file():

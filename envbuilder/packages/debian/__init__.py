@@ -1,1 +1,1 @@
-"""Debian packages: archives, suites, closures, what a base image has installed."""
+"""Debian packages: archives, suites, dependency closures, and the packages of a base image."""

@@ -1,4 +1,4 @@
-"""What a base image has installed, wherever the image is: an OCI layout or the engine."""
+"""Read which packages a base image has, from an OCI layout, the engine or the registry."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from envbuilder.profiles.lock import Target
 
 _silent: set[str] = set()
-"""Registries that failed: locks name many images, and waiting for each takes seconds."""
+"""Registries that failed, not tried again: locks name many images, and each attempt takes
+seconds."""
 
 
 def read(
@@ -38,10 +39,10 @@ def read(
     settings: Settings,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> Status | None:
-    """The dpkg status of a base image; None, and a note, where it cannot be read.
+    """Return the dpkg status of a base image; None, and a note, if it cannot be read.
 
-    `ref` may name an image on disk. Else asked are, in this order: what was fetched earlier, the
-    engine, and the registry; the last only for a reference with a digest.
+    `ref` may name an image on disk. Otherwise the sources are, in this order: the images fetched
+    earlier, the engine, and the registry; the last only for a reference with a digest.
     """
     problems = []
     ways = (_on_disk,) if places.on_disk(ref) else (_fetched, _in_engine, _in_registry)
@@ -59,9 +60,9 @@ def read(
 
 
 def unlike(target: Target, ref: str, settings: Settings) -> str:
-    """Says that the .debs of a target were chosen for another base than `ref`; empty where not.
+    """Return a warning if the .debs of a target were chosen for another base than `ref`.
 
-    Nothing is said where they go with any base, or where this one cannot be read.
+    Empty if they were not, if they fit any base, or if this base cannot be read.
     """
     locked = target.base
     if locked is None or locked.status is None or ref == f"{locked.ref}@{locked.digest}":
@@ -110,25 +111,25 @@ def _in_registry(ref: str, platform: words.Platform, settings: Settings) -> Stat
 
 
 def of_layout(layout: Layout, platform: words.Platform) -> Status:
-    """The status in an image of an OCI layout; `InvalidError` where it has none."""
+    """Return the status in an image of an OCI layout; raise `InvalidError` if it has none."""
     found = rootfs.read(layout, layout.manifest(platform))
     return of_contents(found.contents, platform, str(layout.folder))
 
 
 def of_contents(contents: dict[str, bytes], platform: words.Platform, where: str) -> Status:
-    """The status among files that were read of an image; `InvalidError` naming `where`."""
+    """Return the status from files read from an image; raise `InvalidError` naming `where`."""
     status = {p: d for p, d in contents.items() if p.startswith(dpkg_status.PATHS)}
     return _parsed(status, platform, where)
 
 
 def of_engine(client: Any, ref: str, platform: words.Platform) -> Status | None:
-    """The status in an image that Docker has; None where it does not have it for this platform.
+    """Return the status in an image that Docker has; None if it lacks it for this platform.
 
-    A container is made, never started, read and removed. Raises `ToolError` where the engine fails,
-    `InvalidError` for an image without a status.
+    A container is created, read and removed, but never started. Raise `ToolError` if the engine
+    fails, `InvalidError` for an image without a status.
     """
     if isinstance(client, podman.Podman):
-        return None  # podman's client only copies whole folders out
+        return None  # podman's client can only copy whole folders out
     from docker.errors import APIError, ImageNotFound
     from requests import RequestException
 
@@ -154,7 +155,7 @@ def of_engine(client: Any, ref: str, platform: words.Platform) -> Status | None:
 
 
 def _copied(client: Any, container: str, wanted: str) -> Iterator[tuple[str, bytes]]:
-    """A file of a container, or the files of a folder, by path below the root."""
+    """Yield a file of a container, or the files of a folder, by path below the root."""
     from docker.errors import NotFound
 
     try:

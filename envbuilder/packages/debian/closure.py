@@ -1,8 +1,8 @@
-"""Which packages to install on one given base, whose own packages are known.
+"""Resolve which packages to install on a given base, whose own packages are known.
 
-Nothing is added that the base has in a sufficient version; what must be newer is upgraded, and so
-is what would break by that. What cannot be solved by adding or upgrading is an error: packages are
-never removed and never downgraded.
+A package that the base has in a sufficient version is not added. A package that must be newer is
+upgraded, and so is every package that this upgrade would break. If adding and upgrading cannot
+solve it, that is an error: packages are never removed and never downgraded.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def on_base(
     installed: Mapping[str, Stanza],
     listed: Iterable[str] = (),
 ) -> tuple[Package, ...]:
-    """The packages to install for `wanted` on a base, in the order they were found necessary.
+    """Return the packages to install for `wanted` on a base, in the order of their discovery.
 
-    `listed` are given even where the base has them already, unless it has them newer: a native
-    environment, which has no base, takes its libraries from the same list. Raises `InvalidError`
-    for a package that the suite lacks, and for conflicts.
+    `listed` are included even if the base has them, unless it has them in a newer version: a native
+    environment, which has no base, takes its libraries from the same list. Raise `InvalidError` for
+    a package that the suite lacks, and for conflicts.
     """
     found = _OnBase(universe, installed)
     for name in listed:
@@ -55,14 +55,14 @@ def on_base(
 
 
 class _OnBase:
-    """A base with the packages chosen so far, and what is still wrong with the two together."""
+    """A base with the packages chosen so far, and the unresolved problems of the two together."""
 
     def __init__(self, universe: Mapping[str, Package], installed: Mapping[str, Stanza]) -> None:
         self.universe, self.installed = universe, installed
         self.offered = Offered(universe)
         self.chosen: dict[str, Package] = {}
         self.now = Offered(installed)
-        # What was broken in the base before is not ours to mend.
+        # Dependencies that were broken in the base before are not fixed here.
         self.broken = {
             (stanza.name, group)
             for stanza in installed.values()
@@ -71,17 +71,17 @@ class _OnBase:
         }
 
     def choose(self, package: Package) -> None:
-        """Install a package, or upgrade it."""
+        """Install or upgrade a package."""
         self.chosen[package.name] = package
         self.now = Offered({**self.installed, **self.chosen})
 
     def all(self) -> Iterator[Stanza]:
-        """Everything that would be installed, what was chosen first, in a fixed order."""
+        """Yield everything that would be installed, chosen packages first, in a fixed order."""
         yield from tuple(self.chosen.values())
         yield from (s for n, s in sorted(self.installed.items()) if n not in self.chosen)
 
     def mend(self) -> bool:
-        """Mend one thing that is wrong; False where nothing is."""
+        """Fix one problem; return False if there is none."""
         for stanza in self.all():
             for group in relations(stanza.depends):
                 if not self.now.among(group) and not self._was_broken(stanza, group):
@@ -91,7 +91,7 @@ class _OnBase:
             for atom in _refused(stanza):
                 for name in self.now.answers(atom):
                     chosen = {stanza.name, name} & self.chosen.keys()
-                    # Two packages of the base that do not go together were so before.
+                    # Conflicts between two packages of the base existed before.
                     if name != stanza.name and chosen:
                         self._part(stanza, name, atom)
                         return True
@@ -101,7 +101,7 @@ class _OnBase:
         return stanza.name not in self.chosen and (stanza.name, group) in self.broken
 
     def _provide(self, stanza: Stanza, group: tuple[Atom, ...]) -> None:
-        """Choose what fulfils a dependency: a newer version of who has it, or what it needs."""
+        """Satisfy a dependency: upgrade the dependent package, or choose what it depends on."""
         newer = self._newer(stanza.name)
         if newer is not None:
             self.choose(newer)
@@ -116,7 +116,7 @@ class _OnBase:
         raise InvalidError(f"Debian: {stanza.name} {stanza.version} needs {needs}, {why}", _HINT)
 
     def _part(self, stanza: Stanza, name: str, atom: Atom) -> None:
-        """Make two packages go together that do not, by a newer version of either."""
+        """Resolve a conflict between two packages by upgrading either."""
         refused = self._newer(name)
         if refused is not None and not Offered({name: refused}).answers(atom):
             self.choose(refused)
@@ -132,7 +132,7 @@ class _OnBase:
         )
 
     def _newer(self, name: str) -> Package | None:
-        """The suite's version of an installed package that was not chosen yet, where newer."""
+        """Return the suite's version of an installed package not chosen yet, if it is newer."""
         have, package = self.installed.get(name), self.universe.get(name)
         if have is None or package is None or name in self.chosen:
             return None
@@ -143,7 +143,7 @@ class _OnBase:
 
 
 def _refused(stanza: Stanza) -> Iterator[Atom]:
-    """What a package says it cannot be together with; what it provides itself is not meant."""
+    """Yield what a package breaks or conflicts with; its own provides do not count."""
     for field in (stanza.breaks, stanza.conflicts):
         for group in relations(field):
             yield from group

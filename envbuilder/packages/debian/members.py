@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 def require_clean(files: Iterable[File], store: Store) -> None:
-    """`BuildError` where a .deb in the store has a member that no image may have.
+    """Raise `BuildError` if a .deb in the store has a member that an image must not have.
 
-    For packages that dpkg will unpack, in an engine's container or for a base: it takes a file
-    called `.wh.NAME` for a file, and whoever reads the layer afterwards for a deletion.
+    This is for packages that dpkg will unpack, in an engine's container or for a base: dpkg writes
+    `.wh.NAME` as an ordinary file, but in a layer that name is a whiteout, which deletes a file.
     """
     for file in files:
         if file.kind == "deb" and store.has(file.sha256):
@@ -37,7 +37,7 @@ def require_clean(files: Iterable[File], store: Store) -> None:
 
 @contextlib.contextmanager
 def opened(file: File, path: Path) -> Iterator[DebFile]:
-    """A .deb; `BuildError` where it is none or is damaged."""
+    """Open a .deb; raise `BuildError` if it is damaged or not a .deb."""
     from debian.arfile import ArError
     from debian.debfile import DebError, DebFile
 
@@ -47,14 +47,15 @@ def opened(file: File, path: Path) -> Iterator[DebFile]:
             yield package
     except (*faults, OSError, EOFError, UnicodeDecodeError, KeyError) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # a full disk, perhaps
+            raise  # for example a full disk
         raise refused(file, f"it is damaged: {error}") from error
 
 
 def members(file: File, data: tarfile.TarFile) -> Iterator[tuple[str, tarfile.TarInfo]]:
-    """Each member of a package's data by its path below the root; `BuildError` for a stray one.
+    """Yield each member of a package's data, by its path below the root.
 
-    Files, folders and links inside the package are the only kinds: no device, no pipe.
+    Raise `BuildError` for anything but files, folders and links inside the package, such as a
+    device or a pipe.
     """
     known: set[str] = set()
     for member in data:
@@ -74,7 +75,7 @@ def members(file: File, data: tarfile.TarFile) -> Iterator[tuple[str, tarfile.Ta
 
 
 def _path(file: File, stated: str) -> str:
-    """A member's path below the root; empty for the root itself."""
+    """Return a member's path below the root; empty for the root itself."""
     name = stated.removeprefix("./").removesuffix("/")
     if name in {"", "."}:
         return ""
@@ -84,9 +85,9 @@ def _path(file: File, stated: str) -> str:
 
 
 def require_named(file: File, fields: Mapping[str, str]) -> None:
-    """`BuildError` where a package is another one than its lock says, or has no proper name.
+    """Raise `BuildError` if a package is not the locked one, or its name violates Debian policy.
 
-    Files are named after what it says of itself.
+    Files are named after these control fields.
     """
     name, version = fields.get("Package", ""), fields.get("Version", "")
     if not lock_entries.is_debian(name, version):
@@ -98,7 +99,7 @@ def require_named(file: File, fields: Mapping[str, str]) -> None:
 
 
 def refused(file: File, why: str) -> BuildError:
-    """The error for a package that cannot be used as it is."""
+    """Return the error for a package that cannot be used as it is."""
     return BuildError(
         f"{file.basename}: refused: {why}",
         "These are the bytes that the lock names. Leave the package out of the profile, or pin"

@@ -1,4 +1,4 @@
-"""Debian archives: which mirrors this machine has, and where a locked .deb may be had."""
+"""Debian archives: the mirrors that this machine uses, and the URLs of a locked .deb."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ SUITES = frozenset({"bookworm", "trixie", "forky", "sid", "stable", "oldstable",
 
 
 class Entry(Struct, frozen=True):
-    """One source of apt: where, and which suites."""
+    """One apt source: its URI and its suites."""
 
     uri: str
     suites: tuple[str, ...]
 
 
 def parse_sources(text: str) -> tuple[Entry, ...]:
-    """The binary package sources of an apt list, in either of apt's two formats."""
+    """Return the binary package sources of an apt list, in either of apt's two formats."""
     found = []
     for line in text.splitlines():
         part = re.sub(r"\[[^\]]*\]", " ", line).split()
@@ -43,7 +43,7 @@ def parse_sources(text: str) -> tuple[Entry, ...]:
 
 
 def machine_roots(entries: Iterable[Entry]) -> dict[str, str]:
-    """The mirrors of Debian among apt's sources, by symbolic source."""
+    """Return the Debian mirrors among apt's sources, by symbolic source."""
     found: dict[str, str] = {}
     for entry in entries:
         if not entry.uri.startswith(("http://", "https://")):
@@ -69,10 +69,10 @@ def _machine_entries(folder: Path = Path("/etc/apt")) -> tuple[Entry, ...]:
 
 
 def roots(source: str, settings: Settings, when: str = "") -> tuple[str, ...]:
-    """Archive roots to ask for `debian` or `debian-security`, best first.
+    """Return the archive roots to try for `debian` or `debian-security`, best first.
 
-    The user's override alone where there is one; else the machine's own mirror, then Debian's
-    snapshot service as it was at `when` (`2026-11-18T02:10:24Z`; now where empty).
+    Only the user's override if there is one; otherwise the machine's own mirror, then Debian's
+    snapshot service at `when` (`2026-11-18T02:10:24Z`; empty for today).
     """
     own = indexes.override(source, settings)
     if own:
@@ -90,25 +90,25 @@ def _today() -> str:
 
 
 def urls(file: File, settings: Settings) -> tuple[str, ...]:
-    """Where a .deb of a lock may be had, best first: the mirror, then the snapshot that had it."""
+    """Return the URLs of a locked .deb, best first: the mirror, then the snapshot that had it."""
     return tuple(f"{root}/{file.file}" for root in roots(file.source, settings, seen(file)))
 
 
 def seen(file: File) -> str:
-    """When the archive had a .deb of a lock (`2026-11-18T02:10:24Z`); empty where nobody says."""
+    """Return when the archive had a locked .deb (`2026-11-18T02:10:24Z`); empty if unknown."""
     found = re.search(r"Release of (\S+Z)$", file.by)
     return found[1] if found else ""
 
 
 def snapshot(file: File, settings: Settings) -> str:
-    """The archive root that rendered files name for a .deb: the override, else the snapshot.
+    """Return the archive root of a .deb for rendered files: the override, or else the snapshot.
 
-    Never the machine's own mirror: a rendered file is the same wherever it is rendered.
+    Never the machine's own mirror: a rendered file must be the same on every machine.
     """
     own = indexes.override(file.source, settings)
     return own or roots(file.source, settings, seen(file))[-1]
 
 
 def fields(text: str) -> dict[str, str]:
-    """The one-line fields of a stanza."""
+    """Return the one-line fields of a stanza."""
     return dict(re.findall(r"^([A-Za-z0-9-]+): *(.*)$", text, re.MULTILINE))

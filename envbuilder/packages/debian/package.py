@@ -1,4 +1,4 @@
-"""Debian packages as data: reading package lists, and which packages others need."""
+"""Debian packages as data: parse package lists, and resolve dependencies."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _KEYS = frozenset(
 
 
 class Stanza(Struct, frozen=True, kw_only=True):
-    """What a package says of itself, in a package list or in the dpkg status of a system."""
+    """The metadata of a package, from a package list or from the dpkg status of a system."""
 
     name: str
     version: str
     depends: str = ""
-    """Pre-Depends as well."""
+    """Includes Pre-Depends."""
     provides: str = ""
     breaks: str = ""
     conflicts: str = ""
@@ -45,7 +45,7 @@ class Package(Stanza, frozen=True, kw_only=True):
 
 
 class Atom(Struct, frozen=True):
-    """One alternative of a dependency: a name and, where stated, a relation to a version."""
+    """One alternative of a dependency: a name and, if stated, a version relation."""
 
     name: str
     relation: str = ""
@@ -53,10 +53,10 @@ class Atom(Struct, frozen=True):
 
 
 def parse_packages(text: str, *, source: str = MAIN, by: str = "") -> Iterator[Package]:
-    """The packages of a `Packages` list.
+    """Yield the packages of a `Packages` list.
 
     Stanzas without a name, version, file, size or hash are left out. A full list has 60,000
-    stanzas, which a general parser takes a minute for.
+    stanzas, which take a general parser a minute.
     """
     for stanza in re.split(r"\n\s*\n", text):
         fields: dict[str, str] = {}
@@ -81,7 +81,7 @@ def parse_packages(text: str, *, source: str = MAIN, by: str = "") -> Iterator[P
 
 
 def said(fields: Mapping[str, str]) -> dict[str, str]:
-    """What a stanza's fields say of other packages, as fields of `Stanza`."""
+    """Return a stanza's relations to other packages, as fields of `Stanza`."""
     depends = (fields.get("Pre-Depends", ""), fields.get("Depends", ""))
     return {
         "depends": ", ".join(d for d in depends if d),
@@ -92,7 +92,7 @@ def said(fields: Mapping[str, str]) -> dict[str, str]:
 
 
 def keep_newest(universe: dict[str, Package], packages: Iterable[Package]) -> None:
-    """Add packages to those known by name, the newer version winning."""
+    """Add packages to those known by name; the newer version wins."""
     for package in packages:
         known = universe.get(package.name)
         if known is None or compare(package.version, known.version) > 0:
@@ -100,7 +100,7 @@ def keep_newest(universe: dict[str, Package], packages: Iterable[Package]) -> No
 
 
 def compare(one: str, other: str) -> int:
-    """Order of two Debian versions: negative, 0 or positive."""
+    """Compare two Debian versions: negative, 0 or positive."""
     from debian.debian_support import version_compare
 
     result: int = version_compare(one, other)
@@ -109,7 +109,7 @@ def compare(one: str, other: str) -> int:
 
 @lru_cache(maxsize=4096)
 def relations(text: str) -> tuple[tuple[Atom, ...], ...]:
-    """A dependency field: all groups are needed, any alternative within a group will do."""
+    """Parse a dependency field: all groups are needed, any alternative within a group suffices."""
     groups = []
     for group in filter(None, (g.strip() for g in text.split(","))):
         atoms = []
@@ -128,7 +128,7 @@ _ATOM = re.compile(
 
 
 def satisfies(version: str, atom: Atom) -> bool:
-    """Whether a version fulfils an alternative."""
+    """Return whether a version satisfies an alternative."""
     if not atom.relation:
         return True
     order = compare(version, atom.version)
@@ -138,7 +138,7 @@ def satisfies(version: str, atom: Atom) -> bool:
 
 
 class Offered:
-    """A set of packages by name, and who of them fulfils what."""
+    """A set of packages by name, and which of them satisfy a dependency."""
 
     def __init__(self, packages: Mapping[str, Stanza]) -> None:
         self._packages = packages
@@ -150,32 +150,32 @@ class Offered:
                     self._providers.setdefault(atom.name, []).append(entry)
 
     def answers(self, atom: Atom) -> list[str]:
-        """The packages that fulfil an alternative: the one so named first, then its providers."""
+        """Return the packages that satisfy an alternative: the one so named, then providers."""
         found = []
         own = self._packages.get(atom.name)
         if own and satisfies(own.version, atom):
             found.append(own.name)
         for name, version in sorted(self._providers.get(atom.name, ())):
-            # An unversioned Provides fulfils only unversioned needs.
+            # An unversioned Provides satisfies only unversioned dependencies.
             if not atom.relation or (version and satisfies(version, atom)):
                 found.append(name)
         return found
 
     def among(self, group: Iterable[Atom]) -> list[str]:
-        """The packages that fulfil any alternative of a group, the group's order first."""
+        """Return the packages that satisfy any alternative of a group, in the group's order."""
         return [name for atom in group for name in self.answers(atom)]
 
 
 def minimal(universe: Mapping[str, Package], wanted: Iterable[str] = ()) -> frozenset[str]:
-    """Names of a minimal system with the wanted packages, and what all of them need.
+    """Return the names of a minimal system with the wanted packages and all dependencies.
 
-    That is the essential packages and those of priority required. Raises `InvalidError` for a
-    wanted package that does not exist, or one whose needs cannot be met.
+    A minimal system is the essential packages and those of priority required. Raise `InvalidError`
+    for a wanted package that does not exist, or for dependencies that cannot be satisfied.
     """
     offered = Offered(universe)
     found: set[str] = set()
-    # The last is looked at first. Tools that make a system choose `usr-is-merged` where it exists
-    # over its alternative `usrmerge`, which brings perl.
+    # The queue is popped from its end, so `usr-is-merged` comes first. Tools that bootstrap a
+    # system prefer it, if it exists, to its alternative `usrmerge`, which brings perl.
     queue = sorted(p.name for p in universe.values() if p.base)
     queue += [require(name, universe).name for name in wanted]
     queue += [name for name in ("usr-is-merged",) if name in universe]
@@ -194,7 +194,7 @@ def minimal(universe: Mapping[str, Package], wanted: Iterable[str] = ()) -> froz
 
 
 def require(name: str, universe: Mapping[str, Package]) -> Package:
-    """A package of a suite; `InvalidError` where it has none of that name."""
+    """Return a package of a suite; raise `InvalidError` if the suite has none of that name."""
     if name not in universe:
         raise InvalidError(
             f"Debian: the suite has no package '{name}'",
@@ -209,7 +209,7 @@ def _lacking(name: str, group: Iterable[Atom]) -> InvalidError:
 
 
 class _Closure:
-    """Collects packages until nothing is missing on any minimal system."""
+    """The packages to install so that nothing is missing on any minimal system."""
 
     def __init__(self, universe: Mapping[str, Package], *, rolling: bool) -> None:
         self.universe = universe
@@ -219,7 +219,7 @@ class _Closure:
         self.base = minimal(universe)
 
     def add(self, name: str) -> None:
-        """Choose a package and everything it needs beyond the minimal system."""
+        """Choose a package and all its dependencies beyond the minimal system."""
         queue = [name]
         while queue:
             current = queue.pop()
@@ -234,10 +234,10 @@ class _Closure:
                     queue.append(names[0])
 
     def couple(self) -> None:
-        """Add the packages of the minimal system that must move together with the chosen ones.
+        """Add the packages of the minimal system that must be upgraded with the chosen ones.
 
-        A base image may come from another point release. What is tied to an exact version there is
-        therefore installed as well, so that `dpkg -i` of the set leaves nothing broken.
+        A base image may come from another point release. Packages tied to an exact version are
+        therefore installed as well, so that `dpkg -i` of the set breaks nothing.
         """
         while True:
             more = sorted(self._forward() | self._backward())
@@ -247,9 +247,9 @@ class _Closure:
                 self.add(name)
 
     def _forward(self) -> set[str]:
-        """Base packages that a chosen one needs in a version that the base may not have."""
-        # A released suite only grows, so a lower bound holds on every base made from it. Testing
-        # moves: the base may be older than any bound.
+        """Return base packages that a chosen package needs in a version that the base may lack."""
+        # A released suite only grows, so a lower bound is satisfied by every base made from it.
+        # Testing moves: the base may be older than any bound.
         tight = {"=", ">=", ">>"} if self.rolling else {"="}
         return {
             name
@@ -262,7 +262,7 @@ class _Closure:
         }
 
     def _backward(self) -> set[str]:
-        """Base packages that would break when a chosen package of the base changes its version."""
+        """Return base packages that would break if a chosen base package changed its version."""
         moved = {n for n in self.chosen if n in self.base}
         tight = {"=", "<<", "<="} if self.rolling else {"="}
         tied = {
@@ -286,7 +286,10 @@ class _Closure:
 def closure(
     wanted: Sequence[str], universe: Mapping[str, Package], *, rolling: bool = False
 ) -> tuple[Package, ...]:
-    """The packages to install for `wanted` on a minimal system; `InvalidError` for unknown ones."""
+    """Return the packages to install for `wanted` on a minimal system.
+
+    Raise `InvalidError` for unknown packages.
+    """
     found = _Closure(universe, rolling=rolling)
     for name in wanted:
         found.add(require(name, universe).name)

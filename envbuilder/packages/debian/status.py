@@ -1,4 +1,4 @@
-"""What is installed in a Debian system: its dpkg status, as text in and data out."""
+"""Parse the dpkg status of a Debian system: which packages are installed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 FILE = "var/lib/dpkg/status"
-"""Where dpkg keeps it, below the root."""
+"""The path of dpkg's status file below the root."""
 FOLDER = "var/lib/dpkg/status.d/"
-"""Where images without dpkg (distroless) keep one file a package."""
+"""The folder in which images without dpkg (distroless) keep one file per package."""
 PATHS = (FILE, FOLDER)
 
-# Unpacked: its files are there, and in some bases no script ever runs.
+# `unpacked` counts as installed: the files are there, and in some bases no script ever runs.
 _PRESENT = frozenset({"installed", "triggers-awaited", "triggers-pending", "unpacked"})
 
 
@@ -28,17 +28,17 @@ class Status(Struct, frozen=True, kw_only=True):
 
     packages: dict[str, Stanza]
     digest: str
-    """sha256 of the status file; of several, in the order of their names, one after the other."""
+    """sha256 of the status file; several files are concatenated in the order of their names."""
 
 
 def parse(files: Mapping[str, bytes], architecture: str) -> Status | None:
-    """What is installed, from the files below `PATHS`; None where there are none.
+    """Return the installed packages, from the files below `PATHS`; None if there are no files.
 
-    Packages of other architectures are left out. Raises `InvalidError` for files that say nothing.
+    Packages of other architectures are left out. Raise `InvalidError` if the files name no package.
     """
     from debian.deb822 import Deb822
 
-    # The sums that distroless images keep beside each package are no status.
+    # The md5sums that distroless images keep beside each package are not status files.
     found = {p: d for p, d in files.items() if not p.endswith(".md5sums")}
     if not found:
         return None

@@ -1,8 +1,8 @@
-"""Debian packages for a lock: a suite's package lists, and files of a lock from them.
+"""Lock Debian packages: read a suite's package lists, and choose files from them.
 
 Package lists are read over HTTP from the machine's own mirror and checked against the sha256 in
-their Release file. The Release file's signature is not checked: trust in the mirror is needed when
-a lock is made, never when it is used, because the lock holds the sha256 of every file.
+their Release file. The Release file's signature is not checked: the mirror must be trusted when a
+lock is made, but not when it is used, because the lock holds the sha256 of every file.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class Suite(Struct, frozen=True, kw_only=True):
     """The packages of a suite for one platform, with its updates and security fixes."""
 
     packages: dict[str, Package]
-    """The newest of each name."""
+    """The newest version of each name."""
     rolling: bool
-    """It still moves: testing and unstable state no version, a released suite does."""
+    """Not a released suite: testing and unstable state no version, a released suite does."""
 
 
 def lock(
@@ -56,11 +56,11 @@ def lock(
     installed: Mapping[str, Stanza] | None = None,
     listed: Iterable[str] = (),
 ) -> tuple[File, ...]:
-    """The .debs that bring `wanted` to a base, sorted by name.
+    """Return the .debs that bring `wanted` to a base, sorted by name.
 
-    `installed` is what the base has; without it they go with any minimal system of the suite. For
-    `listed` see `debian_closure.on_base`. Raises `InvalidError` for what cannot be had or does not
-    go together.
+    `installed` are the packages of the base; without them the result fits any minimal system of the
+    suite. For `listed` see `closure.on_base`. Raise `InvalidError` for packages that are
+    unavailable or conflict.
     """
     if installed is None:
         chosen = closure(wanted, suite.packages, rolling=suite.rolling)
@@ -70,9 +70,10 @@ def lock(
 
 
 def lock_base(wanted: Sequence[str], suite: Suite) -> tuple[File, ...]:
-    """The .debs of a whole system with `wanted`, sorted by name; each has the role `base`.
+    """Return the .debs of a whole system with `wanted`, sorted by name; each has the role `base`.
 
-    That is what every system of the suite has, and everything that this and `wanted` need.
+    These are the packages of every minimal system of the suite, `wanted`, and all their
+    dependencies.
     """
     names = minimal(suite.packages, wanted)
     return tuple(_file(suite.packages[name], "base") for name in sorted(names))
@@ -111,8 +112,8 @@ def load(
 ) -> Suite:
     """Read a suite's package lists.
 
-    Raises `BuildError` where no mirror answers or a list is damaged, `InvalidError` for a platform
-    that Debian has no packages for.
+    Raise `BuildError` if no mirror answers or a list is damaged, `InvalidError` for a platform that
+    Debian has no packages for.
     """
     if platform not in ARCHITECTURES:
         raise InvalidError(f"{platform}: Debian packages are only for Linux")
