@@ -1,1 +1,1 @@
-"""Environments from conda packages, without conda: solved, locked, fetched and installed here."""
+"""Conda environments without conda: solve, lock and install their packages."""

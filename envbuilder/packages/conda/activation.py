@@ -1,8 +1,9 @@
-"""The scripts that activate a conda environment, by conda itself and for people without it.
+"""Write the scripts that activate a conda environment, with conda and without it.
 
-conda, mamba and micromamba source what lies in `etc/conda/activate.d`, and so do our own scripts:
-there is one way in, whoever opens the door. py-rattler could write such a script, too, but with the
-PATH of the build in it, with nothing to undo it, and for fish without the scripts of packages.
+conda, mamba and micromamba source the files in `etc/conda/activate.d`, and so do envbuilder's own
+scripts, so that every way to activate has the same effect. py-rattler could write such a script,
+too, but with the PATH of the build in it, without a way to undo it, and for fish without the
+scripts of packages.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from envbuilder.packages.conda.steps import WriteActivation
 
 SCRIPT = f"{OWN}/activate.sh"
-"""Below a prefix: what to source in bash."""
+"""The script to source in bash, below a prefix."""
 SCRIPTS = {
     "etc/conda/activate.d/envbuilder.sh": "conda/activate-d.sh.j2",
     "etc/conda/activate.d/envbuilder.fish": "conda/activate-d.fish.j2",
@@ -41,20 +42,20 @@ _PACKAGE_VARIABLES = "etc/conda/env_vars.d"
 
 
 class Quoted(Struct, frozen=True):
-    """A value as shells want it."""
+    """A value, quoted for each shell."""
 
     sh: str
     fish: str
 
 
 def quoted(value: str) -> Quoted:
-    """A value that no shell takes for anything else."""
+    """Return a value quoted so that no shell interprets it."""
     escaped = value.replace("\\", "\\\\").replace("'", "\\'")
     return Quoted(sh=shlex.quote(value), fish=f"'{escaped}'")
 
 
 def templates_sha256() -> str:
-    """sha256 over all that decides the scripts besides their values."""
+    """Return the sha256 over everything that determines the scripts except their values."""
     folder = resources.templates_dir() / "conda"
     found = sorted((*folder.glob("*.sh.j2"), *folder.glob("*.fish.j2")))
     texts = [[path.name, path.read_text(encoding="utf-8")] for path in found]
@@ -62,9 +63,9 @@ def templates_sha256() -> str:
 
 
 def write(step: WriteActivation) -> tuple[str, ...]:
-    """Write the scripts, and return their paths below the prefix, whose place they name.
+    """Write the scripts, and return their paths below the prefix: host-dependent files.
 
-    `BuildError` where a package sets variables that cannot be read.
+    Raise `BuildError` if a package sets variables that cannot be read.
     """
     env, prefix = Path(step.env), Path(step.prefix)
     variables = {**step.variables, **({"VIRTUAL_ENV": step.venv} if step.venv else {})}
@@ -90,7 +91,7 @@ def _pairs(variables: Mapping[str, str]) -> list[tuple[str, Quoted]]:
 
 
 def package_variables(env: Path) -> dict[str, str]:
-    """Variables that packages of a prefix want set, as conda reads them: the last file wins."""
+    """Return the variables that packages of a prefix set, as conda does: the last file wins."""
     return {name: value for path, said in _said(env) for name, value in _checked(path, said)}
 
 

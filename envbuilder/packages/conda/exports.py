@@ -1,8 +1,8 @@
-"""What conda, mamba, micromamba and pixi are given: their own files, made from profile and locks.
+"""Render a profile and its locks as native files of conda, mamba, micromamba and pixi.
 
-They name channels by what everybody can reach: the shipped URL, or for a channel of the user's own
-the one that is set, never with what opens it. A name that conda would look up elsewhere than we do
-is not written as a name.
+These files name channels by URLs that are valid for any reader: the shipped URL, or for a channel
+of the user's own the configured one, never with credentials. A channel is written as a bare name
+only if conda resolves that name to the same URL.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Profile
 
 ANACONDA = "https://conda.anaconda.org"
-"""Where conda, mamba and pixi look for a channel that is only a name."""
+"""The base URL at which conda, mamba and pixi look for a channel given by name only."""
 _TOKEN = re.compile(r"/t/[^/]+(?=/|\Z)")
 _PIXI_KEYS = {"__cuda": "cuda", "__glibc": "glibc", "__linux": "linux", "__osx": "macos"}
 _BASELINE = {"linux-64": "x86_64", "linux-aarch64": "aarch64", "osx-arm64": "m1"}
@@ -38,31 +38,31 @@ _BASELINE = {"linux-64": "x86_64", "linux-aarch64": "aarch64", "osx-arm64": "m1"
 
 
 class Channel(Struct, frozen=True, kw_only=True):
-    """A channel as files for others name it."""
+    """A channel as it is named in files for other users."""
 
     name: words.Source
     url: str
     """Without credentials."""
     private: bool
-    """Our own URL for it holds credentials: others need theirs."""
+    """The configured URL holds credentials: other users need their own."""
 
     @property
     def entry(self) -> str:
-        """What a list of channels says: the name, where that means this very URL."""
+        """Return the entry for a list of channels: the name, if it stands for this very URL."""
         return self.name if self.url == f"{ANACONDA}/{self.name}" else self.url
 
 
 def channel_urls(names: Iterable[str], settings: Settings) -> dict[str, str]:
-    """URLs of channels: the shipped ones, whatever mirror is set; else what the user set.
+    """Return the URLs of channels: the shipped ones, regardless of mirrors; else the user's.
 
-    Raises `InvalidError` for a name that has none.
+    Raise `InvalidError` for a name that has none.
     """
     shipped = indexes.upstreams()
     return {n: shipped[n].url if n in shipped else indexes.url(n, settings) for n in names}
 
 
 def channels(names: Iterable[str], urls: Mapping[str, str]) -> tuple[Channel, ...]:
-    """Channels as rendered files name them; `InvalidError` for a folder of this machine."""
+    """Return channels as rendered files name them; raise `InvalidError` for a local folder."""
     return tuple(_channel(name, urls[name]) for name in names)
 
 
@@ -79,7 +79,7 @@ def _channel(name: str, url: str) -> Channel:
 
 
 def targets(lock: Lock, python: str) -> tuple[Target, ...]:
-    """The lock's targets for one Python; `InvalidError` when there are none."""
+    """Return the lock's targets for one Python; raise `InvalidError` if there are none."""
     found = tuple(t for t in lock.targets if t.python == python)
     if not found:
         known = ", ".join(sorted({t.python for t in lock.targets}))
@@ -94,7 +94,7 @@ def targets(lock: Lock, python: str) -> tuple[Target, ...]:
 
 
 def at_a_glance(profile: Profile, lock: WheelLock) -> tuple[tuple[str, str], ...]:
-    """What differs by hardware, as label and text: what it needs, and what a solver may assume."""
+    """Return what depends on hardware, as label and text: requirements and solver assumptions."""
     rows: list[tuple[str, str]] = [("accelerator", profile.accelerator)]
     for platform in profile.platforms:
         virtual = profile.conda.virtual_packages.get(platform, {})
@@ -120,7 +120,7 @@ def _needs(profile: Profile, lock: WheelLock, platform: words.Platform) -> Itera
         yield "an Intel GPU, and Intel's GPU runtime (Level Zero) from the system"
     if profile.accelerator == "mps":
         yield "Apple silicon"
-    # Those of x86 mean nothing elsewhere.
+    # The x86 flags mean nothing on other platforms.
     flags = [
         f for f in profile.requires.cpu_flags if platform == "linux/amd64" or f not in X86_FLAGS
     ]
@@ -133,12 +133,12 @@ def _needs(profile: Profile, lock: WheelLock, platform: words.Platform) -> Itera
 
 
 def virtual_text(virtual: Mapping[str, str]) -> str:
-    """Virtual packages in one line."""
+    """Return virtual packages in one line."""
     return ", ".join(f"{name} {text}" for name, text in sorted(virtual.items()))
 
 
 def cuda(profile: Profile) -> str:
-    """The CUDA version that the profile says the driver has; empty for none."""
+    """Return the CUDA version that the profile declares for the driver; empty if none."""
     stated = (v.get("__cuda", "") for v in profile.conda.virtual_packages.values())
     return next((text for text in stated if text), "")
 
@@ -147,12 +147,12 @@ def cuda(profile: Profile) -> str:
 
 
 def explicit_name(target: Target) -> str:
-    """What the explicit list of a target is called."""
+    """Return the file name of a target's explicit list."""
     return f"conda-{target.subdir}-py{target.python.replace('.', '')}.txt"
 
 
 def explicit_lines(target: Target, found: Iterable[Channel]) -> tuple[str, ...]:
-    """One URL a package and the sha256 of what must be there, dependencies first.
+    """Return one URL per package with the sha256 of its file, dependencies first.
 
     conda and mamba install such a list in its order, without solving.
     """
@@ -163,7 +163,7 @@ def explicit_lines(target: Target, found: Iterable[Channel]) -> tuple[str, ...]:
 
 
 def _ordered(packages: Iterable[Package]) -> tuple[Package, ...]:
-    """Dependencies first, else by name; a circle, as of python and pip, is cut where it is met."""
+    """Sort packages: dependencies first, else by name; break a cycle, as of python and pip."""
     by_name = {p.name: p for p in sorted(packages, key=lambda p: p.name)}
     done: dict[str, Package] = {}
     open_: list[tuple[str, bool]] = [(name, False) for name in reversed(by_name)]
@@ -186,7 +186,10 @@ def _ordered(packages: Iterable[Package]) -> tuple[Package, ...]:
 def pixi_lock(
     profile: Profile, found: tuple[Target, ...], known: tuple[Channel, ...], head: str
 ) -> str:
-    """The pixi.lock of these targets, below the comment `head`; `ToolError` without py-rattler."""
+    """Return the pixi.lock of these targets, below the comment `head`.
+
+    Raise `ToolError` without py-rattler.
+    """
     records.require_rattler()
     import tempfile
     from pathlib import Path
@@ -219,14 +222,14 @@ def pixi_lock(
 
 
 def pixi_name(profile: Profile, target: Target) -> str:
-    """What pixi calls a platform that it is told more of: not just by the folder of channels."""
+    """Return pixi's name for a platform with declared virtual packages, not just its subdir."""
     return f"{profile.name}-{target.subdir}"
 
 
 def pixi_platform(target: Target) -> dict[str, str]:
-    """What pixi.toml says that a platform's machines have, in pixi's words.
+    """Return what pixi.toml declares about a platform's machines, with pixi's keys.
 
-    `__unix` goes without saying, and so does the oldest microarchitecture.
+    `__unix` and the oldest microarchitecture are implied.
     """
     virtual = target.virtual_packages
     said = {key: virtual[name] for name, key in _PIXI_KEYS.items() if name in virtual}
@@ -237,6 +240,6 @@ def pixi_platform(target: Target) -> dict[str, str]:
 
 
 def pixi_dependencies(wanted: Iterable[str]) -> dict[str, str]:
-    """Names and versions of what is asked of the channels; any version is `*`."""
+    """Return the names and versions requested from the channels; any version is `*`."""
     parted = (spec.partition(" ") for spec in wanted)
     return {name: version or "*" for name, _, version in parted}

@@ -1,8 +1,9 @@
 """Install locked conda packages into a prefix with py-rattler, and check what it does not.
 
-py-rattler 0.28 compares no hash of a local archive, follows paths out of a prefix, lets one package
-overwrite another's files, and gives up the whole process for an absolute path. So archives come
-hash-checked from the store, their paths are read before, and what was installed is read after it.
+py-rattler 0.28 does not check the hash of a local archive, follows paths out of a prefix, lets one
+package overwrite another's files, and aborts the whole process on an absolute path. So archives
+come hash-checked from the store, their paths are checked before the installation, and the installed
+files after it.
 """
 
 from __future__ import annotations
@@ -27,14 +28,15 @@ if TYPE_CHECKING:
 
 _SHOWN = 3
 _FULL = f"(os error {errno.ENOSPC})"
-"""How py-rattler says that a disk is full."""
+"""How py-rattler reports a full disk."""
 
 
 def install(step: InstallConda, note: Callable[[str], None]) -> tuple[str, ...]:
-    """Make the prefix; `BuildError` where packages do not go together or cannot be installed.
+    """Install packages into the prefix, and return its host-dependent files: those that name it.
 
-    No script of a package is run; those that have one are noted. Nothing is cleaned up: the folder
-    that all of it is in is the build's own. Returns the files that name the place of the prefix.
+    No script of a package is run; packages that have one are reported. Nothing is cleaned up: the
+    folder around it belongs to the build. Raise `BuildError` if packages conflict or cannot be
+    installed.
     """
     records.require_rattler()
     for package in step.packages:
@@ -59,12 +61,12 @@ def install(step: InstallConda, note: Callable[[str], None]) -> tuple[str, ...]:
 
 
 def archive(step: InstallConda, package: Package) -> Path:
-    """Where a package's archive is."""
+    """Return the path of a package's archive."""
     return Path(step.folder) / package.channel / package.subdir / package.file
 
 
 def rehome(step: Rehome) -> None:
-    """Make a virtual environment, that was made beside, one of the interpreter in its place."""
+    """Point a virtual environment at its interpreter in the final prefix."""
     env = Path(step.env)
     text = "".join(f"{key} = {value}\n" for key, value in step.settings.items())
     (env / "pyvenv.cfg").write_text(text)
@@ -103,14 +105,14 @@ async def _install(step: InstallConda) -> None:
 
 
 def _plain(text: str, step: InstallConda) -> str:
-    """A failure in one line, without the folders of the build."""
+    """Return a failure in one line, without the folders of the build."""
     for folder in (step.env, step.cache, step.folder):
         text = text.replace(f"{folder}/", "")
     return re.sub(r"\s*\n\s*(Caused by: )?", ": ", text.strip())
 
 
 def _require_contained(package: Package, path: Path, prefix: str) -> None:
-    """`BuildError` where a package has a path outside of the prefix, or takes no prefix so long."""
+    """Raise `BuildError` if a package has a forbidden path, or the prefix is too long for it."""
     for entry in _paths(package, path):
         relative = PurePosixPath(os.fspath(entry.relative_path))
         if relative.is_absolute() or ".." in relative.parts or not relative.parts:
@@ -141,7 +143,7 @@ def _paths(package: Package, path: Path) -> Iterator[Any]:
 
 
 def _require_apart(installed: list[prefix_records.Installed], env: Path) -> None:
-    """`BuildError` where two packages put different content in one place."""
+    """Raise `BuildError` if two packages install different content at one path."""
     found = prefix_records.clash(installed, env)
     if found is None:
         return

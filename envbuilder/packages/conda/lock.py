@@ -1,8 +1,8 @@
-"""Conda locks: the packages below a profile's wheels, in a file of their own.
+"""Conda locks: the conda packages that a profile's wheels are installed on, in a separate file.
 
-`NAME.conda.json` lies beside `NAME.json`. Shipped profiles have none, since what channels hold is
-only known where they can be read: `lock --backend conda` makes it there. Like every lock it names
-files by sha256 and symbolic source, so that it holds behind any mirror.
+`NAME.conda.json` lies beside `NAME.json`. Shipped profiles have none, since the contents of
+channels are only known where they can be read: `lock --backend conda` makes the file there. Like
+every lock it names files by sha256 and symbolic source, so it is valid behind any mirror.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SUBDIRS: dict[words.Platform, words.CondaSubdir] = {
 
 
 class Package(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One conda package: all that its installation needs to know before it is opened."""
+    """One conda package: all that its installation must know before it is opened."""
 
     name: words.CondaName
     version: words.FileVersion
@@ -46,17 +46,17 @@ class Package(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     channel: words.Source
     sha256: words.Sha256
     size: words.FileSize | None
-    """Bytes; null where the channel does not state it."""
+    """Bytes; null if the channel does not state it."""
     depends: tuple[words.Sentence, ...] = ()
     constrains: tuple[words.Sentence, ...] = ()
     noarch: Literal["", "generic", "python"] = ""
     timestamp: int | None = None
-    """When it was built, in milliseconds, as the channel states it."""
+    """Build time in milliseconds, as the channel states it."""
     license: words.Sentence = ""
 
     @property
     def as_file(self) -> File:
-        """What the store, the SBOM and the plan know of it."""
+        """Return the package as a locked file, for the store, the SBOM and the plan."""
         return File(
             kind="conda",
             name=self.name,
@@ -76,12 +76,12 @@ class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     platform: words.Platform
     python: words.PythonVersion
     virtual_packages: dict[words.VirtualPackage, words.VirtualVersion]
-    """What the solver was told that the machine has: the host must have it, too."""
+    """What the solver assumed about the machine; the host must provide it, too."""
     packages: tuple[Package, ...]
 
     @property
     def subdir(self) -> words.CondaSubdir:
-        """The platform as channels name it."""
+        """Return the platform as channels name it."""
         return SUBDIRS[self.platform]
 
 
@@ -91,13 +91,13 @@ class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     schema: int
     profile: words.Name
     inputs: words.Sha256
-    """Digest of everything in the profile that decides what is solved."""
+    """Digest of everything in the profile that determines the solution."""
     channels: tuple[words.Source, ...]
     targets: tuple[Target, ...]
 
 
 def inputs_digest(profile: Profile) -> str:
-    """sha256 over the parts of a profile that decide what is solved."""
+    """Return the sha256 over the parts of a profile that determine the solution."""
     decides = {
         "conda": profile.conda,
         "python": profile.python.supported,
@@ -107,26 +107,26 @@ def inputs_digest(profile: Profile) -> str:
 
 
 def path_for(name: str, folders: Sequence[Path]) -> Path | None:
-    """The first conda lock of profile `name` in the given profile folders."""
+    """Return the path of the first conda lock of profile `name` in the given profile folders."""
     paths = (f / "locks" / f"{name}.conda.json" for f in folders)
     return next((p for p in paths if p.is_file()), None)
 
 
 def load(path: Path) -> Lock:
-    """The conda lock in `path`; `InvalidError` when it is damaged or of an unknown schema."""
+    """Read the conda lock in `path`; raise `InvalidError` if damaged or of an unknown schema."""
     lock = decoded(path, Lock, SCHEMA, "conda lock", "envbuilder lock --backend conda")
     _check(lock, path)
     return lock
 
 
 def find(name: str, folders: Sequence[Path]) -> Lock | None:
-    """The conda lock of profile `name` in the given profile folders, where it has one."""
+    """Read the conda lock of profile `name` in the given profile folders, if it has one."""
     path = path_for(name, folders)
     return load(path) if path else None
 
 
 def _check(lock: Lock, path: Path) -> None:
-    """What types alone cannot say: nothing twice, nothing for another platform."""
+    """Check what types cannot express: no duplicates, nothing for another platform."""
     pairs = [(t.platform, t.python) for t in lock.targets]
     if not pairs or len(set(pairs)) != len(pairs):
         raise InvalidError(f"{path}: targets: none, or a platform and Python twice")
@@ -147,12 +147,12 @@ def _check(lock: Lock, path: Path) -> None:
 
 
 def dump(lock: Lock) -> str:
-    """A lock as text: one package a line, so that a diff shows what moved."""
+    """Return a lock as text, one package per line, so that a diff shows what changed."""
     return text(lock, "packages")
 
 
 def select(lock: Lock, platform: str, python: str) -> Target:
-    """The target for a platform and Python; `InvalidError` when the lock has none."""
+    """Return the target for a platform and Python; raise `InvalidError` if the lock has none."""
     for target in lock.targets:
         if (target.platform, target.python) == (platform, python):
             return target
@@ -164,12 +164,12 @@ def select(lock: Lock, platform: str, python: str) -> Target:
 
 
 def again(name: str) -> str:
-    """The command that makes a profile's conda lock."""
+    """Return the command that makes a profile's conda lock."""
     return f"envbuilder lock --backend conda --profile {name}"
 
 
 def require_usable(profile: Profile, lock: Lock | None) -> Lock:
-    """The conda lock, if a build may use it; `InvalidError` when it is missing or stale."""
+    """Return the conda lock if a build may use it; raise `InvalidError` if missing or stale."""
     if lock is None:
         raise InvalidError(
             f"profile '{profile.name}' has no conda lock: what channels hold is only known where"
@@ -185,7 +185,7 @@ def require_usable(profile: Profile, lock: Lock | None) -> Lock:
 
 
 def _problem(packages: Iterable[Package]) -> str:
-    """What is wrong with the packages of one target of a conda lock; empty for nothing."""
+    """Return what is wrong with the packages of one target of a conda lock; empty if nothing is."""
     for package in packages:
         stem = package.file.removesuffix(".conda").removesuffix(".tar.bz2")
         if stem != f"{package.name}-{package.version}-{package.build}":

@@ -1,7 +1,8 @@
-"""What a prefix says of its own packages: `conda-meta/NAME-VERSION-BUILD.json`, which conda reads.
+"""Read and rewrite the package records of a prefix: `conda-meta/NAME-VERSION-BUILD.json`.
 
-py-rattler writes into them where it built. That is taken out: it would differ from build to build,
-name folders that are gone, and tell where archives came from, tokens included.
+conda reads these records. py-rattler writes paths of the build into them, which are removed: they
+would differ from build to build, name folders that no longer exist, and reveal where archives came
+from, including tokens.
 """
 
 from __future__ import annotations
@@ -25,26 +26,26 @@ _ENTRY_POINT = "unix_python_entry_point"
 
 
 class Installed(Struct, frozen=True):
-    """One package of a prefix, as its record tells."""
+    """One package of a prefix, from its record."""
 
     file: str
-    """The record's own name."""
+    """The file name of the record."""
     data: dict[str, Any]
 
     @property
     def name(self) -> str:
-        """The package's name."""
+        """Return the package's name."""
         return str(self.data.get("name"))
 
     @property
     def paths(self) -> Iterator[dict[str, Any]]:
-        """What it installed."""
+        """Yield the entries of the paths that it installed."""
         stated = self.data.get("paths_data")
         yield from stated.get("paths", ()) if isinstance(stated, dict) else ()
 
 
 def read(prefix: Path) -> list[Installed]:
-    """The records of a prefix, sorted by name; `BuildError` where one cannot be read."""
+    """Return the records of a prefix, sorted by name; raise `BuildError` if one is unreadable."""
     found = []
     for path in sorted((prefix / FOLDER).glob("*.json")):
         try:
@@ -58,9 +59,9 @@ def read(prefix: Path) -> list[Installed]:
 
 
 def clash(installed: Sequence[Installed], prefix: Path) -> tuple[str, str, str] | None:
-    """A path that two packages want with different content, and who; None where there is none.
+    """Return a path that two packages install with different content, and the two; else None.
 
-    py-rattler puts the one that loses aside, and says from where.
+    py-rattler moves the losing file aside, and records its original path.
     """
     owners = {p["_path"]: i.name for i in installed for p in i.paths}
     for package in installed:
@@ -79,7 +80,7 @@ def _same(one: Path, other: Path) -> bool:
 
 
 def placed(installed: Iterable[Installed]) -> Iterator[str]:
-    """Files that name the prefix, and the records that hold their hashes."""
+    """Yield the files that name the prefix, and the records that hold their hashes."""
     for package in installed:
         own = [
             entry["_path"]
@@ -92,7 +93,7 @@ def placed(installed: Iterable[Installed]) -> Iterator[str]:
 
 
 def scripted(installed: Iterable[Installed]) -> Iterator[str]:
-    """Packages with a script that conda would run after their installation."""
+    """Yield the packages with a script that conda would run after their installation."""
     for package in installed:
         script = f"bin/.{package.name}-post-link.sh"
         if any(entry.get("_path") == script for entry in package.paths):
@@ -105,9 +106,9 @@ def write(
     packages: Iterable[Package],
     channels: Mapping[str, str],
 ) -> None:
-    """Write the records anew: what conda reads, and nothing of the build.
+    """Rewrite the records: what conda reads, without anything of the build.
 
-    `channels` are public URLs by symbolic name: a user's own may hold a token.
+    `channels` are public URLs by symbolic name: the user's own may hold a token.
     """
     locked = {p.name: p for p in packages}
     for package in installed:
@@ -121,7 +122,7 @@ def write(
 
 
 def owner(prefix: Path, path: str) -> str:
-    """The package that a path of a prefix belongs to; empty where none says so."""
+    """Return the package that a path of a prefix belongs to; empty if no record lists it."""
     try:
         installed = read(prefix)
     except BuildError:

@@ -1,4 +1,4 @@
-"""Between locked packages and py-rattler's records of them."""
+"""Convert between locked packages and py-rattler's records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def require_rattler() -> str:
-    """The version of py-rattler; `ToolError` (exit 4) where it is missing."""
+    """Return the version of py-rattler; raise `ToolError` (exit 4) if it is missing."""
     from importlib import metadata
 
     try:
@@ -26,7 +26,7 @@ def require_rattler() -> str:
 
 
 def record(package: Package, url: str, channel: str) -> RepoDataRecord:
-    """A locked package as py-rattler knows it, its archive at `url`."""
+    """Return py-rattler's record of a locked package whose archive is at `url`."""
     from rattler import BuildString, PackageRecord, RepoDataRecord
 
     made = PackageRecord(
@@ -50,7 +50,7 @@ def record(package: Package, url: str, channel: str) -> RepoDataRecord:
 
 
 def package(found: Any, channel: str, sha256: str) -> dict[str, Any]:
-    """What a lock says of a solved record, as plain data that is checked after this."""
+    """Return a solved record as plain data of a locked package, which is validated later."""
     noarch = found.noarch
     kind = "python" if noarch.python else "generic" if noarch.generic else ""
     when = found.timestamp

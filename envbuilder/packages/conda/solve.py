@@ -1,7 +1,7 @@
 """Solve a profile's conda packages and lock them, for each of its platforms and Pythons.
 
-What the solver is told of a machine comes from the profile, never from the machine that solves: so
-the lock of a GPU, another processor or a Mac can be made anywhere.
+The solver's view of the machine comes from the profile, never from the machine that solves, so the
+lock for a GPU, another processor or a Mac can be made anywhere.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Profile
 
 _SECONDS = 300
-"""A solve that takes longer is given up; those of real environments take seconds."""
+"""The limit for one solve; those of real environments take seconds."""
 
 
 def lock(
@@ -40,10 +40,10 @@ def lock(
     previous: Lock | None = None,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> Lock:
-    """The conda lock of a profile, made now; what `previous` names is kept where it still fits.
+    """Make the conda lock of a profile; packages in `previous` are kept if they still fit.
 
-    Raises `InvalidError` where the profile wants no conda or what it wants cannot be had together,
-    `BuildError` where a channel cannot be read or states no hash, `ToolError` without py-rattler.
+    Raise `InvalidError` if the profile does not use conda or its requirements are unsatisfiable,
+    `BuildError` if a channel cannot be read or states no hash, `ToolError` without py-rattler.
     """
     profiles.require_backend(profile, "conda")
     records.require_rattler()
@@ -59,7 +59,7 @@ def lock(
 
 
 def wanted(profile: Profile, python: str) -> tuple[str, ...]:
-    """What is asked of the channels, as conda spells it."""
+    """Return what is requested from the channels, in conda's syntax."""
     return (f"python {python}.*", *profile.conda.packages)
 
 
@@ -78,8 +78,8 @@ async def _targets(
     import rattler
 
     targets = []
-    # One gateway, so that a channel is read once. Its files are not kept: py-rattler 0.28 fails
-    # where a plain web server answers its next question with "304 Not Modified".
+    # One gateway, so that a channel is read once. Its cache is temporary: py-rattler 0.28 fails if
+    # a plain web server answers a later request with "304 Not Modified".
     with tempfile.TemporaryDirectory(prefix="envbuilder-conda-") as cache:
         gateway = rattler.Gateway(cache_dir=Path(cache))
         for platform in profile.platforms:
@@ -120,7 +120,7 @@ async def _solve(
     subdirs: list[Any] = [SUBDIRS[platform], "noarch"]
     return await rattler.solve(
         sources,
-        # Not strict: `python 3.11.*` is how conda's users write; words.CondaSpec is the check.
+        # Not strict: conda's users write `python 3.11.*`; words.CondaSpec is the check.
         [rattler.MatchSpec(spec, strict=False) for spec in wanted(profile, python)],
         gateway=gateway,
         platforms=subdirs,
@@ -133,9 +133,9 @@ async def _solve(
 async def _still_offered(
     kept: Iterable[Package], gateway: Any, sources: list[Any], subdirs: list[Any]
 ) -> list[Any]:
-    """The channels' own records of packages that an earlier lock names.
+    """Return the channels' current records of packages that an earlier lock names.
 
-    The solver would take its word for packages that a channel has no more, or with other bytes.
+    The solver would trust the lock even if a channel no longer has a package, or has other bytes.
     """
     known = {p.as_file.file: p for p in kept}
     if not known:
@@ -161,7 +161,7 @@ def _virtual(name: str, text: str) -> Any:
 
 
 def _package(record: Any, channels: Mapping[str, str], subdir: words.CondaSubdir) -> Package:
-    """A solved record as a locked package; what a channel says is checked here."""
+    """Return a solved record as a locked package, after checking what the channel states."""
     name, root = next((n, u) for n, u in channels.items() if record.url.startswith(f"{u}/"))
     shown = f"{name}: {record.file_name}"
     if record.subdir not in {subdir, "noarch"}:
@@ -177,7 +177,10 @@ def _package(record: Any, channels: Mapping[str, str], subdir: words.CondaSubdir
 
 
 def _hash(url: str, stated: str, shown: str) -> str:
-    """The sha256 of an archive: as stated; a local one is read, since py-rattler does not look."""
+    """Return the sha256 of an archive, as stated by its channel.
+
+    A local archive is hashed, since py-rattler does not check it.
+    """
     if urlsplit(url).scheme != "file":
         if not stated:
             raise BuildError(
@@ -200,7 +203,7 @@ def _hash(url: str, stated: str, shown: str) -> str:
 def _explained(
     error: Exception, profile: Profile, platform: words.Platform, python: str
 ) -> Exception:
-    """py-rattler's failures in our words; anything else as it is."""
+    """Return py-rattler's failures as errors of envbuilder; any other error unchanged."""
     from rattler.exceptions import GatewayError, SolverError
 
     where = f"{profile.name}: {platform} with Python {python}"
@@ -225,6 +228,6 @@ def _explained(
 
 
 def _plain(text: str) -> str:
-    """A failure without its preamble, and without what a URL may hold of credentials."""
+    """Return a failure without its preamble, and without credentials in URLs."""
     said = text.strip().removeprefix("Cannot solve the request because of: ")
     return re.sub(r"(https?://)[^/\s@]*@|(/t)/[^/\s]+", r"\1\2", said)

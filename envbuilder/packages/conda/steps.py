@@ -8,41 +8,41 @@ from envbuilder.packages.conda.lock import Package
 
 
 class InstallConda(Action, frozen=True, kw_only=True):
-    """Install conda packages into a prefix, without running any script of theirs."""
+    """Install conda packages into a prefix, without running any of their scripts."""
 
     packages: tuple[Package, ...]
     subdir: words.CondaSubdir
     folder: str
-    """Where their archives are: FOLDER/CHANNEL/SUBDIR/FILE."""
+    """The folder of the archives: FOLDER/CHANNEL/SUBDIR/FILE."""
     channels: dict[words.Source, str]
     """Public URLs, which the prefix's own records name."""
     env: str
-    """Where the prefix is made."""
+    """The path at which the prefix is made."""
     prefix: str
-    """Where it will be: what its files name."""
+    """The final path of the prefix, which its files name."""
     cache: str
-    """A folder for what is only needed meanwhile; the prefix shares nothing with another."""
+    """A temporary folder for this installation; the prefix shares nothing with another."""
 
 
 class Rehome(Action, frozen=True, kw_only=True):
-    """Let a virtual environment find the interpreter beside it where both will be."""
+    """Point a virtual environment at the interpreter beside it, both at their final location."""
 
     env: str
     settings: dict[str, str]
-    """What pyvenv.cfg says."""
+    """The settings in pyvenv.cfg."""
     python: str
-    """The interpreter, as `bin/python` leads to it."""
+    """The target of the link `bin/python`: the interpreter."""
 
 
 class WriteActivation(Action, frozen=True, kw_only=True):
-    """Write the scripts that activate a conda environment, by conda and without it."""
+    """Write the scripts that activate a conda environment, with conda and without it."""
 
     env: str
-    """Where it is made."""
+    """The path at which the environment is made."""
     prefix: str
-    """Where it will be."""
+    """The final path of the environment."""
     venv: str
-    """The virtual environment in it, where it will be; empty where there is none."""
+    """The final path of the virtual environment in it; empty if there is none."""
     variables: dict[words.Variable, str]
     preload: tuple[str, ...]
-    """Libraries, where they will be."""
+    """Final paths of libraries."""

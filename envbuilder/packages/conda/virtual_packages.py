@@ -1,6 +1,6 @@
-"""Whether a host has what a conda lock takes for granted: its virtual packages. Pure.
+"""Check that a host has what a conda lock assumes: its virtual packages. Pure.
 
-What could not be read is never said to be absent.
+What could not be read is reported as unknown, never as absent.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _LEVELS = {
     "x86_64_v3": frozenset({"avx", "avx2", "fma", "f16c"}),
     "x86_64_v4": frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}),
 }
-"""Levels of x86-64 → the flags of theirs that hosts tell about."""
+"""Levels of x86-64 → those of their flags that hosts report."""
 _ANY = frozenset({"x86_64", "aarch64", "arm64", "m1"})
 """Processors that every machine of a platform has."""
 _FITS = Finding("note", "")
 
 
 def findings(target: Target, host: Host) -> Iterator[Finding]:
-    """What speaks against a target on a host: `impossible` and `no`, or a warning if unknown."""
+    """Yield what rules out a target on a host: `impossible` and `no`, or a warning if unknown."""
     for name, wanted in sorted(target.virtual_packages.items()):
         judge = _JUDGES.get(name)
         if judge is None:

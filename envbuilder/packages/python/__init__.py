@@ -1,1 +1,1 @@
-"""Wheels: indexes, uv, metadata, claims, the files that installed wheels share."""
+"""Wheels: indexes, resolving with uv, metadata, claims, conflicts between installed files."""

@@ -1,8 +1,8 @@
-"""Claims: wheels on indexes that may be out of reach, as public lock files state them.
+"""Claims: hashes of wheels on indexes that may be unreachable, from public lock files.
 
-A claim is a hash somebody else published. It lets a profile be locked where its index cannot be
-asked; the download confirms or refuses it. Nothing in a claim is written from memory: each says who
-states it.
+A claim is a hash taken from a third-party lock file. It allows a profile to be locked even if the
+index cannot be queried; the download confirms or refutes it. No part of a claim is written from
+memory: each names its source.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-# As in a METADATA file, so with environment markers. One line: it is written into such a file.
+# The syntax of a METADATA file, including environment markers. One line, because it is written into
+# such a file.
 RequiresDist = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][^\x00-\x1f\x7f]*\Z")]
 
 
@@ -29,7 +30,7 @@ class _Strict(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Metadata(_Strict, frozen=True):
-    """What the wheels of a release require."""
+    """The requirements of the wheels of a release."""
 
     requires_dist: tuple[RequiresDist, ...]
     provenance: words.Provenance
@@ -38,13 +39,13 @@ class Metadata(_Strict, frozen=True):
 
 
 class ClaimedFile(_Strict, frozen=True):
-    """One wheel: its name and hash, and who states them."""
+    """One wheel: its name and hash, and the source that states them."""
 
     file: words.FilePath
     sha256: words.Sha256
     by: words.Sentence
     provenance: Literal["read", "claim"] = "claim"
-    """`read` where we hashed the bytes ourselves, and `by` says so."""
+    """`read` if the bytes themselves were hashed, which `by` then states."""
     size: int | None = None
 
 
@@ -59,7 +60,7 @@ class Claim(_Strict, frozen=True):
 
 
 def load(path: Path) -> Claim:
-    """The claim in one file; `InvalidError` names file and key."""
+    """Read the claim in one file; raise `InvalidError` naming file and key."""
     text = read_text(path)
     claim = decode(parse_yaml(text, str(path)), Claim, str(path), text)
     _check(claim, path)
@@ -93,6 +94,6 @@ def _check(claim: Claim, path: Path) -> None:
 
 
 def load_all(folder: Path | None = None) -> tuple[Claim, ...]:
-    """All shipped claims, in the order of their file names."""
+    """Return all shipped claims, in the order of their file names."""
     folder = folder or resources.profiles_dir() / "claims"
     return tuple(load(path) for path in sorted(folder.glob("*.yaml")))

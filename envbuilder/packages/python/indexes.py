@@ -1,6 +1,6 @@
-"""Where packages come from: the shipped upstream indexes and the user's own pip configuration.
+"""The sources of packages: the shipped upstream indexes and the user's own pip configuration.
 
-pip's files and variables (`pip_config`) are handed to uv, which does not read them itself. Where
+pip's files and variables (`pip_config`) are passed on to uv, which does not read them itself. If
 uv's own variables are set, they win. URLs found here never enter a lock.
 """
 
@@ -37,7 +37,10 @@ class Upstream(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def upstreams(folder: Path | None = None) -> dict[str, Upstream]:
-    """The shipped upstream indexes by symbolic name; `InvalidError` where the file is wrong."""
+    """Return the shipped upstream indexes by symbolic name.
+
+    Raise `InvalidError` if the file is invalid.
+    """
     path = (folder or resources.profiles_dir()) / "indexes.yaml"
     text = read_text(path)
     found: dict[str, Upstream] = {}
@@ -49,16 +52,16 @@ def upstreams(folder: Path | None = None) -> dict[str, Upstream]:
 
 
 def variable(name: str) -> str:
-    """The environment variable that overrides the URL of a symbolic source."""
+    """Return the environment variable that overrides the URL of a symbolic source."""
     return "ENVBUILDER_INDEX_" + name.upper().replace("-", "_")
 
 
 def override(name: str, settings: Settings, environ: Mapping[str, str] | None = None) -> str:
-    """The URL that the environment or the configuration gives to a source, else empty."""
+    """Return the URL that the environment or the configuration sets for a source, else empty."""
     environ = os.environ if environ is None else environ
     found = environ.get(variable(name)) or settings.configuration.indexes.get(name, "")
     try:
-        # It goes into rendered files. It may hold a token, so the message does not repeat it.
+        # The URL goes into rendered files. It may hold a token, so the message does not repeat it.
         return parsed_url(msgspec.convert(found, words.Url)).rstrip("/") if found else ""
     except (msgspec.ValidationError, ValueError) as error:
         raise InvalidError(
@@ -70,9 +73,9 @@ def override(name: str, settings: Settings, environ: Mapping[str, str] | None = 
 
 
 def url(name: str, settings: Settings, environ: Mapping[str, str] | None = None) -> str:
-    """Where the source `name` is: environment, then configuration, then the shipped table.
+    """Return the URL of source `name`: environment, then configuration, then the shipped table.
 
-    Raises `InvalidError` for a name that none of them knows.
+    Raise `InvalidError` for a name that none of them has.
     """
     found = override(name, settings, environ)
     if found:
@@ -89,7 +92,7 @@ def url(name: str, settings: Settings, environ: Mapping[str, str] | None = None)
 def uv_environment(
     found: Sources, environ: Mapping[str, str], first: tuple[str, ...] = ()
 ) -> dict[str, str]:
-    """Variables that make uv use what pip is set up with; `first` are indexes to ask before.
+    """Return variables that make uv use pip's configuration; `first` are indexes to query before.
 
     URLs go into variables, not arguments: they may hold credentials, and arguments are public.
     """
@@ -99,13 +102,13 @@ def uv_environment(
         result["UV_DEFAULT_INDEX"] = found.index_url
     extra = environ.get("UV_INDEX", "").split()
     if not extra and not environ.get("UV_EXTRA_INDEX_URL"):
-        # pip passes over an extra index that does not exist; uv would stop.
+        # pip skips an extra index that does not exist; uv would stop.
         gone = {u for u in found.extra_index_urls if (f := local_folder(u)) and not f.is_dir()}
         extra = [u for u in found.extra_index_urls if u not in gone]
         if extra and not environ.get("UV_INDEX_STRATEGY"):
-            # pip takes the best version from all its indexes. uv's default stops at the first index
-            # that has the package at all, and extra indexes come first there: one stale copy in a
-            # local folder would hide the whole package index.
+            # pip takes the best version from all its indexes. uv by default stops at the first
+            # index that has the package at all, and searches extra indexes first: one stale copy in
+            # a local folder would hide the whole package index.
             result["UV_INDEX_STRATEGY"] = "unsafe-best-match"
     if first or extra:
         result["UV_INDEX"] = " ".join((*first, *extra))
@@ -120,16 +123,17 @@ def uv_environment(
     if found.timeout.isdigit() and not environ.get("UV_HTTP_TIMEOUT"):
         result["UV_HTTP_TIMEOUT"] = found.timeout
     if first:
-        # Never ask a proxy for what this very machine serves.
+        # Never use a proxy for what this machine itself serves.
         for name in ("NO_PROXY", "no_proxy"):
             result[name] = ",".join(filter(None, (environ.get(name, ""), "127.0.0.1")))
     return result
 
 
 def uv_program() -> str:
-    """The uv installed beside envbuilder, for looking things up; `ToolError` where there is none.
+    """Return the path of the uv installed beside envbuilder, used for look-ups.
 
-    Wheels are installed by the one that the lock names, never by this one.
+    Raise `ToolError` if there is none. Wheels are installed by the uv that the lock names, never by
+    this one.
     """
     try:
         import uv
@@ -140,7 +144,7 @@ def uv_program() -> str:
 
 
 def canonical(name: str) -> str:
-    """A distribution's name as indexes spell it (PEP 503)."""
+    """Return a distribution's name as indexes spell it (PEP 503)."""
     from packaging.utils import canonicalize_name
 
     return canonicalize_name(name)

@@ -1,8 +1,8 @@
 """A package index on this machine's loopback address, alive for one resolve.
 
 uv resolves only what an index offers. This one offers wheels whose names, hashes and requirements
-are known although their own index may be out of reach (PEP 503 and 691; requirements as PEP 658
-states them). It also serves tests with tiny wheels.
+are known although their own index may be unreachable (PEP 503 and 691; requirements as PEP 658
+defines them). It also serves tiny wheels to tests.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ class Offer(Struct, frozen=True, kw_only=True):
     size: int | None = None
     requires_python: str = ""
     metadata: bytes | None = None
-    """The METADATA file, where it is known beforehand."""
+    """The METADATA file, if it is known beforehand."""
     metadata_url: str = ""
-    """Where the METADATA file can be read, where it is not known beforehand."""
+    """The URL of the METADATA file, if its content is not known beforehand."""
     location: str = ""
-    """URL or path of the wheel itself; empty where only claims are known."""
+    """URL or path of the wheel itself; empty if only claims are known."""
 
     @property
     def has_metadata(self) -> bool:
-        """Whether its requirements can be told without the wheel."""
+        """Return whether its requirements can be served without the wheel."""
         return self.metadata is not None or bool(self.metadata_url)
 
 
 @contextmanager
 def serve(offers: Sequence[Offer], read: Callable[[str], bytes] | None = None) -> Iterator[str]:
-    """Serve the offers; the URL of the index is yielded. `read` gets what a metadata URL names."""
-    # A path nobody can guess: other users of the machine cannot read it, and a cache keyed by URL
-    # never mixes up two indexes that got the same port one after the other.
+    """Serve the offers and yield the URL of the index; `read` fetches a metadata URL."""
+    # An unguessable path: other users of the machine cannot read it, and a cache keyed by URL never
+    # mixes up two indexes that got the same port one after the other.
     root = f"/{secrets.token_hex(12)}"
 
     class Handler(_Handler):
@@ -86,14 +86,14 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the base's name)
-        """Stay silent: stderr belongs to progress."""
+        """Stay silent: stderr is for progress."""
 
     def do_HEAD(self) -> None:
         """Answer without a body."""
         self.do_GET()
 
     def do_GET(self) -> None:
-        """Answer with a page, a METADATA file, a wheel, or where the wheel is."""
+        """Answer with a page, a METADATA file, a wheel, or a redirect to the wheel."""
         path = unquote(self.path.partition("?")[0])
         if not path.startswith(self.base + "/"):
             self._send(404, b"", "text/plain")

@@ -1,4 +1,4 @@
-"""Reading what uv resolved: pylock.toml (PEP 751) for one platform and Python."""
+"""Read what uv resolved: pylock.toml (PEP 751) for one platform and Python."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Wheel(Struct, frozen=True, kw_only=True):
 
 
 def parse(text: str, platform: words.Platform, python: str) -> tuple[Wheel, ...]:
-    """The packages of a pylock.toml (PEP 751) that uv wrote for one platform and Python.
+    """Return the packages of a pylock.toml (PEP 751) that uv wrote for one platform and Python.
 
-    uv may list several wheels that fit; the one that pip would take is returned. Raises
-    `BuildError` for a package without a wheel that fits, and for anything that is no such file.
+    If uv lists several wheels that fit, the one that pip would take is returned. Raise `BuildError`
+    for a package without a wheel that fits, and for an invalid file.
     """
     ranks = {tag: rank for rank, tag in enumerate(_tags(platform, python))}
     try:
@@ -47,7 +47,7 @@ def parse(text: str, platform: words.Platform, python: str) -> tuple[Wheel, ...]
 
 
 def _tags(platform: words.Platform, python: str) -> tuple[Tag, ...]:
-    """The wheel tags that a target accepts, best first."""
+    """Return the wheel tags that a target accepts, best first."""
     from packaging import tags
 
     version = tuple(int(part) for part in python.split("."))
@@ -96,7 +96,7 @@ def _wheel(package: dict[str, Any], ranks: Mapping[Tag, int]) -> Wheel:
 
 
 def preferences(preferred: Mapping[str, str]) -> str:
-    """A pylock.toml whose versions uv shall prefer."""
+    """Return a pylock.toml whose versions uv is to prefer."""
     lines = ['lock-version = "1.0"', 'created-by = "envbuilder"', "packages = ["]
     lines += [f'  {{name = "{n}", version = "{v}"}},' for n, v in sorted(preferred.items())]
     return "\n".join((*lines, "]", ""))

@@ -1,7 +1,8 @@
-"""Sizes: how many bytes the files at some URLs have, without fetching them.
+"""Measure the sizes of the files at some URLs, without fetching them.
 
-An index need not state sizes, but the server that holds a file knows. What it does not say plainly
-stays unknown: a size decides whether a disk is large enough, so a guess is worse than none.
+An index need not state sizes, but the server that holds a file knows. Unless the server states it
+plainly, a size stays unknown: it decides whether a disk is large enough, so a guess is worse than
+none.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ if TYPE_CHECKING:
 PARALLEL = 6
 TIMEOUT_SECONDS = (4.0, 8.0)  # to connect, to answer
 PATIENCE = 3
-"""Questions that a host may leave without any answer before it is asked no more."""
+"""Unanswered requests after which a host is not queried any more."""
 
 
 def measure(urls: Iterable[str], session: requests.Session | None = None) -> dict[str, int]:
-    """URL → bytes of the file there, by a HEAD request; for `file:` URLs, of the file on disk.
+    """Return the size in bytes at each URL, by a HEAD request, or from disk for `file:` URLs.
 
-    URLs whose size cannot be had are left out; nothing raises. Without a `session`, one with the
-    user's proxy and certificates is made, the same that downloads use.
+    URLs whose size cannot be determined are left out; nothing raises. Without a `session`, one with
+    the user's proxy and certificates is opened, the same that downloads use.
     """
     if session is None:
         with download.open_session() as own:
@@ -42,14 +43,14 @@ def measure(urls: Iterable[str], session: requests.Session | None = None) -> dic
 
 
 def _size(url: str, session: requests.Session, silences: list[str]) -> int | None:
-    """Bytes of one file. `silences` has the host of each question that got no answer."""
+    """Return the size of one file in bytes. `silences` has the host of each unanswered request."""
     try:
         parts = urlsplit(url)
         if parts.scheme == "file":
             path = Path(unquote(parts.path))
             return path.stat().st_size if path.is_file() else None
         return _ask(url, parts.netloc, session, silences)
-    except (OSError, ValueError):  # refused, unreadable, or a URL that is none
+    except (OSError, ValueError):  # refused, unreadable, or not a URL
         return None
 
 
@@ -61,7 +62,7 @@ def _ask(url: str, host: str, session: requests.Session, silences: list[str]) ->
     try:
         with session.head(
             url,
-            # A compressed answer would have the size of what goes over the wire.
+            # A compressed response would state the size of the transfer, not of the file.
             headers={"Accept-Encoding": "identity"},
             allow_redirects=True,
             timeout=TIMEOUT_SECONDS,
@@ -73,9 +74,9 @@ def _ask(url: str, host: str, session: requests.Session, silences: list[str]) ->
 
 
 def stated(answer: requests.Response) -> int | None:
-    """The size of a file that an answer to HEAD states; None where it states none, or not ours."""
+    """Return the size that a response to HEAD states; None if it states none, or not the file's."""
     page = answer.headers.get("Content-Type", "").lower().startswith("text/html")
-    # A page instead of a file is somebody on the way who wants a login.
+    # An HTML page instead of a file comes from a proxy or portal that requires a login.
     if answer.status_code != 200 or page or answer.headers.get("Content-Encoding"):
         return None
     length = answer.headers.get("Content-Length", "").strip()

@@ -1,6 +1,6 @@
-"""What is known of the wheels that come from a named upstream index: offers for the loopback index.
+"""Collect the known wheels of a named upstream index, as offers for the loopback index.
 
-Three sources, best first: the upstream index itself where it answers, wheels in the user's own
+Three sources, best first: the upstream index itself if it answers, wheels in the user's own
 find-links folders, and shipped claims.
 """
 
@@ -40,14 +40,14 @@ class _Links(HTMLParser):
         self.anchors: list[dict[str, str]] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note every anchor that has a target."""
+        """Record every anchor that has a target."""
         found = {key: value or "" for key, value in attrs}
         if tag == "a" and found.get("href"):
             self.anchors.append(found)
 
 
 def parse_page(text: str, url: str, distribution: str, source: str) -> tuple[Offer, ...]:
-    """The wheels that an index page (JSON or HTML) lists; those without a sha256 have it empty."""
+    """Return the wheels that an index page (JSON or HTML) lists; sha256 is empty if unstated."""
     stripped = text.lstrip()
     found = _json_links(stripped, url) if stripped.startswith("{") else _html_links(text, url)
     offers = []
@@ -111,7 +111,7 @@ def _html_links(text: str, url: str) -> list[dict[str, Any]]:
 
 
 def _version(file: str, distribution: str) -> str:
-    """The version of a wheel of this distribution; empty for any other file."""
+    """Return the version of a wheel of this distribution; empty for any other file."""
     from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
     try:
@@ -122,7 +122,7 @@ def _version(file: str, distribution: str) -> str:
 
 
 def read_url(url: str) -> bytes:
-    """What an HTTP server answers; `OSError` when it cannot be reached or refuses."""
+    """Return the body of an HTTP response; raise `OSError` for a failed request."""
     import requests
 
     answer = requests.get(url, timeout=TIMEOUT, headers={"Accept": ACCEPT})
@@ -131,7 +131,7 @@ def read_url(url: str) -> bytes:
 
 
 def read_wheel(path: Path) -> Offer:
-    """A wheel on disk with its requirements and hash; `InvalidError` when it is damaged."""
+    """Read a wheel on disk with its requirements and hash; raise `InvalidError` if damaged."""
     from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
     try:
@@ -160,7 +160,7 @@ def read_wheel(path: Path) -> Offer:
 
 
 def metadata_of(claim: claims.Claim) -> bytes:
-    """A METADATA file with what a claim says the release requires."""
+    """Return a METADATA file with the requirements that a claim states for the release."""
     lines = ["Metadata-Version: 2.1", f"Name: {claim.distribution}", f"Version: {claim.version}"]
     if claim.metadata.requires_python:
         lines.append(f"Requires-Python: {claim.metadata.requires_python}")
@@ -169,7 +169,7 @@ def metadata_of(claim: claims.Claim) -> bytes:
 
 
 def from_claim(claim: claims.Claim) -> tuple[Offer, ...]:
-    """What the loopback index can offer from a claim alone."""
+    """Return the offers that a claim alone provides."""
     metadata = metadata_of(claim)
     offers = []
     for entry in claim.files:
@@ -197,7 +197,7 @@ def from_claim(claim: claims.Claim) -> tuple[Offer, ...]:
 
 
 def local_wheels(locations: Iterable[str], wanted: Sequence[str]) -> tuple[Offer, ...]:
-    """The wheels of the wanted distributions in folders on this machine."""
+    """Return the wheels of the wanted distributions in folders on this machine."""
     names = {canonical(w) for w in wanted}
     found: list[Offer] = []
     for location in locations:
@@ -210,10 +210,10 @@ def local_wheels(locations: Iterable[str], wanted: Sequence[str]) -> tuple[Offer
 def merge(
     upstream: Iterable[Offer], local: Iterable[Offer], claimed: Iterable[Offer], source: str
 ) -> tuple[tuple[Offer, ...], tuple[str, ...]]:
-    """One offer per file name, best source first, and what should be said about it.
+    """Return one offer per file name, best source first, and notes about contradictions.
 
-    A file on this machine that contradicts the upstream index or a claim is refused: nobody vouches
-    for it.
+    Raise `InvalidError` for a local file that contradicts the upstream index or a claim: no source
+    vouches for it.
     """
     stated = {o.file: o for o in claimed}
     notes = []
@@ -221,7 +221,7 @@ def merge(
     for offer in upstream:
         claim = stated.get(offer.file)
         if not offer.sha256:
-            # This index gives no hash for some of its files.
+            # This index states no hash for some of its files.
             if claim is None:
                 continue
             result[offer.file] = msgspec.structs.replace(claim, location=offer.location)
@@ -245,7 +245,7 @@ def merge(
             )
         own = msgspec.structs.replace(offer, source=source)
         if known and known.provenance == "read":
-            # Keep what everybody sees, so that a lock does not depend on whose machine made it.
+            # Keep the public source, so that a lock does not depend on the machine that made it.
             own = msgspec.structs.replace(own, by=known.by)
         result[offer.file] = own
     return tuple(result[f] for f in sorted(result)), tuple(notes)
@@ -258,10 +258,10 @@ def offers(
     on_progress: Callable[[str], None],
     read: Callable[[str], bytes] = read_url,
 ) -> tuple[Offer, ...]:
-    """Everything known of the wanted distributions (name → symbolic index).
+    """Return all known wheels of the wanted distributions (name → symbolic index).
 
-    An index that cannot be reached is not an error: claims stand in. Raises `InvalidError` for a
-    source without a URL, damaged claims, or a local wheel that contradicts them.
+    An unreachable index is not an error: claims are used instead. Raise `InvalidError` for a source
+    without a URL, damaged claims, or a local wheel that contradicts them.
     """
     known = claims.load_all()
     found: list[Offer] = []

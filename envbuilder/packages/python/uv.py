@@ -1,4 +1,4 @@
-"""Running uv as a resolver: requirements in, files with hashes out."""
+"""Run uv as a resolver: requirements in, files with hashes out."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ SECONDS = 600.0
 
 
 class UnresolvableError(Exception):
-    """No choice of files satisfies a target; the text is fit for a lock's `reason`."""
+    """No choice of files satisfies a target; the message is suitable as a lock's `reason`."""
 
 
 class Found(Struct, frozen=True, kw_only=True):
-    """A file for a lock, and where it is now."""
+    """A file for a lock, and its current URL."""
 
     file: File
     url: str
-    """`http:`, `https:` or `file:`; it never enters a lock. Empty where nobody knows."""
+    """`http:`, `https:` or `file:`; it never enters a lock. Empty if unknown."""
 
 
 class Uv(Struct, frozen=True, kw_only=True):
@@ -59,13 +59,14 @@ class Uv(Struct, frozen=True, kw_only=True):
         python: str,
         preferred: Mapping[str, str],
     ) -> tuple[Found, ...]:
-        """The files for some requirements; `UnresolvableError` when no choice satisfies them.
+        """Return the files for some requirements; raise `UnresolvableError` if none satisfy them.
 
-        `preferred` versions (name → version) are kept where that is possible.
+        `preferred` versions (name → version) are kept if possible.
         """
-        # First as uv means it: keep what fits, package by package. That fails where one of several
-        # indexes has a preferred version for other Pythons only (uv looks no further then); fixed
-        # versions do not have that fault, and only at last does everything move.
+        # First uv's own way: prefer each earlier version that fits. That fails if one of several
+        # indexes has a preferred version for other Pythons only (uv then looks no further).
+        # Versions fixed by constraints do not have that problem. Only as a last resort may all
+        # versions change.
         attempts = ("prefer", "fix", "free") if preferred else ("free",)
         for attempt in attempts[:-1]:
             try:
@@ -89,7 +90,7 @@ class Uv(Struct, frozen=True, kw_only=True):
         fixed.write_text("".join(pins), encoding="utf-8")
         result = self.folder / "pylock.toml"
         result.unlink(missing_ok=True)
-        if how == "prefer":  # uv keeps the versions that a file it overwrites has
+        if how == "prefer":  # uv keeps the versions of a file that it overwrites
             result.write_text(pylock.preferences(preferred), encoding="utf-8")
         done = self.run(
             [
@@ -131,7 +132,7 @@ class Uv(Struct, frozen=True, kw_only=True):
                 provenance=offer.provenance,
                 by=offer.by,
             )
-            # Where it really is. A wheel in a folder has its size already.
+            # The real URL. A wheel in a folder has its size already.
             return Found(file=file, url=offer.location if "://" in offer.location else "")
         sha256, size, url = wheel.sha256, wheel.size, wheel.location
         local = pip_settings.local_folder(wheel.location)
@@ -159,7 +160,7 @@ class Uv(Struct, frozen=True, kw_only=True):
 
 
 def _checked(**fields: object) -> File:
-    """A lock entry whose words were checked: they end in file names and command lines."""
+    """Return a validated lock entry: its strings end up in file names and command lines."""
     try:
         return msgspec.convert({"kind": "wheel", **fields}, File)
     except msgspec.ValidationError as error:
@@ -174,28 +175,28 @@ def _hash(path: Path) -> tuple[str, int]:
 
 
 def _sentence(text: str) -> str:
-    """The gist of uv's explanation on one line, without URLs."""
+    """Return the gist of uv's explanation on one line, without URLs."""
     text = text.partition("No solution found")[2] or text
     text = re.split(r"╰─▶|cause:", text, maxsplit=1)[-1].partition("hint:")[0]
     return " ".join(_scrub(text).split())[:400].strip()
 
 
 def _scrub(text: str) -> str:
-    """Text without URLs: a lock and a log name no index."""
+    """Return text without URLs: a lock and a log name no index."""
     return re.sub(r"\b[a-z][a-z0-9+.-]*://\S+", "<url>", text)
 
 
 def links(locations: Sequence[str], wanted: Mapping[str, str], work: Path) -> tuple[str, ...]:
-    """find-links for uv, without the distributions that the loopback index serves.
+    """Return find-links for uv, without the distributions that the loopback index serves.
 
-    uv would take those from the folder and not say whose hash it is.
+    uv would take those from the folder without recording the source of their hash.
     """
     if not locations:
         return ()
     names = {canonical(w) for w in wanted}
     result = []
     mirror = work / "find-links"
-    # Always named, even if empty: an argument keeps uv from reading UV_FIND_LINKS itself.
+    # Always passed, even if empty: an argument keeps uv from reading UV_FIND_LINKS itself.
     mirror.mkdir()
     for location in locations:
         folder = pip_settings.local_folder(location)

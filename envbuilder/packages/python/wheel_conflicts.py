@@ -1,8 +1,8 @@
-"""Whether wheels go together: which files each puts where, as its own RECORD says.
+"""Detect wheels that conflict: which files each installs where, according to its own RECORD.
 
-uv installs wheels in parallel, and the last one to write a file wins. So two wheels that carry
-different bytes for one path give an environment that differs from build to build, in every builder:
-they are refused. The same bytes twice, as many namespace packages have them, are fine. Only a
+uv installs wheels in parallel, and the last one to write a file wins. Two wheels with different
+bytes for one path would therefore give an environment that differs from build to build, in every
+builder: they are refused. The same bytes twice, as in many namespace packages, are fine. Only a
 wheel's directory and RECORD are read; nothing is unpacked.
 """
 
@@ -27,20 +27,21 @@ if TYPE_CHECKING:
     from envbuilder.profiles.locked_file import File
 
 LIMIT = 64 << 20
-"""Bytes of a RECORD or entry_points.txt at most; that of torch's CPU wheel has 1.2 MB."""
+"""The maximum size of a RECORD or entry_points.txt in bytes; that of torch's CPU wheel has 1.2
+MB."""
 _INFO = ".dist-info/"
 UNREADABLE = (
     *(ValueError, RuntimeError, EOFError, KeyError, zlib.error, csv.Error),
     *(configparser.Error, zipfile.BadZipFile, zipfile.LargeZipFile),
 )
-"""What comes of reading an archive that is no wheel, or a damaged one."""
+"""Exceptions from reading a damaged wheel, or an archive that is not a wheel."""
 
 
 def require_compatible(files: Iterable[File], python: str, store: Store) -> None:
-    """`InvalidError` where two wheels put different bytes in one place.
+    """Raise `InvalidError` if two wheels install different bytes at one path.
 
-    Looks at the wheels that are in the store; `python` is X.Y. The same error names a wheel whose
-    RECORD cannot be used. One that is damaged in the store is a `BuildError`, and removed.
+    Only wheels that are in the store are checked; `python` is X.Y. The same error names a wheel
+    whose RECORD is unusable. A wheel that is damaged in the store is a `BuildError`, and removed.
     """
     wheels = [f for f in files if f.kind == "wheel" and store.has(f.sha256)]
     found = clash({wheel: _read(wheel, python, store) for wheel in wheels})
@@ -56,9 +57,9 @@ def require_compatible(files: Iterable[File], python: str, store: Store) -> None
 
 
 def clash(wheels: Mapping[File, Mapping[str, str]]) -> tuple[str, File, File] | None:
-    """The first path that a wheel fills otherwise than one before it, and the two; else None.
+    """Return the first path that two wheels fill differently, and the two; None if there is none.
 
-    Each wheel's contents are as `contents` tells them. What is not known is equal to nothing.
+    Each wheel's contents are as `contents` returns them. Unknown content differs from everything.
     """
     owners: dict[str, File] = {}
     for wheel, places in wheels.items():
@@ -73,11 +74,11 @@ def clash(wheels: Mapping[File, Mapping[str, str]]) -> tuple[str, File, File] | 
 def contents(
     stem: str, python: str, members: Iterable[str], record: str, entry_points: str
 ) -> dict[str, str]:
-    """What a wheel puts where: path below an environment → what identifies its content.
+    """Return what a wheel installs: path below an environment → identifier of its content.
 
-    That is a hash from RECORD, or what a generated script runs; empty where RECORD does not tell.
-    `stem` is NAME-VERSION, as in the wheel's own folders, and `members` are its files. Raises
-    `ValueError`, `csv.Error` or `configparser.Error` for what is no wheel's.
+    The identifier is a hash from RECORD, or the function that a generated script runs; empty if
+    RECORD has none. `stem` is NAME-VERSION, as in the wheel's own folders, and `members` are its
+    files. Raise `ValueError`, `csv.Error` or `configparser.Error` for anything invalid in a wheel.
     """
     rows = csv.reader(io.StringIO(record, newline=""))
     hashes = {row[0]: row[1] if len(row) > 1 else "" for row in rows if row}
@@ -111,7 +112,7 @@ def contents(
 
 
 def _scripts(entry_points: str) -> dict[str, str]:
-    """The scripts that an installer writes: path → the function that each runs."""
+    """Return the scripts that an installer writes: path → the function that each runs."""
     parser = configparser.ConfigParser(
         delimiters=("=",), comment_prefixes=("#", ";"), strict=False, interpolation=None
     )
@@ -126,7 +127,7 @@ def _scripts(entry_points: str) -> dict[str, str]:
 
 
 def _read(wheel: File, python: str, store: Store) -> dict[str, str]:
-    """The contents of a wheel in the store."""
+    """Return the contents of a wheel in the store."""
     try:
         return _opened(store.path(wheel.sha256), python)
     except (*UNREADABLE, OSError) as error:
@@ -150,12 +151,12 @@ def _opened(path: Path, python: str) -> dict[str, str]:
 
 
 def records(members: Iterable[str]) -> list[str]:
-    """Which of a wheel's files are its RECORD: one, in a wheel that is right."""
+    """Return which of a wheel's files are its RECORD: exactly one in a valid wheel."""
     return [m for m in members if m.endswith(f"{_INFO}RECORD") and m.count("/") == 1]
 
 
 def text(archive: zipfile.ZipFile, name: str) -> str:
-    """A member's text; empty where there is none, `ValueError` where it is too long."""
+    """Return a member's text; empty if there is none. Raise `ValueError` if it is too long."""
     if name not in archive.namelist():
         return ""
     size = archive.getinfo(name).file_size
