@@ -1,4 +1,4 @@
-"""The Debian side of a target: its base, and the packages to install on it.
+"""Choose the Debian base of a target, and the .debs to install on it.
 
 A base is an image that the profile names, or a system made of Debian packages (`debian_base`), all
 of which are in the lock. The packages to install are computed for the base that will be used, if it

@@ -76,7 +76,7 @@ def _sets(stated: str, name: str) -> bool:
 
 
 def _unless_known(is_meant: Callable[[str], bool], folders: Sequence[Path]) -> set[str]:
-    """Return the names of all indexes; empty if one of them matches.
+    """Return the names of all indexes; an empty set if `is_meant` matches one of them.
 
     The user's profiles are read only if no built-in name matches.
     """
@@ -131,7 +131,7 @@ def _plain(ref: str) -> str:
 
 
 def _require_registries(file: File) -> None:
-    """Raise `InvalidError` for an invalid registry host, or a mirror that is not a location."""
+    """Raise `InvalidError` for an invalid registry host or an invalid mirror."""
     stated = {"mirrors": tuple(file.read.mirrors), "plain_http": file.read.plain_http}
     for key, hosts in stated.items():
         for number, host in enumerate(hosts):

@@ -117,8 +117,7 @@ def _ask_uv(
             *("--quiet", "--no-deps", "--no-header", "--format", "pylock.toml"),
             *("--only-binary", ":all:", "--no-python-downloads"),
             *chosen,
-            # Any interpreter will do, but uv requires one, and the target's may not be installed
-            # here.
+            # Any interpreter will do, but uv requires one, and the target's may not be installed.
             *("--python-version", python, "--python", sys.executable),
             *("--cache-dir", str(require_writable(settings.uv_dir, private=True))),
             str(wanted),
@@ -189,8 +188,7 @@ def _download_one(
             if store.has(file.sha256):  # another process was faster
                 return
             origin = host_of(url)
-            # A partial file of an earlier attempt may hold other bytes: then retry once from the
-            # start.
+            # A partial file may be from other bytes: then retry once from the start.
             for _ in range(2 if part.exists() else 1):
                 try:
                     _bring(session, url, part, advance)

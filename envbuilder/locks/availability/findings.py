@@ -1,4 +1,4 @@
-"""Findings about the availability of locked files, as counts, lines and an exit code."""
+"""Summarize the availability of locked files and base images: counts, lines, exit code."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def quoted(value: str) -> Quoted:
 
 
 def templates_sha256() -> str:
-    """Return the sha256 over everything that determines the scripts except their values."""
+    """Return the sha256 of everything that determines the scripts except their values."""
     folder = resources.templates_dir() / "conda"
     found = sorted((*folder.glob("*.sh.j2"), *folder.glob("*.fish.j2")))
     texts = [[path.name, path.read_text(encoding="utf-8")] for path in found]

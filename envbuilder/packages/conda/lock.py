@@ -1,6 +1,6 @@
 """Conda locks: the conda packages that a profile's wheels are installed on, in a separate file.
 
-`NAME.conda.json` lies beside `NAME.json`. Shipped profiles have none, since the contents of
+`NAME.conda.json` is stored beside `NAME.json`. Shipped profiles have none, since the contents of
 channels are only known where they can be read: `lock --backend conda` makes the file there. Like
 every lock it names files by sha256 and symbolic source, so it is valid behind any mirror.
 """
@@ -97,7 +97,7 @@ class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def inputs_digest(profile: Profile) -> str:
-    """Return the sha256 over the parts of a profile that determine the solution."""
+    """Return the sha256 of the parts of a profile that determine the solution."""
     decides = {
         "conda": profile.conda,
         "python": profile.python.supported,

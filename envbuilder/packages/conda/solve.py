@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Profile
 
 _SECONDS = 300
-"""The limit for one solve; those of real environments take seconds."""
+"""A solve that takes longer is abandoned; those of real environments take seconds."""
 
 
 def lock(

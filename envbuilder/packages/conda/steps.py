@@ -31,7 +31,7 @@ class Rehome(Action, frozen=True, kw_only=True):
     settings: dict[str, str]
     """The settings in pyvenv.cfg."""
     python: str
-    """The target of the link `bin/python`: the interpreter."""
+    """The interpreter, as the target of the link `bin/python`."""
 
 
 class WriteActivation(Action, frozen=True, kw_only=True):

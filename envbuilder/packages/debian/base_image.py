@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from envbuilder.profiles.lock import Target
 
 _silent: set[str] = set()
-"""Registries that failed, not tried again: locks name many images, and each attempt takes
-seconds."""
+"""Failed registries, not tried again: locks name many images, and each wait takes seconds."""
 
 
 def read(

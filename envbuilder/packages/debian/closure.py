@@ -35,7 +35,7 @@ def on_base(
     installed: Mapping[str, Stanza],
     listed: Iterable[str] = (),
 ) -> tuple[Package, ...]:
-    """Return the packages to install for `wanted` on a base, in the order of their discovery.
+    """Return the packages to install for `wanted` on a base, in the order they were chosen.
 
     `listed` are included even if the base has them, unless it has them in a newer version: a native
     environment, which has no base, takes its libraries from the same list. Raise `InvalidError` for
@@ -143,7 +143,7 @@ class _OnBase:
 
 
 def _refused(stanza: Stanza) -> Iterator[Atom]:
-    """Yield what a package breaks or conflicts with; its own provides do not count."""
+    """Yield what a package breaks or conflicts with; the caller ignores its own provides."""
     for field in (stanza.breaks, stanza.conflicts):
         for group in relations(field):
             yield from group

@@ -54,8 +54,8 @@ def opened(file: File, path: Path) -> Iterator[DebFile]:
 def members(file: File, data: tarfile.TarFile) -> Iterator[tuple[str, tarfile.TarInfo]]:
     """Yield each member of a package's data, by its path below the root.
 
-    Raise `BuildError` for anything but files, folders and links inside the package, such as a
-    device or a pipe.
+    Raise `BuildError` for a duplicate, an unsafe path, or anything but files, folders and links
+    inside the package, such as a device or a pipe.
     """
     known: set[str] = set()
     for member in data:
@@ -85,7 +85,7 @@ def _path(file: File, stated: str) -> str:
 
 
 def require_named(file: File, fields: Mapping[str, str]) -> None:
-    """Raise `BuildError` if a package is not the locked one, or its name violates Debian policy.
+    """Raise `BuildError` if a package is not the locked one, or its fields violate Debian policy.
 
     Files are named after these control fields.
     """

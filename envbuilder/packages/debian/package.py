@@ -26,7 +26,7 @@ class Stanza(Struct, frozen=True, kw_only=True):
     name: str
     version: str
     depends: str = ""
-    """Includes Pre-Depends."""
+    """Including Pre-Depends."""
     provides: str = ""
     breaks: str = ""
     conflicts: str = ""

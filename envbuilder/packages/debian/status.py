@@ -28,7 +28,7 @@ class Status(Struct, frozen=True, kw_only=True):
 
     packages: dict[str, Stanza]
     digest: str
-    """sha256 of the status file; several files are concatenated in the order of their names."""
+    """sha256 of the status file; several files are hashed as one, in the order of their names."""
 
 
 def parse(files: Mapping[str, bytes], architecture: str) -> Status | None:

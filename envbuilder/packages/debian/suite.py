@@ -47,7 +47,7 @@ class Suite(Struct, frozen=True, kw_only=True):
     packages: dict[str, Package]
     """The newest version of each name."""
     rolling: bool
-    """Not a released suite: testing and unstable state no version, a released suite does."""
+    """Still changing: testing and unstable state no version, a released suite does."""
 
 
 def lock(

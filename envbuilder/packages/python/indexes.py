@@ -92,7 +92,7 @@ def url(name: str, settings: Settings, environ: Mapping[str, str] | None = None)
 def uv_environment(
     found: Sources, environ: Mapping[str, str], first: tuple[str, ...] = ()
 ) -> dict[str, str]:
-    """Return variables that make uv use pip's configuration; `first` are indexes to query before.
+    """Return variables that make uv use pip's configuration; `first` are indexes to query first.
 
     URLs go into variables, not arguments: they may hold credentials, and arguments are public.
     """

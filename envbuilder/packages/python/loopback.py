@@ -78,7 +78,7 @@ def serve(offers: Sequence[Offer], read: Callable[[str], bytes] | None = None) -
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers one request; `serve` makes a subclass with the data."""
+    """The handler of one request; `serve` makes a subclass with the data."""
 
     base = ""
     files: ClassVar[dict[str, Offer]] = {}

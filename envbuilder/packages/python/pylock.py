@@ -96,7 +96,7 @@ def _wheel(package: dict[str, Any], ranks: Mapping[Tag, int]) -> Wheel:
 
 
 def preferences(preferred: Mapping[str, str]) -> str:
-    """Return a pylock.toml whose versions uv is to prefer."""
+    """Return a pylock.toml whose versions uv should prefer."""
     lines = ['lock-version = "1.0"', 'created-by = "envbuilder"', "packages = ["]
     lines += [f'  {{name = "{n}", version = "{v}"}},' for n, v in sorted(preferred.items())]
     return "\n".join((*lines, "]", ""))

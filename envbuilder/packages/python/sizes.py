@@ -27,7 +27,7 @@ PATIENCE = 3
 
 
 def measure(urls: Iterable[str], session: requests.Session | None = None) -> dict[str, int]:
-    """Return the size in bytes at each URL, by a HEAD request, or from disk for `file:` URLs.
+    """Return URL → size in bytes, by a HEAD request, or from disk for `file:` URLs.
 
     URLs whose size cannot be determined are left out; nothing raises. Without a `session`, one with
     the user's proxy and certificates is opened, the same that downloads use.

@@ -122,7 +122,7 @@ def _version(file: str, distribution: str) -> str:
 
 
 def read_url(url: str) -> bytes:
-    """Return the body of an HTTP response; raise `OSError` for a failed request."""
+    """Return what a URL serves; raise `OSError` if it is unreachable or refused."""
     import requests
 
     answer = requests.get(url, timeout=TIMEOUT, headers={"Accept": ACCEPT})
@@ -245,7 +245,7 @@ def merge(
             )
         own = msgspec.structs.replace(offer, source=source)
         if known and known.provenance == "read":
-            # Keep the public source, so that a lock does not depend on the machine that made it.
+            # Keep the public origin, so that a lock does not depend on the machine that made it.
             own = msgspec.structs.replace(own, by=known.by)
         result[offer.file] = own
     return tuple(result[f] for f in sorted(result)), tuple(notes)

@@ -63,7 +63,7 @@ class Uv(Struct, frozen=True, kw_only=True):
 
         `preferred` versions (name → version) are kept if possible.
         """
-        # First uv's own way: prefer each earlier version that fits. That fails if one of several
+        # First uv's own way: prefer each earlier version that fits. This fails if one of several
         # indexes has a preferred version for other Pythons only (uv then looks no further).
         # Versions fixed by constraints do not have that problem. Only as a last resort may all
         # versions change.

@@ -1,4 +1,4 @@
-"""Detect wheels that conflict: which files each installs where, according to its own RECORD.
+"""Detect conflicting wheels, from the files that each installs according to its RECORD.
 
 uv installs wheels in parallel, and the last one to write a file wins. Two wheels with different
 bytes for one path would therefore give an environment that differs from build to build, in every
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from envbuilder.profiles.locked_file import File
 
 LIMIT = 64 << 20
-"""The maximum size of a RECORD or entry_points.txt in bytes; that of torch's CPU wheel has 1.2
-MB."""
+"""Maximum bytes of a RECORD or entry_points.txt; that of torch's CPU wheel has 1.2 MB."""
 _INFO = ".dist-info/"
 UNREADABLE = (
     *(ValueError, RuntimeError, EOFError, KeyError, zlib.error, csv.Error),
