@@ -1,1 +1,1 @@
-"""What is in an artifact and where it came from: SBOM and provenance, kept next to it."""
+"""Attestations of an artifact: SBOM and provenance, kept next to it."""

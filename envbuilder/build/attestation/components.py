@@ -1,6 +1,6 @@
-"""What an environment is made of, as data: from a lock's target, or from what is installed.
+"""List the components of an environment, from a lock's target or from what is installed.
 
-Each component is named by a package URL, so that other tools know it.
+Each component is identified by a package URL, which other tools understand.
 """
 
 from __future__ import annotations
@@ -26,34 +26,35 @@ Kind = Literal["library", "application", "container"]
 
 
 class Component(Struct, frozen=True, kw_only=True):
-    """One thing that an environment is made of, or built with."""
+    """A component that an environment contains or is built with."""
 
     kind: Kind
     name: str
     version: str
     purl: str
     sha256: str = ""
-    """Of the file that it came in, where that is known."""
+    """sha256 of the file that it came in, if known."""
     licences: tuple[str, ...] = ()
-    """As its author states them."""
+    """Licences as declared by its author."""
     installed: bool = True
-    """False for what is only used while building."""
+    """False for a build-time tool."""
     facts: tuple[tuple[str, str], ...] = ()
-    """Further facts: name and value."""
+    """Further properties: name and value."""
 
 
 def locked(
     files: Iterable[File], licences: Mapping[str, tuple[str, ...]] | None = None
 ) -> tuple[Component, ...]:
-    """The components that files of a lock are; `licences` by a file's sha256."""
+    """Return locked files as components; `licences` by a file's sha256."""
     known = licences or {}
     return tuple(_of_file(f, known.get(f.sha256, ())) for f in files)
 
 
 def of_base(ref: str, digest: str, platform: str) -> Component:
-    """A base image. `digest` is what it is called here; one that `ref` names goes first.
+    """Return a base image as a component; a digest in `ref` takes precedence over `digest`.
 
-    What is no digest is left out: an engine's own id may be of another kind.
+    `digest` is the image's id on this machine. It is left out if it is not a sha256 digest: an
+    engine's own id may be of another kind.
     """
     name, _, named = ref.partition("@")
     digest = next((d for d in (named, digest) if _DIGEST.fullmatch(d)), "")
@@ -85,7 +86,7 @@ def _of_file(file: File, licences: tuple[str, ...]) -> Component:
 
 
 def file_purl(file: File) -> str:
-    """The package URL of a file of a lock."""
+    """Return the package URL of a locked file."""
     from packageurl import PackageURL
 
     if file.kind in {"wheel", "tool"}:
@@ -109,20 +110,20 @@ def _conda_purl(file: File) -> str:
 
 
 def pypi_purl(name: str, version: str) -> str:
-    """The package URL of a distribution."""
+    """Return the package URL of a Python distribution."""
     from packageurl import PackageURL
 
     return PackageURL("pypi", None, name, version).to_string()
 
 
 def debian_purl(file: File, architecture: str) -> str:
-    """The package URL of a .deb of a lock; its vendor is Debian, or what the source is called."""
+    """Return the package URL of a locked .deb; its vendor is Debian, or else its source's name."""
     vendor = "debian" if file.source in {lock_entries.MAIN, lock_entries.SECURITY} else file.source
     return _deb_purl(vendor, file.name, file.version, architecture, suite(file))
 
 
 def suite(file: File) -> str:
-    """The suite whose package list named a .deb, without `-updates` or `-security`; else empty."""
+    """Return the suite that lists a .deb, without `-updates` or `-security`; empty if unknown."""
     seen = re.match(r"([a-z]+)(-[a-z]+)? Release of ", file.by)
     return seen[1] if seen else ""
 
@@ -135,10 +136,10 @@ def _deb_purl(vendor: str, name: str, version: str, architecture: str, distro: s
 
 
 def image_purl(ref: str, digest: str, platform: str, *, published: bool) -> str:
-    """The package URL of an image: `pkg:oci` where its digest is known, else `pkg:docker`.
+    """Return the package URL of an image: `pkg:oci` if its digest is known, else `pkg:docker`.
 
     `ref` has no digest; it may be a folder or an archive. `published`: its registry knows it by
-    this digest; otherwise it is not said to come from there.
+    this digest; otherwise the URL does not name the registry.
     """
     from packageurl import PackageURL
 
@@ -162,7 +163,7 @@ def image_purl(ref: str, digest: str, platform: str, *, published: bool) -> str:
 
 
 def installed(prefix: Path) -> tuple[Component, ...]:
-    """The distributions in a prefix, by what their `dist-info` says; sorted by package URL."""
+    """Return the Python distributions in a prefix, read from `dist-info`; sorted by package URL."""
     found = []
     for path in prefix.glob("lib/python3.*/site-packages/*.dist-info/METADATA"):
         with path.open("rb") as stream:
@@ -173,7 +174,7 @@ def installed(prefix: Path) -> tuple[Component, ...]:
 
 
 def of_metadata(metadata: bytes) -> Component | None:
-    """The distribution that a METADATA file is of; None where it states no name or version."""
+    """Return the distribution that a METADATA file describes; None if it has no name or version."""
     from packaging.metadata import parse_email
 
     raw, _ = parse_email(metadata)
@@ -190,7 +191,7 @@ def of_metadata(metadata: bytes) -> Component | None:
 
 
 def of_packages(packages: Iterable[Stanza], distro: str) -> tuple[Component, ...]:
-    """The packages of a Debian system, sorted by package URL."""
+    """Return the packages of a Debian system as components, sorted by package URL."""
     found = (
         Component(
             kind="library",

@@ -1,4 +1,4 @@
-"""The papers of an artifact: its bill of materials and its provenance, beside it, never inside."""
+"""Write an artifact's attestations, SBOM and provenance, next to it and never inside it."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from envbuilder.profiles.locked_file import File
 
 SUFFIXES = {"sbom": sbom.SUFFIX, "provenance": provenance.SUFFIX}
-"""What follows an artifact's name in that of each of its documents."""
+"""File name suffix of each attestation, appended to the artifact's name."""
 NATIVE = frozenset({"venv", "conda"})
-"""Kinds of artifacts that are environments of this machine, known by the digest of their tree."""
+"""Kinds of artifacts that are environments on this machine, identified by a tree digest."""
 ON_DISK = NATIVE | {"archive", "layout"}
 """Kinds of artifacts that are files or folders; the others are in an engine or a registry."""
 _FULL = "The artifact itself is finished. Make room, then run the same command again."
 
 
 class About(Struct, frozen=True, kw_only=True):
-    """Which environment a bill of materials is of; locks by their digests, empty for none."""
+    """The environment that an SBOM describes; locks by their digests, empty if there is none."""
 
     profile: str
     lock: str
@@ -41,7 +41,7 @@ class About(Struct, frozen=True, kw_only=True):
 
 
 def places(plan: Plan, artifact: Artifact, settings: Settings) -> dict[str, str]:
-    """Where an artifact's documents belong: beside it, or beside the record of an image."""
+    """Return the paths of an artifact's attestations: next to it, or next to an image's record."""
     if artifact.kind in {"image", "registry"}:
         beside = str(settings.records_dir / plan.fingerprint / _digest(artifact))
     else:
@@ -58,9 +58,9 @@ def ensure(
     anew: bool,
     versions: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Write the documents where one is missing, or `anew` after a build; returns where they are.
+    """Write the attestations if one is missing, or `anew` after a build; return their paths.
 
-    `versions` are those of further builders. Raises `BuildError` where they cannot be written.
+    `versions` are those of further builders. Raise `BuildError` if a file cannot be written.
     """
     found = places(plan, artifact, settings)
     if anew or not all(Path(path).is_file() for path in found.values()):
@@ -77,12 +77,12 @@ def ensure(
 def installed(
     plan: Plan, artifact: Artifact, progress: Progress
 ) -> tuple[components.Component, ...]:
-    """What is really in an artifact: distributions installed natively, a Debian system's packages.
+    """Return what an artifact actually contains: Python distributions, or Debian packages.
 
-    Where an image cannot be read that is noted, and its base stays one component without parts.
+    If an image cannot be read, that is noted and its base remains a single component.
     """
     if artifact.kind in NATIVE:
-        # What is in a conda prefix besides its venv are conda packages, which the lock names.
+        # Outside of its venv, a conda prefix holds only conda packages, which the lock names.
         below = Path(artifact.ref) / ("venv" if artifact.kind == "conda" else "")
         return components.installed(below)
     status, why = None, "this engine does not show them"
@@ -98,7 +98,7 @@ def installed(
 
 
 def _status(plan: Plan, artifact: Artifact, progress: Progress) -> Status | None:
-    """The dpkg status of the base that layers were put on; else of the image, in the engine."""
+    """Return the dpkg status of the base image of an assembly, else of the image in the engine."""
     from envbuilder.build.image import base_layers as base
     from envbuilder.build.image.layer_cache import LayerCache
     from envbuilder.build.plan import Assemble
@@ -131,9 +131,9 @@ def bill(
     seen: Iterable[components.Component] = (),
     stated: Mapping[str, tuple[str, ...]] | None = None,
 ) -> bytes:
-    """A bill of materials: a base, files of a lock, and what else was seen.
+    """Return an SBOM of a base, locked files and further installed components (`seen`).
 
-    Licences are known of the wheels that are in the store; `stated` has those of others, by sha256.
+    Licences are read from the wheels in the store; `stated` adds those of other files, by sha256.
     """
     known = licences.of_wheels(files, Store(settings.store_dir)) | dict(stated or {})
     parts = [components.of_base(base.ref, base.digest, about.platform)] if base else []
@@ -150,7 +150,7 @@ def bill(
 
 
 def _of_channels(plan: Plan) -> dict[str, tuple[str, ...]]:
-    """Licences of a plan's conda packages."""
+    """Return the licences of a plan's conda packages, by sha256."""
     from envbuilder.packages.conda.steps import InstallConda
 
     packages = (p for s in plan.steps if isinstance(s, InstallConda) for p in s.packages)
@@ -158,14 +158,14 @@ def _of_channels(plan: Plan) -> dict[str, tuple[str, ...]]:
 
 
 def _unqualified(part: components.Component) -> str:
-    """A package URL without architecture and suite, which a status file may not tell."""
+    """Return a package URL without architecture and suite, which a status file may lack."""
     return part.purl.partition("?")[0]
 
 
 def subject(artifact: Artifact) -> provenance.Subject:
-    """An artifact as a statement names it: an image or archive by its digest, else by its tree's.
+    """Return an artifact as a statement's subject: an image or archive by digest, else by tree digest.
 
-    A tree's digest is none of a file's bytes, so it has a name of its own.
+    A tree digest is not a hash of a file's bytes, so its algorithm has a name of its own.
     """
     digest = _digest(artifact)
     algorithm = "envbuilderTree" if artifact.kind in NATIVE else "sha256"

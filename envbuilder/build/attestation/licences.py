@@ -1,4 +1,4 @@
-"""Licences as METADATA files and channels state them; what they mean is for the reader to judge."""
+"""Collect licences as declared in METADATA files and conda channels, without interpreting them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from envbuilder.profiles.locked_file import File
 
 METADATA_LIMIT = 4 << 20
-"""Bytes of a METADATA file at most (it holds the project's whole description)."""
+"""Maximum bytes of a METADATA file (it holds the project's whole description)."""
 LONGEST = 120
-"""Characters of a stated licence at most: some projects put the licence's whole text there."""
+"""Maximum characters of a declared licence: some projects put the whole licence text there."""
 _CLASSIFIER = "License ::"
 _EMPTY = frozenset({"", "unknown", "none", "n/a"})
 
 
 def stated(metadata: bytes) -> tuple[str, ...]:
-    """What a METADATA file says: its expression, else its `License` line, else its classifiers."""
+    """Return a METADATA file's licences: its expression, else `License` line, else classifiers."""
     from packaging.metadata import parse_email
 
     raw, _ = parse_email(metadata)
@@ -40,7 +40,7 @@ def _usable(text: str, limit: int) -> bool:
 
 
 def of_wheels(files: Iterable[File], store: Store) -> dict[str, tuple[str, ...]]:
-    """sha256 → licences, for the wheels that are in the store."""
+    """Return sha256 → licences of the wheels that are in the store."""
     found = {}
     for file in files:
         path = store.path(file.sha256)
@@ -52,15 +52,15 @@ def of_wheels(files: Iterable[File], store: Store) -> dict[str, tuple[str, ...]]
 
 
 def of_conda(packages: Iterable[Package]) -> dict[str, tuple[str, ...]]:
-    """sha256 → the licence that a channel states, for conda packages."""
+    """Return sha256 → the licence that the channel declares, for conda packages."""
     return {p.sha256: (p.license,) for p in packages if _usable(p.license, LONGEST)}
 
 
 def read_metadata(wheel: Path) -> bytes:
-    """The METADATA file of a wheel; empty where there is none that can be read.
+    """Return the METADATA file of a wheel; empty if there is none that can be read.
 
-    The store's wheels were hashed on their way in, but a damaged one must not end a report on
-    licences: installing it does.
+    The store hashes wheels when it takes them in. One that is damaged later must not abort a report
+    on licences; installing it fails anyway.
     """
     try:
         with zipfile.ZipFile(wheel) as archive:

@@ -1,7 +1,7 @@
-"""How an artifact came to be: an in-toto Statement v1 with SLSA Provenance v1.
+"""Write an artifact's provenance: an in-toto Statement v1 with SLSA Provenance v1.
 
-It is not signed: it says what envbuilder did on a machine that nobody vouches for (SLSA Build L1).
-What it says can be checked all the same, since the same build gives the same digest.
+The statement is not signed: it records what envbuilder did on a machine without any attestation of
+its own (SLSA Build L1). It can still be verified, because the same build gives the same digest.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ SUFFIX = ".provenance.json"
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "urn:envbuilder:build:v1"
-"""What the parameters mean is described in docs/supply-chain.md."""
+"""docs/supply-chain.md describes the parameters."""
 BUILDER = "urn:envbuilder:local:v1"
-"""envbuilder on somebody's own machine."""
+"""envbuilder on a local machine."""
 
 
 class Subject(Struct, frozen=True, kw_only=True):
-    """What was made: a name, and its digests by algorithm as in-toto names them."""
+    """An artifact: its name, and its digests by in-toto algorithm name."""
 
     name: str
     digest: dict[str, str]
@@ -43,10 +43,10 @@ def statement(
     *,
     versions: Mapping[str, str] | None = None,
 ) -> bytes:
-    """The statement that `plan` made `subjects`.
+    """Return the statement that `plan` made `subjects`.
 
-    `versions` are those of further builders, such as BuildKit's. The same build gives the same
-    bytes: nothing about a single run is in it. `ValueError` for a subject without a digest.
+    `versions` are those of further builders, such as BuildKit. The same build gives the same bytes,
+    because nothing in it is specific to one run. Raise `ValueError` for a subject without a digest.
     """
     if not subjects or not all(s.digest for s in subjects):
         raise ValueError("each subject of a statement needs a digest")
@@ -70,9 +70,9 @@ def statement(
 
 
 def also_about(content: bytes, subject: Subject) -> bytes:
-    """A statement of ours with one more subject, such as the manifest that a registry was given.
+    """Return an envbuilder statement with one more subject, such as a pushed manifest.
 
-    `ValueError` for anything else than a statement of ours.
+    Raise `ValueError` for anything but an envbuilder statement.
     """
     try:
         document = json.loads(content)
@@ -103,7 +103,7 @@ def _parameters(plan: Plan) -> dict[str, str]:
 
 
 def dependencies(plan: Plan) -> list[dict[str, Any]]:
-    """Everything that went in, as in-toto's resource descriptors."""
+    """Return all inputs of a build as in-toto resource descriptors."""
     found: list[dict[str, Any]] = []
     if plan.lock:
         found.append(

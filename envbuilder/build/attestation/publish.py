@@ -1,4 +1,4 @@
-"""A built image in a registry: pushed, known again later, with its documents attached."""
+"""Publish a built image: push it, recognize it in its registry, attach its attestations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MEDIA_TYPES = {"sbom": sbom.MEDIA_TYPE, "provenance": provenance.MEDIA_TYPE}
 
 
 def push(step: Push, progress: Progress) -> None:
-    """Push the image of a layout, say how much of it travelled, and keep a record of it."""
+    """Push the image of a layout, report how much was transferred, and keep a record of it."""
     found = reference.parse(step.ref)
     connection = Connection(found, plain_http=step.plain_http)
     layout = Layout(Path(step.layout))
@@ -52,7 +52,7 @@ def push(step: Push, progress: Progress) -> None:
 
 
 def there(ref: str, fingerprint: str, settings: Settings) -> images.ImageRecord | None:
-    """The record of what a tag names, where that was built here for this fingerprint."""
+    """Return the record of the image that a tag names, if built here for this fingerprint."""
     records = images.read(settings.records_dir / fingerprint)
     if not records:
         return None
@@ -61,7 +61,7 @@ def there(ref: str, fingerprint: str, settings: Settings) -> images.ImageRecord 
 
 
 def require_allowed(ref: str, settings: Settings) -> None:
-    """`BuildError` where nothing may be pushed to a reference."""
+    """Raise `BuildError` if pushing to a reference is not allowed."""
     send.require_allowed(_connect(ref, settings))
 
 
@@ -72,9 +72,9 @@ def attach(
     settings: Settings,
     progress: Progress,
 ) -> None:
-    """Attach an image's documents to it in its registry; those that are there stay as they are.
+    """Attach an image's attestations to it as referrers; existing ones are not changed.
 
-    `documents` are paths by name. `BuildError` where the tag now names another image.
+    `documents` are paths by name. Raise `BuildError` if the tag now names another image.
     """
     import tempfile
 

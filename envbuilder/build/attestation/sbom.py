@@ -1,7 +1,7 @@
-"""The bill of materials of an environment: a CycloneDX 1.6 document, the same bytes each time.
+"""Write the SBOM of an environment: a CycloneDX 1.6 document, the same bytes each time.
 
-CycloneDX and not SPDX: it has a place for a file's hash, for what is used only to build, for base
-images and for licences that are no SPDX expression, and its library writes and checks the format.
+CycloneDX rather than SPDX, because it can express a file's hash, build-time components, base images
+and licences that are not SPDX expressions, and its library writes and validates the format.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 MEDIA_TYPE = "application/vnd.cyclonedx+json"
 SUFFIX = ".sbom.cdx.json"
 NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "urn:envbuilder:sbom")
-"""Serial numbers are made from the document's own content below this name."""
+"""Namespace of serial numbers, which are derived from the document's content."""
 
 
 def document(
     name: str, parts: Iterable[components.Component], facts: Mapping[str, str] | None = None
 ) -> bytes:
-    """A CycloneDX document: what `name` is made of, and facts about it.
+    """Return a CycloneDX document: the components of `name`, and facts about it.
 
-    It holds no time and no random number: its serial number is derived from its content.
+    It contains no timestamp or random number; its serial number is derived from its content.
     """
     from cyclonedx.model.bom import Bom, BomMetaData
     from cyclonedx.model.component import Component, ComponentType
@@ -72,7 +72,7 @@ def _component(part: components.Component) -> Component:
     if len(part.licences) == 1:
         licences = [factory.make_from_string(part.licences[0], license_acknowledgement=declared)]
     else:
-        # One expression stands alone in the format; several statements are names.
+        # CycloneDX allows a single expression; several licences have to be given as names.
         licences = [factory.make_with_name(t, acknowledgement=declared) for t in part.licences]
     return Component(
         type=ComponentType(part.kind),

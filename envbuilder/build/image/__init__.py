@@ -1,1 +1,1 @@
-"""The builder `layers`: an OCI image put together from a base and reproducible layers."""
+"""The builder `layers`: assemble an OCI image from a base image and reproducible layers."""

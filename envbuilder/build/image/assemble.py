@@ -1,8 +1,8 @@
-"""An image out of layers: those made before come from the cache, only the others are made.
+"""Assemble an image from layers: reuse cached layers, build only the missing ones.
 
-From the bottom: layers for each large wheel, one for all small ones, one for system packages, one
-that ties the environment to the base image's Python, and the payload. What changes often or belongs
-to one base is above what is large and shared.
+From bottom to top: the layers of each large wheel, one for all small wheels, one for system
+packages, one for the venv scaffold, which binds the environment to the base image's Python, and
+the payload. Layers that change often or depend on the base image sit above large, shared ones.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ if TYPE_CHECKING:
     from envbuilder.profiles.locked_file import File
 
 MOST_LAYERS = 100
-"""Layers of an image at most, the base image's among them: overlay file systems take 127."""
+"""Maximum number of layers, including the base image's; overlay file systems support 127."""
 _INSTALLED = 5
-"""Bytes of an installed wheel per byte of the wheel, at the most: 3.6 for torch's CPU wheel.
+"""Upper bound of installed bytes per byte of a wheel: 3.6 for torch's CPU wheel.
 
-uv gets far less of most wheels, but all of one whose files are none of those read straight from it.
+uv installs far less of most wheels, but all of a wheel none of whose files can be read directly.
 """
 _TOUCHED = frozenset({"etc", "var/lib/dpkg"})
-"""Folders of the base that get a new time although nothing new is in them, as in the Dockerfile."""
+"""Base folders that get a new mtime although nothing is added to them, as in the Dockerfile."""
 _OWN_LAYERS = 4
-"""Those that are no single wheel's."""
+"""Layers not of a single wheel: small wheels, system packages, venv scaffold, payload."""
 
 
 _PREFIX = facts.PREFIX.lstrip("/")
 
 
 class Assembly:
-    """One image being made, in a folder of its own."""
+    """One image being assembled, in its own work folder."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Assembly:
         self._to_install: tuple[File, ...] = ()
 
     def make(self) -> Layout:
-        """Make the image: an OCI layout that holds it and nothing else."""
+        """Assemble the image and return an OCI layout that holds nothing else."""
         step = self._step
         needed = sum(_INSTALLED * self._size(w) for w in step.wheels)
         with (
@@ -95,7 +95,7 @@ class Assembly:
         return self._image(Path(step.layout), added, step.names)
 
     def _image(self, folder: Path, added: Sequence[Added], names: Sequence[str]) -> Layout:
-        """An image of the base and these layers, in a layout of its own."""
+        """Write an image of the base and these layers to a layout of its own."""
         step, below = self._step, self._base
         layout = Layout.create(folder)
         for blob in below.layers:
@@ -124,7 +124,7 @@ class Assembly:
     # --- layers
 
     def _wheels(self, ahead: Ahead) -> list[Added]:
-        """The layers of wheels: what was made before is kept, only the others are made."""
+        """Return the layers of wheels; build only those that are not cached."""
         sizes = {w.sha256: self._size(w) for w in self._step.wheels}
         room = MOST_LAYERS - len(self._base.manifest.layers) - _OWN_LAYERS
         wanted = parts(self._step.wheels, sizes, self._shares, room)
@@ -160,7 +160,7 @@ class Assembly:
         )
 
     def _packed(self, part: Part) -> int:
-        """Bytes in wheels of what a part holds."""
+        """Return the compressed size of a layer's files within their wheels."""
         found = 0
         for wheel in part.wheels:
             files = self._wheel(wheel).files
@@ -169,7 +169,7 @@ class Assembly:
         return found
 
     def _frame(self) -> Added:
-        """What ties the environment to this base: its interpreter, its users."""
+        """Return the venv scaffold layer, bound to this base's Python and users."""
         step, contents = self._step, self._root.contents
         made_from = {
             "kind": "frame",
@@ -185,7 +185,7 @@ class Assembly:
         return Added(layer=found, reason=f"environment for Python {self._python.version}")
 
     def _system(self) -> tuple[list[Added], rootfs.RootFs]:
-        """The layer of system packages, and the files that are there with it."""
+        """Return the layer of system packages, if any, and the root filesystem to build on."""
         step, below = self._step, self._base
         if not step.debs:
             return [], below.root
@@ -197,7 +197,7 @@ class Assembly:
         return made, below.root
 
     def _payload(self) -> Added:
-        """The payload, last: it changes with envbuilder."""
+        """Return the payload layer; it is last because it changes with envbuilder."""
         made_from = {"kind": "payload", "sha256": payload_sha256(), "epoch": self._step.epoch}
         member = Member(path=facts.PAYLOAD.lstrip("/"), content=payload_pyz())
         found = self._cache.find(made_from) or self._make(made_from, [member])
@@ -206,7 +206,7 @@ class Assembly:
     def _make(
         self, made_from: Mapping[str, Any], members: Iterable[Member], *, on_base: bool = False
     ) -> Layer:
-        """Write a layer and keep it; `on_base`: folders that lead somewhere are the base's own."""
+        """Write a layer to the cache; `on_base`: parent folders keep the base's metadata."""
         listed = list(members)
         stated = {m.path for m in listed}
         above = [f for f in layer.folders_above(stated) if f.path not in stated]
@@ -240,7 +240,7 @@ class Assembly:
         }
 
     def _files(self, part: Part) -> Iterator[Member]:
-        """What a part holds: from the wheels themselves, else as uv installed it."""
+        """Yield the files of a layer, directly from the wheels or else as uv installed them."""
         site = self._python.site
         owners: dict[str, File] = {}
         for wheel in part.wheels:
@@ -257,7 +257,7 @@ class Assembly:
                     yield member
 
     def _installed_files(self, wheel: File, opened: Wheel) -> dict[str, Member]:
-        """What uv made of a wheel, its record completed."""
+        """Return the files that uv installed from a wheel, with a complete RECORD."""
         stage = self._installed()
         record = stage.record_of(wheel)
         text = opened.record((stage.env / record).read_text(encoding="utf-8"))
@@ -265,14 +265,14 @@ class Assembly:
         return {**found, record: replace(found[record], source=None, content=text)}
 
     def _wheel(self, wheel: File) -> Wheel:
-        """A wheel of the store, checked when it is first opened."""
+        """Return a wheel of the store; its hash is checked when it is first opened."""
         if wheel.sha256 not in self._wheels_open:
             opened = Wheel(self._store.checked(wheel), wheel.basename)
             self._wheels_open[wheel.sha256] = self._open.enter_context(opened)
         return self._wheels_open[wheel.sha256]
 
     def _installed(self) -> Stage:
-        """The stage, with what is not copied as it is of all wheels that a layer is made of."""
+        """Return the stage, after uv installed the files that cannot be copied directly."""
         stage = self._staged()
         if self._to_install:
             folder = self._scratch / "wheels"
@@ -284,18 +284,18 @@ class Assembly:
         return stage
 
     def _staged(self) -> Stage:
-        """The folder that uv installs into, made when the first layer needs it."""
+        """Return the stage that uv installs into, created when the first layer needs it."""
         if self._stage is None:
             uv = self._scratch / "uv"
             self._run(UnpackTool(what="unpack uv", file=self._step.uv, name="uv", path=str(uv)))
             self._stage = Stage(self._scratch, uv, self._python, self._run)
             self._stage.make()
-            # Before packages are installed: later it could not be told which files are theirs.
+            # Listed before packages are installed, because their files are mixed in afterwards.
             self._skeleton = tuple(layer.tree(self._stage.env, _PREFIX))
         return self._stage
 
     def _users(self) -> list[Member]:
-        """The image's user, and the folders that it owns."""
+        """Return the entries of the image's user and the folders that it owns."""
         number, home, work = facts.ID, facts.HOME.lstrip("/"), facts.WORK.lstrip("/")
         lines = {"etc/passwd": f"{facts.PASSWD}\n", "etc/group": f"{facts.GROUP}\n"}
         contents = self._root.contents

@@ -1,4 +1,4 @@
-"""The base of an image as an OCI layout on this disk, wherever it comes from."""
+"""Resolve the base image of a build to an OCI layout on this disk, whatever its source."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 
 
 class Base(Struct, frozen=True, kw_only=True):
-    """The base of an image, as far as a plan knows it."""
+    """A base image as a plan refers to it."""
 
     ref: str
     identity: str
-    """Of what is in it, wherever it lies: the digest of its configuration, or of what it is made
-    from. In a dry run, its name."""
+    """Identifies the content, independent of location: the digest of the image's configuration, or
+    of the inputs it is made from; in a dry run, its name."""
     folder: str
     """The OCI layout that holds it."""
     make: tuple[MakeBase | LoadBase, ...] = ()
-    """What makes that layout, where it is no image."""
+    """Steps that make the layout and load it, if the base is not an existing image."""
 
 
 def target(profile: Profile, lock: Lock, host: Host, request: Request) -> Target:
-    """What an image for this host is made of; `InvalidError` where the lock has no base for it."""
+    """Return what an image for this host is made of; `InvalidError` if the lock has no base."""
     platform = words.container_platform(host.machine) or "linux/amd64"
     python = request.python or render.image_python(profile)
     found = lockfile.select(lock, platform, python)
@@ -52,7 +52,7 @@ def target(profile: Profile, lock: Lock, host: Host, request: Request) -> Target
 
 
 def base_ref(base: BaseImage | LockedBase, request: Request, settings: Settings) -> str:
-    """The base image to use: asked for, configured for this reference, or the locked one."""
+    """Return the base image to use: requested, configured for this reference, or locked."""
     if request.base_image:
         return request.base_image
     configured = settings.configuration.base_images.get(base.ref)
@@ -62,7 +62,7 @@ def base_ref(base: BaseImage | LockedBase, request: Request, settings: Settings)
 
 
 def names(profile: Profile, target: Target, digest: str, request: Request) -> tuple[str, ...]:
-    """The names of the image with this fingerprint; the first is the artifact's."""
+    """Return the names of the image with this fingerprint; the first names the artifact."""
     if request.only_tag:
         return (request.only_tag,)
     name = f"envbuilder/{profile.name}"
@@ -71,13 +71,13 @@ def names(profile: Profile, target: Target, digest: str, request: Request) -> tu
 
 
 def labels(profile: Profile, digest: str, locked: str) -> dict[str, str]:
-    """What an image says of itself, given its fingerprint and its lock's digest."""
+    """Return the labels of an image, given its fingerprint and its lock's digest."""
     stated = {"fingerprint": digest, "profile": profile.name, "lock": locked}
     return {f"{LABEL}{key}": value for key, value in stated.items()}
 
 
 def loaded(made: MakeBase, settings: Settings) -> LoadBase:
-    """Gives a base that was made to the engine, under the name that the Dockerfile begins with."""
+    """Return the step that loads a base made here into the engine, named as in FROM."""
     return LoadBase(
         what="load the base into the engine",
         layout=made.layout,
@@ -97,9 +97,10 @@ def find(
     *,
     scripts: bool,
 ) -> Base:
-    """The base that was asked for, configured or locked, as a layout on this disk.
+    """Find the requested, configured or locked base image, as a layout on this disk.
 
-    `client` and `here`: the engine, where it was asked already. `scripts`: it needs the base, too.
+    `client` and `here`: the engine, if already connected. `scripts`: packages run scripts, so the
+    engine needs the base as well.
     """
     from envbuilder.build.image import debian_base
     from envbuilder.containers.oci import archive
@@ -146,7 +147,7 @@ def _of_engine(
     client = client or engine.connect()
     here = here or engine.describe(client)
     ref, _ = identified(client, here, ref, platform)
-    # One that is named by digest is not pulled to know which it is.
+    # `identified` does not pull an image that is named by digest.
     found = engine.image(client, ref) or pulled(client, here, ref, platform)
     layout = engines.export(client, found, require_writable(settings.bases_dir))
     engines.remember(layout, Layout(settings.cache_dir / "layers"))
@@ -154,10 +155,10 @@ def _of_engine(
 
 
 def identified(client: Any, here: engine.Engine, ref: str, platform: str) -> tuple[str, str]:
-    """The base image's reference and what it is: its digest, or its id in the engine.
+    """Return the base image's reference and its identity: its digest, or its id in the engine.
 
-    A digest says which image it is, wherever that is. A tag only does once the image is here: it
-    is pulled first, so that the fingerprint before the build is the one after it.
+    A digest identifies an image before it is pulled; a tag does not. An image named by tag is
+    pulled first, so that the fingerprint is the same before and after the build.
     """
     found = engine.image(client, ref)
     if here.client == "podman" and found is None:
@@ -171,7 +172,7 @@ def identified(client: Any, here: engine.Engine, ref: str, platform: str) -> tup
 
 
 def pulled(client: Any, here: engine.Engine, ref: str, platform: str) -> engine.Image:
-    """The image, after the engine has fetched it; `BuildError` where it cannot be had."""
+    """Pull an image with the engine and return it; `BuildError` if it is unavailable."""
     with console.progress().task(f"pull the base image {ref}"):
         engine.pull(here, ref, platform)
     found = engine.image(client, ref)

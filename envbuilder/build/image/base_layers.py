@@ -1,4 +1,4 @@
-"""The image below: its layers, its configuration, and what its files are."""
+"""Read a base image: its layers, its configuration and its rootfs index."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Base(Struct, frozen=True, kw_only=True):
-    """An image that another is made on."""
+    """A base image in a layout."""
 
     layout: Layout
     manifest: Manifest
@@ -26,7 +26,7 @@ class Base(Struct, frozen=True, kw_only=True):
 
     @property
     def layers(self) -> tuple[Descriptor, ...]:
-        """Its layers as a manifest of OCI names them: Docker's older names do not belong there."""
+        """Return its layers with OCI media types; Docker's do not belong in an OCI manifest."""
         return tuple(
             Descriptor(
                 media_type=_OCI.get(d.media_type, d.media_type), digest=d.digest, size=d.size
@@ -43,9 +43,9 @@ _OCI = {
 
 
 def read(folder: str, platform: words.Platform, cache: LayerCache) -> Base:
-    """The image for a platform in a layout; the list of its files is remembered.
+    """Read the image for a platform from a layout; its rootfs index is cached.
 
-    `EnvbuilderError` where there is none, or it is damaged.
+    Raise `EnvbuilderError` if there is none or it is damaged.
     """
     layout = Layout.open(Path(folder))
     found = layout.find(platform)

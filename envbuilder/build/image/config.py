@@ -1,4 +1,4 @@
-"""Configuration and manifest of an image that is made on top of another; pure."""
+"""Compute the configuration of an image from that of its base image; pure."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""Where an image without a PATH is searched, as Docker does."""
-# What the specification knows; builders leave more there, some of it about the machine they ran on.
+"""Docker's default for images that set no PATH."""
+# Keys of the OCI specification. Builders add others, some of which describe the build machine.
 _CARRIED = ("architecture", "os", "os.version", "os.features", "variant", "config", "history")
 
 
 class Added(Struct, frozen=True, kw_only=True):
-    """A layer on top, and why it is there."""
+    """A layer on top of the base, and why it is there."""
 
     layer: Layer
     reason: str
 
 
 def environment(config: Mapping[str, Any]) -> dict[str, str]:
-    """The variables of an image's configuration, PATH always among them."""
+    """Return the variables of an image's configuration, always including PATH."""
     pairs = (config.get("config") or {}).get("Env") or []
     if not isinstance(pairs, list) or not all(isinstance(p, str) for p in pairs):
         raise InvalidError("the base image's configuration: config.Env: not a list of text")
@@ -44,7 +44,7 @@ def config(
     labels: Mapping[str, str],
     epoch: int,
 ) -> dict[str, Any]:
-    """The configuration of an image of ours on a base's; `InvalidError` where that is damaged."""
+    """Return an image's configuration on top of a base's; `InvalidError` if that is damaged."""
     made: dict[str, Any] = {k: base[k] for k in _CARRIED if k in base}
     below = (base.get("rootfs") or {}).get("diff_ids")
     if not isinstance(below, list) or not all(isinstance(d, str) for d in below):

@@ -1,8 +1,8 @@
-"""A base made from locked Debian packages: the same packages give the same bytes.
+"""Make a base image from locked Debian packages: the same packages give the same bytes.
 
-mmdebstrap installs (or only unpacks) exactly the packages of the lock, from a folder with nothing
-else in it and without a network; the result becomes an OCI layout with one layer. What depends on
-the machine or the moment is left out of it.
+mmdebstrap installs (or only unpacks) exactly the packages of the lock, without a network, from a
+folder that holds nothing else. The result becomes an OCI layout with one layer, without anything
+that depends on the machine or the time.
 """
 
 from __future__ import annotations
@@ -41,29 +41,29 @@ if TYPE_CHECKING:
     from envbuilder.profiles.lock import Target
 
 RECIPE = 2
-"""Counts up when the same packages give other bytes."""
+"""Incremented when the same packages give different bytes."""
 
 _TOOL = "mmdebstrap"
 _MAKERS = {_TOOL: _TOOL, "apt": "apt-get", "dpkg": "dpkg"}
-"""What makes a base, as provenance names it → as it is called. mmdebstrap lets the machine's apt
-and dpkg do much of the work."""
+"""Tools that make a base: name in the provenance → program. mmdebstrap delegates much of the work
+to the machine's apt and dpkg."""
 _MADE_BY = "made-by.json"
-"""Beside the image in a base's folder, for the image must not depend on it."""
+"""A file next to the image in a base's folder, because the image must not depend on its content."""
 _LONGEST, _MOST = 300, 12
-"""Characters of a line and number of lines that an error shows."""
+"""Limits of what an error shows: characters per line, and lines."""
 _HINT = (
     "It makes the base from Debian packages. On Debian and Ubuntu: apt-get install mmdebstrap."
     " Elsewhere use a base image: --base-image REF."
 )
 _INSTALL = ("--variant=essential",)
 _UNPACK = ("--variant=extract",)
-# Folders that belong under /usr, as every Debian since 12 wants it before the first package is
-# unpacked: the work of debootstrap, which mmdebstrap leaves to a hook.
+# Folders to merge into /usr. Debian 12 and later require this before the first package is unpacked;
+# debootstrap does it itself, mmdebstrap leaves it to a hook.
 _MERGED = {"amd64": "bin sbin lib lib64", "arm64": "bin sbin lib"}
 
 
 def step(target: Target, settings: Settings) -> MakeBase:
-    """How to make the base of a target whose base has a suite; pure."""
+    """Return the step that makes the base of a target whose base has a suite; pure."""
     base = target.base
     assert base is not None, "a target with a base"
     made_from = {
@@ -89,7 +89,7 @@ def step(target: Target, settings: Settings) -> MakeBase:
 
 
 def require_tool(wanted: MakeBase | None = None) -> None:
-    """`ToolError` where a base (this one, if it is not there yet) cannot be made here."""
+    """Raise `ToolError` if mmdebstrap is missing, unless the wanted base exists already."""
     if wanted is not None and (Path(wanted.layout) / "index.json").is_file():
         return
     if process.which(_TOOL) is None:
@@ -97,10 +97,10 @@ def require_tool(wanted: MakeBase | None = None) -> None:
 
 
 def make(wanted: MakeBase, store: Store, log: Callable[[str], None]) -> Layout:
-    """The base as an OCI layout, made where it is not there; only one process makes a given one.
+    """Return the base as an OCI layout, made if missing by one process at a time.
 
-    Raises `BuildError` where mmdebstrap fails or installs something else than the lock says,
-    `ToolError` without it, `OSError` on a full disk.
+    Raise `BuildError` if mmdebstrap fails or installs packages other than the locked ones,
+    `ToolError` if it is missing, `OSError` on a full disk.
     """
     from filelock import FileLock
 
@@ -110,9 +110,9 @@ def make(wanted: MakeBase, store: Store, log: Callable[[str], None]) -> Layout:
         found = _existing(final, wanted.platform, log)
         if found is not None:
             return found
-        for left in final.parent.glob(f".{final.name}.*"):  # by a build that was killed
+        for left in final.parent.glob(f".{final.name}.*"):  # left by a killed build
             shutil.rmtree(left, ignore_errors=True)
-        # A name of its own each time: what a killed build started may go on writing to the old one.
+        # A new name each time: processes of a killed build may still be writing to the old one.
         work = Path(tempfile.mkdtemp(prefix=f".{final.name}.", dir=final.parent))
         try:
             _make(wanted, store, work, log)
@@ -123,7 +123,7 @@ def make(wanted: MakeBase, store: Store, log: Callable[[str], None]) -> Layout:
 
 
 def made_by(base: MakeBase) -> dict[str, str]:
-    """The programs that made a base → their versions then; empty where nobody wrote them down."""
+    """Return the programs that made a base → their versions; empty if none were recorded."""
     try:
         told = (Path(base.layout) / _MADE_BY).read_bytes()
         return msgspec.json.decode(told, type=dict[str, str])
@@ -142,7 +142,7 @@ def _versions() -> dict[str, str]:
 
 
 def _existing(folder: Path, platform: words.Platform, log: Callable[[str], None]) -> Layout | None:
-    """An earlier base, every byte of it hashed; a damaged one is removed."""
+    """Return an existing base after hashing all of it; remove a damaged one and return None."""
     if not folder.exists():
         return None
     try:
@@ -159,8 +159,8 @@ def _existing(folder: Path, platform: words.Platform, log: Callable[[str], None]
 
 def _make(wanted: MakeBase, store: Store, work: Path, log: Callable[[str], None]) -> None:
     tar = work / "root.tar"
-    # Where there is no root, mmdebstrap reads the archive as another user, whom the folders of
-    # ours are closed to.
+    # Without root, mmdebstrap reads the archive as another user, which has no access to our
+    # folders.
     reachable = work if os.geteuid() == 0 else None
     with tempfile.TemporaryDirectory(prefix="envbuilder-", dir=reachable) as scratch:
         archive = Path(scratch) / "archive"
@@ -175,7 +175,7 @@ def _make(wanted: MakeBase, store: Store, work: Path, log: Callable[[str], None]
         )
     if done.returncode != 0:
         printed = (done.stdout + done.stderr).splitlines()
-        # At the end mmdebstrap repeats its call; what went wrong is above.
+        # mmdebstrap ends by repeating its command line; the errors are above it.
         said = [line for line in printed if re.match(r"dpkg: error|dpkg-deb: error|[EW]: ", line)]
         raise BuildError(
             f"{wanted.what}: {_TOOL} failed (exit {done.returncode}):\n"
@@ -195,7 +195,7 @@ def _make(wanted: MakeBase, store: Store, work: Path, log: Callable[[str], None]
 
 
 def command(wanted: MakeBase, archive: Path, tar: Path) -> list[str]:
-    """The call of mmdebstrap that makes a root file system from an archive of packages."""
+    """Return the mmdebstrap command that makes a root filesystem from an archive of packages."""
     architecture = ARCHITECTURES[wanted.platform]
     links = _MERGED[architecture]
     merge = f'for d in {links}; do mkdir -p "$1/usr/$d" && ln -s "usr/$d" "$1/$d"; done'
@@ -225,7 +225,7 @@ def _advice(printed: str, platform: words.Platform) -> str:
 
 
 def _lay_archive(wanted: MakeBase, store: Store, folder: Path) -> dict[str, str]:
-    """A Debian archive with exactly these packages; returns the control stanza of each by name."""
+    """Write a Debian archive with exactly these packages; return their control stanzas by name."""
     folder.mkdir()
     stanzas, controls = [], {}
     for file in wanted.files:
@@ -245,7 +245,7 @@ def _lay_archive(wanted: MakeBase, store: Store, folder: Path) -> dict[str, str]
 
 
 def _control(path: Path) -> str:
-    """What a .deb says of itself, as a stanza that ends in a line end."""
+    """Return the control stanza of a .deb, ending in a newline."""
     from debian.arfile import ArError
     from debian.debfile import DebError, DebFile
 
@@ -274,7 +274,7 @@ def _lay_image(wanted: MakeBase, layer: Layer, blob: Path, layout: Layout) -> No
         "config": {
             "Env": [f"PATH={DEFAULT_PATH}", "LANG=C.UTF-8"],
             "Cmd": ["bash"],
-            # So that `clean` knows it as ours.
+            # `clean` recognizes the image by this label.
             "Labels": {f"{LABEL}fingerprint": wanted.identity},
         },
         "rootfs": {"type": "layers", "diff_ids": [layer.diff_id]},

@@ -1,6 +1,6 @@
-"""What of a system that mmdebstrap made belongs into a base: what depends on its packages alone.
+"""Filter an mmdebstrap root filesystem down to what is reproducible.
 
-Left out is what depends on the machine or the moment.
+What depends on the packages alone is kept; what depends on the machine or the time is left out.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _LEFT_OUT = frozenset(
      "etc/resolv.conf", "var/cache/debconf/config.dat-old", "var/cache/debconf/templates.dat-old",
      "var/lib/dpkg/diversions-old", "var/lib/dpkg/status-old"}
 )  # fmt: skip
-# Documentation and translations, which Debian's slim images leave out as well; licences stay. Left
-# out at the end, since mmdebstrap's filter takes a second for each package.
+# Documentation and translations, which Debian's slim images omit as well; licences stay. Removed
+# here because mmdebstrap's own filter takes a second per package.
 _DOCUMENTS = tuple(f"usr/share/{name}/" for name in ("doc", "info", "locale", "man"))
 _LICENCES = re.compile(r"usr/share/doc/[^/]+(/copyright)?")
-# apt gives these to the `_apt` of the machine that it runs on, if that user can reach them. Here
-# they are as the package has them; apt in the image gives them to its own.
+# apt gives these folders to the build machine's `_apt` user, if that user can reach them. Here they
+# are as in the package; apt in the image gives them to the image's own user.
 _APTS = frozenset({"var/cache/apt/archives/partial", "var/lib/apt/lists/partial"})
 _MASTERS = {f"usr/share/base-passwd/{n}.master": f"etc/{n}" for n in ("group", "passwd")}
 
 
 def members(tar: Path, folder: Path) -> Iterator[Member]:
-    """What belongs into the layer; the bytes of files go into `folder`."""
+    """Yield the entries of the layer; the contents of files are written to `folder`."""
     files: dict[str, Path] = {}
     with tarfile.open(tar, "r:") as archive:
         for number, entry in enumerate(archive):
@@ -84,16 +84,16 @@ def _clean(name: str) -> str:
 
 
 def _belongs(path: str, *, is_folder: bool) -> bool:
-    """Whether a path depends on the packages alone, and not on the machine or the moment."""
+    """Return whether a path depends on the packages alone, not on the machine or the time."""
     if "__pycache__" in path.split("/"):
-        return False  # bytecode states times; Python's own images come without it as well
+        return False  # bytecode records times; the official Python images omit it as well
     if path.startswith(_DOCUMENTS) and not _LICENCES.fullmatch(path):
         return False
     return is_folder or not (path in _LEFT_OUT or path.startswith(_LEFT_EMPTY))
 
 
 def require_exactly(wanted: MakeBase, made: dict[str, Member]) -> None:
-    """The packages of the lock and no others, all of them configured."""
+    """Require that exactly the locked packages are installed and configured; else `BuildError`."""
     status = made.get(dpkg_status.FILE)
     text = status.source.read_bytes() if status and isinstance(status.source, Path) else b""
     states = set(re.findall(rb"^Status: (.*)$", text, re.MULTILINE))
@@ -113,9 +113,9 @@ def require_exactly(wanted: MakeBase, made: dict[str, Member]) -> None:
 
 
 def without_scripts(made: dict[str, Member], controls: dict[str, str]) -> Iterable[Member]:
-    """What the scripts of packages would have made, as far as it is plain data.
+    """Yield the plain data that package scripts would have created.
 
-    The users and groups that every system has, and a dpkg status that says what was unpacked.
+    These are the default users and groups, and a dpkg status that lists the unpacked packages.
     """
     for source, place_at in _MASTERS.items():
         if source in made and place_at not in made:

@@ -1,8 +1,8 @@
-"""Debian packages without dpkg: the files and the records that installing them would leave.
+"""Install Debian packages without dpkg: produce the files and records that dpkg would leave.
 
-Only packages that are nothing but files: no maintainer script, no configuration file; a trigger may
-ask for ldconfig, whose cache the dynamic loader does not need for libraries in its own folders. The
-result is compared with dpkg's in the tests; whatever else a package wants is refused.
+Only for packages that consist of files alone, without maintainer scripts or configuration files.
+The one trigger allowed is ldconfig, whose cache the dynamic loader does not need for libraries in
+its default folders. All other packages are refused. Tests compare the result with dpkg's.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 STATUS = "var/lib/dpkg/status"
 _INFO = "var/lib/dpkg/info"
 _OLD = re.compile(r"var/(lib/dpkg|cache/debconf)/[^/]+-old")
-"""Earlier states, which the Dockerfile empties after dpkg."""
+"""Backups of earlier states, which the Dockerfile empties after dpkg."""
 _LOCKS = frozenset(f"var/lib/dpkg/{n}" for n in ("lock", "lock-frontend", "triggers/Lock"))
-"""Empty files whose time dpkg changes."""
+"""Empty files whose mtime dpkg changes."""
 _LEFT_OUT = ("usr/share/doc/", "usr/share/man/")
-"""As the Dockerfile's dpkg leaves them out."""
+"""Folders that dpkg in the Dockerfile excludes as well."""
 _RECORDS = ("md5sums", "shlibs", "symbols", "triggers")
-"""What dpkg keeps of a package besides its list of files."""
+"""Control files that dpkg keeps in addition to a package's file list."""
 _OURS = tuple(
     f"{folder.strip('/')}/"
     for folder in (
@@ -42,9 +42,9 @@ _OURS = tuple(
         "var/lib/dpkg",
     )
 )
-"""What no package may bring files into."""
+"""Folders that no package may install files into."""
 _TRIGGER = "activate-noawait ldconfig"
-# The order in which dpkg writes the fields it knows; the others follow in the package's own.
+# The order in which dpkg writes the fields it knows; others follow in the package's order.
 _FIELDS = (
     *("Package", "Essential", "Protected", "Status", "Priority", "Section", "Installed-Size"),
     *("Origin", "Maintainer", "Bugs", "Architecture", "Multi-Arch", "Source", "Version"),
@@ -55,9 +55,9 @@ _INSTALLED = "install ok installed"
 
 
 def members(files: Sequence[tuple[File, Path]], root: RootFs) -> tuple[Member, ...]:
-    """What installing .deb files changes in an image; a package that is there already stays.
+    """Return what installing .deb files changes in an image; installed packages are kept.
 
-    `BuildError` where installing takes more than files.
+    Raise `BuildError` if a package needs more than its files.
     """
     status = root.contents.get(STATUS)
     if status is None:
@@ -132,7 +132,7 @@ def _refused(file: File, why: str) -> BuildError:
 def _placed(
     file: File, data: tarfile.TarFile, member: tarfile.TarInfo, name: str, root: RootFs
 ) -> Iterator[Member]:
-    """A package's file where the base's links lead: /lib is one on merged systems."""
+    """Yield a package's file at the path the base's links resolve to, such as /lib if merged."""
     folder, _, base = name.rpartition("/")
     place = f"{_folder(file, folder, root)}/{base}".lstrip("/")
     if place.startswith(_OURS) and not member.isdir():
@@ -153,7 +153,7 @@ def _placed(
 
 
 def _folder(file: File, folder: str, root: RootFs) -> str:
-    """A folder where the base's links lead; what is not there yet lies below what is."""
+    """Resolve a folder through the base's links; missing parts go below the existing ones."""
     parts = folder.split("/") if folder else []
     for known in range(len(parts), -1, -1):
         above = "/".join(parts[:known])
@@ -181,7 +181,7 @@ def _stanzas(text: str) -> Iterator[str]:
 
 
 def _fields(stanza: str) -> dict[str, str]:
-    """Field → value, continuation lines as they stand."""
+    """Return field → value, continuation lines unchanged."""
     found: dict[str, str] = {}
     name = ""
     for line in stanza.splitlines():
@@ -194,7 +194,7 @@ def _fields(stanza: str) -> dict[str, str]:
 
 
 def _key(stanza: str) -> tuple[str, str]:
-    """What dpkg sorts by."""
+    """Return dpkg's sort key."""
     fields = _fields(stanza)
     return fields.get("Package", ""), fields.get("Architecture", "")
 

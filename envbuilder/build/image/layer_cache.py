@@ -1,8 +1,8 @@
-"""The cache of layers: derived data, shared by all profiles, never trusted without a hash.
+"""Cache layers: derived data, shared by all profiles, never trusted without a hash.
 
-A layer is found by what it is made from; what is found is a blob by its digest, hashed before it is
-used. Blobs and what points to them appear by one rename each, so that a killed build leaves nothing
-that a later one trusts. Removing the folder costs time, nothing else.
+Layers are looked up by their inputs. An entry names a blob by digest, which is hashed before use.
+Blobs and entries each appear by one rename, so that a killed build leaves nothing that a later one
+would trust. Deleting the folder costs only time.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 FORMAT = 3
-"""Counts up when the same facts give other bytes."""
+"""Incremented when the same inputs give different bytes."""
 SYSTEM_FORMAT = 2
 """The same for layers whose packages an engine installed."""
 
 
 class LayerCache:
-    """Layers by what they are made from, below one folder.
+    """Layers by their inputs, below one folder.
 
-    `fresh`: no layer that was made before is used.
+    `fresh`: existing layers are not used.
     """
 
     def __init__(self, folder: Path, note: Callable[[str], None], *, fresh: bool) -> None:
@@ -42,9 +42,9 @@ class LayerCache:
         self._note, self._fresh = note, fresh
 
     def find(self, facts: Mapping[str, Any]) -> Layer | None:
-        """The layer made from `facts`, after its blob was hashed; None where there is none.
+        """Return the layer made from `facts` after hashing its blob; None if there is none.
 
-        A damaged one is named, removed and made anew.
+        A damaged layer is reported and removed, so that it is made again.
         """
         entry = self._entry(facts)
         if self._fresh:
@@ -63,7 +63,7 @@ class LayerCache:
         return layer
 
     def keep(self, facts: Mapping[str, Any], layer: Layer, written: Path) -> Layer:
-        """Take in a layer that was just written to a file on the same disk; the file moves."""
+        """Add a layer that was just written to a file on the same disk; the file is moved."""
         folders.ensure(self.layout.folder)
         blob = self.layout.blob(layer.digest)
         blob.parent.mkdir(parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ class LayerCache:
         return layer
 
     def remembered(self, facts: Mapping[str, Any], kind: type[_T], make: Callable[[], _T]) -> _T:
-        """What was found by looking at `facts`, kept with a hash of its own."""
+        """Return the cached result of `make` for `facts`; entries carry a hash of their own."""
         entry = self._entry(facts)
         with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
             digest, _, text = entry.read_bytes().partition(b"\n")

@@ -1,7 +1,7 @@
-"""Which files of which wheels make up a layer; pure.
+"""Decide which files of which wheels make up a layer; pure.
 
-Large wheels are cut: an engine unpacks one layer while the next is made, and a registry sends them
-side by side.
+Large wheels are split, so that an engine can unpack one layer while the next is made, and layers
+are transferred from and to a registry in parallel.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from envbuilder.core import types as words
 
 LARGE = 4 << 20
-"""Bytes of a wheel that gets layers of its own, at the least."""
+"""Minimum bytes of a wheel that gets layers of its own."""
 CUT = 128 << 20
-"""Bytes of files that share a layer of a large wheel, at the most; a larger one is alone."""
+"""Maximum bytes of files that share a layer of a large wheel; a larger file gets its own layer."""
 
 
 class Part(Struct, frozen=True, kw_only=True):
-    """What one layer holds."""
+    """The content of one layer."""
 
     wheels: tuple[File, ...]
     files: tuple[str, ...] = ()
-    """Some of the one wheel's files; none: all but `without`."""
+    """Files of the part's single wheel; empty: all files except `without`."""
     without: tuple[str, ...] = ()
     reason: str
-    """Why the layer is there, in a few words."""
+    """Why the layer exists, in a few words."""
 
 
 def parts(
@@ -41,11 +41,11 @@ def parts(
     shares: Callable[[File], Sequence[tuple[str, ...]]],
     room: int,
 ) -> list[Part]:
-    """The layers for wheels, from the bottom: those of each large wheel, then one for the others.
+    """Return the layers for wheels, bottom first: those of each large wheel, then one for the rest.
 
-    The largest wheels are lowest: an engine unpacks a layer anew where what is below it changed.
-    `shares` says of a large one what `cut` says of its files. `room` is how many layers there may
-    be besides the last one.
+    The largest wheels are lowest, because an engine unpacks a layer again if one below it changed.
+    `shares` returns what `cut` yields for the files of a large wheel. `room` is the maximum number
+    of layers, not counting the last one.
     """
     ranked = sorted(wheels, key=lambda w: (-sizes[w.sha256], w.sha256))
     large = [w for w in ranked[: max(room, 0)] if sizes[w.sha256] >= LARGE]
@@ -67,10 +67,10 @@ def parts(
 
 
 def cut(files: Mapping[str, Bytes]) -> Iterator[tuple[str, ...]]:
-    """Shares of a wheel's files that get layers of their own; the last files are in none.
+    """Yield the groups of a wheel's files that get layers of their own; the last files are in none.
 
-    Full shares come first, in order of their paths; then files that are too large to share, the
-    smallest first. So an engine has something to do early, and not much in the end.
+    Full groups come first, in path order; then files too large to share a layer, smallest first.
+    This gives an engine work early and leaves little at the end.
     """
     alone = sorted((n for n, size in files.items() if size > CUT), key=lambda n: (files[n], n))
     share: list[str] = []

@@ -1,8 +1,8 @@
-"""An image's lower layers into the engine while those above are made.
+"""Preload an image's lower layers into the engine while the upper ones are being made.
 
-An engine unpacks layer after layer, in one thread; making them takes about as long. What is loaded
-is an image of its own, without the upper layers: when the whole one comes, the engine has the lower
-ones unpacked already, and they are not sent again.
+An engine unpacks layers one by one in a single thread, which takes about as long as making them. A
+preload is an image of its own without the upper layers: when the complete image is loaded, the
+engine has already unpacked the lower layers, and they are not sent again.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     Write = Callable[[Sequence[Added]], Layout]
 
 WORTH = 16 << 20
-"""Bytes that are worth a load of their own, which takes some 0.2 s besides."""
+"""Minimum bytes for a preload, which has an overhead of about 0.2 s."""
 _GRACE_SECONDS = 10.0
-"""How long a build that failed waits for what the engine is doing."""
+"""How long a failed build waits for a load in progress."""
 
 
 class Ahead:
-    """Loads layers under the name `ref`, in a thread; none where that is empty.
+    """Loads layers under the name `ref` in a thread; does nothing if `ref` is empty.
 
-    In the end it waits for what is under way. After an error the engine forgets the name; else
-    the caller removes the tag once the whole image is loaded.
+    On exit it waits for a load in progress. After an error it removes the name from the engine;
+    otherwise the caller removes the tag once the complete image is loaded.
     """
 
     def __init__(self, ref: str, made: Layout) -> None:
@@ -59,23 +59,23 @@ class Ahead:
                 engine.forget(self._ref)
 
     def offer(self, added: Sequence[Added], left: Bytes, write: Write) -> None:
-        """The last of these layers was just made, and files of `left` bytes are yet to come.
+        """Offer layers, the last of which was just made; files of `left` bytes are still to come.
 
-        `write` makes an image of the layers. It is loaded when no other is being loaded, unless
-        more layers are offered by then; not where too little is new, or left.
+        `write` makes an image of the layers. It is loaded once no other load is running, unless
+        more layers have been offered by then. It is not loaded if too little is new, or left.
         """
         if not self._ref or left < WORTH:
             return
         self._offers.put((tuple(added), write))
         if self._thread is None:
-            # A daemon: an engine that hangs must not keep the command from ending.
+            # A daemon thread: an engine that hangs must not keep the command from exiting.
             self._thread = threading.Thread(target=self._load_offers, daemon=True)
             self._thread.start()
 
     def _load_offers(self) -> None:
         while offer := self._offers.get():
             if self._offers.empty():
-                # The load of the whole image will meet the same trouble, and tell.
+                # Loading the complete image will hit the same error and report it.
                 with contextlib.suppress(EnvbuilderError, OSError):
                     self._load(*offer)
 

@@ -1,7 +1,7 @@
-"""Records of built images: what a build made, kept outside of the image.
+"""Record built images: what a build made, kept outside of the image.
 
-Engines name an image by a digest of its content. So an image whose id was recorded is what was
-built, whatever its tags say; any other under the same tag is not.
+Engines identify an image by a digest of its content. An image whose id is recorded is therefore the
+one that was built, whatever its tags; any other image under the same tag is not.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LOADED = "loaded"
-"""In the folder of a fingerprint: images that a build gave to the engine on the way."""
+"""Subfolder of a fingerprint's folder: images that a build loaded into the engine meanwhile."""
 _LIMIT = 1 << 20
 _VERSIONS = {
     "buildkit": re.compile(r"^BuildKit(?: version)?: *(\S+)", re.IGNORECASE | re.MULTILINE),
@@ -30,29 +30,29 @@ _VERSIONS = {
 
 
 class ImageRecord(Struct, frozen=True, kw_only=True):
-    """One image that was built."""
+    """A built image."""
 
     schema: Literal[1] = 1
     profile: words.Name
     fingerprint: words.Sha256
     ref: str
     digest: words.Digest
-    """Of its configuration: the same whatever its layers are compressed with."""
+    """Digest of its configuration, which does not depend on the compression of its layers."""
     ids: tuple[words.Digest, ...]
-    """How engines name it: by its configuration (Docker's classic store, podman) or by its
-    manifest (Docker's containerd store)."""
+    """Its ids in engines: the digest of its configuration (Docker's classic store, podman) or of
+    its manifest (Docker's containerd store)."""
     builder: str
     made_by: dict[str, str]
     names: tuple[str, ...] = ()
-    """Every name that the build gave it; records of earlier versions have none."""
+    """All names that the build gave it; empty in records of earlier versions."""
 
 
 class LoadedImage(Struct, frozen=True, kw_only=True):
-    """An image that a build gave to the engine on the way: its base, or a part of it."""
+    """An image that a build loaded into the engine meanwhile: its base, or its lower layers."""
 
     schema: Literal[1] = 1
     profile: words.Name | None
-    """None for a base, which is no profile's."""
+    """None for a base, which belongs to no profile."""
     fingerprint: words.Sha256
     ref: str
     ids: tuple[words.Digest, ...]
@@ -62,16 +62,16 @@ _Record = TypeVar("_Record", ImageRecord, LoadedImage)
 
 
 class _Metadata(Struct, frozen=True):
-    """What buildx tells of an image."""
+    """The fields used here of the metadata that buildx writes about an image."""
 
     config: words.Digest = msgspec.field(name="containerimage.config.digest")
     image: words.Digest = msgspec.field(name="containerimage.digest")
 
 
 def digests(text: str) -> tuple[str, ...]:
-    """The digests that a client wrote of its image, that of the configuration first.
+    """Return the digests that a client wrote for its image, that of the configuration first.
 
-    buildx writes a JSON object, podman the bare id. Raises `BuildError` for anything else.
+    buildx writes a JSON object, podman the bare id. Raise `BuildError` for anything else.
     """
     try:
         if not text.startswith("{"):
@@ -87,9 +87,10 @@ def digests(text: str) -> tuple[str, ...]:
 
 
 def versions(text: str) -> dict[str, str]:
-    """The builder and its version, as far as `docker buildx inspect` or `podman info` tell.
+    """Return builder → version as printed by `docker buildx inspect` or `podman info`, if known.
 
-    Debian's Docker calls its BuildKit v0.0.0+unknown: there the engine's version has to do.
+    Debian's Docker reports its BuildKit as v0.0.0+unknown, which is omitted; the engine's version
+    has to identify the builder then.
     """
     found = {name: pattern.search(text) for name, pattern in _VERSIONS.items()}
     known = {name: match[1] for name, match in found.items() if match}
@@ -104,7 +105,7 @@ def keep(folder: Path, record: ImageRecord) -> None:
 
 
 def note(folder: Path, image: LoadedImage) -> Path:
-    """Write down an image that is loaded on the way, in the folder of its fingerprint."""
+    """Record an image that is loaded meanwhile, in its fingerprint's folder; return the file."""
     name = image.ids[0].removeprefix("sha256:")
     folders.ensure(folder.parent)
     atomic.write(folder / LOADED / f"{name}.json", msgspec.json.encode(image) + b"\n")
@@ -117,14 +118,14 @@ def loaded(folder: Path) -> tuple[LoadedImage, ...]:
 
 
 def forget(folder: Path, ref: str) -> None:
-    """Remove what `note` wrote about an image that the engine has no more under this name."""
+    """Remove what `note` wrote about an image that the engine no longer has under this name."""
     for path in (folder / LOADED).glob("*.json"):
         if any(i.ref == ref for i in _read_file(path, LoadedImage)):
             path.unlink(missing_ok=True)
 
 
 def read(folder: Path) -> tuple[ImageRecord, ...]:
-    """The records in the folder of a fingerprint; a damaged one says nothing and is left out."""
+    """Return the records in the folder of a fingerprint; damaged ones are skipped."""
     return _read(folder, ImageRecord, folder.name)
 
 

@@ -1,6 +1,6 @@
-"""A folder for files that are only needed for moments, in memory where there is room for them.
+"""Provide a folder for short-lived files, in memory if there is room for them.
 
-uv itself and what it installs are read once and removed again: a disk need not see them.
+uv itself and the files it installs are read once and removed: they need not be written to a disk.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ if TYPE_CHECKING:
 
 _PREFIX = "envbuilder-"
 _SPARE = 2
-"""Memory that must be free, in multiples of what is needed: others work here, too."""
+"""Memory that must be free, as a multiple of the need: other processes use it, too."""
 
 
 @contextlib.contextmanager
 def folder(needed: int, otherwise: Path, shared: Path = SHARED) -> Iterator[Path]:
-    """A new folder for so many bytes, removed in the end; below `otherwise` on a small machine.
+    """Yield a new folder for `needed` bytes, removed at the end.
 
-    What killed processes left in memory is removed first.
+    It is below `otherwise` if memory is short. Folders that killed processes left in memory are
+    removed first.
     """
     for place in left(shared):
         shutil.rmtree(place, ignore_errors=True)
@@ -42,9 +43,9 @@ def folder(needed: int, otherwise: Path, shared: Path = SHARED) -> Iterator[Path
 
 
 def _locked(above: Path) -> tuple[Path, int]:
-    """A new folder and its lock, which the kernel lets go when the process ends, however it does.
+    """Create a folder and its lock, which the kernel releases however the process ends.
 
-    Another process may have swept the folder away before it was locked: then there is a new one.
+    Another process may have removed the folder before it was locked; then a new one is created.
     """
     while True:
         place = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=above))
@@ -62,14 +63,14 @@ def _has_room(shared: Path, needed: int) -> bool:
     except OSError:
         return False
     free = about.f_bavail * about.f_frsize
-    # uv starts a program that lies there.
+    # Programs in this folder are executed.
     runs = not about.f_flag & os.ST_NOEXEC and os.access(shared, os.W_OK)
     memory = available_bytes() or 0
     return runs and min(free, memory) >= _SPARE * needed
 
 
 def left(shared: Path = SHARED) -> Iterator[Path]:
-    """Folders of this user in memory whose process is gone."""
+    """Yield this user's folders in memory whose process has ended."""
     for place in shared.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
             if place.lstat().st_uid != os.getuid() or not folders.is_marked(place):

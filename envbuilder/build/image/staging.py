@@ -1,9 +1,9 @@
-"""Installing wheels for an image on a machine that cannot run the image: with uv, from the store.
+"""Install wheels from the store for an image with uv, on a machine that cannot run the image.
 
-uv installs for the interpreter that it asks. Here it asks a program that answers as the image's
-Python would: its version, its machine, its path, all taken from the base image. So the files are
-those that uv would leave in the image, whatever Python, platform and architecture this machine has,
-without emulation, without root and without an engine.
+uv installs for the interpreter that it queries. Here it queries a program that answers as the
+image's Python would: its version, machine and path, all taken from the base image. The files are
+therefore those that uv would leave in the image, whatever Python, platform and architecture this
+machine has, without emulation, without root and without an engine.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from envbuilder.profiles.locked_file import File
 
-# What uv sends is run by this machine's Python, so that the answer has every key that this uv
-# wants; then the image's facts replace this machine's.
+# This machine's Python runs uv's query script, so that the answer has every key that this version
+# of uv expects; the image's facts then replace this machine's.
 _ANSWER = """\
 import json, subprocess, sys
 with open(sys.argv[1], encoding="utf-8") as stream:
@@ -43,7 +43,7 @@ else:
 raise SystemExit(done.returncode)
 """
 _GLIBC = (2, 28)
-"""What uv thinks that the image has: wheels are chosen by the lock, not by this."""
+"""The glibc version reported to uv. It selects nothing: the lock decides which wheels are used."""
 
 
 class Python(Struct, frozen=True, kw_only=True):
@@ -56,7 +56,7 @@ class Python(Struct, frozen=True, kw_only=True):
 
     @property
     def site(self) -> str:
-        """Where its environments keep packages, below their prefix."""
+        """Return the site-packages folder of its environments, relative to their prefix."""
         return f"lib/python{self.version.rpartition('.')[0]}/site-packages"
 
 
@@ -68,7 +68,7 @@ class Stage:
         self._folder, self._uv, self._python, self._run = folder, uv, python, run
 
     def make(self) -> None:
-        """An empty environment; what it holds then belongs to the interpreter, not to a package."""
+        """Make an empty environment, whose files belong to the interpreter and not to a package."""
         asked = self._folder / "python"
         self._answer(asked, virtual=False)
         self._run(
@@ -83,7 +83,7 @@ class Stage:
         )
 
     def install(self, wheels: Sequence[File], folder: Path) -> None:
-        """Install wheels that lie in a folder, under their names, into the environment made."""
+        """Install wheels, which `folder` holds under their file names, into the environment."""
         lines = [
             f"{w.name}=={w.version} --hash=sha256:{file_sha256(folder / w.basename)}\n"
             for w in wheels
@@ -108,7 +108,7 @@ class Stage:
         )
 
     def record_of(self, wheel: File) -> str:
-        """Where a wheel's own record of its files is, below the environment."""
+        """Return the path of an installed wheel's RECORD, relative to the environment."""
         from packaging.utils import canonicalize_name
 
         site = self.env / self._python.site
@@ -119,14 +119,14 @@ class Stage:
         raise BuildError(f"{wheel.basename}: installed, but left no RECORD")
 
     def files_of(self, wheel: File, record: str) -> tuple[str, ...]:
-        """The files that a wheel's own record names, below the environment; sorted."""
+        """Return the sorted paths in a wheel's RECORD, relative to the environment."""
         return tuple(sorted({*self._recorded(self.env / record, wheel)}))
 
     def _recorded(self, record: Path, wheel: File) -> Iterator[str]:
         site = self.env / self._python.site
         with record.open(newline="", encoding="utf-8") as stream:
             for row in csv.reader(stream):
-                # Lexically: `..` leads from the packages to the environment's bin and share.
+                # Lexically: RECORD reaches the environment's bin and share with `..`.
                 path = _normal(f"{self._python.site}/{row[0]}") if row else ""
                 if not path or path.startswith(("..", "/")):
                     raise BuildError(f"{wheel.basename}: RECORD: {row!r} leads out of {site}")
@@ -136,7 +136,7 @@ class Stage:
         return {"UV_CACHE_DIR": str(self._folder / "cache"), "UV_OFFLINE": "1"}
 
     def _answer(self, program: Path, *, virtual: bool) -> None:
-        """Write a program that answers uv as the image's interpreter."""
+        """Write a program that answers uv as the image's interpreter would."""
         script = self._folder / "answer.py"
         facts = self._folder / f"{'virtual' if virtual else 'real'}.json"
         script.write_text(_ANSWER)

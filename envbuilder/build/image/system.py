@@ -1,7 +1,7 @@
-"""The layer of system packages: unpacked where they are nothing but files, else made by an engine.
+"""Make the layer of system packages: unpacked if they are only files, else built by an engine.
 
-An engine is asked for the Dockerfile's stage `system`, once for a base and a set of packages; what
-it adds to the base is kept as a layer like any other.
+An engine builds the Dockerfile's stage `system` once per base and set of packages; what it adds to
+the base is cached as a layer like any other.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def unpacked(
     cache: LayerCache,
     make: Callable[[Mapping[str, Any], tuple[Member, ...]], Layer],
 ) -> list[Added]:
-    """The packages' files and records; empty where the base has them all."""
+    """Return the layer of the packages' files and dpkg records; empty if the base has them all."""
     made_from = {
         "kind": "debs",
         "debs": [d.sha256 for d in step.debs],
@@ -65,9 +65,9 @@ def built(
     work: Path,
     run: Callable[[Step], None],
 ) -> tuple[list[Added], rootfs.RootFs]:
-    """What an engine adds to the base when it installs the packages, and what files then are there.
+    """Return the layer that an engine makes by installing the packages, and the new rootfs index.
 
-    `BuildError` where the engine built on something else than the base.
+    Raise `BuildError` if the engine built on another base.
     """
     made_from = {
         "kind": "system",
@@ -92,7 +92,7 @@ def built(
 
 
 def _taken(step: Assemble, system: System, base: Base, work: Path) -> Layer:
-    """The one layer that the engine's image has above the base, in our compression."""
+    """Export the one layer that the engine's image has above the base, and recompress it."""
     with _noted(step, system.ref):
         layout = engines.take(system.ref, work / "system")
     manifest = layout.manifest(step.platform)
@@ -112,7 +112,7 @@ def _taken(step: Assemble, system: System, base: Base, work: Path) -> Layer:
 
 
 def note(step: Assemble, ref: str, ids: tuple[str, ...]) -> Path:
-    """Write down an image that the engine has only while this step runs; `clean` looks there."""
+    """Record for `clean` an image that the engine has only during this step; return the file."""
     loaded = images.LoadedImage(
         profile=step.labels.get(f"{engine.LABEL}profile"),
         fingerprint=Path(step.records).name,
@@ -124,7 +124,7 @@ def note(step: Assemble, ref: str, ids: tuple[str, ...]) -> Path:
 
 @contextlib.contextmanager
 def _noted(step: Assemble, ref: str) -> Iterator[None]:
-    """Keep a note of the image while it is taken from the engine."""
+    """Keep a record of the image while it is exported from the engine."""
     found = engine.image(engine.connect(), ref)
     written = note(step, ref, (found.id,)) if found else None
     yield
@@ -133,10 +133,10 @@ def _noted(step: Assemble, ref: str) -> Iterator[None]:
 
 
 def _settled(blob: Path, epoch: int, sent: hashlib._Hash) -> Iterator[bytes]:
-    """A layer's tar without what an engine puts in of its own; `sent` hashes it as it was.
+    """Yield a layer's tar without what an engine adds on its own; `sent` hashes the original.
 
-    The Dockerfile leaves nothing newer than `epoch`, but it reaches neither the files and folders
-    that Buildah mounts its own over, nor the time of a deletion, which some engines state.
+    The Dockerfile leaves nothing newer than `epoch`, but it has no control over the files and
+    folders that Buildah uses as mount points, nor over the deletion times that some engines record.
     """
     edits = list(_edits(blob, epoch))
     with blob.open("rb") as raw:
@@ -158,7 +158,7 @@ def _settled(blob: Path, epoch: int, sent: hashlib._Hash) -> Iterator[bytes]:
 
 
 def _edits(blob: Path, epoch: int) -> Iterator[tuple[int, int, bytes]]:
-    """Entries without content: where each begins and ends in the tar, and what stands there."""
+    """Yield the start and end of each header to replace or drop in the tar, and what replaces it."""
     for member, _ in members(blob):
         if member.name.rpartition("/")[2].startswith(".wh."):
             gone = tarfile.TarInfo(member.name)

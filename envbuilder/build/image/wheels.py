@@ -1,9 +1,9 @@
-"""The files of a wheel that are installed as they are, read straight out of the wheel.
+"""Read the files of a wheel that are installed unchanged directly from the wheel.
 
-Only a wheel's metadata, its scripts and its data folders need an installer. All other files, 12,000
-of torch's, would be unpacked, read once and removed again, which takes longer than to compress
-them. uv then records only what it has installed; `Wheel.record` adds the others, as uv would have
-if it had had the whole wheel.
+Only a wheel's metadata, scripts and data folders need an installer. All other files, 12,000 in
+torch's wheel, would be unpacked, read once and removed, which takes longer than compressing them.
+uv then records only what it installed; `Wheel.record` adds the others, as uv would have done with
+the whole wheel.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 _PIECE = 256 << 10
 _HEADER = 30
-"""Bytes of a file's header within a ZIP archive, before its name (APPNOTE.TXT, 4.3.7)."""
+"""Bytes of a local file header in a ZIP archive, before the file name (APPNOTE.TXT, 4.3.7)."""
 _SIGNATURE = b"PK\x03\x04"
 _QUOTED = frozenset(',"\r\n')
-"""What makes writers of CSV quote a field, each in its own way."""
+"""Characters that make CSV writers quote a field, each in its own way."""
 _ENCRYPTED, _UTF8 = 0x1, 0x800
 """Bits of `general purpose bit flag` (APPNOTE.TXT, 4.4.4)."""
 
@@ -45,7 +45,7 @@ class Packed(Struct, frozen=True, kw_only=True):
     wheel: Wheel
     name: str
     header: Bytes
-    """Where its header begins."""
+    """Offset of its local file header."""
     packed: Bytes
     size: Bytes
     crc: int
@@ -53,7 +53,7 @@ class Packed(Struct, frozen=True, kw_only=True):
     executable: bool
 
     def pieces(self) -> Iterator[bytes]:
-        """The file's bytes, checked; `BuildError` where they are not those of the directory."""
+        """Yield the file's bytes; `BuildError` if they do not match the ZIP directory."""
         lib = _zlib()
         inflate = lib.decompressobj(-lib.MAX_WBITS) if self.deflated else None
         crc = size = 0
@@ -74,9 +74,9 @@ class Packed(Struct, frozen=True, kw_only=True):
 
 
 class Wheel:
-    """A wheel: the files that are installed as they are, and all others; closed by `with`.
+    """A wheel: the files that are installed unchanged, and all others; a context manager.
 
-    `name` is for errors. `BuildError` where it is none.
+    `name` is for errors. `BuildError` if it is not a wheel.
     """
 
     def __init__(self, path: Path, name: str) -> None:
@@ -90,8 +90,8 @@ class Wheel:
             self._stream.close()
             raise self.unusable(str(error)) from error
         names = Counter(i.filename for i in entries)
-        # Which of two files of one name is meant, and what becomes of one that RECORD does not
-        # tell of, is for the installer to say.
+        # The installer decides which of two files with the same name counts, and what happens to
+        # a file that RECORD does not list.
         plain = [
             i for i in entries if _is_plain(i) and names[i.filename] == 1 and i.filename in rows
         ]
@@ -109,7 +109,7 @@ class Wheel:
             )
             for i in plain
         }
-        """By their path below the folder of packages."""
+        """Unchanged files, by path relative to site-packages."""
         self._others = [i for i in entries if i.filename not in self.files]
 
     def __enter__(self) -> Self:
@@ -119,17 +119,17 @@ class Wheel:
         self._stream.close()
 
     def read(self, header: Bytes, packed: Bytes) -> Iterator[bytes]:
-        """The bytes of a file as they are in the archive."""
+        """Yield the bytes of a file as stored in the archive."""
         fixed = os.pread(self._stream.fileno(), _HEADER, header)
         if fixed[:4] != _SIGNATURE:
             raise self.unusable(f"no file begins at byte {header}")
-        # Its name and what follows it may be longer here than in the directory.
+        # The name and extra field may be longer here than in the ZIP directory.
         start = header + _HEADER + sum(int.from_bytes(fixed[n : n + 2], "little") for n in (26, 28))
         for at in range(start, start + packed, _PIECE):
             yield os.pread(self._stream.fileno(), min(_PIECE, start + packed - at), at)
 
     def write_others(self, target: Path) -> None:
-        """A wheel of everything but `files`; `OSError` on a full disk."""
+        """Write a wheel of everything but `files`; `OSError` on a full disk."""
         with zipfile.ZipFile(self._stream) as whole, zipfile.ZipFile(target, "w") as part:
             for entry in self._others:
                 try:
@@ -139,16 +139,16 @@ class Wheel:
                     raise self.unusable(f"{entry.filename}: {error}") from error
 
     def record(self, installed: str) -> bytes:
-        """RECORD as it is after `files` were installed, too; `installed` is that of the others."""
+        """Return RECORD with `files` added; `installed` is the RECORD of the other files."""
         rows = [*csv.reader(io.StringIO(installed, newline="")), *self._rows]
         out = io.StringIO()
-        # Once each: not every uv leaves out what it was told of and did not find.
+        # Once each: some versions of uv also record listed files that they did not find.
         each = {row[0]: row for row in rows if row}
         csv.writer(out, lineterminator="\n").writerows(row for _, row in sorted(each.items()))
         return out.getvalue().encode()
 
     def unusable(self, why: str) -> BuildError:
-        """The error of a wheel whose bytes are the lock's, and yet no good."""
+        """Return the error for a wheel that has the locked hash but cannot be used."""
         return BuildError(
             f"{self._name}: cannot be unpacked: {why}",
             "These are the bytes that the lock names. Tell the wheel's makers, and pin another"
@@ -157,7 +157,7 @@ class Wheel:
 
 
 def _rows(archive: zipfile.ZipFile) -> dict[str, list[str]]:
-    """The rows of RECORD that say everything of a file, by its path."""
+    """Return the complete, unambiguous rows of RECORD, by path."""
     found = wheel_records.records(archive.namelist())
     if len(found) != 1:
         return {}
@@ -169,14 +169,14 @@ def _rows(archive: zipfile.ZipFile) -> dict[str, list[str]]:
 
 
 def _is_plain(entry: zipfile.ZipInfo) -> bool:
-    """Whether an installer copies a file as it is, and it can be read here without one."""
+    """Return whether an installer copies a file unchanged and this module can read it."""
     folder, _, rest = entry.filename.partition("/")
     parts = entry.filename.split("/")
     return (
         not (rest and folder.endswith((".dist-info", ".data")))
         and entry.compress_type in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
         and not entry.flag_bits & _ENCRYPTED
-        # Without that bit it is for each installer to say which letters are meant.
+        # Without this flag, each installer decides how to decode a name that is not ASCII.
         and (entry.filename.isascii() or bool(entry.flag_bits & _UTF8))
         and not {"", ".", ".."} & {*parts}
         and "\\" not in entry.filename
@@ -185,7 +185,7 @@ def _is_plain(entry: zipfile.ZipInfo) -> bool:
 
 @functools.cache
 def _zlib() -> Any:
-    """What inflates: Intel's library where it is installed, which takes half the time."""
+    """Return the zlib to use: Intel's ISA-L if installed, which takes half the time."""
     try:
         from isal import isal_zlib
     except ImportError:

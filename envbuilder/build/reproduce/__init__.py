@@ -1,1 +1,1 @@
-"""Build twice in different surroundings, and compare the results bit for bit."""
+"""Build twice with environment perturbations, and compare the results bit for bit."""

@@ -1,6 +1,6 @@
-"""Builds twice from nothing, in different surroundings, and compares what came out.
+"""Build twice from scratch with environment perturbations, and compare the results.
 
-Nothing of it stays: images have a name of their own and are removed, folders are temporary.
+Nothing is left behind: images get names of their own and are removed, folders are temporary.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class Trial(Struct, frozen=True):
 def run(request: Request, settings: Settings, progress: Progress) -> Outcome:
     """Build twice and compare.
 
-    The second build reads copies of the store's files in another folder, knows no cache of the
-    first, and runs with another umask, time zone, language and working folder. Raises what a
-    build raises.
+    The second build reads copies of the store's files in another folder, uses no cache of the
+    first, and runs with another umask, time zone, language and working folder. Raise what a build
+    raises.
     """
     from filelock import FileLock
 
@@ -63,7 +63,7 @@ def run(request: Request, settings: Settings, progress: Progress) -> Outcome:
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=scratch)))
         folders.mark(folder)
-        # `clean` removes what has no lock, or one that nobody holds.
+        # `clean` removes folders whose lock is missing or not held.
         stack.callback(Path(f"{folder}.lock").unlink, missing_ok=True)
         stack.enter_context(FileLock(f"{folder}.lock"))
         one, other = folder / "first", folder / "second"
@@ -97,7 +97,7 @@ def _build(
 
 
 def _forget(name: str, progress: Progress) -> None:
-    """Remove an image; where that fails, what the builds gave is told all the same."""
+    """Remove an image; a failure is only noted, so that the result is still reported."""
     from envbuilder.containers.engine import client as engine
 
     try:
@@ -107,7 +107,7 @@ def _forget(name: str, progress: Progress) -> None:
 
 
 def _copy(plan: Plan, settings: Settings, elsewhere: Settings, progress: Progress) -> None:
-    """The store's files as new files in another store; base images as they are."""
+    """Copy the store's files to another store; link existing base images."""
     source, target = Store(settings.store_dir), Store(elsewhere.store_dir)
     with progress.task("copy the files elsewhere", len(plan.files)) as task:
         for file in plan.files:
@@ -121,7 +121,7 @@ def _copy(plan: Plan, settings: Settings, elsewhere: Settings, progress: Progres
     bases, others = settings.cache_dir / "bases", elsewhere.cache_dir / "bases"
     others.mkdir(parents=True)
     made = {Path(s.layout).name for s in plan.steps if isinstance(s, MakeBase)}
-    # Base images are what is given, named by their digest; bases that we make are made twice.
+    # Existing base images are inputs, named by digest; bases made from packages are made twice.
     for base in bases.iterdir() if bases.is_dir() else ():
         if base.is_dir() and base.name not in made:
             (others / base.name).symlink_to(base)
@@ -129,7 +129,7 @@ def _copy(plan: Plan, settings: Settings, elsewhere: Settings, progress: Progres
 
 @contextlib.contextmanager
 def _surroundings(folder: Path) -> Iterator[None]:
-    """Another umask, time zone, language and working folder, for what is started here, too."""
+    """Set another umask, time zone, language and working folder, also for child processes."""
     here, umask = Path.cwd(), os.umask(UMASK)
     before = {name: os.environ.get(name) for name in SURROUNDINGS}
     try:
@@ -192,7 +192,7 @@ def _sides(first: Trial, second: Trial, folder: Path) -> contents.Sides:
 def _differing(
     sides: contents.Sides, folder: Path
 ) -> tuple[tuple[Difference, ...], int, str | None]:
-    """Differences to list, how many more there are, and what diffoscope says."""
+    """Return the differences to list, the number of further ones, and diffoscope's output."""
     found = iter(sides.differences())
     listed = tuple(islice(found, reproduce.LISTED))
     more = sum(1 for _ in found)

@@ -1,4 +1,4 @@
-"""What two builds made, opened side by side: images from an engine, or native environments."""
+"""Open the results of two builds side by side: images from an engine, or native environments."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from envbuilder.core import types as words
 
 FILES = 20
-"""Differing files that diffoscope gets at most."""
+"""Maximum number of differing files that diffoscope compares."""
 _BYTES = 16 << 20
-"""The size of such a file at most."""
+"""Maximum size of such a file."""
 _TOLD = 20_000
 _SECONDS = 120.0
 
@@ -33,10 +33,10 @@ class Sides(Protocol):
     """Two results of the same build."""
 
     def differences(self) -> Iterator[Difference]:
-        """What is not the same in both."""
+        """Yield what differs between the two."""
 
     def copies(self, paths: Collection[str]) -> tuple[Files, Files]:
-        """The content of these files, as far as they are small, in the first and the second."""
+        """Return the small ones among these files, with content, in the first and in the second."""
 
 
 Files = Iterator[tuple[str, bytes]]
@@ -49,13 +49,13 @@ class Prefixes:
         self._roots = first, second
 
     def differences(self) -> Iterator[Difference]:
-        """What is not the same in both, besides what is bound to its host or place."""
+        """Yield what differs, except for host-dependent files."""
         bound = seal.OURS.union(*map(seal.host_bound, self._roots))
         first, second = (tree.read(root, bound) for root in self._roots)
         return reproduce.of_trees(tree.differences(first, second))
 
     def copies(self, paths: Collection[str]) -> tuple[Files, Files]:
-        """The content of these files, as far as they are small."""
+        """Return the small ones among these files, with content, in each."""
         first, second = self._roots
         return _read(first, paths), _read(second, paths)
 
@@ -80,7 +80,7 @@ class _Image:
         self.layers = dict(zip(map(str, found), manifest.layers, strict=True))
 
     def apart_from(self, other: _Image) -> Iterator[Path]:
-        """The layers that the other has not, the lowest first."""
+        """Yield the layers that the other image lacks, lowest first."""
         for diff_id, layer in self.layers.items():
             if diff_id not in other.layers:
                 yield self.layout.checked(layer)
@@ -93,7 +93,7 @@ class Images:
         self._first, self._second = _Image(first, platform), _Image(second, platform)
 
     def differences(self) -> Iterator[Difference]:
-        """Keys of the configuration, then paths in the layers, with all that decides a digest."""
+        """Yield differing configuration keys, then differing paths in the layers, with their metadata."""
         yield from reproduce.of_configurations(self._first.config, self._second.config)
         yield from reproduce.of_members(
             _listed(self._first.apart_from(self._second)),
@@ -101,7 +101,7 @@ class Images:
         )
 
     def copies(self, paths: Collection[str]) -> tuple[Files, Files]:
-        """The content of these files, as far as they are small."""
+        """Return the small ones among these files, with content, in each."""
         return (
             _taken(self._first.apart_from(self._second), paths),
             _taken(self._second.apart_from(self._first), paths),
@@ -123,9 +123,9 @@ def _taken(layers: Iterable[Path], paths: Collection[str]) -> Files:
 
 
 def diffoscope(sides: Sides, found: Iterable[Difference], folder: Path) -> str | None:
-    """What diffoscope says of the files whose content differs; None where it is not installed.
+    """Return diffoscope's output on files whose content differs; None if it is not installed.
 
-    The files are copied below `folder`, which is made.
+    The files are copied below `folder`, which is created. None also if there is no such file.
     """
     wanted = {d.path for d in found if "content" in d.how.split(", ")}
     named = frozenset(islice((p for p in sorted(wanted) if _stays_inside(p)), FILES))
@@ -137,7 +137,7 @@ def diffoscope(sides: Sides, found: Iterable[Difference], folder: Path) -> str |
             place = root / path
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_bytes(data)
-    # The copies have times and modes of their own.
+    # Times and modes of the copies are meaningless.
     options = ("--no-progress", "--exclude-directory-metadata=recursive", "--text", "-")
     named_so = (root.name for root in roots)
     done = process.run(["diffoscope", *options, *named_so], cwd=folder, timeout=_SECONDS)

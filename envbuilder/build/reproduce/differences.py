@@ -1,4 +1,4 @@
-"""Two builds of the same thing compared: equal or not, and what differs; streams in, data out."""
+"""Compare two builds of the same plan: whether they are equal and what differs; no I/O of its own."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ if TYPE_CHECKING:
 
 Kind = Literal["file", "folder", "link", "hard link", "other"]
 LISTED = 1000
-"""Differences that an outcome lists at most."""
+"""Maximum number of differences that an outcome lists."""
 _SHOWN = 60
 _PIECE = 1 << 20
 
 
 class Member(Struct, frozen=True, kw_only=True):
-    """One path of a layer, and everything about it that decides the layer's digest."""
+    """One path of a layer, with everything that affects the layer's digest."""
 
     kind: Kind
     mode: str
     owner: str
     time: str
     content: str
-    """sha256 of a file, or where a link points."""
+    """sha256 of a file, target of a link, or number of a device."""
     extra: str = ""
-    """Further attributes, as the tar states them."""
+    """Further PAX attributes, as in the tar."""
 
 
 class Difference(Struct, frozen=True, kw_only=True):
-    """A path, or a key of an image's configuration, that is not the same in both."""
+    """A path, or a key of an image's configuration, that differs between the two."""
 
     path: str
     how: str
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """What two builds gave (`reproduce --json`)."""
+    """The result of two builds (`reproduce --json`)."""
 
     schema: int = 1
     status: Literal["equal", "different"]
@@ -55,13 +55,13 @@ class Outcome(Struct, frozen=True, kw_only=True):
     seconds: tuple[float, float]
     differences: tuple[Difference, ...] = ()
     more: int = 0
-    """Differences that are not listed."""
+    """Number of differences that are not listed."""
     diffoscope: str | None = None
-    """What diffoscope says of the files that differ, where it is installed."""
+    """diffoscope's output on the files that differ, if it is installed."""
 
 
 def members(layer: Iterable[tuple[tarfile.TarInfo, tarfile.TarFile]]) -> dict[str, Member]:
-    """Every path of a layer, as `oci.members` gives them; nothing is unpacked."""
+    """Return every path of a layer, as yielded by `oci.members`; nothing is unpacked."""
     found = {}
     for entry, archive in layer:
         content = entry.linkname
@@ -89,7 +89,7 @@ def members(layer: Iterable[tuple[tarfile.TarInfo, tarfile.TarFile]]) -> dict[st
 
 
 _STATED = frozenset({"path", "linkpath", "size", "uid", "gid", "mtime"})
-"""PAX records whose values stand in the entry itself."""
+"""PAX records whose values `tarfile` puts into the entry itself."""
 
 
 def _hashed(archive: tarfile.TarFile, entry: tarfile.TarInfo) -> str:
@@ -102,7 +102,7 @@ def _hashed(archive: tarfile.TarFile, entry: tarfile.TarInfo) -> str:
 
 
 def of_members(first: Mapping[str, Member], second: Mapping[str, Member]) -> Iterator[Difference]:
-    """The paths of layers that differ, and in what."""
+    """Yield the paths that differ between layers, and how."""
     for path in sorted(first.keys() | second.keys()):
         one, other = first.get(path), second.get(path)
         if one is None or other is None:
@@ -120,14 +120,14 @@ def _fields(one: Member, other: Member) -> Iterator[str]:
 
 
 def of_trees(found: Iterable[tree.Difference]) -> Iterator[Difference]:
-    """The paths of two environments that differ."""
+    """Yield the paths that differ between two environments."""
     how = {"changed": "content", "added": "only in the second", "missing": "only in the first"}
     for difference in found:
         yield Difference(path=difference.path, how=how[difference.how])
 
 
 def of_configurations(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[Difference]:
-    """What differs in two images' configurations, besides the layers that they name."""
+    """Yield what differs between two images' configurations, except their lists of layers."""
     one, other = (dict(_leaves("", c)) for c in (first, second))
     for key in sorted(one.keys() | other.keys()):
         if key.startswith("rootfs.") or one.get(key) == other.get(key):
@@ -137,7 +137,7 @@ def of_configurations(first: Mapping[str, Any], second: Mapping[str, Any]) -> It
 
 
 def _leaves(where: str, value: Any) -> Iterator[tuple[str, str]]:
-    """A JSON value as dotted keys and texts."""
+    """Yield a JSON value as pairs of dotted key and encoded leaf."""
     pairs: Iterable[tuple[Any, Any]] = ()
     if isinstance(value, dict):
         pairs = value.items()
