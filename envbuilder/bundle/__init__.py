@@ -1,4 +1,4 @@
-"""Everything that profiles need, in one file, for machines without a network.
+"""Pack everything that profiles need into one file, for machines without a network.
 
-May use `build` and the rooms below it; does not know `verify`.
+May import `build` and the rooms below it, but not `verify`.
 """

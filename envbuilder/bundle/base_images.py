@@ -1,4 +1,4 @@
-"""Base images in a bundle: blobs by digest, which all share, and one small index for each image."""
+"""Base images in a bundle: shared blobs by digest, and one small index per image."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Wanted(Struct, frozen=True, kw_only=True, order=True):
-    """A base image for one platform: one that is locked by digest, or whatever has a name."""
+    """A base image for one platform: locked by digest, or any image with this name."""
 
     ref: str
     platform: words.Platform
@@ -40,7 +40,7 @@ class Wanted(Struct, frozen=True, kw_only=True, order=True):
 
     @property
     def name(self) -> str:
-        """Its name in an engine: without a digest, which an engine cannot be given."""
+        """Return its name in an engine, without the digest, which cannot be part of a tag."""
         if places.on_disk(self.ref):
             return places.path(self.ref).name
         name = self.ref.partition("@")[0]
@@ -48,22 +48,22 @@ class Wanted(Struct, frozen=True, kw_only=True, order=True):
 
 
 class Packed(Struct, frozen=True, kw_only=True):
-    """A base image that was had: where its blobs are, and the index that names it."""
+    """An available base image: the layout with its blobs, and the index that names it."""
 
     digest: words.Digest
-    """That it is asked for by: of its manifest, or of an index that lists it."""
+    """The digest it is requested by: of its manifest, or of an index that lists it."""
     platform: words.Platform
     layout: Layout
     index: Index
 
     @property
     def file(self) -> str:
-        """Its index's name in a bundle."""
+        """Return the name of its index in a bundle."""
         return f"{self.digest.removeprefix('sha256:')}-{self.platform.replace('/', '-')}.json"
 
     @property
     def blobs(self) -> tuple[words.Digest, ...]:
-        """Everything that it consists of."""
+        """Return the digests of all its blobs."""
         return _blobs(self.layout, self.index.manifests[0], self.digest)
 
 
@@ -76,9 +76,10 @@ def _blobs(layout: Layout, image: Descriptor, digest: words.Digest) -> tuple[wor
 def collect(
     wanted: Iterable[Wanted], settings: Settings, progress: Progress
 ) -> tuple[tuple[Packed, ...], tuple[str, ...]]:
-    """The base images, and which could not be had; the reason is noted.
+    """Collect the base images; return them and the names of those that are unavailable.
 
-    It may name this machine's folders or depend on the moment, so it is not in the bundle.
+    The reason is only noted, not put into the bundle: it may name folders of this machine or
+    depend on the time.
     """
     found, lacks = [], []
     for one in sorted(set(wanted), key=lambda w: (w.ref, w.platform)):
@@ -92,7 +93,7 @@ def collect(
 
 
 def _obtain(one: Wanted, settings: Settings, progress: Progress) -> Layout:
-    """A layout with the image: the one that is there, the engine's, or one from its registry."""
+    """Return a layout with the image: from this disk, the engine, or its registry."""
     folder = require_writable(settings.bases_dir)
     if places.on_disk(one.ref):
         return archive.opened(places.path(one.ref), folder)
@@ -137,16 +138,16 @@ class Image(Struct, frozen=True, kw_only=True):
     folder: str
     """The OCI layout that holds it and nothing else."""
     loaded: bool
-    """Whether the engine has it under its name."""
+    """Whether the engine has it under this name."""
 
 
 def is_index(member: Member) -> bool:
-    """Whether a member of a bundle is the index of a base image."""
+    """Return whether a member of a bundle is the index of a base image."""
     return member.kind == "base" and member.path.endswith(".json")
 
 
 def read_index(member: Member, content: Content) -> Index:
-    """The index of a base image; `InvalidError` where it does not list that image alone."""
+    """Read the index of a base image; `InvalidError` if it lists anything but that image."""
     if member.size > JSON_LIMIT:
         raise InvalidError(f"{member.path}: too large: {member.size} bytes")
     index = decode(b"".join(content.checked()), Index, member.path)
@@ -162,7 +163,7 @@ def _platform(name: str) -> words.Platform:
 
 
 class Arriving:
-    """Base images that come out of a bundle, to where builds look for them."""
+    """Base images being unpacked from a bundle to where builds look for them."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -170,12 +171,12 @@ class Arriving:
         self._indexes: dict[str, Index] = {}
 
     def has(self, member: Member) -> bool:
-        """Whether a blob is here with its right bytes; an index is always read."""
+        """Return whether a blob exists with the right hash; always False for an index."""
         path = self._blob(member)
         return path is not None and path.is_file() and file_sha256(path) == member.sha256
 
     def take(self, member: Member, content: Content) -> None:
-        """One member, checked; raises `OSError` on a full disk."""
+        """Check and store one member; `OSError` on a full disk."""
         from filelock import FileLock
 
         path = self._blob(member)
@@ -194,9 +195,9 @@ class Arriving:
                 part.unlink(missing_ok=True)
 
     def place(self) -> tuple[tuple[Descriptor, Layout], ...]:
-        """Make each image's own layout, when all members were taken; those for this machine.
+        """Make a layout for each image after all members were taken; return this machine's images.
 
-        `EnvbuilderError` where one is incomplete.
+        Raise `EnvbuilderError` if an image is incomplete.
         """
         own = words.container_platform(platform.machine()) or "linux/amd64"
         found = []
@@ -233,9 +234,9 @@ class Arriving:
 def load(
     arrived: Iterable[tuple[Descriptor, Layout]], progress: Progress, *, force: bool
 ) -> tuple[Image, ...]:
-    """Give images that arrived to the engine, where one answers.
+    """Load unpacked images into the engine, if it is reachable.
 
-    An image of the engine that has the name already is kept, unless `force`.
+    An image that has the name in the engine already is kept, unless `force`.
     """
     arrived = tuple(arrived)
     client: Any = None
@@ -255,7 +256,7 @@ def load(
 def _load(
     client: Any, name: str, image: Descriptor, layout: Layout, progress: Progress, *, force: bool
 ) -> bool:
-    """Whether the engine has the image now."""
+    """Load an image, and return whether the engine has it now."""
     there = engine.image(client, name)
     same = {image.digest, layout.read_manifest(image).config.digest}
     if there is not None and there.id in same:

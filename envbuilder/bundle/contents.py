@@ -1,4 +1,4 @@
-"""What a bundle for some profiles must hold, and where each part of it is on this machine."""
+"""Decide what a bundle for some profiles holds, and collect its parts on this machine."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ if TYPE_CHECKING:
 
 
 class Part(Struct, frozen=True, kw_only=True):
-    """A member, and its content: bytes, or a file of this machine."""
+    """A member, and its content: bytes, or a file on this machine."""
 
     member: Member
     content: bytes | Path
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
-    """One profile, its locks, and those of their targets that are asked for."""
+    """One profile, its locks, and their requested targets."""
 
     profile: Profile
     lock: Lock
     targets: tuple[Target, ...]
     tools: tuple[File, ...]
-    """The lock's uv for each platform that was asked for."""
+    """The lock's uv for each requested platform."""
     conda: tuple[conda_lockfile.Target, ...] = ()
-    """None where the profile has no conda lock."""
+    """Empty if the profile has no conda lock."""
 
 
 def select(
@@ -61,10 +61,11 @@ def select(
     pythons: Sequence[str],
     folders: Sequence[Path],
 ) -> tuple[Wanted, ...]:
-    """The profiles that are asked for, each with its targets; `InvalidError` for what is not there.
+    """Return the requested profiles with their targets; `InvalidError` for what does not exist.
 
-    Without `pythons`: each profile's default one, and that of its image. A platform without a
-    target of its own is that of a machine which builds images for others: it gets its tools.
+    Without `pythons`: each profile's default Python, and its image's. A platform that a profile
+    has no target for belongs to a machine that builds images for other platforms: the bundle gets
+    the tools for it.
     """
     found = []
     for name in dict.fromkeys(names):
@@ -91,7 +92,7 @@ def select(
 def _conda(
     profile: Profile, targets: Iterable[Target], folders: Sequence[Path]
 ) -> tuple[conda_lockfile.Target, ...]:
-    """What a conda lock has for these targets; `InvalidError` for a lock that is stale."""
+    """Return a conda lock's targets matching these; `InvalidError` if the lock is stale."""
     found = conda_lockfile.find(profile.name, folders)
     if found is None:
         return ()
@@ -101,7 +102,7 @@ def _conda(
 
 
 def texts(wanted: Iterable[Wanted], folders: Sequence[Path]) -> tuple[Part, ...]:
-    """Profiles with those that they extend, and locks: as they are in their files."""
+    """Return parts for the profiles, those they extend, and their locks, as in their files."""
     parts: dict[str, Part] = {}
     for one in wanted:
         for path in profiles.chain(one.profile.name, folders):
@@ -119,7 +120,7 @@ def texts(wanted: Iterable[Wanted], folders: Sequence[Path]) -> tuple[Part, ...]
 
 
 def files(wanted: Sequence[Wanted], settings: Settings, progress: Progress) -> tuple[File, ...]:
-    """The locked files of all targets and their tools, each once; what is missing is fetched."""
+    """Return the locked files of all targets and tools, each once, after fetching missing ones."""
     targets = [t for one in wanted for t in one.targets]
     conda = tuple(p.as_file for one in wanted for t in one.conda for p in t.packages)
     tools = {f.sha256: f for one in wanted for f in one.tools}
@@ -134,7 +135,7 @@ def files(wanted: Sequence[Wanted], settings: Settings, progress: Progress) -> t
 
 
 def of_files(found: Iterable[File], settings: Settings, apart: Iterable[str]) -> tuple[Part, ...]:
-    """Parts for locked files, except those whose sha256 is a part already (`apart`)."""
+    """Return parts for locked files, except those whose sha256 is in `apart`."""
     known, store = set(apart), Store(settings.store_dir)
     return tuple(
         _of_path(f"files/{f.sha256}", store.path(f.sha256), f.sha256, "file", describe(f))
@@ -144,12 +145,12 @@ def of_files(found: Iterable[File], settings: Settings, apart: Iterable[str]) ->
 
 
 def describe(file: File) -> str:
-    """A locked file in a few words."""
+    """Describe a locked file in a few words."""
     return f"{file.kind} {file.name} {file.version}"
 
 
 def dataset(settings: Settings, progress: Progress) -> tuple[Part, ...]:
-    """MNIST's four files; nothing where they cannot be had."""
+    """Return parts for MNIST's four files; empty if they are unavailable."""
     found = mnist.obtain(settings, progress)
     if found.subset:
         return ()
@@ -165,9 +166,10 @@ def of_envbuilder(
     settings: Settings,
     progress: Progress,
 ) -> tuple[Part, ...]:
-    """The wheel of envbuilder, and those it needs on some platforms with the Pythons of targets.
+    """Return parts for envbuilder's wheel and its dependencies on these platforms and Pythons.
 
-    With what installs conda packages where there is a conda lock, and with the locks' uv.
+    The dependencies include the locked uv and, if there is a conda lock, the installer for conda
+    packages.
     """
     targets = [t for one in wanted for t in one.targets]
     used = {(t.platform, t.python) for t in targets}
@@ -195,7 +197,7 @@ def of_envbuilder(
 def base_images(
     wanted: Iterable[Wanted], asked: str | None, settings: Settings
 ) -> tuple[images.Wanted, ...]:
-    """The base images that images of these targets are built on; `asked` goes before the locked."""
+    """Return the base images that these targets' images need; `asked` overrides locked ones."""
     from envbuilder.build.image.base import base_ref
     from envbuilder.build.request import Request
 
@@ -205,7 +207,7 @@ def base_images(
         for target in one.targets if "docker" in one.profile.backends else ():
             base = target.base
             named = asked or (base and settings.configuration.base_images.get(base.ref))
-            # A base that is made of locked packages is among the files.
+            # The packages of a base that is made here are among the locked files.
             if base is not None and (named or not base.suite):
                 found.add(
                     images.Wanted(
@@ -218,7 +220,7 @@ def base_images(
 
 
 def of_bases(packed: Iterable[images.Packed]) -> tuple[Part, ...]:
-    """Parts for base images: each blob once, and each image's index."""
+    """Return parts for base images: each blob once, and each image's index."""
     parts: dict[str, Part] = {}
     for one in packed:
         for digest in one.blobs:
@@ -232,7 +234,7 @@ def of_bases(packed: Iterable[images.Packed]) -> tuple[Part, ...]:
 
 
 def manifest(wanted: Sequence[Wanted], parts: Iterable[Part], lacks: Iterable[str]) -> Manifest:
-    """The manifest of a bundle of some parts."""
+    """Return the manifest of a bundle of these parts."""
     targets = [t for one in wanted for t in one.targets]
     return Manifest(
         schema=form.SCHEMA,

@@ -1,9 +1,9 @@
-"""What a bundle looks like: a plain tar whose every byte follows from its manifest.
+"""The bundle format: a plain tar in which every byte is determined by the manifest.
 
-First comes the manifest, under a name that holds its own sha256; then its members, in its order,
-each with a header that holds nothing but path and size. A reader therefore needs to parse no
-header: it computes what must be there and compares. Names that lead elsewhere, links, devices,
-members that appear twice and anything behind the end differ from that, and so are refused.
+The manifest comes first, under a name that contains its own sha256, then the members in the
+manifest's order, each with a header that holds only path and size. A reader therefore parses no
+headers: it computes the expected bytes and compares. Path traversal, links, devices, duplicate
+members and trailing data differ from the expected bytes, and are refused.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ BLOCK = tarfile.BLOCKSIZE
 END = bytes(2 * BLOCK)
 LARGEST_MANIFEST = 16 << 20
 LARGEST_TEXT = 16 << 20
-"""Bytes of a member that is read into memory: a profile, a lock, an index of images."""
+"""Maximum bytes of a profile or lock, which is read into memory."""
 LARGEST_TEXTS = 64 << 20
-"""Bytes of all profiles and locks together, which are in memory at the same time."""
+"""Maximum bytes of all profiles and locks, which are in memory at the same time."""
 LARGEST_MEMBER = 1 << 36
-"""Bytes of any member, as of any file of a lock."""
+"""Maximum bytes of any member, the same as of a locked file."""
 
 Kind = Literal["profile", "lock", "wheel", "file", "dataset", "base"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -46,7 +46,7 @@ _PATHS: dict[Kind, re.Pattern[str]] = {
     ),
 }
 _MANIFEST = re.compile(r"manifest-([0-9a-f]{64})\.json\Z")
-_FIELD = 100  # bytes of a name in a tar header
+_FIELD = 100  # bytes of the name field in a tar header
 
 
 class Member(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -60,12 +60,12 @@ class Member(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def name(self) -> str:
-        """The last part of the path."""
+        """Return the last component of the path."""
         return self.path.rpartition("/")[2]
 
 
 class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a bundle holds and for whom; without a time, so that it depends on its content alone."""
+    """What a bundle holds and for which targets; without a time, so that it is reproducible."""
 
     schema: int
     made_by: words.Sentence
@@ -73,21 +73,21 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     platforms: tuple[words.Platform, ...]
     pythons: tuple[words.PythonVersion, ...]
     lacks: tuple[words.Sentence, ...]
-    """What could not be had when it was made."""
+    """What was unavailable when the bundle was made."""
     members: tuple[Member, ...]
 
     def of_kind(self, kind: Kind) -> tuple[Member, ...]:
-        """The members of one kind, in order."""
+        """Return the members of one kind, in order."""
         return tuple(m for m in self.members if m.kind == kind)
 
 
 def order(members: Iterable[Member]) -> tuple[Member, ...]:
-    """Members as they follow each other: what decides comes before what is large."""
+    """Return members in bundle order: those that are checked first come before large ones."""
     return tuple(sorted(members, key=lambda m: (KINDS.index(m.kind), m.path)))
 
 
 def problem(manifest: Manifest) -> str:
-    """What is wrong with a manifest that types cannot say; empty for nothing."""
+    """Return what is wrong with a manifest beyond its types; empty if nothing is."""
     if manifest.members != order(manifest.members):
         return "its members are not in order"
     seen: set[str] = set()
@@ -109,17 +109,17 @@ def problem(manifest: Manifest) -> str:
 
 
 def encode(manifest: Manifest) -> bytes:
-    """A manifest as JSON, one member a line."""
+    """Encode a manifest as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
 
 
 def manifest_name(sha256: str) -> str:
-    """The path of a manifest in its bundle."""
+    """Return the path of a manifest in its bundle."""
     return f"manifest-{sha256}.json"
 
 
 def manifest_stated(block: bytes) -> tuple[str, int] | None:
-    """sha256 and size of the manifest that a bundle's first block announces; None for no bundle."""
+    """Return sha256 and size of the manifest from the first block; None if it is not a bundle."""
     name = block[:_FIELD].rstrip(b"\0").decode("ascii", "replace")
     matched = _MANIFEST.match(name)
     size = re.match(rb"([0-7]{11})\0", block[124:136])
@@ -129,8 +129,8 @@ def manifest_stated(block: bytes) -> tuple[str, int] | None:
 def header(path: str, size: int) -> bytes:
     """Return the tar header of a regular file that holds nothing but its path and size.
 
-    A pax header comes before it where a field of ustar is too short. `tarfile` writes the same
-    bytes in Python 3.11 to 3.13 (tried); the digests of images rely on that, too.
+    A pax header precedes it if a ustar field is too short. `tarfile` writes the same bytes in
+    Python 3.11 to 3.13 (tested); image digests rely on that as well.
     """
     entry = tarfile.TarInfo(path)
     entry.size = size
@@ -138,5 +138,5 @@ def header(path: str, size: int) -> bytes:
 
 
 def padding(size: int) -> bytes:
-    """What follows a file's content up to the next block."""
+    """Return the padding from the end of a file's content to the next block."""
     return bytes(-size % BLOCK)

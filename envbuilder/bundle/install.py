@@ -1,4 +1,4 @@
-"""Profiles and locks of a bundle: where they go, and what is there already."""
+"""Install the profiles and locks of a bundle, and compare them with existing ones."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ _UNTRUSTED = "It was not made by envbuilder bundle, or was changed. Nothing of i
 
 
 class Draft(Struct, frozen=True, kw_only=True):
-    """A profile or lock that is to be written."""
+    """A profile or lock to be written."""
 
     path: Path
     content: bytes
     why: str = ""
-    """What should be said about it."""
+    """A remark to be shown with it."""
 
 
 def check(manifest: Manifest, texts: Mapping[str, bytes]) -> None:
-    """`InvalidError` where a bundle's profiles, locks and files do not go together.
+    """Raise `InvalidError` if a bundle's profiles, locks and files are inconsistent.
 
-    Every profile can be loaded and is one of the manifest's, or is extended by one; every lock is
-    of such a profile and fits it; every locked file is named by a lock, and each profile has all
-    files of a target. `texts`: path in the bundle → content.
+    Every profile must be loadable, and be listed in the manifest or extended by one that is. Every
+    lock must belong to such a profile and match it. Every locked file must be named by a lock, and
+    each profile must have all files of a target. `texts`: path in the bundle → content.
     """
     with TemporaryDirectory(prefix="envbuilder-bundle-") as scratch:
         folder = Path(scratch)
@@ -95,7 +95,7 @@ def _needed(manifest: Manifest, folder: Path) -> tuple[set[str], dict[str, File]
 
 
 def _require_target(manifest: Manifest, lock: lockfile.Lock) -> None:
-    """`InvalidError` where a bundle has no target of a lock with all its files."""
+    """Raise `InvalidError` if a bundle has no complete target of a lock."""
     brought = {m.sha256 for m in manifest.members}
     for target in lock.targets:
         asked = target.platform in manifest.platforms and target.python in manifest.pythons
@@ -107,10 +107,10 @@ def _require_target(manifest: Manifest, lock: lockfile.Lock) -> None:
 def drafts(
     texts: Mapping[str, bytes], settings: Settings, show: Callable[[str], None], *, force: bool
 ) -> tuple[Draft, ...]:
-    """What must be written so that the bundle's profiles and locks are the ones that are used.
+    """Return what must be written so that the bundle's profiles and locks take effect.
 
-    What differs from a file of the user's is shown; `InvalidError` before anything is written,
-    unless `force`. A project's own files are never changed.
+    Differences from existing files are shown, and raise `InvalidError` before anything is written.
+    `force` permits replacing the user's own files, but never a project's.
     """
     folders = profiles.search_path(settings.project, settings.config_dir)
     user = settings.config_dir / "profiles"
@@ -141,14 +141,14 @@ def drafts(
 
 
 def write(found: Iterable[Draft]) -> None:
-    """Write them, locks first: without its profile a lock means nothing."""
+    """Write the drafts, locks first, because a lock without its profile has no effect."""
     hint = "Set ENVBUILDER_CONFIG_DIR to a folder you can write to."
     for draft in sorted(found, key=lambda d: d.path.suffix != ".json"):
         atomic.save(draft.path, draft.content, BuildError, hint)
 
 
 def _below(path: str) -> Path:
-    """`profiles/x.yaml` → `x.yaml`, `locks/x.json` → `locks/x.json`: below a profile folder."""
+    """Map a bundle path to one below a profile folder: `profiles/x.yaml` → `x.yaml`."""
     return Path(path.removeprefix("profiles/"))
 
 

@@ -1,4 +1,4 @@
-"""Read a bundle from front to back; no content counts before its hash was checked."""
+"""Read a bundle from front to back; no content is trusted before its hash was checked."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Reader:
         self._first = stream.tell()
 
     def members(self, on_bytes: Callable[[int], None]) -> Iterator[tuple[Member, Content]]:
-        """Each member with its content, which must be read or skipped before the next one.
+        """Yield each member with its content, which must be read or skipped before the next one.
 
-        `BuildError` names the member where the bundle is damaged. They can be gone through again.
+        Raise `BuildError` naming the member if the bundle is damaged. Can be called repeatedly.
         """
         self._stream.seek(self._first)
         for member in self.manifest.members:
@@ -50,11 +50,11 @@ class Reader:
             raise self.damaged("its end")
 
     def damaged(self, what: str, why: str = "") -> BuildError:
-        """The error for a part that is not what the manifest says."""
+        """Return the error for a part that does not match the manifest."""
         return BuildError(f"{self._where}: damaged: {what}{why and f': {why}'}", _AGAIN)
 
     def chunks(self, member: Member) -> Iterator[bytes]:
-        """The bytes that follow, as many as the member has."""
+        """Yield the next bytes, as many as the member has."""
         left = member.size
         while left:
             chunk = self._read(min(_CHUNK, left))
@@ -64,7 +64,7 @@ class Reader:
             yield chunk
 
     def skip(self, member: Member) -> None:
-        """Pass over the member's bytes."""
+        """Skip the member's bytes."""
         if self._stream.seek(member.size, io.SEEK_CUR) > self._size:
             raise self.damaged(member.path, "the bundle ends in the middle of it")
 
@@ -110,7 +110,7 @@ class Content:
             yield chunk
 
     def checked(self) -> Iterator[bytes]:
-        """The bytes; after the last one `BuildError` where they are not the manifest's."""
+        """Yield the bytes; `BuildError` after the last one if their hash is not the manifest's."""
         found = hashlib.sha256()
         for chunk in self.unchecked():
             found.update(chunk)
@@ -119,19 +119,19 @@ class Content:
             raise self.wrong(found.hexdigest())
 
     def skip(self) -> None:
-        """Leave them where they are."""
+        """Skip the bytes without reading them."""
         self.done = True
         self._on_bytes(self._member.size)
         self._reader.skip(self._member)
 
     def wrong(self, found: str) -> BuildError:
-        """The error for bytes with another hash."""
+        """Return the error for bytes whose hash is `found` instead of the manifest's."""
         why = f"expected sha256 {self._member.sha256}, found {found}"
         return self._reader.damaged(f"{self._member.path} ({self._member.what})", why)
 
 
 def parse(text: bytes, where: str) -> Manifest:
-    """A manifest; `InvalidError` for one that this envbuilder cannot know or trust."""
+    """Parse a manifest; `InvalidError` if its schema is unknown or it is invalid."""
     try:
         data = strict_json.loads(text)
     except ValueError as error:
@@ -156,7 +156,7 @@ def parse(text: bytes, where: str) -> Manifest:
 
 @contextmanager
 def opened(path: Path) -> Iterator[Reader]:
-    """The bundle in a file; `InvalidError` where it cannot be opened or is none."""
+    """Open the bundle in a file; `InvalidError` if it cannot be opened or is not a bundle."""
     try:
         stream = path.open("rb")
     except OSError as error:

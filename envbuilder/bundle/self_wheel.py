@@ -1,4 +1,4 @@
-"""envbuilder itself as wheels: its own, and those of what it depends on, for another machine."""
+"""Provide envbuilder itself as wheels for another machine: its own and its dependencies'."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class Wheel(Struct, frozen=True, kw_only=True):
 
 
 def wheel(settings: Settings) -> Wheel:
-    """The wheel of this envbuilder: built where its source is, else put together from its files.
+    """Return the wheel of this envbuilder: built from source if in a checkout, else repacked.
 
-    `BuildError` where the source cannot be built or the installed files were changed.
+    Raise `BuildError` if the source cannot be built or the installed files were changed.
     """
     source = resources.source_dir()
     return _built(source, settings) if source else _repacked(metadata.distribution(DISTRIBUTION))
@@ -76,9 +76,9 @@ def _built(source: Path, settings: Settings) -> Wheel:
 
 
 def _repacked(installed: metadata.Distribution) -> Wheel:
-    """The wheel that an installation came from, as far as its files tell; same files, same bytes.
+    """Rebuild the wheel of an installation from its files; the same files give the same bytes.
 
-    Every file is checked against what the installation recorded.
+    Every file is checked against the hash that the installation recorded.
     """
     members: dict[str, bytes] = {}
     for file in installed.files or ():
@@ -109,7 +109,7 @@ def _record_hash(content: bytes) -> str:
 
 
 def requirements(own: Wheel, extra: str = "") -> tuple[tuple[str, ...], str]:
-    """What a wheel depends on, with one extra or none, and the Pythons it accepts (a specifier)."""
+    """Return a wheel's requirements, with one extra or none, and its Requires-Python specifier."""
     from packaging.requirements import Requirement
 
     with zipfile.ZipFile(io.BytesIO(own.content)) as archive:
@@ -126,7 +126,7 @@ def requirements(own: Wheel, extra: str = "") -> tuple[tuple[str, ...], str]:
 
 
 def accepted(own: Wheel, pythons: Iterable[words.PythonVersion]) -> tuple[words.PythonVersion, ...]:
-    """Those of some Pythons that envbuilder runs in."""
+    """Return those of these Pythons that envbuilder supports."""
     from packaging.specifiers import SpecifierSet
 
     specifier = SpecifierSet(requirements(own)[1])
@@ -142,10 +142,10 @@ def dependencies(
     uv_version: words.FileVersion,
     extra: str = "",
 ) -> tuple[File, ...]:
-    """The wheels that envbuilder, and one extra of it, need beside its own; put into the store.
+    """Resolve envbuilder's dependencies, with one extra or none, and fetch them into the store.
 
-    The versions that run here are preferred, since they are known to work; of uv the locked one,
-    which a bundle holds already. Raises `BuildError` where they cannot be had.
+    The versions installed here are preferred, because they are known to work; for uv the locked
+    one, which a bundle holds already. Raise `BuildError` if they are unavailable.
     """
     from envbuilder.packages.python.uv import UnresolvableError, Uv, links
 
@@ -174,6 +174,6 @@ def dependencies(
 
 
 def _here(installed: Iterable[metadata.Distribution]) -> dict[str, str]:
-    """Name → version of what is installed beside this envbuilder."""
+    """Return name → version of the installed distributions."""
     known: Sequence[metadata.Distribution] = [d for d in installed if d.metadata["Name"]]
     return {canonical(d.metadata["Name"]): d.version for d in known}

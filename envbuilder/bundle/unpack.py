@@ -1,4 +1,4 @@
-"""Unpack a bundle: hash every byte before it is used, and check everything before it is placed."""
+"""Unpack a bundle: hash every byte before it is used, check everything before installing it."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ _TEXTS = frozenset({"profile", "lock"})
 
 
 class Taken(Struct, frozen=True, kw_only=True):
-    """What came out of a bundle."""
+    """The result of unpacking a bundle."""
 
     manifest: Manifest
     digest: str
     """sha256 of the manifest."""
     new: int
-    """Members that were not here yet."""
+    """Number of members that were not on this machine yet."""
     there: int
-    """Members that were here already, with the right bytes."""
+    """Number of members that were here already, with the right hash."""
     written: tuple[placing.Draft, ...]
-    """Profiles and locks."""
+    """Profiles and locks that were written."""
     bases: tuple[images.Image, ...]
     """Base images for this machine."""
 
 
 def unpack(path: Path, settings: Settings, progress: Progress, *, force: bool) -> Taken:
-    """Check a bundle and take in what it holds; run again, it goes on where it was.
+    """Check a bundle and unpack it; a repeated run continues where the last one stopped.
 
-    Profiles and locks are written at the end, when all else is there. Raises `BuildError` naming
-    what is damaged, or for a full disk; `InvalidError` for what is no bundle of ours, and where
-    a file of the user's differs (see `placing.drafts`).
+    Profiles and locks are written last, when everything else is in place. Raise `BuildError` naming
+    the damaged part, or for a full disk; `InvalidError` if it is not an envbuilder bundle, or if
+    one of the user's files differs (see `placing.drafts`).
     """
     try:
         with reading.opened(path) as reader:
@@ -87,7 +87,7 @@ def _unpack(
 def _checked(
     reader: reading.Reader, settings: Settings, progress: Progress, *, force: bool
 ) -> tuple[placing.Draft, ...]:
-    """What must be written; everything that decides is read first, and nothing is taken in yet."""
+    """Check profiles, locks and indexes before anything is stored; return what must be written."""
     texts: dict[str, bytes] = {}
     for member, content in reader.members(lambda count: None):
         if member.kind in _TEXTS:
@@ -101,7 +101,7 @@ def _checked(
 
 
 class _Incoming:
-    """Puts members where they belong, and counts."""
+    """A sink that stores members where they belong, and counts them."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -110,12 +110,12 @@ class _Incoming:
         self.new = self.there = 0
 
     def room(self, manifest: Manifest) -> Room:
-        """What is missing here, as far as names tell."""
+        """Return the disk space needed for members that the store lacks, judged by name alone."""
         missing = [m.size for m in manifest.members if not self._store.has(m.sha256)]
         return Room(folder=str(self._settings.cache_dir), bytes=sum(missing))
 
     def take(self, member: Member, content: Content) -> None:
-        """One member; what is here already is only hashed where it is."""
+        """Store one member; one that is here already is only hashed in place."""
         if self._is_here(member):
             content.skip()
             self.there += 1

@@ -1,4 +1,4 @@
-"""Writing a bundle: whole or not at all, and only bytes that are what the manifest says."""
+"""Write a bundle: completely or not at all, and only bytes that match the manifest."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _CHUNK = 1 << 20
 
 
 def write(path: Path, manifest: Manifest, parts: Iterable[Part], progress: Progress) -> str:
-    """Write the bundle of some parts; returns the sha256 of its manifest.
+    """Write the bundle of these parts; return the sha256 of its manifest.
 
-    The file appears under its name when all of it is there. `BuildError` names a part whose bytes
-    are not what the manifest says, and tells of a full disk.
+    The file appears under its name once it is complete. Raise `BuildError` for a full disk, or
+    naming a part whose bytes do not match the manifest.
     """
     text = form.encode(manifest)
     sha256 = hashlib.sha256(text).hexdigest()
@@ -59,7 +59,7 @@ def write(path: Path, manifest: Manifest, parts: Iterable[Part], progress: Progr
 def _copy(
     content: bytes | Path, out: IO[bytes], on_bytes: Callable[[int], object]
 ) -> tuple[str, int]:
-    """Copy a part; returns the sha256 and size of what was copied."""
+    """Copy a part; return the sha256 and size of what was copied."""
     digest, size = hashlib.sha256(), 0
     for chunk in [content] if isinstance(content, bytes) else _chunks(content):
         digest.update(chunk)
@@ -94,14 +94,14 @@ def _cannot_write(error: OSError, path: Path) -> BuildError:
 
 @contextmanager
 def _appearing(path: Path) -> Iterator[IO[bytes]]:
-    """A file beside `path` that takes its place at the end; on any failure it is removed.
+    """Yield a file next to `path` that replaces it at the end; on any failure it is removed.
 
-    What a killed process left is overwritten; two at once are refused.
+    A leftover of a killed process is overwritten; a concurrent writer is refused.
     """
     part = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Unbuffered: a full disk shows where a write failed, not when the file is closed.
+        # Unbuffered: a full disk is reported by the write, not when the file is closed.
         out = part.open("ab", buffering=0)
     except OSError as error:
         raise _cannot_write(error, path) from error
@@ -119,7 +119,7 @@ def _appearing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _owned(out: IO[bytes], part: Path) -> bool:
-    """Whether nobody else writes the file, nor has just finished it."""
+    """Return whether this process holds the lock of a file that is still in place."""
     try:
         fcntl.flock(out, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return os.path.samestat(os.fstat(out.fileno()), part.stat())

@@ -77,7 +77,7 @@ def ensure(
 def installed(
     plan: Plan, artifact: Artifact, progress: Progress
 ) -> tuple[components.Component, ...]:
-    """Return what an artifact actually contains: Python distributions, or Debian packages.
+    """Return what is really in an artifact: Python distributions if native, else Debian packages.
 
     If an image cannot be read, that is noted and its base remains a single component.
     """
@@ -163,7 +163,7 @@ def _unqualified(part: components.Component) -> str:
 
 
 def subject(artifact: Artifact) -> provenance.Subject:
-    """Return an artifact as a statement's subject: an image or archive by digest, else by tree digest.
+    """Return an artifact as a subject: an image or archive by its digest, else by its tree digest.
 
     A tree digest is not a hash of a file's bytes, so its algorithm has a name of its own.
     """

@@ -1,7 +1,8 @@
 """Write an artifact's provenance: an in-toto Statement v1 with SLSA Provenance v1.
 
-The statement is not signed: it records what envbuilder did on a machine without any attestation of
-its own (SLSA Build L1). It can still be verified, because the same build gives the same digest.
+The statement is unsigned and self-asserted: it records what envbuilder did on a machine that is not
+a trusted build platform (SLSA Build L1). Its claims can still be verified, because the same build
+gives the same digest.
 """
 
 from __future__ import annotations

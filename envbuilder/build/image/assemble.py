@@ -272,7 +272,7 @@ class Assembly:
         return self._wheels_open[wheel.sha256]
 
     def _installed(self) -> Stage:
-        """Return the stage, after uv installed the files that cannot be copied directly."""
+        """Return the stage, after uv installed what missing layers cannot read from the wheels."""
         stage = self._staged()
         if self._to_install:
             folder = self._scratch / "wheels"

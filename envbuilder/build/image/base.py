@@ -77,7 +77,7 @@ def labels(profile: Profile, digest: str, locked: str) -> dict[str, str]:
 
 
 def loaded(made: MakeBase, settings: Settings) -> LoadBase:
-    """Return the step that loads a base made here into the engine, named as in FROM."""
+    """Return the step that loads a base into the engine under the name in the Dockerfile's FROM."""
     return LoadBase(
         what="load the base into the engine",
         layout=made.layout,

@@ -48,7 +48,7 @@ _MAKERS = {_TOOL: _TOOL, "apt": "apt-get", "dpkg": "dpkg"}
 """Tools that make a base: name in the provenance → program. mmdebstrap delegates much of the work
 to the machine's apt and dpkg."""
 _MADE_BY = "made-by.json"
-"""A file next to the image in a base's folder, because the image must not depend on its content."""
+"""Tool versions, in a file next to the image because the image must not depend on them."""
 _LONGEST, _MOST = 300, 12
 """Limits of what an error shows: characters per line, and lines."""
 _HINT = (
@@ -159,8 +159,8 @@ def _existing(folder: Path, platform: words.Platform, log: Callable[[str], None]
 
 def _make(wanted: MakeBase, store: Store, work: Path, log: Callable[[str], None]) -> None:
     tar = work / "root.tar"
-    # Without root, mmdebstrap reads the archive as another user, which has no access to our
-    # folders.
+    # Without root, mmdebstrap reads the archive as another user, which has no access to
+    # envbuilder's own folders.
     reachable = work if os.geteuid() == 0 else None
     with tempfile.TemporaryDirectory(prefix="envbuilder-", dir=reachable) as scratch:
         archive = Path(scratch) / "archive"

@@ -29,7 +29,7 @@ class Part(Struct, frozen=True, kw_only=True):
 
     wheels: tuple[File, ...]
     files: tuple[str, ...] = ()
-    """Files of the part's single wheel; empty: all files except `without`."""
+    """Some files of the only wheel; empty: all files of the wheels except `without`."""
     without: tuple[str, ...] = ()
     reason: str
     """Why the layer exists, in a few words."""

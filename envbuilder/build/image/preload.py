@@ -32,7 +32,7 @@ _GRACE_SECONDS = 10.0
 
 
 class Ahead:
-    """Loads layers under the name `ref` in a thread; does nothing if `ref` is empty.
+    """A background loader of layers under the name `ref`; inactive if `ref` is empty.
 
     On exit it waits for a load in progress. After an error it removes the name from the engine;
     otherwise the caller removes the tag once the complete image is loaded.

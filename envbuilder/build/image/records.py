@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LOADED = "loaded"
-"""Subfolder of a fingerprint's folder: images that a build loaded into the engine meanwhile."""
+"""Subfolder of a fingerprint's folder: records of intermediate images put into the engine."""
 _LIMIT = 1 << 20
 _VERSIONS = {
     "buildkit": re.compile(r"^BuildKit(?: version)?: *(\S+)", re.IGNORECASE | re.MULTILINE),
@@ -48,7 +48,7 @@ class ImageRecord(Struct, frozen=True, kw_only=True):
 
 
 class LoadedImage(Struct, frozen=True, kw_only=True):
-    """An image that a build loaded into the engine meanwhile: its base, or its lower layers."""
+    """An intermediate image that a build put into the engine: its base, or a part of its image."""
 
     schema: Literal[1] = 1
     profile: words.Name | None
@@ -105,7 +105,7 @@ def keep(folder: Path, record: ImageRecord) -> None:
 
 
 def note(folder: Path, image: LoadedImage) -> Path:
-    """Record an image that is loaded meanwhile, in its fingerprint's folder; return the file."""
+    """Record an intermediate image in the folder of its fingerprint; return the file."""
     name = image.ids[0].removeprefix("sha256:")
     folders.ensure(folder.parent)
     atomic.write(folder / LOADED / f"{name}.json", msgspec.json.encode(image) + b"\n")

@@ -43,7 +43,7 @@ else:
 raise SystemExit(done.returncode)
 """
 _GLIBC = (2, 28)
-"""The glibc version reported to uv. It selects nothing: the lock decides which wheels are used."""
+"""The glibc version reported to uv; the lock, not this, decides which wheels are used."""
 
 
 class Python(Struct, frozen=True, kw_only=True):

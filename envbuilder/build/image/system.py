@@ -158,7 +158,7 @@ def _settled(blob: Path, epoch: int, sent: hashlib._Hash) -> Iterator[bytes]:
 
 
 def _edits(blob: Path, epoch: int) -> Iterator[tuple[int, int, bytes]]:
-    """Yield the start and end of each header to replace or drop in the tar, and what replaces it."""
+    """Yield (start, end, replacement) of each header to replace or drop in the tar."""
     for member, _ in members(blob):
         if member.name.rpartition("/")[2].startswith(".wh."):
             gone = tarfile.TarInfo(member.name)

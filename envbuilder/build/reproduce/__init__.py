@@ -1,1 +1,1 @@
-"""Build twice with environment perturbations, and compare the results bit for bit."""
+"""Build twice, the second time with environment perturbations, and compare bit for bit."""

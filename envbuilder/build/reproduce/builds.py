@@ -1,4 +1,4 @@
-"""Build twice from scratch with environment perturbations, and compare the results.
+"""Build twice from scratch, the second time with environment perturbations, and compare.
 
 Nothing is left behind: images get names of their own and are removed, folders are temporary.
 """
@@ -54,8 +54,8 @@ def run(request: Request, settings: Settings, progress: Progress) -> Outcome:
     """Build twice and compare.
 
     The second build reads copies of the store's files in another folder, uses no cache of the
-    first, and runs with another umask, time zone, language and working folder. Raise what a build
-    raises.
+    first, and runs with another umask, time zone, language and working folder. Errors of either
+    build propagate.
     """
     from filelock import FileLock
 

@@ -36,7 +36,7 @@ class Sides(Protocol):
         """Yield what differs between the two."""
 
     def copies(self, paths: Collection[str]) -> tuple[Files, Files]:
-        """Return the small ones among these files, with content, in the first and in the second."""
+        """Return path and content of those of these files that are small, in each result."""
 
 
 Files = Iterator[tuple[str, bytes]]
@@ -55,7 +55,7 @@ class Prefixes:
         return reproduce.of_trees(tree.differences(first, second))
 
     def copies(self, paths: Collection[str]) -> tuple[Files, Files]:
-        """Return the small ones among these files, with content, in each."""
+        """Return path and content of those of these files that are small, in each result."""
         first, second = self._roots
         return _read(first, paths), _read(second, paths)
 
@@ -93,7 +93,7 @@ class Images:
         self._first, self._second = _Image(first, platform), _Image(second, platform)
 
     def differences(self) -> Iterator[Difference]:
-        """Yield differing configuration keys, then differing paths in the layers, with their metadata."""
+        """Yield differing configuration keys, then paths whose content or metadata differs."""
         yield from reproduce.of_configurations(self._first.config, self._second.config)
         yield from reproduce.of_members(
             _listed(self._first.apart_from(self._second)),
@@ -101,7 +101,7 @@ class Images:
         )
 
     def copies(self, paths: Collection[str]) -> tuple[Files, Files]:
-        """Return the small ones among these files, with content, in each."""
+        """Return path and content of those of these files that are small, in each result."""
         return (
             _taken(self._first.apart_from(self._second), paths),
             _taken(self._second.apart_from(self._first), paths),
@@ -123,9 +123,10 @@ def _taken(layers: Iterable[Path], paths: Collection[str]) -> Files:
 
 
 def diffoscope(sides: Sides, found: Iterable[Difference], folder: Path) -> str | None:
-    """Return diffoscope's output on files whose content differs; None if it is not installed.
+    """Return diffoscope's output on the files whose content differs.
 
-    The files are copied below `folder`, which is created. None also if there is no such file.
+    None if diffoscope is not installed or there is no such file. The files are copied below
+    `folder`, which is created.
     """
     wanted = {d.path for d in found if "content" in d.how.split(", ")}
     named = frozenset(islice((p for p in sorted(wanted) if _stays_inside(p)), FILES))
@@ -137,7 +138,7 @@ def diffoscope(sides: Sides, found: Iterable[Difference], folder: Path) -> str |
             place = root / path
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_bytes(data)
-    # Times and modes of the copies are meaningless.
+    # Times and modes of the copies are not those of the originals.
     options = ("--no-progress", "--exclude-directory-metadata=recursive", "--text", "-")
     named_so = (root.name for root in roots)
     done = process.run(["diffoscope", *options, *named_so], cwd=folder, timeout=_SECONDS)

@@ -1,4 +1,4 @@
-"""Compare two builds of the same plan: whether they are equal and what differs; no I/O of its own."""
+"""Compare two builds of the same plan: equal or not, and what differs; reads streams only."""
 
 from __future__ import annotations
 
