@@ -1,4 +1,4 @@
-"""What every room may use and what knows none of them: errors, processes, files, HTTP, text, types.
+"""Shared foundation: errors, processes, files, HTTP, text and types.
 
-Imports nothing of envbuilder but its own modules.
+Every other subpackage may import it; it imports nothing from envbuilder but its own modules.
 """

@@ -1,4 +1,4 @@
-"""What people see: notes and progress on stderr, results on stdout, colour only on a terminal."""
+"""Terminal output: notes and progress on stderr, results on stdout, colour only on a terminal."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 WIDTH = 80
-"""Columns off a terminal, so that a file looks the same wherever it is written."""
+"""Columns if the output is not a terminal, so that a file looks the same wherever it is written."""
 WIDEST = 120
-"""Columns on a wide terminal: longer lines are hard to follow."""
+"""Maximum columns on a terminal: longer lines are hard to read."""
 
 
 class Task(Protocol):
-    """A piece of long work under way."""
+    """A long-running task in progress."""
 
     def advance(self, amount: int) -> None:
-        """So much more is done."""
+        """Add `amount` to the work done."""
 
     def update(self, done: int, total: int | None = None) -> None:
-        """So much is done in all."""
+        """Set the work done so far, and the total if it is given."""
 
 
 class Progress(Protocol):
-    """Where long work reports."""
+    """Receiver of progress reports from long-running work."""
 
     def task(
         self, name: str, total: int | None = None, unit: str = ""
     ) -> contextlib.AbstractContextManager[Task]:
-        """A named task; `unit` is `bytes` or empty."""
+        """Start a named task; `unit` is `bytes` or empty."""
 
     def note(self, text: str) -> None:
-        """One line about what is going on."""
+        """Report one line about the current work."""
 
 
 class PlainProgress:
-    """Lines without cursor movement: one at a task's start, one when it took a while and ended."""
+    """Progress as plain lines: one when a task starts, one when a longer task ends."""
 
     def __init__(self, write: Callable[[str], object] | None = None) -> None:
         self._write = write or (lambda line: print(line, file=sys.stderr, flush=True))  # noqa: T201
@@ -50,7 +50,7 @@ class PlainProgress:
 
     @contextlib.contextmanager
     def task(self, name: str, total: int | None = None, unit: str = "") -> Iterator[Task]:
-        """Print the task's name and, every ten seconds, how far it is."""
+        """Print the task's name and, every ten seconds, its progress."""
         size = f" ({total / 1e6:.0f} MB)" if unit == "bytes" and total else ""
         self._write(f"· {name}{size}")
         started = time.monotonic()
@@ -79,7 +79,7 @@ class _PlainTask:
 
 
 class RichProgress:
-    """Bars on a terminal."""
+    """Progress bars on a terminal."""
 
     def __init__(self) -> None:
         self._console = rich_console(stderr=True)
@@ -90,7 +90,7 @@ class RichProgress:
 
     @contextlib.contextmanager
     def task(self, name: str, total: int | None = None, unit: str = "") -> Iterator[Task]:
-        """A bar, or a spinner when the total is not known."""
+        """Show a progress bar, or a spinner if the total is unknown."""
         from rich import progress as bars
 
         columns: list[Any] = [bars.SpinnerColumn(), bars.TextColumn("{task.description}")]
@@ -115,12 +115,15 @@ class _RichTask:
 
 
 def progress() -> Progress:
-    """Bars where stderr is a terminal, plain lines elsewhere."""
+    """Return progress bars if stderr is a terminal, plain lines otherwise."""
     return RichProgress() if sys.stderr.isatty() else PlainProgress()
 
 
 def rich_console(*, stderr: bool = False) -> Any:
-    """Return a console as wide as the terminal; rich honours NO_COLOR and drops colour off one."""
+    """Return a console at most `WIDEST` columns wide; `WIDTH` columns if it is not a terminal.
+
+    rich honours NO_COLOR, and drops colour if the output is not a terminal.
+    """
     from rich.console import Console
 
     console = Console(stderr=stderr, soft_wrap=False)

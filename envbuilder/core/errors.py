@@ -1,7 +1,7 @@
-"""The one error root and the exit codes of the command line.
+"""Error classes and exit codes of the command line.
 
-Every message says what happened and where; `hint` says what to do next. `cli.main` is the only
-place that catches these and turns them into text and an exit code.
+Every message states what happened and where; `hint` states what to do next. `cli.main` is the only
+place that catches these errors and turns them into text and an exit code.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ INVALID = 2
 NOTHING_FITS = 3
 TOOL_MISSING = 4
 VERIFY_FAILED = 5
-RUN_FAILED = 125  # `run` and `shell` pass the command's own code through; this is our own failure
+RUN_FAILED = 125  # envbuilder's own failure: `run` and `shell` pass the command's exit code through
 INTERRUPTED = 130
 
 
 class EnvbuilderError(Exception):
-    """Root of all expected failures: `message` (what, where), `hint` (what next)."""
+    """Base class of all expected failures: `message` (what, where) and `hint` (what next)."""
 
     exit_code = BUILD_FAILED
 
@@ -33,7 +33,7 @@ class BuildError(EnvbuilderError):
 
 
 class WrongHashError(BuildError):
-    """A file's bytes are not the ones the lock names; nothing of it was kept (exit 1)."""
+    """A file does not match its hash in the lock; none of it was kept (exit 1)."""
 
 
 class InvalidError(EnvbuilderError):

@@ -1,4 +1,4 @@
-"""Writing a file whole or not at all."""
+"""Write files atomically, and hash them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def save(
     path: Path, content: bytes, failure: type[EnvbuilderError], hint: str, what: str = ""
 ) -> None:
-    """`write`, with an `OSError` as a failure of ours; `what` it is that cannot be written."""
+    """Like `write`, but raise `failure` instead of `OSError`; `what` names the file's content."""
     try:
         write(path, content)
     except OSError as error:
@@ -25,7 +25,7 @@ def save(
 
 
 def write(path: Path, content: bytes) -> None:
-    """Replace a file's content in one step, making its folder; `OSError` leaves the old file."""
+    """Replace a file atomically, creating its folder; an `OSError` leaves the old file in place."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -38,6 +38,6 @@ def write(path: Path, content: bytes) -> None:
 
 
 def file_sha256(path: Path) -> str:
-    """sha256 of a file's content."""
+    """Return the sha256 of a file's content."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

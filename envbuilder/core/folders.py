@@ -1,7 +1,7 @@
 """Create envbuilder's own folders with a marker, and remove them without following links.
 
-A marker says that envbuilder made the folder that holds it. A folder that was there before gets
-none, so that nothing in it ever counts as envbuilder's.
+A marker records that envbuilder created the folder that holds it. A folder that already existed
+gets none, so that its content is never treated as envbuilder's.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def ensure(folder: Path, *, private: bool = False, marked: bool = True) -> Path:
-    """Return the folder, made if missing, and marked if it was made here.
+    """Return the folder, creating it if it is missing, and marking it if it was created here.
 
-    `private`: only this user may read it. Not `marked`: what is in it carries marks of its own.
-    Raises `OSError` if it cannot be made.
+    `private`: only this user may read it. Not `marked`: its content carries markers of its own.
+    Raises `OSError` if it cannot be created.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -47,7 +47,7 @@ def ensure(folder: Path, *, private: bool = False, marked: bool = True) -> Path:
 
 
 def mark(folder: Path) -> None:
-    """Mark a folder that was just made; `OSError` on a full disk."""
+    """Mark a folder that was just created. Raises `OSError` on a full disk."""
     marker = folder / MARKER
     try:
         marker.write_bytes(_CONTENT)
@@ -57,33 +57,34 @@ def mark(folder: Path) -> None:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether this is a folder, and no link to one."""
+    """Return whether this is a folder, and not a link to one."""
     return path.is_dir() and not path.is_symlink()
 
 
 def is_marked(folder: Path) -> bool:
-    """Whether envbuilder made the folder; a marker that is a link says nothing."""
+    """Return whether envbuilder created the folder; a marker that is a link does not count."""
     try:
         descriptor = os.open(folder / MARKER, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return False
     try:
         return os.read(descriptor, len(_SIGNATURE)) == _SIGNATURE
-    except OSError:  # a folder, a device
+    except OSError:  # the marker is a folder or a device
         return False
     finally:
         os.close(descriptor)
 
 
 def remove(path: Path, root: Path, aside: str = "") -> None:
-    """Remove a file, a link or a folder below `root`; `OSError` if that fails.
+    """Remove a file, a link or a folder below `root`. Raises `OSError` if that fails.
 
-    A folder in which something is mounted stays as it is: what is mounted belongs elsewhere.
+    A folder that contains a mount point is left untouched: the mounted files belong elsewhere.
 
-    No component below `root` may be a link: each folder on the way is opened by its name in the
-    one above, so that none can be exchanged for a link meanwhile. Links in the folder are removed,
-    not what they lead to. A folder's marker goes last, so that what a kill leaves is still marked;
-    with `aside`, the folder gets a marker and that name first, so that nothing uses a half of it.
+    No component below `root` may be a link: each folder on the path is opened relative to its
+    parent's descriptor, so that none can be swapped for a link meanwhile. Links in the folder are
+    removed, but not their targets. The marker is removed last, so that a folder left behind by a
+    kill is still marked. With `aside`, the folder is first marked and renamed to `aside`, so that
+    a partially removed folder is never used.
     """
     *above, name = path.relative_to(root).parts
     top = root.parent.resolve() / root.name
@@ -101,7 +102,7 @@ def remove(path: Path, root: Path, aside: str = "") -> None:
             marker = os.open(MARKER, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, dir_fd=folder)
             opened.callback(os.close, marker)
             os.write(marker, _CONTENT)
-            with contextlib.suppress(OSError):  # a killed build has left a folder of that name
+            with contextlib.suppress(OSError):  # a killed build left a folder of that name
                 os.rename(name, aside, src_dir_fd=here, dst_dir_fd=here)
                 name = aside
         for child in sorted(os.listdir(folder), key=lambda n: n == MARKER):  # noqa: PTH208 (a descriptor)
@@ -113,14 +114,14 @@ def remove(path: Path, root: Path, aside: str = "") -> None:
 
 
 def mounts_below(folder: Path, table: str) -> list[str]:
-    """Return the mount points below a folder; `table` is as in `/proc/self/mountinfo`."""
+    """Return the mount points below a folder; `table` has the format of `/proc/self/mountinfo`."""
     points = (line.split(" ", 5)[4] for line in table.split("\n") if line.count(" ") > 4)
     plain = (re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), p) for p in points)
     return [point for point in plain if point.startswith(f"{folder}/")]
 
 
 def mount_table() -> str:
-    """What is mounted; empty where the system does not say."""
+    """Return the mount table; empty if the system does not provide it."""
     with contextlib.suppress(OSError):
         return os.fsdecode(Path("/proc/self/mountinfo").read_bytes())
     return ""

@@ -1,6 +1,6 @@
-"""HTTP: a session with the proxies and certificates of the user, and one file into a partial file.
+"""HTTP sessions with the user's proxies and certificates, and downloads to partial files.
 
-A download is resumed and retried, and never trusted before it was hashed.
+Downloads are resumed and retried, and never trusted before their hash is checked.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     import requests
 
 ATTEMPTS = 4
-TIMEOUT_SECONDS = (10.0, 30.0)  # to connect, between two reads
+TIMEOUT_SECONDS = (10.0, 30.0)  # connect, between two reads
 _CHUNK = 1 << 16
 
 
 class UnavailableError(Exception):
-    """A source does not have the file, or cannot be reached now."""
+    """A source does not have the file, or cannot be reached."""
 
 
 def download(
@@ -36,10 +36,10 @@ def download(
     on_bytes: Callable[[int], None],
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Write the body of `url` to `part`, continuing what is there already.
+    """Download the body of `url` to `part`, resuming a partial file.
 
-    Raises `UnavailableError` when the source refuses or stays unreachable, `BuildError` on a full
-    disk. A partial file that the server cannot continue is written from its start again.
+    Raises `UnavailableError` if the source refuses or stays unreachable, `BuildError` if `part`
+    cannot be written, as on a full disk. If the server cannot resume, the download starts again.
     """
     import requests
 
@@ -70,7 +70,7 @@ def _once(session: requests.Session, url: str, part: Path, on_bytes: Callable[[i
         headers["Range"] = f"bytes={have}-"
     with session.get(url, headers=headers, stream=True, timeout=TIMEOUT_SECONDS) as response:
         if response.status_code == requests.codes.requested_range_not_satisfiable:
-            # Complete already, or longer than upstream's file: the hash will tell.
+            # Already complete, or longer than the upstream file: start again; the hash will decide.
             part.unlink(missing_ok=True)
         response.raise_for_status()
         continued = response.status_code == requests.codes.partial_content
@@ -88,14 +88,14 @@ def _once(session: requests.Session, url: str, part: Path, on_bytes: Callable[[i
 
 
 def reason(error: Exception) -> str:
-    """A network failure in a few words, without the noise of nested exceptions."""
+    """Return a short description of a network failure, without the noise of nested exceptions."""
     import requests
 
     if isinstance(error, requests.HTTPError) and error.response is not None:
         return f"HTTP {error.response.status_code} {error.response.reason}".strip()
     if isinstance(error, requests.exceptions.SSLError):
         return f"TLS failed ({str(error)[-120:]}); a proxy's CA belongs into REQUESTS_CA_BUNDLE"
-    # One that strikes within a body comes as a ConnectionError.
+    # requests reports a timeout within the body as a ConnectionError.
     if isinstance(error, requests.Timeout) or "Read timed out" in str(error):
         return "timed out"
     if isinstance(error, requests.ConnectionError):
@@ -106,7 +106,7 @@ def reason(error: Exception) -> str:
 
 
 def full_or_broken(error: OSError, path: Path) -> BuildError:
-    """The `BuildError` for a write that failed."""
+    """Return the `BuildError` for a failed write."""
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return BuildError(
             f"no space left on the disk that holds {path.parent}",
@@ -117,7 +117,7 @@ def full_or_broken(error: OSError, path: Path) -> BuildError:
 
 
 def host_of(url: str) -> str:
-    """The host of a URL without user names and tokens, for messages."""
+    """Return the host of a URL without user names and tokens, for messages."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -126,7 +126,7 @@ def host_of(url: str) -> str:
 
 
 def open_session() -> requests.Session:
-    """An HTTP session with the user's proxy and certificates (environment first, then pip's)."""
+    """Return a session with the user's proxy and certificates (environment first, then pip's)."""
     import requests
 
     pip = pip_settings.sources()

@@ -1,7 +1,7 @@
-"""Which paths a package may bring: the one check of every member of a layer or an environment.
+"""Check the paths that packages may install, for every member of a layer or an environment.
 
-A layer is a list of paths, and some names in it are commands: `.wh.NAME` deletes a file of the
-layers below. A path through a link ends elsewhere than it says.
+Some names in a layer are commands: `.wh.NAME` deletes a file of the layers below. A path through
+a link leads elsewhere than it says.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ _LONGEST_NAME = 255
 _LONGEST_PATH = 4095
 _PYTHON = re.compile(r"bin/(?:python|python3|python3\.[0-9]+)")
 _RESERVED = ("lib/envbuilder", "envbuilder.json", "pyvenv.cfg", "venv")
-"""Below a prefix: what a build writes itself, and what says which of its files are checked."""
+"""Paths below a prefix that builds write themselves, including the record of files to check."""
 
 
 def objection(path: str) -> str:
-    """Why nothing may bring a path, which is relative to a root; empty where it may."""
+    """Return why no package may install a path, relative to a root; empty if one may."""
     stray = _STRAY.search(path)
     if stray is None:
         encoded = path.encode(errors="surrogateescape")
@@ -34,7 +34,10 @@ def objection(path: str) -> str:
 
 
 def of_the_build(path: str, *, with_python: bool) -> str:
-    """Why a package may not bring a path below a prefix; `with_python`: nor an interpreter."""
+    """Return why a package may not install a path below a prefix; empty if it may.
+
+    `with_python`: the paths of an interpreter are reserved, too.
+    """
     plain = path.casefold()
     if any(plain == own or plain.startswith(f"{own}/") for own in _RESERVED) or (
         with_python and _PYTHON.fullmatch(plain)
@@ -44,14 +47,14 @@ def of_the_build(path: str, *, with_python: bool) -> str:
 
 
 class Folders:
-    """Refuses paths that lead through something that is no folder; paths come sorted."""
+    """Check for paths that lead through something other than a folder; paths come sorted."""
 
     def __init__(self) -> None:
         self._no_folders: set[str] = set()
         self._checked: set[str] = {""}
 
     def objection(self, path: str, *, is_folder: bool) -> str:
-        """Why a path may not follow those before it; empty where it may."""
+        """Return why a path conflicts with those before it; empty if it does not."""
         folder = path.rpartition("/")[0]
         while folder not in self._checked:
             if folder in self._no_folders:

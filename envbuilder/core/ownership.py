@@ -1,7 +1,7 @@
-"""Decide whose files are trusted: the user's own and root's, as with git's `safe.directory`.
+"""Decide which files are trusted: the user's own and root's, as with git's `safe.directory`.
 
 A project file names package indexes, base images and profiles. One that another user put into a
-folder above the working folder would decide what this user, or root, installs and runs.
+parent of the working folder would decide what this user, or root, installs and runs.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 VARIABLE = "ENVBUILDER_TRUSTED_FOLDERS"
-"""Folders, separated as in PATH, whose files count whoever owns them."""
+"""Folders, separated as in PATH, whose files are trusted regardless of their owner."""
 _DECIDING = ("envbuilder.yaml", "config.yaml", "profiles", "profiles/locks")
 _DECIDING_GLOBS = ("profiles/*.yaml", "profiles/locks/*.json")
 
 
 class Facts(Struct, frozen=True, kw_only=True):
-    """What a path is, and whose."""
+    """Owner, mode and identity of a path."""
 
     uid: int
     mode: int
@@ -33,22 +33,22 @@ class Facts(Struct, frozen=True, kw_only=True):
 
 
 class Look(Protocol):
-    """How paths are looked at: the machine's, or a test's."""
+    """Lookup of a path's facts, on this machine or in a test."""
 
     def __call__(self, path: Path, *, follow: bool) -> Facts | None:
-        """The facts of a path, or of what a link leads to; None where nothing is."""
+        """Return the facts of a path, or of a link's target; None if it does not exist."""
 
 
 class Trust(Struct, frozen=True, kw_only=True):
-    """Whose files count."""
+    """Users and folders whose files are trusted."""
 
     uids: frozenset[int]
     folders: frozenset[Path] = frozenset()
-    """These count whoever owns them."""
+    """Trusted regardless of the owner."""
 
 
 def look(path: Path, *, follow: bool) -> Facts | None:
-    """The facts of a path on this machine."""
+    """Return the facts of a path on this machine; None if it cannot be read."""
     try:
         found = path.stat(follow_symlinks=follow)
     except (OSError, ValueError):
@@ -57,7 +57,7 @@ def look(path: Path, *, follow: bool) -> Facts | None:
 
 
 def trust(environ: Mapping[str, str], uid: int) -> Trust:
-    """Whom a user trusts: themselves and root; behind sudo, root trusts the user who called it."""
+    """Return a user's trust: that user and root; for root under sudo, also the calling user."""
     uids = {0, uid}
     behind = environ.get("SUDO_UID", "")
     if uid == 0 and behind.isascii() and behind.isdecimal() and len(behind) < 11:
@@ -67,12 +67,12 @@ def trust(environ: Mapping[str, str], uid: int) -> Trust:
 
 
 def here(environ: Mapping[str, str] | None = None) -> Trust:
-    """Whom the user of this process trusts."""
+    """Return the trust of this process's user."""
     return trust(os.environ if environ is None else environ, os.geteuid())
 
 
 def folders_above(start: Path, home: Path | None, look: Look = look) -> Iterator[Path]:
-    """A folder and those above it, up to the home folder or the file system's root."""
+    """Yield a folder and its parents, up to the home folder or the file system's root."""
     at_home = look(home, follow=True) if home else None
     device = None
     for folder in (start, *start.parents):
@@ -86,7 +86,7 @@ def folders_above(start: Path, home: Path | None, look: Look = look) -> Iterator
 
 
 def objection(folder: Path, trusted: Trust, look: Look = look) -> str:
-    """Why what a folder says about profiles and settings does not count; empty where it does."""
+    """Return why a folder's profiles and settings are not trusted; empty if they are."""
     if folder in trusted.folders:
         return ""
     named = (folder, *(folder / name for name in _DECIDING))
@@ -97,10 +97,10 @@ def objection(folder: Path, trusted: Trust, look: Look = look) -> str:
 
 
 def _keeps_modes(folder: Path, look: Look) -> bool:
-    """Whether a folder's file system keeps modes.
+    """Return whether a folder's file system stores file modes.
 
-    Windows' drives in WSL, FAT and some shared folders show every path, their own root included,
-    as writable by everybody: there the mode says nothing.
+    Windows drives in WSL, FAT and some shared folders show every path, including their own root,
+    as world-writable: there the mode means nothing.
     """
     device, root = None, None
     for above in (folder, *folder.parents):
@@ -117,7 +117,7 @@ def _open_to_all(facts: Facts) -> bool:
 
 
 def _objection(path: Path, trusted: Trust, look: Look, *, modes: bool) -> str:
-    """Why one path does not count. A link counts only where both it and what it names do."""
+    """Return why a path is not trusted; a link is trusted only if both it and its target are."""
     itself = look(path, follow=False)
     if itself is None:
         return ""
@@ -140,6 +140,6 @@ def _user(uid: int) -> str:
 
 
 def ignored(folder: Path, why: str) -> str:
-    """The sentence about a folder whose files do not count."""
+    """Return the message about a folder whose files are ignored."""
     text = f"ignored the settings and profiles in {folder}: {why}. To use them: {VARIABLE}={folder}"
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

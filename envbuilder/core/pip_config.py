@@ -1,6 +1,6 @@
-"""Read what pip is set up with, from its files and variables, as pip documents them.
+"""Read pip's configuration from its files and variables, as pip documents them.
 
-Standard library only: `bootstrap.py` reads it before anything is installed.
+Standard library only: `bootstrap.py` uses it before anything is installed.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 SECTIONS = ("global", "install")
-"""The sections that hold for `pip install`; the later one wins, in whichever file it is."""
+"""The sections that apply to `pip install`; the later one wins, regardless of the file."""
 
 
 def files(
     environ: Mapping[str, str], *, home: Path | None = None, prefix: Path | None = None
 ) -> tuple[Path, ...]:
-    """Return where pip, installed in `prefix`, looks for its files; those that win come last."""
+    """Return the paths where pip, installed in `prefix`, looks for its files; later ones win."""
     named = environ.get("PIP_CONFIG_FILE", "")
     if named == os.devnull:
         return ()
@@ -42,9 +42,9 @@ def files(
 
 
 def parse(text: str) -> dict[str, dict[str, str]]:
-    """Return a file's options by section; none if it cannot be parsed.
+    """Return a file's options by section; empty if it cannot be parsed.
 
-    pip itself refuses to work with such a file, so its user knows; we go on without it.
+    Such a file can be ignored: pip itself refuses to work with it, so the user knows of it.
     """
     parser = configparser.RawConfigParser()
     try:
@@ -59,7 +59,7 @@ def parse(text: str) -> dict[str, dict[str, str]]:
 
 
 def merged(environ: Mapping[str, str], texts: Iterable[str]) -> dict[str, str]:
-    """Return the options that hold, by long name: files' contents (later ones win), variables."""
+    """Return the effective options by long name: contents of files (later ones win), variables."""
     parsed = [parse(text) for text in texts]
     options: dict[str, str] = {}
     for section in SECTIONS:
@@ -73,9 +73,9 @@ def merged(environ: Mapping[str, str], texts: Iterable[str]) -> dict[str, str]:
 
 
 def texts(environ: Mapping[str, str], *, prefix: Path | None = None) -> tuple[str, ...]:
-    """Return the contents of pip's files on this machine; those that cannot be read are left out.
+    """Return the contents of pip's files on this machine; unreadable ones are skipped.
 
-    `prefix` is the environment that pip is installed in; by default, the one that runs this.
+    `prefix` is the environment that pip is installed in, by default the running one.
     """
     found = []
     for path in files(environ, prefix=prefix):

@@ -1,4 +1,4 @@
-"""What pip is set up with on this machine, as data: indexes, folders, proxy and certificate."""
+"""pip's configuration on this machine: indexes, folders, proxy and certificate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Sources(Struct, frozen=True, kw_only=True):
-    """What pip is set up with, in pip's terms."""
+    """pip's configuration, in pip's terms."""
 
     index_url: str = ""
     extra_index_urls: tuple[str, ...] = ()
@@ -30,7 +30,7 @@ class Sources(Struct, frozen=True, kw_only=True):
 
 
 def parsed_url(location: str) -> str:
-    """The same URL; `ValueError` where its host or port cannot be read."""
+    """Return the URL unchanged. Raises `ValueError` if its host or port cannot be parsed."""
     parts = urlsplit(location)
     _ = parts.port
     if parts.scheme in {"http", "https"} and not parts.hostname:
@@ -39,7 +39,10 @@ def parsed_url(location: str) -> str:
 
 
 def require_parsed(locations: Mapping[str, str]) -> None:
-    """`InvalidError` for a URL that cannot be parsed, by where it is set; it may hold a token."""
+    """Raise `InvalidError` for a URL that cannot be parsed.
+
+    The error names where it is set, not the URL, which may contain a token.
+    """
     for where, location in locations.items():
         try:
             parsed_url(location)
@@ -51,7 +54,7 @@ def require_parsed(locations: Mapping[str, str]) -> None:
 
 
 def pip_sources(environ: Mapping[str, str], texts: Iterable[str]) -> Sources:
-    """What pip is set up with, from its files' contents (later ones win) and its variables."""
+    """Return pip's configuration from its files' contents (later ones win) and its variables."""
     options = pip_config.merged(environ, texts)
     return Sources(
         index_url=options.get("index-url", "").strip(),
@@ -67,7 +70,7 @@ def pip_sources(environ: Mapping[str, str], texts: Iterable[str]) -> Sources:
 
 
 def sources(environ: Mapping[str, str] | None = None) -> Sources:
-    """What pip is set up with on this machine; files that cannot be read are left out."""
+    """Return pip's configuration on this machine; unreadable files are skipped."""
     environ = os.environ if environ is None else environ
     found = pip_sources(environ, pip_config.texts(environ))
     named = {"pip's index-url": found.index_url, "pip's proxy": found.proxy}
@@ -78,7 +81,7 @@ def sources(environ: Mapping[str, str] | None = None) -> Sources:
 
 
 def local_folder(location: str) -> Path | None:
-    """The folder that a `file:` URL or a plain path names; None for anything remote."""
+    """Return the folder that a `file:` URL or a plain path names; None for anything remote."""
     parts = urlsplit(location)
     if parts.scheme == "file":
         return Path(unquote(parts.path))
@@ -86,6 +89,6 @@ def local_folder(location: str) -> Path | None:
 
 
 def links(found: Sources, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The user's find-links places: uv's own where they are set, else pip's."""
+    """Return the user's find-links locations: uv's own if they are set, else pip's."""
     own = tuple(filter(None, environ.get("UV_FIND_LINKS", "").split(",")))
     return own or found.find_links

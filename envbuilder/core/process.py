@@ -1,8 +1,8 @@
-"""The one doorway to other programs: the only module that starts processes.
+"""Run other programs; no other module starts processes.
 
 Programs are resolved first, so that a missing one is a clear error before anything starts. Output
-is streamed line by line; on Ctrl-C, a time-out or a failing reader the child and its group are
-asked to stop, then killed.
+is streamed line by line. On Ctrl-C, a timeout or any other error, the child and its process group
+are interrupted, then killed.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 GRACE_SECONDS = 10.0
 
 KEPT_BYTES, LONGEST_LINE = 16 << 20, 4 << 20
-"""A program may print without end: of its output the last bytes are kept, between so many and
-twice as many; a longer line reaches a callback in pieces. (A payload's lines have 0.3 MB at most.)
+"""Limits on output, which may be endless. Its end is kept: between `KEPT_BYTES` and twice as many.
+A line over `LONGEST_LINE` reaches a callback in pieces. (A payload's lines have at most 0.3 MB.)
 """
 
 
 class Completed(Struct, frozen=True, kw_only=True):
-    """A finished program: its exit status (negative: the signal), output and wall time."""
+    """A finished program: its exit status (negative: the signal number), output and wall time."""
 
     argv: tuple[str, ...]
     returncode: int
@@ -46,36 +46,36 @@ class Completed(Struct, frozen=True, kw_only=True):
 
     @property
     def last_words(self) -> str:
-        """The last lines that were printed, for messages."""
+        """The last 12 lines of stderr, or of stdout if stderr is empty, for messages."""
         text = self.stderr.strip() or self.stdout.strip()
         return "\n".join(text.splitlines()[-12:])
 
 
 class Tail:
-    """The end of a text that may be of any length."""
+    """The end of a text of any length."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
 
     def add(self, data: bytes) -> None:
-        """Take more of the text; its beginning is dropped where there is too much."""
+        """Append to the text, dropping its beginning if it gets too long."""
         self._bytes += data
         if len(self._bytes) > 2 * KEPT_BYTES:
             del self._bytes[:-KEPT_BYTES]
 
     @property
     def text(self) -> str:
-        """The text, or its end."""
+        """The text, or its end if it was too long."""
         return self._bytes.decode(errors="replace")
 
 
 def which(program: str) -> str | None:
-    """The full path of an executable, or None."""
+    """Return the full path of an executable, or None."""
     return shutil.which(program)
 
 
 def quoted(argv: Sequence[str]) -> str:
-    """A command as one would type it."""
+    """Return a command quoted for a shell."""
     return shlex.join(argv)
 
 
@@ -90,12 +90,12 @@ def run(
     on_stdout: Callable[[str], None] | None = None,
     on_stderr: Callable[[str], None] | None = None,
 ) -> Completed:
-    """Run a program to its end and return what it printed.
+    """Run a program to completion and return its output.
 
     `env` is added to `base`, by default this process's environment. `timeout` is in seconds.
-    `stdin` is what the program gets to read: a line or two. The callbacks get each line as it
-    comes. Raises `ToolError` when the program is missing; a failing exit status is returned. Of
-    output without an end the last part is returned.
+    `stdin` is the program's input: a line or two. The callbacks receive each line as it arrives.
+    Raises `ToolError` if the program is missing; a failing exit status is returned. If the output
+    is very long, only its end is returned.
     """
     program = which(argv[0])
     if program is None:
@@ -116,7 +116,7 @@ def run(
             text=True,
             encoding="utf-8",
             errors="replace",
-            # Own group: a Ctrl-C reaches us alone, and we decide how the child ends.
+            # Own session: Ctrl-C reaches only this process, which decides how the child ends.
             start_new_session=True,
         )
     except BaseException:
@@ -155,10 +155,10 @@ def run(
 
 
 class _HeldSignals:
-    """Holds SIGINT and SIGTERM back while a child is born, else it could outlive us unknown.
+    """Deferral of SIGINT and SIGTERM while a child starts, so that none is left running untracked.
 
-    Their handlers raise wherever Python happens to be: between the start of a child and the first
-    line that knows it, the child would go on writing into folders that are being removed.
+    The handlers may raise at any point. Between the start of a child and the assignment of its
+    handle, that would leave the child writing into folders that are being removed.
     """
 
     def __init__(self) -> None:
@@ -173,7 +173,7 @@ class _HeldSignals:
         self._came.append(number)
 
     def release(self) -> None:
-        """Put the handlers back, and let them have what came meanwhile."""
+        """Restore the handlers, and deliver the signals that arrived meanwhile."""
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         for number in self._came:
@@ -189,14 +189,14 @@ def _drain(stream: Any, kept: Tail, callback: Callable[[str], None] | None) -> N
 
 
 def _stop(child: subprocess.Popen[str]) -> None:
-    """Interrupt, then terminate, then kill the child's group."""
+    """Interrupt, then terminate, then kill the child's process group."""
     for number, patience in ((signal.SIGINT, 2.0), (signal.SIGTERM, GRACE_SECONDS)):
         if child.poll() is not None:
             break
         _signal(child, number)
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(patience)
-    # Also when the child has gone: what it started may still be writing.
+    # Even if the child has exited: the processes it started may still be writing.
     _signal(child, signal.SIGKILL)
     child.wait()
 
@@ -209,16 +209,16 @@ def _signal(child: subprocess.Popen[str], number: int) -> None:
 
 
 def replace(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
-    """Become another program, so that its exit code and signals are ours."""
+    """Replace this process with another program, which receives the signals and sets the exit code."""
     program = which(argv[0])
     if program is None:
         raise ToolError(f"{argv[0]}: not found or not executable")
-    # Python ignores SIGPIPE, and an ignored signal stays ignored in the next program.
+    # Python ignores SIGPIPE, and ignored signals stay ignored across exec.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     os.execve(program, list(argv), {**os.environ, **env})  # noqa: S606 (no shell is meant)
 
 
 def start_again(*options: str) -> NoReturn:
-    """Begin this very command anew, with further options for Python."""
-    # Not looked for as other programs are: it runs already.
+    """Restart this command with additional options for Python."""
+    # Not resolved as other programs are: this interpreter is already running.
     os.execv(sys.executable, [sys.executable, *options, *sys.orig_argv[1:]])  # noqa: S606

@@ -1,4 +1,4 @@
-"""Strict reading of YAML into typed data; errors name file, line, key and a suggestion."""
+"""Strict decoding of YAML into typed data; errors name file, line, key and a suggestion."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONGEST_MESSAGE = 200
 
 
 def read_text(path: Path) -> str:
-    """The UTF-8 text of a file of a bounded size; `InvalidError` when it cannot be read."""
+    """Return the UTF-8 text of a file of limited size. Raises `InvalidError` if that fails."""
     try:
         with path.open("rb") as stream:
             content = stream.read(strict_yaml.LARGEST_FILE + 1)
@@ -36,7 +36,7 @@ def read_text(path: Path) -> str:
 
 
 def parse_yaml(text: str, where: str) -> dict[str, Any]:
-    """One YAML mapping from `text`; `where` names the file in errors."""
+    """Return the YAML mapping in `text`; `where` names the file in errors."""
     try:
         data = strict_yaml.load(text)
     except strict_yaml.StrictYamlError as error:
@@ -55,9 +55,9 @@ def decode(
     text: str = "",
     hints: Mapping[str, str] = MappingProxyType({}),
 ) -> T:
-    """`data` as `kind`; unknown keys and wrong types become `InvalidError`.
+    """Return `data` as `kind`; unknown keys and wrong types raise `InvalidError`.
 
-    `hints`: what to do instead of a key that people write at the top, but that is none.
+    `hints`: common wrong top-level keys → what to do instead.
     """
     try:
         return msgspec.convert(data, kind)
@@ -73,7 +73,7 @@ def explain(
     hints: Mapping[str, str] = MappingProxyType({}),
     data: Any = None,
 ) -> InvalidError:
-    """The `InvalidError` for a validation error: key path, line where known, "did you mean"."""
+    """Return the `InvalidError` for a validation error: key path, line if known, suggestion."""
     message, _, raw_path = str(error).partition(" - at ")
     of_key = raw_path.startswith("`key` in ")
     path = re.findall(r"[\w-]+", raw_path.removeprefix("`key` in ").strip("`").removeprefix("$"))
@@ -104,7 +104,10 @@ def _at(data: Any, path: list[str]) -> Any:
 
 
 def _instead(key: str, above: list[str], kind: Any, hints: Mapping[str, str]) -> str:
-    """What to write instead of an unknown key: one that may stand there, else one from below."""
+    """Return the hint for an unknown key.
+
+    The same key in another place comes first, then a similar key in this place, then one elsewhere.
+    """
     from difflib import get_close_matches
 
     level = [kind]
@@ -125,7 +128,7 @@ def _instead(key: str, above: list[str], kind: Any, hints: Mapping[str, str]) ->
 
 
 def _below(kind: Any, prefix: str = "") -> dict[str, str]:
-    """Keys that may appear anywhere below a type → the hint that says where."""
+    """Return the keys that may appear anywhere below a type → the hint that says where."""
     found: dict[str, str] = {}
     for struct in _structs([kind]):
         for name, inner in _fields(struct):
@@ -136,7 +139,7 @@ def _below(kind: Any, prefix: str = "") -> dict[str, str]:
 
 
 def _structs(kinds: Iterable[Any]) -> Iterator[type[msgspec.Struct]]:
-    """The structures that values of these types are, or hold without another in between."""
+    """Yield the structs that values of these types are, or contain directly."""
     for kind in kinds:
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
             yield kind
@@ -149,19 +152,19 @@ def _fields(struct: type[msgspec.Struct]) -> Iterator[tuple[str, Any]]:
 
 
 def place(where: str, text: str, path: list[str]) -> str:
-    """A file, and the line of a key path where its text says so, as errors name them."""
+    """Return the location for an error: the file, and the line of a key path if it is known."""
     line = _line_of(text, path)
     return f"{where}:{line}" if line else where
 
 
 def _printable(text: str, most: int = strict_yaml.SHOWN) -> str:
-    """Text of a file on one line, control characters escaped, as short as a message can hold."""
+    """Return text from a file on one line, control characters escaped, clipped for a message."""
     clipped = text if len(text) <= most else f"{text[:most]}…"
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in clipped)
 
 
 def _line_of(text: str, path: list[str]) -> int | None:
-    """1-based line of a key path in YAML text, as deep as the path can be followed."""
+    """Return the 1-based line of a key path in YAML text, or of its deepest part that is found."""
     known = strict_yaml.lines(text) if text else {}
     deepest = (known.get(tuple(path[:depth])) for depth in range(len(path), 0, -1))
     return next(filter(None, deepest), None)

@@ -1,8 +1,8 @@
-"""Where envbuilder keeps its things, and what the user configured.
+"""Envbuilder's folders and the user's configuration.
 
 Configuration is read from `envbuilder.yaml` (in the working folder or above, up to the home folder
-or the file system's root) and `config.yaml` in the user's configuration folder; the project's file
-wins, environment variables win over both. Files of other users do not count.
+or the file system's root) and `config.yaml` in the user's configuration folder. The project's file
+takes precedence over the user's, environment variables over both. Other users' files are ignored.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Keys that `envbuilder.yaml` and `config.yaml` may hold."""
 
     base_images: dict[str, words.ImageRef] = {}
-    """Image reference as a lock names it (without digest) → what to use here instead."""
+    """Image reference as in a lock (without digest) → the reference to use instead."""
     indexes: dict[str, words.Url] = {}
     """Symbolic source → URL, for mirrors."""
     mirrors: dict[str, str] = {}
-    """Registry → where its images are asked for first: a host, and a path below it if need be."""
+    """Registry → where its images are requested first: a host, optionally with a path."""
     plain_http: tuple[str, ...] = ()
-    """Registries (host, or host:port) to speak http with; this machine's own need no entry."""
+    """Registries (host, or host:port) to use HTTP with; those on this machine need no entry."""
     profile: words.Name | None = None
-    """The profile used when none is asked for."""
+    """The profile used if none is requested."""
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -75,7 +75,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @property
     def uploads_dir(self) -> Path:
-        """Notes on uploads to registries: how far they are, and which repository has what."""
+        """State of uploads to registries: their progress, and which repository has which blobs."""
         return self.cache_dir / "uploads"
 
     @property
@@ -85,7 +85,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @property
     def uv_dir(self) -> Path:
-        """The cache of uv's answers; none of it gets into an environment."""
+        """Cache of uv's resolutions; nothing from it gets into an environment."""
         return self.cache_dir / "uv-resolve"
 
 
@@ -104,8 +104,8 @@ def read(
 ) -> tuple[Settings, tuple[File, ...]]:
     """Return the settings from folders, files and variables, and the files that were read.
 
-    `note` gets a line for each folder whose files do not count, since they are another user's;
-    by default it goes to stderr.
+    `note` receives a line for each folder whose files are ignored because another user owns them or
+    can write them; by default it goes to stderr.
     """
     from platformdirs import PlatformDirs
 
@@ -138,10 +138,10 @@ def read(
 
 
 def _project(start: Path, trusted: ownership.Trust, note: Callable[[str], object]) -> Path | None:
-    """The nearest folder with a project file that counts."""
+    """Return the nearest folder with a trusted project file."""
     try:
         home = Path.home()
-    except RuntimeError:  # neither HOME nor an entry for the user
+    except RuntimeError:  # HOME is not set, and the user database has no entry
         home = None
     for folder in ownership.folders_above(start, home):
         if not (folder / PROJECT_FILE).is_file():
@@ -164,9 +164,9 @@ def _over(below: Configuration, above: Configuration) -> Configuration:
 
 
 def require_writable(folder: Path, *, private: bool = False, marked: bool = True) -> Path:
-    """Return the folder, made as `folders.ensure` does.
+    """Return the folder, created as by `folders.ensure`.
 
-    `InvalidError` if that is not possible, `BuildError` on a full disk.
+    Raises `InvalidError` if that is not possible, `BuildError` on a full disk.
     """
     try:
         return folders.ensure(folder, private=private, marked=marked)

@@ -1,4 +1,4 @@
-"""What every step of a plan is."""
+"""Base class of the steps of a plan."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from msgspec import Struct
 
 
 class Action(Struct, frozen=True, kw_only=True, tag=True):
-    """One action; `what` is shown while it runs."""
+    """A step of a plan; `what` is shown while it runs."""
 
     what: str

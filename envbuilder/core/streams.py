@@ -1,8 +1,8 @@
-"""Standard streams whose failures are reported: full, closed, or without a reader.
+"""Standard streams that report failed writes: a full disk, a closed stream, a broken pipe.
 
-Python drops what is printed to a closed stdout, and reports a full one only when it exits. Results
-that nothing received must not look like success, so writing them raises an error of ours. Messages
-are no result: where stderr cannot take them they are dropped, and the exit code still speaks.
+Python drops output to a closed stdout, and reports a full disk only at exit. Lost results must not
+look like success, so writing them raises `OutputError` or `NoReaderError`. Messages are not
+results: if stderr cannot take them they are dropped, and the exit code still shows the outcome.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ if TYPE_CHECKING:
 
 
 class OutputError(BuildError):
-    """Standard output cannot take the results (exit 1)."""
+    """The results cannot be written to standard output (exit 1)."""
 
 
 class NoReaderError(Exception):
-    """The program that read the output has ended, as `head` does.
+    """The program reading the output has exited, as `head` does.
 
-    It is no `OSError`, since some libraries exit on their own when they see a broken pipe.
+    Not an `OSError`, because some libraries exit on their own on a broken pipe.
     """
 
 
 class Results:
-    """Standard output; `OutputError` where it cannot be written."""
+    """Standard output that raises `OutputError` if it cannot be written."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
 
     @property
     def buffer(self) -> Results:
-        """The same for bytes."""
+        """The binary stream, with the same error handling."""
         return type(self)(self._stream.buffer)
 
     def write(self, data: str | bytes) -> int:
-        """Write text, or bytes to `buffer`."""
+        """Write text, or bytes if this is a `buffer`."""
         with _failures():
             return int(self._stream.write(data))
 
     def flush(self) -> None:
-        """Write what is held back."""
+        """Write buffered output."""
         with _failures():
             self._stream.flush()
 
@@ -56,16 +56,16 @@ class Results:
 
 
 class Messages(Results):
-    """Standard error; what it cannot take is dropped."""
+    """Standard error that drops output it cannot write."""
 
     def write(self, data: str | bytes) -> int:
-        """Write text, or bytes to `buffer`."""
+        """Write text, or bytes if this is a `buffer`."""
         with contextlib.suppress(OutputError):
             return super().write(data)
         return len(data)
 
     def flush(self) -> None:
-        """Write what is held back."""
+        """Write buffered output."""
         with contextlib.suppress(OutputError):
             super().flush()
 
@@ -85,10 +85,10 @@ def _failures() -> Any:
 
 
 def guard() -> None:
-    """Open what is closed of the three streams, and make failures to write known.
+    """Reopen standard streams that are closed, and wrap stdout and stderr to handle failed writes.
 
-    Otherwise the next file that is opened would become the standard output of every child. A closed
-    stdout stays one that cannot be written.
+    Otherwise the next file to be opened would become the standard output of every child. A closed
+    stdout is reopened read-only, so that it still cannot be written.
     """
     for number, flags in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
         try:
@@ -106,13 +106,13 @@ def guard() -> None:
 
 def _writable(stream: TextIO | None, number: int) -> TextIO:
     stream = stream or open(number, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
-    with contextlib.suppress(AttributeError):  # somebody's own stream
+    with contextlib.suppress(AttributeError):  # a replaced stream may lack `reconfigure`
         stream.reconfigure(errors="backslashreplace")  # type: ignore[attr-defined]
     return stream
 
 
 def discard() -> None:
-    """Let what could not be written go, so that Python does not try again when it exits."""
+    """Drop output that could not be written, so that Python does not try again at exit."""
     with contextlib.suppress(OSError, ValueError):
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, 1)

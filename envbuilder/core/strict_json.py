@@ -1,7 +1,7 @@
-"""JSON from outside: UTF-8 of a bounded size in which no key appears twice.
+"""Strict parsing of untrusted JSON: UTF-8, limited size, no duplicate keys.
 
-The usual parsers keep the last of two equal keys, so that a reader who checks the first one, a
-person or another tool, sees something else than what is used.
+Common parsers keep the last of two equal keys, so that a reviewer or tool that checks the first one
+sees a different value from the one that is used.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any, NoReturn
 from envbuilder.core.strict_yaml import shown
 
 LARGEST = 16 << 20
-"""Bytes of a document at most."""
+"""Maximum size of a document in bytes."""
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-"""Half of an escaped character; without the other half, no file or output can hold it."""
+"""An escaped surrogate; without its other half, it cannot be encoded in a file or output."""
 
 
 def loads(content: bytes) -> Any:
-    """Return the value of a document; `ValueError` says in a few words what is wrong with it."""
+    """Return the value of a document. Raises `ValueError` with a short reason if it is invalid."""
     if len(content) > LARGEST:
         raise ValueError(f"larger than {LARGEST >> 20} MiB")
     try:

@@ -1,7 +1,7 @@
-"""YAML as plain data: no aliases, no tags, no duplicate keys, and every size has a bound.
+"""Strict parsing of YAML as plain data: no aliases, tags or duplicate keys, and limits on sizes.
 
-The data is built from the parser's events. Nothing refers to anything else in the document, so it
-takes memory in proportion to the text, and no message can repeat more than a short piece of it.
+The data is built from the parser's events. No part of a document refers to another, so memory use
+is proportional to the text, and no message can repeat more than a short piece of it.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LARGEST_FILE = 1 << 20
-"""Bytes of a file at most; the largest that is shipped has 1,800."""
+"""Maximum size of a file in bytes; the largest shipped one has 1,800."""
 LONGEST_SCALAR = 1 << 16
 LONGEST_NUMBER = 100
-"""Characters of a number or date at most; one in base 60 takes time as the square of its length."""
+"""Maximum length of a number or date; parsing base 60 takes time quadratic in the length."""
 DEEPEST = 32
 SHOWN = 60
-"""Characters of a file's text that a message repeats at most."""
+"""Maximum number of characters of a file's text that a message repeats."""
 
 _PARSER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
 _TYPED = frozenset(f"{_TAG}{name}" for name in ("null", "bool", "int", "float", "timestamp"))
 _NOT_TEXT = re.compile(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""What YAML allows in no document (YAML 1.1, 5.1), control characters above all."""
+"""Characters that YAML allows in no document (YAML 1.1, 5.1), mainly control characters."""
 
 
 class StrictYamlError(ValueError):
-    """Text is not YAML, or not of the kind that is read here."""
+    """Text is not YAML, or uses features that are not supported here."""
 
     def __init__(self, problem: str, line: int) -> None:
         super().__init__(f"line {line}: {problem}")
@@ -40,35 +40,35 @@ class StrictYamlError(ValueError):
 
 
 class _Scalars(yaml.constructor.SafeConstructor, yaml.resolver.Resolver):
-    """What plain scalars mean in YAML 1.1."""
+    """Types and values of plain scalars in YAML 1.1."""
 
     def __init__(self) -> None:
         yaml.constructor.SafeConstructor.__init__(self)
         yaml.resolver.Resolver.__init__(self)
 
     def tag(self, event: Any) -> str:
-        """The type of a scalar without a tag."""
+        """Return the type of a scalar without a tag."""
         resolve: Callable[..., str] = self.resolve
         return resolve(yaml.ScalarNode, event.value, event.implicit)
 
 
 def shown(text: str) -> str:
-    """A short piece of text from outside, quoted and without control characters."""
+    """Return a short piece of untrusted text, quoted and without control characters."""
     return repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}…")
 
 
 def load(text: str, *, scalars_as_text: bool = False) -> Any:
-    """The one document in `text`, None where it is empty; `StrictYamlError` for anything else."""
+    """Return the single document in `text`, None if it is empty. Raises `StrictYamlError`."""
     return _Document(text, scalars_as_text=scalars_as_text).data
 
 
 def lines(text: str) -> dict[tuple[str, ...], int]:
-    """The line of each key and item, by its path (indexes as text); of text that `load` takes."""
+    """Return the line of each key and item by path (indexes as text); `load` must accept `text`."""
     return _Document(text, scalars_as_text=False).lines
 
 
 class _Document:
-    """Builds data from events, without recursion."""
+    """A document, built from parser events without recursion."""
 
     def __init__(self, text: str, *, scalars_as_text: bool) -> None:
         self.data: Any = None
@@ -159,7 +159,7 @@ class _Document:
         self.lines[*parent.path, event.value] = event.start_mark.line + 1
 
     def _put(self, value: Any, event: Any) -> tuple[str, ...]:
-        """Put a value where it belongs; its path."""
+        """Store a value in its parent and return its path."""
         if not self._open:
             self.data = value
             return ()
@@ -175,7 +175,7 @@ class _Document:
 
 
 class _Collection:
-    """A mapping or sequence that has not ended yet."""
+    """A mapping or sequence that is still open."""
 
     def __init__(self, data: Any, path: tuple[str, ...]) -> None:
         self.data, self.path = data, path

@@ -1,4 +1,4 @@
-"""Fill in the shipped Jinja2 templates."""
+"""Render the shipped Jinja2 templates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def filled(template: str, context: Mapping[str, Any]) -> str:
-    """A shipped template with its values."""
+    """Return a shipped template, rendered with `context`."""
     text: str = _environment().get_template(template).render(context)
     return text
 
@@ -30,7 +30,7 @@ def _environment() -> Any:
             trim_blocks=True,
             lstrip_blocks=True,
             keep_trailing_newline=True,
-            # Dockerfiles, TOML and shell are no HTML; every value is checked when it is read.
+            # Dockerfiles, TOML and shell are not HTML; every value is checked when it is read.
             autoescape=False,  # noqa: S701
         )
         _cached.filters["shell"] = _shell

@@ -1,4 +1,4 @@
-"""The closed sets and checked kinds of text that profiles, locks and plans share."""
+"""Enumerations and validated string types shared by profiles, locks and plans."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ LockState = Literal["locked", "claimed", "unlocked"]
 
 PLATFORMS: tuple[Platform, ...] = get_args(Platform)
 
-# Patterns end in \Z: `$` would accept a trailing newline. msgspec searches, so they begin with ^.
-# Everything that may end in a file name, a Dockerfile or a command line is checked here once.
+# Patterns end in \Z, because `$` would accept a trailing newline, and begin with ^, because msgspec
+# searches. Every value that may reach a file name, a Dockerfile or a command line is checked here.
 _NAME = r"^_?[a-z0-9][a-z0-9-]{0,62}\Z"
 Name = Annotated[
     str, Meta(pattern=_NAME, description="a name of lower-case letters, digits and hyphens")
@@ -30,9 +30,9 @@ PythonVersion = Annotated[
 FullPythonVersion = Annotated[
     str, Meta(pattern=r"^(3\.[0-9]{1,3}\.[0-9]{1,3}(~?(a|b|rc)[0-9]+)?)?\Z")
 ]
-"""X.Y.Z; empty where no source states it."""
+"""X.Y.Z; empty if no source states it."""
 FileSize = Annotated[int, Meta(ge=1, le=1 << 36)]
-"""Bytes of a file of a lock: 64 GiB at most; the largest wheels have 3."""
+"""Size in bytes of a locked file, at most 64 GiB; the largest wheels have 3 GiB."""
 Sha256 = Annotated[
     str, Meta(pattern=r"^[0-9a-f]{64}\Z", description="a sha256: 64 hexadecimal digits")
 ]
@@ -49,8 +49,8 @@ ImageRef = Annotated[
         description="an image reference",
     ),
 ]
-# A name, extras, and versions; no URL, no marker (platforms are the profile's), no option. The full
-# grammar is the resolver's business: its parser costs a tenth of a second's start-up budget.
+# Name, extras and versions; no URL, no option, and no environment marker (the profile lists the
+# platforms). The full grammar is left to the resolver: its parser would add 0.1 s to the start-up.
 _CLAUSE = r"(==|~=|!=|<=|>=|<|>) ?[0-9][A-Za-z0-9.+!*]*"
 Requirement = Annotated[
     str,
@@ -72,20 +72,20 @@ DebianPackage = Annotated[
 ]
 DebianSuite = Annotated[str, Meta(pattern=r"^[a-z]*\Z")]
 FileVersion = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+:~!_-]*\Z")]
-# A wheel's name, or a .deb's path below the root of its archive. Never `..`, never absolute.
+# A wheel's file name, or a .deb's path below the archive root. Never absolute, never with `..`.
 FilePath = Annotated[
     str, Meta(pattern=r"^(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._+~%:-]*(/[A-Za-z0-9._+~%:-]+)*\Z")
 ]
-# A conda package, and what a profile wants of one: a name and, after a blank, versions.
+# The name of a conda package, and a profile's requirement: a name and, after a space, versions.
 CondaName = Annotated[str, Meta(pattern=r"^[a-z0-9_][a-z0-9_.-]*\Z")]
 CondaSpec = Annotated[
     str, Meta(pattern=r"^[a-z0-9_][a-z0-9_.-]*( [=<>!~]*[0-9][A-Za-z0-9.*,|=<>!~]*)?\Z")
 ]
 CondaSubdir = Literal["linux-64", "linux-aarch64", "osx-arm64", "noarch"]
 VirtualPackage = Annotated[str, Meta(pattern=r"^__[a-z0-9_]+\Z")]
-"""What a machine has that no package brings, as conda names it."""
+"""A conda virtual package: a property of the machine that no package provides."""
 VirtualVersion = Annotated[str, Meta(pattern=r"^[0-9][0-9A-Za-z.]*(=[A-Za-z0-9_]+)?\Z")]
-"""A version and, where it means something, a build."""
+"""The version of a virtual package, with a build string if it is meaningful."""
 Source = Annotated[
     str,
     Meta(
@@ -100,8 +100,8 @@ Variable = Annotated[
         description="a variable's name: letters, digits and underscores",
     ),
 ]
-# YAML ends a line at more characters than others do, and what is rendered must be UTF-8.
-# Its parsers refuse the two noncharacters of the first plane.
+# YAML has more line breaks than other formats, and rendered files must be UTF-8, which excludes
+# surrogates. YAML parsers also reject U+FFFE and U+FFFF.
 _LINE_ENDS = r"\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff"
 VariableValue = Annotated[
     str,
@@ -133,12 +133,12 @@ Date = Annotated[
 
 
 def is_name(text: str) -> bool:
-    """Whether a profile may be called that; its file is named after it."""
+    """Return whether this is a valid profile name; the profile's file is named after it."""
     return re.match(_NAME, text) is not None
 
 
 def container_platform(machine: str) -> Platform | None:
-    """The platform of containers on a machine, by the name that it has for its architecture."""
+    """Return the platform of containers on a machine with this architecture; None if unknown."""
     known: dict[str, Platform] = {
         "x86_64": "linux/amd64",
         "aarch64": "linux/arm64",
@@ -148,12 +148,12 @@ def container_platform(machine: str) -> Platform | None:
 
 
 def machine(platform: Platform) -> str:
-    """The machine part of a platform as Python's markers spell it."""
+    """Return a platform's architecture as Python's environment markers spell it."""
     return {"linux/amd64": "x86_64", "linux/arm64": "aarch64", "macos/arm64": "arm64"}[platform]
 
 
 def system(platform: Platform) -> str:
-    """The system part of a platform as `sys.platform` spells it."""
+    """Return a platform's operating system as `sys.platform` spells it."""
     return "darwin" if platform.startswith("macos") else "linux"
 
 
@@ -161,4 +161,4 @@ BACKENDS = ("docker", "venv", "conda")
 """Backends that can build."""
 
 BUILDERS = ("buildkit", "layers")
-"""How the docker backend makes its image."""
+"""Ways in which the docker backend can build its image."""
