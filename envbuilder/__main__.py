@@ -1,4 +1,4 @@
-"""`python -m envbuilder`."""
+"""Entry point of `python -m envbuilder`."""
 
 from envbuilder.cli import main
 

@@ -1,4 +1,4 @@
-"""The command line: commands are imported when they are used, errors become exit codes here."""
+"""The command line: imports commands on first use and turns errors into exit codes."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ PASSES_CODE_THROUGH = {"run", "shell"}
 
 
 def spelled(arguments: list[str]) -> list[str]:
-    """Return the arguments with the words that other tools use put into ours.
+    """Return the arguments with words that other tools use replaced by envbuilder's own.
 
-    `help [COMMAND]`, `version` and `list` come first where they are meant.
+    `help [COMMAND]`, `version` and `list` are replaced only if they come first.
     """
     match arguments:
         case ["help"]:
@@ -70,25 +70,25 @@ class LazyGroup(click.Group):
     """A group whose commands live in `envbuilder.commands.NAME` and load on first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The commands in the order in which people use them."""
+        """Return the commands in the order in which they are typically used."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import one command."""
+        """Import a command; None if there is no command of that name."""
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = import_module(f"envbuilder.commands.{cmd_name}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands from the table above, importing none."""
+        """List the commands from `COMMANDS`, without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command, with a suggestion for a misspelt one."""
+        """Find the command, or suggest one for a misspelt name."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -110,9 +110,9 @@ class LazyGroup(click.Group):
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 def cli(debug: bool) -> None:
     """Build deep-learning environments for the hardware you have, and prove that they work."""
-    del debug  # read by main, which must know it before anything can fail
+    del debug  # read by `_run`, which needs it before anything can fail
     try:
-        os.getcwd()  # noqa: PTH109 (it is asked whether there is one)
+        os.getcwd()  # noqa: PTH109 (checks whether there is one)
     except OSError as error:
         raise InvalidError(
             f"the working folder cannot be used: {error.strerror}",
@@ -121,7 +121,7 @@ def cli(debug: bool) -> None:
 
 
 class Terminated(BaseException):
-    """SIGTERM came: unwind, so that nothing is left half-made."""
+    """SIGTERM was received; unwinds the stack, so that nothing is left half-made."""
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:
@@ -130,8 +130,8 @@ def _terminate(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Run the command line and exit with the code that the design gives to the outcome."""
-    # Who calls this with arguments of their own, or uses py-rattler besides, goes on afterwards.
+    """Run the command line and exit with the code for the outcome."""
+    # A caller that passes its own arguments or uses py-rattler itself may continue afterwards.
     alone = arguments is None and "rattler" not in sys.modules
     if arguments is None:
         _require_utf8()
@@ -139,7 +139,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         arguments = sys.argv[1:]
     signal.signal(signal.SIGTERM, _terminate)
     code = _run(spelled(arguments))
-    # The process ends here: a last collection would take a sixth of a short command's time.
+    # The process ends here: a final collection would take a sixth of a short command's time.
     gc.freeze()
     if alone and "rattler" in sys.modules:
         _leave(code)
@@ -147,10 +147,10 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 
 def _require_utf8() -> None:
-    """Start again in Python's UTF-8 mode where the locale has another encoding.
+    """Restart in Python's UTF-8 mode if the locale has another encoding.
 
     Otherwise the names and the text of files that go into an image would depend on the locale.
-    Python 3.15 is in that mode by itself.
+    Python 3.15 uses that mode by default.
     """
     if sys.getfilesystemencoding() == "utf-8" or "utf8" in sys._xoptions:
         return
@@ -160,10 +160,10 @@ def _require_utf8() -> None:
 
 
 def _leave(code: int) -> NoReturn:
-    """Exit without taking Python down.
+    """Exit without finalizing the interpreter.
 
-    A thread of py-rattler that hands over a failure still holds on to Python for a moment; where
-    Python ends meanwhile the process aborts (seen in one of five failures).
+    A py-rattler thread that reports a failure holds on to the interpreter for a moment; if it is
+    finalized meanwhile, the process aborts (seen in one of five failures).
     """
     atexit._run_exitfuncs()
     for stream in filter(None, (sys.stdout, sys.stderr)):
@@ -201,7 +201,7 @@ def _run(arguments: list[str]) -> int:  # noqa: PLR0911 (one return per outcome 
         _complain("terminated; nothing half-made is left", "")
         return 128 + signal.SIGTERM
     except (streams.NoReaderError, BrokenPipeError):
-        # Python must not complain at exit, either.
+        # Python must not report it at exit, either.
         streams.discard()
         return 128 + signal.SIGPIPE
     except Exception as error:
@@ -213,8 +213,8 @@ def _run(arguments: list[str]) -> int:  # noqa: PLR0911 (one return per outcome 
 
 
 def _unforeseen(error: Exception) -> tuple[str, str]:
-    """Message and hint for an error that no command expected."""
-    if isinstance(error, OSError) and error.errno is not None:  # the machine's, not ours
+    """Return the message and hint for an error that no command expected."""
+    if isinstance(error, OSError) and error.errno is not None:  # a failure of the machine
         place = f"{error.filename}: " if error.filename else ""
         return f"{place}{error.strerror}", "Run again with --debug to see where it happened."
     return (
@@ -224,7 +224,7 @@ def _unforeseen(error: Exception) -> tuple[str, str]:
 
 
 def _complain(message: str, hint: str) -> None:
-    with contextlib.suppress(OSError, streams.NoReaderError):  # the exit code still tells
+    with contextlib.suppress(OSError, streams.NoReaderError):  # the exit code still shows it
         _print_error(message, hint)
 
 

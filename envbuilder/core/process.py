@@ -209,7 +209,7 @@ def _signal(child: subprocess.Popen[str], number: int) -> None:
 
 
 def replace(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
-    """Replace this process with another program, which receives the signals and sets the exit code."""
+    """Replace this process with another program, which gets its signals and sets its exit code."""
     program = which(argv[0])
     if program is None:
         raise ToolError(f"{argv[0]}: not found or not executable")

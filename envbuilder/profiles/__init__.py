@@ -1,4 +1,4 @@
-"""What a kind of hardware needs, which files that means, and whether it fits a host. Pure.
+"""Profiles and their locks: what a kind of hardware needs, its files, and whether it fits a host.
 
-May use `host` and the rooms below it.
+Pure. May import `host` and the subpackages below it.
 """

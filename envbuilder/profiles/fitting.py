@@ -1,7 +1,7 @@
-"""What speaks for and against one profile on one host, as sentences with the facts in them.
+"""Findings for and against one profile on one host, as sentences that contain the facts.
 
-Pure. Nothing here promises what is not known: a driver that could not be read, a GPU that no table
-lists, a device node whose permissions are unknown are at best a warning.
+Pure. Nothing unknown counts as working: a driver that could not be read, a GPU that no table lists
+or a device node with unknown permissions is at best a warning.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ LEVELS: tuple[Level, ...] = ("note", "warning", "no", "impossible")
 
 
 class Finding(Struct, frozen=True):
-    """One sentence; `impossible` means that not even a build can give a result on this host."""
+    """One sentence; `impossible` means that not even a build can succeed on this host."""
 
     level: Level
     text: str
     code: str = ""
-    """Stable name of what it is about: a GPU's obstacle, or one of those given below."""
+    """Stable name of the subject: a GPU's obstacle, or one of the codes used below."""
     gpu: Gpu | None = None
 
 
 def worst(found: Sequence[Finding]) -> Level:
-    """The level that decides."""
+    """Return the most severe level, which decides."""
     return max((f.level for f in found), key=LEVELS.index, default="note")
 
 
 def findings(
     profile: Profile, host: Host, backend: str, lock: Lock | None = None
 ) -> tuple[Finding, ...]:
-    """Everything to say about a profile on a host with one backend."""
+    """Return all findings about a profile on a host with one backend."""
     platform = host.platform if backend != "docker" else docker_platform(host)
     wanted = needs(profile, lock, platform or profile.platforms[0])
     return (
@@ -60,7 +60,7 @@ def findings(
 
 
 def engine(host: Host) -> list[Finding]:
-    """What keeps images from being run on a host where no container engine answers."""
+    """Return what keeps images from running on a host; empty if a container engine responds."""
     engines = host.containers.engines
     if any(engine.state == "usable" for engine in engines):
         return []
@@ -88,14 +88,14 @@ def _platform(profile: Profile, host: Host, backend: str) -> list[Finding]:
 
 
 def docker_platform(host: Host) -> words.Platform | None:
-    """The platform of containers here: on macOS too, an engine runs Linux on the same CPU."""
+    """Return the platform of containers here: even on macOS, engines run Linux on the same CPU."""
     if host.os == "other":
         return None
     return words.container_platform(host.machine)
 
 
 def _system(wanted: Needs, host: Host) -> list[Finding]:
-    """What a native environment needs of the operating system."""
+    """Check what a native environment needs from the operating system."""
     if host.os == "macos":
         return _at_least("macOS", host.os_version, wanted.macos)
     if host.os != "linux" or not wanted.glibc:
@@ -139,14 +139,14 @@ def _cpu_flags(profile: Profile, host: Host) -> list[Finding]:
     requires = profile.requires
     found = _missing_flags(profile, host, requires.cpu_flags, "no")
     wanted = _missing_flags(profile, host, requires.cpu_flags_wanted, "warning")
-    # A part that may not work is no reason to doubt the rest.
+    # That a feature may not work is no reason to doubt the rest.
     return found or [f for f in wanted if f.code == "cpu-flags"]
 
 
 def _missing_flags(
     profile: Profile, host: Host, named: Sequence[str], level: Level
 ) -> list[Finding]:
-    # Flags of x86 say nothing about other processors, which a profile may be for as well.
+    # x86 flags do not apply to other processors, which a profile may also support.
     needed = [flag for flag in named if flag not in X86_FLAGS or host.machine == "x86_64"]
     if not needed:
         return []
@@ -154,7 +154,7 @@ def _missing_flags(
         return [Finding("warning", "the CPU's flags could not be read", "unread")]
     found = []
     has = tables.with_implied_flags(host.cpu.flags)
-    # Every 64-bit x86 has SSE2: a host without it was recorded before such flags were kept.
+    # Every 64-bit x86 has SSE2: a host without it was recorded before such flags were tracked.
     kept = TRACKED_FLAGS if "sse2" in has else TRACKED_FLAGS - {"sse2", "sse4_1"}
     has &= TRACKED_FLAGS
     untold = [flag for flag in needed if flag not in kept and flag not in has]
@@ -186,10 +186,10 @@ def _accelerator(profile: Profile, host: Host, backend: str, wanted: Needs) -> l
 
 
 def _best(host: Host, vendor: str, name: str, judge: Judge) -> list[Finding]:
-    """The findings of the GPUs of one vendor.
+    """Return the findings about the GPUs of one vendor.
 
-    Those that work decide, and the worst of them: torch sees them all. GPUs that do not work
-    matter only where none does.
+    The worst of the working GPUs decides, because torch sees them all. GPUs that do not work
+    matter only if none does.
     """
     own = [gpu for gpu in host.gpus if gpu.vendor == vendor]
     if not own:
@@ -211,7 +211,7 @@ def _end(gpus: Sequence[Gpu]) -> str:
 
 def _nvidia(wanted: Needs, gpu: Gpu) -> list[Finding]:
     if gpu.state == "present":
-        # Whether it would do with its driver is worth knowing before one installs that.
+        # Worth knowing before the driver is installed: whether the wheels support the GPU at all.
         too_old = [f for f in _kernels(wanted, gpu) if f.level == "no"]
         return [*too_old, _blocked("no", f"{_named(gpu)}: {gpu.detail.rstrip('.')}", gpu)]
     found = [*_driver(wanted, gpu), *_kernels(wanted, gpu)]
@@ -246,7 +246,10 @@ def _driver(wanted: Needs, gpu: Gpu) -> list[Finding]:
 
 
 def _kernels(wanted: Needs, gpu: Gpu) -> list[Finding]:
-    """Kernels run on their own SM and on higher minors of its major; PTX on anything newer."""
+    """Check whether the wheels' kernels run on a GPU.
+
+    Kernels run on their own SM and on higher minors of its major; PTX on anything newer.
+    """
     carried = wanted.sm
     if not carried:
         text = "which GPUs its wheels carry kernels for is not known"
@@ -300,7 +303,7 @@ def _sentence(gpu: Gpu) -> str:
 
 
 def _level_zero(host: Host) -> list[Finding]:
-    """Native environments use the host's own GPU runtime; an image brings it."""
+    """Check for the GPU runtime, which native environments use from the host; images contain it."""
     if host.level_zero:
         return []
     if host.level_zero is None:

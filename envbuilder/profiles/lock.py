@@ -1,7 +1,7 @@
-"""Locks: which bits a profile is made of, one JSON file per profile.
+"""Locks: the exact files of a profile, in one JSON file per profile.
 
-A lock names files by sha256 and symbolic source, never by the URL of a package index, so that it
-holds behind any mirror.
+A lock identifies files by sha256 and symbolic source, never by the URL of a package index, so that
+it works behind any mirror.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 SCHEMA = 2
 _WITH_TOOLS_IN_TARGETS = 1
-"""The schema before: each target listed the uv of its own platform, and no other was locked."""
+"""The previous schema: each target listed uv for its own platform, and no other uv was locked."""
 _EARLIEST = datetime.date(1980, 1, 1)
 
 
@@ -45,27 +45,27 @@ class LockedBase(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     python_path: words.AbsolutePath
     python_version: words.FullPythonVersion
     suite: words.DebianSuite = ""
-    """Not an image that somebody published: a system of this suite, made from the target's files
-    that have the role `base`. `ref` is what it is called where it is made."""
+    """Set if the base is not a published image but a system of this suite, made from the target's
+    files with the role `base`. `ref` is then the name it is given when it is built."""
     unpacked: bool = False
-    """Those packages are only unpacked; none of their scripts runs."""
+    """Whether those packages are only unpacked, without running their scripts."""
     status: words.Sha256 | None = None
-    """sha256 of the base's dpkg status that the target's .debs were computed for. Null: the base
-    could not be read, and they go with any minimal system of the suite."""
+    """sha256 of the base's dpkg status that the target's .debs were resolved against. Null if the
+    base could not be read: they then fit any minimal system of the suite."""
 
     @property
     def epoch(self) -> int:
-        """The time of everything that a build writes (SOURCE_DATE_EPOCH): the base image's date.
+        """The timestamp of everything that a build writes (SOURCE_DATE_EPOCH): the base's date.
 
-        It comes from what the lock says already, so that locks made earlier keep their digest, and
-        never from a clock. A base without a date gets the earliest that ZIP archives can hold.
+        It is derived from existing keys, so that older locks keep their digest, and never from a
+        clock. A base without a date gets the earliest date that ZIP archives can store.
         """
         date = datetime.date.fromisoformat(self.date) if self.date else _EARLIEST
         return calendar.timegm(date.timetuple())
 
 
 class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All files for one platform and Python."""
+    """All files for one platform and Python version."""
 
     platform: words.Platform
     python: words.PythonVersion
@@ -73,12 +73,12 @@ class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     files: tuple[File, ...]
 
     def of_kind(self, kind: words.FileKind) -> tuple[File, ...]:
-        """The files of one kind that are installed on the base, in the lock's order."""
+        """Return the files of one kind that are installed on the base, in the lock's order."""
         return tuple(f for f in self.files if f.kind == kind and not f.role)
 
     @property
     def base_files(self) -> tuple[File, ...]:
-        """The packages that the base itself is made of; none where it is an image."""
+        """The packages that the base itself is made of; none if it is an image."""
         return tuple(f for f in self.files if f.role == "base")
 
 
@@ -88,21 +88,24 @@ class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     schema: int
     profile: words.Name
     inputs: words.Sha256
-    """Digest of everything in the profile that decides what is resolved."""
+    """Digest of everything in the profile that affects resolution."""
     state: words.LockState
     reason: words.Sentence
-    """Why the state is not `locked`; empty where it is."""
+    """Why the state is not `locked`; empty if it is."""
     tools: dict[words.Platform, File]
-    """uv for each platform that envbuilder runs on: it installs wheels there, for any target."""
+    """uv for each platform that envbuilder runs on, where it installs wheels for any target."""
     targets: tuple[Target, ...]
 
     @property
     def files(self) -> tuple[File, ...]:
-        """Every file that the lock names; one that several targets share is there several times."""
+        """Every file in the lock; a file shared by several targets is listed once for each."""
         return (*self.tools.values(), *(f for t in self.targets for f in t.files))
 
     def tool(self, platform: words.Platform | None) -> File:
-        """The locked uv that runs on a platform; `ToolError` where no lock can have one."""
+        """Return the locked uv that runs on a platform.
+
+        Raises `ToolError` if no lock can have one, `InvalidError` if this one does not.
+        """
         if platform is None:
             raise ToolError(
                 f"uv is locked for {', '.join(words.PLATFORMS)}, and this machine is none of these",
@@ -118,7 +121,7 @@ class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def inputs_digest(profile: Profile) -> str:
-    """sha256 over the parts of a profile that decide what is resolved."""
+    """Return the sha256 over the parts of a profile that affect resolution."""
     decides: dict[str, Any] = {
         "requirements": profile.requirements,
         "indexes": profile.indexes,
@@ -129,32 +132,33 @@ def inputs_digest(profile: Profile) -> str:
         "system_packages": profile.system_packages,
         "tools": profile.tools,
     }
-    if profile.debian_base:  # only then, so that locks made before it existed stay fresh
+    if profile.debian_base:  # only if set, so that locks that predate this key stay fresh
         decides["debian_base"] = profile.debian_base
     return hashlib.sha256(msgspec.json.encode(decides, order="sorted")).hexdigest()
 
 
 def lock_digest(lock: Struct) -> str:
-    """sha256 over the whole content of a lock of some kind."""
+    """Return the sha256 over the whole content of a lock of any kind."""
     return hashlib.sha256(msgspec.json.encode(lock, order="sorted")).hexdigest()
 
 
 def path_for(name: str, folders: Sequence[Path]) -> Path | None:
-    """The first lock of profile `name` in the given profile folders."""
+    """Return the first lock of profile `name` in the given profile folders, or None."""
     return next((p for f in folders if (p := f / "locks" / f"{name}.json").is_file()), None)
 
 
 def load(path: Path) -> Lock:
-    """The lock in `path`; `InvalidError` when it is damaged or of an unknown schema."""
+    """Return the lock in `path`. Raises `InvalidError` if it is damaged or of an unknown schema."""
     lock = decoded(path, Lock, SCHEMA, "lock", "envbuilder lock")
     _check(lock, path)
     return lock
 
 
 def previous(path: Path) -> Lock:
-    """Return the lock in `path` for making a new one: its versions are kept where they fit.
+    """Return the lock in `path` as a basis for a new one, which keeps its versions if they fit.
 
-    A lock of the schema before is read, too, without its tools. `InvalidError` as `load` raises it.
+    Locks of the previous schema are also read, without their tools. Raises `InvalidError` as `load`
+    does.
     """
     try:
         data = strict_json.loads(path.read_bytes())
@@ -164,13 +168,13 @@ def previous(path: Path) -> Lock:
             target["files"] = [f for f in target["files"] if f["kind"] != "tool"]
         return msgspec.convert({**data, "schema": SCHEMA, "tools": {}}, Lock)
     except (OSError, ValueError, LookupError, TypeError):
-        return load(path)  # which says what is wrong with it
+        return load(path)  # raises `InvalidError` with the reason
 
 
 def decoded(path: Path, kind: type[_T], schema: int, what: str, again: str) -> _T:
-    """A lock file of some kind; `InvalidError` when it is damaged or of an unknown schema.
+    """Return a lock of any kind. Raises `InvalidError` if it is damaged or of an unknown schema.
 
-    `what` it is called, and `again` is the command that makes it.
+    `what` is its name in messages, `again` the command that creates it.
     """
     try:
         with path.open("rb") as stream:
@@ -197,7 +201,7 @@ def decoded(path: Path, kind: type[_T], schema: int, what: str, again: str) -> _
 
 
 def _check(lock: Lock, path: Path) -> None:
-    """What types alone cannot say: no target and no file twice, state matches the files."""
+    """Check what types cannot express: no duplicate targets or files, a state that matches them."""
     pairs = [(t.platform, t.python) for t in lock.targets]
     if len(set(pairs)) != len(pairs):
         raise InvalidError(f"{path}: targets: a platform and Python appear twice")
@@ -227,7 +231,7 @@ def _check(lock: Lock, path: Path) -> None:
 
 
 def _check_tools(lock: Lock, path: Path) -> None:
-    """One uv, of one version, for every platform that envbuilder runs on."""
+    """Check that the tools are one version of uv, for every platform that envbuilder runs on."""
     if any(f.kind == "tool" for t in lock.targets for f in t.files):
         raise InvalidError(f"{path}: targets: a tool belongs into `tools`, not to a target")
     kinds = sorted({f"{f.kind} {f.name} {f.version}" for f in lock.tools.values()})
@@ -244,12 +248,12 @@ def _check_tools(lock: Lock, path: Path) -> None:
 
 
 def dump(lock: Lock) -> str:
-    """A lock as text: one file a line, so that a diff shows what moved."""
+    """Return a lock as text, one file per line, so that a diff shows what changed."""
     return text(lock, "files")
 
 
 def text(lock: Struct, entries: str) -> str:
-    """A lock of some kind as text; its targets have one of their `entries` a line."""
+    """Return a lock of any kind as text, with one of its targets' `entries` per line."""
     import json
 
     data: dict[str, Any] = msgspec.to_builtins(lock)
@@ -268,7 +272,7 @@ def text(lock: Struct, entries: str) -> str:
 
 
 def select(lock: Lock, platform: str, python: str) -> Target:
-    """The target for a platform and Python; `InvalidError` when the lock has none."""
+    """Return the target for a platform and Python. Raises `InvalidError` if the lock has none."""
     for target in lock.targets:
         if (target.platform, target.python) == (platform, python):
             return target
@@ -280,18 +284,18 @@ def select(lock: Lock, platform: str, python: str) -> Target:
 
 
 def first(lock: Lock | None, platform: str | None) -> Target | None:
-    """A target of a platform, whatever its Python; None without one."""
+    """Return the first target of a platform, regardless of its Python; None if there is none."""
     return next((t for t in lock.targets if t.platform == platform), None) if lock else None
 
 
 def pythons(lock: Lock, platform: str | None, default: str) -> list[str]:
-    """The Pythons that a lock covers on a platform, the default first."""
+    """Return the Python versions that a lock covers on a platform, the default first."""
     found = [t.python for t in lock.targets if t.platform == platform]
     return sorted(found, key=lambda python: python != default)
 
 
 def nothing(profile: Profile) -> Lock:
-    """A lock without files, for an environment that takes none from it."""
+    """Return a lock without files, for an environment that needs none from it."""
     return Lock(
         schema=SCHEMA,
         profile=profile.name,
@@ -304,13 +308,13 @@ def nothing(profile: Profile) -> Lock:
 
 
 def usable(profile: Profile, folders: Sequence[Path]) -> Lock:
-    """The lock of a profile in the given profile folders, as `require_usable` returns it."""
+    """Return the lock of a profile in the given profile folders, checked by `require_usable`."""
     path = path_for(profile.name, folders)
     return require_usable(profile, load(path) if path else None)
 
 
 def require_usable(profile: Profile, lock: Lock | None) -> Lock:
-    """The lock, if a build may use it; `InvalidError` when missing, stale or unlocked."""
+    """Return the lock. Raises `InvalidError` if it is missing, stale or unlocked."""
     again = f"Run: envbuilder lock --profile {profile.name}"
     if lock is None:
         raise InvalidError(f"profile '{profile.name}' has no lock", again)

@@ -1,7 +1,8 @@
-"""What a file of a lock may be: its kind, name, version, file name and source must agree.
+"""Locked files, whose kind, name, version, file name and source must agree.
 
-Each part decides alone somewhere: the kind whether a file is installed at all, the file name what
-an installer takes it for. A lock in which they differ would say one thing and do another.
+Each field is decisive on its own somewhere: the kind for whether a file is installed at all, the
+file name for what an installer takes it for. A lock in which they differ would state one thing and
+do another.
 """
 
 from __future__ import annotations
@@ -29,37 +30,37 @@ _WHEEL_PARTS = (5, 6)
 
 
 class File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One file of a lock."""
+    """A locked file."""
 
     kind: words.FileKind
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._+-]*\Z")]
-    """A distribution, a Debian or a conda package (a union would only check the last pattern)."""
+    """Distribution, Debian or conda package (a union type would check only its last pattern)."""
     version: words.FileVersion
     file: words.FilePath
-    """The wheel's file name, or the path below the archive's root for a .deb."""
+    """The wheel's file name, or a .deb's path below the archive root."""
     sha256: words.Sha256
     size: words.FileSize | None
-    """Bytes; null where no source states it."""
+    """Bytes; null if no source states it."""
     source: words.Source
     provenance: words.Provenance
     by: words.Sentence
-    """Where the hash was seen (read), or who claims it."""
+    """Where the hash was read, or the third-party lock file that claims it."""
     role: words.Role = ""
-    """`base`: not installed on the base, but part of what the base is made of."""
+    """`base`: part of the base itself, not installed on top of it."""
 
     @property
     def basename(self) -> str:
-        """The file's own name."""
+        """The file name without its folder."""
         return self.file.rpartition("/")[2]
 
 
 def is_debian(name: str, version: str) -> bool:
-    """Whether a Debian package may be called that (Debian Policy 5.6.1 and 5.6.12)."""
+    """Return whether name and version are valid for Debian (Debian Policy 5.6.1 and 5.6.12)."""
     return bool(_DEBIAN_NAME.fullmatch(name) and _DEBIAN_VERSION.fullmatch(version))
 
 
 def problem(files: Iterable[File]) -> str:
-    """What is wrong with the files of one target; empty for nothing."""
+    """Return what is wrong with the files of one target; empty if nothing is."""
     seen: set[tuple[str, str]] = set()
     for file in files:
         if wrong := (_deb(file) if file.kind == "deb" else _wheel(file)):

@@ -1,8 +1,8 @@
-"""What the wheels of a profile need of a host, known before anything is downloaded.
+"""Determine what a profile's wheels need from a host, before anything is downloaded.
 
-The lock says which torch it is, for which CUDA, and in its wheels' file names for which C library
-and macOS; tables say which kernels that torch carries and which driver that CUDA needs. What a
-profile states itself (`requires`) goes first: somebody may have built their own torch.
+The lock states the versions of torch and CUDA, and in its wheels' file names those of the C library
+and macOS. Tables state which kernels that torch contains and which driver that CUDA needs. What a
+profile states itself (`requires`) takes precedence: its torch may be a custom build.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 _GLIBC = re.compile(r"manylinux_([0-9]{1,3})_([0-9]{1,3})_", re.ASCII)
 _MACOS = re.compile(r"macosx_([0-9]{1,3})_([0-9]{1,3})_", re.ASCII)
-# PEP 600: what the older names of manylinux tags mean.
+# PEP 600: the glibc versions of legacy manylinux tags.
 _OLD_GLIBC = {"manylinux1_": (2, 5), "manylinux2010_": (2, 12), "manylinux2014_": (2, 17)}
 _RUNTIMES = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime-cu11")
 _ARCHITECTURES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
 
 
 class Needs(Struct, frozen=True, kw_only=True):
-    """Lowest versions, and kernels by CUDA compute capability; empty where that is not known."""
+    """Minimum versions, and kernels by CUDA compute capability; empty if unknown."""
 
     sm: tuple[str, ...] = ()
     sm_ptx: bool = False
@@ -41,7 +41,7 @@ class Needs(Struct, frozen=True, kw_only=True):
 
 
 def needs(profile: Profile, lock: Lock | None, platform: words.Platform) -> Needs:
-    """What a profile's wheels for one platform need. All Pythons have the same torch."""
+    """Return what a profile's wheels for one platform need. All Pythons have the same torch."""
     requires = profile.requires
     stated = Needs(
         sm=sm_of(requires, platform),
@@ -69,7 +69,7 @@ def needs(profile: Profile, lock: Lock | None, platform: words.Platform) -> Need
 
 
 def _cuda(target: Target, known: Needs) -> Needs:
-    """Kernels and driver, from the versions of torch and of the CUDA runtime beside it."""
+    """Add kernels and driver to `known`, from the versions of torch and of the CUDA runtime."""
     import msgspec
 
     from envbuilder.host import tables
@@ -91,7 +91,7 @@ def _cuda(target: Target, known: Needs) -> Needs:
 
 
 def _tags(name: str) -> list[str]:
-    """The platform tags of a wheel: any of them will do."""
+    """Return the platform tags of a wheel, any of which is sufficient."""
     return name.removesuffix(".whl").rpartition("-")[2].split(".")
 
 
@@ -110,6 +110,6 @@ def _oldest_macos(name: str) -> tuple[int, int] | None:
 
 
 def _newest(versions: Iterable[tuple[int, int] | None]) -> str:
-    """The newest of the versions that each wheel needs."""
+    """Return the newest of the versions that the wheels need; empty if none is known."""
     newest = max((v for v in versions if v), default=None)
     return f"{newest[0]}.{newest[1]}" if newest else ""

@@ -1,8 +1,8 @@
-"""Profiles: strict YAML that says what a kind of hardware needs.
+"""Profiles: strict YAML that defines what a kind of hardware needs.
 
 A profile may extend another: mappings are merged key by key, everything else is replaced, and
-`add_requirements` adds to the inherited requirements. Names that begin with `_` are only there to
-be extended. Folders are searched in order, the user's first.
+`add_requirements` adds to the inherited requirements. Profiles whose names begin with `_` exist
+only to be extended. Folders are searched in order, the shipped one last.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _LONGEST_CHAIN = 16
-"""Profiles that one may extend, one by way of the other."""
+"""Maximum number of profiles in a chain of `extends`."""
 
 
 _CpuFlag = Annotated[str, Meta(pattern=r"^[a-z0-9_]+\Z")]
 
 
 class _Strict(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of everything read from a profile: immutable, no unknown keys."""
+    """Base class of everything read from a profile: immutable, no unknown keys."""
 
 
 class Python(_Strict, frozen=True):
@@ -41,7 +41,7 @@ class Python(_Strict, frozen=True):
 
 
 class Base(_Strict, frozen=True):
-    """A base image, by digest; `digest` is empty where no source states one."""
+    """A base image, by digest; `digest` is None if no source states one."""
 
     ref: words.ImageRef
     digest: words.Digest | None = None
@@ -51,24 +51,24 @@ class Base(_Strict, frozen=True):
 
 
 class DebianBase(_Strict, frozen=True):
-    """A base made from locked Debian packages: the suite's minimal system, and these."""
+    """A base made from locked Debian packages: the suite's minimal system and `include`."""
 
     include: tuple[words.DebianPackage, ...]
-    """Python among them."""
+    """Packages in addition to the minimal system, including Python."""
     unpacked: tuple[words.Platform, ...] = ()
-    """Platforms on which the packages are only unpacked, and none of their scripts runs. It is said
-    here and not found out, so that every machine makes the same bits."""
+    """Platforms on which the packages are only unpacked, without running their scripts. Stated here
+    rather than detected, so that every machine produces the same bits."""
 
 
 class Run(_Strict, frozen=True):
-    """What a container needs to reach the device (`docker run` flags, by meaning)."""
+    """What a container needs to access the device (`docker run` flags, by meaning)."""
 
     gpus: Annotated[str, Meta(pattern=r"^(all)?\Z")] = ""
     devices: tuple[words.DevicePath, ...] = ()
     groups_of: tuple[words.DeviceGlob, ...] = ()
-    """Join the group that owns these device nodes on the host: its number differs per host."""
+    """Device nodes whose owning group on the host is joined: its number differs per host."""
     volumes: tuple[words.AbsolutePath, ...] = ()
-    """Host paths mounted read-only at the same place, where they exist."""
+    """Host paths mounted read-only at the same path, if they exist."""
     shm_size: words.Size = "1g"
 
 
@@ -77,23 +77,23 @@ class Requires(_Strict, frozen=True):
 
     nvidia_driver: Annotated[str, Meta(pattern=r"^[0-9.]*\Z")] = ""
     sm: tuple[Annotated[str, Meta(pattern=r"^[0-9]+\.[0-9]\Z")], ...] = ()
-    """CUDA compute capabilities the wheels carry kernels for."""
+    """CUDA compute capabilities that the wheels contain kernels for."""
     sm_arm64: tuple[Annotated[str, Meta(pattern=r"^[0-9]+\.[0-9]\Z")], ...] = ()
-    """The same on linux/arm64, where its wheels differ."""
+    """The same on linux/arm64, if its wheels differ."""
     sm_ptx: bool = False
-    """The newest entry of `sm` also comes as PTX, so newer GPUs can run it."""
+    """Whether the newest entry of `sm` is also included as PTX, which newer GPUs can run."""
     cpu_flags: tuple[_CpuFlag, ...] = ()
-    """Flags of the CPU without which nothing works; those of x86 are asked of x86 alone."""
+    """CPU flags without which nothing works; x86 flags are checked on x86 only."""
     cpu_flags_wanted: tuple[_CpuFlag, ...] = ()
-    """Flags without which only a part works."""
+    """CPU flags without which only some features work."""
     without_cpu_flags: words.Comment = ""
-    """What happens on a CPU that lacks one of these."""
+    """What happens on a CPU that lacks one of these flags."""
     macos: Annotated[str, Meta(pattern=r"^[0-9.]*\Z")] = ""
     intel_gpu: bool = False
 
 
 class Expects(_Strict, frozen=True):
-    """What verification must see."""
+    """What verification must observe."""
 
     device: words.Accelerator
     torch: Annotated[str, Meta(pattern=r"^[0-9][0-9a-z.+]*\Z")]
@@ -105,27 +105,27 @@ class Expects(_Strict, frozen=True):
 
 
 class Tools(_Strict, frozen=True):
-    """Build tools whose version decides the result; they are files of the lock."""
+    """Build tools whose version affects the result; they are locked files."""
 
     uv: words.FileVersion
 
 
 class Conda(_Strict, frozen=True):
-    """What an environment of the backend conda takes from channels: Python, and these."""
+    """What a conda environment takes from channels: Python and `packages`."""
 
     channels: tuple[words.Source, ...] = ("conda-forge",)
-    """Symbolic names, the one that wins first."""
+    """Symbolic names, highest priority first."""
     packages: tuple[words.CondaSpec, ...] = ()
-    """Besides Python: compilers and system libraries, and torch itself where `torch` says so."""
+    """In addition to Python: compilers, system libraries, and torch itself if `torch` says so."""
     torch: Literal["wheels", "conda"] = "wheels"
-    """The profile's locked wheels, in a virtual environment on top of conda's Python; or a conda
-    package, and no wheel at all."""
+    """The source of torch: the profile's locked wheels, in a virtual environment on top of conda's
+    Python; or a conda package, without any wheels."""
     virtual_packages: dict[words.Platform, dict[words.VirtualPackage, words.VirtualVersion]] = {}
-    """What the solver is told that the machine has, never what the one has that locks."""
+    """Virtual packages given to the solver, never those of the machine that locks."""
 
 
 class Profile(_Strict, frozen=True):
-    """One profile, after `extends` was applied."""
+    """One profile, with `extends` applied."""
 
     name: words.Name
     description: words.Comment
@@ -139,16 +139,16 @@ class Profile(_Strict, frozen=True):
     extends: words.Name | None = None
     base: dict[words.PythonVersion, Base] = {}
     debian_base: dict[words.PythonVersion, DebianBase] = {}
-    """Python → a base that is made from packages of `debian_suite`. It goes before `base`: every
-    file of it is in the lock, and no image is needed."""
+    """Python → a base made from packages of `debian_suite`. It takes precedence over `base`: all of
+    its files are in the lock, and no image is needed."""
     debian_suite: words.DebianSuite = ""
-    """The Debian suite of the base, which `system_packages` are resolved against."""
+    """The Debian suite of the base, against which `system_packages` are resolved."""
     system_packages: tuple[words.DebianPackage, ...] = ()
     unpack_packages: bool = False
-    """These, and what they need, are nothing but files: an image can be made without running dpkg.
-    Otherwise their scripts must run, which takes an engine."""
+    """Whether `system_packages` and their dependencies consist of files alone, so that an image can
+    be built without running dpkg. Otherwise their scripts must run, which takes an engine."""
     indexes: dict[words.Distribution, words.Source] = {}
-    """Distribution → symbolic name of the index it comes from; all others: the user's own."""
+    """Distribution → symbolic name of its index; all others come from the user's own."""
     environment: dict[words.Variable, words.VariableValue] = {}
     preload: tuple[words.Library, ...] = ()
     run: Run = Run()
@@ -156,26 +156,26 @@ class Profile(_Strict, frozen=True):
     warnings: tuple[words.Comment, ...] = ()
     conda: Conda = Conda()
     opt_in: bool = False
-    """Never chosen automatically; only on request."""
+    """Whether the profile is used only on request, never chosen automatically."""
 
     @property
     def image_pythons(self) -> frozenset[str]:
-        """The Pythons that an image can be made for: those that have a base."""
+        """The Python versions that an image can be built for: those that have a base."""
         return frozenset(self.base) | frozenset(self.debian_base)
 
     def torch_from_wheels(self, backend: str) -> bool:
-        """Whether an environment of this backend has the wheels of the profile's lock."""
+        """Return whether environments of this backend contain the wheels of the profile's lock."""
         return backend != "conda" or self.conda.torch == "wheels"
 
     def takes_lock(self, backend: str) -> bool:
-        """Whether it takes anything from the lock: wheels, or a library that is preloaded."""
+        """Return whether this backend needs the lock at all, for wheels or preloaded libraries."""
         return self.torch_from_wheels(backend) or bool(self.preload)
 
 
 def search_path(project: Path | None, user: Path) -> tuple[Path, ...]:
-    """Folders that may hold profiles: the project's, the user's, the shipped one.
+    """Return the folders that may hold profiles: the project's, the user's, the shipped one.
 
-    The user's is left out where other users could have written it.
+    The user's is omitted if other users could have written it.
     """
     found = [project / "profiles"] if project else []
     if not ownership.objection(user, ownership.here()):
@@ -184,14 +184,14 @@ def search_path(project: Path | None, user: Path) -> tuple[Path, ...]:
 
 
 def names(folders: Sequence[Path]) -> tuple[str, ...]:
-    """Names of all profiles that can be used, sorted."""
+    """Return the names of all profiles that can be used, sorted."""
     found = {p.stem for f in folders if f.is_dir() for p in f.glob("*.yaml")}
     own = (n for n in found if words.is_name(n) and not n.startswith("_"))
     return tuple(sorted(n for n in own if n != "indexes"))
 
 
 def load(name: str, folders: Sequence[Path]) -> Profile:
-    """The profile `name`; `InvalidError` names file, key and a suggestion."""
+    """Return the profile `name`. Raises `InvalidError` with file, key and a suggestion."""
     data, where, text = _merged(name, folders, ())
     profile = decode(data, Profile, where, text, requirements.HINTS)
     _check(profile, where)
@@ -221,7 +221,7 @@ def _merged(
         return requirements.combined(name, own, {}, str(path), text), str(path), text
     if not isinstance(parent, str):
         raise InvalidError(f"{path}: extends: expected the name of one profile")
-    # What is not inherited: a variant speaks for itself.
+    # Not inherited: these keys apply to one profile only, not to its variants.
     inherited, _, _ = _merged(parent, folders, (*seen, name))
     for key in ("extends", "description", "warnings", "opt_in"):
         inherited.pop(key, None)
@@ -230,14 +230,14 @@ def _merged(
 
 
 def chain(name: str, folders: Sequence[Path]) -> tuple[Path, ...]:
-    """The files that make up a profile that can be loaded: its own, then those it extends."""
+    """Return the files of a loadable profile: its own, then those it extends."""
     path = _find(name, folders)
     parent = parse_yaml(read_text(path), str(path)).get("extends")
     return (path, *(chain(parent, folders) if parent else ()))
 
 
 def _find(name: str, folders: Sequence[Path]) -> Path:
-    # A name that is none, such as `../x`, must not reach the file system.
+    # An invalid name, such as `../x`, must not reach the file system.
     for folder in folders if words.is_name(name) else ():
         path = folder / f"{name}.yaml"
         if path.is_file():
@@ -265,7 +265,7 @@ def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check(profile: Profile, where: str) -> None:
-    """What types alone cannot say."""
+    """Check what types alone cannot express."""
     if profile.python.default not in profile.python.supported:
         raise InvalidError(f"{where}: python.default: must be one of python.supported")
     if "docker" in profile.backends and not profile.image_pythons:
@@ -283,7 +283,7 @@ def _check(profile: Profile, where: str) -> None:
 
 
 def require_backend(profile: Profile, backend: str) -> None:
-    """`InvalidError` for a backend that the profile does not have."""
+    """Raise `InvalidError` if the profile does not have the backend."""
     if backend not in profile.backends:
         raise InvalidError(
             f"profile '{profile.name}' has no {backend} backend",
@@ -292,12 +292,12 @@ def require_backend(profile: Profile, backend: str) -> None:
 
 
 def sm_of(requires: Requires, platform: words.Platform) -> tuple[str, ...]:
-    """The compute capabilities that the wheels of a platform have kernels for."""
+    """Return the compute capabilities that a platform's wheels contain kernels for."""
     on_arm = platform == "linux/arm64" and requires.sm_arm64
     return requires.sm_arm64 if on_arm else requires.sm
 
 
 def canonical(profile: Profile) -> dict[str, Any]:
-    """The profile as plain data with sorted keys, for hashing and `profiles show --json`."""
+    """Return the profile as plain data with sorted keys, for hashing and `profiles show --json`."""
     data: dict[str, Any] = msgspec.to_builtins(profile, order="sorted")
     return data

@@ -1,6 +1,6 @@
-"""Requirements of a profile that extends another: inherited, replaced or added to; pure.
+"""Combine a profile's own requirements with those that it inherits. Pure.
 
-`requirements:` replaces the inherited list, `add_requirements:` adds to it. Replacing it may not
+`requirements:` replaces the inherited list, `add_requirements:` adds to it. A replacement must not
 drop what the profile still expects: the framework, and the extension that verification looks for.
 """
 
@@ -35,7 +35,7 @@ HINTS = {
         _PACKAGES,
     ),
 }
-"""Keys that people write instead → what to write."""
+"""Common wrong keys → what to write instead."""
 _FRAMEWORK = "torch"
 _EXTENSIONS = {"zentorch": "zentorch", "ipex": "intel-extension-for-pytorch"}
 """`expects.extension` → its distribution."""
@@ -47,7 +47,7 @@ class _Lists(Struct, frozen=True, kw_only=True):
 
 
 def distribution(requirement: str) -> str:
-    """The distribution that a requirement names, as indexes spell it (PEP 503).
+    """Return the distribution that a requirement names, normalised as in indexes (PEP 503).
 
     `packaging` does the same, but importing it takes longer than reading all profiles.
     """
@@ -58,10 +58,10 @@ def distribution(requirement: str) -> str:
 def combined(
     name: str, own: Mapping[str, Any], inherited: Mapping[str, Any], where: str, text: str
 ) -> dict[str, Any]:
-    """A profile's own keys with the requirements it ends up with, and without `add_requirements`.
+    """Return a profile's own keys with its final requirements, and without `add_requirements`.
 
-    `inherited` holds the keys of the profile that it extends; empty where it extends none. Raises
-    `InvalidError` for a list that cannot be added to the inherited one.
+    `inherited` holds the keys of the profile that it extends; empty if it extends none. Raises
+    `InvalidError` if the lists cannot be combined.
     """
     stated = dict(own)
     decode({key: own[key] for key in (ADD, _REPLACE) if key in own}, _Lists, where, text)
@@ -88,7 +88,7 @@ def combined(
 
 
 def _require_new(added: Sequence[str], before: Sequence[str], where: str, parent: str) -> None:
-    """`InvalidError` where a package is listed twice."""
+    """Raise `InvalidError` if a package is listed twice."""
     there = {distribution(line): (line, f"the requirements of '{parent}'") for line in before}
     for line in added:
         twice = there.get(distribution(line))
@@ -104,7 +104,7 @@ def _require_new(added: Sequence[str], before: Sequence[str], where: str, parent
 def _require_complete(
     name: str, own: Mapping[str, Any], inherited: Mapping[str, Any], spot: str
 ) -> None:
-    """`InvalidError` where a profile's own list drops what the profile still expects."""
+    """Raise `InvalidError` if a profile's own list drops what the profile still expects."""
     needed = set(_expected(own, inherited))
     left = {distribution(line) for line in own[_REPLACE]}
     lost = [
@@ -121,7 +121,7 @@ def _require_complete(
 
 
 def _expected(own: Mapping[str, Any], inherited: Mapping[str, Any]) -> Iterator[str]:
-    """Distributions that the environment takes from wheels and that verification looks for."""
+    """Yield the distributions that come from wheels and that verification looks for."""
     conda = {**_mapping(inherited.get("conda")), **_mapping(own.get("conda"))}
     if conda.get("torch") == "conda" and own.get("backends", inherited.get("backends")) == [
         "conda"
@@ -139,6 +139,6 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 def _listed(value: Any) -> list[str]:
-    """The lines of a list of requirements, whose types are checked when the profile is decoded."""
+    """Return the lines of a list of requirements; decoding the profile checks their types later."""
     lines: Iterable[Any] = value if isinstance(value, list) else ()
     return [line for line in lines if isinstance(line, str)]

@@ -1,4 +1,4 @@
-"""Which profiles fit a host, which one to take, and why. Pure: data in, sentences out."""
+"""Decide which profiles fit a host, which one to use, and why. Pure: data in, sentences out."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _ACCELERATORS = ("cuda", "xpu", "mps", "cpu")
 class Fit(Struct, frozen=True, kw_only=True):
     """Whether a profile fits a host, with the reasons for that verdict, one sentence each.
 
-    `warnings`: nothing known speaks against it, but something could not be confirmed, or the engine
-    that its images need does not answer. `impossible`: the result cannot exist on this host, so it
-    cannot be built here either.
+    `warnings`: no obstacle is known, but something could not be confirmed, or the engine that its
+    images need does not respond. `impossible`: the result cannot exist on this host, so it cannot
+    be built here, either.
     """
 
     profile: str
@@ -45,15 +45,15 @@ class Fit(Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...] = ()
     impossible: bool = False
     backend: str | None = None
-    """The backend that this is about: the one asked for, or the one that serves best here."""
+    """The backend that this is about: the requested one, or the one that works best here."""
     lacks_engine: bool = False
-    """Whether a container engine that answers is all that it lacks."""
+    """Whether all that is missing is a container engine that responds."""
     way_out: str = ""
-    """How it works here where it does not do so natively; one or two sentences."""
+    """How it works here if it does not do so natively; one or two sentences."""
 
 
 class Choice(Struct, frozen=True, kw_only=True):
-    """The profile to take, or None, why, and how every profile fits."""
+    """The profile to use, or None, with the reason and the fit of every profile."""
 
     profile: str | None
     reason: str
@@ -68,14 +68,14 @@ def fit(
     backend: str | None = None,
     building: bool = False,
 ) -> Fit:
-    """How a profile, and what its lock names, fits a host: with one backend, or with the best.
+    """Return how a profile and its locked files fit a host, with one backend or with the best.
 
-    `building` only asks whether the result can exist here: what keeps it from running becomes a
+    `building` checks only whether the result can exist here: what keeps it from running becomes a
     warning.
     """
     every = ways.judged(profile, host, lock)
     way = every[0] if backend is None else ways.asked_for(profile, host, lock, backend)
-    # Not every builder of images needs an engine; those that do ask it.
+    # Not every image builder needs an engine; those that do check for it themselves.
     found = [f for f in way.findings if not (building and f.code == "engine")]
     worst = fitting.worst(found)
     impossible = worst == "impossible"
@@ -86,7 +86,7 @@ def fit(
     else:
         verdict = "no"
     only = ways.only_image(every) if way.backend == "docker" and verdict != "no" else ""
-    # Where it is impossible, nothing else matters.
+    # If it is impossible, nothing else matters.
     told = _sentences(found, ("impossible",) if impossible else _TELLING[verdict])
     return Fit(
         profile=profile.name,
@@ -111,15 +111,15 @@ def choose(
     locks: Locks | None = None,
     backend: str | None = None,
 ) -> Choice:
-    """The profile for a host.
+    """Return the profile to use on a host.
 
-    The rule: an accelerator that fits beats the CPU, in the order cuda, xpu, mps, cuda-legacy, then
-    the user's own profiles by accelerator and name. On the CPU it is `cpu`: zendnn speeds up
-    inference only, and is mentioned where it fits. What fits beats what fits with warnings, so
-    `cpu` is taken where an accelerator could not be confirmed, and the reason says so; where
-    nothing fits for certain, what lacks nothing but a container engine goes first, then the CPU.
-    Opt-in profiles are never taken, nor are those
-    that `locks` has no usable lock for.
+    An accelerator that fits takes precedence over the CPU, in the order cuda, xpu, mps,
+    cuda-legacy, then the user's own profiles by accelerator and name. On the CPU, `cpu` is chosen:
+    zendnn speeds up inference only, and is mentioned if it fits. Profiles that fit take precedence
+    over those that fit with warnings, so `cpu` is chosen if an accelerator could not be confirmed,
+    and the reason states that. If nothing fits for certain, profiles that lack only a container
+    engine come first, then the CPU. Opt-in profiles are never chosen, nor are those without a
+    usable lock in `locks`.
     """
     ordered = sorted((p for p in profiles if not p.opt_in), key=_rank)
     fits = {p.name: _fit_locked(p, host, locks, backend) for p in profiles}
@@ -135,7 +135,7 @@ def choose(
 
 
 def ways_out(choice: Choice) -> tuple[str, ...]:
-    """How the chosen profile works here, or what would have gone before it but for an engine."""
+    """Return how the chosen profile works here, or which better ones lack only an engine."""
     better: list[str] = []
     for found in choice.fits:
         if found.profile == choice.profile:
@@ -160,7 +160,7 @@ def _rank(profile: Profile) -> tuple[int, int, str]:
     if name in _SHIPPED:
         return 0, _SHIPPED.index(name), name
     if name in _SHIPPED_CPU:
-        # `cpu` goes before a user's CPU profiles, its variants after them.
+        # `cpu` ranks before a user's CPU profiles, its variants after them.
         return (2 if name == "cpu" else 4), _SHIPPED_CPU.index(name), name
     return (
         (3 if profile.accelerator == "cpu" else 1),
@@ -197,7 +197,7 @@ def _why(chosen: Profile, ordered: Sequence[Profile], fits: dict[str, Fit], host
 
 
 def _kept(ordered: Sequence[Profile], fits: dict[str, Fit], host: Host) -> list[str]:
-    """Of each vendor that has GPUs here, what keeps the profile away that lacks least."""
+    """Return, for each vendor of GPUs here, what blocks its profile with the fewest obstacles."""
     found = []
     for vendor in dict.fromkeys(gpu.vendor for gpu in host.gpus):
         own = [fits[p.name] for p in ordered if p.accelerator == ACCELERATORS.get(vendor)]
@@ -217,9 +217,9 @@ def require(
     building: bool = False,
     others: Sequence[Profile] = (),
 ) -> Fit:
-    """The fit of a profile that can be used here; `HostError` with all reasons where it cannot.
+    """Return the fit of a profile. Raises `HostError` with all reasons if it cannot be used here.
 
-    `others` are the profiles among which the hint looks for one that fits.
+    `others` are the profiles in which the hint looks for one that fits.
     """
     lock = locks.get(profile.name) if locks is not None else None
     result = fit(profile, host, lock=lock, backend=backend, building=building)
@@ -235,7 +235,7 @@ def require(
 
 
 def _instead(profile: Profile, host: Host, locks: Locks | None, others: Sequence[Profile]) -> str:
-    """What could be used where a profile cannot: never the CPU as if it were as good as a GPU."""
+    """Return a hint on what to use instead, never presenting the CPU as equal to a GPU."""
     hint = "See `envbuilder detect` for what was found."
     choice = choose([p for p in others if p.name != profile.name], host, locks=locks)
     if choice.profile is None:

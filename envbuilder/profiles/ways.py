@@ -1,7 +1,7 @@
-"""With which backend a profile works on a host: what every command asks, so that all say the same.
+"""Decide with which backend a profile works on a host; used by all commands, so that they agree.
 
-Pure. An image counts only where a container engine answers; where none does, the way is open but
-not yet walked, which is a warning.
+Pure. An image counts only if a container engine responds. If none does, the image is possible but
+unconfirmed, which is a warning.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ _WORKS: tuple[Level, ...] = ("note", "warning")
 
 
 class Way(Struct, frozen=True, kw_only=True):
-    """A profile with one backend, and what speaks for and against it."""
+    """A profile with one backend, and the findings for and against it."""
 
     backend: str
     findings: tuple[Finding, ...]
 
     @property
     def level(self) -> Level:
-        """The level that decides."""
+        """The most severe level, which decides."""
         return fitting.worst(self.findings)
 
     @property
     def works(self) -> bool:
-        """Whether nothing known keeps it from working, once an engine answers."""
+        """Return whether no known obstacle remains once an engine responds."""
         return self.level in _WORKS
 
     @property
     def lacks_engine(self) -> bool:
-        """Whether it takes a container engine, and none answers."""
+        """Return whether it needs a container engine and none responds."""
         return any(finding.code == "engine" for finding in self.findings)
 
     @property
     def lacks_more(self) -> bool:
-        """Whether anything but the engine is against it, or could not be confirmed."""
+        """Return whether anything except the engine is an obstacle or could not be confirmed."""
         return any(f.level != "note" and f.code != "engine" for f in self.findings)
 
 
 def judged(profile: Profile, host: Host, lock: Lock | None = None) -> tuple[Way, ...]:
-    """The backends that are taken without being asked for, the one that serves best first.
+    """Return the backends that are used without being requested, the one that works best first.
 
-    conda is only one of them where the profile has nothing else: it needs a lock of its own.
+    conda is among them only if the profile has no other: it needs a lock of its own.
     """
     backends: Sequence[str] = [name for name in profile.backends if name != "conda"]
     backends = backends or profile.backends
@@ -62,7 +62,7 @@ def judged(profile: Profile, host: Host, lock: Lock | None = None) -> tuple[Way,
 
 
 def asked_for(profile: Profile, host: Host, lock: Lock | None, backend: str) -> Way:
-    """The backend that was asked for; whether its engine is there is then asked of the engine."""
+    """Return the requested backend without a check for an engine, which is queried later."""
     return Way(backend=backend, findings=fitting.findings(profile, host, backend, lock))
 
 
@@ -78,7 +78,7 @@ def _rank(way: Way) -> tuple[int, bool]:
 
 
 def only_image(every: tuple[Way, ...]) -> str:
-    """Why the profile works here in an image only, as words after "image only: "; else empty."""
+    """Return why the profile works here in an image only, to follow "image only: "; else empty."""
     image, native = _image_and_native(every)
     if image is None or native is None or not image.works or native.works:
         return ""
@@ -86,9 +86,9 @@ def only_image(every: tuple[Way, ...]) -> str:
 
 
 def way_out(profile: Profile, host: Host, every: tuple[Way, ...]) -> str:
-    """How a profile works here that does not do so natively; empty where it does, or nothing does.
+    """Return how a profile that does not work natively works here, in one or two sentences.
 
-    One or two sentences, for people.
+    Empty if it works natively, or not at all.
     """
     image, native = _image_and_native(every)
     if image is None or native is None or not image.works or native.works:
@@ -113,7 +113,7 @@ def _image_and_native(every: tuple[Way, ...]) -> tuple[Way | None, Way | None]:
 
 
 def _against(way: Way) -> list[Finding]:
-    """What decides against it: where it is impossible, nothing else matters."""
+    """Return the findings that decide against it: if it is impossible, nothing else matters."""
     return [finding for finding in way.findings if finding.level == way.level]
 
 
