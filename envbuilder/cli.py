@@ -160,10 +160,10 @@ def _require_utf8() -> None:
 
 
 def _leave(code: int) -> NoReturn:
-    """Exit without finalizing the interpreter.
+    """Exit without shutting down the interpreter.
 
-    A py-rattler thread that reports a failure holds on to the interpreter for a moment; if it is
-    finalized meanwhile, the process aborts (seen in one of five failures).
+    A py-rattler thread that reports a failure holds on to the interpreter for a moment; if it shuts
+    down meanwhile, the process aborts (seen in one of five failures).
     """
     atexit._run_exitfuncs()
     for stream in filter(None, (sys.stdout, sys.stderr)):

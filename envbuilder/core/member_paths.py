@@ -1,7 +1,7 @@
 """Check the paths that packages may install, for every member of a layer or an environment.
 
 Some names in a layer are commands: `.wh.NAME` deletes a file of the layers below. A path through
-a link leads elsewhere than it says.
+a link leads elsewhere than it appears to.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 GRACE_SECONDS = 10.0
 
 KEPT_BYTES, LONGEST_LINE = 16 << 20, 4 << 20
-"""Limits on output, which may be endless. Its end is kept: between `KEPT_BYTES` and twice as many.
+"""Limits on output, which may be endless: its last bytes are kept, `KEPT_BYTES` to twice as many.
 A line over `LONGEST_LINE` reaches a callback in pieces. (A payload's lines have at most 0.3 MB.)
 """
 

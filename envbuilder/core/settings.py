@@ -30,7 +30,7 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     base_images: dict[str, words.ImageRef] = {}
     """Image reference as in a lock (without digest) → the reference to use instead."""
     indexes: dict[str, words.Url] = {}
-    """Symbolic source → URL, for mirrors."""
+    """Symbolic source → URL of a mirror."""
     mirrors: dict[str, str] = {}
     """Registry → where its images are requested first: a host, optionally with a path."""
     plain_http: tuple[str, ...] = ()

@@ -139,7 +139,7 @@ def _cpu_flags(profile: Profile, host: Host) -> list[Finding]:
     requires = profile.requires
     found = _missing_flags(profile, host, requires.cpu_flags, "no")
     wanted = _missing_flags(profile, host, requires.cpu_flags_wanted, "warning")
-    # That a feature may not work is no reason to doubt the rest.
+    # A wanted flag that could not be read is no reason to doubt the rest.
     return found or [f for f in wanted if f.code == "cpu-flags"]
 
 

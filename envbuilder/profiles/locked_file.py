@@ -1,4 +1,4 @@
-"""Locked files, whose kind, name, version, file name and source must agree.
+"""Locked files, and the check that kind, name, version, file name and source agree.
 
 Each field is decisive on its own somewhere: the kind for whether a file is installed at all, the
 file name for what an installer takes it for. A lock in which they differ would state one thing and

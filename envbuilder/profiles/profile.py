@@ -66,7 +66,7 @@ class Run(_Strict, frozen=True):
     gpus: Annotated[str, Meta(pattern=r"^(all)?\Z")] = ""
     devices: tuple[words.DevicePath, ...] = ()
     groups_of: tuple[words.DeviceGlob, ...] = ()
-    """Device nodes whose owning group on the host is joined: its number differs per host."""
+    """Device nodes: the container joins the group that owns them, whose number differs per host."""
     volumes: tuple[words.AbsolutePath, ...] = ()
     """Host paths mounted read-only at the same path, if they exist."""
     shm_size: words.Size = "1g"
