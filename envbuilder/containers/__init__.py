@@ -1,4 +1,4 @@
-"""Container images without profiles: formats, registries, engines.
+"""Container images, independent of profiles: OCI formats, registries, engines.
 
 May use `core`.
 """

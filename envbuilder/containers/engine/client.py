@@ -1,7 +1,7 @@
-"""The container engine: is it there, what does it hold, run something.
+"""Container engine access: connect, inspect images, and describe how to build and run.
 
-Docker is asked through its SDK, podman through its client (`podman.py`). Every failure of either
-becomes a `ToolError` that says what to do.
+Docker is reached through its SDK, podman through its client (`podman.py`). Failures of either
+become a `ToolError` or `BuildError` that says what to do.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SOCKET = "/var/run/docker.sock"
 _NO_NAME = "<none>:<none>"
 _SECONDS = 60
 _REMOVAL_SECONDS = 600
-"""Docker's containerd store waits for builds that run, and tidies up, before it answers."""
+"""Docker's containerd store waits for running builds and cleans up before it answers."""
 _REMOVAL_ATTEMPTS = 3
 _CLIENT_HINT = (
     "Install the docker client with its buildx plugin (packages docker-cli and docker-buildx, or"
@@ -40,34 +40,34 @@ class Image(Struct, frozen=True, kw_only=True):
     """An image in the engine."""
 
     id: str
-    """sha256 of its configuration or manifest, as the engine names it."""
+    """sha256 of its configuration or of its manifest, whichever the engine uses."""
     tags: tuple[str, ...]
     labels: dict[str, str]
 
 
 class Engine(Struct, frozen=True, kw_only=True):
-    """What a plan needs to know of an engine: the client that speaks to it, and how it builds."""
+    """How a plan reaches an engine and builds with it."""
 
     client: Literal["docker", "podman"]
     command: tuple[str, ...]
-    """The client, pointed at this engine."""
+    """The client's command line, pointed at this engine."""
     build: tuple[str, ...]
-    """The command that builds, up to the options that do not depend on the engine."""
+    """The build command, up to the options that do not depend on the engine."""
     tells: str
-    """The option that names a file for the digests of what was built."""
+    """The option that names the file to which the digests of the built image are written."""
     version: str = ""
-    """The engine's own: Docker's builder is a part of it."""
+    """The engine's own version; Docker's builder is part of the engine."""
     versions: tuple[str, ...]
-    """The command that tells the builder's version."""
+    """The command that reports the builder's version."""
     rootless: bool = False
     folder: str = ""
-    """Where it keeps images, if that is on this machine."""
+    """Where it stores images, if that is known and on this machine; else empty."""
     keeps_blobs: bool = False
-    """It keeps layers as they came, and need not be sent those that it has."""
+    """Whether it stores layers as received, so that layers it has need not be sent again."""
 
 
 class _Place(Struct, frozen=True, kw_only=True):
-    """Where an engine listens, and what makes the docker client speak to it."""
+    """An engine's endpoint, and what points the docker client at it."""
 
     url: str | None
     tls: Any = None
@@ -77,13 +77,14 @@ class _Place(Struct, frozen=True, kw_only=True):
 
 
 def describe(client: Any) -> Engine:
-    """How to build and run with this engine.
+    """Return how to build and run with this engine.
 
-    With Docker's containerd store, layers go in as zstd at once; measured, that is 2 to 3 times
-    faster than gzip and smaller. The classic store only takes what `--load` sends.
+    With Docker's containerd store, layers are written as zstd directly, which was measured to be 2
+    to 3 times faster than gzip and gives smaller layers. The classic store accepts only what
+    `--load` sends.
     """
     if isinstance(client, podman.Podman):
-        # One layer for all of the final stage; labels of SELinux would keep folders out.
+        # One layer for the whole final stage; SELinux labels would deny access to mounted folders.
         flags = ("build", "--layers=false", "--security-opt", "label=disable")
         return Engine(
             client="podman",
@@ -117,7 +118,7 @@ def describe(client: Any) -> Engine:
 
 
 def configured() -> bool:
-    """Whether anything suggests an engine: a variable, a context, a socket or podman."""
+    """Return whether anything suggests an engine: a variable, a context, a socket or podman."""
     context = Path(os.environ.get("DOCKER_CONFIG", Path.home() / ".docker")) / "contexts" / "meta"
     return (
         bool(os.environ.get("DOCKER_HOST"))
@@ -128,10 +129,12 @@ def configured() -> bool:
 
 
 def connect() -> Any:
-    """A client of an engine that answers and is new enough; `ToolError` (exit 4) otherwise.
+    """Return a client of an engine that answers and is recent enough.
 
-    That is a `docker.DockerClient`, or a `podman.Podman` where podman answers, or where nothing
-    else is named and Docker's socket or client is missing, or this user may not open the socket.
+    Raise `ToolError` (exit 4) if there is none. The client is a `docker.DockerClient`, or a
+    `podman.Podman` if podman answers. It is also a `podman.Podman` if podman is installed, no
+    engine is configured explicitly, and Docker's socket or client is missing or this user may not
+    open the socket.
     """
     place = _place()
     useless = not _may_open(place.url) or process.which("docker") is None
@@ -139,7 +142,7 @@ def connect() -> Any:
         return podman.connect(None)
 
     socket = (place.url or "").removeprefix("unix://")
-    if socket.startswith("/") and not Path(socket).exists():  # the SDK would leave one open
+    if socket.startswith("/") and not Path(socket).exists():  # the SDK would leak a socket
         raise _no_answer("no such file or directory")
 
     import docker
@@ -173,13 +176,13 @@ def _no_answer(reason: str) -> ToolError:
 
 
 def _may_open(url: str | None) -> bool:
-    """Whether something may listen there that this user may speak to."""
+    """Return whether this user may open the endpoint; only Unix sockets are checked."""
     path = (url or "").removeprefix("unix://")
     return bool(url) and (path == url or os.access(path, os.R_OK | os.W_OK))
 
 
 def _place() -> _Place:
-    """DOCKER_HOST, the docker context, or a known socket: as the docker client decides."""
+    """Return the endpoint that the docker client uses: DOCKER_HOST, the context, or a socket."""
     import docker.utils
 
     if os.environ.get("DOCKER_HOST"):
@@ -197,13 +200,13 @@ def _place() -> _Place:
 
 
 def _context() -> Any:
-    """The docker context that is named, or None; `ToolError` when it cannot be read."""
+    """Return the configured docker context, or None; raise `ToolError` if it cannot be read."""
     from docker.context import ContextAPI
 
     name = os.environ.get("DOCKER_CONTEXT")
     try:
         context: Any = ContextAPI.get_context(name)
-    except Exception as error:  # the SDK raises bare ones
+    except Exception as error:  # the SDK raises bare exceptions
         raise ToolError(f"the docker context cannot be read: {short(error)}") from error
     if context is None and name:
         raise ToolError(f"there is no docker context '{name}'", "See: docker context ls")
@@ -215,9 +218,9 @@ def _rootless() -> Path:
 
 
 def require_client(found: Engine) -> None:
-    """`ToolError` (exit 4) when the docker client or a new enough buildx is missing."""
+    """Raise `ToolError` (exit 4) if the docker client or a recent enough buildx is missing."""
     if found.client == "podman":
-        return  # asked already: it is the client that answered
+        return  # its client has answered already
     if process.which("docker") is None:
         raise ToolError("the docker client is not on PATH", _CLIENT_HINT)
     done = process.run(["docker", "buildx", "version"], timeout=_SECONDS)
@@ -232,7 +235,7 @@ def require_client(found: Engine) -> None:
 
 
 def is_at_least(version: str, oldest: tuple[int, int]) -> bool:
-    """Whether a version, as an engine tells it, is this one or a newer one."""
+    """Return whether a version as reported by an engine is `oldest` or newer."""
     return _parsed(version) >= oldest
 
 
@@ -247,7 +250,7 @@ def _parsed(text: str) -> tuple[int, int]:
 
 
 def short(error: Exception) -> str:
-    """An engine's failure in a few words."""
+    """Return an engine's failure in a few words."""
     text = str(error)
     for known in ("Permission denied", "No such file or directory", "Connection refused"):
         if known in text:
@@ -256,7 +259,7 @@ def short(error: Exception) -> str:
 
 
 def image(client: Any, ref: str) -> Image | None:
-    """An image by tag or id, or None."""
+    """Return an image by tag or id, or None."""
     from docker.errors import ImageNotFound, NotFound
 
     if isinstance(client, podman.Podman):
@@ -277,7 +280,7 @@ def image(client: Any, ref: str) -> Image | None:
 
 
 def variables(client: Any, ref: str) -> tuple[str, ...]:
-    """An image's own variables, as `NAME=VALUE`; empty where the image is gone."""
+    """Return an image's own environment variables as `NAME=VALUE`; empty if the image is gone."""
     from docker.errors import ImageNotFound, NotFound
 
     try:
@@ -289,14 +292,14 @@ def variables(client: Any, ref: str) -> tuple[str, ...]:
 
 
 def pull(found: Engine, ref: str, platform: str) -> None:
-    """Fetch an image; `BuildError` when it cannot be had."""
+    """Pull an image; raise `BuildError` if that fails."""
     done = process.run([*found.command, "pull", "--quiet", "--platform", platform, ref])
     if done.returncode != 0:
         raise BuildError(f"{ref}: cannot be pulled: {done.last_words}", no_base(ref))
 
 
 def no_base(ref: str) -> str:
-    """What to do about a base image that cannot be had."""
+    """Return a hint for a base image that cannot be obtained."""
     return (
         f"The base image {ref} is not in the engine and cannot be pulled. Name another with"
         " --base-image REF, or set a mirror in envbuilder.yaml (base_images:)."
@@ -304,7 +307,7 @@ def no_base(ref: str) -> str:
 
 
 def labelled(client: Any) -> tuple[Image, ...]:
-    """Return the images that carry our label, or inherited it from one that does."""
+    """Return the images that carry envbuilder's label, including those that inherited it."""
     from docker.errors import APIError
     from requests import RequestException
 
@@ -328,7 +331,7 @@ def labelled(client: Any) -> tuple[Image, ...]:
 
 
 def last_step(client: Any, found: Image) -> str:
-    """Return what made the uppermost step of an image, as its history says; empty if unknown."""
+    """Return the command of the last step in an image's history; empty if unknown."""
     from docker.errors import APIError
     from requests import RequestException
 
@@ -343,7 +346,7 @@ def last_step(client: Any, found: Image) -> str:
 
 
 def forget(ref: str) -> None:
-    """Remove a tag, if the engine has it; `BuildError` when it is still there afterwards.
+    """Remove a tag if the engine has it; raise `BuildError` if it is still there afterwards.
 
     The engine's listing decides: under load, Docker 26.1 has kept a tag without reporting an error.
     """
@@ -367,13 +370,14 @@ def forget(ref: str) -> None:
 
 
 def remove_images(refs: Sequence[str], only: str = "") -> None:
-    """Remove images by tag; `BuildError` when one is in use or the engine does not do it.
+    """Remove images by tag.
 
-    With `only`, a tag that by now names another image than the one with this id stays.
+    Raise `BuildError` if one is in use, if the engine fails or, with `only`, if a tag no longer
+    names the image with that id.
 
-    Their parents stay: they are not ours to remove. And where a tag was once given to a `docker
-    commit` of the image it names now, Docker 26.1 (containerd store) takes the image for its own
-    parent and looks for the end of that line forever.
+    Parent images stay: they are not envbuilder's to remove. Also, if a tag was once given to a
+    `docker commit` of the image it names now, Docker 26.1 (containerd store) takes the image for
+    its own parent and follows that chain forever.
     """
     from docker.errors import APIError
     from requests import RequestException

@@ -1,6 +1,7 @@
-"""OCI layouts out of and into a container engine.
+"""Move images between OCI layouts and a container engine.
 
-An engine that has some of an image's blobs already gets only the others: it knows them by digest.
+An engine that already has some of an image's blobs is sent only the others: it knows them by
+digest.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ if TYPE_CHECKING:
     from envbuilder.core import types as words
 
 _SECONDS = 1800.0
-"""The engine unpacks a whole image before it answers."""
+"""Timeout: the engine unpacks a whole image before it answers."""
 
 
 def export(client: Any, found: engine.Image, folder: Path) -> Layout:
-    """An image of the engine as a layout in `folder`, kept there under the image's id.
+    """Export an image of the engine as a layout, kept in `folder` under the image's id.
 
-    `BuildError` where the engine sends no OCI layout (Docker does from version 25 on).
+    Raise `InvalidError` if the engine sends no OCI layout (Docker does from version 25 on).
     """
     target = folder / found.id.removeprefix("sha256:")
     if target.is_dir():
@@ -54,7 +55,7 @@ def export(client: Any, found: engine.Image, folder: Path) -> Layout:
 
 
 def take(ref: str, folder: Path) -> Layout:
-    """An image of the engine as a layout; the engine then forgets its name."""
+    """Export an image of the engine as a layout, then remove its tag from the engine."""
     client = engine.connect()
     found = engine.image(client, ref)
     if found is None:
@@ -70,7 +71,7 @@ def _saved(client: Any, found: engine.Image) -> Iterator[bytes]:
     from requests import RequestException
 
     try:
-        # By name: only so does a layout say which image it holds.
+        # By name: only then does the layout record which image it holds.
         yield from client.api.get_image(found.tags[0] if found.tags else found.id)
     except (APIError, RequestException) as error:
         raise ToolError(f"the engine cannot export {found.id}: {engine.short(error)}") from error
@@ -79,12 +80,12 @@ def _saved(client: Any, found: engine.Image) -> Iterator[bytes]:
 def load(
     client: Any, layout: Layout, made: Layout, names: Sequence[str] = (), ahead: str = ""
 ) -> tuple[words.Digest, words.Digest]:
-    """Load a layout's one image; returns the digests of its configuration and of its manifest.
+    """Load a layout's one image; return the digests of its configuration and of its manifest.
 
-    `made` holds the manifests of images that were exported or loaded earlier: what those that are
-    still in the engine are made of is not sent again. Where there is an image `ahead`, only that
-    is looked at. The image gets the layout's names, or those given. `BuildError` where the engine
-    has something else in the end.
+    `made` holds the manifests of images exported or loaded earlier: layers of those still in the
+    engine are not sent again. If the image `ahead` (the preloaded lower layers) is in the engine,
+    only that one is considered. The image gets `names`, or the names in the layout. Raise
+    `BuildError` if the engine ends up with another image.
     """
     listed = layout.index().manifests
     found = listed[0]
@@ -111,7 +112,7 @@ def load(
 
 
 def remember(layout: Layout, made: Layout) -> None:
-    """Keep what the images of a layout are made of, for `load`."""
+    """Record the manifests of a layout's images in `made`, for `load`."""
     folders.ensure(made.folder)
     for found in (*layout.index().manifests, *layout.images()):
         if found.media_type in MANIFESTS | INDEXES and layout.has(found):
@@ -119,9 +120,9 @@ def remember(layout: Layout, made: Layout) -> None:
 
 
 def _known(client: Any, made: Layout, ahead: str) -> set[words.Digest]:
-    """Blobs of remembered images that are in the engine, which names them by their manifest."""
+    """Return the layers of recorded images that the engine still has, by their manifest digests."""
     there = engine.image(client, ahead) if ahead else None
-    # To list its images an engine adds up their sizes, which takes its time.
+    # Listing all images is slow: the engine adds up their sizes.
     ids = [there.id] if there else client.api.images(quiet=True)
     found: set[words.Digest] = set()
     for digest in ids:
@@ -134,7 +135,7 @@ def _known(client: Any, made: Layout, ahead: str) -> set[words.Digest]:
 
 
 def _layers(data: bytes, made: Layout) -> set[words.Digest]:
-    """The layers of a manifest, or of those of an index that are remembered, too."""
+    """Return the layers of a manifest, or of an index's manifests that are recorded."""
     if b'"layers"' in data:
         return {d.digest for d in decode(data, Manifest, "a manifest").layers}
     listed = decode(data, Index, "an index").manifests
@@ -169,10 +170,10 @@ def _require(client: Any, names: Sequence[str], ids: Collection[words.Digest]) -
 
 
 def _into_podman(client: podman.Podman, layout: Layout, image: Descriptor) -> None:
-    """An image without a name: podman takes none from a layout that has several.
+    """Load an image without a name: podman loads none from a layout that lists several.
 
-    It reads blobs from the layout itself, and those that it has already it does not read. A podman
-    elsewhere gets them all, in an archive.
+    Podman reads blobs from the layout itself, and skips those it already has. A remote podman gets
+    them all, in an archive.
     """
     with tempfile.TemporaryDirectory(prefix=".part-", dir=layout.folder.parent) as scratch:
         alone = Layout(Path(scratch) / "image")
@@ -185,7 +186,7 @@ def _into_podman(client: podman.Podman, layout: Layout, image: Descriptor) -> No
             archive.write(alone, Path(scratch) / "image.tar")
             _podman(client, "load", "--quiet", "--input", str(Path(scratch) / "image.tar"))
         else:
-            # A path from here: podman ends one at the first colon.
+            # A relative path: podman cuts a path off at its first colon.
             _podman(client, "pull", "--quiet", "oci:image", cwd=Path(scratch))
 
 

@@ -1,7 +1,7 @@
-"""podman, through its own client, with or without its socket.
+"""podman through its own client, with or without its socket.
 
-Its Docker-compatible socket has no BuildKit and leaves parts of a request out without a word, so
-what runs and builds here is the command `podman`; `--url` sends it to the engine that was named.
+Its Docker-compatible socket has no BuildKit and silently ignores parts of a request, so builds and
+runs use the `podman` command; `--url` points it at the configured engine.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 OLDEST = (4, 8)
-"""Its release notes: `--build-context` came with 4.2, `RUN --network` with 4.5 (Buildah 1.30),
+"""From its release notes: `--build-context` came with 4.2, `RUN --network` with 4.5 (Buildah 1.30),
 heredocs and `ADD --checksum` with 4.8 (Buildah 1.33)."""
 GPU = "nvidia.com/gpu"
-"""The kind of device that NVIDIA's toolkit describes for the Container Device Interface."""
+"""The device kind in the Container Device Interface (CDI) files of NVIDIA's toolkit."""
 _SPECIFICATIONS = (Path("/etc/cdi"), Path("/var/run/cdi"))
 _SECONDS = 60.0
 _OWN_FAILURES = frozenset({125, 126, 127})
@@ -39,10 +39,10 @@ class Podman(Struct, frozen=True, kw_only=True):
     command: tuple[str, ...]
     rootless: bool
     remote: bool = False
-    """Whether a service does the work, maybe on another machine: it sees no file of this one."""
+    """Whether a service does the work, maybe on another machine: it sees no local files."""
 
     def image(self, ref: str) -> dict[str, Any] | None:
-        """What the engine says of an image, or None."""
+        """Return what the engine reports about an image, or None."""
         done = self._ask("image", "inspect", ref)
         if done.returncode != 0:
             if re.search(r"image not known|no such image", done.stderr, re.IGNORECASE):
@@ -52,7 +52,7 @@ class Podman(Struct, frozen=True, kw_only=True):
         return found
 
     def labelled(self, label: str) -> list[dict[str, Any]]:
-        """Return what the engine says of each image with this label."""
+        """Return what the engine reports about each image with this label."""
         done = self._ask("images", "--format", "json", "--filter", f"label={label}")
         if done.returncode != 0:
             raise ToolError(f"podman cannot list its images: {done.last_words}")
@@ -76,13 +76,13 @@ class Podman(Struct, frozen=True, kw_only=True):
         on_stdout: Callable[[str], None],
         timeout: float,
     ) -> process.Completed:
-        """Run a container to its end; it is removed, whatever happens.
+        """Run a container to its end; it is removed in any case.
 
-        Raises `VerifyError` or `ToolError` when it cannot be started.
+        Raise `VerifyError` or `ToolError` if it cannot be started.
         """
         name = f"envbuilder-{secrets.token_hex(6)}"
         started = ("run", "--rm", "--pull=never", "--name", name, *flags, image, *argv)
-        # conmon leaves a file `oom` in the folder where it is started when memory runs out.
+        # conmon leaves a file `oom` in its working folder when memory runs out.
         with tempfile.TemporaryDirectory() as folder:
             try:
                 done = process.run(
@@ -92,7 +92,7 @@ class Podman(Struct, frozen=True, kw_only=True):
                     on_stdout=on_stdout,
                 )
             finally:
-                # The client that waits can be killed; what it waits for lives on its own.
+                # The waiting client can be killed; the container would live on.
                 self._ask("rm", "--force", "--time", "0", "--ignore", name)
         if done.returncode in _OWN_FAILURES and not done.timed_out:
             raise not_started(done.last_words)
@@ -103,7 +103,7 @@ class Podman(Struct, frozen=True, kw_only=True):
 
 
 def connect(url: str | None) -> Podman:
-    """The engine at `url`, or this user's own; `ToolError` when it does not do."""
+    """Return the engine at `url`, or this user's own; raise `ToolError` if it is unusable."""
     if process.which("podman") is None:
         raise ToolError("podman's socket answers, but its client is not on PATH", _HINT)
     command = ("podman", "--url", url) if url else ("podman",)
@@ -134,7 +134,7 @@ def _require(version: str, what: str) -> None:
 
 
 def not_started(text: str) -> VerifyError | ToolError:
-    """Why podman could not run a container."""
+    """Return the error for a container that podman could not run."""
     if "CDI devices" in text:
         return ToolError(
             f"podman does not know the device: {text}",
@@ -150,6 +150,6 @@ def not_started(text: str) -> VerifyError | ToolError:
 
 
 def has_gpu_specification() -> bool:
-    """Whether NVIDIA's toolkit has described the GPUs to podman."""
+    """Return whether NVIDIA's toolkit has described the GPUs to podman."""
     files = [f for folder in _SPECIFICATIONS if folder.is_dir() for f in folder.iterdir()]
     return any(GPU in f.read_text(errors="replace") for f in files if os.access(f, os.R_OK))

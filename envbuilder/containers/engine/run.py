@@ -1,4 +1,4 @@
-"""Running a container of Docker's to its end, through the SDK."""
+"""Run Docker containers to their end, through the SDK."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def run(
     on_stdout: Callable[[str], None],
     timeout: float,
 ) -> tuple[int, str, str, bool]:
-    """Run a container of Docker's to its end: exit code, stdout, stderr, whether time ran out.
+    """Run a Docker container; return exit code, stdout, stderr, and whether time ran out.
 
-    The container is removed, whatever happens. Raises `VerifyError` when it cannot be started or
-    the engine goes away.
+    The container is removed in any case. Raise `VerifyError` if it cannot be started or the engine
+    goes away, `ToolError` if the engine cannot provide its device.
     """
     import secrets
     import threading
@@ -41,7 +41,7 @@ def run(
 
     def stop() -> None:
         expired.set()
-        with contextlib.suppress(APIError, RequestException):  # it may just have ended
+        with contextlib.suppress(APIError, RequestException):  # it may have just ended
             client.api.kill(name)
 
     timer = threading.Timer(timeout, stop)
@@ -85,11 +85,11 @@ def _not_started(error: Any) -> VerifyError | ToolError:
 
 
 class _Lines:
-    """Bytes in, whole lines out; of the text, the last bytes are kept."""
+    """A splitter of bytes into lines, which also keeps the end of the text."""
 
     def __init__(self, on_line: Callable[[str], None]) -> None:
         self._on_line, self._all = on_line, Tail()
-        self._rest: list[bytes] = []  # joined once a line: a long one comes in many pieces
+        self._rest: list[bytes] = []  # joined once per line: a long line arrives in many pieces
         self._length = 0
 
     def feed(self, data: bytes) -> None:

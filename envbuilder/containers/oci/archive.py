@@ -1,6 +1,6 @@
-"""OCI layouts as one tar: what `docker load` and other tools read, and `docker save` writes.
+"""OCI layouts as one tar archive, as `docker load` and other tools read and `docker save` writes.
 
-`manifest.json` is in it too, which Docker's classic store and older tools read.
+The archive also holds `manifest.json` for Docker's classic store and older tools.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from envbuilder.core import types as words
 
 NAME = "io.containerd.image.name"
-"""The annotation that Docker's and containerd's `load` name an image by."""
+"""The annotation from which `load` of Docker and containerd takes an image's name."""
 _TAG = "org.opencontainers.image.ref.name"
 _BLOBS = PurePosixPath("blobs/sha256")
 _HEX = frozenset("0123456789abcdef")
 
 
 def named(ref: str) -> dict[str, str]:
-    """Annotations of a manifest in an index that give an image its name."""
+    """Return the annotations that name an image in an index."""
     return {NAME: qualified(ref), _TAG: ref.rpartition(":")[2]}
 
 
 def pieces(layout: Layout, without: Collection[words.Digest] = ()) -> Iterator[bytes]:
-    """A layout with one image as a tar, but for the blobs that the reader has already."""
+    """Yield a layout's one image as a tar, without the blobs in `without`."""
     listed = layout.index().manifests
     manifest = layout.read_manifest(listed[0])
     blobs = {d.digest for d in (listed[0], manifest.config, *manifest.layers)} - set(without)
@@ -57,9 +57,10 @@ def pieces(layout: Layout, without: Collection[words.Digest] = ()) -> Iterator[b
 
 
 def save(layout: Layout, target: Path) -> None:
-    """A layout's one image as an archive, or into a layout where it replaces those of its names.
+    """Write a layout's one image to an archive, or add it to a layout.
 
-    The files are copies: what people get cannot reach a cache. `OSError` on a full disk.
+    In a layout it replaces images of the same names. Files are copied, never linked, so that users
+    cannot change a cache through them. Raise `OSError` on a full disk.
     """
     if target.suffix == ".tar":
         write(layout, target)
@@ -79,7 +80,7 @@ def save(layout: Layout, target: Path) -> None:
 
 
 def write(layout: Layout, path: Path) -> None:
-    """A layout with one image as a file, in one step; `OSError` on a full disk."""
+    """Write a layout's one image to an archive, atomically; raise `OSError` on a full disk."""
     part = path.with_name(f".{path.name}.part")
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -92,9 +93,9 @@ def write(layout: Layout, path: Path) -> None:
 
 
 def held(path: Path) -> Iterator[tuple[dict[str, Any], words.Digest]]:
-    """The images in a layout or archive: configuration and its digest, every blob hashed.
+    """Yield the configuration and its digest of each image in a layout or archive.
 
-    Raises `EnvbuilderError` where one is damaged or `path` is neither.
+    Every blob is hashed. Raise `EnvbuilderError` if one is damaged or `path` is neither.
     """
     with tempfile.TemporaryDirectory() as scratch:
         layout = unpack(path, Path(scratch) / "layout") if path.is_file() else Layout.open(path)
@@ -106,7 +107,7 @@ def held(path: Path) -> Iterator[tuple[dict[str, Any], words.Digest]]:
 
 
 def opened(path: Path, folder: Path) -> Layout:
-    """The layout at a path; that of an archive is unpacked into `folder`, once."""
+    """Return the layout at `path`; an archive is unpacked into `folder`, once."""
     if not path.is_file():
         return Layout.open(path)
     target = folder / file_sha256(path)
@@ -120,9 +121,10 @@ def opened(path: Path, folder: Path) -> Layout:
 
 
 def unpack(path: Path, folder: Path) -> Layout:
-    """An archive as a layout in a new folder: blobs by their digest, checked, and nothing else.
+    """Unpack an archive into a layout in a new folder: blobs, verified by digest, and nothing else.
 
-    `InvalidError` where the file is no archive of an OCI layout, `BuildError` where it is damaged.
+    Raise `InvalidError` if the file is not an archive of an OCI layout, `BuildError` if it is
+    damaged.
     """
     try:
         with path.open("rb") as stream:
@@ -132,7 +134,7 @@ def unpack(path: Path, folder: Path) -> Layout:
 
 
 def receive(stream: Iterator[bytes], folder: Path, where: str) -> Layout:
-    """The same from pieces as they come, as an engine sends them."""
+    """Unpack an archive like `unpack`, but from a byte stream, as an engine sends it."""
     (folder / _BLOBS).mkdir(parents=True)
     try:
         with tarfile.open(fileobj=_Reader(stream), mode="r|*") as archive:  # type: ignore[call-overload]
@@ -171,7 +173,7 @@ def _path(digest: words.Digest) -> str:
 
 
 class _Reader:
-    """Pieces as a file to read from."""
+    """A file-like reader over an iterator of bytes."""
 
     def __init__(self, stream: Iterator[bytes]) -> None:
         self._stream, self._held = stream, b""

@@ -1,7 +1,7 @@
-"""The JSON of OCI images: descriptors, manifests and indexes, checked when they are read.
+"""The JSON of OCI images: descriptors, manifests and indexes, validated when read.
 
-Keys that are not named here are ignored, as the specification asks; what is passed on is passed on
-as the bytes that were read. Docker's older media types of the same structures are understood.
+Unknown keys are ignored, as the specification requires; documents are passed on as the exact bytes
+that were read. Docker's older media types for the same structures are accepted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ INDEXES = frozenset({INDEX, DOCKER_INDEX})
 MANIFESTS = frozenset({MANIFEST, DOCKER_MANIFEST})
 
 JSON_LIMIT = 4 << 20
-"""Bytes of a manifest, index or configuration at most: what registries accept."""
+"""Maximum bytes of a manifest, index or configuration: what registries accept."""
 
 MediaType = Annotated[
     str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]*/[A-Za-z0-9!#$&^_.+-]+\Z")
@@ -38,19 +38,19 @@ _T = TypeVar("_T")
 
 
 class Platform(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What an image runs on, as OCI names it."""
+    """The platform of an image in OCI terms."""
 
     architecture: str
     os: str
     variant: str = ""
 
     def is_of(self, platform: words.Platform) -> bool:
-        """Whether this is one of ours, whatever its variant."""
+        """Return whether this is the given platform, ignoring the variant."""
         return f"{self.os}/{self.architecture}" == platform
 
 
 class Descriptor(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """Names bytes: what they are, their digest and their number."""
+    """A reference to bytes: their media type, digest and size."""
 
     media_type: MediaType
     digest: words.Digest
@@ -61,7 +61,7 @@ class Descriptor(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="
 
 
 class Manifest(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """One image (or artifact): its configuration and its layers, the lowest first."""
+    """The manifest of one image or artifact: its configuration and its layers, lowest first."""
 
     schema_version: Literal[2]
     media_type: MediaType | None = None
@@ -73,7 +73,7 @@ class Manifest(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="ca
 
 
 class Index(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """Several images, mostly of several platforms; in a layout, everything that is in it."""
+    """A list of images, usually one per platform; in a layout, all that it holds."""
 
     schema_version: Literal[2]
     media_type: MediaType | None = None
@@ -82,23 +82,23 @@ class Index(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel
 
 
 def platform(ours: words.Platform) -> Platform:
-    """A platform of ours as OCI names it."""
+    """Return an envbuilder platform in OCI terms."""
     os, _, architecture = ours.partition("/")
     return Platform(architecture=architecture, os=os)
 
 
 def digest_of(data: bytes) -> words.Digest:
-    """The digest of bytes."""
+    """Return the sha256 digest of bytes."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 def encode(value: object) -> bytes:
-    """Canonical JSON: the same value gives the same bytes."""
+    """Return a value as canonical JSON: the same value gives the same bytes."""
     return msgspec.json.encode(value, order="sorted")
 
 
 def decode(data: bytes, kind: type[_T], where: str) -> _T:
-    """Checked JSON; `InvalidError` naming `where` when it is something else."""
+    """Return decoded and validated JSON; raise `InvalidError` naming `where` if it is invalid."""
     if len(data) > JSON_LIMIT:
         raise InvalidError(f"{where}: {len(data)} bytes of JSON; at most {JSON_LIMIT} are read")
     try:

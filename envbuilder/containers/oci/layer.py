@@ -1,7 +1,7 @@
-"""One layer: members in, a compressed tar out, whose bytes depend on nothing but the members.
+"""One layer: a compressed tar whose bytes depend on its members alone.
 
-Members are sorted by path; time, owner and mode are stated, never taken from the machine that
-builds. The tar is hashed and compressed as it is written, and is never on disk as such.
+Members are sorted by path; time, owner and mode are set explicitly, never taken from the build
+machine. The tar is hashed and compressed while it is produced, and never stored uncompressed.
 """
 
 from __future__ import annotations
@@ -29,42 +29,42 @@ _TYPES = {"file": tarfile.REGTYPE, "folder": tarfile.DIRTYPE, "link": tarfile.SY
 _PIECE = 1 << 20
 _LEVEL = 3
 _JOB = 8 << 20
-"""Bytes that one thread compresses on its own: stated, so that it is the same everywhere."""
+"""Bytes that one thread compresses at a time: fixed, so that the output is the same everywhere."""
 LARGEST = 8 << 30
-"""Bytes of one layer's tar at most: registries and engines refuse blobs of 10 GB and more."""
+"""Maximum bytes of one layer's tar: registries and engines refuse blobs of 10 GB and more."""
 
 
 class Source(Protocol):
-    """Where a file's bytes come from besides the disk."""
+    """A source of a file's bytes other than a file on disk."""
 
     @property
     def size(self) -> int:
-        """Bytes of the file."""
+        """Return the size of the file in bytes."""
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the file's bytes; `BuildError` if they cannot be read as they should be."""
+        """Yield the file's bytes; raise `BuildError` if they cannot be read as expected."""
 
 
 class Member(Struct, frozen=True, kw_only=True):
     """One entry of a layer."""
 
     path: str
-    """Below the image's root, without a leading slash."""
+    """Relative to the image's root, without a leading slash."""
     kind: Kind = "file"
     mode: int = 0o644
     uid: int = 0
     gid: int = 0
     content: bytes = b""
     source: Path | Source | None = None
-    """A file's bytes: those of this file, else `content`."""
+    """The source of a file's bytes; without it, they are `content`."""
     target: str = ""
-    """Where a link points."""
+    """The target of a link."""
     time: int | None = None
-    """Its own time in seconds; it is written where it is before that of the layer."""
+    """Its own time in seconds, used if it is before that of the layer."""
 
 
 class Layer(Struct, frozen=True, kw_only=True):
-    """A written layer: the compressed blob, and the tar that is in it."""
+    """A written layer: the compressed blob and the tar in it."""
 
     digest: words.Digest
     size: Bytes
@@ -74,12 +74,12 @@ class Layer(Struct, frozen=True, kw_only=True):
 
     @property
     def descriptor(self) -> Descriptor:
-        """What a manifest says of it."""
+        """Return the descriptor of the blob, for a manifest."""
         return Descriptor(media_type=LAYER_ZSTD, digest=self.digest, size=self.size)
 
 
 def compressor() -> Mapping[str, str | int]:
-    """What decides a layer's bytes besides its members."""
+    """Return what determines a layer's bytes apart from its members: the compressor's settings."""
     import zstandard
 
     version = ".".join(str(n) for n in zstandard.ZSTD_VERSION)
@@ -87,9 +87,9 @@ def compressor() -> Mapping[str, str | int]:
 
 
 def write(members: Iterable[Member], path: Path, epoch: int) -> Layer:
-    """Write a layer; no time in it is after `epoch`, in seconds.
+    """Write a layer; no time in it is later than `epoch` (seconds).
 
-    Raises `BuildError` where it gets too large, a file changes meanwhile or a member is not clean,
+    Raise `BuildError` if it gets too large, a file changes meanwhile or a member is unsafe,
     `OSError` on a full disk.
     """
     return pack(_meanwhile(gathered(tar(clean(members), epoch))), path)
@@ -99,8 +99,8 @@ def pack(pieces: Iterable[bytes], path: Path) -> Layer:
     """Write a layer from the pieces of its tar."""
     import zstandard
 
-    # With one thread or more zstd cuts the input into jobs: their number of threads changes how
-    # fast it is, not what comes out. No thread at all would give other bytes.
+    # With one or more threads, zstd cuts the input into jobs: the number of threads changes the
+    # speed, not the output. Without threads, the bytes would differ.
     settings = zstandard.ZstdCompressionParameters.from_level(
         _LEVEL,
         threads=os.cpu_count() or 1,
@@ -139,7 +139,7 @@ def _write(out: BinaryIO, data: bytes, hashed: hashlib._Hash) -> int:
 
 
 def _meanwhile(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The same pieces: each is made, in a thread, while the one before is hashed and compressed."""
+    """Yield the same pieces; a thread produces the next while one is hashed and compressed."""
     rest = iter(pieces)
     with ThreadPoolExecutor(1) as thread:
         coming = thread.submit(next, rest, None)
@@ -149,7 +149,7 @@ def _meanwhile(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def gathered(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Larger pieces: a tar is mostly headers and small files, and every call costs."""
+    """Yield larger pieces: a tar is mostly headers and small files, and every call costs time."""
     held = bytearray()
     for piece in pieces:
         if len(piece) >= _PIECE:
@@ -165,7 +165,7 @@ def gathered(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def tar(members: Iterable[Member], epoch: int) -> Iterator[bytes]:
-    """A tar in pieces; no time in it is after `epoch`, in seconds."""
+    """Yield a tar in pieces; no time in it is later than `epoch` (seconds)."""
     last = None
     for member in sorted(members, key=lambda m: os.fsencode(m.path)):
         if member.path == last:
@@ -190,7 +190,7 @@ def tar(members: Iterable[Member], epoch: int) -> Iterator[bytes]:
 
 
 def clean(members: Iterable[Member]) -> list[Member]:
-    """Return the members by path; `BuildError` where one would do something else than be there."""
+    """Return the members sorted by path; raise `BuildError` if one is unsafe to unpack."""
     found = sorted(members, key=lambda m: os.fsencode(m.path))
     folders = Folders()
     for member in found:
@@ -220,7 +220,7 @@ def _file(entry: tarfile.TarInfo, source: Path) -> Iterator[bytes]:
 
 
 def _header(entry: tarfile.TarInfo) -> bytes:
-    # PAX, which adds records only to the entries that need them.
+    # PAX adds records only to the entries that need them.
     return entry.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
 
 
@@ -232,7 +232,7 @@ def _padding(size: int) -> bytes:
 
 
 def member(root: str, path: str, prefix: str) -> Member:
-    """What lies at `path` below a folder, as a member below `prefix`: root's, with a plain mode."""
+    """Return a path below `root` as a member below `prefix`: owned by root, with a plain mode."""
     place = f"{root}/{path}"
     mode = os.lstat(place).st_mode
     where = f"{prefix}/{path}"
@@ -246,13 +246,13 @@ def member(root: str, path: str, prefix: str) -> Member:
 
 
 def tree(root: Path, prefix: str) -> Iterator[Member]:
-    """Everything below a folder as members below `prefix`; links are not followed."""
+    """Yield everything below a folder as members below `prefix`; links are not followed."""
     for place in root.rglob("*"):
         yield member(str(root), place.relative_to(root).as_posix(), prefix)
 
 
 def folders_above(paths: Iterable[str]) -> Iterator[Member]:
-    """The folders that lead to these paths, each once."""
+    """Yield the parent folders of these paths, each once."""
     found: set[str] = set()
     for path in paths:
         folder = path.rpartition("/")[0]

@@ -1,6 +1,6 @@
 """An OCI image layout on disk: `oci-layout`, `index.json` and `blobs/sha256/…`.
 
-Blobs enter by one atomic rename after they were hashed; `checked` hashes them again on the way out.
+Blobs are hashed before an atomic rename adds them; `checked` hashes them again before use.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ MARK = "oci-layout"
 _VERSION = {"imageLayoutVersion": "1.0.0"}
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _DEPTH = 4
-"""Indexes within indexes that are followed."""
+"""Maximum depth of nested indexes that are followed."""
 _FULL = "The disk may be full."
 
 
 class Layout:
-    """A folder with blobs by digest, and an index of what they make up."""
+    """A folder of blobs by digest, with an index of the images they make up."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     @classmethod
     def create(cls, folder: Path) -> Layout:
-        """The layout in `folder`, made empty where there is none."""
+        """Return the layout in `folder`, created empty if there is none."""
         layout = cls(folder)
         if not (folder / MARK).is_file():
             (folder / "blobs" / "sha256").mkdir(parents=True, exist_ok=True)
@@ -63,7 +63,7 @@ class Layout:
 
     @classmethod
     def open(cls, folder: Path) -> Layout:
-        """An existing layout; `InvalidError` where `folder` is none."""
+        """Open an existing layout; raise `InvalidError` if `folder` is not one."""
         try:
             version = json.loads((folder / MARK).read_bytes()[:JSON_LIMIT])
         except (OSError, ValueError) as error:
@@ -79,21 +79,21 @@ class Layout:
     # --- blobs
 
     def blob(self, digest: words.Digest) -> Path:
-        """Where a blob is, or would be; nothing is looked at."""
+        """Return the path of a blob, whether it exists or not."""
         found = _DIGEST.fullmatch(digest)
         if found is None:
             raise InvalidError(f"{digest!r}: not a sha256 digest")
         return self.folder / "blobs" / "sha256" / found[1]
 
     def has(self, of: Descriptor) -> bool:
-        """Whether a blob of this size is here; its bytes are not looked at."""
+        """Return whether a blob of this size is present; its bytes are not checked."""
         path = self.blob(of.digest)
         return path.is_file() and path.stat().st_size == of.size
 
     def add(self, content: bytes | Path, media_type: str, **fields: Any) -> Descriptor:
-        """Take bytes or a file in (by hard link where possible) and describe them.
+        """Add bytes or a file (by hard link if possible), and return their descriptor.
 
-        `fields` are further ones of the descriptor. Raises `OSError` on a full disk.
+        `fields` are further fields of the descriptor. Raise `OSError` on a full disk.
         """
         if isinstance(content, bytes):
             digest, size = digest_of(content), len(content)
@@ -110,9 +110,9 @@ class Layout:
         return found
 
     def checked(self, of: Descriptor) -> Path:
-        """Where a blob is, after its size and hash were checked.
+        """Return the path of a blob after checking its size and hash.
 
-        `BuildError` where it is missing, `WrongHashError` where it is damaged.
+        Raise `BuildError` if it is missing, `WrongHashError` if it is damaged.
         """
         path = self.blob(of.digest)
         if not path.is_file():
@@ -128,15 +128,15 @@ class Layout:
         return path
 
     def read(self, of: Descriptor) -> bytes:
-        """The checked bytes of a small blob: a manifest, an index or a configuration."""
+        """Return the checked bytes of a small blob: a manifest, an index or a configuration."""
         if of.size > JSON_LIMIT:
             raise InvalidError(f"{of.digest}: {of.size} bytes; at most {JSON_LIMIT} are read")
         return self.checked(of).read_bytes()
 
-    # --- what the blobs make up
+    # --- images
 
     def index(self) -> Index:
-        """Everything that is in the layout."""
+        """Return the index of everything in the layout."""
         path = self.folder / "index.json"
         try:
             with path.open("rb") as stream:
@@ -146,13 +146,13 @@ class Layout:
         return decode(data, Index, str(path))
 
     def write_index(self, index: Index) -> None:
-        """Say what is in the layout, in one step."""
+        """Write the index atomically."""
         atomic.save(self.folder / "index.json", encode(index), BuildError, _FULL)
 
     def images(self) -> Iterator[Descriptor]:
-        """The manifests of the layout, those of indexes within it too, each with its platform.
+        """Yield the manifests of the layout, also those in nested indexes, each with its platform.
 
-        What is no image (an attestation, a signature) is left out.
+        Artifacts that are not images (attestations, signatures) are left out.
         """
         seen: set[str] = set()
         for found in self._walk(self.index().manifests, _DEPTH):
@@ -164,7 +164,7 @@ class Layout:
                 yield msgspec.structs.replace(found, platform=platform)
 
     def find(self, platform: words.Platform) -> Descriptor:
-        """The one image for a platform; `InvalidError` where there is none, or a choice."""
+        """Return the only image for a platform; raise `InvalidError` unless there is just one."""
         images = list(self.images())
         fitting = [d for d in images if d.platform and d.platform.is_of(platform)]
         if len(fitting) == 1:
@@ -176,15 +176,15 @@ class Layout:
         )
 
     def manifest(self, platform: words.Platform) -> Manifest:
-        """The manifest of the one image for a platform."""
+        """Return the manifest of the only image for a platform."""
         return self.read_manifest(self.find(platform))
 
     def read_manifest(self, of: Descriptor) -> Manifest:
-        """A manifest by its descriptor, checked."""
+        """Return a manifest by its descriptor, checked."""
         return decode(self.read(of), Manifest, of.digest)
 
     def read_config(self, manifest: Manifest) -> dict[str, Any]:
-        """The image configuration of a manifest: JSON as it is, an object."""
+        """Return the image configuration of a manifest: a JSON object, not validated further."""
         return decode(self.read(manifest.config), dict[str, Any], manifest.config.digest)
 
     def _walk(self, descriptors: tuple[Descriptor, ...], depth: int) -> Iterator[Descriptor]:
@@ -198,7 +198,7 @@ class Layout:
                 yield from self._walk(held, depth - 1)
 
     def _platform(self, of: Descriptor) -> Platform | None:
-        """What the image's configuration says that it runs on."""
+        """Return the platform that the image's configuration names, if any."""
         manifest = self.read_manifest(of)
         if not self.has(manifest.config):
             return None
@@ -210,9 +210,9 @@ class Layout:
 
 
 def place(source: Path, target: Path, *, link: bool = True) -> None:
-    """A file at its place in one step, by hard link where possible; `OSError` on a full disk.
+    """Put a file in place atomically, by hard link if possible; raise `OSError` on a full disk.
 
-    Without `link` it is a copy.
+    Without `link`, it is copied.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".part-", dir=target.parent) as scratch:

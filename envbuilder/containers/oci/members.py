@@ -1,6 +1,6 @@
-"""The members of a layer that somebody else made: streamed, decompressed, and bounded.
+"""The members of a layer from any source: streamed, decompressed, and bounded.
 
-A layer's names, sizes and compression are its maker's; a small file may claim to hold terabytes.
+A layer's names, sizes and compression are untrusted; a small file may claim to hold terabytes.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LAYER_LIMIT = 64 << 30
-"""Bytes of one layer after it was decompressed."""
+"""Maximum bytes of one layer after decompression."""
 READ_LIMIT = 64 << 20
-"""Bytes that are read in one piece: a header, or a file that is looked at."""
+"""Maximum bytes read in one piece: a header, or a file whose content is needed."""
 _PIECE = 1 << 20
 
 
 def members(layer: Path) -> Iterator[tuple[tarfile.TarInfo, tarfile.TarFile]]:
-    """Each member of a layer, with the archive that its content can be taken from at once.
+    """Yield each member of a layer, with the archive from which its content can be read at once.
 
-    The layer is a tar, plain or compressed with gzip or zstd, told by its first bytes: what a media
-    type says is not always so. Raises `InvalidError` where it is damaged or beyond the limits.
+    The layer is a tar, plain or compressed with gzip or zstd, detected by its first bytes, since
+    media types can be wrong. Raise `InvalidError` if it is damaged or exceeds the limits.
     """
     where = str(layer)
     faults = _faults()
@@ -44,7 +44,7 @@ def members(layer: Path) -> Iterator[tuple[tarfile.TarInfo, tarfile.TarFile]]:
 
 
 def content(member: tarfile.TarInfo, archive: tarfile.TarFile) -> bytes:
-    """The bytes of a plain file; `InvalidError` where it is none or has more than `READ_LIMIT`."""
+    """Return a regular file's bytes; raise `InvalidError` if it is none or over `READ_LIMIT`."""
     stream = archive.extractfile(member) if member.isreg() else None
     if stream is None:
         raise InvalidError(f"{member.name}: in its layer it is no plain file; not read")
@@ -57,14 +57,14 @@ def content(member: tarfile.TarInfo, archive: tarfile.TarFile) -> bytes:
 
 
 def _faults() -> tuple[type[Exception], ...]:
-    """What a damaged tar or compressed stream raises."""
+    """Return the exceptions that a damaged tar or compressed stream raises."""
     import zstandard
 
     return tarfile.TarError, OSError, EOFError, ValueError, zlib.error, zstandard.ZstdError
 
 
 def plain(raw: IO[bytes]) -> IO[bytes]:
-    """A layer's tar, whatever it is compressed with."""
+    """Return a layer's tar stream, decompressed if necessary."""
     magic = raw.read(4)
     raw.seek(0)
     if magic[:2] == b"\x1f\x8b":
@@ -81,14 +81,14 @@ def plain(raw: IO[bytes]) -> IO[bytes]:
 class _Forward:
     """A stream that can only be skipped forward, and refuses to be read in one huge piece.
 
-    tarfile takes the length of a header from the archive: an archive could ask for all memory.
+    tarfile takes a header's length from the archive, which could otherwise claim all memory.
     """
 
     def __init__(self, stream: IO[bytes], where: str) -> None:
         self._stream, self._where, self._at = stream, where, 0
 
     def read(self, size: int) -> bytes:
-        """So many bytes, or what is left."""
+        """Return `size` bytes, or what is left."""
         if not 0 <= size <= READ_LIMIT:
             raise InvalidError(f"{self._where}: a header of {size} bytes; not read")
         data = bytearray()
@@ -100,7 +100,7 @@ class _Forward:
         return bytes(data)
 
     def tell(self) -> int:
-        """Bytes that were read or skipped."""
+        """Return the number of bytes read or skipped."""
         return self._at
 
     def seek(self, position: int) -> None:

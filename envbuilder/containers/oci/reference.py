@@ -1,7 +1,7 @@
-"""References to images in registries, read by docker's rules; pure.
+"""References to images in registries, parsed by Docker's rules; pure.
 
-`python:3.11` is `docker.io/library/python:3.11`: a first part without a dot, a colon or the name
-`localhost` is no host. Only sha256 digests are understood.
+`python:3.11` is `docker.io/library/python:3.11`: a first component without a dot or a colon that is
+not `localhost` is not a host. Only sha256 digests are supported.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 DEFAULT_HOST = "docker.io"
 DEFAULT_TAG = "latest"
 NAME_LIMIT = 255
-"""Characters of host and repository together at most."""
+"""Maximum characters of host and repository together."""
 
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
 _HOST = re.compile(rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[0-9A-Fa-f:.]+\])(?::[0-9]{{1,5}})?")
@@ -34,7 +34,7 @@ _IDENTIFIER = re.compile(r"[0-9a-f]{64}")
 
 
 class Reference(Struct, frozen=True, kw_only=True):
-    """Where an image is: a registry's host and port, a repository, and which image of it."""
+    """The location of an image: a registry's host and port, a repository, and a tag or digest."""
 
     host: str
     repository: str
@@ -48,28 +48,28 @@ class Reference(Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Host and repository."""
+        """Return host and repository."""
         return f"{self.host}/{self.repository}"
 
     @property
     def wanted(self) -> str:
-        """What to ask the registry for: the digest, else the tag, else `latest`."""
+        """Return what to request from the registry: the digest, else the tag, else `latest`."""
         return self.digest or self.tag or DEFAULT_TAG
 
     @property
     def endpoint(self) -> str:
-        """Host and port that answer for the registry."""
+        """Return the host and port that answer for the registry."""
         return "registry-1.docker.io" if self.host == DEFAULT_HOST else self.host
 
 
 def parse(text: str) -> Reference:
-    """Read a reference; `InvalidError` where it is none."""
+    """Parse a reference; raise `InvalidError` if it is malformed."""
     rest, at, digest = text.partition("@")
     if at and not _DIGEST.fullmatch(digest):
         raise _invalid(text, "after '@' comes sha256: and 64 hexadecimal digits")
     first, slash, below = rest.partition("/")
     host = DEFAULT_HOST
-    # Docker's rule, which also takes a first part with capitals for a host.
+    # Docker's rule, which also takes a first component with capitals as a host.
     if slash and (first == "localhost" or first != first.lower() or {".", ":"} & set(first)):
         host, rest = first, below
     repository, colon, tag = rest.partition(":")
@@ -91,10 +91,10 @@ def parse(text: str) -> Reference:
 
 
 def mirrored(found: Reference, mirrors: Mapping[str, str]) -> tuple[Reference, ...]:
-    """Where to look for an image, in this order: at the mirror of its registry, and there itself.
+    """Return where to look for an image, in order: its registry's mirror, the registry itself.
 
-    `mirrors` are places by registry, such as `mirror.example:5000/hub`; `InvalidError` where one is
-    no such place.
+    `mirrors` maps registries to locations such as `mirror.example:5000/hub`. Raise `InvalidError`
+    if such a location does not begin with a registry's host.
     """
     place = mirrors.get(found.host)
     if place is None:
@@ -110,7 +110,7 @@ def mirrored(found: Reference, mirrors: Mapping[str, str]) -> tuple[Reference, .
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host, with or without a port, is this machine itself."""
+    """Return whether a host, with or without a port, is this machine."""
     name = _split(host)[0]
     if name.lower() == "localhost":
         return True
@@ -132,7 +132,7 @@ def _host_ok(host: str) -> bool:
 
 
 def _split(host: str) -> tuple[str, str]:
-    """Name (an IPv6 address without its brackets) and port."""
+    """Return the name (an IPv6 address without its brackets) and the port."""
     if host.startswith("["):
         name, _, port = host[1:].partition("]")
         return name, port.removeprefix(":")
@@ -148,7 +148,7 @@ def _invalid(text: str, why: str) -> InvalidError:
 
 
 def qualified(ref: str) -> str:
-    """A reference as Docker reads it: without a registry it is Docker Hub's."""
+    """Return a reference as Docker reads it: without a registry, it is on Docker Hub."""
     registry, slash, _ = ref.partition("/")
     if slash and ("." in registry or ":" in registry or registry == "localhost"):
         return ref

@@ -1,4 +1,4 @@
-"""What an image's layers add up to: a listing of its files, and the few that a build must read.
+"""The root filesystem that an image's layers add up to: an index, and the files a build reads.
 
 Nothing is unpacked. Upper layers replace and remove (whiteouts) what lower ones hold.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class OtherPythonError(BuildError):
-    """An image has another Python than is needed, or `found` says that it has none (exit 1)."""
+    """An image has another Python than required, or none, as `found` says (exit 1)."""
 
     def __init__(self, needed: str, found: str, locked: Collection[str] = ()) -> None:
         own = ".".join(found.split(".")[:2])
@@ -42,7 +42,7 @@ _KEPT = re.compile(r"etc/(passwd|group)|var/lib/dpkg/status(\.d/[^/]+)?")
 _PYTHON = re.compile(r"(?:lib)?python(3\.[0-9]+)(?:\.so\.[0-9.]+)?")
 _OPAQUE, _GONE = ".wh..wh..opq", ".wh."
 _LINKS = 40
-"""Links that are followed one after another, as in Linux."""
+"""Maximum number of links followed in a row, as in Linux."""
 
 
 class Entry(Struct, frozen=True, array_like=True):
@@ -54,20 +54,20 @@ class Entry(Struct, frozen=True, array_like=True):
     gid: int
     time: int
     target: str = ""
-    """Where a link points."""
+    """The target of a link."""
 
 
 class RootFs(Struct, frozen=True, kw_only=True):
-    """The listing of an image; paths are below its root, without a leading slash."""
+    """The rootfs index of an image; paths are relative to its root, without a leading slash."""
 
     entries: dict[str, Entry]
     contents: dict[str, bytes]
-    """Of the users' files and dpkg's status, those that are there."""
+    """Contents of `/etc/passwd`, `/etc/group` and dpkg's status files, if present."""
     versions: dict[str, str]
-    """Interpreters and their libraries → the Python version that stands in them."""
+    """Interpreters and their libraries → the Python version found in their data."""
 
     def resolve(self, path: str) -> str | None:
-        """Where a path leads after all links; None where it leads nowhere."""
+        """Return where a path leads after all links; None if it leads nowhere."""
         todo, place = list(reversed(PurePosixPath("/", path).parts[1:])), PurePosixPath()
         for _ in range(len(todo) + _LINKS * 8):
             if not todo:
@@ -89,9 +89,9 @@ class RootFs(Struct, frozen=True, kw_only=True):
         return None
 
     def python(self, minor: str, search: str) -> tuple[str, str]:
-        """An interpreter X.Y as a shell would find it, and its version X.Y.Z.
+        """Return the interpreter X.Y that a shell would find, and its version X.Y.Z.
 
-        `search` is the image's PATH. `OtherPythonError` where there is none.
+        `search` is the image's PATH. Raise `OtherPythonError` if there is none.
         """
         other = "none on its PATH"
         for name in (f"python{minor}", "python3"):
@@ -113,9 +113,10 @@ class RootFs(Struct, frozen=True, kw_only=True):
 
 
 def read(layout: Layout, manifest: Manifest) -> RootFs:
-    """List what a manifest's layers add up to.
+    """Return the root filesystem that a manifest's layers add up to.
 
-    `BuildError` where a layer's bytes are not its own, `InvalidError` where it is no layer.
+    Raise `BuildError` if a layer's bytes do not match its digest, `InvalidError` if it is not a
+    layer.
     """
     root = RootFs(entries={}, contents={}, versions={})
     for layer in manifest.layers:
@@ -124,7 +125,7 @@ def read(layout: Layout, manifest: Manifest) -> RootFs:
 
 
 def over(root: RootFs, layer: Path) -> RootFs:
-    """The same with one more layer on top."""
+    """Return the root filesystem with one more layer on top."""
     made = RootFs(
         entries=dict(root.entries), contents=dict(root.contents), versions=dict(root.versions)
     )
@@ -133,7 +134,7 @@ def over(root: RootFs, layer: Path) -> RootFs:
 
 
 def _apply(layer: Path, root: RootFs) -> None:
-    # Whiteouts speak of the layers below only, wherever in the layer they stand.
+    # Whiteouts apply only to the layers below, whatever their position in the layer.
     below = set(root.entries)
     for member, archive in members(layer):
         path = str(PurePosixPath("/", member.name)).lstrip("/")
@@ -151,7 +152,7 @@ def _apply(layer: Path, root: RootFs) -> None:
                 _remove(root, _within(below, path))
             _put(archive, member, path, root)
             below.discard(path)
-            while folder and folder not in root.entries:  # a layer need not name them
+            while folder and folder not in root.entries:  # a layer need not list them
                 root.entries[folder] = Entry("folder", 0o755, 0, 0, 0)
                 folder = folder.rpartition("/")[0]
 
@@ -199,7 +200,7 @@ def _put(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str, root: Roo
 
 
 def _version(data: bytes, minor: str) -> str | None:
-    """The full version of a Python X.Y: it stands in its data as a C string."""
+    """Return the full version of a Python X.Y, which its data contains as a C string."""
     number = re.escape(minor.encode()) + rb"\.[0-9]{1,2}(?:(?:a|b|rc)[0-9]+)?"
     found = re.search(rb"\x00(" + number + rb")\+?\x00", data)
     return found[1].decode() if found else None
