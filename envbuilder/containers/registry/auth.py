@@ -1,4 +1,4 @@
-"""Saying who we are where a registry asks: a password, or a token from the server that it names."""
+"""Registry authentication: basic auth and bearer tokens."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ _FORM = "application/x-www-form-urlencoded"
 
 
 class DeniedError(Exception):
-    """No way in; `str` says why, without any secret."""
+    """Access denied; `str` says why, without any secret."""
 
 
 class Send(Protocol):
-    """One request without redirects, retries and credentials of its own."""
+    """A function that sends one request, without redirects, retries or credentials of its own."""
 
     def __call__(
         self, method: str, url: str, headers: Mapping[str, str], data: bytes | None
     ) -> requests.Response:
-        """The answer, its body unread."""
+        """Send the request and return the response, its body unread."""
 
 
 class Login:
-    """Credentials for one registry, looked for when they are first asked for."""
+    """Credentials for one registry, looked up when they are first needed."""
 
     def __init__(
         self, host: str, send: Send, pause: Callable[[float], None], *, plain_http: bool
     ) -> None:
         self._host, self._send, self._pause, self._plain = host, send, pause, plain_http
         self.secrets: set[str] = set()
-        """What must be in no message."""
+        """Strings that must not appear in any message."""
 
     def answer(self, header: str) -> str:
-        """The `Authorization` for a `WWW-Authenticate`; `DeniedError` where there is none."""
+        """Return the `Authorization` for a `WWW-Authenticate`; raise `DeniedError` without one."""
         offered = challenges.parse(header)
         known = self._known
         bearer = next((c for c in offered if c.scheme == "bearer"), None)
@@ -70,7 +70,7 @@ class Login:
         return found
 
     def _token(self, challenge: Challenge, known: Credential | None) -> str:
-        """A token for us, or for anybody where nobody logged in."""
+        """Return a token for the stored credential, or an anonymous one without a credential."""
         import requests
 
         realm = challenge.parameters.get("realm", "")
@@ -97,7 +97,11 @@ class Login:
         raise DeniedError(f"its token server {server}: {problem}")
 
     def _checked(self, realm: str) -> str:
-        """The host of a token server that may see a password: over https, or on this machine."""
+        """Return the host of a token server; raise `DeniedError` if it must not receive a password.
+
+        It may receive one over https, if it and the registry are both on this machine, or if plain
+        http is allowed and it is on the registry's own host.
+        """
         try:
             parts = urlsplit(realm)
             server = parts.hostname or ""
@@ -116,7 +120,7 @@ class Login:
 def _request(
     realm: str, asked: Mapping[str, str], known: Credential | None
 ) -> tuple[str, str, dict[str, str], bytes | None]:
-    """Method, URL, headers and body of a request for a token."""
+    """Return method, URL, headers and body of a request for a token."""
     service, scope = asked.get("service", ""), asked.get("scope", "")
     if known is not None and known.is_token:
         form = {

@@ -1,7 +1,7 @@
-"""Base images by digest, fetched once: one OCI layout for each image and platform.
+"""Base images by digest, pulled once: one OCI layout per image and platform.
 
-They are beside the store, not in it: an image is several blobs that come and go together, other
-programs can read the folder, and `bundle` packs it as it is.
+They are stored beside the store, not in it: an image is several blobs that come and go together,
+other programs can read the folder, and `bundle` packs it as is.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def folder(digest: words.Digest, platform: words.Platform, settings: Settings) -> Path:
-    """Where a base image is, or would be. `digest` is that of its manifest, or of an index."""
+    """Return the path of a base image, present or not; `digest` names its manifest or an index."""
     name = f"{digest.removeprefix('sha256:')}-{platform.replace('/', '-')}"
     return settings.cache_dir / "bases" / name
 
@@ -38,11 +38,11 @@ def obtain(
     settings: Settings,
     progress: Progress,
 ) -> Layout:
-    """The base image as a layout of one image, every blob checked now; fetched where it is missing.
+    """Return the base image as a layout of one image, every blob checked; pull it if missing.
 
-    `ref` says which registry and repository has it; a tag in it does not matter, and a mirror of
-    that registry is asked first. Needs no network once the image is here. Raises `BuildError` where
-    it cannot be had, `InvalidError` where it is not for the platform.
+    `ref` names the registry and repository; a tag in it is ignored, and a mirror of that registry
+    is tried first. Needs no network once the image is present. Raise `BuildError` if it cannot be
+    obtained, `InvalidError` if it is not for the platform.
     """
     from filelock import FileLock
 
@@ -55,7 +55,7 @@ def obtain(
                 return Layout(place)
             if problem:
                 progress.note(f"warning: {problem}; it is fetched anew")
-            (place / MARK).unlink(missing_ok=True)  # its index then is made anew, too
+            (place / MARK).unlink(missing_ok=True)  # so that its index is recreated, too
             layout = Layout.create(place)
             _pull(ref, digest, layout, platform, settings, progress)
             return layout
@@ -71,7 +71,7 @@ def _pull(
     settings: Settings,
     progress: Progress,
 ) -> None:
-    """Pull from a mirror, or else from the registry itself: the digest says whether it is right."""
+    """Pull from a mirror, or else from the registry itself; the digest verifies either."""
     problems: list[str] = []
     for place in reference.mirrored(reference.parse(ref), settings.configuration.mirrors):
         try:
@@ -85,7 +85,7 @@ def _pull(
 
 
 def _damage(place: Path, digest: words.Digest, platform: words.Platform) -> str | None:
-    """What is wrong with a base image, nothing where it was never complete; None: it is right."""
+    """Return what is wrong with a base image: None if intact, empty if it was never complete."""
     if not (place / MARK).is_file():
         return ""
     try:
@@ -106,7 +106,7 @@ def _damage(place: Path, digest: words.Digest, platform: words.Platform) -> str 
 def _require_listed(
     layout: Layout, image: Descriptor, digest: words.Digest, platform: words.Platform
 ) -> None:
-    """`InvalidError` where the digest is not that of an index that has this image."""
+    """Raise `BuildError` if the index is missing, `InvalidError` if it does not list the image."""
     path = layout.blob(digest)
     if not path.is_file():
         raise BuildError(f"{path}: missing")

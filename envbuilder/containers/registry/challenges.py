@@ -1,4 +1,4 @@
-"""What a registry asks for when it answers 401, and the token that a token server gives; pure."""
+"""Parse `WWW-Authenticate` challenges and the responses of token servers; pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TOKEN = re.compile(r"[\x21-\x7e]{1,65536}")
 
 
 class Challenge(Struct, frozen=True):
-    """One way in that a registry offers: the scheme in lower case, and its parameters."""
+    """An authentication method that a registry offers: lower-case scheme, and parameters."""
 
     scheme: str
     parameters: dict[str, str]
@@ -29,7 +29,7 @@ class _Answer(Struct, frozen=True):
 
 
 def parse(header: str) -> tuple[Challenge, ...]:
-    """The challenges of a `WWW-Authenticate` header; what is no challenge is left out."""
+    """Return the challenges of a `WWW-Authenticate` header; malformed parts are skipped."""
     found: list[Challenge] = []
     for piece in parse_http_list(header):
         match = _PIECE.fullmatch(piece.strip())
@@ -46,7 +46,7 @@ def parse(header: str) -> tuple[Challenge, ...]:
 
 
 def token(body: bytes) -> str:
-    """The token in a token server's answer; empty where there is none that fits a header."""
+    """Return the token in a token server's response; empty if there is none that fits a header."""
     try:
         answer = msgspec.json.decode(body, type=_Answer)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -1,7 +1,7 @@
-"""Requests to one repository of a registry: redirects, retries, bounds, and clear errors.
+"""HTTP requests to one repository of a registry: redirects, retries, limits, and clear errors.
 
-A small client of our own over requests, because the two libraries for it (oras 0.2, python-dxf 12)
-resume in neither direction, set no time limits of their own and load or trust whole answers.
+A small client on top of requests, because the two existing libraries (oras 0.2, python-dxf 12)
+resume neither pulls nor pushes, set no timeouts of their own, and load or trust whole responses.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     import requests
 
 TIMEOUT_SECONDS = (10.0, 30.0)
-"""To connect and between two writes, and between two reads."""
+"""Timeout to connect and between two writes, and timeout between two reads."""
 PATIENCE_SECONDS = 30.0
-"""The longest pause that a busy registry may ask for; one that asks for more has refused."""
+"""The longest pause that a busy registry may request; a longer one counts as a refusal."""
 REDIRECTS = 5
 _REDIRECTED = frozenset({301, 302, 303, 307, 308})
 _BUSY = frozenset({408, 425, 429})
@@ -49,7 +49,7 @@ class _Errors(Struct, frozen=True):
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """What came back, where only status and headers count."""
+    """A response of which only status and headers matter."""
 
     status: int
     headers: Mapping[str, str]
@@ -59,8 +59,8 @@ class Answer(Struct, frozen=True, kw_only=True):
 class Connection:
     """A repository of a registry.
 
-    `plain_http` allows http where the registry is not this machine itself: asked for, never
-    assumed. Failures are `BuildError`s that name the repository, and no query, header or body.
+    `plain_http` allows http to a registry that is not this machine: configured explicitly, never
+    assumed. Failures are `BuildError`s that name the repository, but no query, header or body.
     """
 
     def __init__(
@@ -76,9 +76,9 @@ class Connection:
         self.host, self.repository = reference.host, reference.repository
         self._base = f"{'http' if plain_http or self._local else 'https'}://{reference.endpoint}"
         self._session = download.open_session()
-        # Else requests reads all of a redirect's body, and stumbles over an address that is none.
+        # Otherwise requests reads a redirect's whole body, and fails on an invalid address.
         self._session.get_redirect_target = lambda resp: None  # type: ignore[method-assign]
-        if self._local:  # a proxy would look for it on its own machine
+        if self._local:  # to a proxy, it would be the proxy's own machine
             self._session.trust_env = False
             self._session.proxies = {}
         self.pause = pause
@@ -87,7 +87,7 @@ class Connection:
         self._lock = threading.Lock()
 
     def url(self, path: str) -> str:
-        """The URL of something below the repository: `manifests/latest`, `blobs/sha256:…`."""
+        """Return the URL of a path below the repository: `manifests/latest`, `blobs/sha256:…`."""
         return f"{self._base}/v2/{self.repository}/{path}"
 
     def ask(
@@ -101,7 +101,7 @@ class Connection:
         data: bytes | None = None,
         retry: bool = True,
     ) -> Answer:
-        """`request`, with an answer whose body does not matter."""
+        """Send a `request` whose response body does not matter."""
         with self.request(
             method, url, what, accept=accept, headers=headers, data=data, retry=retry
         ) as response:
@@ -119,10 +119,10 @@ class Connection:
         data: bytes | None = None,
         retry: bool = True,
     ) -> requests.Response:
-        """One answer whose status is in `accept`, its body unread: close it.
+        """Return a response whose status is in `accept`, its body unread; the caller closes it.
 
-        `what` names the thing for messages. Busy registries and broken connections are tried
-        again; with `retry=False` they are a `BrokenOffError`.
+        `what` names the item in messages. Busy registries and broken connections are retried; with
+        `retry=False` they raise `BrokenOffError`.
         """
         import requests
 
@@ -149,7 +149,7 @@ class Connection:
         raise self.failure(what, problem)
 
     def resolve(self, location: str, base: str, what: str) -> str:
-        """An absolute URL from a `Location` header; `BuildError` where it leaves https."""
+        """Return the absolute URL of a `Location` header; raise `BuildError` if it leaves https."""
         target = urljoin(base, location) if _origin(location) is not None else ""
         parts = urlsplit(target)
         here = self._local and is_loopback(parts.netloc) and parts.scheme == "http"
@@ -162,7 +162,7 @@ class Connection:
         )
 
     def failure(self, what: str, problem: str, status: int = 0) -> BuildError:
-        """The error for something that could not be had or brought."""
+        """Return the error for something that could not be pulled or pushed."""
         login = f"docker login {self.host}"
         hints = {
             401: f"Log in first ({login}), or check that you may do this there.",
@@ -176,7 +176,7 @@ class Connection:
     def _authorized(
         self, method: str, url: str, what: str, headers: Mapping[str, str], data: bytes | None
     ) -> requests.Response:
-        """The answer, after we said who we are where that was asked."""
+        """Send a request and return the response; authenticate if the registry demands it."""
         used = self._authorization
         response = self._follow(method, url, what, headers, data, used)
         if response.status_code != 401 or not self._is_own(response.url):
@@ -200,7 +200,7 @@ class Connection:
         data: bytes | None,
         authorization: str,
     ) -> requests.Response:
-        """The answer at the end of redirects; other hosts never learn who we are."""
+        """Return the response at the end of redirects; other hosts never receive credentials."""
         for _ in range(REDIRECTS + 1):
             signed = authorization and self._is_own(url)
             said = {**headers, **({"Authorization": authorization} if signed else {})}
@@ -230,7 +230,7 @@ class Connection:
         return _origin(url) == _origin(self._base)
 
     def _said(self, response: requests.Response) -> str:
-        """Status and the registry's own words, as far as they fit into a line."""
+        """Return the status and the registry's own message, cut to one line."""
         status = f"HTTP {response.status_code} {response.reason or ''}".strip()
         try:
             errors = msgspec.json.decode(_small(response), type=_Errors).errors
@@ -244,7 +244,7 @@ class Connection:
 
 
 def _small(response: requests.Response) -> bytes:
-    """The body where it is small and whole, else nothing."""
+    """Return the body if it is small and complete, else nothing."""
     try:
         head = response.request.method == "HEAD"
         return b"" if head else limited(response, _ANSWER_LIMIT) or b""
@@ -253,18 +253,18 @@ def _small(response: requests.Response) -> bytes:
 
 
 def _as_it_is(prepared: requests.PreparedRequest) -> requests.PreparedRequest:
-    """No login of requests' own: it would take one from ~/.netrc and overwrite ours."""
+    """Return the request unchanged: requests would replace its login with one from ~/.netrc."""
     return prepared
 
 
 def _asked_pause(response: requests.Response) -> float:
-    """Seconds that the registry asks us to wait; 0 where it does not say."""
+    """Return the seconds that the registry requests to wait; 0 if it requests none."""
     text = response.headers.get("Retry-After", "")
     return float(text) if text.isdecimal() and len(text) < 9 else 0.0
 
 
 def _origin(url: str) -> tuple[str, str, int | None] | None:
-    """Scheme, host and port; None for what is no URL."""
+    """Return scheme, host and port; None if it is not a URL."""
     try:
         parts = urlsplit(url)
         return parts.scheme, parts.hostname or "", parts.port or _PORTS.get(parts.scheme)

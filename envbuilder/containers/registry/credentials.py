@@ -1,6 +1,6 @@
-"""Who we are for a registry: what `docker login` or `podman login` left, read and never written.
+"""Registry credentials stored by `docker login` or `podman login`; read, never written.
 
-A secret is asked for when a registry demands it, kept in memory, and is in no text that we make.
+A secret is looked up when a registry demands it, kept in memory, and never part of any output.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _FILE_LIMIT = 1 << 20
 _HELPER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _HELPER_SECONDS = 60.0
 _DOCKER_HUB = "https://index.docker.io/v1/"
-_TOKEN_USER = "<token>"  # noqa: S105 (what helpers name an identity token's user)
+_TOKEN_USER = "<token>"  # noqa: S105 (the user name that helpers give an identity token)
 
 
 class Credential(Struct, frozen=True, kw_only=True):
-    """A user's name and password, or an identity token that stands for both."""
+    """A user's name and password, or an identity token instead of both."""
 
     user: str
     secret: str
@@ -59,10 +59,10 @@ class _Answer(Struct, frozen=True, rename="pascal"):
 
 
 def find(host: str, environ: Mapping[str, str] | None = None) -> Credential | None:
-    """The credential for a registry; None where nobody logged in to it.
+    """Return the credential for a registry; None if there is no login for it.
 
-    Raises `InvalidError` for a damaged file, `ToolError` for a credential helper that is named but
-    does not work.
+    Raise `InvalidError` for a damaged file, `ToolError` for a credential helper that is configured
+    but does not work.
     """
     for path in _files(os.environ if environ is None else environ):
         found = _in_file(path, host)
@@ -72,7 +72,7 @@ def find(host: str, environ: Mapping[str, str] | None = None) -> Credential | No
 
 
 def _files(environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """Docker's file, then podman's, as far as they are there."""
+    """Return the file in `REGISTRY_AUTH_FILE`, or else Docker's and podman's files that exist."""
     named = environ.get("REGISTRY_AUTH_FILE")
     if named:
         return (Path(named),)
@@ -96,7 +96,7 @@ def _in_file(path: Path, host: str) -> Credential | None:
     except OSError as error:
         raise InvalidError(f"{path}: cannot be read: {error.strerror or error}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        # The file holds secrets: what is wrong with it is said, what is in it is not.
+        # The file holds secrets: messages name the problem, never the content.
         raise InvalidError(
             f"{path}: not a configuration of docker: {error}", "Log in again: docker login"
         ) from None
@@ -112,7 +112,7 @@ def _in_file(path: Path, host: str) -> Credential | None:
 
 
 def _keys(host: str) -> tuple[str, ...]:
-    """How a registry is named in the files, the usual way first."""
+    """Return the keys of a registry in the files, the usual one first."""
     if host == DEFAULT_HOST:
         return (_DOCKER_HUB, DEFAULT_HOST, "index.docker.io")
     schemes = (f"{scheme}://{host}{path}" for scheme in ("https", "http") for path in ("", "/"))
@@ -138,7 +138,7 @@ def _read_entry(entry: _Entry, path: Path, host: str) -> Credential | None:
 
 
 def _ask(helper: str, server: str, path: Path) -> Credential | None:
-    """What a credential helper knows; its output is not quoted, it may hold a secret."""
+    """Return the credential from a helper; its output is not quoted, as it may hold a secret."""
     if not _HELPER.fullmatch(helper):
         raise InvalidError(f"{path}: {helper!r} is no name of a credential helper")
     program = f"docker-credential-{helper}"

@@ -1,4 +1,4 @@
-"""Manifests and indexes of a registry's repository: read within bounds, checked, and written."""
+"""Manifests and indexes in a registry's repository: read within limits, checked, and written."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 class _Kind(Struct, frozen=True, rename="camel"):
-    """The keys that tell a manifest from an index."""
+    """The keys that distinguish a manifest from an index."""
 
     media_type: str | None = None
     config: dict[str, object] | None = None
@@ -40,11 +40,11 @@ class _Kind(Struct, frozen=True, rename="camel"):
 
 
 def read(connection: Connection, wanted: str) -> tuple[Descriptor, bytes]:
-    """A manifest or an index by digest or tag, and its bytes.
+    """Return a manifest or an index by digest or tag, and its bytes.
 
-    What it is is taken from the bytes alone: they are what a digest vouches for. Raises
-    `WrongHashError` where the registry sends other bytes than the digest names, `BuildError` where
-    it sends none, and `InvalidError` where they are something else.
+    Its type is taken from the bytes alone, since they are what a digest covers. Raise
+    `WrongHashError` if the registry sends other bytes than the digest names, `BuildError` if it
+    sends none, `InvalidError` if they are something else.
     """
     data = _fetch(connection, wanted, (OK,))
     assert data is not None, "any other status was refused"
@@ -52,7 +52,7 @@ def read(connection: Connection, wanted: str) -> tuple[Descriptor, bytes]:
 
 
 def find(connection: Connection, wanted: str) -> tuple[Descriptor, bytes] | None:
-    """`read`; None where the repository has nothing of that name."""
+    """Return what `read` returns, or None if the repository has nothing of that name."""
     data = _fetch(connection, wanted, (OK, NOT_FOUND))
     return None if data is None else _checked(connection, wanted, data)
 
@@ -98,7 +98,10 @@ def _fetch(connection: Connection, wanted: str, accept: tuple[int, ...]) -> byte
 
 
 def choose(index: Index, platform: words.Platform, where: str) -> Descriptor:
-    """The one image of an index for a platform; `InvalidError` where there is none, or a choice."""
+    """Return the only image of an index for a platform.
+
+    Raise `InvalidError` if there is none or several.
+    """
     found = {
         d.digest: d
         for d in index.manifests
@@ -116,9 +119,9 @@ def choose(index: Index, platform: words.Platform, where: str) -> Descriptor:
 
 
 def put(connection: Connection, wanted: str, media_type: str, data: bytes) -> int:
-    """Bring a manifest or an index under a tag or its digest; returns the bytes that travelled.
+    """Push a manifest or an index under a tag or its digest; return the bytes transferred.
 
-    What it names must be there. Raises `BuildError`.
+    Everything it references must be in the registry already. Raise `BuildError` if the push fails.
     """
     digest = digest_of(data)
     url = connection.url(f"manifests/{wanted}")

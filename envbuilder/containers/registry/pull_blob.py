@@ -1,4 +1,4 @@
-"""One blob from a registry into a layout: checked while it comes, continued where it broke off."""
+"""Pull one blob from a registry into a layout: checked while it arrives, resumed if cut short."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _WHOLE, _PART, _NO_SUCH_PART = 200, 206, 416
 def receive(
     connection: Connection, blob: Descriptor, layout: Layout, advance: Callable[[int], None]
 ) -> int:
-    """Bring a blob into a layout; returns the bytes that travelled.
+    """Pull a blob into a layout; return the bytes transferred.
 
-    Raises `WrongHashError` where the registry sends other bytes (nothing of them is kept), and
-    `BuildError` where it does not send them all: what came is kept for the next try.
+    Raise `WrongHashError` if the registry sends other bytes (none of them are kept), `BuildError`
+    if it does not send all of them: what arrived is kept for the next try.
     """
     target = layout.blob(blob.digest)
     part = layout.folder / "partial" / target.name
     travelled = 0
     try:
         part.parent.mkdir(exist_ok=True)
-        # What an earlier try left may be of other bytes: then one more time from the start.
+        # An earlier try may have left other bytes: if so, pull once more from the start.
         for _ in range(2 if part.exists() else 1):
             incoming = _Incoming(connection, blob, part, advance)
             right = incoming.run()
@@ -53,7 +53,7 @@ def receive(
 
 
 class _Incoming:
-    """A blob under way into its partial file."""
+    """A blob on its way into its partial file."""
 
     def __init__(
         self, connection: Connection, blob: Descriptor, part: Path, advance: Callable[[int], None]
@@ -65,7 +65,10 @@ class _Incoming:
         self.travelled = 0
 
     def run(self) -> bool:
-        """Whether the partial file now holds the blob; `BuildError` where it does not come."""
+        """Pull the rest of the blob; return whether the partial file now holds it.
+
+        Raise `BuildError` if it does not arrive completely.
+        """
         complete = self._part.exists() and self._read_left() >= self._blob.size
         problem = ""
         for _ in range(ATTEMPTS):
@@ -79,7 +82,7 @@ class _Incoming:
         return self._have == self._blob.size and digest == self._blob.digest
 
     def _read_left(self) -> int:
-        """Hash what an earlier try left; returns its size."""
+        """Hash what an earlier try left; return its size."""
         with self._part.open("rb") as stream:
             while piece := stream.read(_PIECE):
                 self._count(piece)
@@ -91,7 +94,7 @@ class _Incoming:
         self._advance(len(piece))
 
     def _ask(self) -> str:
-        """Take what one answer holds; returns why it was not all, or nothing."""
+        """Store what one response holds; return why that was not all, or an empty string."""
         import requests
 
         headers = {"Range": f"bytes={self._have}-"} if self._have else {}
@@ -114,7 +117,7 @@ class _Incoming:
                         self._count(piece)
                         self.travelled += len(piece)
                         if self._have > self._blob.size:
-                            return ""  # more than it may be: wrong, however it goes on
+                            return ""  # too long: wrong, whatever follows
             except requests.RequestException as error:
                 return reason(error)
         size = self._blob.size

@@ -1,7 +1,8 @@
-"""One blob from a file to a registry: mounted, or uploaded in pieces that a later try continues.
+"""Push one blob to a registry: mounted, or uploaded in pieces that a later try resumes.
 
-A registry says with each answer how an upload goes on. Some only go on from their last answer
-(docker-registry and its kin): of an upload that is cut within a piece they let nothing be used.
+The registry reports with each response how an upload continues. Some registries (docker-registry
+and its derivatives) only continue from their last response: an upload that is cut off within a
+piece is lost to them as a whole.
 """
 
 from __future__ import annotations
@@ -31,27 +32,27 @@ if TYPE_CHECKING:
     from envbuilder.containers.registry.connection import Answer, Connection
 
 PIECE = 8 << 20
-"""Bytes of a piece, unless the registry wants larger ones. Ctrl-C waits for the end of a piece, and
-we wait for a distant registry after each."""
+"""Bytes of a piece, unless the registry requires larger ones. Ctrl-C waits for the end of a piece,
+and each piece costs a round trip to the registry."""
 _PIECE_LIMIT = 256 << 20
 _OK, _CREATED, _ACCEPTED, _NO_CONTENT, _NOT_FOUND = 200, 201, 202, 204, 404
 _LOST = (400, 404, 405, 410, 416)
-"""What registries answer where an upload is gone, or not as far as was thought."""
+"""Statuses that registries return for an upload that is gone, or not as far as assumed."""
 _NOT_MOUNTED = (400, 401, 403, 404, 405)
-"""What they answer where they do not mount: it is sent instead."""
+"""Statuses that registries return if they do not mount: the blob is uploaded instead."""
 _RANGE = re.compile(r"(?:bytes=)?0-([0-9]{1,15})")
 _BYTES = {"Content-Type": "application/octet-stream"}
 
 
 class Sent(Struct, frozen=True, kw_only=True):
-    """How a blob got there, and how many of its bytes travelled (those sent twice count twice)."""
+    """How a blob got there, and the bytes transferred for it (those sent twice count twice)."""
 
     how: Literal["present", "mounted", "sent"]
     bytes: int = 0
 
 
 class _Upload(Struct, frozen=True, kw_only=True):
-    """An upload under way; kept in a file, so that a later process can go on with it."""
+    """An upload in progress, kept in a file so that a later process can resume it."""
 
     location: str
     offset: Annotated[int, Meta(ge=0)]
@@ -66,12 +67,13 @@ def send(
     advance: Callable[[int], None],
     mount_from: str = "",
 ) -> Sent:
-    """Bring a blob of a layout to the registry, unless it is there.
+    """Push a blob of a layout, unless the registry has it.
 
-    `notes` is a folder for what a later try needs to go on, and for which repositories have what.
-    `mount_from` is a repository of the same registry that may have the blob, where one is known
-    better than by an earlier push. Only one process sends a blob at a time; the others wait.
-    Raises `BuildError`; what the registry has taken is not sent again by the next try.
+    `notes` is a folder for what a later try needs to resume, and for which repository has which
+    blob. `mount_from` is a repository of the same registry that may have the blob; without it, the
+    one recorded by an earlier push is used. Only one process sends a blob at a time; the others
+    wait. Raise `BuildError` if the push fails; the next try does not send again what the registry
+    has accepted.
     """
     from filelock import FileLock
 
@@ -99,7 +101,7 @@ def _file(notes: Path, what: str, kind: str) -> Path:
 
 
 def _repository(place: Path, connection: Connection) -> str:
-    """The repository of the registry that got the blob last; empty where none is known."""
+    """Return the registry's repository that received the blob last; empty if none is known."""
     try:
         return reference.parse(f"{connection.host}/{place.read_text()}").repository
     except (OSError, UnicodeDecodeError, InvalidError):
@@ -107,15 +109,16 @@ def _repository(place: Path, connection: Connection) -> str:
 
 
 def has(connection: Connection, blob: Descriptor) -> bool:
-    """Whether the repository has a blob."""
+    """Return whether the repository has a blob."""
     url = connection.url(f"blobs/{blob.digest}")
     return connection.ask("HEAD", url, blob.digest, accept=(_OK, _NOT_FOUND)).status == _OK
 
 
 def require_allowed(connection: Connection) -> None:
-    """`BuildError` where we may not push, or nobody answers: to be asked before much work is done.
+    """Raise `BuildError` if pushing is not allowed, or if the registry does not answer.
 
-    An upload is begun and given up again: only so do registries say it.
+    To be called before much work is done. Registries report this only when an upload is started, so
+    one is started and cancelled.
     """
     what = "a push"
     answer = connection.ask(
@@ -127,7 +130,7 @@ def require_allowed(connection: Connection) -> None:
 
 
 class _Outgoing:
-    """A blob on its way."""
+    """A blob on its way to the registry."""
 
     def __init__(
         self,
@@ -149,7 +152,7 @@ class _Outgoing:
                 self._connection.pause(2.0 ** (attempt - 1))
             try:
                 if attempt and has(self._connection, self._blob):
-                    break  # only the last answer was lost
+                    break  # only the last response was lost
                 upload = self._recalled() or self._begin(mount_from)
                 if upload is None:
                     self._show(self._blob.size)
@@ -165,7 +168,7 @@ class _Outgoing:
         return Sent(how="sent", bytes=self._travelled)
 
     def _begin(self, mount_from: str) -> _Upload | None:
-        """A new upload; None where the registry mounted the blob instead."""
+        """Start an upload; return None if the registry mounted the blob instead."""
         if mount_from:
             query = urlencode({"mount": self._blob.digest, "from": mount_from})
             answer = self._post(f"?{query}", (_CREATED, _ACCEPTED, *_NOT_MOUNTED))
@@ -184,13 +187,13 @@ class _Outgoing:
         return self._connection.ask("POST", url, self._blob.digest, accept=accept, data=b"")
 
     def _recalled(self) -> _Upload | None:
-        """The upload that broke off, as far as the registry has it; None where it has not."""
+        """Return the interrupted upload, as far as the registry has it; None if it is gone."""
         try:
             noted = msgspec.json.decode(self._note.read_bytes(), type=_Upload)
         except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             return None
         with contextlib.suppress(BuildError):
-            # Where it leads is checked as if the registry had just said it.
+            # The recorded location is checked as if the registry had just sent it.
             url = self._connection.resolve(noted.location, self._connection.url(""), "an upload")
             answer = self._connection.ask(
                 "GET", url, self._blob.digest, accept=(_NO_CONTENT, _ACCEPTED, *_LOST)
@@ -203,7 +206,7 @@ class _Outgoing:
         return None
 
     def _send_pieces(self, upload: _Upload) -> _Upload:
-        """Send what is missing, unless it goes in one piece: then it goes with the end."""
+        """Send what is missing; a blob of a single piece is left to `_close`."""
         if self._blob.size <= upload.piece and not upload.offset:
             return upload
         with self._source.open("rb") as stream:
@@ -226,7 +229,7 @@ class _Outgoing:
         return upload
 
     def _close(self, upload: _Upload) -> None:
-        """Say that this was all (or send all there is), and which digest it has."""
+        """Finish the upload with the blob's digest; send the whole blob if nothing was sent yet."""
         data = b"" if upload.offset else self._source.read_bytes()
         self._travelled += len(data)
         joint = "&" if urlsplit(upload.location).query else "?"
@@ -236,7 +239,7 @@ class _Outgoing:
     def _ask(
         self, method: str, url: str, accept: tuple[int, ...], headers: dict[str, str], data: bytes
     ) -> Answer:
-        """Send bytes once; a registry that has lost the upload has broken it off."""
+        """Send bytes once; raise `BrokenOffError` if the registry has lost the upload."""
         answer = self._connection.ask(
             method,
             url,
@@ -251,20 +254,20 @@ class _Outgoing:
         return answer
 
     def _at(self, answer: Answer, expected: int, piece: int, known: str = "") -> _Upload:
-        """Where an upload is, as an answer says it."""
+        """Return the state of an upload from a response."""
         location = answer.headers.get("Location", known)
         if not location:
             raise self._connection.failure(
                 self._blob.digest, "the registry does not say where to upload it"
             )
         said = _RANGE.fullmatch(answer.headers.get("Range", ""))
-        # The last byte that is there; "0-0" is how nothing at all is said, too.
+        # The last byte that is there; but "0-0" is also sent if there is none at all.
         offset = int(said[1]) + 1 if said and said[1] != "0" else expected
         url = self._connection.resolve(location, answer.url, self._blob.digest)
         return _Upload(location=url, offset=offset, piece=piece)
 
     def _remember(self, upload: _Upload) -> None:
-        # Without the note a later try begins this blob anew, which is no reason to fail now.
+        # Without the note, a later try restarts this blob: no reason to fail now.
         with contextlib.suppress(OSError):
             atomic.write(self._note, msgspec.json.encode(upload))
 

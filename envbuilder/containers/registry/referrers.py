@@ -1,7 +1,7 @@
-"""Attachments of an image in a registry (its bill of materials, its provenance) and their list.
+"""Referrers of an image in a registry (its SBOM, its provenance), and the list of them.
 
-An attachment is a manifest of its own that names the image as its subject: the image's digest stays
-what it was. Registries that keep no such lists get them as an index under the tag `sha256-…`.
+A referrer is a manifest of its own that names the image as its subject: the image's digest does not
+change. In registries without such lists, an index under the tag `sha256-…` serves as one.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def make(
     content: bytes,
     annotations: Mapping[str, str] | None = None,
 ) -> Descriptor:
-    """An attachment to `subject` in a layout; the same content gives the same digest."""
+    """Add a referrer of `subject` to a layout; the same content gives the same digest."""
     manifest = Manifest(
         schema_version=2,
         media_type=MANIFEST,
@@ -69,7 +69,7 @@ def attach(
     notes: Path,
     progress: Progress,
 ) -> registry.Pushed:
-    """Bring an attachment that `make` made to the image's repository, and see that it is listed."""
+    """Push a referrer from `make` to the image's repository, and ensure that it is listed."""
     pushed = registry.push(connection, attachment.digest, layout, attachment, notes, progress)
     subject = layout.read_manifest(attachment).subject
     if subject is None:
@@ -82,14 +82,14 @@ def attach(
 def find(
     connection: Connection, digest: words.Digest, artifact_type: str = ""
 ) -> tuple[Descriptor, ...]:
-    """The attachments of an image, of one type where that is named."""
+    """Return the referrers of an image, only those of `artifact_type` if it is given."""
     index = _listed(connection, digest) or _tagged(connection, digest)
     found = index.manifests if index else ()
     return tuple(d for d in found if not artifact_type or d.artifact_type == artifact_type)
 
 
 def _listed(connection: Connection, digest: words.Digest) -> Index | None:
-    """The registry's own list; None where it keeps none."""
+    """Return the registry's own list of referrers; None if it keeps none."""
     return _index(connection, f"referrers/{digest}", (manifests.OK, *_NO_LISTS))
 
 
@@ -117,7 +117,7 @@ def _index(connection: Connection, path: str, accept: tuple[int, ...]) -> Index 
 
 
 def _list_by_tag(connection: Connection, attachment: Descriptor, digest: words.Digest) -> None:
-    """Add an attachment to the tagged list; others may be writing there, so it is read again."""
+    """Add a referrer to the tagged list, and read it again: other processes may write to it."""
     tag = digest.replace(":", "-")
     for _ in range(_WRITES):
         known = _tagged(connection, digest) or Index(

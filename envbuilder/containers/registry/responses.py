@@ -1,4 +1,4 @@
-"""Reading what a registry answers, within bounds."""
+"""Read the responses of a registry within limits."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ if TYPE_CHECKING:
     import requests
 
 ATTEMPTS = 4
-"""How often anything is tried that a registry could not do for the moment."""
+"""Attempts at a request that fails only temporarily."""
 _PIECE = 1 << 16
 
 
 class BrokenOffError(Exception):
-    """A request got no answer, or not all of it; `str` says why in a few words."""
+    """A missing or incomplete response to a request; `str` says why in a few words."""
 
 
 def limited(response: requests.Response, limit: int) -> bytes | None:
-    """A whole body of at most `limit` bytes; None where it is longer.
+    """Return a whole body of at most `limit` bytes; None if it is longer.
 
-    Raises `BrokenOffError` where it was cut short.
+    Raise `BrokenOffError` if it was cut short.
     """
     import requests
 

@@ -1,4 +1,4 @@
-"""Images between registries and layouts on disk: by digest, checked, and only what is missing."""
+"""Pull and push images between registries and layouts: by digest, checked, only what is missing."""
 
 from __future__ import annotations
 
@@ -31,31 +31,31 @@ if TYPE_CHECKING:
 
 PARALLEL = 4
 _DEPTH = 2
-"""Indexes within indexes that are followed."""
+"""Maximum depth of nested indexes that are followed."""
 _T_co = TypeVar("_T_co", covariant=True)
 
 
 class Pulled(Struct, frozen=True, kw_only=True):
-    """What a pull brought."""
+    """The result of a pull."""
 
     image: Descriptor
     """The manifest of the platform's image."""
     bytes: int
-    """Bytes of blobs that travelled."""
+    """Bytes of blobs transferred."""
 
 
 class Pushed(Struct, frozen=True, kw_only=True):
-    """What a push brought."""
+    """The result of a push."""
 
     digest: words.Digest
     bytes: int
-    """Bytes of blobs and manifests that travelled."""
+    """Bytes of blobs and manifests transferred."""
     sent: int
-    """Blobs that travelled."""
+    """Blobs that were uploaded."""
     mounted: int
-    """Blobs that the registry took from another repository."""
+    """Blobs that the registry mounted from another repository."""
     present: int
-    """Blobs that were there."""
+    """Blobs that were already there."""
 
 
 class _Transfer(Protocol[_T_co]):
@@ -63,11 +63,11 @@ class _Transfer(Protocol[_T_co]):
 
 
 class _StoppedError(Exception):
-    """Another transfer failed, so this one ends."""
+    """A transfer that stops because another one failed."""
 
 
 def connect(reference: Reference, settings: Settings) -> Connection:
-    """A connection to a reference's repository, as the user configured it."""
+    """Return a connection to a reference's repository, as the user configured it."""
     plain = reference.host in settings.configuration.plain_http
     return Connection(reference, plain_http=plain)
 
@@ -79,12 +79,12 @@ def pull(
     platform: words.Platform,
     progress: Progress,
 ) -> Pulled:
-    """Bring the image of one platform into a layout; `wanted` is a digest or a tag.
+    """Pull the image of one platform into a layout; `wanted` is a digest or a tag.
 
-    Of an index, only this platform's image is brought; the index itself is kept as a blob, so that
-    its digest can be checked later. What the layout has already is checked and not brought again.
-    Raises `BuildError`, `WrongHashError` for bytes that a digest does not name, and `InvalidError`
-    where there is no image for the platform.
+    Of an index, only this platform's image is pulled; the index itself is kept as a blob, so that
+    its digest can be checked later. Blobs already in the layout are checked and not pulled again.
+    Raise `BuildError` if the pull fails, `WrongHashError` for bytes that do not match their digest,
+    `InvalidError` if there is no image for the platform.
     """
     where = f"{connection.name}: {wanted}"
     found, data = manifests.read(connection, wanted)
@@ -107,7 +107,7 @@ def pull(
     others = tuple(d for d in layout.index().manifests if d.digest != image.digest)
     with contextlib.suppress(OSError):
         (layout.folder / "partial").rmdir()
-    # Last: an image that is named here is here.
+    # Last: an image that is listed is complete.
     layout.write_index(Index(schema_version=2, media_type=INDEX, manifests=(*others, image)))
     return Pulled(image=image, bytes=sum(brought))
 
@@ -121,12 +121,12 @@ def push(
     progress: Progress,
     mount_from: str = "",
 ) -> Pushed:
-    """Bring an image of a layout, or an index with all of its images, to a registry.
+    """Push an image of a layout, or an index with all of its images, to a registry.
 
-    `wanted` is the tag or the digest that it gets. `notes` is a folder that lets a later push go on
-    (`Settings.uploads_dir`). `mount_from` is a repository of the same
-    registry that may have some of the blobs. Raises `BuildError`; what has arrived by then does
-    not travel again.
+    `wanted` is the tag or the digest to push to. `notes` is a folder from which a later push
+    resumes (`Settings.uploads_dir`). `mount_from` is a repository of the same registry that may
+    have some of the blobs. Raise `BuildError` if the push fails; the next one does not transfer
+    again what has arrived.
     """
     if wanted.startswith("sha256:") and wanted != image.digest:
         raise InvalidError(f"{connection.name}@{wanted}: the image is another: {image.digest}")
@@ -160,7 +160,7 @@ def push(
 
 
 def _below(layout: Layout, of: Descriptor, depth: int) -> tuple[Descriptor, ...]:
-    """What an image or an index consists of, itself last: registries want the parts first."""
+    """Return what an image or index consists of, itself last: registries need the parts first."""
     if of.media_type not in INDEXES:
         return (of,)
     if not depth:
@@ -179,7 +179,7 @@ def _keep(layout: Layout, found: Descriptor, data: bytes) -> None:
 
 
 def _there(layout: Layout, blob: Descriptor) -> bool:
-    """Whether a layout has the right bytes; wrong ones are removed."""
+    """Return whether a layout has a blob with the right bytes; remove wrong ones."""
     if not layout.blob(blob.digest).is_file():
         return False
     try:
@@ -204,7 +204,7 @@ def _require_room(layout: Layout, needed: int) -> None:
 def _require_platform(
     layout: Layout, manifest: Manifest, wanted: words.Platform, where: str
 ) -> None:
-    """`InvalidError` where an image says that it runs on something else."""
+    """Raise `InvalidError` if an image's configuration names another platform."""
     config = layout.read_config(manifest)
     said = f"{config.get('os')}/{config.get('architecture')}"
     if said != wanted:
@@ -214,14 +214,14 @@ def _require_platform(
 def _side_by_side(
     transfers: Sequence[_Transfer[_T_co]], name: str, total: int, progress: Progress
 ) -> list[_T_co]:
-    """Run transfers in parallel; the first failure ends the others and is raised."""
+    """Run transfers in parallel; the first failure stops the others and is raised."""
     if not transfers:
         return []
     stop = threading.Event()
     with progress.task(name, total, unit="bytes") as task, ThreadPoolExecutor(PARALLEL) as pool:
 
         def advance(amount: int) -> None:
-            # A thread cannot be interrupted: it asks between two pieces whether to go on.
+            # A thread cannot be interrupted: it checks between two pieces whether to go on.
             if stop.is_set():
                 raise _StoppedError
             task.advance(amount)
