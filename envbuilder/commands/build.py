@@ -1,4 +1,4 @@
-"""`envbuilder build`."""
+"""`envbuilder build`: build an environment from a locked profile."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def command(
     target_host: Path | None,
     as_json: bool,
 ) -> None:
-    """Fetch what the profile's lock names, then build from it without a network.
+    """Fetch the files that the profile's lock names, then build from them without a network.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`envbuilder bundle`."""
+"""`envbuilder bundle`: pack all that profiles need into one file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def _listed(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
-    """`a,b` as two words."""
+    """Split `a,b` into words; check those that are platforms."""
     del ctx
     found = tuple(filter(None, (value or "").split(",")))
     unknown = [f for f in found if param.name == "platforms" and f not in words.PLATFORMS]
@@ -66,9 +66,9 @@ def command(
 ) -> None:
     """Pack locked files, profiles, locks, base image, MNIST and envbuilder itself into one file.
 
-    --profile takes several names, separated by commas. What the store lacks is fetched first. On a
-    machine without any network, `unbundle` puts everything in its place; the file is a plain tar,
-    so that pip can install envbuilder from it.
+    --profile takes several names, separated by commas. Files that the store lacks are fetched
+    first. On a machine without any network, `unbundle` puts everything in its place; the file is a
+    plain tar, so that pip can install envbuilder from it.
 
     \b
     Examples:

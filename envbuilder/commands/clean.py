@@ -1,4 +1,4 @@
-"""`envbuilder clean`."""
+"""`envbuilder clean`: remove what envbuilder made."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 _SHOWN = 20
-"""Names that stay for one reason which are shown; --json has them all."""
+"""Names shown per reason for staying; --json lists them all."""
 
 
 class _Chosen(Struct, frozen=True):
-    """What goes, in this order: files, images, and the records of images that then are gone."""
+    """What to remove, in this order: files, images, and the records of images gone by then."""
 
     files: tuple[Item, ...]
     images: tuple[Removal, ...]
@@ -34,7 +34,7 @@ class _Chosen(Struct, frozen=True):
 
     @property
     def names(self) -> list[str]:
-        """What a user sees of it."""
+        """Return the names shown to the user."""
         records = (item for group in self.records for item in group.items)
         return [
             *(str(item.path) for item in self.files),
@@ -60,9 +60,9 @@ def command(
 ) -> None:
     """Remove what envbuilder made here: environments, images, working folders of killed builds.
 
-    A file goes only if it lies in a folder that envbuilder marked, an image only if this
-    installation built it. What was looked at and stays is listed with the reason. Reports are
-    yours: they stay unless --reports asks for them (with --profile, for those of it).
+    A file is removed only if it lies in a folder that envbuilder marked, an image only if this
+    installation built it. What was examined and stays is listed with the reason. Reports stay
+    unless --reports is given; with --profile, it removes only those of that profile.
 
     \b
     Examples:
@@ -144,7 +144,7 @@ def _images(
 
 
 def _remove(chosen: _Chosen) -> tuple[list[str], list[Kept]]:
-    """Remove what was chosen; returns the names of what is gone, and what could not be removed."""
+    """Remove what was chosen; return the names of what is gone, and what could not be removed."""
     removed, failed = _remove_files(chosen.files)
     staying: set[str] = set()
     for image in chosen.images:
@@ -176,7 +176,7 @@ def _remove_files(items: Iterable[Item]) -> tuple[list[str], list[Kept]]:
 
 
 def _lines(kept: Iterable[Kept]) -> Iterable[str]:
-    """What stays, by reason."""
+    """Yield lines about what stays, grouped by reason."""
     by_reason: dict[str, list[str]] = {}
     for one in kept:
         by_reason.setdefault(one.reason, []).append(one.name)

@@ -1,4 +1,4 @@
-"""`envbuilder compare`."""
+"""`envbuilder compare`: put reports of several machines side by side."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("table", "markdown", "csv", "json", "html")
 _OF_ENDING = {".md": "markdown", ".csv": "csv", ".json": "json", ".html": "html", ".htm": "html"}
-"""What a file's name says, where --format says nothing."""
+"""The format for a file's suffix, if --format is not given."""
 
 
 @click.command("compare", short_help="Put reports of several machines side by side.")
@@ -48,10 +48,10 @@ def command(
 ) -> None:
     """Put reports of several machines side by side, the fastest accelerator first.
 
-    REPORT is a file that `envbuilder verify` wrote, or a folder of them. Each row has the first
+    REPORT is a file written by `envbuilder verify`, or a folder of them. Each row has the first
     epoch on the CPU and on the accelerator, whose ratio is the speed-up, and the median of the
-    later, warm epochs. Reports of subsets and of other precisions come last, and after them those
-    that failed. A file that is no whole report is refused (exit 2).
+    later, warm epochs. Reports of subsets and of other precisions come after the others, failed
+    ones last. A file that is not a complete report is refused (exit 2).
 
     \b
     Examples:
@@ -104,7 +104,7 @@ def _text(rows: Sequence[Row], form: str, *, to_file: bool) -> str:
 
 
 def _read(paths: Sequence[Path]) -> list[Report]:
-    """Every report once; `InvalidError` names all that are damaged, and a folder without any."""
+    """Return every report once; raise `InvalidError` for damaged ones and folders without any."""
     from envbuilder.verify.report import history
 
     found: dict[Path, Report] = {}

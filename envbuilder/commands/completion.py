@@ -1,4 +1,4 @@
-"""`envbuilder completion`."""
+"""`envbuilder completion`: print the shell completion script."""
 
 from __future__ import annotations
 

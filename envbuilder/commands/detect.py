@@ -1,4 +1,4 @@
-"""`envbuilder detect`."""
+"""`envbuilder detect`: show this machine and the profile that fits it."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def command(
     quant: str,
     as_json: bool,
 ) -> None:
-    """Show what this machine has, the profile it would choose, and why not the others.
+    """Show what this machine has, the profile chosen for it, and why not the others.
 
-    Reads files of the system only: no torch, no vendor tools; nothing is started without --full.
+    Only reads system files: no torch, no vendor tools; starts no program without --full.
 
     \b
     Examples:
@@ -87,7 +87,7 @@ def command(
 
 
 def _room(pools: tuple[Pool, ...]) -> tuple[str, ...]:
-    """What the memory of the accelerator, or without one main memory, means for a model."""
+    """Describe what fits into the accelerator's memory, or main memory if there is none."""
     from envbuilder.host import describe as facts
     from envbuilder.host import model_fit as sizing
 

@@ -1,4 +1,4 @@
-"""`envbuilder doctor`."""
+"""`envbuilder doctor`: report what is wrong on this machine, and fix what is safe to fix."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ _HARD_SPACE = "\N{NO-BREAK SPACE}"
 @root_option
 @json_option
 def command(profile: str | None, fix: bool, yes: bool, root: Path, as_json: bool) -> int:
-    """Say what stands in the way on this machine, worst first, each with its fix.
+    """Report what is wrong on this machine, worst first, each problem with its fix.
 
-    Also what costs speed. With --profile, what keeps that profile from working. Exits with 3 when
-    something is in the way; after --fix, when something is left.
+    Also reports what costs performance. With --profile, reports what keeps that profile from
+    working. Exits with 3 if a problem is blocking; after --fix, if one is still blocking.
 
     \b
     Examples:
@@ -99,7 +99,7 @@ def _chosen(found: settings.Settings, folders: Sequence[Path], here: Host) -> Pr
     try:
         return workflow.choose_profile(found, folders, here).profile
     except HostError:
-        return None  # the diagnosis says why
+        return None  # the diagnosis gives the reason
 
 
 def _print(problems: Sequence[Problem]) -> None:
@@ -117,7 +117,7 @@ def _print(problems: Sequence[Problem]) -> None:
 
 
 def _wrapped(text: str, indent: str) -> str:
-    """Lines of at most 80 columns; a command stays on one line, to be copied."""
+    """Wrap text at 80 columns; a command stays on one line, so that it can be copied."""
     whole = _COMMAND.sub(lambda match: match[0].replace(" ", _HARD_SPACE), text)
     lines = textwrap.wrap(
         whole,
@@ -137,7 +137,7 @@ def _offered(problems: Sequence[Problem], seen: Around) -> tuple[Repair, ...]:
 
 
 def _mend(problems: Sequence[Problem], seen: Around, *, yes: bool) -> tuple[Done, ...]:
-    """Show the commands, ask, run them. Whoever is not asked is not touched."""
+    """Show the commands, ask for confirmation, run them. Without it, nothing is changed."""
     from envbuilder.doctor import repair
 
     offered = _offered(problems, seen)

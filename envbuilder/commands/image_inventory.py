@@ -1,7 +1,7 @@
-"""The images that `envbuilder clean` may remove: those that this installation wrote down.
+"""The images that `envbuilder clean` may remove: those that this installation recorded.
 
-Every image that is built on one of ours inherits its labels, and so does what `docker commit` makes
-of it. Labels therefore only say what to look at; an id in a record says what envbuilder built.
+An image built on one of envbuilder's inherits its labels, and so does one made from it by `docker
+commit`. Labels therefore only select candidates; an id in a record proves what envbuilder built.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _HEX = "[0-9a-f]{64}"
 
 
 class Removal(Struct, frozen=True):
-    """A name to take from an image, or an image that has none."""
+    """A name to remove from an image, or an image without names."""
 
     id: str
     ref: str
 
 
 class Known(Struct, frozen=True):
-    """An image that was written down: its ids, its names, and where that is written."""
+    """A recorded image: its ids, its names, and the folder of the record."""
 
     ids: tuple[str, ...]
     names: tuple[str, ...]
@@ -51,14 +51,14 @@ class Known(Struct, frozen=True):
 
 
 class Records(Struct, frozen=True):
-    """Records that go once the images with these ids are gone."""
+    """Records to remove once the images with these ids are gone."""
 
     items: tuple[Item, ...]
     ids: frozenset[str]
 
 
 class Listed(Struct, frozen=True):
-    """What may go of the engine, what stays, and the ids of images that then are gone."""
+    """What to remove from the engine, what stays, and the ids of images gone after that."""
 
     removals: tuple[Removal, ...] = ()
     kept: tuple[Kept, ...] = ()
@@ -67,7 +67,7 @@ class Listed(Struct, frozen=True):
 
 
 def written_down(settings: Settings, leftovers: Iterable[Path] = ()) -> tuple[Known, ...]:
-    """Return the images of all records, those of killed `reproduce` runs among `leftovers` too."""
+    """Return the images of all records, also those of killed `reproduce` runs in `leftovers`."""
     trials = (p / side / "data" / "records" for p in leftovers for side in ("first", "second"))
     found: list[Known] = []
     for above in (settings.records_dir, *trials):
@@ -90,10 +90,10 @@ def choose(
     busy: Iterable[str] = (),
     is_built: Callable[[Image], bool] | None = None,
 ) -> Listed:
-    """Return which of the labelled images `there` go (those of one profile); pure.
+    """Return which of the labelled images `there` (of one profile) to remove; pure.
 
-    `is_built`, for images of other installations, says whether one is what a build made: then the
-    names go that a build gives. Without it they stay.
+    `is_built` decides, for images of other installations, whether a build made them: if so, the
+    names that a build gives are removed. Without it they stay.
     """
     removals: list[Removal] = []
     kept: list[Kept] = []
@@ -122,7 +122,10 @@ def choose(
 
 
 def _given(image: Image) -> list[str]:
-    """The names of an image that a build with its labels gives; empty if one is missing."""
+    """Return the names of an image that a build gives, according to its labels.
+
+    Empty if the labels are incomplete or none of the names has the fingerprint.
+    """
     profile = image.labels.get(f"{engine.LABEL}profile", "")
     fingerprint = image.labels.get(f"{engine.LABEL}fingerprint", "")
     if not re.fullmatch(_HEX, fingerprint) or not profile:
@@ -135,9 +138,9 @@ def _given(image: Image) -> list[str]:
 
 
 def is_result(image: Image, last_step: Callable[[Image], str]) -> bool:
-    """Return whether an image is what a build made, and not something built on top of that.
+    """Return whether an image is the result of a build, and not built on top of one.
 
-    It has the name that a build gives to its result, and its uppermost step is a build's last one.
+    It has the name that a build gives to its result, and its last step is the last one of a build.
     """
     return bool(_given(image)) and last_step(image) in _LAST_STEPS
 
@@ -148,7 +151,7 @@ _LAST_STEPS = frozenset(
 
 
 def _short(ref: str) -> str:
-    """A reference without the registry that an engine adds to it."""
+    """Return a reference without the registry that an engine adds to it."""
     for registry in ("docker.io/library/", "docker.io/", "localhost/"):
         if ref.startswith(registry):
             return ref.removeprefix(registry)
@@ -156,15 +159,15 @@ def _short(ref: str) -> str:
 
 
 def _full(ref: str) -> str:
-    """A reference with its tag, in one spelling for all engines."""
+    """Return a reference with its tag, in the same form for all engines."""
     short = _short(ref)
     return short if ":" in short.rpartition("/")[2] else f"{short}:latest"
 
 
 def records(known: Sequence[Known], listed: Listed, inventory: Inventory) -> list[Records]:
-    """Return the records that go: those of images that go, and, beside them, of images long gone.
+    """Return the records of images to remove, and those beside them of images long gone.
 
-    A record alone stays, as its image may be in another engine.
+    A record on its own stays, as its image may be in another engine.
     """
     above, root = inventory.settings.records_dir, inventory.settings.data_dir
     found: list[Records] = []

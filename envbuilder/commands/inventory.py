@@ -1,7 +1,7 @@
 """The files that `envbuilder clean` may remove, listed before anything is removed.
 
-A file counts as envbuilder's if it lies in a folder that envbuilder marked when it made it, under a
-name that envbuilder gives; an environment or a record says itself what it is. No link is followed.
+A file counts as envbuilder's if envbuilder marked its folder when it made it, and uses names like
+that of the file; environments and records identify themselves. Links are never followed.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ UNMARKED = (
 
 
 class Item(Struct, frozen=True):
-    """A file or folder to remove, and the folder of ours below which no link is followed."""
+    """A file or folder to remove, and the root below which no link is followed."""
 
     path: Path
     root: Path
     aside: str = ""
-    """The name that the folder gets first, so that nothing uses it while it is removed."""
+    """The name it is first renamed to, so that nothing uses it while it is being removed."""
 
 
 class Kept(Struct, frozen=True):
-    """What was looked at and stays, and why."""
+    """An item that was examined and stays, and why."""
 
     name: str
     reason: str
@@ -61,7 +61,7 @@ class Names(Struct, frozen=True):
     files: str
     folders: str = r"(?!)"
     whole: str = r"(?!)"
-    """Folders that go with whatever is in them."""
+    """Folders that are removed whatever they contain."""
 
 
 _HEX = "[0-9a-f]{64}"
@@ -89,11 +89,11 @@ DOWNLOADS = {
         r"_?[a-z0-9][a-z0-9-]*-[0-9a-f]{12}\.log|\d{8}T\d{6}Z-.+-(?:payload|devices)\.log"
     ),
 }
-"""Folders of the cache that hold what can be had again → the names in them."""
+"""Folders of the cache whose contents can be downloaded or made again → the names in them."""
 
 
 class Inventory:
-    """What may go and what stays. As long as it is open, it holds the locks of what may go."""
+    """What may be removed and what stays. While open, it holds the locks of what may be removed."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -110,11 +110,11 @@ class Inventory:
         self._locks.close()
 
     def keep(self, path: Path, reason: str) -> None:
-        """Note that something stays."""
+        """Record that something stays, and why."""
         self.kept.append(Kept(str(path), reason))
 
     def spare_mounts(self) -> None:
-        """Keep the folders in which something is mounted: it may be anybody's."""
+        """Keep the folders in which something is mounted: it may not be envbuilder's."""
         table = folders.mount_table()
         items, self.items = self.items, []
         for item in items:
@@ -166,7 +166,7 @@ class Inventory:
     # --- working folders
 
     def leftovers(self) -> Iterator[Item]:
-        """Yield the working folders of builds that were killed; note those of builds that run."""
+        """Yield the working folders of killed builds; record those of running builds."""
         data, cache = self.settings.data_dir, self.settings.cache_dir
         for path in self._children(data, self.settings.envs_dir):
             if path.name.startswith(".") and path.name.endswith(".partial"):
@@ -196,7 +196,7 @@ class Inventory:
     # --- downloads and caches
 
     def downloads(self) -> None:
-        """List what can be had again; all of it stays while a build is running."""
+        """List what can be downloaded or made again; all of it stays while a build is running."""
         root = self.settings.cache_dir
         for name, names in DOWNLOADS.items():
             folder = root / name
@@ -218,11 +218,11 @@ class Inventory:
                 self.keep(path, LINK if path.is_symlink() else FOREIGN)
 
     def known_files(self, folder: Path, root: Path, names: str) -> list[Item]:
-        """Return the files of a folder with these names, the folder itself if it has no others."""
+        """Return the files of a folder with these names; the folder itself if it has no others."""
         found = _look(folder, "", Names(names, f"|{images.LOADED}"), marked=True)
         return [Item(p, root) for p in ([folder] if found.whole else found.ours)]
 
-    # --- what all of them need
+    # --- helpers
 
     def _children(self, root: Path, folder: Path) -> Iterator[Path]:
         if self._is_ours(root, folder):
@@ -232,7 +232,7 @@ class Inventory:
                 self.keep(folder, _unreadable(error))
 
     def _is_ours(self, root: Path, folder: Path) -> bool:
-        """Whether the folder is there, and it is no link that leads to it."""
+        """Return whether the folder exists, and neither it nor its root is a symbolic link."""
         for path in (root, folder):
             if path.is_symlink():
                 reason = f"{LINK} (name the folder itself: ENVBUILDER_CACHE_DIR and _DATA_DIR)"
@@ -247,7 +247,7 @@ class Inventory:
             descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
             return True
-        except OSError:  # a link, or of another user
+        except OSError:  # a symbolic link, or another user's
             return False
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -262,7 +262,7 @@ class Inventory:
 
 
 class _Found(Struct):
-    """What is in a folder; `whole`: all of it is ours, and so is the folder."""
+    """What is in a folder; `whole`: all of it is envbuilder's, and so is the folder."""
 
     ours: list[Path] = []
     theirs: list[Path] = []
@@ -271,7 +271,7 @@ class _Found(Struct):
 
 
 def _look(folder: Path, below: str, names: Names, *, marked: bool) -> _Found:
-    """Look through a folder; `below` is its path below the first, with a slash at its end."""
+    """Classify what is in a folder; `below` is its path below the first, with a trailing slash."""
     found = _Found()
     made_here = folders.is_marked(folder)
     marked = marked or made_here
@@ -301,7 +301,7 @@ def _look(folder: Path, below: str, names: Names, *, marked: bool) -> _Found:
 
 
 def _unreadable(error: OSError | RecursionError) -> str:
-    """Return why a folder stays that could not be looked through."""
+    """Return why a folder stays that could not be read."""
     if isinstance(error, OSError):
         return f"cannot be read: {error.strerror or error}"
     return "cannot be read: its folders are nested too deeply"

@@ -1,4 +1,4 @@
-"""`envbuilder lock`."""
+"""`envbuilder lock`: resolve a profile to exact files with hashes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
     help="With --online: a bundle in which what vanished may be found.",
 )
-@click.option("--audit", is_flag=True, hidden=True)  # for one release; see below
+@click.option("--audit", is_flag=True, hidden=True)  # removed; hidden for one release
 @click.option(
     "--backend",
     type=click.Choice(["conda"]),
@@ -68,8 +68,9 @@ def command(
 ) -> int:
     """Resolve a profile to exact files with sha256, for each of its platforms and Pythons.
 
-    Without --profile, every profile. Locks that came with envbuilder are not changed: a new one is
-    written beside your envbuilder.yaml or into your configuration folder, which is looked up first.
+    Without --profile, resolves every profile. Locks that came with envbuilder are not changed: a
+    new one is written beside your envbuilder.yaml or into your configuration folder, which is
+    searched first.
 
     \b
     Examples:
@@ -113,7 +114,8 @@ def command(
                 chosen, found, previous, upgrade, progress.note, base_image=base_image
             )
         for target in lock.targets:
-            # Wheels that an earlier build fetched; the others are looked at before they are used.
+            # Only wheels that are in the store already; the others are checked before they are
+            # used.
             wheel_records.require_compatible(target.files, target.python, Store(found.store_dir))
         path = _place(name, found, output_dir)
         if lock.state == "unlocked" and previous is not None and previous.state != "unlocked":
@@ -201,7 +203,7 @@ def _check(
 
 
 def _conda_locks(names: tuple[str, ...], folders: tuple[Path, ...]) -> list[tuple[str, CondaLock]]:
-    """The conda locks that are there; shipped profiles have none."""
+    """Return the conda locks that exist; shipped profiles have none."""
     from envbuilder.packages.conda import lock as conda
 
     found = ((name, conda.find(name, folders)) for name in names)
@@ -222,7 +224,7 @@ def _ask(
     found: settings.Settings,
     bundles: tuple[Path, ...],
 ) -> Summary:
-    """What is left of every pin of some locks."""
+    """Return the availability of every file and base image that some locks name."""
     from envbuilder.bundle.read import opened
     from envbuilder.locks.availability import base_images as online_bases
     from envbuilder.locks.availability import files as online

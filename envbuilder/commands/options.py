@@ -1,4 +1,4 @@
-"""Options that several commands share, and the request they make up."""
+"""Options that several commands share, and the checks of their values."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ target_host_option: Decorator = click.option(
 
 
 def image_ref(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """A checked image reference; it ends in a Dockerfile and on command lines."""
+    """Return a checked image reference: it ends up in a Dockerfile and on command lines."""
     del ctx
     if value is None:
         return None
@@ -68,7 +68,7 @@ def image_ref(ctx: click.Context, param: click.Parameter, value: str | None) -> 
 
 
 def base_image_ref(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """A checked image reference, or an image on disk by its absolute path."""
+    """Return a checked image reference, or the name of an image on disk with its absolute path."""
     if value and places.on_disk(value):
         if not places.path(value).exists():
             raise click.BadParameter(f"{places.path(value)}: is not there", param=param)
@@ -77,7 +77,7 @@ def base_image_ref(ctx: click.Context, param: click.Parameter, value: str | None
 
 
 def _output(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """Where an image goes on disk, by its absolute path."""
+    """Return the location of an image on disk, with its absolute path."""
     del ctx
     if value is None:
         return None
@@ -87,7 +87,7 @@ def _output(ctx: click.Context, param: click.Parameter, value: str | None) -> st
 
 
 def _push(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """Where an image goes in a registry: a full reference with a tag."""
+    """Return the location of an image in a registry: a full reference with a tag."""
     del ctx
     if value is None:
         return None
@@ -129,7 +129,7 @@ push_option: Decorator = click.option(
 
 
 def environment_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`--profile --backend --python-version --base-image`."""
+    """Add `--profile --backend --python-version --base-image`."""
     for option in reversed(
         (
             profile_option,
@@ -148,7 +148,10 @@ def environment_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def payload_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`--quick --data --output --python --inherit-environment --force`: what runs the payload."""
+    """Add the payload's options.
+
+    They are `--quick --data --output --python --inherit-environment --force`.
+    """
     for option in reversed(
         (
             click.option(

@@ -1,4 +1,4 @@
-"""`envbuilder profiles`."""
+"""`envbuilder profiles`: list profiles, or show one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from envbuilder.profiles import selection
 @json_option
 @click.pass_context
 def command(ctx: click.Context, as_json: bool) -> None:
-    """List the shipped and your own profiles, and whether they fit this machine.
+    """List the shipped profiles and your own, and whether they fit this machine.
 
     \b
     Examples:
@@ -95,7 +95,7 @@ def show(name: str, as_json: bool) -> None:
 
 
 def _print(label: str, text: str) -> None:
-    """Print a line, on a terminal wrapped between words and set in below its label."""
+    """Print a line; on a terminal, wrap it between words and indent it below its label."""
     out = console.rich_console()
     if out.is_terminal:
         width = max(40, out.width - len(label))

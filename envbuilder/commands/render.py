@@ -1,4 +1,4 @@
-"""`envbuilder render`."""
+"""`envbuilder render`: write a Dockerfile or other files that need no envbuilder."""
 
 from __future__ import annotations
 
@@ -84,9 +84,10 @@ def _channels(
 
 
 def write(files: tuple[render.RenderedFile, ...], folder: Path) -> tuple[Path, ...]:
-    """Write rendered files and name them.
+    """Write rendered files and return their paths.
 
-    Raises `InvalidError` before anything is touched, if one of them is there and somebody's own.
+    Raise `InvalidError` if one cannot be written; before anything is written, if one exists that
+    was not generated.
     """
     mark = resources.MARK.encode()
     for file in files:

@@ -1,4 +1,4 @@
-"""`envbuilder reproduce`."""
+"""`envbuilder reproduce`: build twice from nothing, and compare bit for bit."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def command(
     """Build twice from nothing, compare the digests, and name the files that differ.
 
     The second build reads copies of all files from another folder, uses no cache of the first, and
-    runs with another umask, time zone, language and working folder. Nothing of either stays. Exits
-    0 where both are equal, 1 where they differ.
+    runs with another umask, time zone, language and working folder. Neither result is kept. Exits
+    with 0 if both are equal, 1 if they differ.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`envbuilder run`."""
+"""`envbuilder run`: run a command inside an environment."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def command(
     """Run a command inside the environment, with the flags that its device needs.
 
     The environment is built first if it is missing. The command's own exit code is passed through;
-    125 is a failure of envbuilder itself: also for pip and other Python tools that are on PATH, but
-    not in the environment. Packages are added in a profile; a program named by its path is run.
+    125 means that envbuilder itself failed, or refused to run pip or another Python tool that is on
+    PATH but not in the environment. Add packages in a profile; a program named by its path is run.
 
     \b
     Examples:
@@ -45,7 +45,7 @@ def command(
 
 
 def enter(request: Request, argv: tuple[str, ...]) -> None:
-    """Build if missing, then become the command."""
+    """Build the environment if it is missing, then replace this process by the command."""
     found = configuration.load()
     progress = console.progress()
     _, _, environment = workflow.prepare(request, found, progress, running=True)

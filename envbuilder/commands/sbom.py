@@ -1,4 +1,4 @@
-"""`envbuilder sbom`."""
+"""`envbuilder sbom`: write a profile's SBOM from its lock."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from envbuilder.profiles import profile as profiles
 def command(
     profile: str | None, platform: str | None, python: str | None, output: Path | None
 ) -> None:
-    """Write what a lock pins as a CycloneDX document, without building anything.
+    """Write the SBOM of a lock's files in CycloneDX format, without building anything.
 
-    Licences are those of the wheels that were fetched before. `build` writes the document of what
-    it made by itself, and says where.
+    Licences are included for wheels that were fetched before. `build` writes the SBOM of its result
+    by itself, and reports its location.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`envbuilder shell`."""
+"""`envbuilder shell`: open a shell inside an environment."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ export ENVBUILDER_PATH="$PATH"
 exec {own} -i -C 'set -gx PATH (string split : -- $ENVBUILDER_PATH) $PATH; set -e ENVBUILDER_PATH'\
 """,
 }
-"""How some shells are started so that PATH is in order after they have read their own files."""
+"""How to start some shells so that PATH is right after they have read their startup files."""
 
 
 @click.command("shell", short_help="Open a shell inside an environment.")
@@ -45,10 +45,10 @@ def command(
 
 
 def _interactive(own: str) -> tuple[str, ...]:
-    """A command that starts the user's own shell, or sh: an image is sure to have only that.
+    """Return a command that starts the user's own shell, or sh: images only have that for certain.
 
-    What bash and fish read at their start may put other folders first on PATH (pyenv's and conda's
-    do), and with them another Python: the environment's come first again.
+    The startup files of bash and fish may put other folders first on PATH (pyenv's and conda's do),
+    and with them another Python: the environment's folders are put first again.
     """
     if not own.replace("/", "").isalnum():
         return ("/bin/sh", "-i")

@@ -1,4 +1,4 @@
-"""`envbuilder tune`."""
+"""`envbuilder tune`: time settings, and report which make training faster here."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def command(
     """Time settings (threads, allocators, loaders and more) against the defaults.
 
     Trains in short trials inside an environment (built first if it is missing), which takes a
-    quarter of an hour, and less with --quick. Changes nothing: what helps here is printed as
-    advice and, where a profile can hold it, as the YAML of a profile of your own.
+    quarter of an hour, or less with --quick. Changes nothing: settings that help here are printed
+    as advice and, if a profile can hold them, as the YAML of a profile of your own.
 
     \b
     Examples:

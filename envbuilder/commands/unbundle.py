@@ -1,4 +1,4 @@
-"""`envbuilder unbundle`."""
+"""`envbuilder unbundle`: unpack a bundle to where builds look for its contents."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 @click.option("--force", is_flag=True, help="Replace profiles and locks of yours that differ.")
 @json_option
 def command(file: Path, force: bool, as_json: bool) -> None:
-    """Check a bundle, and put what it holds where builds look for it.
+    """Check a bundle, and put its contents where builds look for them.
 
     Every member is checked by its hash. Locked files go into the store, MNIST into its cache, base
-    images into the engine where one answers, profiles and locks into your configuration folder.
-    What is there already is not written again: after an interruption, run the same command again.
+    images into the engine if one answers, profiles and locks into your configuration folder. What
+    is there already is not written again: after an interruption, run the same command again.
 
     \b
     Examples:
@@ -71,7 +71,7 @@ def command(file: Path, force: bool, as_json: bool) -> None:
 
 
 def _next(taken: unpacking.Taken) -> tuple[str, ...]:
-    """What can be built now, as commands."""
+    """Return the commands that build what the bundle contains."""
     found = []
     locks = {member.path for member in taken.manifest.of_kind("lock")}
     for name in taken.manifest.profiles:

@@ -1,4 +1,4 @@
-"""`envbuilder verify`."""
+"""`envbuilder verify`: train MNIST inside an environment and report what did the work."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def _factor(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
-    """A factor that says something: at least 1, and finite (click lets NaN through)."""
+    """Return a factor that is at least 1 and finite (click lets NaN through)."""
     del ctx
     if value is not None and not 1 <= value < math.inf:
         raise click.BadParameter(f"{value} is not a factor of 1 or more", param=param)
@@ -73,7 +73,7 @@ def _factor(ctx: click.Context, param: click.Parameter, value: float | None) -> 
     help="Also train on these devices, each alone and then all together; on the CPU, in so many"
     " processes.",
 )
-@click.option("--tune", is_flag=True, hidden=True)  # for one release; see below
+@click.option("--tune", is_flag=True, hidden=True)  # removed; hidden for one release
 @json_option
 def command(
     profile: str | None,
@@ -96,11 +96,11 @@ def command(
 ) -> int:
     """Train MNIST inside an environment (built first if it is missing).
 
-    The verdict is about the device that the profile is for: work that ran on another one fails,
-    whatever its accuracy. Every report is kept, also of what failed: the newest 200 of a profile
-    in the user's data folder. Exits 5 when verification failed, or with --against when it was
-    slower or more than 0.5 points less accurate than before; 2 when there is nothing to compare
-    with; 1 when it passed and a report could not be written.
+    The verdict is about the device that the profile is for: training that ran on another one fails,
+    whatever its accuracy. Every report is kept, also of failures: the newest 200 of a profile, in
+    the user's data folder. Exits with 5 if verification failed, or with --against if it was slower
+    or more than 0.5 points less accurate than before; 2 if there is nothing to compare with; 1 if
+    it passed and a report could not be written.
 
     \b
     Examples:
@@ -131,7 +131,7 @@ def command(
     small = quick or (dataset is not None and dataset.subset)
 
     def sensible(profile: str, backend: str, accelerator: str) -> None:
-        """Nothing is built or trained for devices that cannot be, or with nothing to compare."""
+        """Reject unusable devices, or a missing comparison, before any build or training."""
         scaling.require(devices, accelerator)
         if yardstick is not None:
             yardstick.require(profile=profile, backend=backend, quick=small, like=None)
@@ -161,7 +161,7 @@ def command(
             *(devices, start, dataset.folder, progress, found.logs_dir / f"{name}-devices.log"),
             quick=quick or dataset.subset,
         )
-    # What we know about the environment is ours to say: no payload overrides it.
+    # envbuilder's own knowledge of the environment wins: no payload overrides it.
     whole = {**report.assemble(measured, known), **known}
     if yardstick is not None:
         whole = _judged(whole, yardstick, max_slowdown, errors)
@@ -180,7 +180,7 @@ def _judged(
     max_slowdown: float | None,
     errors: list[EnvbuilderError],
 ) -> dict[str, Any]:
-    """Return a report with its comparison; without one where the two cannot be compared."""
+    """Return a report with its comparison, or without one if the two cannot be compared."""
     from envbuilder.verify.report import regression as comparing
 
     try:
@@ -191,7 +191,7 @@ def _judged(
 
 
 def _show(whole: dict[str, Any], *, as_json: bool) -> Measured:
-    """Print the report, for machines or for people; returns its checked form."""
+    """Print the report as JSON or as text; return its checked form."""
     from envbuilder.verify.report import model as report
 
     checked = report.check(whole)
@@ -221,7 +221,7 @@ def _write(
     html: Path | None,
     progress: console.Progress,
 ) -> list[EnvbuilderError]:
-    """Write the report wherever it is to go. Errors are returned: the others are still written."""
+    """Write the report to all destinations. Return errors: the others are still written."""
     from envbuilder.verify.report import history
     from envbuilder.verify.report import model as report
 
@@ -253,10 +253,10 @@ def _write(
 
 
 def _exit_code(*, passed: bool, errors: list[EnvbuilderError]) -> int:
-    """0 or 5; or all errors as one, whose code says the worst: the verdict, then what was asked.
+    """Return 0 or 5; raise all errors as one, with the exit code of the worst.
 
-    What could not be written never hides a failed verification (5) or a comparison that could not
-    be made (2); where the verification passed, a report that is missing is a failure (1).
+    A report that could not be written never hides a failed verification (5) or a comparison that
+    could not be made (2); if the verification passed, a missing report is a failure (1).
     """
     if not errors:
         return 0 if passed else VERIFY_FAILED
