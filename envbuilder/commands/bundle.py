@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def _listed(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
-    """Split `a,b` into words; check those that are platforms."""
+    """Split a comma-separated value; reject unknown platforms."""
     del ctx
     found = tuple(filter(None, (value or "").split(",")))
     unknown = [f for f in found if param.name == "platforms" and f not in words.PLATFORMS]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 _SHOWN = 20
-"""Names shown per reason for staying; --json lists them all."""
+"""Maximum number of names shown per reason for staying; --json lists them all."""
 
 
 class _Chosen(Struct, frozen=True):
@@ -61,8 +61,8 @@ def command(
     """Remove what envbuilder made here: environments, images, working folders of killed builds.
 
     A file is removed only if it lies in a folder that envbuilder marked, an image only if this
-    installation built it. What was examined and stays is listed with the reason. Reports stay
-    unless --reports is given; with --profile, it removes only those of that profile.
+    installation built it. What was examined and stays is listed with the reason. Reports are yours:
+    they stay unless --reports is given (with --profile, it removes only those of that profile).
 
     \b
     Examples:

@@ -87,7 +87,7 @@ def command(
 
 
 def _room(pools: tuple[Pool, ...]) -> tuple[str, ...]:
-    """Describe what fits into the accelerator's memory, or main memory if there is none."""
+    """Return lines on the models that fit the accelerator's memory, or else main memory."""
     from envbuilder.host import describe as facts
     from envbuilder.host import model_fit as sizing
 

@@ -1,4 +1,4 @@
-"""`envbuilder doctor`: report what is wrong on this machine, and fix what is safe to fix."""
+"""`envbuilder doctor`: report the problems of this machine, and fix what is safe to fix."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _HARD_SPACE = "\N{NO-BREAK SPACE}"
 @root_option
 @json_option
 def command(profile: str | None, fix: bool, yes: bool, root: Path, as_json: bool) -> int:
-    """Report what is wrong on this machine, worst first, each problem with its fix.
+    """Report the problems of this machine, worst first, each with its fix.
 
     Also reports what costs performance. With --profile, reports what keeps that profile from
     working. Exits with 3 if a problem is blocking; after --fix, if one is still blocking.

@@ -93,7 +93,7 @@ def choose(
     """Return which of the labelled images `there` (of one profile) to remove; pure.
 
     `is_built` decides, for images of other installations, whether a build made them: if so, the
-    names that a build gives are removed. Without it they stay.
+    names that a build gives are removed. Without it, these images stay.
     """
     removals: list[Removal] = []
     kept: list[Kept] = []
@@ -165,9 +165,9 @@ def _full(ref: str) -> str:
 
 
 def records(known: Sequence[Known], listed: Listed, inventory: Inventory) -> list[Records]:
-    """Return the records of images to remove, and those beside them of images long gone.
+    """Return the records of images to remove and, in the same folders, of images long gone.
 
-    A record on its own stays, as its image may be in another engine.
+    Other records stay, as their images may be in another engine.
     """
     above, root = inventory.settings.records_dir, inventory.settings.data_dir
     found: list[Records] = []

@@ -1,7 +1,7 @@
 """The files that `envbuilder clean` may remove, listed before anything is removed.
 
-A file counts as envbuilder's if envbuilder marked its folder when it made it, and uses names like
-that of the file; environments and records identify themselves. Links are never followed.
+A file counts as envbuilder's if it lies in a folder that envbuilder marked on creation, under a
+name that envbuilder uses; environments and records identify themselves. Links are never followed.
 """
 
 from __future__ import annotations

@@ -114,8 +114,7 @@ def command(
                 chosen, found, previous, upgrade, progress.note, base_image=base_image
             )
         for target in lock.targets:
-            # Only wheels that are in the store already; the others are checked before they are
-            # used.
+            # Only wheels that are in the store already; the others are checked before use.
             wheel_records.require_compatible(target.files, target.python, Store(found.store_dir))
         path = _place(name, found, output_dir)
         if lock.state == "unlocked" and previous is not None and previous.state != "unlocked":
@@ -224,7 +223,7 @@ def _ask(
     found: settings.Settings,
     bundles: tuple[Path, ...],
 ) -> Summary:
-    """Return the availability of every file and base image that some locks name."""
+    """Return the availability of every file and base image in some locks."""
     from envbuilder.bundle.read import opened
     from envbuilder.locks.availability import base_images as online_bases
     from envbuilder.locks.availability import files as online

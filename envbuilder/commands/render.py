@@ -86,8 +86,8 @@ def _channels(
 def write(files: tuple[render.RenderedFile, ...], folder: Path) -> tuple[Path, ...]:
     """Write rendered files and return their paths.
 
-    Raise `InvalidError` if one cannot be written; before anything is written, if one exists that
-    was not generated.
+    Raise `InvalidError` if a file exists that was not generated (before anything is written), or if
+    one cannot be written.
     """
     mark = resources.MARK.encode()
     for file in files:

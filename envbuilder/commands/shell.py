@@ -45,7 +45,7 @@ def command(
 
 
 def _interactive(own: str) -> tuple[str, ...]:
-    """Return a command that starts the user's own shell, or sh: images only have that for certain.
+    """Return a command that starts the user's own shell, or sh, which every image has.
 
     The startup files of bash and fish may put other folders first on PATH (pyenv's and conda's do),
     and with them another Python: the environment's folders are put first again.

@@ -71,7 +71,7 @@ def command(file: Path, force: bool, as_json: bool) -> None:
 
 
 def _next(taken: unpacking.Taken) -> tuple[str, ...]:
-    """Return the commands that build what the bundle contains."""
+    """Return commands that build or verify what the bundle contains."""
     found = []
     locks = {member.path for member in taken.manifest.of_kind("lock")}
     for name in taken.manifest.profiles:

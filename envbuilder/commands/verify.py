@@ -253,7 +253,7 @@ def _write(
 
 
 def _exit_code(*, passed: bool, errors: list[EnvbuilderError]) -> int:
-    """Return 0 or 5; raise all errors as one, with the exit code of the worst.
+    """Return 0 or 5; if there are errors, raise them as one with the exit code of the worst.
 
     A report that could not be written never hides a failed verification (5) or a comparison that
     could not be made (2); if the verification passed, a missing report is a failure (1).

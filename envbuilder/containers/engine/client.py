@@ -40,7 +40,7 @@ class Image(Struct, frozen=True, kw_only=True):
     """An image in the engine."""
 
     id: str
-    """sha256 of its configuration or of its manifest, whichever the engine uses."""
+    """sha256 of its configuration or manifest, whichever the engine uses."""
     tags: tuple[str, ...]
     labels: dict[str, str]
 
@@ -79,9 +79,8 @@ class _Place(Struct, frozen=True, kw_only=True):
 def describe(client: Any) -> Engine:
     """Return how to build and run with this engine.
 
-    With Docker's containerd store, layers are written as zstd directly, which was measured to be 2
-    to 3 times faster than gzip and gives smaller layers. The classic store accepts only what
-    `--load` sends.
+    With Docker's containerd store, layers are written as zstd directly: measured, that is 2 to 3
+    times faster than gzip, and smaller. The classic store accepts only what `--load` sends.
     """
     if isinstance(client, podman.Podman):
         # One layer for the whole final stage; SELinux labels would deny access to mounted folders.
@@ -132,9 +131,9 @@ def connect() -> Any:
     """Return a client of an engine that answers and is recent enough.
 
     Raise `ToolError` (exit 4) if there is none. The client is a `docker.DockerClient`, or a
-    `podman.Podman` if podman answers. It is also a `podman.Podman` if podman is installed, no
-    engine is configured explicitly, and Docker's socket or client is missing or this user may not
-    open the socket.
+    `podman.Podman` if podman is what answers. Podman is also used if it is installed, no engine is
+    configured explicitly, and Docker's socket or client is missing or this user may not open the
+    socket.
     """
     place = _place()
     useless = not _may_open(place.url) or process.which("docker") is None

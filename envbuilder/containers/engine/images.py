@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from envbuilder.core import types as words
 
 _SECONDS = 1800.0
-"""Timeout: the engine unpacks a whole image before it answers."""
+"""Generous, as the engine unpacks a whole image before it answers."""
 
 
 def export(client: Any, found: engine.Image, folder: Path) -> Layout:
@@ -170,7 +170,7 @@ def _require(client: Any, names: Sequence[str], ids: Collection[words.Digest]) -
 
 
 def _into_podman(client: podman.Podman, layout: Layout, image: Descriptor) -> None:
-    """Load an image without a name: podman loads none from a layout that lists several.
+    """Load an image without its names: podman loads nothing from an index of several entries.
 
     Podman reads blobs from the layout itself, and skips those it already has. A remote podman gets
     them all, in an archive.

@@ -92,7 +92,7 @@ class Podman(Struct, frozen=True, kw_only=True):
                     on_stdout=on_stdout,
                 )
             finally:
-                # The waiting client can be killed; the container would live on.
+                # Killing the waiting client does not stop the container.
                 self._ask("rm", "--force", "--time", "0", "--ignore", name)
         if done.returncode in _OWN_FAILURES and not done.timed_out:
             raise not_started(done.last_words)

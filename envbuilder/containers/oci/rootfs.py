@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class OtherPythonError(BuildError):
-    """An image has another Python than required, or none, as `found` says (exit 1)."""
+    """The base image lacks the required Python (exit 1); `found` says what it has instead."""
 
     def __init__(self, needed: str, found: str, locked: Collection[str] = ()) -> None:
         own = ".".join(found.split(".")[:2])

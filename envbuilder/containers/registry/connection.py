@@ -105,7 +105,7 @@ class Connection:
         with self.request(
             method, url, what, accept=accept, headers=headers, data=data, retry=retry
         ) as response:
-            _small(response)  # an unread body would cost the connection
+            _small(response)  # an unread body would cost the connection its reuse
             return Answer(status=response.status_code, headers=response.headers, url=response.url)
 
     def request(
@@ -258,7 +258,7 @@ def _as_it_is(prepared: requests.PreparedRequest) -> requests.PreparedRequest:
 
 
 def _asked_pause(response: requests.Response) -> float:
-    """Return the seconds that the registry requests to wait; 0 if it requests none."""
+    """Return how many seconds the registry requests to wait; 0 if it requests no pause."""
     text = response.headers.get("Retry-After", "")
     return float(text) if text.isdecimal() and len(text) < 9 else 0.0
 

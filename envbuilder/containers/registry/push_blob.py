@@ -1,8 +1,8 @@
 """Push one blob to a registry: mounted, or uploaded in pieces that a later try resumes.
 
 The registry reports with each response how an upload continues. Some registries (docker-registry
-and its derivatives) only continue from their last response: an upload that is cut off within a
-piece is lost to them as a whole.
+and its derivatives) continue only from their last response: they discard all of an upload that is
+cut off within a piece.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ def has(connection: Connection, blob: Descriptor) -> bool:
 def require_allowed(connection: Connection) -> None:
     """Raise `BuildError` if pushing is not allowed, or if the registry does not answer.
 
-    To be called before much work is done. Registries report this only when an upload is started, so
-    one is started and cancelled.
+    Meant to be called before expensive work. Registries report this only when an upload is started,
+    so one is started and cancelled.
     """
     what = "a push"
     answer = connection.ask(
@@ -261,7 +261,7 @@ class _Outgoing:
                 self._blob.digest, "the registry does not say where to upload it"
             )
         said = _RANGE.fullmatch(answer.headers.get("Range", ""))
-        # The last byte that is there; but "0-0" is also sent if there is none at all.
+        # The last byte that is there; "0-0" can also mean that there is none.
         offset = int(said[1]) + 1 if said and said[1] != "0" else expected
         url = self._connection.resolve(location, answer.url, self._blob.digest)
         return _Upload(location=url, offset=offset, piece=piece)
