@@ -12,7 +12,7 @@ from envbuilder.core import console
 from envbuilder.core.errors import BuildError, InvalidError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from envbuilder.verify.report.comparison import Row
     from envbuilder.verify.report.history import Report
@@ -110,7 +110,11 @@ def _read(paths: Sequence[Path]) -> list[Report]:
     found: dict[Path, Report] = {}
     problems: list[InvalidError] = []
     for path in paths:
-        for file in _files(path):
+        files = _files(path)
+        if not files:
+            problem = InvalidError(f"{path}: no report in this folder", "Reports end in .json.")
+            problems.append(problem)
+        for file in files:
             try:
                 found[file.resolve()] = history.read(file)
             except InvalidError as error:
@@ -120,11 +124,7 @@ def _read(paths: Sequence[Path]) -> list[Report]:
     return list(found.values())
 
 
-def _files(path: Path) -> Iterator[Path]:
+def _files(path: Path) -> list[Path]:
     if not path.is_dir():
-        yield path
-        return
-    files = [p for p in sorted(path.glob("*.json")) if not p.name.startswith(".")]
-    if not files:
-        raise InvalidError(f"{path}: no report in this folder", "Reports end in .json.")
-    yield from files
+        return [path]
+    return [p for p in sorted(path.glob("*.json")) if not p.name.startswith(".")]

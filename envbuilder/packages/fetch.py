@@ -60,7 +60,10 @@ def _take_local(file: File, store: Store, folders: Sequence[Path]) -> bool:
     """Copy a file from a find-links folder; return whether one has it with the right bytes."""
     for folder in folders:
         path = folder / file.basename
-        if not path.is_file() or file_sha256(path) != file.sha256:
+        try:
+            if not path.is_file() or file_sha256(path) != file.sha256:
+                continue
+        except OSError:  # another location may have it
             continue
         with store.receiving(file) as part:
             if not store.has(file.sha256):

@@ -77,9 +77,7 @@ class Asker:
         except ValueError as error:
             return Answer(state="silent", host=host, problem=str(error))
         if parts.scheme in {"", "file"}:
-            path = Path(unquote(parts.path))
-            size = path.stat().st_size if path.is_file() else None
-            return Answer(state="gone" if size is None else "there", host=host, size=size)
+            return _on_disk(Path(unquote(parts.path)), host)
         answer, problem = self._ask("HEAD", url, {"Accept-Encoding": "identity"})
         if answer is None:
             return Answer(state="silent", host=host, problem=problem)
@@ -126,3 +124,11 @@ def _local_page(folder: Path, distribution: str) -> Page:
     except (OSError, InvalidError) as error:
         return Page(problem=f"{folder}: {error}")
     return Page(offers=wheels)
+
+
+def _on_disk(path: Path, host: str) -> Answer:
+    try:
+        size = path.stat().st_size if path.is_file() else None
+    except OSError as error:
+        return Answer(state="silent", host=host, problem=error.strerror or str(error))
+    return Answer(state="gone" if size is None else "there", host=host, size=size)

@@ -162,7 +162,10 @@ def _virtual(name: str, text: str) -> Any:
 
 def _package(record: Any, channels: Mapping[str, str], subdir: words.CondaSubdir) -> Package:
     """Return a solved record as a locked package, after checking what the channel states."""
-    name, root = next((n, u) for n, u in channels.items() if record.url.startswith(f"{u}/"))
+    pairs = ((n, u) for n, u in channels.items() if record.url.startswith(f"{u}/"))
+    name, root = next(pairs, ("", ""))
+    if not root:
+        raise BuildError(f"{record.file_name}: is in none of the channels that were asked")
     shown = f"{name}: {record.file_name}"
     if record.subdir not in {subdir, "noarch"}:
         raise BuildError(f"{shown}: is offered for {subdir}, but says it is for {record.subdir}")

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}\Z")
 _PATH = re.compile(r"/[A-Za-z0-9._/+-]{1,200}\Z")
+_CHANGED = "changed after the build"
+"""How the integrity check of an environment words its failure."""
 _MEMORY = re.compile(r"out of memory|memoryerror|cannot allocate memory", re.IGNORECASE)
 
 
@@ -110,6 +112,9 @@ def _about_check(about: _About, name: str, detail: str, *, failed: bool) -> Iter
             sentence="Memory ran out: end other programs that use the device, or raise the limit of"
             " the container, and try again."
         )
+        return
+    if failed and name == "run" and _CHANGED in detail:
+        yield from _changed(about)
         return
     kind, _, backend = name.partition(" ")
     if kind == "compile":
@@ -212,6 +217,45 @@ def _no_kernels(about: _About) -> Iterator[Advice]:
     )
 
 
+def _changed(about: _About) -> Iterator[Advice]:
+    yield Advice(
+        sentence="Files of the environment were changed, added or removed after the build. Rebuild"
+        " it: that removes what was added by hand.",
+        command=about.command("build", "--rebuild"),
+    )
+
+
+def _foreign_code(about: _About) -> Iterator[Advice]:
+    if about.external:
+        yield Advice(
+            sentence="Code from outside the interpreter's environment took part. Unset what the"
+            " check names, or say that they are meant.",
+            command=about.command("verify", "--inherit-environment"),
+        )
+        return
+    yield Advice(
+        sentence="Code from outside the environment took part. Remove what the check names, or"
+        " rebuild the environment.",
+        command=about.command("build", "--rebuild"),
+    )
+
+
+def _not_deterministic(about: _About) -> Iterator[Advice]:
+    yield Advice(
+        sentence="The same steps gave different numbers twice. Find out whether the driver or the"
+        " memory is at fault before relying on any result.",
+        command=about.command("doctor"),
+    )
+
+
+def _not_together(about: _About) -> Iterator[Advice]:
+    yield Advice(
+        sentence="The devices did not train together as they must. Verify them one at a time to"
+        " find the one at fault.",
+        command=about.command("verify", "--devices", "0"),
+    )
+
+
 def _broke_off(about: _About) -> Iterator[Advice]:
     end = " with the traceback at the end of this page" if about.traceback else ""
     yield Advice(
@@ -254,15 +298,19 @@ _ADVICE: dict[str, Callable[[_About], Iterator[Advice]]] = {
     "data copied": _wrong_numbers,
     "dataset": _other_data,
     "device": _no_device,
+    "determinism": _not_deterministic,
     "device used": _elsewhere,
     "dropout": _wrong_numbers,
     "extension": _other_packages,
     "gradients": _wrong_numbers,
     "import": _other_packages,
+    "isolation": _foreign_code,
     "kernels": _no_kernels,
     "learning": _not_learned,
+    "origins": _foreign_code,
     "precision": _precision,
     "run": _broke_off,
+    "several devices": _not_together,
     "shared memory": _shared_memory,
     "vae": _wrong_numbers,
 }

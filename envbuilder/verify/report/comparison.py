@@ -113,7 +113,7 @@ def _row(report: Report) -> Row:
         accelerator_seconds=own,
         warm_seconds=warm,
         speedup=cpu / own if cpu and own else None,
-        accuracy=_positive(epochs[-1].accuracy) if epochs else None,
+        accuracy=_share(epochs[-1].accuracy) if epochs else None,
         status=measured.status,
     )
 
@@ -146,6 +146,13 @@ def _positive(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if 0 < value < 1e18 else None
+
+
+def _share(value: object) -> float | None:
+    """Return a share from 0 to 1, or None."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if 0 <= value <= 1 else None
 
 
 def _whole(value: object) -> int | None:

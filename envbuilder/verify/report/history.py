@@ -94,7 +94,11 @@ _WHAT_IT_IS = "A report is what `envbuilder verify --output FILE` writes."
 def entries(folder: Path, profile: str | None = None) -> tuple[Entry, ...]:
     """Return the stored reports (of one profile, if given), oldest first; skip other files."""
     found = []
-    for path in folder.iterdir() if folder.is_dir() else ():
+    try:
+        paths = list(folder.iterdir()) if folder.is_dir() else []
+    except OSError as error:
+        raise InvalidError(f"{folder}: cannot be read: {error.strerror or error}") from error
+    for path in paths:
         match = _NAME.fullmatch(path.name)
         if match is None or path.is_symlink() or not path.is_file():
             continue

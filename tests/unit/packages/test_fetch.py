@@ -193,6 +193,20 @@ def test_a_local_file_with_other_bytes_is_passed_over(
     assert len(server.ranges) == 1
 
 
+def test_a_local_file_that_cannot_be_read_is_passed_over(
+    found: Settings, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / NAME).write_bytes(CONTENT)
+
+    def refuse(path: Path) -> str:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(fetch, "file_sha256", refuse)
+    run(found, wheel())
+    assert len(server.ranges) == 1
+
+
 def test_what_no_index_lists_is_named(found: Settings, located: dict[str, tuple[str, ...]]) -> None:
     located.clear()
     with pytest.raises(BuildError, match="index of 'default' does not list it"):

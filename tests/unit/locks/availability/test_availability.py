@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -35,8 +36,6 @@ from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles.locked_file import File
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from envbuilder.core.settings import Settings
     from envbuilder.locks.availability.findings import Finding
 
@@ -432,6 +431,16 @@ def test_answers_of_a_server(status: int, kind: str, state: str) -> None:
     answer = Asker(session).size("https://h/x.whl")
     assert answer.state == state
     assert answer.size == (4 if (status, state) == (200, "there") else None)
+
+
+def test_a_file_that_cannot_be_looked_at_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Path) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+    session: Any = Answering(200, {}, None)
+    answer = Asker(session).size("file:///closed/x.whl")
+    assert (answer.state, answer.problem) == ("silent", "Permission denied")
 
 
 @pytest.mark.parametrize(

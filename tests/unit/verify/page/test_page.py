@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from envbuilder import cli
 from envbuilder.core.errors import VerifyError
+from envbuilder.payload.report import REQUIRED
 from envbuilder.verify.page import advice, bars, curve, page, values
 from envbuilder.verify.report import model as report
 
@@ -544,6 +545,9 @@ def commands(data: dict[str, Any]) -> list[str]:
         ("vae", "envbuilder doctor --profile cuda"),
         ("run", "envbuilder verify --profile cuda --backend venv"),
         ("clock", "envbuilder verify --profile cuda --backend venv"),
+        ("isolation", "envbuilder build --profile cuda --backend venv --rebuild"),
+        ("origins", "envbuilder build --profile cuda --backend venv --rebuild"),
+        ("determinism", "envbuilder doctor --profile cuda"),
         ("something new", "envbuilder verify --profile cuda --backend venv"),
     ],
 )
@@ -552,6 +556,25 @@ def test_a_failed_check_has_a_next_step(name: str, said: str) -> None:
     assert found[0] == said
     assert found[-1] == "envbuilder verify --profile cuda --backend venv"
     assert len(found) == len(set(found))
+
+
+def test_devices_that_do_not_train_together_are_verified_alone() -> None:
+    assert commands(failing("several devices"))[0].endswith("--backend venv --devices 0")
+
+
+def test_every_check_of_a_verification_has_advice() -> None:
+    known = set(advice._ADVICE) | {"extension", "compile"}
+    assert set(REQUIRED) <= known
+
+
+def test_a_changed_environment_is_rebuilt_not_tried_again() -> None:
+    data = failing("run")
+    for check in data["checks"]:
+        if check["name"] == "run":
+            check["detail"] = "/envs/cpu was changed after the build: bin/tool (added)"
+    first = advice.advise(data, passed=False)[0]
+    assert first.command == "envbuilder build --profile cuda --backend venv --rebuild"
+    assert "Try it again" not in first.sentence
 
 
 def test_an_interpreter_of_others_is_not_rebuilt() -> None:

@@ -367,3 +367,17 @@ def test_nothing_in_a_report_is_markup_on_the_page() -> None:
     assert "<script" not in page
     assert "&lt;script&gt;" in page
     assert "http:" not in page
+
+
+def test_a_folder_without_reports_hides_no_damaged_one(tmp_path: Path, capsys: Shown) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "bad.json").write_text("{")
+    assert run("bad.json", "empty") == 2
+    said = capsys.readouterr().err
+    assert "bad.json: damaged" in said
+    assert "empty: no report" in said
+
+
+def test_nothing_learned_is_an_accuracy() -> None:
+    (row,) = comparison.rows([loaded(status="failed", training__epochs=[epoch(accuracy=0.0)])])
+    assert row.accuracy == 0.0

@@ -221,3 +221,12 @@ def test_what_is_not_there_is_empty(get: Callable[[history.Report], str]) -> Non
 def test_text_from_a_report_moves_no_cursor() -> None:
     report = loaded(torch={"version": "2\x1b[2J\n\u202e1"})
     assert report.text("torch", "version") == "2?[2J??1"
+
+
+def test_a_folder_that_cannot_be_read_is_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Path) -> Any:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(InvalidError, match="cannot be read: Permission denied"):
+        history.entries(tmp_path)
