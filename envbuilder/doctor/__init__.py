@@ -1,4 +1,4 @@
-"""What blocks, degrades or slows this host, each with its fix.
+"""Diagnose what blocks, degrades or slows this host, and fix it.
 
-May use `packages` and the rooms below it; knows neither `build` nor `locks`.
+May import `packages` and the rooms below it, but neither `build` nor `locks`.
 """

@@ -1,4 +1,4 @@
-"""What keeps each accelerator from working here, or the profile that was asked for."""
+"""Find what keeps the accelerators, or the requested profile, from working on this host."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Profile
 
 _LASTING = ("unsupported", "kernels", "platform", "cpu-flags")
-"""What no command on this machine can change."""
+"""Findings that no command on this machine can change."""
 
 
 def problems(
@@ -33,7 +33,7 @@ def problems(
     around: Around,
     asked: Profile | None,
 ) -> list[Problem]:
-    """What keeps the profile away that was asked for; without one, each vendor's best profile."""
+    """Return what blocks the requested profile or, without one, each vendor's best profile."""
     looked = _Look(host, candidates, locks, around)
     if asked is not None:
         return looked.of_profile(asked, asked_for=True)
@@ -48,7 +48,7 @@ def problems(
 
 
 class _Look:
-    """One host and the profiles, judged once."""
+    """The candidate profiles, each judged once against one host."""
 
     def __init__(
         self,
@@ -64,9 +64,9 @@ class _Look:
         self.fitting = [p for p in self.profiles if self.level(p) < _level("no")]
 
     def judge(self, profile: Profile) -> tuple[Finding, ...]:
-        """The findings of the way that a build here would take.
+        """Return the findings for the backend that a build on this host would use.
 
-        Where that is an image and no engine answers, a native environment's go before them.
+        If that backend lacks a container engine, a native environment's findings replace them.
         """
         every = ways.judged(profile, self.host, self.locks.get(profile.name))
         native = next((way for way in every if way.backend == "venv"), None)
@@ -75,7 +75,7 @@ class _Look:
         return every[0].findings
 
     def native(self, profile: Profile) -> list[Finding]:
-        """What a native environment lacks where an engine could build an image that has it."""
+        """Return, as warnings, what a native environment lacks but an image would include."""
         if not self.engine or "venv" not in profile.backends:
             return []
         found = fitting.findings(profile, self.host, "venv", self.locks.get(profile.name))
@@ -93,7 +93,7 @@ class _Look:
             if own:
                 best = min(own, key=self._hopeless)
                 told = {id(f.gpu) for f in self.findings[best.name] if f.level != "note"}
-                # Nobody needs to hear in each run that a display's GPU is no accelerator.
+                # Do not report on every run that a display GPU is no accelerator.
                 if not (works and self._hopeless(best)[1]):
                     found += self.of_profile(best, asked_for=False)
             found += [
@@ -105,12 +105,12 @@ class _Look:
         return found
 
     def _hopeless(self, profile: Profile) -> tuple[int, int]:
-        """How bad it is, and how much of that will stay so: the least is the best."""
+        """Return the worst level and the number of permanent findings, as a sort key."""
         lasting = [f for f in self.findings[profile.name] if f.code in _LASTING]
         return self.level(profile), len(lasting)
 
     def of_nothing(self) -> list[Problem]:
-        """Where no profile fits at all: what keeps the plainest one away."""
+        """Return what blocks the simplest profile, for hosts that no profile fits."""
         plainest = [p for p in self.profiles if p.accelerator == "cpu"] or self.profiles
         if not plainest:
             return []
@@ -139,12 +139,15 @@ class _Look:
                 fix=self._joined(finding.gpu) or remedies.fix(finding, wanted, self.host, instead),
                 repair=self._repair(finding.gpu),
             )
-            # Where it can never work, what else is missing is nobody's business.
+            # If it can never work, anything else that is missing is irrelevant.
             for finding in (found if asked_for else lasting or found)
         ]
 
     def _idle(self, gpu: Gpu) -> Problem:
-        """A GPU that does not work beside one that does, or one that no profile is for."""
+        """Return the problem of an unusable GPU that no profile's findings mention.
+
+        Either another GPU works, or no profile supports this one.
+        """
         return Problem(
             severity="limits",
             code=gpu.obstacle or ("unread" if gpu.vendor == "unknown" else "no-profile"),
@@ -157,7 +160,10 @@ class _Look:
         return remedies.repair(gpu, self.host, self.around) if gpu else None
 
     def _joined(self, gpu: Gpu | None) -> str:
-        """A process keeps the groups it was started with."""
+        """Return the advice to log in again if the user already joined the node's group.
+
+        A process keeps the groups it was started with.
+        """
         group = gpu.render_node_group if gpu and gpu.obstacle == "node-closed" else None
         if group not in self.around.joined:
             return ""

@@ -1,4 +1,4 @@
-"""What keeps builds from working besides the GPU: lock, interpreter, engine, disk, rights."""
+"""Find what blocks builds, GPUs aside: lock, interpreter, engine, disk space, permissions."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 _COMPILERS = {"g++", "c++", "clang++"}
 _FULL = 2 << 30
-"""Room that is too little for most profiles, in bytes, where a lock's sizes are not known."""
+"""Free space, in bytes, required if a lock's sizes are unknown: most profiles need more."""
 
 
 def problems(host: Host, around: Around, asked: Profile | None, lock: Lock | None) -> list[Problem]:
-    """What is wrong around the host, and with the lock of the profile that was asked for."""
+    """Return the problems of the build tools, and of the requested profile's lock."""
     engine = any(e.state == "usable" for e in host.containers.engines) and not around.engine
     return [
         *_lock(asked, lock),
@@ -86,7 +86,7 @@ def _disks(around: Around) -> Iterator[Problem]:
 
 def _engines(host: Host, around: Around) -> Iterator[Problem]:
     engines = host.containers.engines
-    # One that answers is enough: nobody is meant to open root's podman, too.
+    # One usable engine is enough: access to root's podman is not needed as well.
     for engine in engines if not any(e.state == "usable" for e in engines) else ():
         yield Problem(
             severity="limits",
@@ -115,14 +115,14 @@ def _engine_fix(engine: Engine, host: Host) -> str:
 def _gpus_in_containers(host: Host, around: Around) -> Iterator[Problem]:
     usable = {e.name for e in host.containers.engines if e.state == "usable"}
     if host.wsl or not any(g.vendor == "nvidia" and g.state == "usable" for g in host.gpus):
-        return  # Docker Desktop brings its own way
+        return  # Docker Desktop has its own GPU support
     devices = any(device.startswith("nvidia") for device in host.containers.cdi)
     if "docker" in usable and not devices and not host.containers.runtimes:
         yield Problem(
             severity="limits",
             code="gpu-runtime",
             text="containers cannot reach the NVIDIA GPU: no GPU runtime and no CDI device",
-            # docs.nvidia.com/datacenter/cloud-native/container-toolkit, install guide
+            # docs.nvidia.com/datacenter/cloud-native/container-toolkit, installation guide
             fix="Install nvidia-container-toolkit (from NVIDIA's repository), then run"
             " `sudo nvidia-ctk runtime configure --runtime=docker` and"
             " `sudo systemctl restart docker`.",
@@ -135,7 +135,7 @@ def _gpus_in_containers(host: Host, around: Around) -> Iterator[Problem]:
             code="cdi",
             text="podman finds NVIDIA GPUs by CDI, and there is no specification",
             fix=f"{first}Run `sudo nvidia-ctk cdi generate --output={CDI_FILE}`.",
-            # What is there already could not be put back.
+            # Undoing the repair could not restore an existing file.
             repair=_specification() if makes and not around.cdi_file else None,
         )
 

@@ -1,7 +1,7 @@
-"""What stands in the way on this host, and what costs speed, each with its fix; worst first.
+"""Diagnose a host: what blocks, degrades or slows it, worst first, each problem with its fix.
 
-Pure: the host, the profiles and what was seen around them go in, problems come out. `around` looks
-at the machine, `repair` changes it.
+Pure: the host, the profiles and the observed surroundings go in, problems come out. `surroundings`
+inspects the machine, `repair` changes it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def diagnose(
     around: Around,
     asked: Profile | None = None,
 ) -> tuple[Problem, ...]:
-    """All problems of this host, or those that matter for the profile that was asked for."""
+    """Return all problems of this host, or only those that affect the requested profile."""
     from envbuilder.doctor import accelerators, slowness
     from envbuilder.doctor import builds as tools
 

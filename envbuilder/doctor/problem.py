@@ -1,4 +1,4 @@
-"""What a diagnosis consists of: a problem, how much it matters, and its fix."""
+"""Data types of a diagnosis: a problem, its severity, and its fix."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from msgspec import Struct
 Severity = Literal["blocks", "limits", "slows"]
 
 SEVERITIES: tuple[Severity, ...] = ("blocks", "limits", "slows")
-"""It keeps an accelerator or every build from working; something works less; it costs speed."""
+"""Worst first: blocks an accelerator or every build; degrades something; reduces performance."""
 
 
 class Repair(Struct, frozen=True, kw_only=True):
-    """Commands that mend a problem, are safe, and can be taken back; all are root's business."""
+    """Commands that fix a problem, are safe, and can be undone; all of them require root."""
 
     commands: tuple[tuple[str, ...], ...]
     undo: tuple[tuple[str, ...], ...]
-    """The commands that take it back."""
+    """The commands that undo the fix."""
     after: str = ""
-    """What else it takes until it counts."""
+    """When the fix takes effect, or how long it lasts; empty if immediately and for good."""
 
 
 class Problem(Struct, frozen=True, kw_only=True):
-    """One thing that is not as it should be."""
+    """One problem found on a host."""
 
     severity: Severity
     code: str
-    """Stable name, for scripts."""
+    """Stable identifier, for scripts."""
     text: str
     fix: str
     repair: Repair | None = None

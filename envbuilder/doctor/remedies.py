@@ -1,6 +1,6 @@
-"""What to do: one sentence for each code of a finding and each obstacle of a GPU.
+"""Fixes in words: one sentence for each finding code and each GPU obstacle.
 
-Every obstacle of `host.Obstacle` and every code in `fitting` has its sentence; a test holds that.
+A test checks that every obstacle in `host.Obstacle` and every code in `fitting` has a sentence.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 _TRY = "Try it: `envbuilder verify` tells."
 _FORCE = "`envbuilder verify --force` tries it all the same."
 _NOTHING = ("kernels", "platform", "unsupported")
-"""Where a profile that fits is the whole answer."""
-# udev gives render nodes to `render`, systemd before 239 to `video` (50-udev-default.rules). Any
-# other group may do more than use a GPU.
+"""Codes for which a profile that fits is the only fix."""
+# udev assigns render nodes to `render`, systemd before 239 to `video` (50-udev-default.rules). Any
+# other group may grant more than GPU access.
 _GPU_GROUPS = ("render", "video")
 _USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,62}\Z", re.ASCII)
 _CONTROL_MINOR = 255
-"""That of /dev/nvidiactl (the driver's README, chapter on device files)."""
+"""Minor number of /dev/nvidiactl (the driver's README, chapter on device files)."""
 
 
 def fix(finding: Finding, wanted: Needs, host: Host, instead: Sequence[str]) -> str:
-    """What to do about a finding. `instead`: profiles for the same accelerator that fit."""
+    """Return the fix for a finding. `instead`: profiles for the same accelerator that fit."""
     sentence = _sentence(finding, wanted, host)
     if not instead:
         return sentence
@@ -96,7 +96,7 @@ def _cpu_flags(finding: Finding) -> str:
 
 
 def of_gpu(gpu: Gpu, host: Host, driver: str = "") -> str:
-    """What to do about what keeps a GPU from working; `driver`: the oldest that would do."""
+    """Return the fix for a GPU's obstacle; `driver` is the oldest sufficient version."""
     sentences: dict[Obstacle | None, str] = {
         None: "No profile is for it yet.",
         "hidden": "Run `unset CUDA_VISIBLE_DEVICES`, and look where it is set.",
@@ -137,7 +137,7 @@ def _driver(gpu: Gpu, host: Host, needed: str) -> str:
 
 def _library(gpu: Gpu, host: Host) -> str:
     if "mismatch" in gpu.detail:
-        # The driver in the kernel is the one from before an update.
+        # The loaded kernel module predates a driver update.
         return "Run `wsl --shutdown` in Windows." if host.wsl else "Restart the machine."
     if "not found" in gpu.detail.lower() and host.container:
         return "Start the container with --gpus all and NVIDIA_DRIVER_CAPABILITIES=compute,utility."
@@ -153,7 +153,7 @@ def _closed(gpu: Gpu, host: Host) -> str:
     if host.container:
         return f"Start the container with --group-add $(stat -c %g {node})."
     if group == "root" or group.isdecimal():
-        # Nobody should join root; a number without a name cannot be joined.
+        # Joining root is too much, and a number without a name cannot be joined.
         return f"Its group is {group}: udev should give it to render; see `ls -l /dev/dri`."
     return f"Run `sudo usermod -aG {group} $USER`, then log in again."
 
@@ -168,7 +168,7 @@ def _missing(gpu: Gpu, host: Host) -> str:
         return f"Run {commands}, or restart."
     if host.container:
         return "Start the container with --device /dev/dri."
-    # The kernel's driver has it, so what lacks is the node alone.
+    # A kernel driver is bound, so only the node is missing.
     return "Run `sudo udevadm trigger --subsystem-match=drm`; a sandbox must be given /dev/dri."
 
 
@@ -185,7 +185,7 @@ def _missing_in_container(gpu: Gpu) -> str:
 
 
 def repair(gpu: Gpu, host: Host, around: Around) -> Repair | None:
-    """The commands that `doctor --fix` may run for it, on the machine itself."""
+    """Return the commands that `doctor --fix` may run for a GPU, on the machine itself only."""
     if host.container:
         return None
     if gpu.obstacle == "node-closed" and gpu.vendor != "nvidia":
@@ -220,9 +220,9 @@ def _nodes(gpu: Gpu, host: Host, around: Around) -> Repair | None:
 
 
 def _node_commands(gpu: Gpu, host: Host) -> tuple[tuple[str, ...], ...]:
-    """Make each card's node and the control node, then those of unified memory.
+    """Return the commands that create the nodes: cards and control, then unified memory.
 
-    With -u the same option means other nodes, so one call does not do (nvidia-modprobe.c).
+    With -u, -c refers to other nodes, so one call cannot create both (nvidia-modprobe.c).
     """
     minors = (*range(_cards(host)), _CONTROL_MINOR)
     memory = ("nvidia-modprobe", "-u", "-c", "0", "-c", "1")
@@ -232,7 +232,7 @@ def _node_commands(gpu: Gpu, host: Host) -> tuple[tuple[str, ...], ...]:
 
 
 def _lacks_memory_node(gpu: Gpu) -> bool:
-    """Whether only the node of unified memory is missing: all others were looked at before."""
+    """Return whether only the unified memory node is missing: all others are checked first."""
     return "/dev/nvidia-uvm " in gpu.detail
 
 

@@ -1,4 +1,4 @@
-"""Run the repairs that were agreed to: the only part of the doctor that changes the machine."""
+"""Run the confirmed repairs: the only part of the doctor that changes the machine."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ class Done(Struct, frozen=True, kw_only=True):
 
     repair: Repair
     error: str = ""
-    """Why it failed; empty where it did not."""
+    """Why it failed; empty if it succeeded."""
 
 
 def offered(problems: Sequence[Problem], *, may: bool) -> tuple[Repair, ...]:
-    """The repairs of some problems, each once; none where nobody may run them."""
+    """Return the repairs of some problems, each once; none unless `may`."""
     found = (p.repair for p in problems if p.repair is not None)
     return tuple(dict.fromkeys(found)) if may else ()
 
 
 def as_run(argv: Sequence[str], *, root: bool) -> tuple[str, ...]:
-    """The command as this user must run it."""
-    # -n: a password is never asked for, since nobody may be there to type it.
+    """Return the command as this user must run it: as it is for root, else with sudo."""
+    # -n: never prompt for a password, since the run may be unattended.
     return tuple(argv) if root else ("sudo", "-n", *argv)
 
 
 def apply(repair: Repair, *, root: bool) -> str:
-    """Run its commands until one fails; why it failed, or nothing."""
+    """Run a repair's commands until one fails; return why it failed, or an empty string."""
     for argv in repair.commands:
         command = as_run(argv, root=root)
         try:

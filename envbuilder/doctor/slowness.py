@@ -1,4 +1,4 @@
-"""What costs speed on this host. Only what was read counts: an unknown is never a problem."""
+"""Find what reduces performance on this host. Only known facts count, never unknown values."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ if TYPE_CHECKING:
     from envbuilder.doctor.surroundings import Around
     from envbuilder.host.model import Gpu, Host, Memory
 
-_SHM = "/dev/shm"  # noqa: S108 (the place itself is what is looked at)
+_SHM = "/dev/shm"  # noqa: S108 (the mount itself is inspected)
 _SMALL_SHM = 64 << 20
-"""What Docker gives a container without --shm-size, in bytes (docs.docker.com, docker run)."""
+"""Docker's default without --shm-size, in bytes (docs.docker.com, docker run)."""
 _CORES_PER_GPU = 2
-"""One core feeds a GPU's queue, one its loader: fewer keep it waiting."""
+"""One core feeds a GPU's queue, one its data loader: with fewer, the GPU waits."""
 _FEW_LANES = 4
-"""So few are little for any card with its own memory, whatever it says it can have.
+"""Too few lanes for any card with its own memory, whatever maximum it reports.
 
 NVML's maximum is that of card and slot together (nvmlDeviceGetMaxPcieLinkWidth), so a wide card in
-a narrow slot has all it can have there.
+a narrow slot already runs at its reported maximum.
 """
 _BINDING = ("OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 _UNBOUND = ("", "false", "none", "disabled")
 
 
 def problems(host: Host, around: Around) -> list[Problem]:
-    """What costs speed, with its fix."""
+    """Return what reduces performance, with the fixes."""
     return [
         *_channels(host.memory),
         *_quota(host, around),
@@ -74,7 +74,7 @@ def _quota(host: Host, around: Around) -> Iterator[Problem]:
     if cpu.quota is None or cpu.affinity is None or cpu.quota >= cpu.affinity:
         return
     most = max(1, int(cpu.quota))
-    # The first number of a list is that of the outermost level; what is no number, libgomp ignores.
+    # The first number of a list is that of the outermost level; libgomp ignores non-numbers.
     said = around.variables.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     if said.isdecimal() and 0 < int(said) <= most:
         return
@@ -145,7 +145,7 @@ def _raise(gpu: Gpu, watts: float, host: Host) -> str:
     if gpu.vendor == "nvidia":
         which = f" -i {gpu.bus}" if gpu.bus else ""
         return f"Run `sudo nvidia-smi{which} -pl {watts:.0f}`"
-    # Linux, Documentation/ABI/testing/sysfs-driver-intel-xe-hwmon: microwatts.
+    # In microwatts: Linux, Documentation/ABI/testing/sysfs-driver-intel-xe-hwmon.
     folder = f"/sys/bus/pci/devices/{gpu.bus}/hwmon" if gpu.bus else "its hwmon folder"
     return f"Write {watts * 1e6:.0f} as root into the file power*_max below {folder}"
 

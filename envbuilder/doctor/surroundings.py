@@ -1,4 +1,4 @@
-"""Look at what surrounds a build: disks, interpreters, programs, the user. Starts processes."""
+"""Inspect what surrounds a build: disks, interpreters, programs, the user. Starts processes."""
 
 from __future__ import annotations
 
@@ -26,42 +26,42 @@ _PROGRAMS = (
     *("g++", "c++", "clang++"),
 )
 _ADMIN_FOLDERS = ("/usr/sbin", "/sbin")
-"""Where sudo looks, and an ordinary user's PATH on Debian does not."""
+"""Searched by sudo, but not in an ordinary user's PATH on Debian."""
 _VARIABLES = ("OMP_NUM_THREADS", "OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 _CAPABILITIES = re.compile(r"^(CapEff|CapBnd):\s*([0-9a-f]{1,16})$", re.ASCII | re.MULTILINE)
-_SYS_ADMIN = 21  # include/uapi/linux/capability.h: CAP_SYS_ADMIN, which mount needs
+_SYS_ADMIN = 21  # include/uapi/linux/capability.h: CAP_SYS_ADMIN, required by mount
 
 
 class Around(Struct, frozen=True, kw_only=True):
-    """What a diagnosis needs to know besides the host; by itself, that nothing was looked at."""
+    """What a diagnosis needs in addition to the host; by default, nothing was inspected."""
 
     looked: bool = False
-    """Whether this is about the machine that we run on."""
+    """Whether the machine that envbuilder runs on was inspected."""
     user: str = ""
     root: bool = False
     joined: frozenset[str] = frozenset()
-    """Groups that the user joined, but this session does not have yet."""
+    """Groups that the user has joined, but this session does not have yet."""
     may_mount: bool = False
-    """Whether root's commands may mount here: in most containers not even root may."""
+    """Whether commands run as root may mount here; in most containers not even root may."""
     programs: frozenset[str] = frozenset()
     variables: dict[str, str] = {}
     cdi_file: bool = False
-    """Whether there is a CDI specification where `nvidia-ctk` would write it."""
+    """Whether the CDI specification that `nvidia-ctk` would write already exists."""
     rooms: tuple[Disk, ...] = ()
     closed: tuple[str, ...] = ()
-    """Folders of envbuilder that cannot be written to."""
+    """Folders of envbuilder that are not writable."""
     backends: tuple[str, ...] = ()
-    """Those of the profile in question."""
+    """The backends of the profile in question."""
     python: str = ""
-    """Why no interpreter fits; empty where one does, or where none was looked for."""
+    """Why no interpreter fits; empty if one does, or if none was searched for."""
     python_fix: str = ""
     engine: str = ""
-    """Why the engine cannot be used; empty where it can, or where there is none."""
+    """Why the engine cannot be used; empty if it can, or if there is none."""
     engine_fix: str = ""
 
 
 def look(profile: Profile | None, lock: Lock | None, host: Host, settings: Settings) -> Around:
-    """What surrounds this process, for building `profile`."""
+    """Inspect the surroundings of this process, for building `profile`."""
     python, python_fix = _python(profile, lock, host)
     engine, engine_fix = _engine(host)
     root = os.geteuid() == 0
@@ -90,7 +90,7 @@ def look(profile: Profile | None, lock: Lock | None, host: Host, settings: Setti
 
 
 def may_mount(status: str, *, root: bool) -> bool:
-    """Whether mounting is allowed, from /proc/self/status: now for root, else after sudo."""
+    """Return whether /proc/self/status allows mounting: now for root, else after sudo."""
     masks = {name: int(mask, 16) for name, mask in _CAPABILITIES.findall(status)}
     return bool(masks.get("CapEff" if root else "CapBnd", 0) >> _SYS_ADMIN & 1)
 
@@ -109,10 +109,10 @@ def _is_there(program: str) -> bool:
 
 
 def _user(*, root: bool) -> str:
-    """Whom to help: under sudo the one who called it. Empty for a number without a name."""
+    """Return the user's name: under sudo, the caller's. Empty for a uid without a name."""
     import pwd
 
-    # Only sudo to root: `sudo -u other` sets the variable, too.
+    # Only for sudo to root: `sudo -u other` also sets the variable.
     caller = os.environ.get("SUDO_USER", "") if root else ""
     try:
         return pwd.getpwnam(caller).pw_name if caller else pwd.getpwuid(os.geteuid()).pw_name
@@ -130,7 +130,7 @@ def _joined(user: str) -> frozenset[str]:
 
 
 def _python(profile: Profile | None, lock: Lock | None, host: Host) -> tuple[str, str]:
-    """Why no interpreter here is one that the profile's native environment can be made from."""
+    """Return why no interpreter fits the profile's native environment, and the fix."""
     if profile is None or lock is None:
         return "", ""
     versions = lockfile.pythons(lock, host.platform, profile.python.default)
@@ -146,7 +146,7 @@ def _python(profile: Profile | None, lock: Lock | None, host: Host) -> tuple[str
 
 
 def _engine(host: Host) -> tuple[str, str]:
-    """Why the engine that answers cannot build."""
+    """Return why the running engine cannot build, and the fix."""
     if not any(e.state == "usable" for e in host.containers.engines):
         return "", ""
     from envbuilder.containers.engine import client as engine
@@ -159,7 +159,7 @@ def _engine(host: Host) -> tuple[str, str]:
 
 
 def _rooms(lock: Lock | None, host: Host, settings: Settings) -> tuple[Disk, ...]:
-    """The disks of the store and of native environments, and what the lock's files take there."""
+    """Return the disks of the store and of environments, with the space the lock's files need."""
     target = lockfile.first(lock, host.platform)
     tools = [f for p, f in lock.tools.items() if p == host.platform] if lock else []
     files = (*target.files, *tools) if target else ()
@@ -168,4 +168,4 @@ def _rooms(lock: Lock | None, host: Host, settings: Settings) -> tuple[Disk, ...
 
 
 CDI_FILE = "/etc/cdi/nvidia.yaml"
-"""Where `nvidia-ctk` is told to write its specification."""
+"""The path passed to `nvidia-ctk` for its specification."""
