@@ -1,4 +1,4 @@
-"""What a machine is, as data: this one, a recorded tree, or one that another machine described.
+"""Describe a machine as data: this one, a recorded tree, or one described by another machine.
 
-May use `containers`, `payload` and `core`.
+May import `containers`, `payload` and `core`.
 """

@@ -1,7 +1,7 @@
-"""The host that something is built for: this machine, a recorded one, or one with assumed GPUs.
+"""Select the host to build for: this machine, a recorded one, or one with assumed GPUs.
 
-For building where the hardware is not. What is run here (`verify`, `run`, `shell`) always looks at
-this machine itself.
+For builds on machines without the target hardware. Commands that run an environment here
+(`verify`, `run`, `shell`) always inspect this machine itself.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _KEYS = {"none": (), "nvidia": ("sm", "driver"), "intel": ("id",)}
 
 
 def find(path: Path | None = None, environ: Mapping[str, str] | None = None) -> Host:
-    """The host in `path` (written by `detect --json`) or this one, with assumed GPUs if any.
+    """Return the host in `path` (written by `detect --json`) or this one, with assumed GPUs if any.
 
-    What is assumed is in the host's notes. `InvalidError` for a damaged file or variable.
+    The host's notes list the assumptions. Raise `InvalidError` if the file or variable is invalid.
     """
     environ = os.environ if environ is None else environ
     found = host.read(path) if path else probe.host()
@@ -49,7 +49,7 @@ def find(path: Path | None = None, environ: Mapping[str, str] | None = None) -> 
 
 
 def is_assumed(path: Path | None, environ: Mapping[str, str] | None = None) -> bool:
-    """Whether another host than this machine was named."""
+    """Return whether a host other than this machine was specified."""
     environ = os.environ if environ is None else environ
     return path is not None or bool(environ.get(GPU_VARIABLE, "").strip())
 
@@ -67,7 +67,7 @@ def _assume(found: Host, text: str) -> Host:
     if vendor == "nvidia":
         return msgspec.structs.replace(found, gpus=(_nvidia(values),), peers=())
     if vendor == "intel" and "id" in values:
-        # The libraries are assumed with the card: without them it would not work there.
+        # Assume the libraries along with the card, which would not work without them.
         gpus = (_intel(values["id"]),)
         return msgspec.structs.replace(found, gpus=gpus, peers=(), level_zero=True)
     if vendor != "none":

@@ -1,4 +1,4 @@
-"""A host in words: what `detect` prints. Pure; what is not known is said to be unknown."""
+"""Describe a host in words, for `detect` to print. Pure; unknown facts are shown as unknown."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SETS = {
 
 
 def facts(host: Host) -> Iterator[tuple[str, str]]:
-    """Labels and values, in the order in which people ask."""
+    """Yield labels and values, in the order in which they are usually looked up."""
     yield "system", _system(host)
     yield "processor", _processor(host.cpu)
     yield "cores", _cores(host.cpu)
@@ -69,7 +69,7 @@ def _cores(cpu: Cpu) -> str:
     counts += [f"{cpu.numa_nodes} NUMA nodes"] if (cpu.numa_nodes or 1) > 1 else []
     counts += [f"{cpu.l3_bytes / 2**20:.0f} MiB L3"] if cpu.l3_bytes else []
     quota = f", quota {cpu.quota:g}" if cpu.quota else ""
-    # macOS has no affinity to tell.
+    # macOS has no CPU affinity.
     usable = f"{cpu.affinity} usable{quota} " if cpu.affinity else ""
     return f"{', '.join(counts)}; {usable}→ {_counted(cpu.threads, 'thread')}"
 
@@ -127,10 +127,10 @@ def _containers(containers: Containers) -> str:
 
 
 def gib(size: int | None) -> str:
-    """Bytes as people read them."""
+    """Format a size in bytes as GiB."""
     return f"{size / 2**30:.1f} GiB" if size is not None else UNKNOWN
 
 
 def rate(bandwidth: int | None) -> str:
-    """Bytes per second as people read them: vendors count in powers of ten."""
+    """Format bytes per second as GB/s: vendors count in powers of ten."""
     return f"{bandwidth / 1e9:.0f} GB/s" if bandwidth else UNKNOWN

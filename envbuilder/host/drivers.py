@@ -1,6 +1,6 @@
-"""How the drivers of GPUs, and the libraries that no wheel brings, get onto a system.
+"""Explain how to install GPU drivers, and the libraries that no wheel contains.
 
-The kernel's driver belongs to the machine: not to a container, and under WSL not to Linux.
+The kernel driver belongs to the machine: not to a container, and under WSL not to Linux.
 """
 
 from __future__ import annotations
@@ -16,39 +16,40 @@ if TYPE_CHECKING:
 _RELEASE = re.compile(r"(Debian|Ubuntu|Fedora)\b[^0-9]*([0-9]{1,3}(?:\.[0-9]{2})?)?", re.ASCII)
 _LINUX = re.compile(r"[0-9]+\.[0-9]+", re.ASCII)
 
-# Debian's package nvidia-driver: packages.debian.org; neurite.github.io/debian-setup/0302-nvidia.
+# Branches of Debian's package nvidia-driver: packages.debian.org;
+# neurite.github.io/debian-setup/0302-nvidia.
 _DEBIAN_NVIDIA = {"12": "535", "13": "550"}
-# Turing, the first that later branches and the open kernel modules drive: NVIDIA's deprecation
-# schedule (forums.developer.nvidia.com 60588), open-gpu-kernel-modules issue 19.
+# Turing is the first generation that later branches and the open kernel modules support: NVIDIA's
+# deprecation schedule (forums.developer.nvidia.com 60588), open-gpu-kernel-modules issue 19.
 _TURING = (7, 5)
 _LAST_BEFORE_TURING = "580"
 
-# The kernel's driver for each family, and the first Linux that takes them without being forced:
+# The kernel driver of each family, and the first Linux version whose xe binds without force_probe:
 # require_force_probe in drivers/gpu/drm/xe/xe_pci.c of Linux 6.12 and of 6.17. i915 is the
-# default of the older ones (Phoronix, i915 against Xe on Meteor Lake, 2025).
+# default for older families (Phoronix, i915 against Xe on Meteor Lake, 2025).
 _XE_SINCE = {"Arc B (BMG)": "6.12", "Lunar Lake": "6.12", "Panther Lake": "6.17"}
 _I915 = ("Arc A", "Flex", "Meteor Lake", "Arrow Lake")
-# Both of the kernel's own drivers leave it alone; Intel has packages (dgpu-docs.intel.com).
+# Neither in-tree driver supports it; Intel has packages (dgpu-docs.intel.com).
 _OWN_PACKAGES = "Data Center GPU Max"
 
-# packages.ubuntu.com: 25.10 has Intel's compute-runtime 25.31; that of 24.04, 23.43, is older than
-# Lunar Lake and Arc B. The PPA is what PyTorch's install_xpu.sh uses.
+# packages.ubuntu.com: 25.10 has Intel's compute-runtime 25.31; 24.04 has 23.43, which predates
+# Lunar Lake and Arc B. PyTorch's install_xpu.sh uses the PPA.
 _UBUNTU_HAS, _PPA_SERVES = (25, 10), (24, 4)
 _PPA = "sudo add-apt-repository ppa:kobuk-team/intel-graphics"
 _DEBIAN_HAS = (14,)
 
 
 def release(host: Host) -> tuple[str, str]:
-    """Distribution and version, such as ("Ubuntu", "24.04"); empty where they are not known."""
+    """Return distribution and version, such as ("Ubuntu", "24.04"); empty if they are unknown."""
     found = _RELEASE.match(host.os_version or "") if host.os == "linux" else None
     return (found[1], found[2] or "") if found else ("", "")
 
 
 def nvidia(gpu: Gpu, host: Host, needed: str = "") -> str:
-    """How to get NVIDIA's driver; `needed`: the oldest that would do."""
+    """Return how to install NVIDIA's driver; `needed` is the oldest sufficient version."""
     newer = f" {needed} or newer" if needed else ""
     if host.wsl:
-        # docs.nvidia.com/cuda/wsl-user-guide: a Linux driver would hide what Windows hands in.
+        # docs.nvidia.com/cuda/wsl-user-guide: a Linux driver would hide the one from Windows.
         return (
             f"Install NVIDIA's driver{newer} in Windows (nvidia.com/drivers), none inside WSL;"
             " then run `wsl --shutdown` there."
@@ -62,7 +63,7 @@ def nvidia(gpu: Gpu, host: Host, needed: str = "") -> str:
 def _nvidia_packages(gpu: Gpu, host: Host, needed: str, newer: str) -> str:
     name, number = release(host)
     if name == "Ubuntu":
-        # It knows which branch a GPU needs; ubuntu/ubuntu-release-notes issue 213 names it as the
+        # It selects the branch that a GPU needs; ubuntu/ubuntu-release-notes issue 213 calls it the
         # supported way.
         return "Run `sudo ubuntu-drivers install` (package ubuntu-drivers-common)"
     has = _DEBIAN_NVIDIA.get(number) if name == "Debian" else None
@@ -97,7 +98,7 @@ def _branch(gpu: Gpu) -> str:
 
 
 def intel(gpu: Gpu, host: Host) -> str:
-    """How to get a kernel driver for an Intel GPU."""
+    """Return how to get a kernel driver for an Intel GPU."""
     if host.container:
         return "Load i915 or xe on the machine itself; a container uses the machine's kernel."
     family = gpu.family or ""
@@ -124,7 +125,7 @@ def _newer_kernel(host: Host) -> str:
 
 
 def level_zero(host: Host) -> str:
-    """How to get Level Zero's loader and Intel's driver for it."""
+    """Return how to install the Level Zero loader and Intel's driver for it."""
     answers = any(engine.state == "usable" for engine in host.containers.engines)
     image = "use --backend docker, whose image brings them"
     image += "" if answers else ", once a container engine runs"
@@ -142,7 +143,7 @@ def level_zero(host: Host) -> str:
 
 
 def level_zero_natively(host: Host) -> str:
-    """The same as words after "or natively", without a full stop."""
+    """Return the same as `level_zero`, worded to follow "or natively" and without a full stop."""
     name, number = release(host)
     commands, _ = _level_zero_commands(host)
     if commands:
@@ -156,7 +157,7 @@ def level_zero_natively(host: Host) -> str:
 
 
 def _level_zero_commands(host: Host) -> tuple[tuple[str, ...], str]:
-    """The commands that install them, and a remark; none where the distribution has no packages."""
+    """Return the commands that install both, and a note; no commands if there are no packages."""
     name, number = release(host)
     here = version(number)
     install = "sudo apt install libze1 libze-intel-gpu1"

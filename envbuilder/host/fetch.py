@@ -1,4 +1,4 @@
-"""Fetch: what detection reads, taken once from the machine or a recorded tree.
+"""Fetch everything that detection reads, once, from the machine or a recorded tree.
 
 Each topic knows its own files (`read` in its module); this module knows the topics.
 """
@@ -27,8 +27,8 @@ _LINUX = (system_facts, cpu, memory, pci, nvidia, intel, amd)
 def fetch(root: Path, *, full: bool = False) -> Snapshot:
     """Read the machine (`root` is "/") or a recorded tree.
 
-    `full` also runs the commands that tell what no file does; only then is a process started on
-    Linux.
+    `full` also runs commands, for facts that no file contains; without it, no process is started
+    on Linux.
     """
     reader = Reader(root)
     system = _system(reader)

@@ -1,8 +1,8 @@
-"""Finding a Python interpreter to build from: candidates are run, not just found.
+"""Find a Python interpreter to build from: candidates are run, not just found.
 
 A file named python3.11 may be a pyenv shim that fails, another version, a build for another
-architecture under Rosetta, or part of a venv that will be deleted. So each is asked who it is, and
-what is found inside a venv is replaced by the interpreter that the venv was made from.
+architecture under Rosetta, or part of a venv that will be deleted. So each candidate is run to
+identify it, and one inside a venv is replaced by the interpreter that the venv was made from.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 SECONDS = 10.0
-_MOST_REJECTED = 6  # what a message lists
-# Runs in any Python 3. The executable of a venv's base is what _base_executable says, where it is
-# right: before 3.11 it names the venv's own.
+_MOST_REJECTED = 6  # listed in an error message
+# Runs in any Python 3. _base_executable is the executable of a venv's base, but before 3.11 it
+# names the venv's own.
 _QUESTION = """
 import json, platform, sys, sysconfig
 v = sys.version_info
@@ -41,14 +41,14 @@ print(json.dumps({
 
 
 class Runner(Protocol):
-    """`process.run`, or what stands in for it in tests."""
+    """The signature of `process.run`, or of its replacement in tests."""
 
     def __call__(self, argv: Sequence[str], *, timeout: float | None = None) -> process.Completed:
         """Run a program to its end."""
 
 
 class Interpreter(Struct, frozen=True, kw_only=True):
-    """A CPython that was run and answered; never one inside a venv."""
+    """A CPython that was run and identified itself; never one inside a venv."""
 
     path: Path
     version: str
@@ -69,7 +69,7 @@ class _Answer(Struct, frozen=True, kw_only=True):
 
 
 class _RejectedError(Exception):
-    """Why a candidate is not used."""
+    """A candidate cannot be used; the message says why."""
 
 
 def find(
@@ -82,9 +82,9 @@ def find(
 ) -> Interpreter:
     """Return the interpreter to build from.
 
-    Without `version` (X.Y): the first supported one, then the others, newest first. `machine` is
-    the architecture as Python spells it. Raises `ToolError` with the interpreters that were found
-    and why each was not used.
+    Without `version` (X.Y), try the first supported one, then the others, newest first. `machine`
+    is the architecture as Python spells it. Raise `ToolError` with the interpreters that were
+    found and why each was rejected.
     """
     search = _Search(machine, runner, os.environ if environ is None else environ)
     wanted = [version] if version else _order(supported)
@@ -114,7 +114,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 class _Search:
-    """One search: remembers what each candidate answered, since several names may lead to it."""
+    """One search, which caches each candidate's answer, since several names may lead to it."""
 
     def __init__(self, machine: str, runner: Runner, environ: Mapping[str, str]) -> None:
         self._machine = _spelled(machine)
@@ -123,11 +123,11 @@ class _Search:
         self._known: dict[Path, Interpreter | str] = {}
 
     def installed(self, version: str) -> Interpreter | None:
-        """The first of the candidates on this machine that is this version."""
+        """Return the first candidate on this machine that has this version."""
         return self._first(self._candidates(version), version)
 
     def managed(self, version: str) -> Interpreter | None:
-        """The interpreter of this version that uv manages; asks uv, so it comes last."""
+        """Return the interpreter of this version that uv manages; tried last, since it runs uv."""
         options = "--managed-python --no-python-downloads --offline --no-project --no-config"
         argv = [sys.executable, "-m", "uv", "python", "find", *options.split(), version]
         try:
@@ -138,7 +138,7 @@ class _Search:
         return self._first([Path(line)], version) if done.returncode == 0 and line else None
 
     def told(self) -> str:
-        """What was found and why it was not used, for a message."""
+        """Return what was found and why it was rejected, for an error message."""
         texts = [
             f"{path} ({known if isinstance(known, str) else 'Python ' + known.version})"
             for path, known in self._known.items()
@@ -168,7 +168,7 @@ class _Search:
         return None
 
     def _remembered(self, path: Path) -> Interpreter | str:
-        # The folder's real path, not the file's: a venv's python is a link to its base.
+        # Resolve the folder, not the file: a venv's python is a link to its base.
         key = path.parent.resolve() / path.name
         if key not in self._known:
             try:
@@ -178,7 +178,7 @@ class _Search:
         return self._known[key]
 
     def _ask(self, path: Path) -> Interpreter:
-        """Who an interpreter is, or the base of the venv it belongs to."""
+        """Identify an interpreter, or the base interpreter of its venv."""
         answer = self._answer(path)
         if answer.prefix != answer.base_prefix:
             answer = self._base(answer)
@@ -228,7 +228,7 @@ class _Search:
 
 
 def _patch(installed: Path) -> tuple[int, ...]:
-    """The numbers in the name of a pyenv version's folder."""
+    """Return the numbers in the name of a pyenv version's folder."""
     return tuple(int(n) for n in re.findall(r"[0-9]{1,9}", installed.parts[-3]))
 
 
@@ -237,5 +237,5 @@ def _minor(found: Interpreter) -> str:
 
 
 def _spelled(machine: str) -> str:
-    """One spelling per architecture: macOS says arm64, Linux aarch64, some say AMD64."""
+    """Return one spelling per architecture: macOS uses arm64, Linux aarch64, some AMD64."""
     return {"amd64": "x86_64", "arm64": "aarch64"}.get(machine.lower(), machine.lower())

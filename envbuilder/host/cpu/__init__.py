@@ -1,1 +1,1 @@
-"""The processor, and how much of it this process may use."""
+"""Detect the processor, and how much of it this process may use."""

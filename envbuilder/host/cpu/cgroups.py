@@ -1,7 +1,7 @@
-"""Decide what this process's cgroup allows it: CPUs and memory.
+"""Read the CPU and memory limits of this process's cgroup.
 
-Where the limits are is the payload's knowledge too (`payload.threads`), so that an image's
-entrypoint finds the same ones. Limits of groups above a container's namespace are never visible.
+`payload.machine.threads` locates the limits, so that an image's entrypoint finds the same ones.
+Limits of groups above a container's namespace are never visible.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FILES = {
 
 
 def read(reader: Reader) -> None:
-    """The cgroups of this process, where they are mounted, and their limits."""
+    """Read the cgroups of this process, where they are mounted, and their limits."""
     cgroups, mounts = reader.file(_CGROUP), reader.file(_MOUNTS)
     for controller in ("cpu", "memory"):
         for folder, version in threads.cgroup_folders(cgroups or "0::/", mounts or "", controller):
@@ -34,7 +34,7 @@ def read(reader: Reader) -> None:
 
 
 def quota(snapshot: Snapshot) -> float | None:
-    """The tightest quota, in CPUs, of this process's cgroup and its parents; None without one."""
+    """Return the tightest quota, in CPUs, of this process's cgroup and its parents, if any."""
     found = []
     for folder, version in _folders(snapshot, "cpu"):
         texts = [snapshot.files.get(f"{folder}/{name}", "") for name in _FILES["cpu", version]]
@@ -43,17 +43,17 @@ def quota(snapshot: Snapshot) -> float | None:
 
 
 def memory(snapshot: Snapshot) -> int | None:
-    """The tightest limit, in bytes, of this process's cgroup and its parents; None without one."""
+    """Return the tightest limit, in bytes, of this process's cgroup and its parents, if any."""
     found = []
     for folder, version in _folders(snapshot, "memory"):
         (name,) = _FILES["memory", version]
-        # "max" in version 2. Version 1 says 2**63 less a page, more than is taken for a number.
+        # No limit: "max" in version 2, 2**63 minus a page in version 1; `integer` rejects both.
         found.append(integer(snapshot.files.get(f"{folder}/{name}")))
     return min((value for value in found if value is not None), default=None)
 
 
 def unreadable(snapshot: Snapshot) -> tuple[str, str] | None:
-    """A file with limits that is there and cannot be read, and why."""
+    """Return a file with limits that exists but cannot be read, and why."""
     names = {name for both in _FILES.values() for name in both}
     for path, why in snapshot.unreadable.items():
         if path.startswith("sys/fs/cgroup/") and path.rpartition("/")[2] in names:

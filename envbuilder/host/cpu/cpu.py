@@ -1,4 +1,4 @@
-"""Decide what the CPU is and how much of it this process may use."""
+"""Identify the CPU and decide how much of it this process may use."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _CPUS = "sys/devices/system/cpu"
 _NODES = "sys/devices/system/node"
 _ARM = {0x41: "ARM", 0x4E: "NVIDIA", 0x61: "Apple", 0xC0: "Ampere"}
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-# For models that the table does not have, what their instructions give away. AMD: AVX-512 came with
-# Zen 4, AVX-VNNI with Zen 5 (GCC manual, "x86 Options", znver4 and znver5). Intel: AMX came with
-# Sapphire Rapids (same place, sapphirerapids). Intel's AVX-512 came and went, so it tells nothing.
+# For models missing from the table: what their instructions imply. AMD: AVX-512 came with Zen 4,
+# AVX-VNNI with Zen 5 (GCC manual, "x86 Options", znver4 and znver5). Intel: AMX came with Sapphire
+# Rapids (same source, sapphirerapids). Intel's AVX-512 came and went, so it implies nothing.
 _GIVEAWAYS = (
     ("AuthenticAMD", "avx_vnni", "Zen 5 or newer"),
     ("AuthenticAMD", "avx512f", "Zen 4 or newer"),
@@ -40,11 +40,11 @@ class _Processor(Struct, frozen=True):
     socket: int | None
     core: int | None
     part: tuple[int | None, int | None]
-    """Implementer and part of a 64-bit ARM core."""
+    """Implementer and part number of a 64-bit ARM core."""
 
 
 def read(reader: Reader) -> None:
-    """The CPU's description and caches, which CPUs this process may use, and its quota."""
+    """Read the CPU's description and caches, the CPUs this process may use, and its quota."""
     reader.file("proc/sys/kernel/arch")
     reader.file("proc/self/status")
     cgroups.read(reader)
@@ -60,7 +60,7 @@ def read(reader: Reader) -> None:
             reader.file(f"{_CPUS}/cpu{cpu}/topology/physical_package_id")
     seen: frozenset[int] = frozenset()
     for cpu in sorted(online):
-        if cpu not in seen:  # CPUs that share a cache say the same
+        if cpu not in seen:  # CPUs that share a cache report the same
             cache = f"{_CPUS}/cpu{cpu}/cache"
             shared = cpu_list(reader.file(f"{cache}/index3/shared_cpu_list"))
             seen |= shared or frozenset()
@@ -69,7 +69,7 @@ def read(reader: Reader) -> None:
 
 
 def machine(snapshot: Snapshot) -> str:
-    """The architecture: uname's, the kernel's own word, or what `/proc/cpuinfo` looks like."""
+    """Return the architecture from uname, from the kernel, or inferred from `/proc/cpuinfo`."""
     said = snapshot.machine or clean(snapshot.files.get("proc/sys/kernel/arch"))
     if said:
         return {"amd64": "x86_64"}.get(said, said)
@@ -80,19 +80,19 @@ def machine(snapshot: Snapshot) -> str:
 
 
 def virtual(snapshot: Snapshot) -> bool:
-    """Whether an x86 CPU says that it belongs to a virtual machine."""
+    """Return whether an x86 CPU reports that it belongs to a virtual machine."""
     return "hypervisor" in _first(snapshot).get("flags", "").split()
 
 
 def linux(snapshot: Snapshot) -> Cpu:
-    """The CPU of a Linux host."""
+    """Return the CPU of a Linux host."""
     known = _first(snapshot)
     family, model = integer(known.get("cpu family")), integer(known.get("model"))
     words = known.get("flags", known.get("Features"))
     flags = TRACKED_FLAGS & set(words.split()) if words else None
     text = snapshot.files.get("proc/cpuinfo", "")
     processors = _processors(text)
-    # A description that is cut off does not count the CPUs.
+    # A truncated description does not give the number of CPUs.
     described = frozenset(p.number for p in processors if text.endswith("\n"))
     vendor = clean(known.get("vendor_id")) or _ARM.get(
         integer(known.get("CPU implementer"), 16) or 0
@@ -106,7 +106,7 @@ def linux(snapshot: Snapshot) -> Cpu:
     everything = described or online
     affinity = cpu_list(fields(snapshot.files.get("proc/self/status")).get("Cpus_allowed_list"))
     if affinity and online and affinity >= online:
-        affinity = online  # the kernel allows CPUs that could be plugged in, too
+        affinity = online  # the mask also contains CPUs that could be hot-plugged
     allowed = affinity or everything
     cores = _cores(snapshot, processors, everything)
     behind = _cores(snapshot, processors, allowed)
@@ -131,13 +131,13 @@ def linux(snapshot: Snapshot) -> Cpu:
 
 
 def _first(snapshot: Snapshot) -> dict[str, str]:
-    """The first CPU's lines of `/proc/cpuinfo`; those of the others repeat most of it."""
+    """Return the first CPU's fields of `/proc/cpuinfo`; other CPUs repeat most of them."""
     first, separator, _ = snapshot.files.get("proc/cpuinfo", "").partition("\n\n")
     return fields(first + "\n" if separator else first)
 
 
 def _processors(text: str) -> tuple[_Processor, ...]:
-    """All CPUs of `/proc/cpuinfo`. A last line without its end may be cut off, and is left out."""
+    """Return all CPUs of `/proc/cpuinfo`. An unterminated last line may be cut off: ignore it."""
     found = []
     for block in text.rpartition("\n")[0].split("\n\n"):
         number = integer(_field(block, "processor"))
@@ -150,14 +150,14 @@ def _processors(text: str) -> tuple[_Processor, ...]:
 
 
 def _field(block: str, key: str) -> str | None:
-    """One field of a block: picking five beats splitting thirty, 256 times over."""
+    """Return one field of a block; for 256 CPUs, picking five fields beats splitting thirty."""
     line = f"\n{block}".partition(f"\n{key}")[2].partition("\n")[0]
     rest, separator, value = line.partition(":")
     return value if separator and not rest.strip() else None
 
 
 def _arm_cores(processors: Iterable[_Processor]) -> str | None:
-    """The names of all kinds of cores: some machines have big and small ones."""
+    """Return the names of all kinds of cores: some machines have big and small ones."""
     parts = dict.fromkeys(processor.part for processor in processors)
     names = (tables.arm_core(*part) for part in parts if None not in part)
     return " + ".join(name for name in names if name) or None
@@ -179,9 +179,9 @@ def _threads(allowed: int, quota: float | None, physical: int | None) -> int | N
 def _cores(
     snapshot: Snapshot, processors: Iterable[_Processor], wanted: frozenset[int]
 ) -> Mapping[object, int] | None:
-    """The physical cores behind some CPUs, each with how many of them; None where not all tell."""
+    """Return how many of the wanted CPUs each physical core has; None if any core is unknown."""
     stated = {
-        # A machine with one socket need not say which.
+        # A machine with one socket may omit its number.
         processor.number: (processor.socket or 0, processor.core)
         for processor in processors
         if processor.core is not None
@@ -201,14 +201,14 @@ def _sockets(
     stated = {processor.number: processor.socket for processor in processors}
     ids = {stated.get(cpu) for cpu in everything}
     if None in ids:
-        # "-1" on boards whose firmware does not say; that is no number.
+        # "-1", which is not parsed as a number, on boards whose firmware does not report it.
         path = f"{_CPUS}/cpu%d/topology/physical_package_id"
         ids = {integer(snapshot.files.get(path % cpu)) for cpu in everything}
     return None if None in ids else len(ids) or None
 
 
 def _nodes(snapshot: Snapshot) -> int | None:
-    """NUMA nodes that have CPUs. Others hold memory only: of a GPU, or on a CXL card."""
+    """Return the number of NUMA nodes with CPUs; others hold only a GPU's or CXL card's memory."""
     with_cpus = cpu_list(snapshot.files.get(f"{_NODES}/has_cpu"))
     if with_cpus is None:
         with_cpus = _numbers("node", snapshot.folders.get(_NODES, ()))
@@ -216,7 +216,7 @@ def _nodes(snapshot: Snapshot) -> int | None:
 
 
 def _l3(snapshot: Snapshot, everything: frozenset[int]) -> int | None:
-    """The sum over all level-3 caches; None where one of them could not be read."""
+    """Return the total size of all level-3 caches; None if one of them could not be read."""
     total, seen = 0, set[int]()
     for cpu in sorted(everything):
         if cpu in seen:
@@ -224,7 +224,7 @@ def _l3(snapshot: Snapshot, everything: frozenset[int]) -> int | None:
         cache = f"{_CPUS}/cpu{cpu}/cache"
         path = f"{cache}/index3/shared_cpu_list"
         if snapshot.has(path) is False and snapshot.has(f"{cache}/index2/level"):
-            continue  # the low-power cores of some Intel CPUs have no third level
+            continue  # the low-power cores of some Intel CPUs have no level-3 cache
         shared = cpu_list(snapshot.files.get(path))
         size = _size(snapshot.files.get(f"{cache}/index3/size"))
         level = integer(snapshot.files.get(f"{cache}/index3/level"))
@@ -236,13 +236,13 @@ def _l3(snapshot: Snapshot, everything: frozenset[int]) -> int | None:
 
 
 def _size(text: str | None) -> int | None:
-    """A cache's size, such as "32768K", in bytes."""
+    """Return a cache's size, such as "32768K", in bytes."""
     word = (text or "").strip()
     amount, unit = integer(word[:-1]), _UNITS.get(word[-1:])
     return amount * unit if amount is not None and unit and amount < 1 << 32 else None
 
 
 def _numbers(stem: str, names: Iterable[str]) -> frozenset[int]:
-    """0 and 12 of names such as cpu0 and cpu12."""
+    """Return the numbers in names such as cpu0 and cpu12."""
     found = (integer(n.removeprefix(stem)) for n in names if n.startswith(stem))
     return frozenset(n for n in found if n is not None and n < threads.MOST_CPUS)

@@ -1,1 +1,1 @@
-"""Container engines on this machine, and the devices that they can give."""
+"""Detect container engines on this machine, and the devices they can pass to containers."""

@@ -1,7 +1,7 @@
-"""Devices of the Container Device Interface: what specification files offer to any engine.
+"""Read Container Device Interface (CDI) specifications: devices that any engine can use.
 
-A specification has a `kind` and `devices`, each with a `name`; "KIND=NAME" is what `--device`
-takes. (The CDI specification, SPEC.md, which also says which characters names may have.)
+A specification has a `kind` and `devices`, each with a `name`; `--device` takes "KIND=NAME".
+(The CDI specification, SPEC.md, which also defines the characters allowed in names.)
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from envbuilder.host.snapshot import Reader, Snapshot
 
 FOLDERS = ("etc/cdi", "run/cdi", "var/run/cdi")
-"""Where engines look unless they are told otherwise; the last two are one on most systems."""
+"""The default search path of engines; the last two are the same folder on most systems."""
 MOST = 64
 _KIND = r"[A-Za-z][A-Za-z0-9_.-]{0,79}/[A-Za-z][A-Za-z0-9_-]{0,79}"
 _DEVICE = re.compile(rf"{_KIND}=[A-Za-z0-9][A-Za-z0-9_.:-]{{0,79}}\Z", re.ASCII)
 _SUFFIXES = (".yaml", ".yml", ".json")
-_FILES = 16  # of one folder
+_FILES = 16  # per folder
 _LIMIT = 1 << 20
 _DEEPEST = 32
 
@@ -41,7 +41,7 @@ class _Spec(Struct):
 
 
 def read(reader: Reader, folders: Iterable[str]) -> None:
-    """The specifications in `folders`."""
+    """Read the specifications in `folders`."""
     for folder in folders:
         if folder.startswith("var/run/") and folder.removeprefix("var/") in reader.folders:
             continue
@@ -51,7 +51,7 @@ def read(reader: Reader, folders: Iterable[str]) -> None:
 
 
 def decide(snapshot: Snapshot, folders: Iterable[str]) -> tuple[set[str], list[str]]:
-    """The devices of all specifications, and a note on each that could not be used."""
+    """Return the devices of all specifications, and a note on each that could not be used."""
     found: set[str] = set()
     notes = []
     for path in _paths(snapshot, folders):
@@ -72,13 +72,13 @@ def _paths(snapshot: Reader | Snapshot, folders: Iterable[str]) -> list[str]:
 
 
 def is_device(name: str) -> bool:
-    """Whether this is a device's full name."""
+    """Return whether `name` is a device's full name."""
     return bool(_DEVICE.match(name))
 
 
 def chosen(names: Iterable[str]) -> tuple[str, ...]:
-    """At most `MOST` of them, sorted."""
-    # Short ones first: a GPU's number and "all" say more than its UUID.
+    """Return at most `MOST` of the names, sorted."""
+    # Prefer short names: a GPU's number and "all" are more useful than its UUID.
     return tuple(sorted(sorted(set(names), key=lambda n: (len(n), n))[:MOST]))
 
 
@@ -99,19 +99,19 @@ def _devices(path: str, snapshot: Snapshot) -> set[str]:
     return found
 
 
-@functools.lru_cache(maxsize=_FILES)  # it is asked for the devices and for the notes
+@functools.lru_cache(maxsize=_FILES)  # called once for the devices and once for the notes
 def _yaml(text: str) -> Any:
-    """A YAML document, every scalar of it as text.
+    """Parse a YAML document, with every scalar as text.
 
-    For the 1,500 lines of a machine with 12 GPUs this takes 7 ms; in pure Python it were 40.
+    The 1,500 lines of a machine with 12 GPUs take 7 ms; in pure Python they would take 40.
     """
     import yaml
 
     loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
     depth = 0
     try:
-        # The C loader follows nested collections by recursion: a file of 200,000 times "[" ends the
-        # process (tried with PyYAML 6.0.3). Events are read without recursion.
+        # The C loader recurses into nested collections: a file of 200,000 "[" crashes the process
+        # (tested with PyYAML 6.0.3). Events are read without recursion.
         for event in yaml.parse(text, loader):
             depth += isinstance(event, yaml.CollectionStartEvent)
             depth -= isinstance(event, yaml.CollectionEndEvent)

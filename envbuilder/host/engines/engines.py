@@ -1,6 +1,6 @@
-"""Decide which container engines answer, and what they need to reach GPUs.
+"""Decide which container engines answer, and what is installed for them to reach GPUs.
 
-`full.json` in a recorded tree has what commands printed: {"docker buildx version": "…"}.
+`full.json` in a recorded tree has the output of commands: {"docker buildx version": "…"}.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FULL = "full.json"
 _BUILDX_VERSION = "docker buildx version"
 _MOST = 32
 
-# Where the docker client looks for plugins; in /opt/homebrew when its configuration says so.
+# Where the docker client searches for plugins; in /opt/homebrew only if configured.
 _PLUGIN_FOLDERS = (
     "usr/local/lib/docker/cli-plugins",
     "usr/local/libexec/docker/cli-plugins",
@@ -48,10 +48,10 @@ _VERSION = re.compile(r"v?([0-9]{1,6}\.[0-9A-Za-z.+~-]{1,40})\Z", re.ASCII)
 
 
 def read(reader: Reader, *, full: bool) -> None:
-    """Engines, plugins, runtimes and CDI specifications.
+    """Read engines, plugins, runtimes and CDI specifications.
 
-    On the live machine each socket is asked; `full` asks for more, and runs buildx. Of a recorded
-    tree only files are read.
+    On the live machine, query each socket; with `full`, request more and run buildx. From a
+    recorded tree, read only files.
     """
     plugins: tuple[str, ...] = _PLUGIN_FOLDERS
     if reader.live:
@@ -71,7 +71,7 @@ def read(reader: Reader, *, full: bool) -> None:
 
 
 def decide(snapshot: Snapshot) -> Containers:
-    """What there is to run containers with."""
+    """Return what is available to run containers."""
     answers = _answers(snapshot.files)
     version = _buildx_version(snapshot)
     devices, _ = cdi.decide(snapshot, _spec_folders(answers))
@@ -92,7 +92,7 @@ def decide(snapshot: Snapshot) -> Containers:
 
 
 def notes(snapshot: Snapshot) -> list[str]:
-    """What of all this could not be read."""
+    """Return what could not be read, as notes."""
     answers = _answers(snapshot.files)
     found = [
         f"Whether an engine listens at {_shown(path)} is not known: {answer.error}."
@@ -121,7 +121,10 @@ def _read_full(reader: Reader) -> None:
 
 
 def _program(reader: Reader, path: str) -> None:
-    """Whether a program is there; recorded trees do not keep who may run a file."""
+    """Record whether a program exists and, on the live machine, is executable.
+
+    Recorded trees do not preserve execute permissions.
+    """
     reader.exists(path)
     if reader.live and path in reader.files and not os.access(reader.root / path, os.X_OK):
         del reader.files[path]
@@ -144,7 +147,7 @@ def _infos(answers: Mapping[str, Answer]) -> list[Info]:
 
 
 def _spec_folders(answers: Mapping[str, Answer]) -> tuple[str, ...]:
-    """The usual folders, and those that an engine was told to look into."""
+    """Return the default folders, and those that an engine is configured to search."""
     told = [
         path.strip("/")
         for info in _infos(answers)
@@ -191,7 +194,7 @@ def _judged(path: str, answer: Answer) -> tuple[State, str]:
 def _buildx(snapshot: Snapshot) -> bool | None:
     if _plugins(snapshot.files):
         return True
-    # A live machine may have no /opt at all; a recorded tree does not say whose home counts.
+    # A live machine may have no /opt at all; a recorded tree does not show which home applies.
     closed = [p for p in _plugins(snapshot.unreadable) if snapshot.unreadable[p] != "not there"]
     return False if snapshot.live and not closed else None
 
@@ -201,7 +204,7 @@ def _plugins(paths: Iterable[str]) -> list[str]:
 
 
 def _buildx_version(snapshot: Snapshot) -> str | None:
-    """The first word that looks like one: "github.com/docker/buildx v0.30.1 9e66234"."""
+    """Return the version in a line such as "github.com/docker/buildx v0.30.1 9e66234"."""
     words = str(_full(snapshot.files).get(_BUILDX_VERSION, ""))[:400].split()
     return next((match[1] for word in words if (match := _VERSION.match(word))), None)
 

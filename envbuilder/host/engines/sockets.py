@@ -1,7 +1,7 @@
-"""What container engines say over their Unix sockets.
+"""Query container engines over their Unix sockets.
 
 `engines.json` in a recorded tree has the form of `ask`: by socket, relative to the root, either
-{"Version", "Components", "Info"} (what /version says, and /info) or {"error"}.
+{"Version", "Components", "Info"} (the responses of /version and /info) or {"error"}.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 DOCKERS = ("run/docker.sock", "var/run/docker.sock")
-"""Where the engine of the whole machine listens: one path, most often, by two names."""
+"""Sockets of the system-wide engine: on most systems, two names of one path."""
 _PODMAN = "run/podman/podman.sock"
 _SESSION = ("docker.sock", "podman/podman.sock")
 # Docker Desktop on macOS and on Linux, Colima, OrbStack.
@@ -33,9 +33,9 @@ _HOME = (
     ".orbstack/run/docker.sock",
 )
 NAMED = "DOCKER_HOST"
-"""Stands for a socket where that variable names something that is none."""
+"""Key that replaces the socket's path if this variable does not name a Unix socket."""
 HIDDEN = "its folder is closed to this user"
-"""The error of a socket that may or may not be there."""
+"""The error of a socket that may or may not exist."""
 _SECONDS = 0.3
 _FULL_SECONDS = 2.0
 _LIMIT = 1 << 16
@@ -45,25 +45,25 @@ _OK = re.compile(rb"HTTP/1\.[01] 200\b")
 
 
 class Component(Struct, frozen=True, kw_only=True, rename="pascal"):
-    """A part of an engine."""
+    """A component of an engine."""
 
     name: str = ""
 
 
 class Runtime(Struct, frozen=True, kw_only=True):
-    """A runtime that an engine can start containers with."""
+    """A runtime with which an engine can start containers."""
 
     path: str = ""
 
 
 class Device(Struct, frozen=True, kw_only=True):
-    """A device that an engine found; `id` is its full CDI name."""
+    """A device that an engine discovered; `id` is its full CDI name."""
 
     id: str = field(name="ID", default="")
 
 
 class Info(Struct, frozen=True, kw_only=True, rename="pascal", omit_defaults=True):
-    """As much as is used of /info (moby, api/types/system/info.go)."""
+    """The fields of /info that are used (moby, api/types/system/info.go)."""
 
     runtimes: dict[str, Runtime] | None = None
     spec_folders: tuple[str, ...] | None = field(name="CDISpecDirs", default=None)
@@ -71,7 +71,7 @@ class Info(Struct, frozen=True, kw_only=True, rename="pascal", omit_defaults=Tru
 
 
 class Answer(Struct, frozen=True, kw_only=True, rename="pascal", omit_defaults=True):
-    """As much as is used of /version, and `info` where that was asked; `error` where none came."""
+    """The fields of /version that are used, `info` if requested; `error` if there was no answer."""
 
     version: str = ""
     components: tuple[Component, ...] | None = None
@@ -80,16 +80,16 @@ class Answer(Struct, frozen=True, kw_only=True, rename="pascal", omit_defaults=T
 
 
 def ask(environ: Mapping[str, str], home: str, *, full: bool) -> str:
-    """The answers of all engines of this machine, as JSON; a missing socket has none.
+    """Query all engines of this machine; return their answers as JSON, without missing sockets.
 
-    This starts an engine whose socket systemd holds, as any client does. `full` waits longer, and
-    asks for more. `home` is the user's home folder, relative to the root.
+    Like any client, this starts an engine whose socket systemd holds. `full` waits longer and
+    requests more. `home` is the user's home folder, relative to the root.
     """
     named = environ.get(NAMED, "")
     found: dict[str, Answer] = {}
     seen = set()
     for path in _places(environ.get("XDG_RUNTIME_DIR", "").strip("/"), home, named):
-        # As text that JSON can hold: an environment may hold any bytes.
+        # JSON needs valid text; environment variables may contain any bytes.
         key = os.fsencode(path).decode(errors="replace")
         try:
             status = Path("/", path).stat()
@@ -108,7 +108,10 @@ def ask(environ: Mapping[str, str], home: str, *, full: bool) -> str:
 
 
 def parse(text: str | None) -> dict[str, Answer]:
-    """The recorded answers by socket: an error for a damaged one, none where all is damaged."""
+    """Return the recorded answers by socket; none if `text` as a whole is damaged.
+
+    A damaged answer has an `error`.
+    """
     try:
         said = msgspec.json.decode(text or "{}", type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -123,7 +126,7 @@ def parse(text: str | None) -> dict[str, Answer]:
 
 
 def _places(session: str, home: str, named: str) -> Iterator[str]:
-    """Where engines listen, relative to the root."""
+    """Yield the sockets where engines listen, relative to the root."""
     yield from (*DOCKERS, _PODMAN)
     for folder, names in ((session, _SESSION), (home, _HOME)):
         if folder:
@@ -150,13 +153,13 @@ def _answer(path: str, *, full: bool) -> Answer:
 
 
 def get(path: str, target: str, *, seconds: float, limit: int = _LIMIT) -> bytes:
-    """The body that an HTTP request for `target` brings.
+    """Return the body of the response to an HTTP request for `target`.
 
-    `seconds` is for all of it: to connect, to ask and to hear the last byte. `limit` is in bytes,
-    head and body together. Raises `OSError` (`TimeoutError` when the time is over), and
-    `ValueError` where the answer is too long or not the "200 OK" of a web server.
+    `seconds` covers the whole exchange, from connecting to the last byte. `limit` is in bytes,
+    head and body together. Raise `OSError` (`TimeoutError` if time runs out), and `ValueError`
+    if the response is too long or not an HTTP "200 OK".
     """
-    # http.client would take 22 ms to import, a quarter of all that `detect` takes; this takes 5.
+    # Importing http.client would take 22 ms, a quarter of `detect`'s run time; this takes 5.
     import socket
 
     deadline = time.monotonic() + seconds
@@ -164,7 +167,7 @@ def get(path: str, target: str, *, seconds: float, limit: int = _LIMIT) -> bytes
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
         link.settimeout(seconds)
         link.connect(path)
-        # HTTP/1.0: the answer ends with the connection, and does not come in chunks.
+        # HTTP/1.0: the response ends with the connection, and is not chunked.
         link.sendall(f"GET {target} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode())
         while part := link.recv(1 << 16):
             answer += part

@@ -1,1 +1,1 @@
-"""GPUs of each vendor: what is there, and what keeps it from working."""
+"""Detect the GPUs of each vendor, and what keeps them from working."""

@@ -1,4 +1,4 @@
-"""Whether this process can use a GPU, why not, and the same for programs."""
+"""Whether this process can use a GPU and, if not, why: in words and as a code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class Access(NamedTuple):
-    """What `host.Gpu` says in `state`, `detail` and `obstacle`."""
+    """The values of `state`, `detail` and `obstacle` in `host.Gpu`."""
 
     state: State
     detail: str = ""

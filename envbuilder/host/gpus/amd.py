@@ -1,4 +1,4 @@
-"""Decide which AMD GPUs there are. No profile uses them: they are listed, never promised."""
+"""Decide which AMD GPUs there are. No profile uses them: they are listed, but never usable."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ VENDOR = 0x1002
 _NODES = "sys/class/kfd/kfd/topology/nodes"
 _MEMORY = ("mem_info_vram_total", "mem_info_gtt_total")
 _POWER = ("power1_cap", "power1_cap_default")
-# Linux amdgpu_pm.c: "only APUs have vddnb", "no mclk on APUs"; an MI300A, which has no memory
-# manager of its own either, is the exception.
+# Linux amdgpu_pm.c: "only APUs have vddnb", "no mclk on APUs"; the exception is the MI300A, which
+# also lacks a memory manager of its own.
 _ONLY_APU, _NO_APU = "in1_label", "freq2_label"
 
 
 def read(reader: Reader) -> None:
-    """What the kernel's drivers say about each GPU."""
+    """Read what the kernel drivers report about each GPU."""
     reader.node("dev/kfd")
     devices = pci.display_devices(reader, VENDOR)
     for device in devices:
@@ -39,7 +39,7 @@ def read(reader: Reader) -> None:
 
 
 def decide(snapshot: Snapshot, devices: Sequence[Device]) -> tuple[Gpu, ...]:
-    """All AMD GPUs."""
+    """Return all AMD GPUs."""
     return tuple(_gpu(snapshot, device) for device in devices if device.vendor == VENDOR)
 
 
@@ -59,7 +59,7 @@ def _gpu(snapshot: Snapshot, device: Device) -> Gpu:
         memory_kind=size.kind,
         memory_bytes=size.total,
         usable_bytes=size.usable,
-        # That of an APU is a number without a meaning.
+        # An APU's link is meaningless.
         link=device.link if size.kind == "dedicated" else None,
         power_limit_watts=pci.watts(snapshot, folder, _POWER[:1]),
         power_default_watts=pci.watts(snapshot, folder, _POWER[1:]),
@@ -70,8 +70,8 @@ def _gpu(snapshot: Snapshot, device: Device) -> Gpu:
 
 
 def _node(snapshot: Snapshot, address: str) -> dict[str, int]:
-    """What the compute driver says of the GPU at a PCI address; empty where it lists none."""
-    # Bus, device and function are one number there, as in Linux kfd_topology.c.
+    """Return the compute driver's facts about the GPU at a PCI address; empty if it lists none."""
+    # `location_id` combines bus, device and function (Linux kfd_topology.c).
     domain, _, rest = address.partition(":")
     bus, _, slot = rest.partition(":")
     number, _, function = slot.partition(".")
@@ -90,14 +90,14 @@ def _node(snapshot: Snapshot, address: str) -> dict[str, int]:
 
 
 def _target(number: int | None) -> str | None:
-    """The name that ROCm's compiler has for it: 110000 is gfx1100, 90402 is gfx942."""
+    """Return the ROCm compiler's target name: 110000 is gfx1100, 90402 is gfx942."""
     if not number or number >= 10**6:
         return None
     return f"gfx{number // 10000}{number // 100 % 100:x}{number % 100:x}"
 
 
 def _memory(snapshot: Snapshot, folder: str, node: dict[str, int]) -> Size:
-    """Its own memory; of an APU the main memory, with the part that the firmware gave it."""
+    """Return a card's own memory or, for an APU, main memory plus the firmware's carve-out."""
     vram, gtt = (integer(snapshot.files.get(f"{folder}/{name}")) for name in _MEMORY)
     sensors = {
         name

@@ -1,4 +1,4 @@
-"""Decide what a Mac is, from `sysctl`'s `key: value` lines. Never tried on a real Mac by us."""
+"""Decide what a Mac is, from `sysctl`'s `key: value` lines. Untested on a real Mac."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _GIB = 2**30
 
 
 def read(reader: Reader, *, full: bool) -> None:
-    """What sysctl says; on the live machine that takes one process."""
+    """Read sysctl's values; on the live machine this starts one process."""
     del full
     if not reader.live:
         reader.file("sysctl.txt")
@@ -39,7 +39,7 @@ def read(reader: Reader, *, full: bool) -> None:
     from envbuilder.core.errors import ToolError
 
     try:
-        # -i leaves out keys that this macOS does not know instead of failing.
+        # -i skips keys that are unknown to this macOS instead of failing.
         done = process.run(["/usr/sbin/sysctl", "-i", *_KEYS], timeout=5)
     except (ToolError, OSError) as error:
         reader.unreadable["sysctl.txt"] = str(error)
@@ -48,7 +48,7 @@ def read(reader: Reader, *, full: bool) -> None:
 
 
 def decide(snapshot: Snapshot) -> Host:
-    """The host, for macOS."""
+    """Return the host, for macOS."""
     text = snapshot.files.get("sysctl.txt")
     known = fields(text)
     notes = []
@@ -91,7 +91,7 @@ def decide(snapshot: Snapshot) -> Host:
 
 
 def _flags(known: dict[str, str]) -> tuple[str, ...] | None:
-    """What an Intel Mac says of its CPU, by Linux's names: SSE4.1 is sse4_1, AVX1.0 is avx."""
+    """Return an Intel Mac's CPU flags by their Linux names: SSE4.1 is sse4_1, AVX1.0 is avx."""
     first, more = (known.get(f"machdep.cpu.{key}features", "") for key in ("", "leaf7_"))
     if not first:
         return None
@@ -122,11 +122,11 @@ def _gpus(known: dict[str, str], arm: bool) -> tuple[Gpu, ...]:
 
 
 def _usable(known: dict[str, str], total: int) -> int:
-    """What Metal lets a program keep in memory; an estimate where no limit was set.
+    """Return how much memory Metal lets a program use; an estimate if no limit was set.
 
-    By default two thirds of less than 36 GiB, three quarters of 36 GiB and more: the
+    The default is two thirds below 36 GiB and three quarters from 36 GiB on: the
     `recommendedMaxWorkingSetSize` that llama.cpp prints (10.7 of 16 GiB, 16 of 24, 27 of 36, 96 of
-    128). Apple does not document it, and newer systems give more (107.5 of 128 GiB on macOS 26).
+    128). Apple does not document it, and newer systems allow more (107.5 of 128 GiB on macOS 26).
     """
     limit = integer(known.get("iogpu.wired_limit_mb"))
     if limit:

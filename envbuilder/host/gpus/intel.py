@@ -1,6 +1,6 @@
 """Decide which Intel GPUs there are and which of them torch.xpu could use.
 
-Iris Xe and older are told by their PCI id: `torch.xpu.is_available()` can say True for them.
+Iris Xe and older are recognized by PCI id: `torch.xpu.is_available()` can be True for them.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _TILES = 8
 # Linux, Documentation/ABI/testing/sysfs-driver-intel-xe-hwmon: 1 is the card, 2 the package.
 _LIMITS = ("power1_max", "power2_max")
 _DEFAULTS = ("power1_rated_max", "power2_rated_max")
-# What of its memory Intel's driver hands out, in percent: compute-runtime, function
-# DrmMemoryManager::getPercentOfGlobalMemoryAvailable. Older ones gave 80 of shared memory.
+# Percentage of memory that Intel's driver makes available: compute-runtime, function
+# DrmMemoryManager::getPercentOfGlobalMemoryAvailable. Older versions: 80 of shared memory.
 _OWN_PERCENT, _SHARED_PERCENT = 95, 94
 _XE_GIVES_ALL = (6, 15)
 
 
 def read(reader: Reader) -> None:
-    """The render nodes, each GPU's memory and power, and the libraries that no wheel brings."""
+    """Read render nodes, each GPU's memory and power, and the libraries that no wheel contains."""
     for name in reader.folder("dev/dri"):
         if name.startswith("renderD"):
             reader.node(f"dev/dri/{name}")
@@ -51,7 +51,7 @@ def read(reader: Reader) -> None:
 
 
 def _read_memory(reader: Reader, device: str) -> None:
-    """Its own memory: xe has a file a tile; i915 has one a card, in Intel's own builds only."""
+    """Read the GPU's own memory: one file per tile with xe, one per card with Intel's own i915."""
     for tile in range(_TILES):
         if reader.file(f"{device}/tile{tile}/physical_vram_size_bytes") is None:
             break
@@ -61,7 +61,7 @@ def _read_memory(reader: Reader, device: str) -> None:
 
 
 def decide(snapshot: Snapshot, devices: Sequence[Device], *, wsl: bool) -> tuple[Gpu, ...]:
-    """All Intel GPUs."""
+    """Return all Intel GPUs."""
     gpus = tuple(_gpu(snapshot, d) for d in devices if d.vendor == VENDOR and is_gpu(d))
     drivers = snapshot.folders.get("usr/lib/wsl/drivers", ())
     if not gpus and wsl and any(name.startswith("iigd") for name in drivers):
@@ -73,7 +73,7 @@ def decide(snapshot: Snapshot, devices: Sequence[Device], *, wsl: bool) -> tuple
 
 
 def is_gpu(device: Device) -> bool:
-    """Intel makes much else: without a class only the table's ids count."""
+    """Return whether an Intel device is a GPU; without a PCI class, only known ids count."""
     return bool(device.display) or tables.intel_gpu(device.device_id or "") is not None
 
 
@@ -130,7 +130,7 @@ def _memory(
 
 
 def _own_memory(snapshot: Snapshot, folder: str) -> int | None:
-    """What its driver says, all tiles together; None where it says nothing or not all."""
+    """Return the memory of all tiles as the driver reports it; None if any is unknown."""
     tiles = [f"{folder}/tile{number}/physical_vram_size_bytes" for number in range(_TILES)]
     if any(path in snapshot.unreadable for path in tiles):
         return None
@@ -144,12 +144,12 @@ def _own_memory(snapshot: Snapshot, folder: str) -> int | None:
 
 
 def _shared(snapshot: Snapshot, driver: str | None, total: int | None) -> int | None:
-    """What Level Zero says that an integrated GPU has, for the drivers of 2025 and later.
+    """Return the memory that Level Zero reports for an integrated GPU, with drivers since 2025.
 
-    Of the main memory it counts what the kernel lets one GPU map: i915 all of it; xe all of it
-    since Linux 6.15, half before ("drm/xe: Increase the XE_PL_TT watermark"). The parameter
-    `pages_limit` of ttm does not count: above it other buffers are swapped out first, and then
-    the allocation goes on (ttm_tt_populate).
+    It counts the main memory that the kernel lets one GPU map: with i915 all of it; with xe all
+    of it since Linux 6.15, half before ("drm/xe: Increase the XE_PL_TT watermark"). ttm's
+    parameter `pages_limit` does not count: above it, other buffers are swapped out first and then
+    the allocation continues (ttm_tt_populate).
     """
     if total is None or driver not in ("i915", "xe"):
         return None
@@ -196,7 +196,7 @@ def _node(snapshot: Snapshot, device: Device, readable: bool | None) -> Access |
 
 
 def level_zero(snapshot: Snapshot) -> bool | None:
-    """Whether the Level Zero loader and Intel's driver for it are in one of the usual folders."""
+    """Return whether the Level Zero loader and Intel's driver for it are in the usual folders."""
     answers = []
     for library in _LEVEL_ZERO:
         found = [snapshot.has(f"{folder}/{library}") for folder in _LEVEL_ZERO_FOLDERS]

@@ -1,7 +1,7 @@
 """Decide which NVIDIA GPUs there are and which of them this process could use.
 
-NVML tells the most; without it or without a driver, name, chip and compute capability come from
-the PCI id. Such a GPU is known better, but no more usable.
+NVML reports the most; without it or without a driver, name, chip and compute capability come from
+the PCI id. That identifies the GPU better, but does not make it usable.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _PATHS: dict[int | None, Literal["switch", "bridge", "node", "system", "board"]]
     40: "node",
     50: "system",
 }
-_OK, _UNKNOWN = 0, 6  # nvmlGpuP2PStatus_t; what is between says why not
+_OK, _UNKNOWN = 0, 6  # nvmlGpuP2PStatus_t; the values between are reasons why not
 _MODULE = re.compile(r"Kernel Module(?: for \S+)?\s+([0-9]+\.[0-9]+(?:\.[0-9]+)?)\s", re.ASCII)
 
 
 def read(reader: Reader) -> None:
-    """The driver's own files and nodes, and NVML's answer where the driver is there."""
+    """Read the driver's files and nodes, and NVML's answer if the driver is present."""
     reader.file(VERSION)
     for address in reader.folder(_GPUS):
         reader.file(f"{_GPUS}/{address}/information")
@@ -62,7 +62,7 @@ def decide(
     wsl: bool,
     container: bool,
 ) -> tuple[Gpu, ...]:
-    """All NVIDIA GPUs: what PCI, the kernel driver and NVML show, each once."""
+    """Return all NVIDIA GPUs that PCI, the kernel driver or NVML show, each once."""
     answer = nvml.parse(snapshot.files.get("nvml.json"))
     driver = _driver(snapshot, answer)
     access = _access(snapshot, answer, driver, environ, wsl=wsl, container=container)
@@ -90,7 +90,7 @@ def decide(
 
 
 def _minor(snapshot: Snapshot, bus: str, told: nvml.Device | None) -> int | None:
-    """N of the card's /dev/nvidiaN: what the kernel driver says, else NVML."""
+    """Return N of the card's /dev/nvidiaN, from the kernel driver, else from NVML."""
     information = fields(snapshot.files.get(f"{_GPUS}/{bus}/information"))
     said = integer(information.get("Device Minor"))
     return said if said is not None else told.minor if told else None
@@ -101,7 +101,7 @@ def _named(snapshot: Snapshot) -> tuple[str, ...]:
 
 
 def peers(snapshot: Snapshot) -> tuple[Peer, ...]:
-    """How the GPUs that NVML gives this process reach each other; at most 16 are paired."""
+    """Return how the GPUs that NVML lists reach each other; at most 16 are paired."""
     answer = nvml.parse(snapshot.files.get("nvml.json"))
     if answer is None or answer.error:
         return ()
@@ -124,7 +124,7 @@ def _gpu(
     driver: str | None,
     access: Access,
 ) -> Gpu:
-    """One GPU: the card that PCI shows, or its address, or what NVML alone tells."""
+    """Return one GPU, from its PCI card, from its address, or from NVML alone."""
     card = shown if not isinstance(shown, str) else None
     bus = card.bus if card else shown if isinstance(shown, str) else None
     device_id = card.device_id if card else None
@@ -160,21 +160,21 @@ def _gpu(
 
 
 def _model(snapshot: Snapshot, bus: str | None) -> str | None:
-    """What the kernel driver calls it."""
+    """Return the kernel driver's name for the GPU."""
     information = fields(snapshot.files.get(f"{_GPUS}/{bus}/information"))
     model = clean(information.get("Model"))
     return model if model != "Unknown" else None
 
 
 def _by_name(name: str) -> str | None:
-    """The compute capability of a named GPU; a vGPU such as "GRID A100-10C" is named after it."""
+    """Return a named GPU's compute capability; a vGPU ("GRID A100-10C") is named after its GPU."""
     return tables.nvidia_sm(name.removeprefix("GRID "))
 
 
 def _memory(snapshot: Snapshot, told: nvml.Device) -> Size:
     if told.shared_memory and not told.mig and told.memory_bytes is None:
         # GB10 and Jetson: NVML answers "Not Supported" (NVIDIA, DGX Spark known issues). How much
-        # of the main memory CUDA hands out depends on what else is in it.
+        # main memory CUDA can allocate depends on what else uses it.
         return Size(kind="shared", total=memory.total(snapshot))
     if told.memory_bytes is None:
         return Size()
@@ -183,18 +183,18 @@ def _memory(snapshot: Snapshot, told: nvml.Device) -> Size:
         usable = told.memory_bytes - told.reserved_bytes
     bandwidth = None
     if told.memory_mhz and told.memory_bits:
-        # As CUDA's samples reckon: two transfers a clock. NVML's clock follows that for all kinds
-        # of memory: GDDR6X (RTX 4090: 10501 MHz, 384 bits, 1008 GB/s), GDDR7 (RTX 5070: 14001 MHz,
+        # As in CUDA's samples: two transfers per clock. NVML's clock fits that for all kinds of
+        # memory: GDDR6X (RTX 4090: 10501 MHz, 384 bits, 1008 GB/s), GDDR7 (RTX 5070: 14001 MHz,
         # 192 bits, 672 GB/s), HBM3 (H100 SXM: 2619 MHz, 5120 bits, 3352 GB/s).
         bandwidth = 2 * told.memory_mhz * 10**6 * told.memory_bits // 8
     return Size("dedicated", told.memory_bytes, None if told.mig else usable, bandwidth)
 
 
 def _link(told: nvml.Device, shown: Link | None) -> Link | None:
-    """NVML's word first, then what sysfs shows.
+    """Return the link as NVML reports it, with sysfs for missing values.
 
-    NVML's widest link is that of card and slot together, sysfs's that of the card: the card's own
-    tells that it sits in a slot with fewer lanes.
+    NVML's maximum width is that of card and slot together, sysfs's that of the card alone: the
+    latter reveals a card in a slot with fewer lanes.
     """
     shown = shown or Link()
     link = Link(
@@ -222,7 +222,7 @@ def _driver(snapshot: Snapshot, answer: nvml.Answer | None) -> str | None:
 
 
 def _bound(card: Device, access: Access) -> Access:
-    """What the card's own kernel driver changes about the answer."""
+    """Return `access`, corrected by what the card's own kernel driver implies."""
     if card.driver not in (None, "nvidia"):
         detail = f"The kernel driver {card.driver} has it; CUDA needs NVIDIA's own driver."
         return Access("present", detail, "driver-other")
@@ -243,7 +243,7 @@ def _access(
     wsl: bool,
     container: bool,
 ) -> Access:
-    """Whether this process can reach the driver."""
+    """Return whether this process can reach the driver."""
     hidden = environ.get("CUDA_VISIBLE_DEVICES")
     if hidden is not None and hidden.strip() in ("", "-1", "NoDevFiles"):
         detail = f"CUDA_VISIBLE_DEVICES={hidden!r} hides it from this process."
@@ -262,7 +262,7 @@ def _access(
 
 
 def _without_pci(snapshot: Snapshot, *, wsl: bool) -> tuple[Gpu, ...]:
-    """GPUs that show only indirectly: behind WSL's /dev/dxg, or part of a Tegra chip."""
+    """Return GPUs visible only indirectly: behind WSL's /dev/dxg, or as part of a Tegra chip."""
     name = "NVIDIA GPU"
     obstacle: Obstacle = "unread"
     drivers = snapshot.folders.get("usr/lib/wsl/drivers", ())

@@ -1,9 +1,9 @@
-"""Decide whether the nodes in /dev are there that a CUDA program opens.
+"""Decide whether the device nodes exist that a CUDA program opens.
 
-Those are /dev/nvidiactl and /dev/nvidia-uvm for all cards, and /dev/nvidiaN for each; under WSL
-/dev/dxg takes the place of all of them. NVML needs no /dev/nvidia-uvm, so that `nvidia-smi` works
-where CUDA does not (NVIDIA/nvidia-docker issue 1085), and a container can have the node of one card
-and see all of them in /sys.
+Those are /dev/nvidiactl and /dev/nvidia-uvm for all cards, and /dev/nvidiaN for each; under WSL,
+/dev/dxg replaces all of them. NVML needs no /dev/nvidia-uvm, so `nvidia-smi` can work where CUDA
+does not (NVIDIA/nvidia-docker issue 1085). A container can have the node of one card and still see
+all cards in /sys.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _CONTROL, _MEMORY, _WINDOWS, _TEGRA = "dev/nvidiactl", "dev/nvidia-uvm", "dev/dx
 _CARD = re.compile(r"nvidia([0-9]{1,3})\Z", re.ASCII)
 _MODPROBE = "usr/bin/nvidia-modprobe"
 """Where NVIDIA's libraries look for it (nvidia-modprobe, modprobe-utils/nvidia-modprobe-utils.c);
-it is setuid root, and loads what is missing and makes the nodes for them."""
-# With this file, the nodes in /dev/nvidia-caps guard MIG instances; without it, files in /proc do
-# (NVIDIA, MIG User Guide, "Device Nodes and Capabilities").
+it is setuid root, loads missing modules and creates missing nodes for them."""
+# If this file exists, nodes in /dev/nvidia-caps control access to MIG instances; otherwise, files
+# in /proc do (NVIDIA, MIG User Guide, "Device Nodes and Capabilities").
 _INSTANCE_MINORS, _INSTANCE_NODES = "proc/driver/nvidia-caps/mig-minors", "dev/nvidia-caps"
 
 
 def read(reader: Reader) -> None:
-    """The nodes; what the kernel driver says of each card, and /dev, were read before."""
+    """Read the nodes; /dev and the kernel driver's files on each card were read before."""
     for path in (_CONTROL, _MEMORY, _WINDOWS):
         reader.opened(path)
     reader.node(_TEGRA)
@@ -48,11 +48,11 @@ def read(reader: Reader) -> None:
 
 
 def shared(snapshot: Snapshot, *, wsl: bool, container: bool) -> Access | None:
-    """What is wrong with the nodes that every CUDA program opens; None where nothing is."""
+    """Return what is wrong with the nodes that every CUDA program opens; None if nothing is."""
     if wsl:
         return _node(snapshot, _WINDOWS, container=container)
     problem = _node(snapshot, _CONTROL, container=container)
-    # Jetson's integrated GPUs have another driver, and no such node.
+    # Jetson's integrated GPUs use another driver, which has no such node.
     if problem is not None or snapshot.has(_TEGRA):
         return problem
     return _node(snapshot, _MEMORY, container=container)
@@ -65,10 +65,10 @@ def of_cards(
     *,
     container: bool,
 ) -> dict[str, Access]:
-    """What each card's own node says, by PCI address.
+    """Return the access that each card's own node allows, by PCI address.
 
-    `minors`: the number of each card's node, None where that is not known; `told`: the addresses
-    that NVML lists, which it does for cards that it could open.
+    `minors`: the number of each card's node, None if unknown; `told`: the addresses that NVML
+    lists, which are those of the cards that it could open.
     """
     there = {int(m[1]) for path in snapshot.nodes if (m := _CARD.match(path.removeprefix("dev/")))}
     unnamed = [bus for bus, minor in minors.items() if minor is None]
@@ -92,9 +92,9 @@ def _of_named(snapshot: Snapshot, minor: int, *, others: bool, container: bool) 
 def _of_unnamed(
     snapshot: Snapshot, left: Iterable[int], cards: int, *, listed: bool, container: bool
 ) -> Access:
-    """A card of which nothing says which node is its own.
+    """Return the access to a card whose own node is unknown.
 
-    Where NVML lists cards it tells them apart: those that it does not list are not given.
+    If NVML lists cards, it distinguishes them: unlisted cards were not given to this process.
     """
     paths = [f"dev/nvidia{minor}" for minor in sorted(left)]
     if not paths and "dev" in snapshot.folders:
@@ -108,7 +108,7 @@ def _of_unnamed(
 
 
 def of_instances(snapshot: Snapshot) -> Access:
-    """A card that is split into MIG instances: they have nodes of their own."""
+    """Return the access to a card that is split into MIG instances, which have their own nodes."""
     detail = "It is split into MIG instances: a process gets one of them, not all of its memory."
     if snapshot.has(_INSTANCE_MINORS) and snapshot.has(_INSTANCE_NODES) is False:
         detail = "It is split into MIG instances, and their nodes in /dev/nvidia-caps are missing."
@@ -134,8 +134,8 @@ def _missing(snapshot: Snapshot, path: str, *, container: bool) -> Access:
         if path == _MEMORY:
             advice = "the container must be started with --gpus all, once the machine itself has it"
         return Access("present", f"/{path} is missing: {advice}.", "node-missing")
-    # On a machine of its own, NVIDIA's libraries have nvidia-modprobe make what is missing. That
-    # of unified memory is seldom there before its first use; all others are made at boot.
+    # Outside containers, NVIDIA's libraries call nvidia-modprobe to create missing nodes. The
+    # unified memory node rarely exists before its first use; all others are created at boot.
     helps = snapshot.has(_MODPROBE)
     if helps or (path == _MEMORY and helps is None):
         detail = f"/{path} is missing: CUDA makes it at its first use, by nvidia-modprobe."

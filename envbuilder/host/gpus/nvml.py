@@ -1,8 +1,8 @@
-"""What NVIDIA's own library says: the driver, each GPU, and how they are connected.
+"""Query NVIDIA's management library (NVML): the driver, each GPU, and how GPUs are connected.
 
-`ask` needs the package `nvidia-ml-py`, which is optional. `nvml.json` in a recorded tree has the
-same form: {"driver_version", "devices": [`Device`], "pairs": [`Pair`]} or {"error"}. Of a device
-only the name must be there; keys that are not known are ignored.
+`ask` needs the optional package `nvidia-ml-py`. `nvml.json` in a recorded tree has the same form:
+{"driver_version", "devices": [`Device`], "pairs": [`Pair`]} or {"error"}. A device requires only a
+name; unknown keys are ignored.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from envbuilder.host.text import clean, version
 
-# Numbers of nvml.h; the package has NVML_P2P_CAPS_INDEX_READ as a tuple by mistake.
+# Values from nvml.h; the package mistakenly defines NVML_P2P_CAPS_INDEX_READ as a tuple.
 _CLOCK_MEMORY = 2
 _NOT_SUPPORTED = 3
 _READ, _NVLINK = 0, 2
@@ -29,12 +29,12 @@ class Device(Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     bus: str | None = None
     minor: int | None = None
-    """The number of its node: N of /dev/nvidiaN."""
+    """The number of its device node: N of /dev/nvidiaN."""
     memory_bytes: int | None = None
     reserved_bytes: int | None = None
-    """What the driver and firmware keep of that."""
+    """The part of `memory_bytes` that the driver and firmware reserve."""
     shared_memory: bool | None = None
-    """True where NVML says that the GPU has no memory of its own."""
+    """True if NVML reports that the GPU has no memory of its own."""
     sm: str | None = None
     memory_mhz: int | None = None
     """The memory's highest clock."""
@@ -50,12 +50,12 @@ class Device(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Pair(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Two GPUs by their PCI addresses, in NVML's own numbers."""
+    """Two GPUs by PCI address, and how they are connected as NVML's own codes."""
 
     first: str | None = None
     second: str | None = None
     ancestor: int | None = None
-    """nvmlGpuTopologyLevel_t: what their paths have in common."""
+    """nvmlGpuTopologyLevel_t: the common ancestor of their paths."""
     nvlink: int | None = None
     """nvmlGpuP2PStatus_t of access by NVLink."""
     read: int | None = None
@@ -63,7 +63,7 @@ class Pair(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Answer(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The library's answer; `error` where it gave none."""
+    """NVML's answer; `error` if it gave none."""
 
     driver_version: str | None = None
     devices: tuple[Device, ...] = ()
@@ -72,7 +72,7 @@ class Answer(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def ask() -> str | None:
-    """The library's answer as JSON; None where `nvidia-ml-py` is not installed."""
+    """Return NVML's answer as JSON; None if `nvidia-ml-py` is not installed."""
     try:
         library: Any = importlib.import_module("pynvml")
     except ImportError:
@@ -95,7 +95,7 @@ def _collect(library: Any) -> Answer:
         try:
             handle = library.nvmlDeviceGetHandleByIndex(index)
             handles[_text(library.nvmlDeviceGetPciInfo(handle).busId)] = handle
-        except Exception as error:  # noqa: BLE001 (as above; one lost GPU hides no other)
+        except Exception as error:  # noqa: BLE001 (as above; one lost GPU must not hide the others)
             lost = error
     if lost is not None and not handles:
         raise lost
@@ -140,11 +140,11 @@ def _device(library: Any, bus: str, handle: Any) -> Device:
 
 
 def _memory(library: Any, handle: Any) -> tuple[int | None, int | None, bool | None]:
-    """All memory, how much of it the driver keeps, and whether it is the main memory."""
+    """Return total memory, how much of it the driver reserves, and whether it is main memory."""
     try:
         info = library.nvmlDeviceGetMemoryInfo(handle, version=library.nvmlMemory_v2)
         return int(info.total), int(info.reserved), None
-    except Exception:  # noqa: BLE001, S110 (older drivers and packages have only the first form)
+    except Exception:  # noqa: BLE001, S110 (older drivers and packages have no version 2)
         pass
     try:
         return int(library.nvmlDeviceGetMemoryInfo(handle).total), None, None
@@ -168,7 +168,7 @@ def _pair(library: Any, first: tuple[str, Any], second: tuple[str, Any]) -> Pair
 
 
 def _value(library: Any, function: str, *arguments: object) -> Any:
-    """What a function of the library returns; None where driver or package do not have it."""
+    """Return the result of an NVML function; None if the driver or the package lacks it."""
     try:
         return getattr(library, function)(*arguments)
     except Exception:  # noqa: BLE001 (the library defines its errors at run time)
@@ -181,7 +181,7 @@ def _text(value: object) -> str:
 
 
 def parse(text: str | None) -> Answer | None:
-    """The recorded answer, its values made safe; None for none, `error` where it is damaged."""
+    """Return the recorded answer with safe values; None for none, `error` if it is damaged."""
     if text is None:
         return None
     try:
@@ -216,7 +216,7 @@ def _checked(device: Device) -> Device:
         reserved_bytes=_within(device.reserved_bytes, 2**53, least=0),
         shared_memory=device.shared_memory,
         sm=f"{numbers[0]}.{numbers[1]}" if good and numbers else None,
-        # NVML writes all bits set for "not available".
+        # NVML sets all bits for "not available".
         memory_mhz=_within(device.memory_mhz, 10**5),
         memory_bits=_within(device.memory_bits, 2**16),
         link_generation=_within(device.link_generation, 6),
@@ -234,6 +234,6 @@ def _within(value: int | None, most: int, least: int = 1) -> int | None:
 
 
 def address(bus: str | None) -> str | None:
-    """A PCI address as sysfs spells it: NVML's has eight digits for the domain, in capitals."""
+    """Return a PCI address as sysfs writes it; NVML's is upper case, its domain of eight digits."""
     domain, separator, rest = (clean(bus) or "").lower().partition(":")
     return f"{domain[-4:]}:{rest}" if separator else None

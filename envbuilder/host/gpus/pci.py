@@ -1,4 +1,4 @@
-"""Parse: the display devices that `/sys/bus/pci` shows. A container sees all of the host's."""
+"""Parse the display devices in `/sys/bus/pci`. A container sees all of the host's."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ PCI = "sys/bus/pci/devices"
 _DISPLAY, _PROCESSING = 0x03, 0x12  # PCI base classes
 _AMD = 0x1002
 SPEEDS = (2.5, 5.0, 8.0, 16.0, 32.0, 64.0)
-"""Transfers per second and lane of the PCI Express generations 1 to 6, in billions."""
+"""Transfers per second and lane of PCI Express generations 1 to 6, in billions (GT/s)."""
 WIDTHS = (1, 2, 4, 8, 12, 16, 32)
-"""Lanes that a link can have; the kernel also writes 0, 63 and 255, for unknown."""
+"""Possible numbers of lanes; the kernel also writes 0, 63 and 255, for unknown."""
 _LINK = ("current_link_speed", "current_link_width", "max_link_speed", "max_link_width")
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\Z", re.ASCII)
-# Intel and AMD put a PCI Express switch on their cards. Behind it the GPU's own link says 2.5 GT/s
-# x1 (Intel: Syllo/nvtop pull request 344; a B580 in geerlingguy/raspberry-pi-pcie-devices issue
-# 695) or always the most (AMD: Linux amdgpu_device_gpu_bandwidth, which looks upstream, too).
+# Intel and AMD put a PCI Express switch on their cards. Behind it, the GPU's own link reports
+# 2.5 GT/s x1 (Intel: Syllo/nvtop pull request 344; a B580 in geerlingguy/raspberry-pi-pcie-devices
+# issue 695) or always the maximum (AMD: Linux amdgpu_device_gpu_bandwidth, which also reads the
+# upstream link).
 _OWN_SWITCH = (0x8086, _AMD)
 _MOST_MICROWATTS = 10**10
 
@@ -38,15 +39,15 @@ class Device(Struct, frozen=True, kw_only=True):
     display: bool | None
     driver: str | None
     bound: bool | None
-    """Whether a kernel driver has it; None where that is unknown."""
+    """Whether a kernel driver is bound to it; None if unknown."""
     render_node: str | None
     """Path of its render node, as the kernel names it."""
     link: Link | None
-    """The card's link to the machine; None where it has none or it could not be read."""
+    """The card's link to the machine; None if it has none or it could not be read."""
 
 
 class Size(NamedTuple):
-    """A GPU's memory, as `host.Gpu` tells it; bytes, and bytes per second."""
+    """A GPU's memory, as in `host.Gpu`; bytes, and bytes per second."""
 
     kind: Literal["dedicated", "shared"] | None = None
     total: int | None = None
@@ -55,7 +56,7 @@ class Size(NamedTuple):
 
 
 def read(reader: Reader) -> None:
-    """What sysfs says about each display device."""
+    """Read what sysfs reports about each display device."""
     reader.folder("sys/bus")
     for address in reader.folder(PCI):
         device = f"{PCI}/{address}"
@@ -76,10 +77,10 @@ def read(reader: Reader) -> None:
 
 
 def _is_display(kind: int | None, vendor: int | None) -> bool | None:
-    """Whether a PCI class is a GPU's.
+    """Return whether a PCI class is a GPU's; None if unknown.
 
-    AMD's accelerators without outputs (MI300) have that of processing accelerators
-    (apache/cloudstack issue 11701), as other makers' NPUs do.
+    AMD's accelerators without display outputs (MI300) have the class of processing accelerators
+    (apache/cloudstack issue 11701), as do other vendors' NPUs.
     """
     if kind is None or kind >> 16 != _PROCESSING:
         return None if kind is None else kind >> 16 == _DISPLAY
@@ -103,12 +104,12 @@ def _read_link(reader: Reader, device: str, vendor: int | None) -> None:
 
 
 def asleep(known: Reader | Snapshot, device: str) -> bool:
-    """Whether the device is switched off now: reading its link or sensors would wake it."""
+    """Return whether the device is suspended: reading its link or sensors would wake it."""
     return known.files.get(f"{device}/power/runtime_status", "").strip() == "suspended"
 
 
 def display_devices(reader: Reader, vendor: int) -> list[str]:
-    """The folders of a vendor's display devices, of what was read so far."""
+    """Return the folders of a vendor's display devices among those read so far."""
     folders = [f"{PCI}/{address}" for address in reader.folders.get(PCI, ())]
     return [
         folder
@@ -119,7 +120,7 @@ def display_devices(reader: Reader, vendor: int) -> list[str]:
 
 
 def read_sensors(reader: Reader, device: str, names: tuple[str, ...]) -> None:
-    """Those files of the device's sensor chips that are there, unless it sleeps."""
+    """Read the named files of the device's sensor chips that exist, unless it is suspended."""
     for chip in reader.folder(f"{device}/hwmon"):
         there = reader.folder(f"{device}/hwmon/{chip}")
         for name in names:
@@ -128,7 +129,7 @@ def read_sensors(reader: Reader, device: str, names: tuple[str, ...]) -> None:
 
 
 def watts(snapshot: Snapshot, device: str, names: tuple[str, ...]) -> float | None:
-    """The first of the named sensor files that tells a power, which is in microwatts there.
+    """Return the first power found in the named sensor files, which are in microwatts.
 
     0 means that the limit is off (Linux, sysfs-driver-intel-xe-hwmon).
     """
@@ -141,7 +142,7 @@ def watts(snapshot: Snapshot, device: str, names: tuple[str, ...]) -> float | No
 
 
 def node_group(snapshot: Snapshot, node: str | None) -> str | None:
-    """The group that owns a device node, by name, else by number; None where it is not known."""
+    """Return the group that owns a device node, by name, else by number; None if unknown."""
     number = snapshot.groups.get((node or "").lstrip("/"))
     if number is None:
         return None
@@ -153,7 +154,7 @@ def node_group(snapshot: Snapshot, node: str | None) -> str | None:
 
 
 def devices(snapshot: Snapshot) -> tuple[Device, ...]:
-    """All devices that are, or may be, GPUs."""
+    """Return all devices that are, or may be, GPUs."""
     return tuple(
         _device(snapshot, address)
         for address in snapshot.folders.get(PCI, ())
@@ -162,7 +163,7 @@ def devices(snapshot: Snapshot) -> tuple[Device, ...]:
 
 
 def _is_candidate(snapshot: Snapshot, address: str) -> bool:
-    # What is no display device was dropped while fetching.
+    # `read` dropped all devices that are no display devices.
     folder = f"{PCI}/{address}"
     keys = [f"{folder}/{name}" for name in ("class", "vendor", "device")]
     return any(key in snapshot.files or key in snapshot.unreadable for key in keys)
@@ -194,17 +195,17 @@ def _link(snapshot: Snapshot, folder: str, vendor: int | None) -> Link | None:
     bridges = _bridges(snapshot.links.get(folder))
     makers = [integer(snapshot.files.get(f"{b}/vendor"), 16) for b in (bridges or ())[-2:]]
     if not bridges or None in makers:
-        # Part of the CPU, or a virtual machine, or not known: no link that means anything.
+        # Part of the CPU, in a virtual machine, or unknown: the link is meaningless.
         return None
     if len(bridges) > 2 and makers == [vendor, vendor]:
-        # The switch's upstream port; the first bridge of all belongs to the CPU.
+        # The switch's upstream port; `bridges[0]` belongs to the CPU.
         return _link_of(snapshot, bridges[-2])
-    # No GPU is made for one lane: this one is behind a switch that could not be seen.
+    # No GPU is built for one lane: this one is behind a switch that is not visible.
     return own if own is not None and (own.max_width or 1) > 1 else None
 
 
 def _bridges(target: str | None) -> tuple[str, ...] | None:
-    """The folders of the bridges above a device, the CPU's first, by where its own link leads."""
+    """Return the folders of the bridges above a device, the CPU's first, from its link target."""
     _, found, path = (target or "").partition("devices/")
     parts = path.split("/")
     if not found or not _ADDRESS.match(parts[-1]) or ".." in parts:
@@ -228,7 +229,7 @@ def _link_of(snapshot: Snapshot, folder: str) -> Link | None:
 
 
 def _speed(text: str | None) -> float | None:
-    """Such as "16.0 GT/s PCIe"; "Unknown" where the kernel does not know."""
+    """Parse a speed such as "16.0 GT/s PCIe"; the kernel writes "Unknown" for others."""
     match = re.match(r"([0-9]{1,2}(?:\.[0-9])?) GT/s", (text or "").strip(), re.ASCII)
     number = float(match[1]) if match else None
     return number if number in SPEEDS else None
