@@ -1,4 +1,4 @@
-"""How much memory models can have on a host, and how fast it is: the pools that `sizing` fills."""
+"""Compute the memory pools that models can use on a host, as input of `model_fit`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def pools(host: Host, accelerator: words.Accelerator) -> tuple[Pool, ...]:
-    """The memory of the accelerator's usable GPUs, then main memory.
+    """Return the memory of the accelerator's usable GPUs, then main memory.
 
-    GPUs that share main memory are one pool, and main memory is not counted again. Dedicated GPUs
-    go before shared ones.
+    GPUs that share main memory are one pool, and main memory is not counted again. If there are
+    GPUs with dedicated memory, those that share main memory are ignored.
     """
     usable = [g for g in host.gpus if g.state == "usable"]
     gpus = [g for g in usable if ACCELERATORS.get(g.vendor) == accelerator]
@@ -30,7 +30,7 @@ def _own(gpu: Gpu) -> Pool:
     whole = gpu.usable_bytes if gpu.usable_bytes is not None else gpu.memory_bytes
     return Pool(
         name=gpu.name,
-        # Of a GPU that is split, a process gets one instance, and which one is not known.
+        # A process gets one instance of a split GPU, and which one is unknown.
         usable_bytes=None if gpu.mig else whole,
         bandwidth=gpu.bandwidth,
         kind="accelerator",

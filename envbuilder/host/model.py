@@ -1,4 +1,4 @@
-"""The host: what a machine is and which accelerators really work there, as data.
+"""The data model of a host: what a machine is and which accelerators really work there.
 
 None, and a GPU's state `unknown`, mean that something could not be read, never that it is absent.
 """
@@ -35,13 +35,13 @@ Obstacle = Literal[
     "wsl",
     "unread",
 ]
-"""What keeps a GPU from working: an environment variable; no, another or an unreadable kernel
-driver; the vendor's library; a device node that is missing, may not be opened or could not be seen;
-the container or the driver gives it to others; PyTorch does not support it; no table has it; a
-virtual machine; WSL hides it; /sys could not be read."""
+"""What keeps a GPU from working: an environment variable; a missing, wrong or unreadable kernel
+driver; the vendor's library; a device node that is missing, may not be opened or could not be
+checked; the container or the driver does not give it to this process; PyTorch does not support it;
+no table lists it; a virtual machine; WSL hides it; /sys could not be read."""
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 
-# What oneDNN and zentorch choose their kernels by on x86, and their like on 64-bit ARM.
+# The flags by which oneDNN and zentorch choose kernels on x86, and the equivalents on 64-bit ARM.
 _X86_FLAGS = """
 sse2 sse4_1 avx avx2 fma f16c
 avx512f avx512bw avx512cd avx512dq avx512vl avx512_vnni avx512_bf16 avx512_fp16
@@ -50,7 +50,7 @@ amx_tile amx_bf16 amx_int8 avx_vnni
 _ARM_FLAGS = "asimd asimddp asimdhp bf16 fphp i8mm sve sve2 svebf16"
 X86_FLAGS = frozenset(_X86_FLAGS.split())
 TRACKED_FLAGS = X86_FLAGS | frozenset(_ARM_FLAGS.split())
-"""The CPU flags that `Cpu.flags` tells about; of any other flag it says nothing."""
+"""The CPU flags that `Cpu.flags` covers; it says nothing about any other flag."""
 
 
 class Cpu(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,31 +61,31 @@ class Cpu(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     family: Count | None = None
     model: Count | None = None
     generation: str | None = None
-    """The microarchitecture, such as "Zen 5"; a name only, flags have the last word."""
+    """The microarchitecture, such as "Zen 5"; only a name, `flags` are authoritative."""
     flags: tuple[str, ...] | None = None
-    """Those of `TRACKED_FLAGS` that it has, sorted."""
+    """Those of `TRACKED_FLAGS` that the CPU has, sorted."""
     logical: Count | None = None
     physical: Count | None = None
     sockets: Count | None = None
     threads_per_core: Count | None = None
-    """2 where SMT is on; 1 where the CPU has none or it is off."""
+    """2 if SMT is on; 1 if the CPU has none or it is off."""
     numa_nodes: Count | None = None
     l3_bytes: Count | None = None
-    """All level-3 caches together."""
+    """The total size of all level-3 caches."""
     affinity: Count | None = None
     """CPUs that this process may run on."""
     quota: float | None = None
-    """CPUs that the cgroup's quota pays for (1.5 = one and a half); None where none was found."""
+    """CPUs that the cgroup's quota allows (1.5 = one and a half); None if none was found."""
     threads: Count | None = None
     """Threads that torch should use here."""
 
 
 class Memory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Main memory: how much, how much of it this process may have, how fast it can be."""
+    """Main memory: how much, how much of it this process may use, how fast it can be."""
 
     total_bytes: Count | None = None
     limit_bytes: Count | None = None
-    """What the cgroup allows; None where no limit was found."""
+    """What the cgroup allows; None if no limit was found."""
     shm_bytes: Count | None = None
     """Size of /dev/shm, through which DataLoader workers pass their batches."""
     kind: str | None = None
@@ -99,7 +99,7 @@ class Memory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     modules: Count | None = None
     slots: Count | None = None
     bandwidth: Count | None = None
-    """Theoretical bytes per second: channels × their width × transfers."""
+    """Theoretical bytes per second: channels × channel width × transfers."""
     detail: str = ""
     """Why channels and speed are unknown; one sentence."""
 
@@ -117,7 +117,7 @@ class Link(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Gpu(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One GPU that the machine has, and whether this process could use it."""
+    """One GPU of the machine, and whether this process could use it."""
 
     vendor: Vendor
     name: str
@@ -125,13 +125,13 @@ class Gpu(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     detail: str = ""
     """Why it is not usable, or why that is unknown; one sentence."""
     obstacle: Obstacle | None = None
-    """The same for programs; None for a usable GPU."""
+    """The same as a code; None for a usable GPU."""
     bus: str | None = None
     device_id: str | None = None
     """PCI device id, four lower-case hexadecimal digits."""
     family: str | None = None
     support: Support | None = None
-    """Intel: whether PyTorch lists the device. None: envbuilder's table does not have it."""
+    """Intel: whether PyTorch lists the device; None if envbuilder's table does not have it."""
     kernel_driver: str | None = None
     driver_version: str | None = None
     sm: Annotated[str, Meta(pattern=r"^[0-9]{1,2}\.[0-9]\Z")] | None = None
@@ -140,8 +140,8 @@ class Gpu(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     memory_bytes: Count | None = None
     """Its own memory, or the main memory that it shares."""
     usable_bytes: Count | None = None
-    """What programs can have of it: the driver keeps some, and hands out only a part of shared
-    memory."""
+    """What programs can use of it: the driver reserves some, and makes only a part of shared memory
+    available."""
     bandwidth: Count | None = None
     """Theoretical bytes per second of its memory; None for shared memory (see `Memory`)."""
     link: Link | None = None
@@ -152,7 +152,7 @@ class Gpu(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     render_node: str | None = None
     render_node_readable: bool | None = None
     render_node_group: str | None = None
-    """The group that owns the render node, by name or number; only known on the live machine."""
+    """The group that owns the render node, by name or number; known only on the live machine."""
 
 
 class Peer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -162,9 +162,9 @@ class Peer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     second: str
     path: Literal["nvlink", "switch", "bridge", "node", "system", "board"] | None = None
     """NVLink, or what a transfer crosses: one or several PCIe switches, the CPU's host bridge, its
-    NUMA node, the link between sockets; `board`: two GPUs of one card."""
+    NUMA node, the link between sockets; `board`: two GPUs on one card."""
     direct: bool | None = None
-    """Whether the driver lets one read the other's memory."""
+    """Whether the driver lets one GPU read the other's memory."""
 
 
 class Engine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -174,26 +174,26 @@ class Engine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     socket: str
     version: str | None = None
     state: State
-    """usable: it answered; present: the socket refuses us; unknown: no answer in time."""
+    """usable: it answered; present: the socket refused; unknown: no usable answer in time."""
     detail: str = ""
 
 
 class Containers(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What there is to build and run containers with."""
+    """What is available to build and run containers."""
 
     engines: tuple[Engine, ...] = ()
     buildx: bool | None = None
     """Whether docker's buildx plugin is installed."""
     buildx_version: str | None = None
-    """Only with `--full`, since it must be asked."""
+    """Set only with `--full`, since reading it runs a command."""
     runtimes: tuple[str, ...] = ()
-    """GPU runtimes that are installed, such as "nvidia-container-runtime"."""
+    """Installed GPU runtimes, such as "nvidia-container-runtime"."""
     cdi: tuple[str, ...] = ()
     """Devices of the Container Device Interface, such as "nvidia.com/gpu=0"."""
 
 
 class Host(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything that decides which profiles fit; `detect --json` is this object."""
+    """Everything that decides which profiles fit; `detect --json` prints this object."""
 
     schema: Literal[1] = 1
     os: Literal["linux", "macos", "other"]
@@ -213,25 +213,25 @@ class Host(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     memory: Memory = Memory()
     gpus: tuple[Gpu, ...] = ()
     peers: tuple[Peer, ...] = ()
-    """Pairs of GPUs and how they are connected; empty with one GPU or where it is not known."""
+    """Pairs of GPUs and how they are connected; empty with one GPU or if unknown."""
     containers: Containers = Containers()
     level_zero: bool | None = None
-    """Whether Intel's Level Zero loader and GPU driver, which no wheel brings, are installed."""
+    """Whether Intel's Level Zero loader and GPU driver, which no wheel contains, are installed."""
     notes: tuple[str, ...] = ()
-    """What could not be read, and what else one should know about this answer."""
+    """What could not be read, and other remarks on this result."""
 
 
 def is_wsl1(kernel: str | None) -> bool:
-    """Whether a kernel release is that of WSL 1, where no program can use a GPU."""
+    """Return whether a kernel release is that of WSL 1, where no program can use a GPU."""
     return bool(kernel and kernel.startswith("4.4.0-") and kernel.endswith("-Microsoft"))
 
 
 _LARGEST = 16 << 20
-"""Bytes of a recorded host at most."""
+"""The maximum size of a recorded host, in bytes."""
 
 
 def read(path: Path) -> Host:
-    """The host in a file written by `detect --json` (the host itself, or under the key `host`)."""
+    """Return the host in a file written by `detect --json` (itself, or under the key `host`)."""
     from envbuilder.core.schema import decode
 
     hint = "Write it with `envbuilder detect --json` on the machine in question."

@@ -1,9 +1,9 @@
-"""Whether a language model's weights fit into memory, and how fast they can be read there.
+"""Estimate whether a language model's weights fit into memory, and how fast they can be read.
 
-One token for one stream reads every active weight once. The time for that limits the speed from
-above: it is a ceiling, never a forecast. Only weights are counted: the key-value cache, activations
-and the runtime's own memory come on top, so the spare bytes are part of the answer. Assumptions,
-sources and measured runs are in docs/sizing.md. Sizes are bytes, bandwidths bytes per second.
+One token for one stream reads every active weight once. The time for that is an upper bound on
+speed: a ceiling, never a forecast. Only weights are counted: the key-value cache, activations and
+the runtime's own memory are extra, so the spare bytes are part of the result. Assumptions, sources
+and measured runs are in docs/sizing.md. Sizes are in bytes, bandwidths in bytes per second.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _COUNT = r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([MmBbTt])"
 _MODEL = re.compile(rf"{_COUNT}(?:-[Aa]{_COUNT})?")
 _EXPERTS = re.compile(r"[0-9]+[xX][0-9.]+[MmBbTt]")
 
-# Bytes a block takes, with its scales, and weights it holds: the structs of ggml-common.h in
+# Bytes per block, with its scales, and weights per block: the structs of ggml-common.h in
 # ggml-org/llama.cpp, whose static_asserts state the sizes. nf4 is bitsandbytes' quantize_4bit (32
-# bytes of nibbles, one float32 for 64 weights; QLoRA, arXiv 2305.14314, section 3).
+# bytes of nibbles, one float32 per 64 weights; QLoRA, arXiv 2305.14314, section 3).
 _BLOCKS: Mapping[str, tuple[int, int]] = {
     "q8_0": (34, 32),
     "q6_k": (210, 256),
@@ -46,8 +46,9 @@ _BLOCKS: Mapping[str, tuple[int, int]] = {
     "mxfp4": (17, 32),
 }
 
-# Files that mix block types: bits of Llama 3.1 8B in llama.cpp's tools/quantize/README.md, of
-# Llama 2 7B in its older version for q3_k_m. Other models differ by up to 8 %.
+# Files that mix block types: bits per weight of Llama 3.1 8B in llama.cpp's
+# tools/quantize/README.md; for q3_k_m, of Llama 2 7B in an older version of that file. Other models
+# differ by up to 8 %.
 _MIXTURES: Mapping[str, float] = {
     "q5_k_m": 5.7036,
     "q5_k_s": 5.5704,
@@ -65,22 +66,22 @@ QUANTS: Mapping[str, float] = MappingProxyType(
         "f32": 32.0,
         "bf16": 16.0,
         "f16": 16.0,
-        "fp8": 8.0,  # one scale a tensor, which does not show in the bits of a weight
+        "fp8": 8.0,  # one scale per tensor, which is negligible per weight
         "q8": 8.5,  # q8_0
         "q6": 6.5625,  # q6_K
         "q5": 5.5,  # q5_0 and the block of q5_K
         "q4": 4.5,  # q4_0 and the block of q4_K
-        "q3": 3.4375,  # the block of q3_K, 110 bytes for 256 weights; files of that name mix
-        "q2": 2.625,  # the block of q2_K, 84 bytes for 256 weights; files of that name mix
+        "q3": 3.4375,  # the block of q3_K, 110 bytes for 256 weights; files of that name mix blocks
+        "q2": 2.625,  # the block of q2_K, 84 bytes for 256 weights; files of that name mix blocks
         **{name: size * 8 / weights for name, (size, weights) in _BLOCKS.items()},
         **_MIXTURES,
     }
 )
-"""Name in lower case to bits a weight, with the scales of its blocks."""
+"""Bits per weight, including block scales, by lower-case name."""
 
 
 class Model(Struct, frozen=True, kw_only=True):
-    """A model by its size: `parameters` in all, `active` of them read for each token."""
+    """The size of a model: `parameters` in total, `active` of them read for each token."""
 
     text: str
     parameters: int
@@ -90,8 +91,8 @@ class Model(Struct, frozen=True, kw_only=True):
 class Pool(Struct, frozen=True, kw_only=True):
     """One memory: an accelerator's own, or the host's main memory.
 
-    None means unknown, never zero; zero or less as bandwidth is unknown, too. A chip whose
-    accelerator shares main memory has one pool, else the same bytes would be counted twice.
+    None means unknown, never zero; a bandwidth of zero or less is also unknown. A chip whose
+    accelerator shares main memory has one pool, or else the same bytes would be counted twice.
     """
 
     name: str
@@ -101,13 +102,13 @@ class Pool(Struct, frozen=True, kw_only=True):
 
 
 class Estimate(Struct, frozen=True, kw_only=True):
-    """What `estimate` found.
+    """The result of `estimate`.
 
     `spare_bytes` is what the weights leave for the key-value cache and the rest: in the pools of
-    the first kind where they fit, in main memory where they are split. It is negative where they
-    do not fit (what is missing) and None where that is unknown. Pools of unknown size are named
-    in `unknown_sizes`; placement and spare bytes leave them out. `unknown_bandwidths` names the
-    pools of the placement without one; then there is no ceiling.
+    the first kind if they fit there, in main memory if they are split. It is negative if they do
+    not fit (the missing bytes) and None if that is unknown. `unknown_sizes` names the pools of
+    unknown size, which placement and spare bytes leave out. `unknown_bandwidths` names the pools
+    in the placement whose bandwidth is unknown; if there are any, there is no ceiling.
     """
 
     model: Model
@@ -124,9 +125,9 @@ class Estimate(Struct, frozen=True, kw_only=True):
 
 
 def parse_model(text: str) -> Model:
-    """The model that `350M`, `1.5B`, `70b`, `1T` or `30B-A3B` (total and active) names.
+    """Parse a model's size: `350M`, `1.5B`, `70b`, `1T` or `30B-A3B` (total and active).
 
-    Raises `InvalidError` for anything else, and for counts outside 10^6 to 10^14.
+    Raise `InvalidError` for anything else, and for counts outside 10^6 to 10^14.
     """
     text = text.strip()
     found = _MODEL.fullmatch(text)
@@ -138,7 +139,7 @@ def parse_model(text: str) -> Model:
                 "write total and active parameters, for example 47B-A13B"
             )
         raise InvalidError(f"{_quoted(text)} is not the size of a model", hint)
-    # Decimal: as a binary fraction, 1.001 × 10^9 is no whole number.
+    # Decimal, because in binary floating point 1.001 × 10^9 is not a whole number.
     parameters = int(Decimal(found[1]) * _UNITS[found[2].lower()])
     active = int(Decimal(found[3]) * _UNITS[found[4].lower()]) if found[3] else parameters
     for count in (parameters, active):
@@ -155,7 +156,7 @@ def parse_model(text: str) -> Model:
 
 
 def bits_of(quant: str) -> float:
-    """Bits a weight of a name in `QUANTS`, in any case; `InvalidError` for other names."""
+    """Return bits per weight of a name in `QUANTS`, in any case, or raise `InvalidError`."""
     name = quant.strip().lower()
     if name in QUANTS:
         return QUANTS[name]
@@ -169,11 +170,11 @@ def bits_of(quant: str) -> float:
 
 
 def estimate(model: Model, quant: str, pools: Sequence[Pool]) -> Estimate:
-    """Whether the weights fit into `pools`, and the ceiling for one stream.
+    """Estimate whether the weights fit into `pools`, and the ceiling for one stream.
 
     `pools` are the accelerators that share the model, in the order they are filled, and last
-    main memory; without an accelerator, main memory is where they have to fit. A pool of unknown
-    size gets nothing: where the others suffice, the answer holds with and without it. Raises
+    main memory; without an accelerator, the weights must fit into main memory. A pool of unknown
+    size gets nothing: if the others suffice, the result is right whatever its size. Raise
     `InvalidError` for an unknown `quant`.
     """
     bits = bits_of(quant)
@@ -200,7 +201,7 @@ def estimate(model: Model, quant: str, pools: Sequence[Pool]) -> Estimate:
 
 
 def sentences(found: Estimate) -> tuple[str, ...]:
-    """The estimate for a terminal: two or three lines of at most `LINE_WIDTH` columns."""
+    """Format the estimate for a terminal: two or three lines of at most `LINE_WIDTH` columns."""
     size = f"{found.model.text} as {found.quant}: {_gib(found.weights_bytes)} of weights"
     if found.active_bytes < found.weights_bytes:
         size += f", {_gib(found.active_bytes)} read per token"
@@ -218,7 +219,7 @@ def sentences(found: Estimate) -> tuple[str, ...]:
 def _verdict(
     weights: int, first: Sequence[Pool], rest: Sequence[Pool]
 ) -> tuple[Verdict, int | None]:
-    """The verdict, and the bytes to spare where they are known."""
+    """Return the verdict, and the spare bytes if known."""
     left = sum(map(_size, first)) - weights
     if left >= 0:
         return "fits", left
@@ -233,7 +234,7 @@ def _verdict(
 
 
 def _shares(weights: int, pools: Sequence[Pool]) -> list[tuple[Pool, int]]:
-    """Pools filled one after the other."""
+    """Fill the pools one after the other; return the bytes in each."""
     shares = []
     for pool in pools:
         if share := min(weights, _size(pool)):
@@ -243,7 +244,7 @@ def _shares(weights: int, pools: Sequence[Pool]) -> list[tuple[Pool, int]]:
 
 
 def _ceiling(shares: Sequence[tuple[Pool, int]], active: float) -> float | None:
-    """Tokens a second: layers are read one after the other, so the pools' times add up."""
+    """Return tokens per second: layers are read in sequence, so the pools' times add up."""
     if not shares or not all(_bandwidth(pool) for pool, _ in shares):
         return None
     return 1 / sum(size * active / _bandwidth(pool) for pool, size in shares)
@@ -254,7 +255,7 @@ def _size(pool: Pool) -> int:
 
 
 def _bandwidth(pool: Pool) -> int:
-    """Bytes a second, 0 where unknown."""
+    """Return bytes per second, 0 if unknown."""
     return max(0, pool.bandwidth or 0)
 
 
@@ -286,7 +287,7 @@ def _gib(size: int) -> str:
 
 
 def _short(name: str) -> str:
-    """A name from a driver on one line, without what a terminal would obey."""
+    """Return a driver's device name as one short line without terminal control characters."""
     plain = "".join(c if c.isprintable() else " " for c in name)
     return _clip(" ".join(plain.split()) or "a pool without a name", _NAME_WIDTH)
 

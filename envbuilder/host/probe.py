@@ -1,7 +1,7 @@
 """Read this machine, or a recorded tree, into a `Host`.
 
-Only `snapshot` touches the machine; the other modules parse text and decide from data, so a
-recorded tree gives the same answer anywhere.
+`fetch` reads everything into a snapshot; `system` decides from that data alone, so a recorded
+tree gives the same answer anywhere.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 def host(
     root: Path = Path("/"), environ: Mapping[str, str] | None = None, *, full: bool = False
 ) -> Host:
-    """The host, from this machine or from a recorded tree (`proc/ sys/ dev/ nvml.json sysctl.txt`).
+    """Return this machine's host, or a recorded tree's (`proc/ sys/ dev/ nvml.json sysctl.txt`).
 
-    Starts no process on Linux, unless `full` asks for what only commands can tell. Without
-    `environ` this process's environment counts, and none for a recorded tree.
+    Start no process on Linux, unless `full` requests what only commands can report. `environ`
+    defaults to this process's environment, or to an empty one for a recorded tree.
     """
     from envbuilder.host import fetch, system
 

@@ -1,9 +1,9 @@
-"""Read files, folders, links and nodes below one root, once, and remember what happened.
+"""Read files, folders, links and nodes below one root, once, and record the results.
 
-The only code of detection that touches the file system; nothing here parses or decides. The live
-root is "/"; any other root is a recorded tree. There a device node is a file, and counts as
-accessible where it can be read. A top-level folder that is missing (`sys` in some sandboxes, or a
-tree recorded without it) tells nothing; a missing file below one that is there is absent.
+Detection's access to the file system; nothing here parses or decides. The live root is "/"; any
+other root is a recorded tree. There, a device node is a file, and counts as accessible if it can
+be read. A missing top-level folder (`sys` in some sandboxes, or a tree recorded without it) proves
+nothing; a missing file below an existing one is absent.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Literal
 from msgspec import Struct
 
 _LIMIT = 1 << 20
-_MOST = 1024  # entries of one folder
+_MOST = 1024  # entries per folder
 
 System = Literal["linux", "macos", "other"]
 
@@ -27,23 +27,23 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     live: bool
     system: System
     machine: str | None = None
-    """What uname says, on the live machine."""
+    """The machine name of uname, on the live machine."""
     files: dict[str, str] = {}
     folders: dict[str, tuple[str, ...]] = {}
     links: dict[str, str] = {}
-    """Symbolic link → its target, as it is written there."""
+    """Symbolic link → its literal target."""
     nodes: dict[str, bool] = {}
-    """Device node → may be opened."""
+    """Device node → whether it may be opened."""
     groups: dict[str, int] = {}
-    """Device node → number of the group that owns it, on the live machine."""
+    """Device node → id of the group that owns it, on the live machine."""
     blobs: dict[str, bytes] = {}
-    """Files that are not text."""
+    """Contents of binary files."""
     absent: frozenset[str] = frozenset()
     unreadable: dict[str, str] = {}
     """Path → why it could not be read."""
 
     def has(self, path: str) -> bool | None:
-        """Whether the path exists; None where that is unknown."""
+        """Return whether the path exists; None if that is unknown."""
         known = (self.files, self.folders, self.links, self.nodes, self.blobs)
         if any(path in kind for kind in known):
             return True
@@ -51,7 +51,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
 
 
 class Reader:
-    """Reads below one root. Nothing here raises: what failed is remembered with its reason."""
+    """A reader below one root. It never raises: failures are recorded with their reasons."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -66,7 +66,7 @@ class Reader:
         self.unreadable: dict[str, str] = {}
 
     def file(self, path: str, limit: int = _LIMIT) -> str | None:
-        """The text of a file, at most `limit` bytes of it."""
+        """Read the text of a file, at most `limit` bytes of it."""
         content = self._read(path, limit)
         if content is None:
             return None
@@ -74,15 +74,15 @@ class Reader:
         return self.files[path]
 
     def blob(self, path: str, limit: int = _LIMIT) -> None:
-        """The bytes of a file."""
+        """Read the bytes of a file."""
         content = self._read(path, limit)
         if content is not None:
             self.blobs[path] = content
 
     def folder(self, path: str) -> tuple[str, ...]:
-        """The names in a folder, sorted."""
+        """Read the names in a folder, sorted."""
         try:
-            # As text, here and below: a Path costs as much as the call, and there are thousands.
+            # Strings, here and below: a Path costs as much as the call, and there are thousands.
             names = tuple(sorted(os.listdir(f"{self.root}/{path}"))[:_MOST])  # noqa: PTH208
         except (OSError, ValueError) as error:
             self._failed(path, error)
@@ -91,7 +91,7 @@ class Reader:
         return names
 
     def link(self, path: str) -> str | None:
-        """The target of a symbolic link."""
+        """Read the target of a symbolic link."""
         try:
             self.links[path] = os.readlink(f"{self.root}/{path}")  # noqa: PTH115
         except (OSError, ValueError) as error:
@@ -100,7 +100,7 @@ class Reader:
         return self.links[path]
 
     def node(self, path: str) -> None:
-        """Whether a device node may be opened, and which group owns it."""
+        """Record whether a device node may be opened, and which group owns it."""
         full = self.root / path
         try:
             found = full.stat()
@@ -111,21 +111,21 @@ class Reader:
             self.nodes[path] = os.access(full, os.R_OK | os.W_OK)
             self.groups[path] = found.st_gid
         else:
-            # The mode counts even for root, who may read everything.
+            # Root may read everything, so the mode is checked, too.
             self.nodes[path] = bool(found.st_mode & 0o444) and os.access(full, os.R_OK)
 
     def opened(self, path: str) -> None:
-        """The same as `node`, by trying it: for nodes whose opening does nothing else.
+        """Record the same as `node`, by opening it: for nodes that can be opened without effects.
 
-        A cgroup's device rules keep a container out of what it merely sees, and show in no other
-        way.
+        A cgroup's device rules can deny a container access to nodes that it sees, which shows in
+        no other way.
         """
         self.node(path)
         if self.live and self.nodes.get(path):
             self.nodes[path] = not _kept_out(self.root / path)
 
     def exists(self, path: str) -> None:
-        """Only whether something is there."""
+        """Record only whether something exists."""
         try:
             (self.root / path).stat()
         except (OSError, ValueError) as error:
@@ -134,7 +134,7 @@ class Reader:
             self.files[path] = ""
 
     def snapshot(self, system: System) -> Snapshot:
-        """Everything that was read, as data."""
+        """Return everything that was read, as data."""
         return Snapshot(
             live=self.live,
             system=system,
@@ -151,7 +151,7 @@ class Reader:
 
     def _read(self, path: str, limit: int) -> bytes | None:
         try:
-            # Not blocking: a recorded tree may hold a pipe.
+            # Non-blocking, since a recorded tree may contain a named pipe.
             flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
             descriptor = os.open(f"{self.root}/{path}", flags)
             try:
@@ -176,7 +176,7 @@ class Reader:
 
 
 def _kept_out(path: Path) -> bool:
-    """Whether opening a device is forbidden; any other failure says nothing of rights."""
+    """Return whether opening a device is forbidden; other failures do not concern permissions."""
     try:
         os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC))
     except PermissionError:

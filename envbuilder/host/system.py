@@ -1,4 +1,4 @@
-"""Decide: a snapshot → the host."""
+"""Decide what the host is, from a snapshot."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CONTAINER = re.compile(
 )
 _MANAGERS = ("run/systemd/container", "run/host/container-manager")
 _SIGNS = (".dockerenv", "run/.containerenv", ".singularity.d", "var/run/secrets/kubernetes.io")
-# What managers put into the variable `container`; a user's own variable may have that name, too.
+# What managers set the variable `container` to; users may have a variable of that name, too.
 _NAMES = frozenset({"docker", "podman", "oci", "lxc", "lxc-libvirt", "systemd-nspawn", "rkt"})
 _LIBCS = frozenset({"glibc", "musl"})
 _MUSL = ("lib/ld-musl-x86_64.so.1", "lib/ld-musl-aarch64.so.1")
@@ -36,7 +36,7 @@ _HIDING = ("CUDA_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR")
 
 
 def read(reader: Reader) -> None:
-    """Kernel, distribution, C library, signs of a container."""
+    """Read kernel, distribution, C library, and signs of a container."""
     for path in ("proc/version", "proc/sys/kernel/osrelease", "etc/os-release", *_MANAGERS):
         reader.file(path)
     for path in _SIGNS:
@@ -56,7 +56,7 @@ def read(reader: Reader) -> None:
 
 
 def decide(snapshot: Snapshot, environ: Mapping[str, str]) -> Host:
-    """The host that a snapshot shows."""
+    """Return the host that a snapshot describes."""
     if snapshot.system == "macos":
         return apple.decide(snapshot)
     if snapshot.system == "other":
@@ -82,7 +82,7 @@ def _linux(snapshot: Snapshot, environ: Mapping[str, str]) -> Host:
         platform=words.container_platform(machine),
         wsl=wsl,
         container=container,
-        # What Rosetta's virtual machine shows to x86_64 programs on Apple silicon.
+        # The vendor that Rosetta's virtual machine reports to x86_64 programs on Apple silicon.
         rosetta=processor.vendor == "VirtualApple" if processor.vendor else None,
         libc=_libc(snapshot),
         cpu=processor,
@@ -98,7 +98,10 @@ def _linux(snapshot: Snapshot, environ: Mapping[str, str]) -> Host:
 
 
 def _container(snapshot: Snapshot, environ: Mapping[str, str]) -> bool:
-    """Whether anything says so. The cgroup "/" says nothing: containers may have a namespace."""
+    """Return whether anything indicates a container.
+
+    The cgroup "/" proves nothing: a container may have a cgroup namespace.
+    """
     managers = {snapshot.files.get(path, "").strip() for path in _MANAGERS}
     return bool(
         any(snapshot.has(path) for path in _SIGNS)
@@ -114,7 +117,7 @@ def _libc(snapshot: Snapshot) -> str | None:
     if said is not None:
         name, _, number = said.partition(" ")
         return said if name in _LIBCS and (not number or version(number)) else None
-    # Some systems with glibc have musl's loader, too; then this tells nothing.
+    # Some glibc systems also have musl's loader; then it proves nothing.
     if any(snapshot.has(path) for path in _MUSL) and not any(snapshot.has(p) for p in _GLIBC):
         return "musl"
     return None
@@ -135,7 +138,7 @@ def _gpus(
 def _unknown(
     snapshot: Snapshot, devices: tuple[Device, ...], known: tuple[Gpu, ...], *, wsl: bool
 ) -> tuple[Gpu, ...]:
-    """What may be a GPU: its absence must not be concluded."""
+    """Return what may be a GPU, so that its absence is not concluded."""
     addresses = {gpu.bus for gpu in known}
     untold: list[tuple[str, Obstacle]] = [
         (f"The PCI device at {device.bus} could not be read.", "unread")
@@ -154,7 +157,7 @@ def _unknown(
 
 
 def _has_no_pci(snapshot: Snapshot) -> bool:
-    """Some ARM boards have no PCI at all: the kernel then has /sys/bus, but no pci in it."""
+    """Return whether there is no PCI, as on some ARM boards: /sys/bus exists, but has no pci."""
     return snapshot.has(PCI) is False and snapshot.has("sys/bus") is True
 
 

@@ -1,7 +1,7 @@
-"""The data tables in `profiles/devices/`: each row says where it was read.
+"""Look up devices in the data tables of `profiles/devices/`, where each row states its source.
 
-Each table is read when something of it is first asked for. Of the long ones only the line of one
-device is parsed. `tools/refresh_devices.py` brings those up to date that have an upstream file.
+Each table is read on first use. Of the long ones, only one device's line is parsed.
+`tools/refresh_devices.py` updates those that have an upstream file.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ class IntelGpu(Struct, frozen=True, kw_only=True):
     support: Support
     memory: MemoryKind
     name: str
-    """Empty where only the family is known."""
+    """Empty if only the family is known."""
 
 
 class NvidiaGpu(Struct, frozen=True, kw_only=True):
-    """A row of `nvidia-gpus.csv`, with what `nvidia-chips.csv` says of its chip."""
+    """A row of `nvidia-gpus.csv`, with its chip's data from `nvidia-chips.csv`."""
 
     name: str
-    """The product, such as "Tesla P40"; empty where only the chip is known."""
+    """The product, such as "Tesla P40"; empty if only the chip is known."""
     chip: str
     sm: str | None
-    """CUDA compute capability; None for a chip of which no source tells it."""
+    """CUDA compute capability; None if no source states it for the chip."""
 
 
 class MemoryFacts(Struct, frozen=True, kw_only=True):
-    """The memory of a discrete GPU by its specification; None where cards of one id differ."""
+    """The specified memory of a discrete GPU; None if cards with one id differ."""
 
     memory_bytes: int | None
     bandwidth: int | None
@@ -51,12 +51,12 @@ class MemoryFacts(Struct, frozen=True, kw_only=True):
 
 
 class Kernels(Struct, frozen=True, kw_only=True):
-    """What the CUDA wheels of torch carry."""
+    """The GPU code in torch's CUDA wheels."""
 
     sm: tuple[str, ...]
     """Compute capabilities with compiled kernels, ascending."""
     ptx: bool
-    """Whether PTX of the last is in, which newer GPUs compile when it is first used."""
+    """Whether PTX of the last is included, which newer GPUs compile on first use."""
 
 
 @cache
@@ -70,19 +70,19 @@ def _rows(name: str) -> tuple[dict[str, str], ...]:
 
 
 def _row(name: str, key: str) -> dict[str, str] | None:
-    """The row whose first column is `key`. Parses only that line: some tables are long."""
+    """Return the row whose first column is `key`, parsing only that line: some tables are long."""
     text = _text(name)
     start = text.find(f"\n{key},") + 1
     if not start:
         return None
     line = text[start:].partition("\n")[0]
     columns, values = csv.reader((text.partition("\n")[0], line))
-    # A key with a comma or a line end in it can match what is no first column.
+    # A key that contains a comma or a newline can match more than the first column.
     return dict(zip(columns, values, strict=True)) if values[0] == key else None
 
 
 def intel_gpu(device_id: str) -> IntelGpu | None:
-    """The Intel GPU with a PCI device id (four lower-case digits), or None."""
+    """Return the Intel GPU with a PCI device id (four lower-case digits), or None."""
     row = _row("intel-gpus.csv", device_id)
     if row is None:
         return None
@@ -95,7 +95,7 @@ def intel_gpu(device_id: str) -> IntelGpu | None:
 
 
 def intel_memory(device_id: str) -> MemoryFacts | None:
-    """The memory of the discrete Intel GPU with a PCI device id; None where no source tells it."""
+    """Return the memory of a discrete Intel GPU by PCI device id; None if no source states it."""
     row = _row("intel-memory.csv", device_id)
     if row is None:
         return None
@@ -110,22 +110,25 @@ def _bytes_per_second(gb_s: str) -> int:
 
 
 def nvidia_gpu(device_id: str) -> NvidiaGpu | None:
-    """The NVIDIA GPU with a PCI device id (four lower-case digits), or None; Fermi and later."""
+    """Return the NVIDIA GPU with a PCI device id (four lower-case digits), or None.
+
+    The table covers Fermi and later.
+    """
     row = _row("nvidia-gpus.csv", device_id)
     if row is None:
         return None
     best, sm = "", None
     for chip in _rows("nvidia-chips.csv"):
-        # GP100 is not what the rest of GP10 is: the longest name that fits counts.
+        # GP100 differs from the rest of GP10: the longest matching name counts.
         if row["chip"].startswith(chip["chip"]) and len(chip["chip"]) > len(best):
             best, sm = chip["chip"], chip["sm"]
     return NvidiaGpu(name=row["name"], chip=row["chip"], sm=sm)
 
 
 def nvidia_sm(name: str) -> str | None:
-    """The compute capability of a named NVIDIA GPU; the longest name in the table that fits.
+    """Return a named NVIDIA GPU's compute capability, by the longest matching name in the table.
 
-    A few names were given to several chips: `nvidia_gpu` knows them apart by their id.
+    A few names were given to several chips: `nvidia_gpu` distinguishes them by their id.
     """
     product = name.removeprefix("NVIDIA ")
     best, sm = "", None
@@ -139,9 +142,9 @@ def nvidia_sm(name: str) -> str | None:
 
 
 def torch_kernels(variant: str, torch: str, arch: str) -> Kernels | None:
-    """The kernels in the wheels of an index such as "cu130"; None where no source tells it.
+    """Return the kernels in the wheels of an index such as "cu130"; None if no source states them.
 
-    Of torch's version, such as "2.14.1", major and minor count; `arch` is x86_64 or aarch64.
+    Only major and minor of torch's version, such as "2.14.1", count; `arch` is x86_64 or aarch64.
     """
     version = _minor(torch)
     if version is None:
@@ -160,13 +163,13 @@ def _minor(version: str) -> tuple[int, int] | None:
 
 
 def cuda_driver(major: int) -> str | None:
-    """The oldest Linux driver that runs a CUDA runtime of this major version, such as "580"."""
+    """Return the oldest Linux driver, such as "580", for a CUDA runtime of this major version."""
     row = _row("cuda-drivers.csv", str(major))
     return row["linux_driver"] if row else None
 
 
 def distribution_glibc(release: str | None) -> str | None:
-    """The glibc of a distribution's release, by its PRETTY_NAME; None where no source tells it."""
+    """Return the glibc of a distribution release by PRETTY_NAME; None if no source states it."""
     for row in _rows("distribution-glibc.csv"):
         named, found, rest = (release or "").partition(row["release"])
         if found and not named and not rest[:1].isdigit():
@@ -175,7 +178,7 @@ def distribution_glibc(release: str | None) -> str | None:
 
 
 def with_implied_flags(flags: Iterable[str]) -> frozenset[str]:
-    """The flags of an x86 CPU, with those that every CPU with one of them has."""
+    """Return the flags of an x86 CPU, with those that they imply."""
     found = frozenset(flags)
     while more := {row["has"] for row in _rows("x86-flags.csv") if row["flag"] in found} - found:
         found |= more
@@ -183,16 +186,17 @@ def with_implied_flags(flags: Iterable[str]) -> frozenset[str]:
 
 
 def apple_bandwidth(brand: str) -> int | None:
-    """Theoretical bytes per second of an Apple chip's memory, by `machdep.cpu.brand_string`.
+    """Return the theoretical memory bandwidth of an Apple chip, in bytes per second.
 
-    The lower number where chips of one name differ, such as those of the M3 Max.
+    `brand` is `machdep.cpu.brand_string`. If chips of one name differ, such as those of the M3
+    Max, the lower number counts.
     """
     row = _row("apple-chips.csv", brand)
     return _bytes_per_second(row["gb_s"]) if row else None
 
 
 def x86_generation(vendor: str | None, family: int | None, model: int | None) -> str | None:
-    """The microarchitecture of an x86 CPU, or None."""
+    """Return the microarchitecture of an x86 CPU, or None."""
     if family is None or model is None:
         return None
     for row in _rows("x86-cpus.csv"):
@@ -203,7 +207,7 @@ def x86_generation(vendor: str | None, family: int | None, model: int | None) ->
 
 
 def arm_core(implementer: int | None, part: int | None) -> str | None:
-    """The name of an ARM core, or None."""
+    """Return the name of an ARM core, or None."""
     if implementer is None or not part:
         return None  # a virtual machine on Apple silicon has part 0, whatever the chip
     wanted = (f"0x{implementer:02x}", f"0x{part:03x}")

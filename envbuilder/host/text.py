@@ -1,21 +1,21 @@
-"""Careful reading of text that the machine or a recorded tree gave us: it may be anything."""
+"""Parse untrusted text from the machine or a recorded tree: it may be anything."""
 
 from __future__ import annotations
 
 import re
 
-_MAX = 2**53  # what JSON numbers hold exactly
+_MAX = 2**53  # the largest that a JSON number holds exactly
 _NUMBER = re.compile(r"(0[xX])?[0-9a-fA-F]{1,16}\Z", re.ASCII)
 
 
 def clean(value: str | None) -> str | None:
-    """One printable line of at most 120 characters; None for nothing."""
+    """Return one printable line of at most 120 characters; None if it would be empty."""
     printable = "".join(c if c.isprintable() else " " for c in (value or "")[:400])
     return " ".join(printable.split())[:120] or None
 
 
 def integer(value: str | None, base: int = 10) -> int | None:
-    """A small non-negative integer, or None. Base 16 may begin with 0x."""
+    """Parse a small non-negative integer, or return None. Base 16 may begin with 0x."""
     word = (value or "").strip()
     if not _NUMBER.match(word):
         return None
@@ -27,12 +27,12 @@ def integer(value: str | None, base: int = 10) -> int | None:
 
 
 def lines(value: str | None) -> list[str]:
-    """Whole lines only: a last line without its end may be cut off in the middle."""
+    """Return only complete lines: an unterminated last line may be cut off."""
     return (value or "").split("\n")[:-1]
 
 
 def fields(value: str | None) -> dict[str, str]:
-    """`key : value` lines; the first of a key counts."""
+    """Parse `key : value` lines; the first line of a key counts."""
     found: dict[str, str] = {}
     for line in lines(value):
         key, separator, rest = line.partition(":")
@@ -42,7 +42,7 @@ def fields(value: str | None) -> dict[str, str]:
 
 
 def cpu_list(value: str | None, most: int = 8192) -> frozenset[int] | None:
-    """A kernel CPU list such as "0-3,8"; None where it is not one."""
+    """Parse a kernel CPU list such as "0-3,8"; return None if it is not one."""
     found: set[int] = set()
     for part in (value or "").strip().split(","):
         first, _, last = part.partition("-")
@@ -54,7 +54,7 @@ def cpu_list(value: str | None, most: int = 8192) -> frozenset[int] | None:
 
 
 def version(value: str | None) -> tuple[int, ...] | None:
-    """A dotted version as numbers, or None."""
+    """Parse a dotted version into numbers, or return None."""
     if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6}){0,3}", value or "", re.ASCII):
         return None
     return tuple(int(part) for part in (value or "").split("."))

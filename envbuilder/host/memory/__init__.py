@@ -1,1 +1,1 @@
-"""Main memory: how much, how fast, on how many channels."""
+"""Detect main memory: how much, how fast, on how many channels."""

@@ -1,6 +1,6 @@
-"""Decide which slots share a memory channel, from what the firmware calls them.
+"""Decide which slots share a memory channel, from the firmware's names for them.
 
-SMBIOS has no field for the channel: it is in the names of slots, and every maker has his own.
+SMBIOS has no field for the channel: it is part of the slot names, which differ by vendor.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ _CHANNEL = re.compile(r"(?<![a-z])ch(?:an(?:nel)?)?[ _#-]*([a-z]|[0-9]{1,2})(?![
 _COLUMN = re.compile(r"(?<![a-z0-9])c([0-9]{1,2})[ _-]?d[0-9]{1,2}\Z")
 # Slots that carry their channel's letter: "P1-DIMMA1", "CPU1_DIMM_B0", "DDR4_A1", "A2".
 _SLOT = re.compile(r"(?:^|dimm|[ _-])([a-p])[ _-]?([0-9]{1,2})\Z")
-# What a channel belongs to: each controller counts its channels from 0 again.
+# The owners of a channel: each controller numbers its channels from 0.
 _OWNER = re.compile(
     r"(?<![a-z])(p|cpu|proc(?:essor)?|socket|node|die|controller|i?mc)[ _#-]*([0-9]{1,3})(?![0-9])"
 )
-_MOST = 3  # slots of one channel
+_MOST = 3  # slots per channel
 
 
 def channels(devices: Sequence[Device]) -> Sequence[Hashable]:
-    """The channel of each device, as something to compare; None where its name does not tell."""
+    """Return the channel of each device, as a comparable key; None if its name does not show it."""
     names = [(device.bank.lower(), device.locator.lower()) for device in devices]
     found = [_named(bank, locator) for bank, locator in names]
     slots = [match for _, locator in names if (match := _SLOT.search(locator))]
     if None in found and len(slots) == len(names):
         found = _lettered(slots)
     full = Counter(name for name in found if name is not None)
-    # Two slots of one name, or more than a channel can have: these names mean something else.
+    # Duplicate names, or more slots than a channel can have: the names mean something else.
     if len(set(names)) < len(names) or max(full.values(), default=0) > _MOST:
         return [None] * len(devices)
     return found
 
 
 def _named(bank: str, locator: str) -> Hashable:
-    """A channel that is called one, with everything that it belongs to."""
+    """Return a channel that is explicitly named, with all its owners."""
     for text in (bank, locator):
         match = _CHANNEL.search(text) or _COLUMN.search(text)
         if match:
@@ -51,9 +51,9 @@ def _named(bank: str, locator: str) -> Hashable:
 
 
 def _lettered(slots: Sequence[re.Match[str]]) -> list[Hashable]:
-    """Channels by the letters of slots such as DIMM_A1, where letters can mean that.
+    """Return channels by the letters of slots such as DIMM_A1, if letters can mean channels.
 
-    On Dell's servers they mean processors: one letter has many slots (PowerEdge M420 Owner's
+    On Dell servers they mean processors: one letter has many slots (PowerEdge M420 Owner's
     Manual, "Memory Socket Locations": channel 1 of processor 1 has the sockets A1 and A4).
     """
     owners = [tuple(_OWNER.findall(slot.string)) for slot in slots]

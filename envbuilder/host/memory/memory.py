@@ -1,4 +1,4 @@
-"""Decide how much main memory there is, how much this process may have, and how fast it can be."""
+"""Decide how much main memory there is, how much this process may use, and how fast it can be."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def read(reader: Reader) -> None:
-    """The kernel's sum, and what is said about modules; `cgroups.read` reads the mounts."""
+    """Read the kernel's total, and the data on modules; `cgroups.read` reads the mounts."""
     reader.file("proc/meminfo")
     reader.exists("dev/shm")
     modules.read(reader)
 
 
 def decide(snapshot: Snapshot) -> Memory:
-    """The memory of a Linux host."""
+    """Return the memory of a Linux host."""
     whole = total(snapshot)
     return msgspec.structs.replace(
         modules.decide(snapshot, virtual=cpu.virtual(snapshot)),
@@ -37,14 +37,14 @@ def decide(snapshot: Snapshot) -> Memory:
 
 
 def total(snapshot: Snapshot) -> int | None:
-    """The kernel's sum, in bytes."""
+    """Return the kernel's total, in bytes."""
     words = fields(snapshot.files.get("proc/meminfo")).get("MemTotal", "").split()
     amount = integer(words[0]) if words and words[-1] == "kB" else None
     return amount * 1024 if amount is not None and amount < 2**43 else None
 
 
 def _shared(snapshot: Snapshot, total: int | None) -> int | None:
-    """The size of /dev/shm; 0 where there is none, None where that is not known."""
+    """Return the size of /dev/shm; 0 if there is none, None if that is unknown."""
     mounts = snapshot.files.get("proc/self/mountinfo")
     if mounts is None:
         return None
@@ -52,9 +52,9 @@ def _shared(snapshot: Snapshot, total: int | None) -> int | None:
     for line in lines(mounts):
         place, _, kind = line.partition(" - ")
         if place.split(" ")[4:5] == [_SHARED]:
-            options = kind.split(" ")  # the last one lies on top
+            options = kind.split(" ")  # the last mount hides the others
     if options is None:
-        # A folder without a mount of its own is as large as whatever it is in.
+        # Without a mount of its own, the folder is as large as the file system that contains it.
         return 0 if snapshot.has("dev/shm") is False and mounts.endswith("\n") else None
     if options[0] != "tmpfs" or len(options) < 3:
         return None
@@ -62,7 +62,7 @@ def _shared(snapshot: Snapshot, total: int | None) -> int | None:
 
 
 def _tmpfs(options: str, total: int | None) -> int | None:
-    """The size of a tmpfs (the kernel's Documentation/filesystems/tmpfs.rst)."""
+    """Return the size of a tmpfs (the kernel's Documentation/filesystems/tmpfs.rst)."""
     option = next((o for o in options.split(",") if o.startswith("size=")), None)
     if option is None:
         return total // 2 if total is not None else None
@@ -70,7 +70,7 @@ def _tmpfs(options: str, total: int | None) -> int | None:
     unit = last if last == "%" or last in _UNITS else ""
     number = integer(size.removesuffix(unit))
     if number == 0:
-        return total  # no limit but the memory itself
+        return total  # limited only by the memory itself
     if number is None or (unit == "%" and (total is None or number > 1000)):
         return None
     found = (total or 0) * number // 100 if unit == "%" else number * _UNITS.get(unit, 1)

@@ -1,7 +1,7 @@
 """Decide which memory modules there are, how many channels they fill, and how fast that can be.
 
-The firmware's table (SMBIOS) says it, to root only. The code for it is loaded where there is a
-table to read: mostly there is not.
+The source is the firmware's table (SMBIOS), readable only by root. Its parser is imported only
+if there is a table to read: usually there is not.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _EMPTY = "The firmware's table lists no memory module."
 _MIXED = "There are modules of several kinds."
 _NAMELESS = "The firmware's names of the memory slots do not tell which share a channel."
 _SPEEDLESS = "The firmware does not say how fast the memory runs."
-# The slowest that each kind runs at (JEDEC JESD79-3, -4, -5). Less is the clock, half of the
-# transfers: some firmware states that instead.
+# The lowest transfer rate of each kind (JEDEC JESD79-3, -4, -5). Less is the clock rate, half the
+# transfer rate: some firmware reports that instead.
 _SLOWEST = {"DDR3": 800, "DDR4": 1600, "DDR5": 3200}
 
 
 def read(reader: Reader) -> None:
-    """Read the firmware's table, if it can be had."""
+    """Read the firmware's table, if it is accessible."""
     reader.blob(_TABLE)
 
 
 def decide(snapshot: Snapshot, *, virtual: bool) -> Memory:
-    """The modules; how much memory they make is left empty. `virtual`: what the CPU says."""
+    """Return the modules, without their total size. `virtual`: what the CPU reports."""
     blob = snapshot.blobs.get(_TABLE)
     if blob is not None:
         from envbuilder.host.memory import smbios
@@ -67,7 +67,7 @@ def _from_firmware(devices: Sequence[Device]) -> Memory:
         return Memory(slots=len(devices) or None, detail=_EMPTY)
     kinds = {device.kind for device in filled}
     kind = kinds.pop() if len(kinds) == 1 else None
-    # Chips that are soldered in share no channel: each is one, of its own width.
+    # Soldered chips share no channel: each is a channel of its own width.
     soldered = kind is not None and kind.startswith(("LPDDR", "HBM"))
     names = list(range(len(devices))) if soldered else channels(devices)
     used = [name for name, device in zip(names, devices, strict=True) if device.populated]
@@ -94,7 +94,7 @@ def _plausible(speed: int | None, kind: str | None) -> int | None:
 
 
 def _bandwidth(used: Sequence[Hashable], filled: Sequence[Device], speed: int | None) -> int | None:
-    """Bytes per second of all channels, each as wide as one of its modules.
+    """Return bytes per second of all channels, each as wide as one of its modules.
 
     All run at the speed of the slowest module.
     """

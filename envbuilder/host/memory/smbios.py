@@ -1,8 +1,8 @@
-"""Parse the firmware's own table of the machine (SMBIOS), as far as memory is concerned.
+"""Parse the memory entries of the firmware's table of the machine (SMBIOS).
 
 Offsets and codes are those of DMTF's DSP0134, "System Management BIOS Reference Specification":
 6.1 structures and strings, 7.1.2.2 BIOS characteristics, 7.17 memory arrays, 7.18 memory devices.
-Fields that a structure is too short for were added by later versions; they read as unknown.
+Fields past the end of a structure were added by later versions; they read as unknown.
 """
 
 from __future__ import annotations
@@ -32,34 +32,34 @@ _KINDS = {
     0x24: "HBM3",
 }
 _LOGICAL = 0x1F
-_PERSISTENT = frozenset({0x05, 0x06, 0x07})  # NVDIMM-F, NVDIMM-P, Optane: no main memory
+_PERSISTENT = frozenset({0x05, 0x06, 0x07})  # NVDIMM-F, NVDIMM-P, Optane: not main memory
 _SYSTEM_MEMORY = 0x03
-_SHORTEST = 0x15  # of a memory device, in version 2.1
+_SHORTEST = 0x15  # length of a memory device in version 2.1
 _BIOS, _ARRAY, _DEVICE, _END = 0, 16, 17, 127
-# Firmware that counts the bits of error correction as data: 8 for 64 of DDR4, 8 for 32 of DDR5.
+# For firmware that counts ECC bits as data: 8 per 64 of DDR4, 8 per 32 of DDR5.
 _DATA_BITS = {72: 64, 80: 64, 40: 32}
 
 
 class Device(Struct, frozen=True, kw_only=True):
-    """One slot for a memory module, or one chip that is soldered in."""
+    """One slot for a memory module, or one soldered chip."""
 
     populated: bool | None = None
-    """Whether main memory is in it; None where the firmware does not know."""
+    """Whether it holds main memory; None if the firmware does not know."""
     kind: str | None = None
     width: int | None = None
-    """Bits of data, without those of error correction."""
+    """Data bits, without ECC bits."""
     speed: int | None = None
-    """Transfers per second, in millions, as configured."""
+    """Transfers per second, in millions (MT/s), as configured."""
     locator: str = ""
     bank: str = ""
 
 
 class Table(Struct, frozen=True, kw_only=True):
-    """What the firmware says about memory."""
+    """The memory information of the firmware's table."""
 
     devices: tuple[Device, ...]
     virtual: bool
-    """Whether it says that it is a virtual machine's firmware."""
+    """Whether the table states that it describes a virtual machine."""
 
 
 class _Structure(Struct, frozen=True):
@@ -68,13 +68,13 @@ class _Structure(Struct, frozen=True):
     strings: tuple[bytes, ...]
 
     def number(self, offset: int, size: int) -> int:
-        """An unsigned number; 0 where the structure ends before it."""
+        """Return an unsigned number; 0 if the structure ends before it."""
         if offset + size > len(self.data):
             return 0
         return int.from_bytes(self.data[offset : offset + size], "little")
 
     def text(self, offset: int) -> str:
-        """The string that the number at `offset` names, counted from 1; empty for 0."""
+        """Return the string whose number, counted from 1, is at `offset`; empty for 0."""
         index = self.number(offset, 1)
         if not 0 < index <= len(self.strings):
             return ""
@@ -82,9 +82,9 @@ class _Structure(Struct, frozen=True):
 
 
 def parse(table: bytes) -> Table | None:
-    """The devices in `/sys/firmware/dmi/tables/DMI`; None for a table that is damaged or cut off.
+    """Return the devices in `/sys/firmware/dmi/tables/DMI`; None if it is damaged or cut off.
 
-    Devices of arrays that are no main memory (flash, video memory) are left out.
+    Devices of arrays other than main memory (flash, video memory) are left out.
     """
     structures = list(_structures(table))
     if not structures or structures[-1].kind != _END:
@@ -106,11 +106,11 @@ def parse(table: bytes) -> Table | None:
 
 
 def _structures(table: bytes) -> Iterator[_Structure]:
-    """Structures up to and including the end's; fewer where the table breaks off."""
+    """Yield structures up to and including the end marker; fewer if the table is cut off."""
     at = 0
     while at + 4 <= len(table):
         kind, length = table[at], table[at + 1]
-        # The strings end with an empty one; without strings there are two zeros, too.
+        # The strings end with an empty one; without strings there are also two zeros.
         end = table.find(b"\0\0", at + length)
         if length < 4 or (end < 0 and kind != _END):
             return
@@ -130,7 +130,7 @@ def _device(found: _Structure) -> Device:
     width = found.number(0x0A, 2)
     width = _DATA_BITS.get(width, width)
     return Device(
-        # 0x7FFF means that the size did not fit and is elsewhere; there is a module, that is all.
+        # 0x7FFF means that the size is in another field; here only its presence matters.
         populated=None if size == 0xFFFF else size > 0,
         kind=_KINDS.get(code),
         width=width if width in {8, 16, 32, 64, 128, 256, 512, 1024} else None,
