@@ -185,7 +185,7 @@ def _missing_in_container(gpu: Gpu) -> str:
 
 
 def repair(gpu: Gpu, host: Host, around: Around) -> Repair | None:
-    """Return the commands that `doctor --fix` may run for a GPU, on the machine itself only."""
+    """Return the repair that `doctor --fix` may run for a GPU, if any; none inside containers."""
     if host.container:
         return None
     if gpu.obstacle == "node-closed" and gpu.vendor != "nvidia":

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _SHM = "/dev/shm"  # noqa: S108 (the mount itself is inspected)
 _SMALL_SHM = 64 << 20
-"""Docker's default without --shm-size, in bytes (docs.docker.com, docker run)."""
+"""Docker's default size without --shm-size, in bytes (docs.docker.com, docker run)."""
 _CORES_PER_GPU = 2
 """One core feeds a GPU's queue, one its data loader: with fewer, the GPU waits."""
 _FEW_LANES = 4

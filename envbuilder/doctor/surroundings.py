@@ -130,7 +130,7 @@ def _joined(user: str) -> frozenset[str]:
 
 
 def _python(profile: Profile | None, lock: Lock | None, host: Host) -> tuple[str, str]:
-    """Return why no interpreter fits the profile's native environment, and the fix."""
+    """Return why no interpreter fits the native environment, and the fix; empty if one does."""
     if profile is None or lock is None:
         return "", ""
     versions = lockfile.pythons(lock, host.platform, profile.python.default)
@@ -146,7 +146,7 @@ def _python(profile: Profile | None, lock: Lock | None, host: Host) -> tuple[str
 
 
 def _engine(host: Host) -> tuple[str, str]:
-    """Return why the running engine cannot build, and the fix."""
+    """Return why the running engine cannot build, and the fix; empty if it can."""
     if not any(e.state == "usable" for e in host.containers.engines):
         return "", ""
     from envbuilder.containers.engine import client as engine

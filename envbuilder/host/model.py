@@ -174,7 +174,7 @@ class Engine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     socket: str
     version: str | None = None
     state: State
-    """usable: it answered; present: the socket refused; unknown: no usable answer in time."""
+    """usable: it answered; present: access or connection refused; unknown: no usable answer."""
     detail: str = ""
 
 

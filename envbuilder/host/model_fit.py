@@ -71,8 +71,8 @@ QUANTS: Mapping[str, float] = MappingProxyType(
         "q6": 6.5625,  # q6_K
         "q5": 5.5,  # q5_0 and the block of q5_K
         "q4": 4.5,  # q4_0 and the block of q4_K
-        "q3": 3.4375,  # the block of q3_K, 110 bytes for 256 weights; files of that name mix blocks
-        "q2": 2.625,  # the block of q2_K, 84 bytes for 256 weights; files of that name mix blocks
+        "q3": 3.4375,  # the block of q3_K, 110 bytes for 256 weights; files of that name mix types
+        "q2": 2.625,  # the block of q2_K, 84 bytes for 256 weights; files of that name mix types
         **{name: size * 8 / weights for name, (size, weights) in _BLOCKS.items()},
         **_MIXTURES,
     }
@@ -89,7 +89,7 @@ class Model(Struct, frozen=True, kw_only=True):
 
 
 class Pool(Struct, frozen=True, kw_only=True):
-    """One memory: an accelerator's own, or the host's main memory.
+    """A memory pool: an accelerator's own memory, or the host's main memory.
 
     None means unknown, never zero; a bandwidth of zero or less is also unknown. A chip whose
     accelerator shares main memory has one pool, or else the same bytes would be counted twice.

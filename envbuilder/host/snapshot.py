@@ -115,7 +115,7 @@ class Reader:
             self.nodes[path] = bool(found.st_mode & 0o444) and os.access(full, os.R_OK)
 
     def opened(self, path: str) -> None:
-        """Record the same as `node`, by opening it: for nodes that can be opened without effects.
+        """Record the same as `node`, by opening it: for nodes whose opening has no side effects.
 
         A cgroup's device rules can deny a container access to nodes that it sees, which shows in
         no other way.

@@ -100,7 +100,7 @@ def _linux(snapshot: Snapshot, environ: Mapping[str, str]) -> Host:
 def _container(snapshot: Snapshot, environ: Mapping[str, str]) -> bool:
     """Return whether anything indicates a container.
 
-    The cgroup "/" proves nothing: a container may have a cgroup namespace.
+    The cgroup "/" proves nothing: a container may have its own cgroup namespace.
     """
     managers = {snapshot.files.get(path, "").strip() for path in _MANAGERS}
     return bool(
@@ -138,7 +138,7 @@ def _gpus(
 def _unknown(
     snapshot: Snapshot, devices: tuple[Device, ...], known: tuple[Gpu, ...], *, wsl: bool
 ) -> tuple[Gpu, ...]:
-    """Return what may be a GPU, so that its absence is not concluded."""
+    """Return what may be a GPU: its absence must not be concluded."""
     addresses = {gpu.bus for gpu in known}
     untold: list[tuple[str, Obstacle]] = [
         (f"The PCI device at {device.bus} could not be read.", "unread")

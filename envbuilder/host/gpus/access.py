@@ -1,4 +1,4 @@
-"""Whether this process can use a GPU and, if not, why: in words and as a code."""
+"""The access of a process to a GPU: its state and, if unusable, why, in words and as a code."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def read(reader: Reader, *, full: bool) -> None:
 
 
 def decide(snapshot: Snapshot) -> Host:
-    """Return the host, for macOS."""
+    """Return the host that a macOS snapshot describes."""
     text = snapshot.files.get("sysctl.txt")
     known = fields(text)
     notes = []

@@ -73,7 +73,7 @@ def decide(snapshot: Snapshot, devices: Sequence[Device], *, wsl: bool) -> tuple
 
 
 def is_gpu(device: Device) -> bool:
-    """Return whether an Intel device is a GPU; without a PCI class, only known ids count."""
+    """Return whether an Intel device is a GPU; without a PCI class, only listed ids count."""
     return bool(device.display) or tables.intel_gpu(device.device_id or "") is not None
 
 

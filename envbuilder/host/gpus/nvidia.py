@@ -193,8 +193,8 @@ def _memory(snapshot: Snapshot, told: nvml.Device) -> Size:
 def _link(told: nvml.Device, shown: Link | None) -> Link | None:
     """Return the link as NVML reports it, with sysfs for missing values.
 
-    NVML's maximum width is that of card and slot together, sysfs's that of the card alone: the
-    latter reveals a card in a slot with fewer lanes.
+    NVML's maximum width is that of card and slot together, sysfs's that of the card alone. The
+    larger counts, so that a card in a slot with fewer lanes is recognized.
     """
     shown = shown or Link()
     link = Link(
@@ -243,7 +243,7 @@ def _access(
     wsl: bool,
     container: bool,
 ) -> Access:
-    """Return whether this process can reach the driver."""
+    """Return this process's access to the driver."""
     hidden = environ.get("CUDA_VISIBLE_DEVICES")
     if hidden is not None and hidden.strip() in ("", "-1", "NoDevFiles"):
         detail = f"CUDA_VISIBLE_DEVICES={hidden!r} hides it from this process."

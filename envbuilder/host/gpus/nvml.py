@@ -144,7 +144,7 @@ def _memory(library: Any, handle: Any) -> tuple[int | None, int | None, bool | N
     try:
         info = library.nvmlDeviceGetMemoryInfo(handle, version=library.nvmlMemory_v2)
         return int(info.total), int(info.reserved), None
-    except Exception:  # noqa: BLE001, S110 (older drivers and packages have no version 2)
+    except Exception:  # noqa: BLE001, S110 (older drivers and packages lack version 2)
         pass
     try:
         return int(library.nvmlDeviceGetMemoryInfo(handle).total), None, None

@@ -129,7 +129,7 @@ def read_sensors(reader: Reader, device: str, names: tuple[str, ...]) -> None:
 
 
 def watts(snapshot: Snapshot, device: str, names: tuple[str, ...]) -> float | None:
-    """Return the first power found in the named sensor files, which are in microwatts.
+    """Return the first power in the named sensor files, which state it in microwatts.
 
     0 means that the limit is off (Linux, sysfs-driver-intel-xe-hwmon).
     """
@@ -163,7 +163,7 @@ def devices(snapshot: Snapshot) -> tuple[Device, ...]:
 
 
 def _is_candidate(snapshot: Snapshot, address: str) -> bool:
-    # `read` dropped all devices that are no display devices.
+    # `read` has already dropped everything that is not a display device.
     folder = f"{PCI}/{address}"
     keys = [f"{folder}/{name}" for name in ("class", "vendor", "device")]
     return any(key in snapshot.files or key in snapshot.unreadable for key in keys)

@@ -42,7 +42,7 @@ def channels(devices: Sequence[Device]) -> Sequence[Hashable]:
 
 
 def _named(bank: str, locator: str) -> Hashable:
-    """Return a channel that is explicitly named, with all its owners."""
+    """Return the channel that the names state, with all its owners; None if they state none."""
     for text in (bank, locator):
         match = _CHANNEL.search(text) or _COLUMN.search(text)
         if match:

@@ -1,4 +1,4 @@
-"""Decide which memory modules there are, how many channels they fill, and how fast that can be.
+"""Decide which memory modules there are, how many channels they fill, and their bandwidth.
 
 The source is the firmware's table (SMBIOS), readable only by root. Its parser is imported only
 if there is a table to read: usually there is not.

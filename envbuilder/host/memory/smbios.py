@@ -1,4 +1,4 @@
-"""Parse the memory entries of the firmware's table of the machine (SMBIOS).
+"""Parse what the firmware's table (SMBIOS) states about memory.
 
 Offsets and codes are those of DMTF's DSP0134, "System Management BIOS Reference Specification":
 6.1 structures and strings, 7.1.2.2 BIOS characteristics, 7.17 memory arrays, 7.18 memory devices.
