@@ -30,7 +30,7 @@ _OLD_PLATFORMS = ("manylinux2014", "manylinux2010", "manylinux1")
 
 
 def requirements(project: str) -> list[str]:
-    """What envbuilder needs at run time there, from the text of its pyproject.toml."""
+    """Return what envbuilder needs at run time there, from the text of its pyproject.toml."""
     listed = tomllib.loads(project)["project"]["dependencies"]
     needed = [Requirement(text) for text in listed]
     return [f"{r.name}{r.specifier}" for r in needed if r.name not in _NOT_THERE]

@@ -114,7 +114,7 @@ class Setting:
 
 
 def plan(setting: Setting, groups: tuple[str, ...]) -> list[Step]:
-    """The steps of these groups, in the order of their worth."""
+    """Return the steps of these groups, in the order of their worth."""
     made = {
         "host": _host(setting),
         "verify": _verify(setting),
@@ -168,7 +168,7 @@ def _epoch(setting: Setting) -> list[Step]:
 
 
 def _refusals(setting: Setting) -> list[Step]:
-    """A hidden device, and one that this machine does not have."""
+    """Return the steps for a hidden device, and for one that this machine does not have."""
     hidden = {"CUDA_VISIBLE_DEVICES": ""}
     cuda = _verification(setting, "--quick", profile="cuda")
     other = _verification(setting, "--quick", "--force", profile="xpu")
@@ -211,7 +211,7 @@ def _devices(setting: Setting) -> list[Step]:
 
 
 def jax_step(setting: Setting, profiles: str) -> Step | None:
-    """The step of the JAX profile of this device, where the answer of `profiles` has one."""
+    """Return the step of the JAX profile of this device, where the answer of `profiles` has one."""
     try:
         names = [row["name"] for row in json.loads(profiles)["profiles"]]
     except (ValueError, KeyError, TypeError):
@@ -223,7 +223,7 @@ def jax_step(setting: Setting, profiles: str) -> Step | None:
 
 
 def judge(step: Step, code: int | None, printed: str) -> tuple[str, str]:
-    """The outcome of a step that ended by itself or was ended (code None), and why."""
+    """Return the outcome of a step that ended by itself or was ended (code None), and why."""
     if code is None:
         return "out of time", ""
     if code not in step.codes:
@@ -262,7 +262,7 @@ class Runner:
         return result
 
     def printed(self, name: str) -> str:
-        """What a step printed."""
+        """Return what a step printed."""
         path = self.work / "logs" / f"{name}.out"
         return path.read_text(errors="replace") if path.exists() else ""
 
@@ -313,7 +313,7 @@ class Runner:
 def _to_its_end(
     argv: tuple[str, ...], limit: float, environment: dict[str, str], out: Any, log: Any
 ) -> int | None:
-    """The exit code of a command; None where its time was over. It leaves no process behind."""
+    """Return the exit code of a command, or None if its time was over; leave no process behind."""
     child = subprocess.Popen(
         argv,
         stdin=subprocess.DEVNULL,
@@ -396,7 +396,7 @@ def collect(results: list[Result], facts: dict[str, Any], work: Path, out: Path)
 
 
 def text(results: list[Result], facts: dict[str, Any]) -> str:
-    """The summary for people."""
+    """Return the summary for people."""
     lines = [f"{name}: {value}" for name, value in facts.items()]
     lines += [""]
     lines += [
@@ -425,7 +425,7 @@ def _archive(paths: list[Path]) -> bytes:
 
 
 def bounded(content: bytes, most: int) -> bytes:
-    """The beginning and the end of what is too long."""
+    """Return the beginning and the end of what is too long."""
     if len(content) <= most:
         return content
     cut = b"\n[... cut ...]\n"
@@ -434,7 +434,7 @@ def bounded(content: bytes, most: int) -> bytes:
 
 
 def findings(work: Path) -> dict[str, Any]:
-    """The figures that matter most, of what has been written so far."""
+    """Return the figures that matter most, of what has been written so far."""
     found: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         report = json.loads((work / "report.json").read_text())

@@ -83,7 +83,7 @@ class Scrubber:
         self._names = re.compile(rf"(?<![0-9A-Za-z])(?:{either})(?![0-9A-Za-z])") if words else None
 
     def public(self, text: str) -> str:
-        """A text, or a path, without what identifies."""
+        """Return a text, or a path, without what identifies."""
         if self._home and self._home != "root":
             text = re.sub(rf"(?<![^/\s\"']){re.escape(self._home)}(?![^/\s\"'])", "home/user", text)
         text = _BUILDER.sub("(build@host)", text)
@@ -101,13 +101,13 @@ class Scrubber:
         return stand_in
 
     def home_plugin(self, path: str) -> str:
-        """A plugin in the user's home where every replay looks for one."""
+        """Return a plugin in the user's home where every replay looks for one."""
         inside = f"{self._home}/.docker/cli-plugins/"
         return f"{_PLUGINS}/{path.removeprefix(inside)}" if path.startswith(inside) else path
 
 
 def this_machine() -> Scrubber:
-    """What must not be seen of this machine: its name, its user's name and home."""
+    """Return what must not show of this machine: its name, its user's name and home."""
     node = os.uname().nodename
     try:
         user = getpass.getuser()
@@ -118,7 +118,7 @@ def this_machine() -> Scrubber:
 
 
 def recording(taken: Snapshot, scrubber: Scrubber) -> dict[str, Any]:
-    """The parts of a host (see `PLANTED`), without what tells it from others of its kind."""
+    """Return the parts of a host (see `PLANTED`), without what tells it from others of its kind."""
 
     def place(path: str) -> str:
         return scrubber.public(scrubber.home_plugin(path))
@@ -153,7 +153,7 @@ def recording(taken: Snapshot, scrubber: Scrubber) -> dict[str, Any]:
 
 
 def kept(path: str, text: str) -> str:
-    """The lines of a file that detection reads."""
+    """Return the lines of a file that detection reads."""
     pattern = next((pattern for end, pattern in _KEPT.items() if path.endswith(end)), None)
     if pattern is None:
         return text
@@ -161,7 +161,7 @@ def kept(path: str, text: str) -> str:
 
 
 def nameless(table: bytes) -> bytes:
-    """An SMBIOS table whose strings are all "x", but for the names of memory slots.
+    """Return an SMBIOS table whose strings are all "x", but for the names of memory slots.
 
     Structures that detection does not read keep their length alone: they hold the machine's UUID.
     """
@@ -178,7 +178,7 @@ def nameless(table: bytes) -> bytes:
 
 
 def plant(root: Path, data: dict[str, Any]) -> Path:
-    """The tree of a host, below `root`."""
+    """Plant the tree of a host below `root`, and return it."""
     for path, text in data.get("files", {}).items():
         _at(root, path).write_text(text if isinstance(text, str) else json.dumps(text))
     for path, text in data.get("binary", {}).items():
@@ -199,7 +199,7 @@ def _at(root: Path, path: str) -> Path:
 
 
 def as_yaml(data: dict[str, Any], choice: Choice) -> str:
-    """A recording as a host of `tests/data/hosts`; where and when it was made is for people."""
+    """Return a recording as a host of `tests/data/hosts`; time and place are for people."""
     lines = ["origin: recorded", "source:"]
     for section in ("files", "binary", "links", "nodes"):
         lines += [f"{section}:"] * bool(data[section])
@@ -236,7 +236,7 @@ def differences(live: Any, replayed: Any, scrubber: Scrubber, path: str = "") ->
 
 
 def archive(tree: Path, text: str) -> bytes:
-    """The tree and its YAML as a tar.gz without this machine's users and times."""
+    """Return the tree and its YAML as a tar.gz without this machine's users and times."""
 
     def plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
         member.uid = member.gid = 0
@@ -254,7 +254,7 @@ def archive(tree: Path, text: str) -> bytes:
 
 
 def judged(found: Host) -> tuple[Choice, dict[str, Any]]:
-    """The choice among the profiles, and all that `detect --json` says of it and the host.
+    """Return the choice among the profiles, and all that `detect --json` says of it and the host.
 
     What only the live machine has (the numbers of groups) is not in a recording.
     """

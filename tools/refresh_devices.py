@@ -69,7 +69,7 @@ class Table:
 
 
 def parse_intel(text: str) -> list[Found]:
-    """The macros `DEVICE(id, configuration)` and `NAMEDDEVICE(id, configuration, name)`."""
+    """Return the ids in `DEVICE(id, configuration)` and `NAMEDDEVICE(id, configuration, name)`."""
     macro = re.compile(r'(?:NAMED)?DEVICE\(0x([0-9A-Fa-f]{4}), *(\w+)(?:, *"([^"]*)")?\)\s*(//.*)?')
     found = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -107,7 +107,7 @@ def parse_pci(text: str) -> list[Found]:
 
 
 def parse_x86(text: str) -> list[Found]:
-    """The models `INTEL_NAME IFM(family, model)`, and the older `INTEL_FAM6_NAME model`."""
+    """Return the models `INTEL_NAME IFM(family, model)`, and the older `INTEL_FAM6_NAME model`."""
     define = re.compile(
         r"#define\s+INTEL_(?:FAM6_)?(?!FAM|ANY|LAST|PENTIUM|QUARK|P4_)(\w+?)"
         r"\s+(?:IFM\((\d+), *)?0x([0-9A-Fa-f]{1,2})\)?\s*(?:/\*\s*(.*?)\s*\*/)?\s*"
@@ -136,7 +136,7 @@ def _same_generation(ours: str, theirs: str) -> bool:
 
 
 def parse_arm(text: str) -> list[Found]:
-    """The lists of parts, each below the implementer that `hw_implementer` gives it."""
+    """Return the lists of parts, each below the implementer that `hw_implementer` gives it."""
     parts = {
         name: re.findall(r'\{\s*(0x[0-9a-fA-F]{1,3})\s*,\s*"([^"\n]+)"\s*\}', body)
         for name, body in re.findall(r"struct id_part (\w+)\[\] = \{(.*?)\n\};", text, re.DOTALL)
@@ -185,7 +185,7 @@ TABLES = {
 def merge(
     table: Table, old: Sequence[Row], found: Sequence[Found], version: str
 ) -> tuple[list[Row], News]:
-    """The table's new rows and what there is to tell; UnexpectedError where the two do not fit."""
+    """Return a table's new rows and the news; raise UnexpectedError if the two do not fit."""
     source = table.source.format(version)
     upstream = {_key(table, one.values): one for one in found}
     known = {_key(table, row): row for row in old}
@@ -230,7 +230,7 @@ def _updated(table: Table, row: Row, one: Found, source: str) -> tuple[Row, News
 
 
 def _shared(name: str, group: Sequence[Row], source: str) -> Row:
-    """What a new device has in common with its group; what cannot be known stays empty."""
+    """Return what a new device has in common with its group; what cannot be known stays empty."""
     columns = ("family", "torch_xpu", "memory")
     families, states, memories = (sorted({row[column] for row in group}) for column in columns)
     remarks = {"".join(row["source"].partition("; ")[1:]) for row in group}
@@ -243,7 +243,7 @@ def _shared(name: str, group: Sequence[Row], source: str) -> Row:
 
 
 def read_table(path: Path, table: Table) -> list[Row]:
-    """The rows of a table."""
+    """Return the rows of a table."""
     with path.open(encoding="utf-8", newline="") as stream:
         reader = csv.DictReader(stream, restkey="?", restval="?")
         rows, columns = list(reader), tuple(reader.fieldnames or ())
@@ -253,7 +253,7 @@ def read_table(path: Path, table: Table) -> list[Row]:
 
 
 def upstream_text(path: Path) -> str:
-    """The upstream file's text; names of devices may be in any encoding."""
+    """Return the upstream file's text; names of devices may be in any encoding."""
     with path.open("rb") as stream:
         content = stream.read(LARGEST + 1)
     if len(content) > LARGEST or b"\0" in content:

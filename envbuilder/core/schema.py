@@ -94,7 +94,7 @@ def explain(
 
 
 def _at(data: Any, path: list[str]) -> Any:
-    """The value that a key path leads to; None if it leads nowhere."""
+    """Return the value that a key path leads to; None if it leads nowhere."""
     for part in path:
         try:
             data = data[int(part)] if isinstance(data, list | tuple) else data[part]

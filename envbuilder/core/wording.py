@@ -59,7 +59,7 @@ def _found(value: Any) -> str:
 
 @cache
 def _descriptions() -> dict[str, str]:
-    """Patterns as msgspec prints them → what they describe, from `core.types`."""
+    """Return what each pattern of `core.types` describes, by the pattern as msgspec prints it."""
     known = {}
     for alias in vars(types).values():
         for meta in getattr(alias, "__metadata__", ()):
@@ -69,7 +69,7 @@ def _descriptions() -> dict[str, str]:
 
 
 def _at(kind: Any, path: list[str]) -> Any:
-    """The type that a key path leads to; None if it leads nowhere."""
+    """Return the type that a key path leads to; None if it leads nowhere."""
     for part in path:
         kind = _below(kind, part)
     return kind
@@ -90,7 +90,7 @@ def _below(kind: Any, part: str) -> Any:
 
 
 def _values(kind: Any) -> tuple[Any, ...]:
-    """The values of a Literal, also inside of a union."""
+    """Return the values of a Literal, also inside a union."""
     if get_origin(kind) is Literal:
         return get_args(kind)
     return tuple(value for argument in get_args(kind) for value in _values(argument))
