@@ -3,7 +3,8 @@
 One token for one stream reads every active weight once. The time for that is an upper bound on
 speed: a ceiling, never a forecast. Only weights are counted: the key-value cache, activations and
 the runtime's own memory are extra, so the spare bytes are part of the result. Assumptions, sources
-and measured runs are in docs/sizing.md. Sizes are in bytes, bandwidths in bytes per second.
+and measured runs are in docs/explanation/sizing.md. Sizes are in bytes, bandwidths in bytes a
+second.
 """
 
 from __future__ import annotations

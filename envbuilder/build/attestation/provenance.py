@@ -26,7 +26,7 @@ SUFFIX = ".provenance.json"
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "urn:envbuilder:build:v1"
-"""docs/supply-chain.md describes the parameters."""
+"""docs/explanation/supply-chain.md describes the parameters."""
 BUILDER = "urn:envbuilder:local:v1"
 """envbuilder on a local machine."""
 

@@ -36,7 +36,7 @@ class Rules(Struct, frozen=True, kw_only=True):
 
     `accuracy` is how much lower the accuracy may be, as a fraction. Correct settings differ, too:
     other memory layouts draw other dropout masks. Five seeds of a complete trial are within 0.005,
-    and wrong gradients cost far more (docs/tuning.md).
+    and wrong gradients cost far more (docs/guides/tuning.md).
     """
 
     pairs: Annotated[int, Meta(ge=1)] = 3
