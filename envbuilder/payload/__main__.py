@@ -1,4 +1,4 @@
-"""``python -m envbuilder.payload``; the zipapp's own ``__main__`` calls the same function."""
+"""Entry point of ``python -m envbuilder.payload``; the zipapp's own also calls ``main``."""
 
 from __future__ import annotations
 

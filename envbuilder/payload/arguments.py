@@ -1,4 +1,4 @@
-"""The command line's options and what they may be."""
+"""Command-line options and their allowed values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .tuning import command as trial_command
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line. It never abbreviates, so that a new option cannot change an old script."""
+    """Build the parser. It allows no abbreviations: a new option must not change an old script."""
     top = argparse.ArgumentParser(
         prog="payload", description="Prove that this environment trains.", allow_abbrev=False
     )

@@ -1,7 +1,7 @@
-"""Each check of a verification: what it looks at, and the sentence it gives.
+"""The checks of a verification: what each one examines, and the sentence it reports.
 
-A check returns a status and a detail, or raises CheckError. What they judge was observed by other
-modules; which of them run, and when, says ``verify``.
+A check returns a status and a detail, or raises CheckError. Checks judge what other modules
+observed; ``verify`` decides which of them run, and when.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
 Result = Tuple[str, str]
 
 LEAST_MOVE = 1e-3
-"""By which share of its length a training moves each parameter, at the least."""
+"""Least distance that training must move each parameter, as a fraction of the parameter's norm."""
 
 DROPPED_FROM = 1 << 16
-"""Numbers that dropout is tried on."""
+"""Number of values on which dropout is tested."""
 
 
 def check_extension(name: str) -> Result:
-    """The extension imports beside this torch, in a process of its own."""
+    """Require that the extension imports together with this torch, in a separate process."""
     return PASSED, extensions.require_importable(name)
 
 
 def check_import(run: Run) -> Result:
-    """Torch imports and is the version expected; thread count and extension are set up."""
+    """Import torch, set up threads and IPEX, and require the expected version."""
     import torch
 
     run.torch = torch
@@ -54,7 +54,7 @@ def check_import(run: Run) -> Result:
     if "ipex" in run.options.extensions:
         run.ipex = extensions.load("ipex")
     installed, wanted = str(torch.__version__), run.options.torch_version
-    # A version without a local part names every build of that release.
+    # A version without a local part matches every build of that release.
     comparable = installed if wanted and "+" in wanted else installed.partition("+")[0]
     if wanted and comparable != wanted:
         raise CheckError(f"torch {installed} is installed, but {wanted} is expected")
@@ -62,7 +62,7 @@ def check_import(run: Run) -> Result:
 
 
 def check_dataset(data: Dataset) -> Result:
-    """The data are MNIST or the shipped subset, by hash."""
+    """Check by hash that the data are MNIST or the shipped subset."""
     counts = f"{data.train.count} training and {data.test.count} test images of {data.name}"
     if data.genuine:
         return PASSED, counts
@@ -70,7 +70,7 @@ def check_dataset(data: Dataset) -> Result:
 
 
 def check_copied(run: Run, torch: Any) -> Result:
-    """What lies on the device is what was read from the files, byte by byte."""
+    """Require that the data on the device equal the data read from the files, byte for byte."""
     splits = {"training": run.data.train, "test": run.data.test}
     for tensors, (name, split) in zip(run.tensors, splits.items()):  # noqa: B905 - Python 3.9
         parts = {"images": (tensors.images, split.images), "labels": (tensors.labels, split.labels)}
@@ -83,7 +83,7 @@ def check_copied(run: Run, torch: Any) -> Result:
 
 
 def check_dropout(run: Run, torch: Any) -> Result:
-    """Dropout drops what it should in training, and nothing in evaluation: torch's, and ours."""
+    """Check torch's and the byte-mask dropout: active in training, off in evaluation."""
     values = torch.ones(DROPPED_FROM, device=run.accelerator)
     shares = []
     for form in {model.PUBLISHED, model.fastest(run.accelerator)}:
@@ -92,7 +92,7 @@ def check_dropout(run: Run, torch: Any) -> Result:
         trained = layer(values).to("cpu")
         layer.eval()
         evaluated = layer(values).to("cpu")
-        # What is kept is doubled. The share has a standard deviation of 0.2 %.
+        # Kept values are doubled. The dropped fraction has a standard deviation of 0.2 %.
         share = float((trained == 0).double().mean())
         kept = trained[trained != 0]
         if not 0.48 < share < 0.52 or not torch.equal(kept, torch.full_like(kept, 2)):
@@ -104,24 +104,24 @@ def check_dropout(run: Run, torch: Any) -> Result:
 
 
 def check_build(torch: Any, accelerator: str) -> Result:
-    """The build of torch can drive the accelerator."""
+    """Require a build of torch that can drive the accelerator."""
     return PASSED, device.require_build(torch, accelerator)
 
 
 def check_device(torch: Any, accelerator: str) -> Result:
-    """The device allocates, computes and gives back what it should; its runtime is named."""
+    """Require that the device allocates, computes and returns right results; name its runtime."""
     usable = device.require_usable(torch, accelerator)
     return PASSED, f"{usable}; {device.runtime(torch, accelerator)}"
 
 
 def check_shared_memory() -> Result:
-    """Whether data loading in workers will find /dev/shm; the payload needs none."""
+    """Warn if data loader workers cannot use /dev/shm; the payload itself does not need it."""
     problem, text = memory.shared_problem()
     return (WARNING, problem) if problem else (PASSED, text)
 
 
 def check_accuracy(run: Run) -> Result:
-    """The loss stayed finite and the network learned."""
+    """Require finite losses and the minimum accuracy."""
     gate, reached = run.options.gate_for(run.data), run.epochs[-1]["accuracy"]
     losses = [epoch["loss"] for epoch in run.epochs]
     if not all(math.isfinite(loss) for loss in losses):
@@ -134,7 +134,7 @@ def check_accuracy(run: Run) -> Result:
 
 
 def check_learning(run: Run) -> Result:
-    """The training loss fell as far as it must, and every parameter moved."""
+    """Require that the training loss fell far enough and that every parameter moved."""
     most, loss = run.options.most_loss_for(run.data), run.epochs[-1]["loss"]
     still = [name for name, moved in run.moved.items() if not moved >= LEAST_MOVE]
     if still:
@@ -148,14 +148,14 @@ def check_learning(run: Run) -> Result:
 
 
 def check_answers(run: Run, job: train.Job) -> Result:
-    """The trained network answers the blind test; who asks also scores."""
+    """Answer the blind test with the trained network; the core, which sent it, scores it."""
     assert run.options.questions is not None
     count = blind_test.answer(job, run.options.questions, run.events)
     return PASSED, f"{count} images without labels were answered"
 
 
 def check_device_used(run: Run, devices: List[str], growth: Optional[int]) -> Result:
-    """Tensors, kernels and memory were on the device asked for, and nowhere else."""
+    """Require that tensors, kernels and memory were on the requested device, and only there."""
     assert run.observed is not None
     needed = sum(part.nbytes() for part in run.tensors)
     seen = profiling.Seen(tuple(devices), run.observed, growth, needed)
@@ -166,7 +166,7 @@ def check_device_used(run: Run, devices: List[str], growth: Optional[int]) -> Re
 
 
 def check_precision(run: Run, before: Dict[str, Any], dtypes: List[str]) -> Result:
-    """The stated precision held from before the training to after it."""
+    """Require the stated precision both before and after the training, and in its tensors."""
     assert run.precision is not None
     found = precision.problems(run.options.precision, before, run.precision, dtypes)
     if found:
@@ -175,7 +175,7 @@ def check_precision(run: Run, before: Dict[str, Any], dtypes: List[str]) -> Resu
 
 
 def check_arithmetic(run: Run, torch: Any) -> Result:
-    """Every case of ``cases`` in every dtype that the device has."""
+    """Run every case of ``cases`` in every dtype that the device supports."""
     stated = run.options.precision
     results = [
         arithmetic.errors(torch, run.accelerator, dtype, stated)
@@ -189,7 +189,7 @@ def check_arithmetic(run: Run, torch: Any) -> Result:
 
 
 def check_vae(run: Run, torch: Any) -> Result:
-    """A variational autoencoder's loss stays finite and falls."""
+    """Require that the loss of a variational autoencoder stays finite and falls."""
     losses = vae.train(torch, run.accelerator, run.tensors[0], run.options.seed)
     found = vae.problems(losses)
     if found:
@@ -198,7 +198,7 @@ def check_vae(run: Run, torch: Any) -> Result:
 
 
 def check_determinism(run: Run, torch: Any) -> Result:
-    """Two seeded trainings; a difference is told, not judged."""
+    """Compare two trainings from one seed; a difference is reported as a warning, not a failure."""
     steps = determinism.QUICK_STEPS if run.options.quick else determinism.STEPS
     form = model.fastest(run.accelerator)
     batches = [
@@ -217,7 +217,7 @@ def check_determinism(run: Run, torch: Any) -> Result:
 
 
 def check_measurements(run: Run, torch: Any) -> Result:
-    """Measure what the machine reaches; what cannot be measured is a warning."""
+    """Measure the machine's performance; a measurement that fails is a warning."""
     assert run.job is not None
     bench = measure.Bench(
         torch,
@@ -241,7 +241,7 @@ def check_measurements(run: Run, torch: Any) -> Result:
 
 
 def check_clock(run: Run) -> Result:
-    """All clocks agree on how long this run and each epoch took, and no duration is zero."""
+    """Require that all clocks agree on the durations of the run and its epochs, none zero."""
     found, text = clock.problems(run.started, clock.read())
     for name, (before, after) in run.intervals.items():
         found += [f"{name}: {problem}" for problem in clock.problems(before, after)[0]]
@@ -254,7 +254,7 @@ def check_clock(run: Run) -> Result:
 
 
 def make_job(run: Run, torch: Any) -> train.Job:
-    """A network as new, prepared as the one that was trained."""
+    """Prepare a new network in the same way as the trained one."""
     job = train.prepare(torch, run.accelerator, model.fastest(run.accelerator), run.options.seed)
     if run.ipex is not None:
         extensions.optimize(run.ipex, job)
@@ -262,7 +262,7 @@ def make_job(run: Run, torch: Any) -> train.Job:
 
 
 def check_gradients(run: Run, torch: Any) -> Result:
-    """Training steps of the real network give the right loss and gradients."""
+    """Require the right loss and gradients from training steps of the real network."""
     count = numerics.QUICK_TRIALS if run.options.quick else numerics.TRIALS
     run.trials = numerics.trials(torch, run.tensors[0], count)
     form = model.fastest(run.accelerator)
@@ -285,7 +285,7 @@ def check_gradients(run: Run, torch: Any) -> Result:
 
 
 def check_compile(run: Run, torch: Any, backend: str) -> Result:
-    """A compile backend is right and how fast it is; it keeps its measurements in ``run``."""
+    """Check and time a compile backend; the measurements are kept in ``run``."""
     form = model.fastest(run.accelerator)
     bench = compilers.Bench(
         torch, run.accelerator, form, run.tensors[0], run.tensors[1], run.trials, run.tolerance
@@ -297,7 +297,7 @@ def check_compile(run: Run, torch: Any, backend: str) -> Result:
 
 
 def check_kernels(run: Run) -> Result:
-    """The kernels that the profile requires ran."""
+    """Require that the kernels named by the profile ran."""
     found: List[str] = []
     missing: List[str] = []
     for prefix in run.options.required_kernels():

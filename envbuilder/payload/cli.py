@@ -1,8 +1,8 @@
-"""The payload's commands: ``verify``, ``parallel``, ``trial``, ``exec`` and ``probe``.
+"""The payload's command line: ``verify``, ``parallel``, ``trial``, ``exec`` and ``probe``.
 
 Exit codes of verify and parallel: 0 passed, 5 failed, 2 usage or damaged data, 130 interrupted.
-exec passes the command's own code through; 127 and 126 mean that the command is missing or cannot
-be executed.
+exec exits with the command's own code, with 127 if the command is missing, and with 126 if it
+cannot be executed.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ EXIT_INTERRUPTED = 130
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Run one command; returns the exit code."""
+    """Run one command and return its exit code."""
     given = list(sys.argv[1:] if argv is None else argv)
     if given[:1] == ["exec"]:
-        # Everything after exec belongs to the command. It runs before every command of a
-        # container, so what the other commands need is imported only below.
+        # Everything after exec belongs to the command. exec precedes every command of a
+        # container, so the imports that only other commands need come below.
         return entry.run_command(given[2:] if given[1:2] == ["--"] else given[1:])
     from . import arguments, report
 
@@ -71,7 +71,7 @@ def _verify(options: argparse.Namespace) -> int:
     from .training import dataset, idx
 
     if options.index:
-        # Before torch is imported, which counts once. What is left to see is its device 0.
+        # Before torch is imported: it counts devices only once. The one left visible is device 0.
         os.environ.update(shares.visible(options.device, [options.index], os.environ))
     out = events.Events(events.take_stdout(), options.run_id)
     out.phase("read data")

@@ -1,4 +1,4 @@
-"""The payload's stdout: one JSON object a line, and nothing that a library prints."""
+"""Events on stdout: one JSON object per line, and no output of libraries."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import time
 from typing import Any, Callable, Dict, List, Optional, TextIO
 
 PROGRESS_INTERVAL = 0.25
-"""Least seconds between two progress events of one phase; its last one is always written."""
+"""Least seconds between two progress events of one phase; the last one is always written."""
 
 
 def take_stdout() -> TextIO:
-    """Keep the real stdout for events and send everything else's stdout to stderr.
+    """Reserve the real stdout for events and redirect all other output to stderr.
 
-    File descriptor 1 itself is moved, so prints from C++ libraries and child processes go to
-    stderr too.
+    File descriptor 1 itself is redirected, so the output of C++ libraries and child processes also
+    goes to stderr.
     """
     sys.stdout.flush()
     kept = os.dup(1)
@@ -26,7 +26,7 @@ def take_stdout() -> TextIO:
 
 
 class Events:
-    """Writes events, one line each, flushed at once; the last one says for which run it is."""
+    """Writes events, one per line, flushed at once; the report names the run that it belongs to."""
 
     def __init__(
         self, stream: TextIO, run_id: str = "", clock: Callable[[], float] = time.monotonic
@@ -37,12 +37,12 @@ class Events:
         self._last_progress: Optional[float] = None
 
     def phase(self, name: str) -> None:
-        """A new phase of the work begins."""
+        """Write that a new phase of the work begins."""
         self._last_progress = None
         self._write({"event": "phase", "name": name})
 
     def progress(self, phase: str, done: int, total: int) -> None:
-        """``done`` of ``total`` steps are finished; at most about four a second are written."""
+        """Write that ``done`` of ``total`` steps are finished, at most about four a second."""
         now = self._clock()
         recent = self._last_progress is not None and now - self._last_progress < PROGRESS_INTERVAL
         if recent and done < total:
@@ -51,21 +51,21 @@ class Events:
         self._write({"event": "progress", "phase": phase, "done": done, "total": total})
 
     def error(self, message: str) -> None:
-        """The work cannot begin, as with damaged data; no report follows."""
+        """Write why there will be no report, such as damaged data."""
         self._write({"event": "error", "message": message})
 
     def questions(self) -> None:
-        """Ask for the images of the blind test: the training has ended."""
+        """Request the images of the blind test: the training has ended."""
         self._write({"event": "questions"})
 
     def answers(self, first: int, classes: List[int], scores: List[List[float]]) -> None:
-        """Answer images ``first`` and following of the blind test: classes, log-probabilities."""
+        """Write the answers for images from ``first`` on: classes and log-probabilities."""
         self._write(
             {"event": "answers", "first": first, "classes": classes, "scores": finite(scores)}
         )
 
     def report(self, report: Dict[str, Any]) -> None:
-        """The final event. Numbers that are not finite become null: JSON has no NaN."""
+        """Write the final event. Numbers that are not finite become null: JSON has no NaN."""
         self._write({"event": "report", "run_id": self._run_id, "report": finite(report)})
 
     def _write(self, event: Dict[str, Any]) -> None:
@@ -74,7 +74,7 @@ class Events:
 
 
 def finite(value: Any) -> Any:
-    """A copy of ``value`` in which every NaN and infinity, at any depth, is None."""
+    """Return a copy of ``value`` with every NaN and infinity, at any depth, replaced by None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

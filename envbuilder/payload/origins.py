@@ -1,8 +1,8 @@
-"""Where the code of this process came from: every module, and every library that is mapped.
+"""Origin of the code in this process: of every module and every mapped library.
 
-A module from outside the environment is foreign, and so is a framework's library: then something
-else did the work than the environment that is verified. Drivers belong to the machine and are
-named. Everything here is decided by pure functions over what ``look`` saw.
+A module from outside the environment is foreign, and so is a framework library: the work was then
+not done by the environment under verification. Drivers belong to the machine and are only listed.
+All decisions are pure functions of what ``look`` observed.
 """
 
 from __future__ import annotations
@@ -52,42 +52,42 @@ FRAMEWORKS = frozenset(
         ),
     }
 )
-"""Modules that decide what a training does."""
+"""Modules that determine what a training does."""
 
 FRAMEWORK_LIBRARY = re.compile(
     r"lib(torch|c10|caffe2|shm\.so|zentorch|zendnn|amdZenDNN|intel-ext-pt|onednn|dnnl|aoti_)"
 )
-"""The framework's own libraries: never from outside."""
+"""The framework's own libraries: never allowed from outside."""
 
 RUNTIME_LIBRARY = re.compile(
     r"lib(gomp|iomp5|omp\.so|mkl_|cudnn|cublas|cudart|cufft|cufile|cupti|curand|cusolver|cusparse"
     r"|nccl|nvrtc|nvJitLink|nvshmem|nvToolsExt|sycl|ccl|ur_|umf|pti_view|tbb|mpi\.so|amdhip|hsa-runtime"
     r"|hip[a-z]|roc[a-z]|MIOpen|rccl|magma|openblas|tcmalloc|jemalloc|mimalloc)",
 )
-"""Runtimes that a framework brings along. The system may have one of its own (a compiler's OpenMP),
-but not in place of the environment's."""
+"""Runtimes that a framework ships. The system may have its own (a compiler's OpenMP), but not in
+place of the environment's."""
 
 DRIVER = re.compile(
     r"lib(cuda(debugger)?\.so|nvidia-|nvcuvid|nvoptix|ze_|igc|igdgmm|igdfcl|igdrcl|opencl-clang|iga64"
     r"|OpenCL\.|drm|dxcore|d3d12|vdpau|va(-drm)?\.so|mlx5|ibverbs|gdrapi|hsakmt)"
 )
-"""Libraries that come with a driver, whoever uses it."""
+"""Libraries that come with a driver, whichever program uses them."""
 
 SYSTEM_FOLDERS = (
-    # ld.so(8): the trusted folders and their multiarch ones, then what Debian's ld.so.conf adds.
+    # ld.so(8): the trusted folders and their multiarch ones, then those of Debian's ld.so.conf.
     *("/lib", "/lib64", "/lib32", "/usr/lib", "/usr/lib64", "/usr/lib32", "/usr/local/lib"),
     *("/usr/local/lib64", "/nix/store", "/gnu/store", "/run/current-system"),
     *("/opt/homebrew", "/usr/local/Cellar", "/System", "/Library/Apple"),
 )
-"""Where a system keeps its libraries."""
+"""Folders in which systems keep their libraries."""
 
 LISTED = 40
-"""Most files of a kind that a report names."""
+"""Most files of one kind that a report lists."""
 
 
 @dataclass(frozen=True)
 class Library:
-    """A file with code that is mapped into this process."""
+    """A file whose code is mapped into this process."""
 
     path: str
     deleted: bool = False
@@ -95,11 +95,12 @@ class Library:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a process has loaded. ``libraries`` is None where the system does not say.
+    """What a process has loaded. ``libraries`` is None if the system does not list them.
 
     ``modules`` maps names to files; ``roots`` are the folders of the environment and of the
-    interpreter's library, ``closed`` folders in them that the interpreter does not use, ``base`` is
-    where the interpreter's own libraries are. ``preloaded`` is what ``/etc/ld.so.preload`` says.
+    interpreter's library, ``closed`` folders in them that the interpreter does not use, ``base``
+    contains the interpreter's own libraries. ``preloaded`` is the content of
+    ``/etc/ld.so.preload``.
     """
 
     modules: Mapping[str, str]
@@ -112,7 +113,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What is wrong, and what is from outside although nothing is wrong with it."""
+    """Problems, drivers in use, and code from outside that is not a problem."""
 
     problems: Tuple[str, ...]
     drivers: Tuple[str, ...]
@@ -120,7 +121,7 @@ class Judgement:
 
 
 def check(start: Start, run: Dict[str, Any]) -> Tuple[str, str]:
-    """The check: status and detail; the report's ``origins`` go into ``run``."""
+    """Judge the origins and return status and detail; the report's ``origins`` go into ``run``."""
     seen = look()
     judged = judge(seen, lambda: library_names(sys.prefix))
     run.update(summary(start, seen, judged))
@@ -141,7 +142,7 @@ def check(start: Start, run: Dict[str, Any]) -> Tuple[str, str]:
 
 
 def require(start: Start) -> None:
-    """CheckError where code of this process came from elsewhere; for processes without a report."""
+    """Raise CheckError if code of this process is foreign; for processes without a report."""
     if start.as_found:
         return
     problems = judge(look(), lambda: library_names(sys.prefix)).problems
@@ -150,12 +151,12 @@ def require(start: Start) -> None:
 
 
 def failing(start: Start) -> bool:
-    """Whether what is loaded so far fails already, so that nothing need be trained."""
+    """Return whether the code loaded so far already fails, which makes training pointless."""
     return not start.as_found and bool(judge(look(), lambda: library_names(sys.prefix)).problems)
 
 
 def summary(start: Start, seen: Seen, judged: Judgement) -> Dict[str, Any]:
-    """The report's ``origins``."""
+    """Return the report's ``origins``."""
     found: Dict[str, Any] = {
         "as_found": start.as_found,
         "isolated": bool(sys.flags.isolated),
@@ -173,9 +174,10 @@ def summary(start: Start, seen: Seen, judged: Judgement) -> Dict[str, Any]:
 
 
 def judge(seen: Seen, names: Callable[[], Iterable[str]]) -> Judgement:
-    """Hold what was loaded against where it may come from.
+    """Compare what was loaded with where it may come from.
 
-    ``names`` gives the names of the environment's own libraries; it is asked only if that matters.
+    ``names`` returns the names of the environment's own libraries; it is called only if they
+    matter.
     """
     problems = _foreign_modules(seen)
     drivers, outside = [], []
@@ -223,13 +225,13 @@ def _inside(path: str, roots: Iterable[str]) -> bool:
 
 
 def stem(name: str) -> str:
-    """A library's name with no more than the first part of its version, as in libgomp.so.1."""
+    """Return a library's name up to the first part of its version, as in libgomp.so.1."""
     found = re.match(r"(.+?\.so(?:\.[0-9]+)?)", name)
     return found.group(1) if found else name
 
 
 def look() -> Seen:
-    """What this process has loaded."""
+    """Return what this process has loaded."""
     roots, closed = _places()
     return Seen(
         dict(_modules()),
@@ -247,7 +249,7 @@ def _modules() -> Iterable[Tuple[str, str]]:
         file = getattr(module, "__file__", None)
         if not isinstance(file, str):
             file = getattr(spec, "origin", None) if getattr(spec, "has_location", False) else None
-        # torch.ops and the like are objects with a name as their file, not modules of a file.
+        # torch.ops and the like have a bare name as their ``__file__``; no file defines them.
         if isinstance(file, str) and (Path(file).is_absolute() or spec is not None):
             yield name, str(Path(file).absolute())
 
@@ -263,13 +265,13 @@ def _libraries() -> Optional[List[Library]]:
 
 
 def parse_maps(text: str) -> List[Library]:
-    """``/proc/self/maps`` → the files of which code is mapped, each once, in their order."""
+    """Return the files in ``/proc/self/maps`` from which code is mapped, each once, in order."""
     found: Dict[Library, None] = {}
     for line in text.splitlines():
         words = line.split(None, 5)
         if len(words) < 6 or "x" not in words[1] or not words[5].startswith("/"):
             continue
-        # The kernel writes a line feed in a name as \012.
+        # The kernel escapes a line feed in a name as \012.
         path, _, gone = words[5].replace("\\012", "\n").partition(" (deleted)")
         if not path.startswith(("/memfd:", "/dev/", "/SYSV")):
             found[Library(path, bool(gone) or words[5].endswith(" (deleted)"))] = None
@@ -277,7 +279,7 @@ def parse_maps(text: str) -> List[Library]:
 
 
 def _dyld_libraries() -> Optional[List[Library]]:
-    # dyld(3): the images of this process, the program itself first.
+    # dyld(3): the images of this process, starting with the program itself.
     try:
         system = ctypes.CDLL(None)
         name = system._dyld_get_image_name
@@ -289,14 +291,14 @@ def _dyld_libraries() -> Optional[List[Library]]:
 
 
 def _places() -> Tuple[List[str], List[str]]:
-    """Folders whose code is the environment's, the interpreter's or our own; and closed ones."""
+    """Return the folders of the environment, interpreter and payload; and closed ones in them."""
     library = Path(os.__file__).parent
     on_path = {os.path.normpath(entry) for entry in sys.path}
-    # Where packages of a system's interpreter are: only those that it really uses, isolated.
+    # Package folders of a system interpreter: only those that it uses when isolated.
     packages = [folder for folder in site.getsitepackages() if os.path.normpath(folder) in on_path]
     below_it = [str(library / name) for name in ("site-packages", "dist-packages")]
     program = Path(sys.argv[0] if sys.argv[0].endswith(".pyz") else __file__)
-    # Where this payload has code compiled; what others left there was not found by it.
+    # Code compiled by this payload, which sets the variable to a new, empty folder.
     scratch = os.environ.get("TORCHINDUCTOR_CACHE_DIR", "")
     roots = [
         *([] if _shared(sys.prefix) else [sys.prefix]),
@@ -311,12 +313,12 @@ def _places() -> Tuple[List[str], List[str]]:
 
 
 def _shared(prefix: str) -> bool:
-    """Whether a prefix is the system's, so that much more than an environment lies below it."""
+    """Return whether a prefix is the system's, with much more below it than an environment."""
     return os.path.realpath(prefix) in {"/", "/usr", "/usr/local", "/opt/homebrew"}
 
 
 def library_names(prefix: str) -> List[str]:
-    """Names of all shared libraries below a prefix."""
+    """Return the names of all shared libraries below a prefix."""
     return [
         name
         for _, _, files in os.walk(prefix)

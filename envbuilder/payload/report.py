@@ -1,4 +1,4 @@
-"""Checks and the verdict on them: pure functions over what the other modules observed."""
+"""Checks, and the verdict on them: pure functions of what the other modules observed."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ REQUIRED = (
     "origins",
     "clock",
 )
-"""Checks without which nothing is verified; each must have run and not have failed."""
+"""Checks that every verification needs; each must have run and not have failed."""
 
 BLIND_TEST = "blind test"
-"""The check whose questions and score come from outside; required where there are questions."""
+"""The check whose questions and score come from outside; required if there are questions."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One outcome: what was checked, how it went, how long it took, and a sentence on why."""
+    """Outcome of one check: its name, status, duration, and a sentence on the reason."""
 
     name: str
     status: str
@@ -43,7 +43,7 @@ class Check:
     detail: str
 
     def as_dict(self) -> Dict[str, object]:
-        """The report's form."""
+        """Return the check as it appears in the report."""
         return {
             "name": self.name,
             "status": self.status,
@@ -64,7 +64,7 @@ class Checks:
     done: List[Check] = field(default_factory=list)
 
     def run(self, name: str, check: Callable[..., Tuple[str, str]], *arguments: Any) -> bool:
-        """Run ``check``, which returns a status and a detail, and record it; False if it failed."""
+        """Run and record ``check``, which returns status and detail; return False if it failed."""
         began = self.clock()
         try:
             status, detail = check(*arguments)
@@ -76,13 +76,13 @@ class Checks:
         return status != FAILED
 
     def seconds(self, name: str) -> float:
-        """Seconds that the check of this name took; 0 if it has not run."""
+        """Return the seconds that the check of this name took; 0 if it has not run."""
         return sum(check.seconds for check in self.done if check.name == name)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Passed or failed, the sentences on why, and warnings that do not change it."""
+    """Passed or failed, the reasons for a failure, and warnings, which do not change the status."""
 
     status: str
     reasons: Tuple[str, ...]
@@ -92,9 +92,9 @@ class Verdict:
 def judge(
     checks: Sequence[Check], required: Sequence[str], requested: str, used: Optional[str]
 ) -> Verdict:
-    """Passed only if no check failed, each required one ran, and the device asked for was used."""
+    """Pass only if no check failed, each required one ran, and the requested device was used."""
     reasons = [_sentence(check) for check in checks if check.status == FAILED]
-    # A check that never ran because an earlier one failed needs no sentence of its own.
+    # A check that did not run because an earlier one failed needs no reason of its own.
     if not reasons:
         ran = {check.name for check in checks if check.status in (PASSED, WARNING)}
         reasons = [f"{name}: this check did not run" for name in required if name not in ran]
@@ -105,7 +105,7 @@ def judge(
 
 
 def not_run(checks: Sequence[Check], required: Sequence[str]) -> List[Check]:
-    """A skipped check for each required one that an earlier failure kept from running."""
+    """Return a skipped check for each required one that an earlier failure kept from running."""
     ran = {check.name for check in checks}
     blocked = next((check.name for check in checks if check.status == FAILED), "an earlier step")
     return [

@@ -1,4 +1,4 @@
-"""One verification's state, and the report that is made of it at any time, also after a crash."""
+"""State of one verification, and its report, which can be made at any time, even after a crash."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Run:
-    """What has been observed so far; None and empty mean not yet."""
+    """The observations so far; None and empty values mean that there is none yet."""
 
     options: Options
     data: Dataset
@@ -33,9 +33,9 @@ class Run:
     tensors: Tuple[train.Tensors, ...] = ()
     epochs: List[Dict[str, float]] = field(default_factory=list)
     intervals: Dict[str, Tuple[clock.Reading, clock.Reading]] = field(default_factory=dict)
-    """All clocks before and after each training pass, by its name."""
+    """Readings of all clocks before and after each training pass, by its name."""
     moved: Dict[str, float] = field(default_factory=dict)
-    """How far the training moved each parameter, relative to its length before."""
+    """How far the training moved each parameter, relative to its norm before."""
     cold_start: Optional[float] = None
     used: Optional[str] = None
     described: Dict[str, Any] = field(default_factory=dict)
@@ -53,16 +53,16 @@ class Run:
 
     @property
     def accelerator(self) -> str:
-        """The accelerator asked for."""
+        """Return the requested accelerator."""
         return self.options.device
 
     @property
     def tolerance(self) -> float:
-        """Tolerance of gradient checks."""
+        """Return the tolerance of the gradient checks."""
         return numerics.GRADIENT_TOLERANCE[self.options.precision]
 
     def report(self) -> Dict[str, Any]:
-        """The report, complete in its keys whatever happened."""
+        """Return the report, with all of its keys whatever happened."""
         options, torch = self.options, self.torch
         required = options.required()
         checks = [*self.checks.done, *not_run(self.checks.done, required)]
@@ -122,7 +122,7 @@ class Run:
         }
 
     def _speedup(self) -> Optional[float]:
-        # Like with like: the CPU trained one epoch from scratch, so the device's first one counts.
+        # The CPU trained one epoch from scratch, so it is compared with the device's first epoch.
         if self.baseline is None or not self.epochs:
             return None
         return float(self.baseline["seconds"] / self.epochs[0]["seconds"])

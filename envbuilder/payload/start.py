@@ -1,8 +1,8 @@
-"""How this process was started, held against how the core says that it starts it.
+"""How this process was started, compared with how the core promised to start it.
 
-An isolated interpreter (``-I``) ignores ``PYTHON*``, the user's packages and the working folder.
-The dynamic loader has no such switch, and neither is passed on to a child by itself: so variables
-that bring code are compared with what was promised, and children get the same options.
+An isolated interpreter (``-I``) ignores ``PYTHON*``, the user's packages and the working directory.
+The dynamic loader has no such option, and a child does not inherit isolation. So variables that
+inject code are compared with the promised ones, and children get the same options.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 from .report import PASSED, WARNING, CheckError
 
 DRIVER_FOLDERS = (
-    # NVIDIA's images set LD_LIBRARY_PATH to these two; Google's clusters mount the driver there.
+    # NVIDIA's images set LD_LIBRARY_PATH to these two; Google's clusters mount the driver here.
     "/usr/local/nvidia/lib",
     "/usr/local/nvidia/lib64",
     # NVIDIA's forward compatibility package: a newer libcuda for an older kernel driver.
     "/usr/local/cuda/compat",
-    # Microsoft's documentation of GPUs in WSL: where Windows puts its driver's Linux side.
+    # Microsoft's documentation of GPUs in WSL: Windows puts the Linux side of its driver here.
     "/usr/lib/wsl/lib",
-    # NixOS has no other place for drivers; nixpkgs, addDriverRunpath.
+    # NixOS has no other folder for drivers (nixpkgs, addDriverRunpath).
     "/run/opengl-driver/lib",
-    # Apptainer's --nv and --rocm bind the host's drivers there.
+    # Apptainer's --nv and --rocm bind the host's drivers here.
     "/.singularity.d/libs",
 )
-"""Folders that hold drivers and nothing of a framework, with who says so."""
+"""Folders that hold drivers and no part of a framework, each with its source."""
 
 HARMLESS = frozenset(
     {
@@ -41,12 +41,12 @@ HARMLESS = frozenset(
         *("PYTHONFAULTHANDLER", "PYTHONDEVMODE", "PYTHONLEGACYWINDOWSSTDIO"),
     }
 )
-"""Variables of Python that bring no code of their own."""
+"""Python's variables that inject no code."""
 
 INJECTING = frozenset(
     {
         "GLIBC_TUNABLES",
-        # Libraries that runtimes load when they start: CUDA, NVTX, ROCm, OpenMP.
+        # Libraries that runtimes load at startup: CUDA, NVTX, ROCm, OpenMP.
         *("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "HSA_TOOLS_LIB", "OMP_TOOL_LIBRARIES"),
     }
 )
@@ -55,10 +55,10 @@ _GUARDED = re.compile(r"LD_[A-Z_]+|DYLD_[A-Z_]+|PYTHON[A-Z]+")
 
 @dataclass(frozen=True)
 class Start:
-    """What the core promised. By default nothing: the process is taken as it is found.
+    """What the core promised. By default nothing: the process is taken as found.
 
-    ``prefix`` and ``executable`` are empty where they are not known; ``variables`` are those that
-    bring code and were set on purpose.
+    ``prefix`` and ``executable`` are empty if unknown; ``variables`` are those that inject code and
+    were set on purpose.
     """
 
     as_found: bool = True
@@ -68,22 +68,22 @@ class Start:
     variables: Dict[str, str] = field(default_factory=dict)
 
     def text(self) -> str:
-        """The value of ``--promise``."""
+        """Return the value of ``--promise``."""
         return json.dumps(asdict(self))
 
     def require(self) -> None:
-        """CheckError where this process was started in another way."""
+        """Raise CheckError if this process was started in another way."""
         found = [] if self.as_found else problems(self, look())
         if found:
             raise CheckError("; ".join(found))
 
     def isolate(self) -> None:
-        """Isolate children as this process is, unless everything is taken as it is found."""
+        """Isolate children as this process is, unless everything is taken as found."""
         if not self.as_found:
             isolate_children()
 
     def check(self) -> Tuple[str, str]:
-        """The check: status and detail."""
+        """Check how this process was started; return status and detail."""
         if self.as_found:
             decisive = ", ".join(sorted(guarded(look().environ))) or "none that brings code"
             return WARNING, f"as found, not isolated; variables: {decisive}"
@@ -95,7 +95,7 @@ AS_FOUND = Start()
 
 
 def parse(text: str) -> Start:
-    """``--promise``; ValueError for anything else than what ``Start.text`` gives."""
+    """Parse ``--promise``; raise ValueError for anything that ``Start.text`` does not produce."""
     given = json.loads(text)
     if not isinstance(given, dict) or set(given) != set(asdict(Start())):
         raise ValueError("not a description of a start")
@@ -104,7 +104,7 @@ def parse(text: str) -> Start:
 
 @dataclass(frozen=True)
 class Seen:
-    """How this process really was started. ``binary`` is None where the system does not say."""
+    """How this process was really started. ``binary`` is None if the system does not report it."""
 
     environ: Mapping[str, str]
     isolated: bool
@@ -115,7 +115,7 @@ class Seen:
 
 
 def look() -> Seen:
-    """Look at this process; its environment as it was when it started, not as it is now."""
+    """Inspect this process, with its environment as it was at the start, not as it is now."""
     try:
         binary: Optional[str] = str(Path("/proc/self/exe").readlink())
     except OSError:
@@ -131,7 +131,7 @@ def look() -> Seen:
 
 
 def environment(place: Path = Path("/proc/self/environ")) -> Dict[str, str]:
-    """The variables that this process was started with; the present ones without ``/proc``."""
+    """Return the variables this process was started with; without ``/proc``, the present ones."""
     try:
         content = place.read_bytes()
     except OSError:
@@ -141,7 +141,7 @@ def environment(place: Path = Path("/proc/self/environ")) -> Dict[str, str]:
 
 
 def guarded(environ: Mapping[str, str]) -> Dict[str, str]:
-    """Of some variables those that are set and can bring code into a process."""
+    """Return the variables that are set and can inject code into a process."""
     return {
         name: value
         for name, value in environ.items()
@@ -152,7 +152,7 @@ def guarded(environ: Mapping[str, str]) -> Dict[str, str]:
 
 
 def problems(start: Start, seen: Seen) -> List[str]:
-    """Sentences on what is not as promised; pure but for resolving links of paths."""
+    """Return a sentence for each broken promise; pure except for resolving symbolic links."""
     found = []
     if start.executable and not _same_program(start.executable, seen):
         found.append(
@@ -174,20 +174,20 @@ def problems(start: Start, seen: Seen) -> List[str]:
 
 def _same_program(executable: str, seen: Seen) -> bool:
     if seen.binary is not None:
-        # A script that becomes an interpreter can give it any name, but not any program.
+        # A script that execs an interpreter can fake its name, but not its program.
         return seen.binary == os.path.realpath(executable)
     return os.path.realpath(seen.executable) == os.path.realpath(executable)
 
 
 def _inside(name: str, value: str, roots: Sequence[str]) -> bool:
-    """Whether a variable names nothing but places of the environment, or of drivers."""
+    """Return whether a variable names only paths in the environment or in driver folders."""
     entries = [entry for entry in re.split("[: ]+", value) if entry]
     allowed = [*roots, *(DRIVER_FOLDERS if name == "LD_LIBRARY_PATH" else ())]
     return all(any(below(entry, root) for root in allowed) for entry in entries)
 
 
 def below(path: str, root: str) -> bool:
-    """Whether an absolute path is a folder, or in it, as written or with links resolved."""
+    """Return whether an absolute path is or is below ``root``, as written or links resolved."""
     if not path.startswith(os.sep):
         return False
     pairs = zip(_forms(path), _forms(root))  # noqa: B905 - Python 3.9
@@ -200,23 +200,23 @@ def _forms(path: str) -> Tuple[str, str]:
 
 
 def options() -> List[str]:
-    """Options of Python with which a child is isolated as this process is; none where it is not."""
+    """Return Python's options that isolate a child as this process is; none if it is not."""
     if not sys.flags.isolated:
         return []
     return ["-I", *(["-X", f"pycache_prefix={sys.pycache_prefix}"] if sys.pycache_prefix else [])]
 
 
 def python(*arguments: str) -> List[str]:
-    """A command for this interpreter, isolated as this process is."""
+    """Return a command for this interpreter, isolated as this process is."""
     return [sys.executable, *options(), *arguments]
 
 
 def isolate_children() -> None:
-    """Give every child that is this interpreter the same options, whichever library starts it.
+    """Give every child that runs this interpreter the same options, whichever library starts it.
 
     DataLoader's workers, multiprocessing's servers and Inductor's compile workers build their
-    commands themselves. multiprocessing repeats ``-I`` but not ``-X pycache_prefix``, others
-    neither.
+    commands themselves. multiprocessing repeats ``-I`` but not ``-X pycache_prefix``; the others
+    repeat neither.
     """
     added = options()
     if not added:
@@ -240,7 +240,7 @@ def isolate_children() -> None:
 
 
 def isolated(command: Any, executable: str, added: Sequence[str]) -> Any:
-    """A command with the options put in, where it is a list that starts this interpreter."""
+    """Insert the options into a command if it is a list that starts this interpreter."""
     if not isinstance(command, (list, tuple)) or not command:
         return command
     first = command[0]
@@ -252,6 +252,6 @@ def isolated(command: Any, executable: str, added: Sequence[str]) -> Any:
 
 
 def require_like(isolated: bool, bytecode: Optional[str]) -> None:
-    """RuntimeError in a worker that was not started as its parent was."""
+    """Raise RuntimeError in a worker that was not started as its parent was."""
     if bool(sys.flags.isolated) != isolated or sys.pycache_prefix != bytecode:
         raise RuntimeError("a worker was not started in an isolated interpreter as its parent was")

@@ -1,11 +1,11 @@
-"""The whole verification, in order: import, device, train, test, check the numbers, compare.
+"""The whole verification: import, device, training, test, numerical checks, comparison.
 
 Training comes before the numerical checks so that cold start and the first epoch are those of a
-fresh process. A failed check keeps later ones from running only where they could not run.
+fresh process. A failed check prevents later ones only if they could not run.
 
-A quick run makes every check of a full one except those of compile backends, and no baseline. It
-trains on part of the data, repeats two steps instead of three against float64 and five instead of
-twenty for determinism, and measures more briefly.
+A quick run makes every check of a full one except those of compile backends, and trains no
+baseline. It trains on part of the data, repeats two steps instead of three against float64 and five
+instead of twenty for determinism, and measures more briefly.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ AFTER_TRAINING = {
 
 
 def verify(options: Options, data: Dataset, events: Events) -> Dict[str, Any]:
-    """Run everything and return the report; whatever goes wrong is in it."""
+    """Run all checks and return the report; it also records unexpected errors."""
     run = Run(options, data, events)
     began = time.perf_counter()
     try:
@@ -151,7 +151,7 @@ def _train(run: Run, torch: Any) -> None:
 
 def _cold_start(run: Run) -> None:
     started = facts.seconds_since_start()
-    # The subprocess that tried the extension is no part of starting to train.
+    # The subprocess that tried the extension is not part of the cold start.
     spared = sum(run.checks.seconds(f"extension {name}") for name in run.options.extensions)
     run.cold_start = started - spared
 
@@ -166,7 +166,7 @@ def _epochs(
         before = clock.read()
         result = train.epoch(job, tensors[0], partial(run.events.progress, phase))
         run.intervals[phase] = before, clock.read()
-        # Whoever reads the events times the pass by its own clock, from one to the other.
+        # The core times the pass by its own clock, from one phase event to the next.
         run.events.phase(f"test {phase}")
         done.append({**result, "accuracy": train.accuracy(job, tensors[1])})
     return done

@@ -1,3 +1,3 @@
-"""The device, its clock, memory and threads, and what the environment consists of."""
+"""The machine: device, clocks, memory, threads, and facts about the environment on it."""
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Timing: how long a piece of work takes, and whether the clock that says so can be trusted.
+"""Timing: how long a piece of work takes, and whether the clocks can be trusted.
 
-All durations come from ``time.perf_counter``, which no change of the system's time moves. The wall
-clock is read here only to tell of such a change.
+All durations come from ``time.perf_counter``, which changes of the system time do not affect. The
+wall clock is read only to report such changes.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from typing import Any, Callable, List, Optional, Tuple
 from . import device
 
 BLOCK_SECONDS = 0.002
-"""Calls are timed in blocks at least this long, so that reading the clock does not count."""
+"""Least duration of a timed block of calls, so that reading the clock does not count."""
 
 MOST_CALLS, MOST_BLOCKS, LEAST_BLOCKS = 10_000, 25, 3
 
 AGREEMENT = 0.002
-"""By which share two clocks may differ: NTP slews some of them by up to 0.05 % (adjtimex(2))."""
+"""Fraction by which two clocks may differ: NTP slews some by up to 0.05 % (adjtimex(2))."""
 
 HUNDREDTH, WHOLE = 0.01, 1.0
-"""Seconds that /proc/uptime counts in: hundredths, or whole seconds in some containers."""
+"""Resolution of /proc/uptime in seconds: hundredths, or whole seconds in some containers."""
 
 JUMP = 1.0
-"""Seconds from which a change of the wall clock is told."""
+"""Seconds from which a change of the wall clock is reported."""
 
 UPTIME = Path("/proc/uptime")
 
 
 def since(began: float) -> float:
-    """Seconds since ``time.perf_counter`` read ``began``; RuntimeError where it did not advance."""
+    """Return the seconds since ``time.perf_counter`` read ``began``; RuntimeError if none."""
     elapsed = time.perf_counter() - began
     if not elapsed > 0:
         raise RuntimeError(f"the clock that times the work moved by {elapsed:.3f} s during it")
@@ -41,7 +41,7 @@ def since(began: float) -> float:
 
 
 def timed(torch: Any, accelerator: str, work: Callable[[], Any]) -> Tuple[float, Any]:
-    """Seconds until ``work`` has finished on the device, and what it returned."""
+    """Return the seconds until ``work`` has finished on the device, and its result."""
     device.synchronize(torch, accelerator)
     began = time.perf_counter()
     result = work()
@@ -50,9 +50,10 @@ def timed(torch: Any, accelerator: str, work: Callable[[], Any]) -> Tuple[float,
 
 
 def median_seconds(torch: Any, accelerator: str, work: Callable[[], Any], budget: float) -> float:
-    """Median seconds of one call of ``work``, warmed up by two calls, within about ``budget``.
+    """Return the median seconds of one call of ``work``, after two warm-up calls.
 
-    The device works through a block of calls without being waited for, as in real use.
+    This takes about ``budget`` seconds. The device is not synchronized within a block of calls, as
+    in real use.
     """
     timed(torch, accelerator, work)
     single, _ = timed(torch, accelerator, work)
@@ -75,8 +76,9 @@ def median_seconds(torch: Any, accelerator: str, work: Callable[[], Any], budget
 class Reading:
     """All clocks at one moment, in seconds.
 
-    ``uptime`` is the kernel's own count and ``raw`` its clock that NTP does not slew; None if the
-    system has none. ``width`` is how long it took to read them all: by so much they may differ.
+    ``uptime`` is the kernel's own count and ``raw`` the clock that NTP does not slew; None if the
+    system has none. ``width`` is the time that reading all of them took: they may differ by as
+    much.
     """
 
     counter: float
@@ -101,7 +103,7 @@ def _raw() -> Optional[float]:
 
 
 def parse_uptime(text: str) -> Optional[float]:
-    """Seconds since boot in ``/proc/uptime``; None where it does not parse."""
+    """Return the seconds since boot in ``/proc/uptime``; None if it does not parse."""
     try:
         return float(text.split(maxsplit=1)[0])
     except (ValueError, IndexError):
@@ -109,17 +111,17 @@ def parse_uptime(text: str) -> Optional[float]:
 
 
 def problems(before: Reading, after: Reading) -> Tuple[List[str], str]:
-    """Sentences on why durations measured between two readings are wrong, and one on the clocks.
+    """Return why durations between two readings are wrong, and a sentence on the clocks.
 
-    A change of the wall clock is told and harmless. The kernel's count of its uptime goes on while
-    a machine sleeps, and a library that fakes time for a process does not reach it.
+    A change of the wall clock is reported and harmless. The kernel's uptime continues while a
+    machine sleeps, and a library that fakes the time of a process does not affect it.
     """
     elapsed = after.counter - before.counter
     width = before.width + after.width + AGREEMENT * abs(elapsed)
     found = []
     if elapsed <= 0:
         found.append(f"the clock that times the work moved by {elapsed:.3f} s during it")
-    # Each with its resolution: the others count in nanoseconds.
+    # Each with its resolution; all but the kernel's uptime count in nanoseconds.
     others = {"the monotonic clock": (after.monotonic - before.monotonic, 0.0)}
     if before.raw is not None and after.raw is not None:
         others["the raw clock"] = (after.raw - before.raw, 0.0)

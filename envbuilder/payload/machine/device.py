@@ -1,4 +1,4 @@
-"""One accelerator as torch sees it: is it usable, what is it, and waiting for its work."""
+"""One accelerator as torch sees it: whether it is usable, what it is, and waiting for it."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from . import facts
 ACCELERATORS = ("cpu", "cuda", "xpu", "mps")
 
 FALLBACK_VARIABLES = ("PYTORCH_ENABLE_MPS_FALLBACK", "PYTORCH_ENABLE_XPU_FALLBACK")
-"""With these set torch runs operators it lacks on the CPU without saying so; the payload unsets
+"""If these are set, operators that the device lacks silently run on the CPU; the payload unsets
 them, so that a missing operator is an error."""
 
 
 def synchronize(torch: Any, accelerator: str) -> None:
-    """Wait until the device has finished; timings without this measure only the queueing."""
+    """Wait until the device has finished; without this, timings measure only the queueing."""
     if accelerator != "cpu":
         getattr(torch, accelerator).synchronize()
 
 
 def allocated(torch: Any, accelerator: str) -> Optional[int]:
-    """Bytes that torch holds on the device now; None where torch does not count them."""
+    """Return the bytes that torch now holds on the device; None if torch does not count them."""
     if accelerator == "cpu":
         return None
     if accelerator == "mps":
@@ -36,7 +36,7 @@ def allocated(torch: Any, accelerator: str) -> Optional[int]:
 
 
 def require_build(torch: Any, accelerator: str) -> str:
-    """A sentence on the build; CheckError where it can never drive the accelerator."""
+    """Return a sentence on the build; raise CheckError if it can never drive the accelerator."""
     version, build = str(torch.__version__), facts.build_of(torch)
     if facts.supports(torch, accelerator):
         return f"torch {version} is a {build} build, which can drive {accelerator}"
@@ -52,13 +52,13 @@ def require_build(torch: Any, accelerator: str) -> str:
 
 
 def require_usable(torch: Any, accelerator: str) -> str:
-    """Allocate, compute, read back and compare; CheckError with torch's own words if it cannot."""
+    """Allocate, compute, read back and compare; raise CheckError with torch's reason."""
     if accelerator != "cpu" and not _available(torch, accelerator):
         raise CheckError(f"no {accelerator} device can be used: {_why_not(torch, accelerator)}")
     size = 1 << 20
     try:
         values = torch.arange(size, dtype=torch.float32, device=accelerator)
-        # Below 2**24 float32 counts exactly, so the answer must be equal, not close.
+        # float32 is exact for integers below 2**24, so the result must be equal, not close.
         returned = (values * 2 + 1).to("cpu")
     except RuntimeError as error:
         raise CheckError(
@@ -70,7 +70,7 @@ def require_usable(torch: Any, accelerator: str) -> str:
 
 
 def runtime(torch: Any, accelerator: str) -> str:
-    """The runtime and libraries that this torch uses to drive the accelerator, with versions."""
+    """Return the runtime and libraries with which torch drives the accelerator, with versions."""
     if accelerator == "cpu":
         found = [name for name in ("mkl", "mkldnn") if getattr(torch.backends, name).is_available()]
         return f"libraries: {', '.join(found) or 'none'}"
@@ -81,13 +81,13 @@ def runtime(torch: Any, accelerator: str) -> str:
         driver = getattr(torch.xpu.get_device_properties(0), "driver_version", None)
         return f"SYCL {version}, Level Zero driver {driver or 'unknown'}"
     name = "HIP" if getattr(torch.version, "hip", None) else "CUDA"
-    # Asking loads the library and compares its version with the one torch was built with.
+    # This call loads the library and compares its version with the one torch was built with.
     library = torch.backends.cudnn.version()
     return f"{name} {version}, cuDNN {library or 'missing'}, driver {nvidia_driver() or 'unknown'}"
 
 
 def describe(torch: Any, accelerator: str) -> Dict[str, Any]:
-    """Name, memory in bytes, driver version and instruction set or architecture of the device."""
+    """Return the device's name, memory in bytes, driver, and instruction set or architecture."""
     if accelerator == "cpu":
         return {
             "name": cpu_name(),
@@ -113,7 +113,7 @@ def describe(torch: Any, accelerator: str) -> Dict[str, Any]:
 
 
 def cpu_name() -> str:
-    """The processor's marketing name."""
+    """Return the processor's marketing name."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -130,7 +130,7 @@ def cpu_name() -> str:
 
 
 def nvidia_driver(version: Path = Path("/proc/driver/nvidia/version")) -> Optional[str]:
-    """Version of NVIDIA's kernel driver, from /proc, else from NVML (WSL); None if neither says."""
+    """Return the version of NVIDIA's kernel driver from /proc, else from NVML (WSL), else None."""
     try:
         text = version.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -156,7 +156,7 @@ def _available(torch: Any, accelerator: str) -> bool:
 
 
 def _why_not(torch: Any, accelerator: str) -> str:
-    # is_available() swallows the reason; touching the device says it.
+    # is_available() swallows the reason; using the device raises it.
     try:
         torch.zeros(1, device=accelerator)
     except (RuntimeError, AssertionError) as error:

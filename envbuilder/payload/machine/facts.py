@@ -1,4 +1,4 @@
-"""Facts about this interpreter, its torch and this process, read without training anything."""
+"""Facts about this interpreter, its torch and this process, read without any training."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ EXTENSIONS = {
     "zentorch": "zentorch",
     "ipex": "intel_extension_for_pytorch",
 }
-"""Name used on the command line → module and distribution name."""
+"""Name on the command line → module and distribution name."""
 
 
 def python_facts() -> Dict[str, str]:
-    """Version, implementation and path of this interpreter."""
+    """Return version, implementation and path of this interpreter."""
     return {
         "version": platform.python_version(),
         "implementation": platform.python_implementation(),
@@ -30,7 +30,7 @@ def python_facts() -> Dict[str, str]:
 
 
 def torch_facts(torch: Optional[Any]) -> Dict[str, Optional[str]]:
-    """The report's ``torch``; versions are None where torch could not be imported."""
+    """Return the report's ``torch``; versions are None if torch could not be imported."""
     return {
         "version": str(torch.__version__) if torch else None,
         "build": build_of(torch) if torch else None,
@@ -41,9 +41,9 @@ def torch_facts(torch: Optional[Any]) -> Dict[str, Optional[str]]:
 
 
 def build_of(torch: Any) -> str:
-    """What this torch was built for: "cpu", "cu130", "rocm7.1", "xpu", or "mps" on a Mac.
+    """Return what this torch was built for: "cpu", "cu130", "rocm7.1", "xpu", or "mps" on a Mac.
 
-    The version's local part says it on most wheels; PyPI's have none, so the compiled-in runtime
+    Most wheels state it in the version's local part; PyPI's have none, so the compiled-in runtime
     versions decide there.
     """
     local: str = str(torch.__version__).partition("+")[2]
@@ -60,7 +60,7 @@ def build_of(torch: Any) -> str:
 
 
 def runtime_of(torch: Any) -> Optional[str]:
-    """Version of the CUDA, HIP or SYCL runtime that torch was built with; None for a CPU build."""
+    """Return the CUDA, HIP or SYCL version that torch was built with; None for a CPU build."""
     for name in ("cuda", "hip", "xpu"):
         version = getattr(torch.version, name, None)
         if version:
@@ -69,7 +69,7 @@ def runtime_of(torch: Any) -> Optional[str]:
 
 
 def supports(torch: Any, accelerator: str) -> bool:
-    """Whether this build of torch can drive the accelerator at all, whatever hardware is here."""
+    """Return whether this build of torch can drive the accelerator at all, on any hardware."""
     if accelerator == "cuda":
         return bool(torch.version.cuda or getattr(torch.version, "hip", None))
     if accelerator == "xpu":
@@ -80,14 +80,14 @@ def supports(torch: Any, accelerator: str) -> bool:
 
 
 def architectures(torch: Any) -> List[str]:
-    """GPU architectures ("sm_90") compiled into this torch; empty for builds without CUDA."""
-    # torch.cuda.get_arch_list() is empty where no GPU is usable, which is when one wants to know.
+    """Return the GPU architectures ("sm_90") compiled into this torch; empty without CUDA."""
+    # torch.cuda.get_arch_list() is empty if no GPU is usable, the case in which this matters.
     flags = getattr(torch._C, "_cuda_getArchFlags", None)
     return str(flags() or "").split() if flags else []
 
 
 def extension_versions() -> Dict[str, Optional[str]]:
-    """Version of each known extension as installed, or None. Nothing is imported."""
+    """Return the installed version of each known extension, or None. Nothing is imported."""
     found: Dict[str, Optional[str]] = {}
     for name, distribution in EXTENSIONS.items():
         try:
@@ -98,7 +98,7 @@ def extension_versions() -> Dict[str, Optional[str]]:
 
 
 def allocator(maps: Path = Path("/proc/self/maps")) -> str:
-    """Path of the preloaded allocator library in this process, or "libc"."""
+    """Return the path of the allocator library preloaded in this process, or "libc"."""
     found = re.search(
         r"(\S*lib(?:tcmalloc|jemalloc|mimalloc)[^\s/]*\.so\S*)$", _read(maps), re.MULTILINE
     )
@@ -106,15 +106,15 @@ def allocator(maps: Path = Path("/proc/self/maps")) -> str:
 
 
 def seconds_since_start() -> float:
-    """Seconds since this process was created; where the system does not say, since this import."""
+    """Return the seconds since this process was created; if unknown, since this import."""
     created = parse_age(_read(Path("/proc/self/stat")))
     return time.monotonic() - IMPORTED if created is None else created
 
 
 def parse_age(stat: str) -> Optional[float]:
-    """Seconds since a process was created, from its ``/proc/PID/stat``, to 10 ms; else None."""
+    """Return the age of a process in seconds, to 10 ms, from its ``/proc/PID/stat``; else None."""
     try:
-        # The second field, the command's name, may hold spaces and parentheses; starttime is the
+        # The second field, the command's name, may have spaces and parentheses; starttime is the
         # 22nd field, so the 20th after the name. It counts clock ticks since boot. (proc(5))
         started = int(stat.rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
         return time.clock_gettime(time.CLOCK_BOOTTIME) - started
@@ -130,7 +130,7 @@ def _read(path: Path) -> str:
 
 
 def probe() -> Dict[str, Any]:
-    """What ``probe`` prints: Python, torch, its devices and extensions. Nothing is trained."""
+    """Return the output of ``probe``: Python, torch, its devices and extensions; trains nothing."""
     result: Dict[str, Any] = {
         "python": python_facts(),
         "extensions": extension_versions(),

@@ -1,4 +1,4 @@
-"""Memory: the most a run has used, how much is free, how large the caches are, and /dev/shm."""
+"""Memory: the peak of a run, free memory, cache sizes, and /dev/shm."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from typing import Any, Optional, Tuple
 from .threads import allowed_cpus, parse_cpu_list
 
 ROOT = Path("/")
-SHARED = Path("/dev/shm")  # noqa: S108 - looked at, nothing is written there
+SHARED = Path("/dev/shm")  # noqa: S108 - inspected, nothing is written there
 SMALL_SHARED = 1 << 30
-"""Bytes of /dev/shm below which workers that load data run out of it; Docker gives 64 MiB."""
+"""Bytes of /dev/shm below which data loader workers run out of it; Docker gives 64 MiB."""
 _BYTES = re.compile(r"[0-9]{1,19}\Z")
 
 
 def peak_bytes(torch: Any, accelerator: str) -> Optional[int]:
-    """The most that torch held on the accelerator; on the CPU, the process's largest size."""
+    """Return torch's peak memory on the accelerator; on the CPU, the peak size of the process."""
     if accelerator in ("cuda", "xpu"):
         count = getattr(getattr(torch, accelerator), "max_memory_allocated", None)
         return int(count()) if count else None
-    # On MPS torch keeps no such count.
+    # On MPS, torch keeps no such count.
     return process_peak() if accelerator == "cpu" else None
 
 
 def process_peak(status: Path = Path("/proc/self/status")) -> Optional[int]:
-    """Largest resident size of this process in bytes; None where the system does not say."""
-    # getrusage comes second: on Linux its number outlives exec, so it may be the parent's.
+    """Return the peak resident size of this process in bytes; None if the system has no record."""
+    # getrusage is the fallback: on Linux its value survives exec, so it may be the parent's.
     found = re.search(r"^VmHWM:\s+(\d+) kB$", _read(status), re.MULTILINE)
     if found:
         return int(found.group(1)) * 1024
@@ -42,7 +42,7 @@ def process_peak(status: Path = Path("/proc/self/status")) -> Optional[int]:
 
 
 def available_bytes(root: Path = ROOT) -> Optional[int]:
-    """Bytes that this process may still take: the system's or its cgroup's, the smaller."""
+    """Return the bytes this process may still allocate: the system's or its cgroup's, if less."""
     limits = []
     found = re.search(
         r"^MemAvailable:\s+([0-9]{1,15}) kB$", _read(root / "proc/meminfo"), re.MULTILINE
@@ -62,7 +62,7 @@ def available_bytes(root: Path = ROOT) -> Optional[int]:
 
 
 def cache_bytes(root: Path = ROOT) -> Optional[int]:
-    """Bytes of last-level cache behind the CPUs this process may use; None if it is not told."""
+    """Return the bytes of last-level cache of the CPUs this process may use; None if unknown."""
     caches = {}
     for cpu in allowed_cpus():
         folders = (root / f"sys/devices/system/cpu/cpu{cpu}/cache").glob("index*")
@@ -78,7 +78,7 @@ def cache_bytes(root: Path = ROOT) -> Optional[int]:
 
 
 def shared_problem(folder: Path = SHARED) -> Tuple[Optional[str], str]:
-    """What will fail here for lack of shared memory (None: nothing), and what there is.
+    """Return what will fail for lack of shared memory (None: nothing), and how much there is.
 
     The payload itself needs none. DataLoader workers and NCCL do.
     """

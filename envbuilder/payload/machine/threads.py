@@ -1,9 +1,9 @@
-"""How many threads torch should use here: fetch the facts, parse them, decide.
+"""Thread count for torch on this machine: fetch the facts, parse them, decide.
 
 torch and OpenMP start one thread per CPU they see and ignore a cgroup quota, which slows work down
 several times in a container with ``--cpus``; SMT siblings share one set of vector units and gain
-nothing. So: the smallest of the CPUs this process may use, the whole CPUs its quota allows, and the
-physical cores behind the CPUs it may use.
+nothing. The count is therefore the smallest of three: the CPUs this process may use, the whole CPUs
+its quota allows, and the physical cores behind the CPUs it may use.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Dict, FrozenSet, List, Optional, Set, Tuple
 
 ROOT = Path("/")
-MOST_CPUS = 8192  # as many as Linux can be built for
+MOST_CPUS = 8192  # the most that Linux can be built for
 
 
 @dataclass(frozen=True)
 class CpuFacts:
-    """What limits this process: CPUs it may use, CPUs its quota pays for, cores behind them.
+    """Limits of this process: the CPUs it may use, its CPU quota, and the cores behind those CPUs.
 
-    ``quota`` is in CPUs (1.5 means 150 % of one) and None where nothing limits it; ``physical`` is
-    None where the system does not say.
+    ``quota`` is in CPUs (1.5 means 150 % of one), None if there is no limit; ``physical`` is None
+    if the system does not report it.
     """
 
     affinity: int
@@ -31,7 +31,7 @@ class CpuFacts:
 
 
 def decide(facts: CpuFacts) -> int:
-    """Threads to use, at least 1. The quota is rounded down: half a CPU stalls a whole thread."""
+    """Return the thread count, at least 1. A quota is rounded down: half a CPU stalls a thread."""
     limits = [facts.affinity]
     if facts.quota is not None:
         limits.append(int(facts.quota))
@@ -41,9 +41,9 @@ def decide(facts: CpuFacts) -> int:
 
 
 def chosen_by_user(value: Optional[str]) -> Optional[int]:
-    """The thread count in an ``OMP_NUM_THREADS`` value, or None where it sets none.
+    """Return the thread count that an ``OMP_NUM_THREADS`` value sets, or None if it sets none.
 
-    OpenMP allows a list, one number a nesting level ("4,2"); the first is the outer level.
+    OpenMP allows a list, one number per nesting level ("4,2"); the first is the outer level.
     """
     return _number((value or "").split(",")[0].strip()) or None
 
@@ -55,7 +55,7 @@ def fetch(root: Path = ROOT, allowed: Optional[FrozenSet[int]] = None) -> CpuFac
 
 
 def allowed_cpus() -> FrozenSet[int]:
-    """CPUs this process may run on; all of them where the system has no affinity (macOS)."""
+    """Return the CPUs this process may run on; all CPUs if the system has no affinity (macOS)."""
     get = getattr(os, "sched_getaffinity", None)
     if get is not None:
         return frozenset(get(0))
@@ -63,7 +63,7 @@ def allowed_cpus() -> FrozenSet[int]:
 
 
 def read_quota(root: Path) -> Optional[float]:
-    """The tightest CPU quota, in CPUs, of this process's cgroup and all of its parents."""
+    """Return the tightest CPU quota, in CPUs, of this process's cgroup and all of its parents."""
     cgroups = _read(root / "proc/self/cgroup") or "0::/"
     quotas = []
     for folder, version in cgroup_folders(cgroups, _read(root / "proc/self/mountinfo") or ""):
@@ -80,11 +80,11 @@ def read_quota(root: Path) -> Optional[float]:
 
 
 def cgroup_folders(cgroups: str, mounts: str, controller: str = "cpu") -> List[Tuple[str, int]]:
-    """Where the limits of this process's cgroup and of its parents are, innermost first.
+    """Return the folders of this process's cgroup and of its parents, innermost first.
 
-    ``cgroups`` is ``/proc/self/cgroup`` and ``mounts`` is ``/proc/self/mountinfo``, which may be
-    empty: then the usual places count. Each folder, relative to the root, comes with the version
-    (1 or 2) of its cgroup. Folders that do not exist may be among them.
+    ``cgroups`` is ``/proc/self/cgroup`` and ``mounts`` is ``/proc/self/mountinfo``; if that is
+    empty, the usual mount points are assumed. Each folder, relative to the root, comes with its
+    cgroup version (1 or 2). Some of them may not exist.
     """
     mounted = parse_cgroup_mounts(mounts)
     found: Dict[Tuple[str, int], None] = {}
@@ -93,7 +93,7 @@ def cgroup_folders(cgroups: str, mounts: str, controller: str = "cpu") -> List[T
         if where is not None:
             bases, top = [where[0]], where[1]
         else:
-            # v1 is mounted under its controllers' joint name; one name is the usual link to it.
+            # v1 is mounted under its controllers' joint name; usually each single name links to it.
             joint = ["sys/fs/cgroup/" + name for name in (names, controller)]
             bases, top = joint if names else ["sys/fs/cgroup"], "/"
         parts = _inside(path, top)
@@ -104,19 +104,19 @@ def cgroup_folders(cgroups: str, mounts: str, controller: str = "cpu") -> List[T
 
 
 def _inside(path: str, top: str) -> List[str]:
-    """A cgroup's path below the one that is mounted, as its parts."""
-    # A container without a cgroup namespace sees the host's path, but only its own part of the
-    # hierarchy is mounted.
+    """Return the parts of a cgroup's path below the cgroup that is mounted."""
+    # A container without a cgroup namespace sees the host's path, but only its own subtree is
+    # mounted.
     if top != "/" and (path + "/").startswith(top + "/"):
         path = path[len(top) :]
     parts = [part for part in path.split("/") if part][:32]
-    # A path above the namespace's root ("/../..") names nothing that is mounted here. The mount's
-    # own root always is.
+    # A path above the namespace's root ("/../..") is not mounted here; the mount's own root
+    # always is.
     return [] if ".." in parts else parts
 
 
 def parse_cgroups(text: str, controller: str = "cpu") -> List[Tuple[str, str]]:
-    """``/proc/self/cgroup`` → (mount name, path) of each hierarchy that may have the controller.
+    """Parse ``/proc/self/cgroup``: (mount name, path) per hierarchy that may have the controller.
 
     The mount name is empty for cgroup v2. Lines that do not parse are ignored.
     """
@@ -134,9 +134,9 @@ def parse_cgroups(text: str, controller: str = "cpu") -> List[Tuple[str, str]]:
 
 
 def parse_cgroup_mounts(text: str) -> Dict[str, Tuple[str, str]]:
-    """``/proc/self/mountinfo`` → controller → (folder, the cgroup that is mounted there).
+    """Parse ``/proc/self/mountinfo``: controller → (folder, the cgroup that is mounted there).
 
-    The controller is empty for cgroup v2. Only the usual place counts, ``/sys/fs/cgroup``.
+    The controller is empty for cgroup v2. Only mounts in the usual place count, ``/sys/fs/cgroup``.
     """
     found = {}
     for line in text.splitlines():
@@ -153,19 +153,19 @@ def parse_cgroup_mounts(text: str) -> Dict[str, Tuple[str, str]]:
 
 
 def parse_cpu_max(text: str) -> Optional[float]:
-    """CPUs of a cgroup v2 ``cpu.max`` ("150000 100000" or "max 100000"); None for no limit."""
+    """Parse a cgroup v2 ``cpu.max`` ("150000 100000", "max 100000") to CPUs; None for no limit."""
     words = text.split()
     return parse_cfs(*words) if len(words) == 2 else None
 
 
 def parse_cfs(quota: str, period: str) -> Optional[float]:
-    """A quota and its period in microseconds, as CPUs; None for "max", -1 or anything else."""
+    """Convert a quota and its period in microseconds to CPUs; None for "max", -1 or the like."""
     quota_us, period_us = _number(quota.strip()), _number(period.strip())
     return quota_us / period_us if quota_us and period_us else None
 
 
 def read_physical(root: Path, allowed: FrozenSet[int]) -> Optional[int]:
-    """Physical cores behind the allowed CPUs; None where the system does not say."""
+    """Return the number of physical cores behind the allowed CPUs; None if not reported."""
     cores = set()
     for cpu in allowed:
         topology = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
@@ -177,7 +177,7 @@ def read_physical(root: Path, allowed: FrozenSet[int]) -> Optional[int]:
 
 
 def parse_cpu_list(text: str) -> FrozenSet[int]:
-    """A kernel CPU list such as "0-3,8"; empty where it does not parse."""
+    """Parse a kernel CPU list such as "0-3,8"; empty if it does not parse."""
     cpus: Set[int] = set()
     for part in text.strip().split(","):
         first, dash, last = part.partition("-")
@@ -189,7 +189,7 @@ def parse_cpu_list(text: str) -> FrozenSet[int]:
 
 
 def parse_cpuinfo_cores(text: str, allowed: FrozenSet[int]) -> Optional[int]:
-    """Distinct (socket, core) pairs of the allowed CPUs in ``/proc/cpuinfo``, None if unstated."""
+    """Count the (socket, core) pairs of the allowed CPUs in ``/proc/cpuinfo``; None if unstated."""
     cores = set()
     for block in text.split("\n\n"):
         pairs = (line.partition(":") for line in block.splitlines())
@@ -200,7 +200,7 @@ def parse_cpuinfo_cores(text: str, allowed: FrozenSet[int]) -> Optional[int]:
 
 
 def _number(text: str) -> Optional[int]:
-    """A number of at most 15 digits, which always fits a float, or None."""
+    """Parse a number of at most 15 digits, which always fits a float, or return None."""
     return int(text) if len(text) <= 15 and text.isascii() and text.isdigit() else None
 
 

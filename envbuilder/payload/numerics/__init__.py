@@ -1,3 +1,3 @@
-"""Right numbers: arithmetic against float64, gradients, precision, compilers, kernels."""
+"""Numerical correctness: arithmetic against float64, gradients, precision, compilers, kernels."""
 
 from __future__ import annotations

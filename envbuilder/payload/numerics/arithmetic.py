@@ -1,8 +1,8 @@
-"""Is the arithmetic right? Every case on the device against float64 on the CPU, dtype by dtype.
+"""Correctness of the arithmetic: every case on the device against float64 on the CPU, by dtype.
 
 All errors are relative and norm-wise: the norm of the difference over the norm of the reference.
-Both sides begin with equal numbers, rounded to the device's dtype. In float32 each case must run;
-half precision is checked where the device has it, and what it lacks is named.
+Both sides start from equal numbers, rounded to the device's dtype. In float32 each case must run;
+half precision is checked if the device supports it, and unsupported cases are listed.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from .cases import CASES, Case, Outputs
 
 SEED = 1
 SCALE = 0.25
-"""Of the numbers drawn; it keeps every sum of every case within float16's range."""
+"""Scale of the random numbers; it keeps every sum of every case within float16's range."""
 
 TOLERANCE = {"float32": 5e-5, "tf32": 3e-3, "bfloat16": 5e-2, "float16": 1e-2}
-"""float32 with any algorithm (Winograd included) stays near 1e-6, and TF32 cannot reach 1e-4. A
-half type's results and gradients differed by at most 5e-3 (bfloat16) and 7e-4 (float16) with torch
-2.13.0 on the CPU; the rest is for devices that add up in half precision. A wrong one differs by 0.1
-to 1."""
+"""float32 with any algorithm (Winograd included) stays near 1e-6, and TF32 cannot reach 1e-4.
+Results and gradients of half types differed by at most 5e-3 (bfloat16) and 7e-4 (float16) with
+torch 2.13.0 on the CPU; the rest is for devices that accumulate in half precision. A wrong result
+differs by 0.1 to 1."""
 
 HALVES = ("bfloat16", "float16")
 
 LACKING = ("not implemented", "not supported", "unsupported", "arch mismatch", "no kernel image")
-"""How torch and its libraries say that a device lacks an operator for a dtype."""
+"""How torch and its libraries report that a device lacks an operator for a dtype."""
 
 
 @dataclass
 class Errors:
-    """One dtype's largest error of each case, and the cases that the device does not offer."""
+    """Largest error of each case in one dtype, and the cases that the device does not support."""
 
     dtype: str
     tolerance: float
@@ -39,7 +39,7 @@ class Errors:
     lacking: List[str] = field(default_factory=list)
 
     def wrong(self) -> List[str]:
-        """A phrase for each case outside the tolerance."""
+        """Return a phrase for each case outside the tolerance."""
         return [
             f"{self.dtype} {name} (relative error {error:.1e})"
             for name, error in self.found.items()
@@ -47,7 +47,7 @@ class Errors:
         ]
 
     def phrase(self) -> str:
-        """What was found right, in a few words."""
+        """Return a short summary of the cases that ran."""
         if not self.found:
             return f"no {self.dtype} on this device"
         text = (
@@ -59,7 +59,7 @@ class Errors:
 
 
 def errors(torch: Any, accelerator: str, dtype: str, stated: str) -> Errors:
-    """Run every case in ``dtype``; float32's tolerance is that of the stated precision."""
+    """Run every case in ``dtype``; the tolerance for float32 is that of the stated precision."""
     result = Errors(dtype, TOLERANCE[stated if dtype == "float32" else dtype])
     for name, case in CASES.items():
         error = _case_error(torch, accelerator, case, dtype)
@@ -98,7 +98,7 @@ def _says_lacking(error: BaseException) -> bool:
 
 
 def relative_error(ours: Any, exact: Any) -> float:
-    """Norm of the difference over the norm of ``exact``; infinite where anything is not finite."""
+    """Return the difference's norm over that of ``exact``; infinite if anything is not finite."""
     difference = (ours.detach().to("cpu").double() - exact.detach()).norm()
     error = float(difference / exact.detach().norm())
     return error if math.isfinite(error) else math.inf

@@ -1,8 +1,8 @@
-"""Small computations whose results are known, with contiguous and with awkward strides.
+"""Small computations with known results, on contiguous and on awkwardly strided tensors.
 
-Each case takes torch and ``make(*shape)``, which draws the same numbers everywhere, and returns
-what must agree: results and the gradients of its inputs. A case that names an issue of PyTorch
-repeats the fault found there: numbers that were wrong without an error, most of them on MPS.
+Each case takes torch and ``make(*shape)``, which draws the same numbers on every device, and
+returns what must agree: results and the gradients of its inputs. A case that names a PyTorch issue
+reproduces the fault reported there: wrong numbers without an error, most of them on MPS.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LONG = 100_003
 
 
 def _with_gradients(torch: Any, result: Any, inputs: List[Any]) -> Outputs:
-    # With the result as its own cotangent the gradients depend on it, element by element.
+    # With the result as its own cotangent, the gradients depend on each of its elements.
     return [result, *torch.autograd.grad(result, inputs, result.detach())]
 
 
@@ -58,7 +58,7 @@ def _chunks_elementwise(torch: Any, make: Make) -> Outputs:
 
 
 def _in_place(torch: Any, make: Make) -> Outputs:
-    # What optimizers do, into a view that is not contiguous: pytorch#118115.
+    # In-place updates as in optimizers, of a non-contiguous view: pytorch#118115.
     target, left, right = (make(*shape).detach() for shape in ((33, 65), (65, 33), (65, 33)))
     view = target.t()
     view.mul_(0.9).addcmul_(left, right, value=0.5).addcdiv_(left, right.abs() + 1, value=0.5)
@@ -93,7 +93,7 @@ def _convolution_channel_slice(torch: Any, make: Make) -> Outputs:
 
 
 def _convolution_strided_weight(torch: Any, make: Make) -> Outputs:
-    # A weight that is not contiguous: pytorch#192212.
+    # A non-contiguous weight: pytorch#192212.
     images, weight = make(8, 16, 20, 20), make(16, 24, 3, 3)
     result = torch.nn.functional.conv2d(images, weight.transpose(0, 1), stride=2, padding=1)
     return _with_gradients(torch, result, [images, weight])
@@ -132,7 +132,7 @@ def _convolution_3d(torch: Any, make: Make) -> Outputs:
 
 
 def _pool(torch: Any, make: Make) -> Outputs:
-    # Values only: where two of a window are equal, their gradient may go to either.
+    # Values only: if two of a window are equal, the gradient may go to either.
     images = make(8, 16, 20, 20).contiguous(memory_format=torch.channels_last)
     return [torch.nn.functional.max_pool2d(images, 2)]
 
@@ -154,7 +154,7 @@ def _sum_expanded(torch: Any, make: Make) -> Outputs:
 
 
 def _mean_long(torch: Any, make: Make) -> Outputs:
-    # Long enough that adding up in the numbers' own half precision would stand still.
+    # Long enough that accumulation in half precision would stall.
     values = make(LONG)
     return [(values + 1).mean().reshape(1)]
 

@@ -1,10 +1,10 @@
-"""What torch.compile backends are worth: right gradients and outputs first, then speed.
+"""Value of torch.compile backends: right gradients and outputs first, then speed.
 
-Numbers of a backend count only after its results agreed with float64. Gradients are checked in the
+Timings of a backend count only after its results agreed with float64. Gradients are checked in the
 published form of the network and in the trained one, with batch 64: torch 2.13.0+cpu's Inductor on
-AVX-512 returns zero gradients for the convolutions of the one and right ones for the other.
-Weights change between the checks, in place: zentorch 2.13.0.2 keeps packed weights by their address
-and goes on using them for whatever lies there later, unless its weight cache is off.
+AVX-512 returns zero gradients for the convolutions of one form and right ones for the other.
+Weights change in place between the checks: zentorch 2.13.0.2 keeps packed weights by their address
+and keeps using them for whatever is stored there later, unless its weight cache is off.
 """
 
 from __future__ import annotations
@@ -31,18 +31,19 @@ TRAINING_BLOCKS = 6
 STEPS_A_BLOCK = 10
 PROFILED_STEPS = 3
 OUTPUT_TOLERANCE = 1e-4
-"""Log-probabilities against float64, norm-wise; float32 stays below 1e-6."""
+"""Norm-wise error of log-probabilities against float64; float32 stays below 1e-6."""
 
 WEIGHT_CACHE = "ZENDNNL_MATMUL_WEIGHT_CACHE"
-"""Set to 0 it turns zentorch's weight cache off; it is read when the library is loaded. Measured
-with zentorch 2.13.0.2: gradients then agree with float64, without it they are wrong altogether."""
+"""Set to 0, it turns zentorch's weight cache off; it is read when the library is loaded. Measured
+with zentorch 2.13.0.2: with 0, gradients agree with float64; without it, they are entirely
+wrong."""
 
 Progress = Callable[[int, int], None]
 
 
 @dataclass
 class Bench:
-    """What all backends are measured on."""
+    """Data and settings with which all backends are measured."""
 
     torch: Any
     accelerator: str
@@ -55,7 +56,7 @@ class Bench:
 
 @dataclass
 class Outcome:
-    """One backend's measurements; ``error`` says why there are none."""
+    """One backend's measurements; ``error`` is the reason if some are missing."""
 
     backend: str
     error: Optional[str] = None
@@ -70,20 +71,20 @@ class Outcome:
     observed: Dict[str, Observation] = field(default_factory=dict)
 
     def gradients_pass(self, tolerance: float) -> bool:
-        """Whether gradients were checked and right in every form."""
+        """Return whether gradients were checked and right in every form."""
         return bool(self.gradients) and all(c.passed(tolerance) for c in self.gradients.values())
 
     def outputs_pass(self) -> bool:
-        """Whether the compiled network's outputs were checked and right."""
+        """Return whether the compiled network's outputs were checked and right."""
         return _within(self.output_error)
 
     def updated_outputs_pass(self) -> bool:
-        """Whether they were right too after the weights had been changed in place."""
+        """Return whether the outputs were also right after the weights had changed in place."""
         return _within(self.updated_output_error)
 
 
 def measure(bench: Bench, backend: str, progress: Progress) -> Outcome:
-    """Check and time one backend; whatever it raises becomes the outcome's ``error``."""
+    """Check and time one backend; any exception becomes the outcome's ``error``."""
     outcome = Outcome(backend)
     try:
         if backend == "zentorch":
@@ -97,13 +98,13 @@ def measure(bench: Bench, backend: str, progress: Progress) -> Outcome:
     except Exception as error:
         outcome.error = explain(error)
     finally:
-        # Compiled code of one backend must not answer for the next.
+        # Code compiled by one backend must not be used when the next one is measured.
         bench.torch._dynamo.reset()
     return outcome
 
 
 def explain(error: BaseException) -> str:
-    """One line on why a backend failed; the usual cause, no C++ compiler, in plain words."""
+    """Return one line on why a backend failed; plain words for the usual cause, no C++ compiler."""
     text = str(error)
     if "InvalidCxxCompiler" in type(error).__name__ + text or "No working C++ compiler" in text:
         return "torch.compile needs a C++ compiler and found none that works; install g++"
@@ -205,9 +206,9 @@ def _within(error: Optional[float]) -> bool:
 
 
 def verdict(outcome: Outcome, tolerance: float) -> Tuple[str, str]:
-    """Status and detail of the check "compile BACKEND": a fault here is a warning, never a failure.
+    """Return the status and detail of "compile BACKEND": a fault is a warning, never a failure.
 
-    The environment trains eagerly; what a wrong backend loses is the right to be recommended.
+    The environment trains eagerly; a wrong backend only loses its recommendation.
     """
     name, found = outcome.backend, []
     wrong = {form: c for form, c in outcome.gradients.items() if not c.passed(tolerance)}
@@ -239,14 +240,14 @@ def verdict(outcome: Outcome, tolerance: float) -> Tuple[str, str]:
 
 
 def summary(outcomes: List[Outcome], tolerance: float) -> List[Dict[str, Any]]:
-    """The report's ``compile``: milliseconds, speedups (above 1 is faster), and what counts."""
+    """Return the report's ``compile``: milliseconds, speedups (above 1: faster), what counts."""
     entries = [_entry(outcome, tolerance) for outcome in outcomes]
     inductor = next((entry for entry in entries if entry["backend"] == "inductor"), None)
     for entry in entries:
         for phase in ("inference", "training"):
             mine, stock = entry[phase], inductor[phase] if inductor else {"counts": False}
-            # Each was measured in turns with eager, not with each other: comparing their speedups
-            # leaves out what changed on the machine in between.
+            # Each was timed in turns with eager mode, not with the other: the ratio of their
+            # speedups cancels out changes of the machine in between.
             mine["speedup_over_inductor"] = (
                 _ratio(mine["speedup_over_eager"], stock["speedup_over_eager"])
                 if stock["counts"]

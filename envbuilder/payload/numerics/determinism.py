@@ -1,7 +1,7 @@
-"""Whether two trainings from one seed give the same weights.
+"""Comparison of two trainings from one seed: whether they give the same weights.
 
 Reported, not judged: cuDNN and MPS choose kernels and orders of addition for speed, and users who
-need equal results must ask for them. What differs is the random numbers or the arithmetic.
+need equal results must request them. A difference comes from the random numbers or the arithmetic.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ STEPS, QUICK_STEPS = 20, 5
 
 
 def compare(make: Callable[[], Job], batches: List[Tuple[Any, Any]]) -> Dict[str, Any]:
-    """The report's ``determinism``: train twice from new on the same batches, compare weights.
+    """Return the report's ``determinism``: train twice on the same batches and compare the weights.
 
-    ``make`` prepares a job from one seed. The largest absolute difference of two weights is
-    infinite where a weight is not finite.
+    ``make`` prepares a new job from one seed. The largest absolute difference of two weights is
+    infinite if a weight is not finite.
     """
     first, second = (_weights(make(), batches) for _ in range(2))
     largest = 0.0

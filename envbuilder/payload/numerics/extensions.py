@@ -1,6 +1,6 @@
-"""Extensions of torch: tried in a process of their own first, because some end the whole process.
+"""Extensions of torch: first tried in a separate process, because some end the whole process.
 
-IPEX under another torch minor calls os._exit, which no ``try`` catches.
+IPEX with another minor version of torch calls os._exit, which no ``try`` catches.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ IMPORT_TIMEOUT = 300.0
 """Seconds; a cold import from a slow disk takes half a minute."""
 
 MARK = "imported-by-envbuilder"
-"""What the subprocess prints last."""
+"""Start of the last line that the subprocess prints."""
 
 
 def require_importable(name: str, timeout: float = IMPORT_TIMEOUT) -> str:
-    """Import torch and the extension in a subprocess; a sentence with its version.
+    """Import torch and the extension in a subprocess; return a sentence with its version.
 
-    CheckError with the last lines that it printed where that fails or ends the process.
+    Raises CheckError with the last lines of its output if the import fails or ends the process.
     """
     module = facts.EXTENSIONS[name]
     code = f"import torch, {module} as x; print('{MARK}', getattr(x, '__version__', 'unknown'))"
@@ -41,7 +41,7 @@ def require_importable(name: str, timeout: float = IMPORT_TIMEOUT) -> str:
         )
     except subprocess.TimeoutExpired:
         raise CheckError(f"{module} did not finish importing in {timeout:.0f} s") from None
-    # Some end the process with code 0 in the middle of the import: only the mark shows its end.
+    # Some exit with code 0 in the middle of the import: only the mark proves that it finished.
     version = [line for line in done.stdout.splitlines() if line.startswith(f"{MARK} ")]
     if done.returncode == 0 and version:
         return f"{module} {version[-1].partition(' ')[2]} imports beside this torch"
@@ -58,19 +58,19 @@ def load(name: str) -> Any:
 
 
 def optimize(ipex: Any, job: train.Job) -> None:
-    """Let IPEX replace the job's network and optimizer by its own, in float32, for training."""
+    """Let IPEX replace the job's network and optimizer with its own, in float32, for training."""
     job.model.train()
     job.model, job.optimizer = ipex.optimize(job.model, optimizer=job.optimizer)
-    # The schedule made for the old optimizer would go on changing that one's rate.
+    # The existing schedule would still change the learning rate of the old optimizer.
     scheduler = job.torch.optim.lr_scheduler.StepLR
     job.scheduler = scheduler(job.optimizer, step_size=1, gamma=train.GAMMA)
 
 
 def ipex_step(torch: Any, ipex: Any, accelerator: str, trial: Trial) -> Step:
-    """A trial's step through IPEX, its gradients read off the change that plain SGD makes.
+    """Run a trial's step through IPEX; derive its gradients from the change that plain SGD makes.
 
-    IPEX keeps packed weights, whose gradients are packed too. With rate 1 and no momentum the
-    gradient is the weight before minus the weight after.
+    IPEX keeps packed weights, whose gradients are packed, too. With learning rate 1 and no momentum
+    the gradient is the weight before minus the weight after.
     """
     net = network(torch, fastest(accelerator)).to(accelerator).train()
     load_weights(torch, net, trial)

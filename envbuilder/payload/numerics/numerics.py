@@ -1,6 +1,7 @@
-"""Are training steps right? The real network's loss and gradients against float64 on the CPU.
+"""Correctness of training steps: the real network's loss and gradients against float64.
 
-All errors are relative and norm-wise: the norm of the difference over the norm of the reference.
+The reference is computed on the CPU. All errors are relative and norm-wise: the norm of the
+difference over the norm of the reference.
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ if TYPE_CHECKING:
 SEED = 1
 TRIALS = 3
 QUICK_TRIALS = 2
-"""The fewest that show a backend which goes on using weights of an earlier step."""
+"""The fewest that expose a backend which keeps using weights of an earlier step."""
 
 LEARNING_RATE = 0.1
 
 GRADIENT_TOLERANCE = {"float32": 5e-3, "tf32": 2e-1, "bfloat16": 5e-1}
 """Measured with torch 2.13.0 on the CPU: in 250 batches eager float32 differs by 3e-6 (median) and
 by at most 2.8e-3, where rounding makes one max-pool window of half a million pick another pixel.
-Weights rounded as TF32 does differ by 1e-2 to 4e-2 (30 batches), a wrong gradient by about 1."""
+With weights rounded as TF32 does, gradients differ by 1e-2 to 4e-2 (30 batches); a wrong gradient
+differs by about 1."""
 
 
 @dataclass(frozen=True)
@@ -54,27 +56,27 @@ class Comparison:
     gradients: Dict[str, float]
 
     def worst(self) -> Tuple[str, float]:
-        """The name and error of what differs most; of equals the first, nearest to the input."""
+        """Return name and error of the largest difference; in a tie, that nearest to the input."""
         name = max(self.gradients, key=lambda key: self.gradients[key])
         if self.loss > self.gradients[name]:
             return "loss", self.loss
         return name, self.gradients[name]
 
     def passed(self, tolerance: float) -> bool:
-        """Whether loss and all gradients are within the tolerance."""
+        """Return whether the loss and all gradients are within the tolerance."""
         return self.worst()[1] <= tolerance
 
 
 def network(torch: Any, form: Form) -> Any:
-    """The real network without dropout, which no two devices draw alike; always equal weights."""
+    """Build the real network without dropout, which differs between devices; weights are fixed."""
     return model.build(torch, SEED, form, shares=(0.0, 0.0))
 
 
 def trials(torch: Any, data: train.Tensors, count: int) -> List[Trial]:
-    """``count`` consecutive steps on real batches of 64, in float64, eagerly, on the CPU.
+    """Compute ``count`` consecutive steps on real batches of 64, in float64, eagerly, on the CPU.
 
     The network has its published form. Batch and weights change from step to step, because a
-    backend may be right at first and then go on using what it remembers of them.
+    backend may be right at first and then reuse cached ones.
     """
     net = network(torch, model.PUBLISHED).double()
     made = []
@@ -84,14 +86,14 @@ def trials(torch: Any, data: train.Tensors, count: int) -> List[Trial]:
         made.append(Trial(images, labels, weights, exact))
         with torch.no_grad():
             for parameter in net.parameters():
-                # Through float32, so that both sides of the next trial begin with equal weights.
+                # Rounded to float32, so that both sides of the next trial begin with equal weights.
                 moved = parameter - LEARNING_RATE * parameter.grad
                 parameter.copy_(moved.float().double())
     return made
 
 
 def check(torch: Any, form: Form, net: Any, call: Any, steps: List[Trial]) -> Comparison:
-    """Repeat the trials on ``net``, called through ``call`` (itself or its compiled self)."""
+    """Repeat the trials on ``net``, called through ``call`` (``net`` or its compiled form)."""
     ours = []
     for trial in steps:
         load_weights(torch, net, trial)
@@ -108,18 +110,18 @@ def load_weights(torch: Any, net: Any, trial: Trial) -> None:
 
 
 def backward(torch: Any, net: Any, call: Any, images: Any, labels: Any) -> Step:
-    """Forward through ``call``, backward, and the gradients collected from ``net``."""
+    """Run forward through ``call``, then backward, and collect the gradients from ``net``."""
     net.train()
     net.zero_grad()
     loss = torch.nn.functional.nll_loss(call(images), labels)
     loss.backward()
-    # Cloned: the next backward may write into the same memory.
+    # Cloned: the next backward pass may write to the same memory.
     gradients = {name: p.grad.detach().cpu().double().clone() for name, p in net.named_parameters()}
     return Step(float(loss.detach()), gradients)
 
 
 def compare(ours: List[Step], steps: List[Trial]) -> Comparison:
-    """The largest errors of ``ours``, one step a trial."""
+    """Return the largest errors of ``ours``, one step per trial."""
     losses, gradients = [0.0], dict.fromkeys(steps[0].exact.gradients, 0.0)
     for number, trial in enumerate(steps):
         error = abs(ours[number].loss - trial.exact.loss) / abs(trial.exact.loss)

@@ -1,4 +1,4 @@
-"""Whether the arithmetic is float32 throughout, or something lowered it."""
+"""Precision in effect: whether the arithmetic is float32 throughout, or something lowered it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ LOWERING_VARIABLES = {
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": ("", "0"),
     "NVIDIA_TF32_OVERRIDE": ("", "0"),
 }
-"""Variable → values under which float32 stays float32. (oneDNN's, PyTorch's, NVIDIA's docs)"""
+"""Variable → values that leave float32 as it is (documentation of oneDNN, PyTorch, NVIDIA)."""
 
 
 def prepare(torch: Any, stated: str) -> None:
     """Undo the one lower precision that torch allows by default: TF32 in cuDNN's convolutions.
 
-    Everything else is left as found, so that ``problems`` sees what lowered it.
+    Everything else is left as found, so that ``problems`` can detect what lowered the precision.
     """
     if stated == "float32":
         torch.backends.cudnn.allow_tf32 = False
@@ -26,7 +26,7 @@ def prepare(torch: Any, stated: str) -> None:
 def observe(
     torch: Any, accelerator: str, environ: Mapping[str, str] = os.environ
 ) -> Dict[str, Any]:
-    """The report's ``precision``: what is in effect now."""
+    """Return the report's ``precision``: the settings now in effect."""
     return {
         "dtype": str(torch.get_default_dtype()).replace("torch.", ""),
         "matmul": _matmul(torch, accelerator),
@@ -40,17 +40,17 @@ def observe(
 
 
 def _matmul(torch: Any, accelerator: str) -> str:
-    """How exactly float32 matrices multiply: "highest", "high" (TF32) or "medium" (bfloat16)."""
+    """Return the precision of float32 matmuls: "highest", "high" (TF32) or "medium" (bfloat16)."""
     try:
         return str(torch.get_float32_matmul_precision())
     except RuntimeError:
-        # Refused once the newer setting of a single backend was used (torch 2.13).
+        # torch 2.13 raises this once the newer setting of a single backend has been used.
         library = torch.backends.mkldnn if accelerator == "cpu" else torch.backends.cuda
         return {"tf32": "high", "bf16": "medium"}.get(library.matmul.fp32_precision, "highest")
 
 
 def effective(observed: Mapping[str, Any]) -> str:
-    """The precision that an observation amounts to, such as "float32", "tf32" or "bfloat16"."""
+    """Return the precision that an observation amounts to: "float32", "tf32", "bfloat16" etc."""
     modes = observed["environment"]
     for name, harmless in LOWERING_VARIABLES.items():
         mode = str(modes.get(name, "")).upper()
@@ -68,17 +68,17 @@ def effective(observed: Mapping[str, Any]) -> str:
 def problems(
     stated: str, before: Mapping[str, Any], after: Mapping[str, Any], tensors: List[str]
 ) -> List[str]:
-    """Sentences on each difference from the stated precision; none means that it held.
+    """Return a sentence for each difference from the stated precision; none if it held.
 
-    ``before`` and ``after`` are observations around the training; ``tensors`` names the dtypes
-    that parameters, gradients and activations really had.
+    ``before`` and ``after`` are observations around the training; ``tensors`` are the dtypes that
+    parameters, gradients and activations really had.
     """
     found = []
     for when, observed in (("before", before), ("after", after)):
         actual = effective(observed)
         if actual != stated:
             found.append(f"{stated} is stated, but {actual} is in effect {when} training")
-    # TF32 is a way to compute on float32 tensors, not a type of its own.
+    # TF32 is a way to compute on float32 tensors, not a dtype of its own.
     wanted = "float32" if stated == "tf32" else stated
     others = sorted(set(tensors) - {wanted})
     if others:

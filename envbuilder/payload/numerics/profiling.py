@@ -1,4 +1,4 @@
-"""Which kernels ran, and where: torch's profiler over a few steps, or memory where it is blind."""
+"""Kernels that ran, and where: from torch's profiler over a few steps, else from memory use."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, Callable, List, Optional, Tuple
 from ..machine import device
 
 TOP = 15
-"""Kernels named in the report."""
+"""Most kernels that the report names."""
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """One operator or device kernel: its name, microseconds of its own, and which side ran it."""
+    """One operator or device kernel: its name, self time in microseconds, and which side ran it."""
 
     name: str
     microseconds: float
@@ -22,35 +22,35 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Observation:
-    """What the profiler saw."""
+    """The kernels that the profiler saw."""
 
     kernels: Tuple[Kernel, ...]
 
     def on_device(self) -> List[Kernel]:
-        """Kernels that a device other than the CPU ran."""
+        """Return the kernels that a device other than the CPU ran."""
         return [kernel for kernel in self.kernels if kernel.on_device]
 
     def matching(self, prefix: str) -> List[str]:
-        """Names of kernels that begin with ``prefix``."""
+        """Return the names of kernels that begin with ``prefix``."""
         return sorted({k.name for k in self.kernels if k.name.startswith(prefix)})
 
     def top(self) -> List[str]:
-        """Names of the most expensive kernels, the device's own if it has any."""
+        """Return the names of the most expensive kernels: the device's own if there are any."""
         chosen = self.on_device() or list(self.kernels)
         names = [k.name for k in sorted(chosen, key=lambda k: -k.microseconds)]
         return list(dict.fromkeys(names))[:TOP]
 
 
 def observe(torch: Any, accelerator: str, work: Callable[[], Any]) -> Observation:
-    """Run ``work`` under the profiler; without the device's own activity where that is missing."""
+    """Run ``work`` under the profiler, without device activity if that is not available."""
     cpu = torch.profiler.ProfilerActivity.CPU
     if accelerator in ("cuda", "xpu"):
         own = getattr(torch.profiler.ProfilerActivity, accelerator.upper())
         try:
             return _observe(torch, accelerator, work, [cpu, own])
         except RuntimeError:
-            # The profiler's library for the device is missing or closed; if the work itself is at
-            # fault it raises again below.
+            # The profiler's library for the device is missing or blocked; if the work itself is at
+            # fault, it raises again below.
             pass
     return _observe(torch, accelerator, work, [cpu])
 
@@ -75,11 +75,11 @@ def _kernels(torch: Any, profile: Any) -> List[Kernel]:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a training left behind.
+    """Evidence of where a training ran.
 
     ``devices`` are the device types of parameters, gradients and activations in a training step;
-    ``growth`` is by how many bytes the device's memory grew from before the training to after it,
-    None where torch does not count; ``needed`` are the bytes of the data alone.
+    ``growth`` is the number of bytes by which the device's memory grew from before the training to
+    after it, None if torch does not count them; ``needed`` is the size of the data alone.
     """
 
     devices: Tuple[str, ...]
@@ -89,7 +89,7 @@ class Seen:
 
 
 def problems(accelerator: str, seen: Seen) -> Tuple[List[str], str]:
-    """Sentences on why the work was not done on the accelerator, and one on how that was seen."""
+    """Return why the work was not done on the accelerator, and a sentence on the evidence."""
     found = []
     if seen.devices != (accelerator,):
         found.append(
@@ -103,7 +103,7 @@ def problems(accelerator: str, seen: Seen) -> Tuple[List[str], str]:
             f"the memory of {accelerator} grew by {growth} bytes, "
             f"less than the data's {seen.needed}"
         )
-    # MPS has no profiler activity, and CUPTI is often closed in containers.
+    # MPS has no profiler activity, and CUPTI is often blocked in containers.
     if not kernels and growth is None:
         found.append(f"neither a kernel nor memory of {accelerator} was used")
     count = f"{len(kernels)} different kernels" if kernels else "no kernel"

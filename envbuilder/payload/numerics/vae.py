@@ -1,7 +1,8 @@
-"""A variational autoencoder on MNIST: exp, random numbers on the device, and Adam.
+"""Training of a variational autoencoder: exp, random numbers on the device, and Adam.
 
-The network of PyTorch's VAE example (pytorch/examples, vae/main.py: 784-400-20, Adam 1e-3, batch
-128). Its loss diverged to NaN on early MPS while convolutional networks still trained.
+The network is that of PyTorch's VAE example on MNIST (pytorch/examples, vae/main.py: 784-400-20,
+Adam 1e-3, batch 128). On early MPS its loss diverged to NaN while convolutional networks still
+trained.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ BATCH = 128
 LEARNING_RATE = 1e-3
 HIDDEN, LATENT = 400, 20
 WINDOW = 5
-"""Steps at both ends whose mean losses are compared."""
+"""Steps at each end whose mean losses are compared."""
 
 GAIN = 0.75
-"""The loss at the end over that at the start that must be reached. Measured with torch 2.13.0 on
+"""Greatest allowed ratio of the loss at the end to that at the start. Measured with torch 2.13.0 on
 the CPU, seeds 1 to 8: 0.43 to 0.44."""
 
 
 def train(torch: Any, accelerator: str, data: Tensors, seed: int) -> List[float]:
-    """The loss per image of each step; fetched from the device once, after the last."""
+    """Train and return the loss per image of each step, fetched from the device once at the end."""
     torch.manual_seed(seed)
     nn, pixels = torch.nn, SIDE * SIDE
     net = nn.ModuleDict(
@@ -60,7 +61,7 @@ def _loss(torch: Any, net: Any, images: Any) -> Any:
     mean, log_variance = net["mean"](hidden), net["log_variance"](hidden)
     latent = mean + torch.randn_like(mean) * torch.exp(0.5 * log_variance)
     logits = net["pixels"](functional.relu(net["decode"](latent)))
-    # With logits: the other form ends a CUDA process's context where a number is not finite.
+    # With logits: the other form ruins the CUDA context if a number is not finite.
     loss = functional.binary_cross_entropy_with_logits
     reconstruction = loss(logits, images, reduction="sum")
     divergence = -0.5 * torch.sum(1 + log_variance - mean.pow(2) - log_variance.exp())
@@ -68,7 +69,7 @@ def _loss(torch: Any, net: Any, images: Any) -> Any:
 
 
 def problems(losses: List[float]) -> List[str]:
-    """Sentences on what is wrong with the losses of ``train``."""
+    """Return sentences on what is wrong with the losses of ``train``."""
     broken = next((n for n, loss in enumerate(losses, 1) if not math.isfinite(loss)), None)
     if broken is not None:
         return [f"the loss of a variational autoencoder is not finite from step {broken} on"]

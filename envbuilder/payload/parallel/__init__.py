@@ -1,3 +1,3 @@
-"""Several devices: ranks, what they agree on, and their shares of the work."""
+"""Several devices: their ranks, the agreement of these, and their shares of the machine."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Did the ranks do their work, on devices of their own, and do they agree? Pure functions."""
+"""Checks of the ranks: work done, on separate devices, with equal results. Pure functions."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from ..report import PASSED, WARNING, CheckError
 
 SAME = 1e-6
-"""Relative difference of two ranks' gradients or weights that still counts as equal."""
+"""Relative difference of two ranks' gradients or weights up to which they count as equal."""
 
 
 @dataclass
 class Ended:
-    """How a part of the work ended (None: it was ended after ``limit`` s), and what was left.
+    """How a part of the work ended (None: killed after ``limit`` s), and the files it left.
 
-    Of each rank: its result, its last state, and its gradients and weights as float32.
+    For each rank: its result, its last state, and its gradients and weights as float32.
     """
 
     returncode: Optional[int]
@@ -31,7 +31,7 @@ class Ended:
 
 
 def check_ended(ended: Ended) -> Tuple[str, str]:
-    """Every rank did all of its work and ended."""
+    """Require that every rank did all of its work and ended."""
     lost = [n for n, result in enumerate(ended.results) if "block_seconds" not in result]
     if ended.returncode is None and lost:
         where = "; ".join(
@@ -46,7 +46,7 @@ def check_ended(ended: Ended) -> Tuple[str, str]:
         if result["loss"] is None:
             raise CheckError(f"rank {number}: the loss is not a finite number")
     if ended.returncode != 0:
-        # Everything was computed and is judged by what it is; how they left is another matter.
+        # All results are there and are judged by themselves; a failed exit is only a warning.
         how = "hung" if ended.returncode is None else f"exit code {ended.returncode}"
         return WARNING, f"all work was done, but leaving failed ({how})"
     threads = ended.results[0]["threads"]
@@ -54,13 +54,13 @@ def check_ended(ended: Ended) -> Tuple[str, str]:
 
 
 def _why(ended: Ended, lost: Sequence[int]) -> str:
-    """Which rank failed first, and of what."""
+    """Return which rank failed first, and why."""
     told = [(n, ended.results[n]) for n in lost if "error" in ended.results[n]]
     told.sort(key=lambda pair: pair[1].get("time", 0))
-    # A rank that ended without a word comes first, whatever torchrun calls the root cause: it
-    # counts whole seconds, and losing that rank is what the others then complain of.
+    # A rank that ended without an error message comes first, whatever torchrun calls the root
+    # cause: torchrun counts whole seconds, and the loss of that rank causes the others' errors.
     silent = _exit_codes(ended.output, [n for n in lost if "error" not in ended.results[n]])
-    # What torchrun itself ended is no cause, if there is another one.
+    # A rank that torchrun itself ended is not the cause if there is another one.
     if told or set(silent.values()) != {-signal.SIGTERM}:
         silent = {n: code for n, code in silent.items() if code != -signal.SIGTERM}
     first = []
@@ -74,13 +74,13 @@ def _why(ended: Ended, lost: Sequence[int]) -> str:
 
 
 def _exit_codes(output: str, ranks: Sequence[int]) -> Dict[int, int]:
-    """The exit codes of these ranks, as far as torchrun's summary of failures has them."""
+    """Return the exit codes of these ranks that torchrun's summary of failures contains."""
     found = re.findall(r"^\s*rank\s*:\s*(\d+)\b.*\n\s*exitcode\s*:\s*(-?\d+)", output, re.MULTILINE)
     return {int(rank): int(code) for rank, code in found if int(rank) in ranks}
 
 
 def check_distinct(results: Sequence[Dict[str, Any]]) -> Tuple[str, str]:
-    """No two ranks worked on one device."""
+    """Require that no two ranks worked on one device."""
     places = [str(result["device"]) for result in results]
     if len({result["pid"] for result in results}) < len(results):
         raise CheckError("two ranks are one process")
@@ -94,7 +94,7 @@ def check_distinct(results: Sequence[Dict[str, Any]]) -> Tuple[str, str]:
 
 
 def check_single(result: Dict[str, Any]) -> Tuple[str, str]:
-    """The gradients are those of one process over the joined batch."""
+    """Require the gradients of one process over the joined batch."""
     error, tolerance = result["gradient_error"], result["gradient_tolerance"]
     said = f"{result['gradient']} differs by {'?' if error is None else format(error, '.1e')}"
     if error is None or not error <= tolerance:
@@ -106,7 +106,7 @@ def check_single(result: Dict[str, Any]) -> Tuple[str, str]:
 
 
 def check_same(what: str, contents: Sequence[bytes]) -> Tuple[str, str]:
-    """All ranks have the same numbers."""
+    """Require that all ranks have the same numbers."""
     if not contents[0]:
         raise CheckError(f"there are no {what}")
     differences = [difference(contents[0], other) for other in contents[1:]]
@@ -119,7 +119,7 @@ def check_same(what: str, contents: Sequence[bytes]) -> Tuple[str, str]:
 
 
 def difference(ours: bytes, theirs: bytes) -> float:
-    """Norm of the difference of two rows of float32 over the first one's; infinite if unlike."""
+    """Return |ours - theirs| / |ours| (norms) of float32 arrays; infinite if not comparable."""
     if ours == theirs:
         return 0.0
     if len(ours) != len(theirs) or len(ours) % 4:
@@ -128,5 +128,5 @@ def difference(ours: bytes, theirs: bytes) -> float:
     apart = sum((a - second[n]) ** 2 for n, a in enumerate(first))
     norm = sum(a * a for a in first)
     found = (apart / norm) ** 0.5 if norm else float("inf")
-    # NaN is in one of them; it would pass any comparison the wrong way round.
+    # NaN if one of them contains NaN, which a check for "too large" would let pass.
     return found if found == found else float("inf")  # noqa: PLR0124

@@ -1,4 +1,4 @@
-"""The commands ``parallel`` and ``parallel-rank``: their options, and starting them."""
+"""The commands ``parallel`` and ``parallel-rank``: their options, and how they are run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..machine.device import ACCELERATORS
 from . import shares
 
 LIMIT = 600
-"""Seconds for each device alone, and for all together: most of it is room for slow starts."""
+"""Seconds for each device alone, and for all together; most of it is room for slow starts."""
 
 
 def add_to(commands: Any) -> None:
@@ -34,7 +34,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run one of them; returns the exit code."""
+    """Run one of them and return the exit code."""
     if options.command == "parallel-rank":
         from . import ranks
 
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def index(text: str) -> int:
-    """A device's number, from 0."""
+    """Parse a device's number, from 0."""
     number = int(text)
     if number < 0:
         raise argparse.ArgumentTypeError(f"{text} is below 0")
@@ -57,7 +57,7 @@ def index(text: str) -> int:
 
 
 def positive(text: str) -> int:
-    """A whole number from 1."""
+    """Parse an integer from 1."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not at least 1")

@@ -1,4 +1,4 @@
-"""Starting ranks, alone or by torchrun, and ending every one of them whatever happens."""
+"""Start ranks, alone or with torchrun, and end every one of them whatever happens."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ PATIENCE = 3.0
 """Seconds that a process gets to end by itself before it is killed."""
 
 QUICK_STEPS, CPU_STEPS, DEVICE_STEPS = 15, 60, 500
-"""Timed steps: a second or more, so that starting a block does not count."""
+"""Timed steps: a second or more, so that the start of a block does not count."""
 
 
 def run(options: argparse.Namespace, indices: Sequence[int], index: Optional[int]) -> Ended:
-    """Start one device's rank alone, or all of them by torchrun (None), and wait for the end."""
+    """Start one device's rank alone, or all of them with torchrun (None), and wait for the end."""
     with TemporaryDirectory(prefix="envbuilder-") as folder:
         return _run_in(Path(folder), options, indices, index)
 
@@ -52,7 +52,7 @@ def _run_in(
     if index is not None:
         command += ["--index", str(index)]
     else:
-        # Port 0: whichever is free. A number would not be that for two verifications at once.
+        # Port 0 picks a free port; two verifications at once would collide on a fixed one.
         command = [
             *(*start.python("-m", "torch.distributed.run"), "--nnodes", "1"),
             *("--nproc-per-node", str(world), "--max-restarts", "0", "--local-addr", "127.0.0.1"),
@@ -100,7 +100,7 @@ def _steps(options: argparse.Namespace) -> int:
 
 
 def _program() -> List[str]:
-    """How this payload was started: as a file, or as a module of a checkout."""
+    """Return the command that started this payload: a file, or a module of a checkout."""
     started = Path(sys.argv[0])
     if started.name == "__main__.py":
         return start.python("-m", PACKAGE)
@@ -108,7 +108,7 @@ def _program() -> List[str]:
 
 
 def _stop(child: subprocess.Popen[bytes], folder: Path, world: int) -> None:
-    """End torchrun and every rank that is left. torchrun alone would give them half a minute."""
+    """End torchrun and every remaining rank. torchrun alone would give them half a minute."""
     if child.poll() is None:
         child.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -122,7 +122,7 @@ def _stop(child: subprocess.Popen[bytes], folder: Path, world: int) -> None:
         try:
             child.wait(PATIENCE)
         except subprocess.TimeoutExpired:
-            child.kill()  # the kernel ends what it started (``ranks.end_with_parent``)
+            child.kill()  # the kernel then ends its ranks (``ranks.end_with_parent``)
     child.wait()
 
 
@@ -142,7 +142,7 @@ def _content(path: Path) -> bytes:
 
 
 def count(accelerator: str, limit: float) -> int:
-    """How many devices torch sees here, asked in a process of its own."""
+    """Return how many devices torch sees here, as counted by a separate process."""
     done = subprocess.run(
         [*_program(), "probe"], capture_output=True, text=True, timeout=limit, check=False
     )

@@ -1,8 +1,8 @@
-"""Several devices: each trains alone, then all train together, and what they did is judged.
+"""Training on several devices: each alone, then all together, with checks of the results.
 
-This process imports no torch: it has the ranks started (``launch``), which tell of themselves in
-files (``ranks``), and compares what they left (``agreement``). More devices mean larger steps, 64
-images for each (weak scaling), so that every device has as much to do as alone.
+This process does not import torch: it has the ranks started (``launch``), which write their results
+to files (``ranks``), and compares these (``agreement``). More devices mean larger steps, 64 images
+for each (weak scaling), so that every device has as much work as alone.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Scaling:
-    """The report, as it grows."""
+    """The report while it is built up."""
 
     accelerator: str
     devices: List[Dict[str, Any]] = field(default_factory=list)
@@ -36,7 +36,7 @@ class Scaling:
     gradients_equal: Optional[bool] = None
 
     def report(self) -> Dict[str, Any]:
-        """The report's form; passed only if no check of a device or of all together failed."""
+        """Return the report; passed only if no check failed, of one device or of all together."""
         own = [check.as_dict() for check in self.checks.done]
         named = [(f"device {d['index']}", c) for d in self.devices for c in d["checks"]]
         named += [("together", check) for check in own]
@@ -68,7 +68,7 @@ class Scaling:
 
 
 def measure(options: argparse.Namespace, out: Events) -> Dict[str, Any]:
-    """Each device alone, then all together; returns the report. Nothing it starts outlives it."""
+    """Run each device alone, then all together; return the report. No child outlives the call."""
     scaling = Scaling(options.device)
     indices: Tuple[int, ...] = ()
 
@@ -93,14 +93,14 @@ def measure(options: argparse.Namespace, out: Events) -> Dict[str, Any]:
 
 
 class _Part:
-    """A part of the work, as a check that takes as long as it."""
+    """A part of the work in the form of a check, so that it is timed as one."""
 
     def __init__(self, start: Callable[[], Ended]) -> None:
         self._start = start
         self.results: List[Dict[str, Any]] = []
 
     def check(self) -> Tuple[str, str]:
-        """Do it, and check that every rank came to its end."""
+        """Run the part, and require that every rank finished."""
         self.ended = self._start()
         outcome = check_ended(self.ended)
         self.results = self.ended.results
@@ -108,7 +108,7 @@ class _Part:
 
 
 def alone(scaling: Scaling, index: int, start: Callable[[], Ended]) -> None:
-    """Judge what one device did alone."""
+    """Run one device alone and judge its results."""
     checks, part = Checks(), _Part(start)
     rate = None
     if checks.run("run", part.check):
@@ -126,7 +126,7 @@ def alone(scaling: Scaling, index: int, start: Callable[[], Ended]) -> None:
 
 
 def together(scaling: Scaling, start: Callable[[], Ended]) -> None:
-    """Judge what all ranks did together."""
+    """Run all ranks together and judge their results."""
     run, part = scaling.checks.run, _Part(start)
     if not run("ranks", part.check):
         return
@@ -135,7 +135,7 @@ def together(scaling: Scaling, start: Callable[[], Ended]) -> None:
     same = run("gradients equal", check_same, "gradients", ended.gradients)
     scaling.gradients_equal = run("gradients", check_single, ended.results[0]) and same
     run("weights equal", check_same, "weights", ended.weights)
-    # A block ends for all when the slowest rank has ended it.
+    # A block is finished when its slowest rank is.
     blocks = [result["block_seconds"] for result in ended.results]
     slowest = [max(rank[n] for rank in blocks) for n in range(min(map(len, blocks)))]
     steps = ended.results[0]["block_steps"]

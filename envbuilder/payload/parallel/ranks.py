@@ -1,8 +1,9 @@
 """One rank of a data-parallel training: a process with one device, or with its share of the CPU.
 
-It trains the real network in DistributedDataParallel, 64 images a step and rank, and leaves in a
-folder what it saw: files, not messages, so that what is compared did not pass through the very
-collectives that are to be judged. Without torchrun's variables it is alone and uses neither.
+It trains the real network in DistributedDataParallel, 64 images per step and rank, and writes its
+results to a folder: files, not messages, so that the compared data did not pass through the
+collectives under test. Without torchrun's variables it runs alone and uses neither
+DistributedDataParallel nor collectives.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BLOCKS = 5
-"""Timed blocks of steps; their median counts, since others may use the machine now and then."""
+"""Timed blocks of steps; their median counts, since other processes may disturb some of them."""
 
 WARM_UP = 3
 BATCHES = 32
@@ -41,20 +42,21 @@ BATCHES = 32
 
 PR_SET_PDEATHSIG = 1
 ALIVE = "alive"
-"""A file that the payload keeps locked."""
+"""Name of the file that the payload keeps locked."""
 
 
 def end_with_parent() -> None:
-    """Have the kernel end this process as its parent dies, however that dies (Linux only).
+    """Have the kernel kill this process when its parent ends for any reason (Linux only).
 
-    torchrun starts ranks in sessions of their own: a signal to its group does not reach them.
+    torchrun starts ranks in sessions of their own: a signal to its process group does not reach
+    them.
     """
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def hold(folder: Path) -> Any:
-    """Lock a file for as long as this process lives, or until the returned file is closed."""
+    """Lock a file until this process ends or the returned file is closed."""
     stream = (folder / ALIVE).open("wb")
     fcntl.flock(stream, fcntl.LOCK_EX)
     return stream
@@ -63,31 +65,31 @@ def hold(folder: Path) -> Any:
 def _end_with_payload(folder: Path) -> None:
     """End this process as soon as the one that holds the folder's lock is gone.
 
-    The kernel's signal alone is not enough: a parent may die before it was asked for.
+    The kernel's signal alone is not enough: a parent may die before the signal is requested.
     """
     try:
         with (folder / ALIVE).open("rb") as stream:
             fcntl.flock(stream, fcntl.LOCK_SH)
     except OSError:
-        # No file, no folder: whoever made them has tidied up.
+        # Without the file or its folder, the payload has already cleaned up.
         pass
     os._exit(1)
 
 
 @dataclass(frozen=True)
 class Rank:
-    """Which rank this is, of how many, and the folder in which it tells of itself."""
+    """The number of this rank, the number of all ranks, and the folder for its results."""
 
     number: int
     world: int
     folder: Path
 
     def phase(self, name: str) -> None:
-        """What the rank does from now on; with its process id, so that it can be ended."""
+        """Record what the rank does from now on, and its process id, so that it can be ended."""
         self.leave("state.json", json.dumps({"pid": os.getpid(), "phase": name}).encode())
 
     def leave(self, name: str, content: bytes) -> None:
-        """Write a file of this rank, whole or not at all."""
+        """Write a file of this rank atomically."""
         path = self.folder / f"rank-{self.number}.{name}"
         partial = path.with_suffix(".partial")
         partial.write_bytes(content)
@@ -95,7 +97,7 @@ class Rank:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Be a rank; returns the exit code. What it has to say is in its files."""
+    """Run as a rank and return the exit code. The results are in the rank's files."""
     end_with_parent()
     threading.Thread(target=_end_with_payload, args=(options.folder,), daemon=True).start()
     rank = Rank(
@@ -108,7 +110,7 @@ def main(options: argparse.Namespace) -> int:
         failure = {"error": f"{type(error).__name__}: {error}", "time": time.monotonic()}
         rank.leave("result.json", json.dumps(failure).encode())
         raise
-    # Before anything is torn down: a crash there says nothing about the work.
+    # Before teardown: a crash there says nothing about the work.
     rank.leave("result.json", json.dumps(result).encode())
     if rank.world > 1:
         _leave_group(rank)
@@ -133,7 +135,7 @@ def _work(rank: Rank, options: argparse.Namespace) -> Dict[str, Any]:
     digits = train.tensors(torch, data.train, accelerator)
     if rank.world > 1:
         rank.phase("meet the other ranks")
-        # Who started this rank waits for the limit and then says where each rank was.
+        # Longer than the limit after which the launcher reports the phase of each rank.
         torch.distributed.init_process_group(
             shares.BACKENDS[accelerator], timeout=timedelta(seconds=2 * options.limit)
         )
@@ -162,7 +164,7 @@ def _properties(torch: Any, accelerator: str) -> Any:
 
 
 def _identity(torch: Any, accelerator: str) -> str:
-    """What tells this device from every other one; without an id, its place among the visible."""
+    """Return what identifies this device: its UUID, else its index among the visible ones."""
     if accelerator == "cpu":
         return ""
     found = getattr(_properties(torch, accelerator), "uuid", None)
@@ -173,7 +175,7 @@ def _identity(torch: Any, accelerator: str) -> str:
 
 
 def _wrapped(torch: Any, rank: Rank, accelerator: str, net: Any) -> Any:
-    """The network, in DistributedDataParallel where there are other ranks."""
+    """Return the network, in DistributedDataParallel if there are other ranks."""
     if rank.world == 1:
         return net
     place = None if accelerator == "cpu" else [getattr(torch, accelerator).current_device()]
@@ -181,11 +183,11 @@ def _wrapped(torch: Any, rank: Rank, accelerator: str, net: Any) -> Any:
 
 
 def _prove(torch: Any, rank: Rank, accelerator: str, digits: train.Tensors) -> Tuple[str, float]:
-    """One backward pass over this rank's share of a joined batch; its gradients go to a file.
+    """Run one backward pass over this rank's part of a joined batch; write the gradients to a file.
 
     Rank 0 compares them with those of one process: the joined batch, eagerly, in float64, on the
     CPU. Returns the parameter that differs most and its relative error; 0 on other ranks, whose
-    gradients are compared with rank 0's. Without dropout, which draws differently on each rank.
+    gradients are compared with rank 0's. There is no dropout, as it differs between ranks.
     """
     form = model.fastest(accelerator)
     net = numerics.network(torch, form).to(accelerator)
@@ -211,12 +213,12 @@ def _prove(torch: Any, rank: Rank, accelerator: str, digits: train.Tensors) -> T
 def _train(
     torch: Any, rank: Rank, options: argparse.Namespace, digits: train.Tensors
 ) -> Tuple[List[float], int, float]:
-    """Train as `verify` does; returns the seconds of each block, its steps, and the last loss."""
+    """Train as `verify` does; return the seconds of each block, its steps, and the last loss."""
     accelerator, form = options.device, model.fastest(options.device)
     job = train.prepare(torch, accelerator, form, options.seed)
     job.model = _wrapped(torch, rank, accelerator, job.model)
     job.model.train()
-    # Dropout draws differently on each rank, as it must; the weights begin equal.
+    # Dropout must differ between ranks; the initial weights are equal.
     torch.manual_seed(options.seed + rank.number)
     mine = train.batches(digits, BATCHES * rank.world)[rank.number :: rank.world]
     mine = [(model.arrange(torch, images, form), labels) for images, labels in mine]
@@ -242,7 +244,7 @@ def _train(
 
 
 def _bytes(torch: Any, tensors: List[Any]) -> bytes:
-    """The values of some tensors as float32, one after the other; numpy may not be there."""
+    """Return the values of some tensors as float32, concatenated; numpy may be missing."""
     joined = torch.cat([t.detach().to("cpu", torch.float32).reshape(-1) for t in tensors])
     return ctypes.string_at(joined.data_ptr(), joined.nbytes)
 
@@ -250,8 +252,8 @@ def _bytes(torch: Any, tensors: List[Any]) -> bytes:
 def _leave_group(rank: Rank) -> None:
     import torch
 
-    # In this order, and after all ranks have got here: ranks that leave while another one still
-    # holds its network have aborted now and then.
+    # In this order, and after all ranks have arrived: ranks that left while another one still
+    # held its network have occasionally aborted.
     torch.distributed.barrier()
     gc.collect()
     torch.distributed.destroy_process_group()

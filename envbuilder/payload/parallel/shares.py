@@ -1,6 +1,7 @@
-"""Which part of the machine each rank of a data-parallel training gets; pure but for `fetch_cores`.
+"""Share of the machine that each rank of a data-parallel training gets.
 
-A rank is one process. On an accelerator it has one device; on the CPU it has its own cores.
+A rank is one process. On an accelerator it has one device; on the CPU it has its own cores. The
+functions are pure except for `fetch_cores`, `pin`, and the thread count in `environment_for`.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ CPU_RANKS = 2
 
 MOST_RANKS = 64
 BACKENDS = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl"}
-"""What carries the gradients; an accelerator that is not here has one device only."""
+"""Backend that transfers the gradients; an accelerator not listed here has one device only."""
 
 VISIBLE = {"cuda": "CUDA_VISIBLE_DEVICES", "xpu": "ZE_AFFINITY_MASK"}
-"""The variable that hides all devices but those it lists."""
+"""The variable that hides all devices except those it lists."""
 
 _FOREIGN = (
     *("MASTER_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_", "ROLE_"),
@@ -32,11 +33,11 @@ _FOREIGN = (
 
 
 class ChoiceError(CheckError):
-    """The devices asked for cannot be had; the message is a plain sentence on why."""
+    """The requested devices are not available; the message is a plain sentence on why."""
 
 
 def parse(text: str) -> Optional[Tuple[int, ...]]:
-    """What ``--devices`` asks for: None for ``all``, else numbers from 0, each once."""
+    """Parse ``--devices``: None for ``all``, else numbers from 0, each once."""
     if text.strip() == ALL:
         return None
     parts = [part.strip() for part in text.split(",")]
@@ -49,7 +50,7 @@ def parse(text: str) -> Optional[Tuple[int, ...]]:
 
 
 def require(accelerator: str, asked: Optional[Tuple[int, ...]]) -> None:
-    """ChoiceError where no machine could give that: what is known before anything starts."""
+    """Raise ChoiceError for a choice that no machine can satisfy, before anything starts."""
     if accelerator not in BACKENDS:
         raise ChoiceError(f"{accelerator} has one device: there is nothing to choose from")
     if accelerator != "cpu" or asked is None:
@@ -64,7 +65,7 @@ def require(accelerator: str, asked: Optional[Tuple[int, ...]]) -> None:
 
 
 def choose(accelerator: str, asked: Optional[Tuple[int, ...]], count: int) -> Tuple[int, ...]:
-    """The devices to use, of ``count``; on the CPU as many numbers as there are to be ranks."""
+    """Return the devices to use, of ``count``; on the CPU, one number per rank."""
     require(accelerator, asked)
     if accelerator == "cpu":
         return tuple(range(CPU_RANKS if asked is None else asked[0]))
@@ -81,12 +82,12 @@ def choose(accelerator: str, asked: Optional[Tuple[int, ...]], count: int) -> Tu
 def visible(
     accelerator: str, indices: Sequence[int], environment: Mapping[str, str]
 ) -> Dict[str, str]:
-    """The variable that shows a process these devices only, counted among those it sees now."""
+    """Return the variable that shows a process only these of the devices that it sees now."""
     name = VISIBLE.get(accelerator)
     if name is None:
         return {}
     listed = [entry.strip() for entry in environment.get(name, "").split(",") if entry.strip()]
-    # A list that is there renumbers the devices: the first one of it is device 0.
+    # An existing list renumbers the devices: its first entry is device 0.
     shown = [listed[i] if i < len(listed) else str(i) for i in indices] if listed else indices
     return {name: ",".join(map(str, shown))}
 
@@ -94,9 +95,9 @@ def visible(
 def environment_for(
     accelerator: str, indices: Sequence[int], ranks: int, outside: Mapping[str, str], system: str
 ) -> Dict[str, str]:
-    """The whole environment of ranks on these devices: ``ranks`` share this machine's threads.
+    """Return all variables for ranks on these devices; ``ranks`` share this machine's threads.
 
-    What a scheduler or a launcher around us has set for its own ranks is left out. Everything
+    Variables that an outer scheduler or launcher set for its own ranks are left out. All traffic
     stays on the loopback interface, since a container may have no other.
     """
     result = {k: v for k, v in outside.items() if not k.startswith(_FOREIGN)}
@@ -110,7 +111,7 @@ def environment_for(
 
 
 def split(cores: Sequence[Tuple[int, ...]], ranks: int) -> List[Tuple[int, ...]]:
-    """CPUs of each rank: whole cores, each to one rank. With fewer cores than ranks all share."""
+    """Return the CPUs of each rank: whole cores of its own; all cores if there are too few."""
     if len(cores) < ranks:
         return [tuple(cpu for core in cores for cpu in core)] * ranks
     cuts = [rank * len(cores) // ranks for rank in range(ranks + 1)]
@@ -123,7 +124,7 @@ def split(cores: Sequence[Tuple[int, ...]], ranks: int) -> List[Tuple[int, ...]]
 def fetch_cores(
     root: Path = threads.ROOT, allowed: Optional[FrozenSet[int]] = None
 ) -> List[Tuple[int, ...]]:
-    """The cores that this process may use, each with its CPUs (SMT siblings stay together)."""
+    """Return the cores this process may use, each with its CPUs (SMT siblings stay together)."""
     cpus = threads.allowed_cpus() if allowed is None else allowed
     cores: Dict[int, List[int]] = {}
     for cpu in sorted(cpus):
@@ -137,7 +138,7 @@ def fetch_cores(
 
 
 def pin(cpus: Sequence[int]) -> bool:
-    """Keep this process on these CPUs; False where the system has no such thing (macOS)."""
+    """Restrict this process to these CPUs; return False if the system cannot (macOS)."""
     setter = getattr(os, "sched_setaffinity", None)
     if setter is None:
         return False

@@ -1,3 +1,3 @@
-"""How fast the device is: rates, bandwidth, latency."""
+"""Speed of the device: compute rates, bandwidth, latency."""
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How fast memory moves: on the device, between host and device, and between two devices.
+"""Memory bandwidth: on the device, between host and device, and between two devices.
 
 On a device it is STREAM's triad, a = b + s·c, over arrays too large for its caches; as in STREAM,
-three arrays' bytes count. Copies count their bytes once.
+the bytes of all three arrays count. Copies count their bytes once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MIB = 1 << 20
 LEAST_ARRAY, MOST_ARRAY = 64 * MIB, 512 * MIB
 COPY = 64 * MIB
 SHARE = 16
-"""One array takes at most this part of the free memory; three are needed."""
+"""One array takes at most the free memory divided by this; three are needed."""
 
 PATHS = (
     "device",
@@ -33,9 +33,9 @@ Measurement = Callable[[], Optional[float]]
 
 
 def measurements(torch: Any, accelerator: str, budget: float) -> Dict[str, Measurement]:
-    """Path → what measures it in bytes a second, in about ``budget`` seconds each.
+    """Return path → function that measures its bytes per second, in about ``budget`` seconds each.
 
-    A path that does not exist here measures None.
+    For a path that does not exist here, the function returns None.
     """
     found: Dict[str, Measurement] = dict.fromkeys(PATHS, _none)
     found["device"] = partial(_triad, torch, accelerator, budget)
@@ -56,9 +56,12 @@ def _none() -> Optional[float]:
 
 
 def array_bytes(accelerator: str, free: Optional[int], cache: Optional[int]) -> int:
-    """Size of one array: four times the CPU's caches or more, but little of the free memory."""
+    """Return the size of one array, so that three are at least four times the CPU's caches.
+
+    It is limited by ``MOST_ARRAY`` and by a fraction of the free memory.
+    """
     wanted = LEAST_ARRAY if accelerator == "cpu" else MOST_ARRAY
-    # Three arrays together are then at least four times the cache.
+    # Three arrays together are then at least four times the caches.
     wanted = min(MOST_ARRAY, max(wanted, (cache or 0) * 4 // 3))
     return wanted if free is None else max(MIB, min(wanted, free // SHARE))
 
@@ -73,7 +76,7 @@ def _triad(torch: Any, accelerator: str, budget: float) -> float:
 def _room(torch: Any, accelerator: str) -> Tuple[Optional[int], Optional[int]]:
     if accelerator == "cuda":
         return int(torch.cuda.mem_get_info()[0]), None
-    # The memory of MPS and of integrated GPUs is the system's.
+    # MPS and integrated GPUs use the system's memory.
     cache = memory.cache_bytes() if accelerator == "cpu" else None
     return memory.available_bytes(), cache
 
@@ -82,7 +85,7 @@ def _copy(torch: Any, accelerator: str, budget: float, pinned: bool, *, to_devic
     host = torch.ones(COPY // 4, pin_memory=pinned)
     there = torch.ones(COPY // 4, device=accelerator)
     target, source = (there, host) if to_device else (host, there)
-    # Without pinned memory non_blocking has no effect; with it the copies need not wait.
+    # non_blocking has no effect without pinned memory; with it, the copies need not wait.
     work = partial(target.copy_, source, non_blocking=pinned)
     return COPY / clock.median_seconds(torch, accelerator, work, budget)
 
@@ -93,7 +96,7 @@ def _between(torch: Any, accelerator: str, budget: float) -> float:
 
     def work() -> None:
         target.copy_(source)
-        # Timing waits for the first device only.
+        # The timer synchronizes the first device only.
         getattr(torch, accelerator).synchronize(1)
 
     return COPY / clock.median_seconds(torch, accelerator, work, budget)

@@ -1,7 +1,8 @@
-"""What this machine reaches: matmul rates, memory bandwidth, launch latency, inference, logging.
+"""Performance of this machine: matmul, memory bandwidth, launch latency, inference, logging.
 
-Everything is warmed up, waited for and repeated; medians count (see ``clock``). A measurement that
-fails is null in the report and named in a warning: it says nothing on whether training works.
+Everything is warmed up, synchronized and repeated; medians count (see ``clock``). A failed
+measurement is null in the report and named in a warning: it says nothing about whether training
+works.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 DTYPES = ("float32", "bfloat16")
 FIRST_SIZE, LAST_SIZE = 512, 8192
 LONG_ENOUGH = 0.01
-"""Seconds of one product from which it shows the rate rather than what surrounds it."""
+"""Seconds of one product from which it shows the rate rather than the overhead."""
 
 ROUNDS = 3
 LEAST_STEPS, MOST_STEPS = 3, 50
@@ -31,7 +32,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Budget:
-    """Seconds that each kind of measurement may take, roughly; warming up comes on top."""
+    """Approximate seconds for each kind of measurement; the warm-up comes on top."""
 
     matmul: float
     bandwidth: float
@@ -46,7 +47,7 @@ FULL = Budget(matmul=0.5, bandwidth=0.3, launch=0.2, inference=1.0, logging=2.5)
 
 @dataclass
 class Bench:
-    """What is measured with: ``trained`` for inference, ``make`` prepares a fresh job."""
+    """Inputs of the measurements: ``trained`` for inference; ``make`` prepares a fresh job."""
 
     torch: Any
     accelerator: str
@@ -58,11 +59,11 @@ class Bench:
     problems: List[str] = field(default_factory=list)
 
     def median(self, work: Callable[[], Any], budget: float) -> float:
-        """Median seconds of one call of ``work``."""
+        """Return the median seconds of one call of ``work``."""
         return clock.median_seconds(self.torch, self.accelerator, work, budget)
 
     def attempt(self, name: str, work: Callable[[], Any]) -> Any:
-        """What ``work`` returns, or None with a problem noted."""
+        """Return the result of ``work``, or None with the problem recorded."""
         try:
             return work()
         except Exception as error:
@@ -74,9 +75,11 @@ class Bench:
 def measure(
     bench: Bench, epoch: Optional[Dict[str, float]], peak: Optional[int], progress: Progress
 ) -> Dict[str, Any]:
-    """The report's ``measurements``. ``epoch`` is the last one, warm; ``peak`` bytes of training.
+    """Return the report's ``measurements``.
 
-    ``matmul_share`` is what the epoch's computing reached of the measured float32 matmul rate.
+    ``epoch`` is the last one, warm; ``peak`` is the peak memory of training in bytes.
+    ``matmul_share`` is the fraction of the measured float32 matmul rate that the epoch's computing
+    reached.
     """
     parts: Dict[str, Callable[[], Any]] = {
         "matmul": partial(_matmuls, bench),
@@ -110,7 +113,7 @@ def _matmuls(bench: Bench) -> List[Dict[str, Any]]:
 
 
 def _matmul(bench: Bench, dtype: str) -> Dict[str, Any]:
-    """The rate of one large square product, large enough for this device to show its speed."""
+    """Measure the rate of one square product, large enough for the device to show its speed."""
     size = FIRST_SIZE
     while True:
         work = _product(bench, dtype, size)
@@ -125,7 +128,7 @@ def _matmul(bench: Bench, dtype: str) -> Dict[str, Any]:
 
 def _product(bench: Bench, dtype: str, size: int) -> Callable[[], Any]:
     torch = bench.torch
-    # Random numbers: on GPUs products of constants take less power and so less time.
+    # Random numbers: on GPUs, products of constants take less power and thus less time.
     left, right = (
         torch.rand(size, size, device=bench.accelerator).to(getattr(torch, dtype)) for _ in range(2)
     )
@@ -140,7 +143,7 @@ def _bandwidth(bench: Bench) -> Dict[str, Optional[float]]:
 
 
 def _launch(bench: Bench) -> float:
-    """Seconds that the smallest operation costs when many are started one after another."""
+    """Return the seconds per smallest operation when many are launched one after another."""
     number = bench.torch.zeros(1, device=bench.accelerator)
     return bench.median(partial(number.add_, 1), bench.budget.launch)
 
@@ -155,7 +158,7 @@ def _inference(bench: Bench) -> Dict[str, Any]:
 
 
 def _logging(bench: Bench) -> Dict[str, Any]:
-    """The same steps, the loss fetched after every one or all losses after the last, in turns.
+    """Time the same steps in turns with the loss fetched after every one, or all after the last.
 
     Fetching a number waits for the device, so that it has nothing queued when the next step comes.
     """

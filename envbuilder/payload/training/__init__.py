@@ -1,3 +1,3 @@
-"""MNIST, the network, the training loop, and the blind test of what was learned."""
+"""MNIST, the network, the training loop, and the blind test of the result."""
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Answer a blind test: classify images that come without labels, after the training.
+"""The blind test: classification of images that come without labels, after the training.
 
 The process that started this one writes the images, in an order that only it knows, and scores the
-answers. So nothing inside the environment states what the network learned.
+answers. So the score does not come from inside the environment.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from ..events import Events
 
 IMAGES = "images"
-"""The file that appears in the folder, whole: unsigned bytes, image after image."""
+"""Name of the file that appears in the folder, complete: unsigned bytes, image after image."""
 
 PATIENCE = 120.0
-"""Seconds until the images must be there; whoever started this process writes them in one."""
+"""Seconds until the images must be there; the parent process writes them in one."""
 
 PAUSE = 0.02
 
 
 def answer(job: train.Job, folder: Path, events: Events) -> int:
-    """Ask for the images, classify them, and return how many there were.
+    """Request the images, classify them, and return how many there were.
 
-    CheckError if they do not come, or are no images of this size.
+    Raises CheckError if they do not come, or are not images of this size.
     """
     events.questions()
     content = _wait(folder / IMAGES)

@@ -23,7 +23,7 @@ MNIST_SHA256 = {
     "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
     "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
 }
-"""sha256 of the raw files, the same from every public mirror."""
+"""sha256 of the raw files, the same on every public mirror."""
 
 SUBSET_SHA256 = {
     "train-images-idx3-ubyte": "04dc55b9072e88982f00c049c1092bb9f06118d3152ab2dac88b674efba0e9aa",
@@ -31,14 +31,14 @@ SUBSET_SHA256 = {
     "t10k-images-idx3-ubyte": "b97c8bfeb834d8e7999eaa2d69239abe06653dc09c1e5d7eb0c974c5965bc6a9",
     "t10k-labels-idx1-ubyte": "41cf2f530031915ba9fbb241407c369dba1acd7515053edff48cebeee8b260f4",
 }
-"""sha256 of the raw files behind the subset that ships with envbuilder."""
+"""sha256 of the raw files of the subset that ships with envbuilder."""
 
 KNOWN = (("mnist", MNIST_SHA256), ("mnist-subset", SUBSET_SHA256))
 
 
 @dataclass(frozen=True)
 class Split:
-    """Images (unsigned bytes, row by row) and their labels; ``count`` says how many are used."""
+    """Images (unsigned bytes, row by row) and their labels; only the first ``count`` are used."""
 
     images: bytes
     labels: bytes
@@ -47,7 +47,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Dataset:
-    """What is trained on, what is tested on, and where both came from."""
+    """Training data, test data, and the hashes of their files."""
 
     name: str
     train: Split
@@ -56,16 +56,16 @@ class Dataset:
 
     @property
     def genuine(self) -> bool:
-        """Whether these are the published MNIST files or the shipped subset, by hash."""
+        """Return whether these are the published MNIST files or the shipped subset, by hash."""
         return any(self.sha256 == hashes for _, hashes in KNOWN)
 
     @property
     def subset(self) -> bool:
-        """Whether fewer than MNIST's 60,000 images are trained on."""
+        """Return whether there are fewer training images than MNIST's 60,000."""
         return self.train.count < FULL_TRAIN
 
     def quick(self) -> Dataset:
-        """The same data, using only the first images, for a check of seconds."""
+        """Return the same data, limited to the first images, for a check of seconds."""
         train, test = self.train, self.test
         return Dataset(
             self.name,
@@ -75,7 +75,7 @@ class Dataset:
         )
 
     def summary(self) -> Dict[str, object]:
-        """The report's ``dataset``."""
+        """Return the report's ``dataset``."""
         return {
             "name": self.name,
             "train": self.train.count,
@@ -86,9 +86,9 @@ class Dataset:
 
 
 def load(folder: Path, name: Optional[str] = None) -> Dataset:
-    """Read and check the four files, raw or ``.gz``; DataError names the file that is wrong.
+    """Read and check the four files, raw or ``.gz``; a DataError names the file that is wrong.
 
-    Without ``name`` the set is called what the hashes say: "mnist", "mnist-subset" or "unknown".
+    Without ``name`` the hashes decide the name: "mnist", "mnist-subset" or "unknown".
     """
     files = {stem: read(find(folder, stem), 3 if "images" in stem else 1) for stem in MNIST_SHA256}
     stems = list(files)
@@ -102,7 +102,7 @@ def load(folder: Path, name: Optional[str] = None) -> Dataset:
 
 
 def find(folder: Path, stem: str) -> Path:
-    """The raw file, or the compressed one where there is no raw one; DataError if neither is."""
+    """Return the raw file, else the compressed one; raise DataError if there is neither."""
     for path in (folder / stem, folder / f"{stem}.gz"):
         if path.is_file():
             return path

@@ -1,4 +1,4 @@
-"""How many floating-point operations an epoch of the network needs, counted from its layers.
+"""Floating-point operations of an epoch, counted from the network's layers.
 
 A multiplication and an addition count as two. Only convolutions and linear layers are counted;
 everything else in this network is below one per cent of them. Each has three products of the same
@@ -15,13 +15,13 @@ from .dataset import SIDE
 
 
 def training_flops(torch: Any, images: int) -> int:
-    """Operations of one training pass over ``images`` images."""
+    """Return the operations of one training pass over ``images`` images."""
     layers = forward_flops(torch)
     return images * (3 * sum(layers) - layers[0])
 
 
 def forward_flops(torch: Any) -> List[int]:
-    """Operations for one image, layer by layer, in the network's published form."""
+    """Return the operations for one image, by layer, in the network's published form."""
     nn, side, found = torch.nn, SIDE, []
     for layer in model.build(torch, 1, model.PUBLISHED).children():
         if isinstance(layer, nn.Conv2d):

@@ -1,7 +1,8 @@
 """Strict reader for IDX, the file format of MNIST (http://yann.lecun.com/exdb/mnist/).
 
 A file is a magic number (two zero bytes, a type, the number of dimensions), one big-endian 32-bit
-size a dimension, then exactly that many bytes. Only unsigned bytes (type 8) occur in MNIST.
+size per dimension, then exactly as many bytes as their product. Only unsigned bytes (type 8) occur
+in MNIST.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 UNSIGNED_BYTE = 8
 LARGEST = 1 << 30
-"""Bytes of content a header may promise; MNIST's largest file has 47 million."""
+"""Most bytes of content that a header may state; MNIST's largest file has 47 million."""
 
 
 class DataError(Exception):
@@ -27,10 +28,10 @@ class DataError(Exception):
 
 
 class Readable(Protocol):
-    """What ``parse`` needs of a stream."""
+    """The interface that ``parse`` needs of a stream."""
 
     def read(self, size: int, /) -> bytes:
-        """At most ``size`` bytes; fewer only at the end."""
+        """Return at most ``size`` bytes; fewer only at the end."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Idx:
 
 
 def read(path: Path, dimensions: int) -> Idx:
-    """Read a raw or gzip-compressed (``.gz``) file; DataError if it is not exactly right."""
+    """Read a raw or gzip-compressed (``.gz``) file; raise DataError if it is not exactly right."""
     try:
         with path.open("rb") as raw:
             stream: Readable = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw

@@ -1,7 +1,7 @@
-"""Loading data in worker processes, as users of DataLoader do.
+"""Data loading in worker processes, as users of DataLoader do it.
 
-Workers find these names by importing this module, so it must be neither ``__main__`` nor a closure:
-workers that are spawned import it from the zipapp.
+Workers find these names by importing this module, so they must not be closures or names of
+``__main__``: spawned workers import them from the zipapp.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from . import train
 
 
 class Digits:
-    """Images and labels in memory; an image is converted and normalised when it is asked for."""
+    """Images and labels in memory; an image is converted and normalised on access."""
 
     def __init__(self, data: train.Tensors) -> None:
         self._data = data
@@ -28,7 +28,7 @@ class Digits:
 
 
 def begin(isolated: bool, bytecode: Optional[str], worker: int) -> None:
-    """What each worker does first: be isolated as its parent, and use one thread.
+    """Set up a worker: require its parent's isolation, and use one thread.
 
     Workers run side by side; threads of their own would compete.
     """
@@ -49,9 +49,10 @@ def make(
     *,
     pinned: bool,
 ) -> Any:
-    """A DataLoader over full batches of ``order``, which are indices into ``data``.
+    """Return a DataLoader over full batches of ``order``, which are indices into ``data``.
 
-    ``method`` starts the workers: fork, forkserver or spawn; it says nothing without workers.
+    ``method`` is the start method of the workers: fork, forkserver or spawn; it has no effect
+    without workers.
     """
     alike = partial(begin, bool(sys.flags.isolated), sys.pycache_prefix)
     return torch.utils.data.DataLoader(
@@ -67,6 +68,6 @@ def make(
 
 
 def method_of(made: Any) -> Optional[str]:
-    """The start method that a DataLoader really uses; None where it has no workers."""
+    """Return the start method that a DataLoader really uses; None if it has no workers."""
     context = made.multiprocessing_context
     return str(context.get_start_method()) if made.num_workers and context else None

@@ -1,7 +1,7 @@
-"""The network of PyTorch's MNIST example, in the order it is published or an equal, faster one.
+"""The network of PyTorch's MNIST example, in its published form or an equal, faster one.
 
 Source: pytorch/examples, mnist/main.py. ReLU and max-pool commute exactly, because ReLU never
-decreases; pooling first leaves it a quarter of the numbers.
+decreases; pooling first leaves ReLU a quarter of the numbers.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from . import dropout
 
 @dataclass(frozen=True)
 class Form:
-    """How the same function is computed: order of two layers, layout of memory, dropout's masks."""
+    """How the same function is computed: order of two layers, memory layout, dropout masks."""
 
     pool_first: bool
     channels_last: bool
     byte_masks: bool = False
 
     def summary(self) -> Dict[str, Any]:
-        """The report's words for what differs from the published form."""
+        """Return the report's entries on what differs from the published form."""
         return {
             "reordered": "max-pool before relu" if self.pool_first else None,
             "memory_format": "channels_last" if self.channels_last else "contiguous",
@@ -30,7 +30,7 @@ class Form:
         }
 
     def for_compilers(self) -> Form:
-        """The same for `torch.compile`, whose generated code draws dropout's masks by itself."""
+        """Return the form for `torch.compile`, whose generated code draws the dropout masks."""
         return replace(self, byte_masks=False)
 
 
@@ -38,18 +38,18 @@ PUBLISHED = Form(pool_first=False, channels_last=False)
 
 
 def fastest(accelerator: str) -> Form:
-    """The form to train in.
+    """Return the form to train in.
 
-    channels_last is used on the CPU, where it measured faster, and nowhere else: on MPS operators
-    have returned wrong numbers for it (pytorch#180984), elsewhere it is unmeasured. Other devices
-    draw dropout's masks in parallel.
+    channels_last is used only on the CPU, where it measured faster: on MPS operators have returned
+    wrong numbers for it (pytorch#180984), elsewhere it is unmeasured. Other devices draw dropout
+    masks in parallel.
     """
     cpu = accelerator == "cpu"
     return Form(pool_first=True, channels_last=cpu, byte_masks=cpu)
 
 
 def build(torch: Any, seed: int, form: Form, shares: Tuple[float, float] = (0.25, 0.5)) -> Any:
-    """A new network on the CPU; the same seed gives the same weights in every form."""
+    """Build a new network on the CPU; the same seed gives the same weights in every form."""
     nn = torch.nn
     torch.manual_seed(seed)
     pool = ("pool", nn.MaxPool2d(2))
@@ -72,12 +72,12 @@ def build(torch: Any, seed: int, form: Form, shares: Tuple[float, float] = (0.25
 
 
 def drop(torch: Any, share: float, form: Form) -> Any:
-    """The dropout layer of a form."""
+    """Return the dropout layer of a form."""
     return dropout.layer(torch, share) if form.byte_masks else torch.nn.Dropout(share)
 
 
 def arrange(torch: Any, value: Any, form: Form) -> Any:
-    """A model or a batch of images in the form's memory layout."""
+    """Return a model or a batch of images in the form's memory layout."""
     if not form.channels_last:
         return value
     if isinstance(value, torch.nn.Module):

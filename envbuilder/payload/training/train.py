@@ -1,10 +1,11 @@
-"""Training and testing, timed honestly.
+"""Training and testing, timed without omissions.
 
-Images live on the device as unsigned bytes. Each epoch begins by shuffling them, converting them to
-float32 and normalising them, all at once: that, finished and synchronised, is ``data_seconds``.
-``compute_seconds`` is the rest of the pass up to the last step's end: 938 times forward, loss,
+Images stay on the device as unsigned bytes. Each epoch begins by shuffling them, converting them to
+float32 and normalising them, all at once: the time of this, synchronised, is ``data_seconds``.
+``compute_seconds`` is the rest of the pass up to the end of the last step: 938 times forward, loss,
 backward and optimizer step. ``seconds`` is their sum, the whole training pass without evaluation.
-Nothing that PyTorch's example does in an epoch is left out of it, and nothing is prepared before.
+Nothing that PyTorch's example does in an epoch is left out of it, and nothing is prepared in
+advance.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ LEARNING_RATE = 1.0
 GAMMA = 0.7
 MEAN, DEVIATION = 0.1307, 0.3081
 POINTS = 200
-"""Points that a loss curve has at most."""
+"""Most points of a loss curve."""
 
 Progress = Callable[[int, int], None]
 
@@ -41,13 +42,13 @@ class Tensors:
     labels: Any
 
     def nbytes(self) -> int:
-        """Bytes that both take on the device."""
+        """Return the bytes that both take on the device."""
         return int(self.images.nbytes + self.labels.nbytes)
 
 
 @dataclass
 class Curve:
-    """The loss curve, kept on the device until an epoch's end: fetching a number would wait."""
+    """The loss curve, kept on the device until an epoch's end, because fetching a number waits."""
 
     every: int
     steps: int = 0
@@ -55,13 +56,13 @@ class Curve:
     waiting: List[Any] = field(default_factory=list)
 
     def add(self, loss: Any) -> None:
-        """Count one step and keep its loss if it is due; the very first one always is."""
+        """Count one step and keep its loss if it is due; the first one always is."""
         if self.steps % self.every == 0:
             self.waiting.append(loss)
         self.steps += 1
 
     def fetch(self, torch: Any) -> None:
-        """Fetch what waits on the device, all at once."""
+        """Fetch the losses that are still on the device, all at once."""
         if self.waiting:
             losses = torch.stack(self.waiting).tolist()
             first = len(self.points)
@@ -70,18 +71,18 @@ class Curve:
 
 
 def curve(images: int, epochs: int) -> Curve:
-    """A curve of at most ``POINTS`` points over so many epochs."""
+    """Return a curve of at most ``POINTS`` points over ``epochs`` epochs."""
     return Curve(every=max(1, -(-epochs * steps_of(images) // POINTS)))
 
 
 def steps_of(images: int) -> int:
-    """Steps of one epoch; the last one may have a smaller batch."""
+    """Return the steps of one epoch; the last one may have a smaller batch."""
     return -(-images // BATCH)
 
 
 @dataclass
 class Job:
-    """What is trained, on what, and how; the state that the steps of one training share."""
+    """One training: what is trained, on which device, and how; the state that its steps share."""
 
     torch: Any
     accelerator: str
@@ -104,26 +105,26 @@ def tensors(torch: Any, split: Split, accelerator: str) -> Tensors:
 
 
 def content(torch: Any, tensor: Any) -> bytes:
-    """A tensor's whole numbers as unsigned bytes, copied back from the device."""
+    """Return a tensor's integers as unsigned bytes, copied back from the device."""
     here = tensor.to("cpu", torch.uint8).contiguous()
-    # Read where they lie: what torch itself would say of them is what is in question.
+    # Read directly from memory: torch's own access to the values is what is being checked.
     return ctypes.string_at(here.data_ptr(), here.nbytes)
 
 
 def normalise(images: Any) -> Any:
-    """Bytes → float32 with MNIST's mean and deviation, as the example's transforms do."""
+    """Convert bytes to float32 with MNIST's mean and deviation, as the example's transforms do."""
     return images.float().div_(255).sub_(MEAN).div_(DEVIATION)
 
 
 def batches(data: Tensors, count: int) -> List[Tuple[Any, Any]]:
-    """The first ``count`` batches, normalised, with labels; from the start again if data is few."""
+    """Return the first ``count`` batches, normalised, with labels; small data are repeated."""
     full = max(1, len(data.labels) // BATCH)
     cuts = [slice(n % full * BATCH, (n % full + 1) * BATCH) for n in range(count)]
     return [(normalise(data.images[cut]), data.labels[cut]) for cut in cuts]
 
 
 def prepare(torch: Any, accelerator: str, form: Form, seed: int) -> Job:
-    """A fresh network on the device with the example's optimizer and schedule."""
+    """Prepare a new network on the device with the example's optimizer and schedule."""
     net = model.build(torch, seed, form).to(accelerator)
     optimizer = torch.optim.Adadelta(net.parameters(), lr=LEARNING_RATE)
     return Job(
@@ -139,7 +140,7 @@ def prepare(torch: Any, accelerator: str, form: Form, seed: int) -> Job:
 
 
 def step(job: Job, images: Any, labels: Any) -> Any:
-    """One optimizer step on one batch; returns the loss, still on the device."""
+    """Run one optimizer step on one batch; return the loss, still on the device."""
     job.optimizer.zero_grad()
     loss = job.torch.nn.functional.nll_loss(job.model(images), labels)
     loss.backward()
@@ -148,7 +149,7 @@ def step(job: Job, images: Any, labels: Any) -> Any:
 
 
 def epoch(job: Job, data: Tensors, progress: Progress) -> Dict[str, float]:
-    """Train on every image once; returns seconds and mean loss, and records them in the job."""
+    """Train on every image once; return seconds and mean loss, and record them in the job."""
     torch, count = job.torch, len(data.labels)
     job.model.train()
     device.synchronize(torch, job.accelerator)
@@ -189,9 +190,9 @@ def epoch(job: Job, data: Tensors, progress: Progress) -> Dict[str, float]:
 
 
 def predict(job: Job, images: Any) -> Iterator[Any]:
-    """Log-probabilities (N, 10) of images as bytes (N, 1, 28, 28), ``TEST_BATCH`` at a time.
+    """Yield log-probabilities (N, 10) of images as bytes (N, 1, 28, 28), by ``TEST_BATCH``.
 
-    The network is in evaluation mode and what it returns is on the device.
+    The network is in evaluation mode and its output stays on the device.
     """
     job.model.eval()
     with job.torch.no_grad():
@@ -218,7 +219,7 @@ def weights(net: Any) -> Dict[str, Any]:
 
 
 def changes(before: Dict[str, Any], after: Dict[str, Any]) -> Dict[str, float]:
-    """Return how far each parameter moved: |after - before| / |before|, Euclidean lengths."""
+    """Return how far each parameter moved: |after - before| / |before|, Euclidean norms."""
     return {
         name: float((after[name] - value).norm() / value.norm()) for name, value in before.items()
     }
@@ -226,19 +227,19 @@ def changes(before: Dict[str, Any], after: Dict[str, Any]) -> Dict[str, float]:
 
 @dataclass
 class Census:
-    """Device types and dtypes that parameters, gradients and activations had in a training step."""
+    """Device types and dtypes of parameters, gradients and activations in a training step."""
 
     devices: Set[str] = field(default_factory=set)
     dtypes: Set[str] = field(default_factory=set)
 
     def add(self, tensor: Any) -> None:
-        """Count one tensor."""
+        """Record one tensor."""
         self.devices.add(tensor.device.type)
         self.dtypes.add(str(tensor.dtype).replace("torch.", ""))
 
 
 def observe(job: Job, images: Any, labels: Any) -> Census:
-    """One more training step, recording where each of its tensors really was."""
+    """Run one more training step and record the device and dtype of each of its tensors."""
     census = Census()
     hooks = [
         layer.register_forward_hook(lambda _layer, _inputs, output: census.add(output))

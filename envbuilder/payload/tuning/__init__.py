@@ -1,3 +1,3 @@
-"""One trial of settings, and the survey of what can be set here."""
+"""One trial of a setting, and the survey of what can be set here."""
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The payload's command ``trial``: its options, its process, its one line of JSON.
+"""The command ``trial``: its options, its process, its one line of JSON.
 
 Variables such as OMP_NUM_THREADS and LD_PRELOAD are read when a process starts. With ``--set`` the
-process therefore becomes itself again with the variables in place, in whatever environment it runs:
-nothing outside has to know how to pass them on.
+process therefore execs itself with the variables in place, in whatever environment it runs: its
+caller does not have to know how to pass them on.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from . import survey, trial
 
 EXIT_USAGE, EXIT_FAILED = 2, 5
 LIMIT_SECONDS = 900
-"""A trial takes seconds, with a compiler a minute. Workers can wait for one another for ever."""
+"""A trial takes seconds, with a compiler a minute. Workers can deadlock and wait forever."""
 
 START_METHODS = ("fork", "forkserver", "spawn")
 
@@ -54,7 +54,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command; returns the exit code: 0, 2 for damaged data or usage, 5 for a failure."""
+    """Run the command; return 0, 2 for damaged data or usage, or 5 for a failure."""
     if options.variables:
         _become(variables(options.variables), options.start)
     out = events.Events(events.take_stdout())
@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def asked(options: argparse.Namespace) -> trial.Asked:
-    """The setting that the options name; the form is the accelerator's fastest but for them."""
+    """Return the setting that the options name; what they leave open has its fastest form."""
     form = model.fastest(options.device)
     if options.layout:
         form = replace(form, channels_last=options.layout == "channels_last")
@@ -108,7 +108,7 @@ def asked(options: argparse.Namespace) -> trial.Asked:
 
 
 def variables(pairs: Sequence[str]) -> Dict[str, str]:
-    """``NAME=VALUE`` → variables; an empty value means that the variable is to be removed."""
+    """Parse ``NAME=VALUE`` pairs; an empty value means that the variable is to be removed."""
     found = {}
     for pair in pairs:
         name, _, value = pair.partition("=")
@@ -117,7 +117,7 @@ def variables(pairs: Sequence[str]) -> Dict[str, str]:
 
 
 def started(original: Sequence[str], shown: Sequence[str]) -> List[str]:
-    """How this program was started, without its own arguments, so that it can be started again.
+    """Return how this program was started, without its own arguments, to start it again.
 
     ``original`` is ``sys.orig_argv``, empty before Python 3.10; ``shown`` is ``sys.argv``.
     """
@@ -127,7 +127,7 @@ def started(original: Sequence[str], shown: Sequence[str]) -> List[str]:
 
 
 def without_set(arguments: Sequence[str]) -> List[str]:
-    """The arguments without ``--set`` and ``--promise`` and their values, in either form."""
+    """Return the arguments without ``--set``, ``--promise`` and their values, in either form."""
     kept: List[str] = []
     given = iter(arguments)
     for argument in given:
@@ -139,7 +139,7 @@ def without_set(arguments: Sequence[str]) -> List[str]:
 
 
 def _become(wanted: Dict[str, str], begun: start.Start) -> None:
-    # What is set here is promised as much as what the core has set.
+    # Variables set here are promised just like those that the core set.
     promised = replace(begun, variables={**begun.variables, **wanted})
     own = [] if begun.as_found else ["--promise", promised.text()]
     own += without_set(sys.argv[1:])

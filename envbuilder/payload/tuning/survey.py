@@ -1,4 +1,4 @@
-"""What could be tried in this environment: processors, allocators and start methods. No torch."""
+"""What could be tried in this environment: threads, allocators and start methods. No torch."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ ALLOCATORS = {
     "jemalloc": ("libjemalloc.so*",),
     "mimalloc": ("libmimalloc.so*",),
 }
-"""Allocators that torch's users preload, each with the names its library has."""
+"""Allocators that torch's users preload, each with the file names of its library."""
 
 SYSTEM_FOLDERS = ("/usr/local/lib", "/usr/lib", "/usr/lib64", "/lib", "/opt/homebrew/lib")
 
 
 def survey() -> Dict[str, Any]:
-    """Facts that decide which settings are worth a trial, as the payload's process sees them."""
+    """Return the facts that decide which settings are worth a trial, as this process sees them."""
     limits = threads.fetch()
     preload = os.environ.get("LD_PRELOAD", "")
     return {
@@ -35,7 +35,7 @@ def survey() -> Dict[str, Any]:
         },
         "allocator": facts.allocator(),
         "allocators": find_allocators(folders(preload)),
-        # Whatever else is preloaded stays.
+        # Other preloaded libraries are kept.
         "preload": [path for path in re.split("[: ]+", preload) if path and not is_allocator(path)],
         "glibc": platform.libc_ver()[0] == "glibc",
         "wait_policy": os.environ.get("OMP_WAIT_POLICY"),
@@ -44,7 +44,7 @@ def survey() -> Dict[str, Any]:
 
 
 def folders(preload: str) -> List[Path]:
-    """Where allocators may be: beside what is preloaded, beside the payload, in the system's."""
+    """Return where allocators may be: beside preloaded files or the payload, or in the system."""
     named = [Path(path).parent for path in re.split("[: ]+", preload) if "/" in path]
     machine = f"{platform.machine()}-linux-gnu"
     system = [Path(folder) for folder in SYSTEM_FOLDERS]
@@ -53,7 +53,7 @@ def folders(preload: str) -> List[Path]:
 
 
 def find_allocators(places: Iterable[Path]) -> Dict[str, str]:
-    """Name of each allocator that is there → path of its library, the first of ``places``."""
+    """Return name → library path of each allocator found, in the first of ``places`` with it."""
     found: Dict[str, str] = {}
     for place in places:
         for name, patterns in ALLOCATORS.items():
@@ -64,7 +64,7 @@ def find_allocators(places: Iterable[Path]) -> Dict[str, str]:
 
 
 def is_allocator(path: str) -> bool:
-    """Whether a library's name is one of an allocator's."""
+    """Return whether a library's name is one of an allocator's."""
     return any(Path(path).name.startswith(f"lib{name}") for name in ALLOCATORS)
 
 
@@ -74,9 +74,9 @@ def _first(place: Path, patterns: Iterable[str]) -> Optional[Path]:
             files = sorted(path for path in place.glob(pattern) if path.is_file())
         except OSError:
             files = []
-        # A name without a version is for linking; it may be a text file.
+        # A name without a version is for the linker; it may be a text file.
         versioned = [path for path in files if re.search(r"\.so\.[0-9]", path.name)]
         if versioned or files:
-            # As /proc/self/maps will name it.
+            # Resolved, as /proc/self/maps will name it.
             return (versioned or files)[0].resolve()
     return None

@@ -1,7 +1,7 @@
-"""One trial: a piece of the real training under one setting, timed.
+"""One trial: part of the real training under one setting, timed.
 
-Threads, allocator and start method belong to a process, so each trial is a process of its own. The
-workload is the one that is verified: network, optimizer, order of images and conversion to float32.
+Threads, allocator and start method belong to a process, so each trial is a separate process. The
+workload is the verified one: network, optimizer, order of images and conversion to float32.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from ..training.dataset import Dataset
 
 STEPS, WARM_UP = 150, 30
-"""Steps of batch 64; other batches see as many images."""
+"""Steps of batch 64; other batch sizes use as many images."""
 
 CHUNKS = 10
 TESTED = 2_000
-"""Images that accuracy is counted on."""
+"""Images on which accuracy is measured."""
 
 
 @dataclass(frozen=True)
@@ -49,18 +49,18 @@ class Asked:
 
     @property
     def samples(self) -> int:
-        """Images trained on, warm-up and all: as many full batches as fit into batch 64's."""
+        """Return the images to train on, warm-up included: those of batch 64, in full batches."""
         return max(2, (self.warm_up + self.steps) * train.BATCH // self.batch) * self.batch
 
     @property
     def untimed(self) -> int:
-        """Steps before the clock starts."""
+        """Return the steps before the clock starts."""
         return max(1, self.warm_up * train.BATCH // self.batch)
 
 
 @dataclass
 class Feed:
-    """Where batches come from, and what making them cost before the first one, in seconds."""
+    """Source of the batches, and the seconds of preparation before the first one."""
 
     batches: Iterator[Tuple[Any, Any]]
     seconds: float = 0.0
@@ -69,7 +69,7 @@ class Feed:
 
 @dataclass
 class Timed:
-    """What was measured: images a second of each chunk, and the mean loss over them."""
+    """The measurements: images per second of each chunk, and the mean loss over them."""
 
     rates: List[float] = field(default_factory=list)
     loss: float = 0.0
@@ -78,7 +78,7 @@ class Timed:
 def run(asked: Asked, data: Dataset) -> Dict[str, Any]:
     """Train under the setting and return what was measured and what was really in effect.
 
-    RuntimeError, ValueError or ImportError where the setting cannot be had here.
+    Raises RuntimeError, ValueError or ImportError if the setting is not available here.
     """
     import torch
 
@@ -88,13 +88,13 @@ def run(asked: Asked, data: Dataset) -> Dict[str, Any]:
             _use_scratch(stack)
         generator = torch.Generator().manual_seed(asked.seed)
         order = _order(torch, data.train.count, asked.samples, generator)
-        # Workers are born before the device is touched: its contexts do not survive a fork.
+        # Workers start before the device is used: its contexts do not survive a fork.
         feed = _feed(torch, asked, data, order)
         job = _job(torch, asked)
         timed = _train(job, asked, feed)
         accuracy = train.accuracy(job, train.tensors(torch, _first(data.test), asked.device))
         dtypes = [] if asked.compile_backend else _dtypes(job, asked, data)
-    # What an image cost before the loop is part of its time, as it is of an epoch's.
+    # Preparation before the loop counts as part of an image's time, as it does in an epoch.
     seconds = 1 / statistics.median(timed.rates) + feed.seconds / asked.samples
     return {
         "samples_per_second": 1 / seconds,
@@ -117,7 +117,7 @@ def run(asked: Asked, data: Dataset) -> Dict[str, Any]:
 
 
 def check_compile(asked: Asked, data: Dataset) -> Dict[str, Any]:
-    """Whether a compile backend is right here: the same check of gradients as verification's."""
+    """Check whether a compile backend is right here, with the gradient check of ``verify``."""
     import torch
 
     backend = str(asked.compile_backend)
@@ -147,13 +147,13 @@ def _prepare(torch: Any, asked: Asked) -> None:
     if threads.chosen_by_user(os.environ.get("OMP_NUM_THREADS")) is None:
         torch.set_num_threads(threads.decide(threads.fetch()))
     precision.prepare(torch, "float32")
-    # Threads inherit the mode from the one that starts them, so it is set before there are any.
+    # Threads inherit the mode from the one that starts them, so it is set before any start.
     if asked.flush_denormal and not torch.set_flush_denormal(True):
         raise RuntimeError("this processor cannot flush denormal numbers to zero")
 
 
 def _use_scratch(stack: ExitStack) -> None:
-    """Compiled code of earlier runs must not be trusted."""
+    """Set a fresh cache folder: compiled code of earlier runs must not be trusted."""
     folder = stack.enter_context(TemporaryDirectory(prefix="envbuilder-trial-"))
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
 
@@ -170,7 +170,7 @@ def _first(split: Split) -> Split:
 def _feed(torch: Any, asked: Asked, data: Dataset, order: Any) -> Feed:
     if asked.workers is None:
         return _from_device(torch, asked, data, order)
-    # Starting workers is not timed: it is paid once a training, not for each image.
+    # Starting workers is not timed: it is paid once per training, not for each image.
     made = loader.make(
         torch,
         train.tensors(torch, data.train, "cpu"),
@@ -237,7 +237,7 @@ def _train(job: train.Job, asked: Asked, feed: Feed) -> Timed:
 
 
 def _dtypes(job: train.Job, asked: Asked, data: Dataset) -> List[str]:
-    """The types that tensors of a training step have: they show whether bfloat16 took part."""
+    """Return the dtypes of tensors in a training step; they show whether bfloat16 took part."""
     few = Split(data.train.images, data.train.labels, min(data.train.count, train.BATCH))
     images, labels = train.batches(train.tensors(job.torch, few, asked.device), 1)[0]
     batch = model.arrange(job.torch, images, job.form)
