@@ -2,7 +2,7 @@
 
 The same modules work as ``envbuilder.payload`` from a checkout and as ``payload`` inside the
 zipapp. They need only the standard library and torch 2.5 or newer, in Python 3.9 syntax, because
-the interpreter is the environment's. torch is imported inside functions only, so that the
+the interpreter may be any environment's. torch is imported inside functions only, so that the
 entrypoint and the core can import any of these modules in milliseconds.
 """
 

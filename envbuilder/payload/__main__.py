@@ -1,4 +1,4 @@
-"""Entry point of ``python -m envbuilder.payload``; the zipapp's own also calls ``main``."""
+"""Entry point of ``python -m envbuilder.payload``; the zipapp's also calls ``main``."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Result = Tuple[str, str]
 
 LEAST_MOVE = 1e-3
-"""Least distance that training must move each parameter, as a fraction of the parameter's norm."""
+"""Minimum distance that training must move each parameter, relative to the parameter's norm."""
 
 DROPPED_FROM = 1 << 16
 """Number of values on which dropout is tested."""
@@ -148,7 +148,7 @@ def check_learning(run: Run) -> Result:
 
 
 def check_answers(run: Run, job: train.Job) -> Result:
-    """Answer the blind test with the trained network; the core, which sent it, scores it."""
+    """Answer the blind test with the trained network; the core, which sent it, also scores it."""
     assert run.options.questions is not None
     count = blind_test.answer(job, run.options.questions, run.events)
     return PASSED, f"{count} images without labels were answered"

@@ -10,7 +10,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional, TextIO
 
 PROGRESS_INTERVAL = 0.25
-"""Least seconds between two progress events of one phase; the last one is always written."""
+"""Minimum seconds between two progress events of one phase; its last one is always written."""
 
 
 def take_stdout() -> TextIO:

@@ -26,9 +26,9 @@ first images) reach 89.2-93.2 %, 93.1-95.1 % and 93.8-95.9 %. With convolutions 
 """
 
 LOSS_AT_NO_ERROR, LOSS_PER_ERROR = 0.2, 8.8
-"""Bound on the mean training loss of the last epoch: base, and slope per allowed error rate.
+"""Bound on the last epoch's mean training loss: its base, and its slope over the error rate.
 
-The error rate is the fraction of wrong images that the required accuracy allows. This gives 0.42
+The error rate is the fraction of wrong images that the required accuracy allows. The bound is 0.42
 for MNIST; 1.52, 1.08 and 0.90 after one, two and three epochs of the subset. Measured: 0.19 for
 MNIST; at most 1.04, 0.30 and 0.21 for six seeds on the subset. A network that learned nothing has
 ln 10 = 2.30.
@@ -37,7 +37,7 @@ ln 10 = 2.30.
 
 @dataclass(frozen=True)
 class Options:
-    """Options of a verification. ``epochs`` or ``min_accuracy`` of None is the data's default."""
+    """Options of a verification; None for ``epochs`` or ``min_accuracy`` is the data's default."""
 
     device: str
     epochs: Optional[int] = None
@@ -75,11 +75,11 @@ class Options:
         return () if self.quick else self.compile_backends
 
     def trains_baseline(self) -> bool:
-        """Return whether to train on the CPU, too; never if quick, as part of an epoch is none."""
+        """Return whether to train a CPU baseline; not in a quick run, whose epochs are partial."""
         return self.baseline and self.device != "cpu" and not self.quick
 
     def required_kernels(self) -> Tuple[str, ...]:
-        """Return the kernel prefixes this run can observe: of compiled code only if it compiles."""
+        """Return the kernel prefixes this run can see; in compiled code only if it compiles."""
         return tuple(p for p in self.require_kernels if not (only_compiled(p) and self.quick))
 
     def required(self) -> Tuple[str, ...]:
@@ -90,5 +90,5 @@ class Options:
 
 
 def only_compiled(prefix: str) -> bool:
-    """Return whether such kernels run only in compiled code; zentorch's never run eagerly."""
+    """Return whether kernels of this prefix run only in compiled code, as all of zentorch's do."""
     return prefix.startswith("zentorch::")

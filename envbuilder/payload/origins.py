@@ -82,7 +82,7 @@ SYSTEM_FOLDERS = (
 """Folders in which systems keep their libraries."""
 
 LISTED = 40
-"""Most files of one kind that a report lists."""
+"""Maximum number of files of one kind that a report lists."""
 
 
 @dataclass(frozen=True)
@@ -176,8 +176,7 @@ def summary(start: Start, seen: Seen, judged: Judgement) -> Dict[str, Any]:
 def judge(seen: Seen, names: Callable[[], Iterable[str]]) -> Judgement:
     """Compare what was loaded with where it may come from.
 
-    ``names`` returns the names of the environment's own libraries; it is called only if they
-    matter.
+    ``names`` returns the names of the environment's own libraries; it is called only if needed.
     """
     problems = _foreign_modules(seen)
     drivers, outside = [], []
@@ -298,7 +297,7 @@ def _places() -> Tuple[List[str], List[str]]:
     packages = [folder for folder in site.getsitepackages() if os.path.normpath(folder) in on_path]
     below_it = [str(library / name) for name in ("site-packages", "dist-packages")]
     program = Path(sys.argv[0] if sys.argv[0].endswith(".pyz") else __file__)
-    # Code compiled by this payload, which sets the variable to a new, empty folder.
+    # Code compiled here: ``verify`` and ``trial`` set the variable to a new, empty folder.
     scratch = os.environ.get("TORCHINDUCTOR_CACHE_DIR", "")
     roots = [
         *([] if _shared(sys.prefix) else [sys.prefix]),

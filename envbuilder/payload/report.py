@@ -35,7 +35,7 @@ BLIND_TEST = "blind test"
 
 @dataclass(frozen=True)
 class Check:
-    """Outcome of one check: its name, status, duration, and a sentence on the reason."""
+    """Outcome of one check: its name, status, duration, and a sentence of explanation."""
 
     name: str
     status: str

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Run:
-    """The observations so far; None and empty values mean that there is none yet."""
+    """Observations so far; None or an empty value means not observed yet."""
 
     options: Options
     data: Dataset

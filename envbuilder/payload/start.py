@@ -141,7 +141,7 @@ def environment(place: Path = Path("/proc/self/environ")) -> Dict[str, str]:
 
 
 def guarded(environ: Mapping[str, str]) -> Dict[str, str]:
-    """Return the variables that are set and can inject code into a process."""
+    """Return those variables that are not empty and can inject code into a process."""
     return {
         name: value
         for name, value in environ.items()
@@ -187,7 +187,7 @@ def _inside(name: str, value: str, roots: Sequence[str]) -> bool:
 
 
 def below(path: str, root: str) -> bool:
-    """Return whether an absolute path is or is below ``root``, as written or links resolved."""
+    """Return whether an absolute path is ``root`` or below it, as written or resolved."""
     if not path.startswith(os.sep):
         return False
     pairs = zip(_forms(path), _forms(root))  # noqa: B905 - Python 3.9

@@ -1,7 +1,7 @@
 """The whole verification: import, device, training, test, numerical checks, comparison.
 
 Training comes before the numerical checks so that cold start and the first epoch are those of a
-fresh process. A failed check prevents later ones only if they could not run.
+fresh process. After a failed check, later ones still run if they can.
 
 A quick run makes every check of a full one except those of compile backends, and trains no
 baseline. It trains on part of the data, repeats two steps instead of three against float64 and five

@@ -1,3 +1,3 @@
-"""The machine: device, clocks, memory, threads, and facts about the environment on it."""
+"""The machine (device, clocks, memory, threads) and facts about the environment."""
 
 from __future__ import annotations

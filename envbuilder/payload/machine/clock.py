@@ -16,7 +16,7 @@ from typing import Any, Callable, List, Optional, Tuple
 from . import device
 
 BLOCK_SECONDS = 0.002
-"""Least duration of a timed block of calls, so that reading the clock does not count."""
+"""Minimum duration of a timed block of calls, so that reading the clock does not count."""
 
 MOST_CALLS, MOST_BLOCKS, LEAST_BLOCKS = 10_000, 25, 3
 
@@ -33,7 +33,7 @@ UPTIME = Path("/proc/uptime")
 
 
 def since(began: float) -> float:
-    """Return the seconds since ``time.perf_counter`` read ``began``; RuntimeError if none."""
+    """Return the seconds since the counter read ``began``; RuntimeError if it did not advance."""
     elapsed = time.perf_counter() - began
     if not elapsed > 0:
         raise RuntimeError(f"the clock that times the work moved by {elapsed:.3f} s during it")

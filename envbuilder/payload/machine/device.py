@@ -52,7 +52,7 @@ def require_build(torch: Any, accelerator: str) -> str:
 
 
 def require_usable(torch: Any, accelerator: str) -> str:
-    """Allocate, compute, read back and compare; raise CheckError with torch's reason."""
+    """Allocate, compute, read back and compare; raise CheckError with the reason if this fails."""
     if accelerator != "cpu" and not _available(torch, accelerator):
         raise CheckError(f"no {accelerator} device can be used: {_why_not(torch, accelerator)}")
     size = 1 << 20

@@ -42,7 +42,7 @@ def process_peak(status: Path = Path("/proc/self/status")) -> Optional[int]:
 
 
 def available_bytes(root: Path = ROOT) -> Optional[int]:
-    """Return the bytes this process may still allocate: the system's or its cgroup's, if less."""
+    """Return the bytes this process may still allocate: the smaller of system and cgroup limits."""
     limits = []
     found = re.search(
         r"^MemAvailable:\s+([0-9]{1,15}) kB$", _read(root / "proc/meminfo"), re.MULTILINE

@@ -26,7 +26,7 @@ differs by 0.1 to 1."""
 HALVES = ("bfloat16", "float16")
 
 LACKING = ("not implemented", "not supported", "unsupported", "arch mismatch", "no kernel image")
-"""How torch and its libraries report that a device lacks an operator for a dtype."""
+"""Phrases with which torch and its libraries report that a device lacks an operator for a dtype."""
 
 
 @dataclass

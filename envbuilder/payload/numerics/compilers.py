@@ -31,7 +31,7 @@ TRAINING_BLOCKS = 6
 STEPS_A_BLOCK = 10
 PROFILED_STEPS = 3
 OUTPUT_TOLERANCE = 1e-4
-"""Norm-wise error of log-probabilities against float64; float32 stays below 1e-6."""
+"""For log-probabilities against float64, norm-wise; float32 stays below 1e-6."""
 
 WEIGHT_CACHE = "ZENDNNL_MATMUL_WEIGHT_CACHE"
 """Set to 0, it turns zentorch's weight cache off; it is read when the library is loaded. Measured

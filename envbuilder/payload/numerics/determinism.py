@@ -1,7 +1,7 @@
 """Comparison of two trainings from one seed: whether they give the same weights.
 
-Reported, not judged: cuDNN and MPS choose kernels and orders of addition for speed, and users who
-need equal results must request them. A difference comes from the random numbers or the arithmetic.
+Reported, not judged: cuDNN and MPS choose kernels and orders of summation for speed, and equal
+results must be requested. A difference comes from the random numbers or from the arithmetic.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def require_importable(name: str, timeout: float = IMPORT_TIMEOUT) -> str:
 
 
 def load(name: str) -> Any:
-    """Import an extension that ``require_importable`` accepted into this process."""
+    """Import into this process an extension that ``require_importable`` accepted."""
     return importlib.import_module(facts.EXTENSIONS[name])
 
 

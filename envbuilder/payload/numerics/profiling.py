@@ -8,7 +8,7 @@ from typing import Any, Callable, List, Optional, Tuple
 from ..machine import device
 
 TOP = 15
-"""Most kernels that the report names."""
+"""Maximum number of kernels that the report names."""
 
 
 @dataclass(frozen=True)

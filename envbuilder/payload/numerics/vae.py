@@ -61,7 +61,7 @@ def _loss(torch: Any, net: Any, images: Any) -> Any:
     mean, log_variance = net["mean"](hidden), net["log_variance"](hidden)
     latent = mean + torch.randn_like(mean) * torch.exp(0.5 * log_variance)
     logits = net["pixels"](functional.relu(net["decode"](latent)))
-    # With logits: the other form ruins the CUDA context if a number is not finite.
+    # With logits: on probabilities, a number that is not finite destroys the CUDA context.
     loss = functional.binary_cross_entropy_with_logits
     reconstruction = loss(logits, images, reduction="sum")
     divergence = -0.5 * torch.sum(1 + log_variance - mean.pow(2) - log_variance.exp())

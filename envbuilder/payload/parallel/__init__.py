@@ -1,3 +1,3 @@
-"""Several devices: their ranks, the agreement of these, and their shares of the machine."""
+"""Training on several devices: ranks, checks of their results, and shares of the machine."""
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ SAME = 1e-6
 
 @dataclass
 class Ended:
-    """How a part of the work ended (None: killed after ``limit`` s), and the files it left.
+    """How a part of the work ended (None: stopped after ``limit`` s), and the files it left.
 
     For each rank: its result, its last state, and its gradients and weights as float32.
     """

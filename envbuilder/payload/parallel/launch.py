@@ -28,7 +28,7 @@ QUICK_STEPS, CPU_STEPS, DEVICE_STEPS = 15, 60, 500
 
 
 def run(options: argparse.Namespace, indices: Sequence[int], index: Optional[int]) -> Ended:
-    """Start one device's rank alone, or all of them with torchrun (None), and wait for the end."""
+    """Start one device's rank alone, or all by torchrun (``index`` None), and wait for the end."""
     with TemporaryDirectory(prefix="envbuilder-") as folder:
         return _run_in(Path(folder), options, indices, index)
 

@@ -82,7 +82,7 @@ def choose(accelerator: str, asked: Optional[Tuple[int, ...]], count: int) -> Tu
 def visible(
     accelerator: str, indices: Sequence[int], environment: Mapping[str, str]
 ) -> Dict[str, str]:
-    """Return the variable that shows a process only these of the devices that it sees now."""
+    """Return the variable that limits a process to these of the devices visible now."""
     name = VISIBLE.get(accelerator)
     if name is None:
         return {}
@@ -95,10 +95,11 @@ def visible(
 def environment_for(
     accelerator: str, indices: Sequence[int], ranks: int, outside: Mapping[str, str], system: str
 ) -> Dict[str, str]:
-    """Return all variables for ranks on these devices; ``ranks`` share this machine's threads.
+    """Return the whole environment of ranks on these devices, including their thread count.
 
     Variables that an outer scheduler or launcher set for its own ranks are left out. All traffic
-    stays on the loopback interface, since a container may have no other.
+    stays on the loopback interface, since a container may have no other. ``ranks`` is the number of
+    ranks that share this machine's threads.
     """
     result = {k: v for k, v in outside.items() if not k.startswith(_FOREIGN)}
     result.update(visible(accelerator, indices, outside))
@@ -111,7 +112,7 @@ def environment_for(
 
 
 def split(cores: Sequence[Tuple[int, ...]], ranks: int) -> List[Tuple[int, ...]]:
-    """Return the CPUs of each rank: whole cores of its own; all cores if there are too few."""
+    """Return each rank's CPUs: whole cores of its own, or all CPUs if there are too few cores."""
     if len(cores) < ranks:
         return [tuple(cpu for core in cores for cpu in core)] * ranks
     cuts = [rank * len(cores) // ranks for rank in range(ranks + 1)]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 DTYPES = ("float32", "bfloat16")
 FIRST_SIZE, LAST_SIZE = 512, 8192
 LONG_ENOUGH = 0.01
-"""Seconds of one product from which it shows the rate rather than the overhead."""
+"""Minimum seconds of one product for it to show the rate rather than the overhead."""
 
 ROUNDS = 3
 LEAST_STEPS, MOST_STEPS = 3, 50

@@ -1,7 +1,7 @@
 """The blind test: classification of images that come without labels, after the training.
 
-The process that started this one writes the images, in an order that only it knows, and scores the
-answers. So the score does not come from inside the environment.
+The core, which started this process, writes the images, in an order that only it knows, and scores
+the answers. So the score does not come from inside the environment.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ IMAGES = "images"
 """Name of the file that appears in the folder, complete: unsigned bytes, image after image."""
 
 PATIENCE = 120.0
-"""Seconds until the images must be there; the parent process writes them in one."""
+"""Seconds until the images must be there; the core writes them in one."""
 
 PAUSE = 0.02
 

@@ -47,7 +47,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Training data, test data, and the hashes of their files."""
+    """Training data and test data, with their name and the hashes of their files."""
 
     name: str
     train: Split
@@ -65,7 +65,7 @@ class Dataset:
         return self.train.count < FULL_TRAIN
 
     def quick(self) -> Dataset:
-        """Return the same data, limited to the first images, for a check of seconds."""
+        """Return the same data, limited to the first images, for a check within seconds."""
         train, test = self.train, self.test
         return Dataset(
             self.name,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 UNSIGNED_BYTE = 8
 LARGEST = 1 << 30
-"""Most bytes of content that a header may state; MNIST's largest file has 47 million."""
+"""Maximum bytes of content that a header may state; MNIST's largest file has 47 million."""
 
 
 class DataError(Exception):

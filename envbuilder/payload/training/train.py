@@ -1,11 +1,11 @@
-"""Training and testing, timed without omissions.
+"""Training and testing, with timings that leave nothing out.
 
 Images stay on the device as unsigned bytes. Each epoch begins by shuffling them, converting them to
-float32 and normalising them, all at once: the time of this, synchronised, is ``data_seconds``.
-``compute_seconds`` is the rest of the pass up to the end of the last step: 938 times forward, loss,
-backward and optimizer step. ``seconds`` is their sum, the whole training pass without evaluation.
-Nothing that PyTorch's example does in an epoch is left out of it, and nothing is prepared in
-advance.
+float32 and normalising them, all at once: ``data_seconds`` is the time until this has finished on
+the device. ``compute_seconds`` is the rest of the pass up to the end of the last step: 938 times
+forward, loss, backward and optimizer step. ``seconds`` is their sum, the whole training pass
+without evaluation. Nothing that PyTorch's example does in an epoch is left out of it, and nothing
+is prepared in advance.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LEARNING_RATE = 1.0
 GAMMA = 0.7
 MEAN, DEVIATION = 0.1307, 0.3081
 POINTS = 200
-"""Most points of a loss curve."""
+"""Maximum number of points of a loss curve."""
 
 Progress = Callable[[int, int], None]
 
@@ -48,7 +48,7 @@ class Tensors:
 
 @dataclass
 class Curve:
-    """The loss curve, kept on the device until an epoch's end, because fetching a number waits."""
+    """The loss curve, kept on the device until an epoch's end: fetching a number would wait."""
 
     every: int
     steps: int = 0

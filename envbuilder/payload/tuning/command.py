@@ -54,7 +54,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command; return 0, 2 for damaged data or usage, or 5 for a failure."""
+    """Run the command and return its exit code: 0, 2 for damaged data or usage, 5 for a failure."""
     if options.variables:
         _become(variables(options.variables), options.start)
     out = events.Events(events.take_stdout())
@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def asked(options: argparse.Namespace) -> trial.Asked:
-    """Return the setting that the options name; what they leave open has its fastest form."""
+    """Return the setting given by the options; the form defaults to the accelerator's fastest."""
     form = model.fastest(options.device)
     if options.layout:
         form = replace(form, channels_last=options.layout == "channels_last")
@@ -117,7 +117,7 @@ def variables(pairs: Sequence[str]) -> Dict[str, str]:
 
 
 def started(original: Sequence[str], shown: Sequence[str]) -> List[str]:
-    """Return how this program was started, without its own arguments, to start it again.
+    """Return the command that starts this program again, without its own arguments.
 
     ``original`` is ``sys.orig_argv``, empty before Python 3.10; ``shown`` is ``sys.argv``.
     """

@@ -44,7 +44,7 @@ def survey() -> Dict[str, Any]:
 
 
 def folders(preload: str) -> List[Path]:
-    """Return where allocators may be: beside preloaded files or the payload, or in the system."""
+    """Return the folders to search for allocators: of preloaded files, the payload, the system."""
     named = [Path(path).parent for path in re.split("[: ]+", preload) if "/" in path]
     machine = f"{platform.machine()}-linux-gnu"
     system = [Path(folder) for folder in SYSTEM_FOLDERS]
@@ -53,7 +53,7 @@ def folders(preload: str) -> List[Path]:
 
 
 def find_allocators(places: Iterable[Path]) -> Dict[str, str]:
-    """Return name → library path of each allocator found, in the first of ``places`` with it."""
+    """Map each allocator found to the path of its library; the first of ``places`` wins."""
     found: Dict[str, str] = {}
     for place in places:
         for name, patterns in ALLOCATORS.items():
