@@ -1,8 +1,8 @@
 """Dropout for the CPU, with random masks at an eighth of the usual cost.
 
 torch draws the masks of its own dropout in one thread there, a 64-bit number for each element: 4 of
-the 24 ms of a training step with torch 2.13.0+cpu (docs/benchmarks.md). Eight elements can share
-one number, since a quarter and a half are whole numbers of 256ths: a byte is below 64 with a
+the 24 ms of a training step with torch 2.13.0+cpu (docs/evidence/benchmarks.md). Eight elements
+can share one number, since a quarter and a half are whole numbers of 256ths: a byte is below 64 with a
 probability of exactly a quarter.
 """
 
