@@ -34,6 +34,7 @@ from envbuilder.build.plan import (
     fingerprint,
 )
 from envbuilder.containers.engine import client as engine
+from envbuilder.containers.engine import versions
 from envbuilder.containers.oci import image_names as places
 from envbuilder.core import types as words
 from envbuilder.core.errors import InvalidError, ToolError
@@ -296,7 +297,7 @@ def unsuitable(here: engine.Engine, client: Any, profile: Profile, target: Targe
     """Return why another builder is the default for this engine and profile; empty if this is."""
     if here.client == "docker":
         version = str(client.version().get("Version", ""))
-        if not engine.is_at_least(version, _EXPORTS):
+        if not versions.is_at_least(version, _EXPORTS):
             return f"Docker {version} cannot export a base image as an OCI layout"
     own = own_platform()
     if own is None:

@@ -7,13 +7,13 @@ become a `ToolError` or `BuildError` that says what to do.
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct
 
 from envbuilder.containers.engine import podman
+from envbuilder.containers.engine.versions import parsed
 from envbuilder.core import process
 from envbuilder.core.errors import BuildError, ToolError
 
@@ -158,7 +158,7 @@ def connect() -> Any:
         raise _no_answer(short(error)) from error
     if _name(version) == "podman":
         return podman.connect(place.url)
-    if _parsed(str(version.get("Version", ""))) < OLDEST:
+    if parsed(str(version.get("Version", ""))) < OLDEST:
         raise ToolError(
             f"Docker {version.get('Version')} is too old: {OLDEST[0]} or newer is needed",
             "Update Docker, or use --backend venv.",
@@ -227,25 +227,15 @@ def require_client(found: Engine) -> None:
         raise ToolError("the docker client has no buildx plugin", _CLIENT_HINT)
     words = done.stdout.split()
     text = next((w for w in words if w[:1] in "v0123456789" and "." in w), "")
-    if _parsed(text.lstrip("v")) < OLDEST_BUILDX:
+    if parsed(text.lstrip("v")) < OLDEST_BUILDX:
         raise ToolError(
             f"buildx {text or '(unknown)'} is too old: 0.10 or newer is needed", _CLIENT_HINT
         )
 
 
-def is_at_least(version: str, oldest: tuple[int, int]) -> bool:
-    """Return whether a version as reported by an engine is `oldest` or newer."""
-    return _parsed(version) >= oldest
-
-
 def _name(version: dict[str, Any]) -> str:
     components = [str(c.get("Name", "")) for c in version.get("Components") or ()]
     return "podman" if any("podman" in c.lower() for c in components) else "docker"
-
-
-def _parsed(text: str) -> tuple[int, int]:
-    numbers = [int(n) for n in re.split(r"[-+]", text, maxsplit=1)[0].split(".")[:2] if n.isdigit()]
-    return (numbers[0], numbers[1]) if len(numbers) == 2 else (0, 0)
 
 
 def short(error: Exception) -> str:

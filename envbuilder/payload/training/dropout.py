@@ -2,8 +2,8 @@
 
 torch draws the masks of its own dropout in one thread there, a 64-bit number for each element: 4 of
 the 24 ms of a training step with torch 2.13.0+cpu (docs/evidence/benchmarks.md). Eight elements
-can share one number, since a quarter and a half are whole numbers of 256ths: a byte is below 64 with a
-probability of exactly a quarter.
+can share one number, since a quarter and a half are whole numbers of 256ths: a byte is below 64
+with a probability of exactly a quarter.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from envbuilder.build.image import base as image_base
 from envbuilder.build.image import records as images
 from envbuilder.build.request import Request
 from envbuilder.containers.engine import client as engine
-from envbuilder.containers.engine import podman
+from envbuilder.containers.engine import podman, versions
 from envbuilder.containers.engine import run as containers
 from envbuilder.containers.oci import reference
 from envbuilder.core import process, resources
@@ -384,7 +384,7 @@ def test_a_python_that_the_lock_does_not_have_is_2(found: Settings) -> None:
     [("26.1.5+dfsg1", (26, 1)), ("20.10.24", (20, 10)), ("v0.13", (0, 0)), ("", (0, 0))],
 )
 def test_engine_versions(text: str, numbers: tuple[int, int]) -> None:
-    assert engine._parsed(text) == numbers
+    assert versions.parsed(text) == numbers
 
 
 class FakeEngine:
