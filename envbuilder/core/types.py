@@ -28,7 +28,11 @@ PythonVersion = Annotated[
     Meta(pattern=r"^3\.[1-9][0-9]?\Z", description='a Python version such as "3.12", in quotes'),
 ]
 FullPythonVersion = Annotated[
-    str, Meta(pattern=r"^(3\.[0-9]{1,3}\.[0-9]{1,3}(~?(a|b|rc)[0-9]+)?)?\Z")
+    str,
+    Meta(
+        pattern=r"^(3\.[0-9]{1,3}\.[0-9]{1,3}(~?(a|b|rc)[0-9]+)?)?\Z",
+        description="a Python version X.Y.Z",
+    ),
 ]
 """X.Y.Z; empty if no source states it."""
 FileSize = Annotated[int, Meta(ge=1, le=1 << 36)]
@@ -70,21 +74,42 @@ Distribution = Annotated[
 DebianPackage = Annotated[
     str, Meta(pattern=r"^[a-z0-9][a-z0-9+.-]+\Z", description="the name of a Debian package")
 ]
-DebianSuite = Annotated[str, Meta(pattern=r"^[a-z]*\Z")]
-FileVersion = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+:~!_-]*\Z")]
+DebianSuite = Annotated[str, Meta(pattern=r"^[a-z]*\Z", description="the name of a Debian suite")]
+FileVersion = Annotated[
+    str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+:~!_-]*\Z", description="a version")
+]
 # A wheel's file name, or a .deb's path below the archive root. Never absolute, never with `..`.
 FilePath = Annotated[
-    str, Meta(pattern=r"^(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._+~%:-]*(/[A-Za-z0-9._+~%:-]+)*\Z")
+    str,
+    Meta(
+        pattern=r"^(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._+~%:-]*(/[A-Za-z0-9._+~%:-]+)*\Z",
+        description="a file name, or a path below an archive's root",
+    ),
 ]
 # The name of a conda package, and a profile's requirement: a name and, after a space, versions.
-CondaName = Annotated[str, Meta(pattern=r"^[a-z0-9_][a-z0-9_.-]*\Z")]
+CondaName = Annotated[
+    str, Meta(pattern=r"^[a-z0-9_][a-z0-9_.-]*\Z", description="the name of a conda package")
+]
 CondaSpec = Annotated[
-    str, Meta(pattern=r"^[a-z0-9_][a-z0-9_.-]*( [=<>!~]*[0-9][A-Za-z0-9.*,|=<>!~]*)?\Z")
+    str,
+    Meta(
+        pattern=r"^[a-z0-9_][a-z0-9_.-]*( [=<>!~]*[0-9][A-Za-z0-9.*,|=<>!~]*)?\Z",
+        description="a conda package, and versions after a blank",
+    ),
 ]
 CondaSubdir = Literal["linux-64", "linux-aarch64", "osx-arm64", "noarch"]
-VirtualPackage = Annotated[str, Meta(pattern=r"^__[a-z0-9_]+\Z")]
+VirtualPackage = Annotated[
+    str,
+    Meta(pattern=r"^__[a-z0-9_]+\Z", description="the name of a virtual package, such as __cuda"),
+]
 """A conda virtual package: a property of the machine that no package provides."""
-VirtualVersion = Annotated[str, Meta(pattern=r"^[0-9][0-9A-Za-z.]*(=[A-Za-z0-9_]+)?\Z")]
+VirtualVersion = Annotated[
+    str,
+    Meta(
+        pattern=r"^[0-9][0-9A-Za-z.]*(=[A-Za-z0-9_]+)?\Z",
+        description="a version",
+    ),
+]
 """The version of a virtual package, with a build string if it is meaningful."""
 Source = Annotated[
     str,
@@ -110,9 +135,20 @@ VariableValue = Annotated[
         description="one line without quotes, backslashes, backquotes and dollar signs",
     ),
 ]
-Library = Annotated[str, Meta(pattern=r"^lib[A-Za-z0-9_+-]+\.so(\.[0-9]+)*\Z")]
-DevicePath = Annotated[str, Meta(pattern=r"^/dev/[A-Za-z0-9/_-]+\Z")]
-DeviceGlob = Annotated[str, Meta(pattern=r"^/dev/[A-Za-z0-9/_-]+\*?\Z")]
+Library = Annotated[
+    str,
+    Meta(
+        pattern=r"^lib[A-Za-z0-9_+-]+\.so(\.[0-9]+)*\Z",
+        description="the file name of a shared library",
+    ),
+]
+DevicePath = Annotated[
+    str, Meta(pattern=r"^/dev/[A-Za-z0-9/_-]+\Z", description="a path below /dev")
+]
+DeviceGlob = Annotated[
+    str,
+    Meta(pattern=r"^/dev/[A-Za-z0-9/_-]+\*?\Z", description="a path below /dev that may end in *"),
+]
 Size = Annotated[str, Meta(pattern=r"^[1-9][0-9]*[kmg]\Z", description="a size such as 512m or 2g")]
 Sentence = Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f]*\Z", description="one line of text")]
 Comment = Annotated[str, Meta(pattern=rf"^[^{_LINE_ENDS}]*\Z", description="one line of text")]

@@ -37,17 +37,23 @@ class Python(_Strict, frozen=True):
     """The Python versions (X.Y) that a profile supports; `default` is one of them."""
 
     default: words.PythonVersion
+    """The version used unless another one is requested."""
     supported: tuple[words.PythonVersion, ...]
+    """The versions that are locked."""
 
 
 class Base(_Strict, frozen=True):
     """A base image, by digest; `digest` is None if no source states one."""
 
     ref: words.ImageRef
+    """The image without its digest; `base_images:` of the configuration may replace it."""
     digest: words.Digest | None = None
     date: words.Date | None = None
+    """The day it was published: every time in an image that is built on it."""
     python_path: words.AbsolutePath = "/usr/local/bin/python3"
+    """Its Python interpreter."""
     python_version: str = ""
+    """The interpreter's X.Y.Z, if a source states it."""
 
 
 class DebianBase(_Strict, frozen=True):
@@ -64,18 +70,22 @@ class Run(_Strict, frozen=True):
     """What a container needs to access the device (`docker run` flags, by meaning)."""
 
     gpus: Annotated[str, Meta(pattern=r"^(all)?\Z")] = ""
+    """`all`: every NVIDIA GPU, as `--gpus all`."""
     devices: tuple[words.DevicePath, ...] = ()
+    """Device nodes to pass on."""
     groups_of: tuple[words.DeviceGlob, ...] = ()
     """Device nodes: the container joins the group that owns them, whose number differs per host."""
     volumes: tuple[words.AbsolutePath, ...] = ()
     """Host paths mounted read-only at the same path, if they exist."""
     shm_size: words.Size = "1g"
+    """Shared memory, through which DataLoader workers pass their batches."""
 
 
 class Requires(_Strict, frozen=True):
     """What the host must have; checked before anything is downloaded."""
 
     nvidia_driver: Annotated[str, Meta(pattern=r"^[0-9.]*\Z")] = ""
+    """The oldest NVIDIA driver, if the lock's own files do not say it."""
     sm: tuple[Annotated[str, Meta(pattern=r"^[0-9]+\.[0-9]\Z")], ...] = ()
     """CUDA compute capabilities that the wheels contain kernels for."""
     sm_arm64: tuple[Annotated[str, Meta(pattern=r"^[0-9]+\.[0-9]\Z")], ...] = ()
@@ -89,25 +99,35 @@ class Requires(_Strict, frozen=True):
     without_cpu_flags: words.Comment = ""
     """What happens on a CPU that lacks one of these flags."""
     macos: Annotated[str, Meta(pattern=r"^[0-9.]*\Z")] = ""
+    """The oldest macOS, if the lock's own files do not say it."""
     intel_gpu: bool = False
+    """Whether an Intel GPU that PyTorch supports must be present."""
 
 
 class Expects(_Strict, frozen=True):
     """What verification must observe."""
 
     device: words.Accelerator
+    """The device that must do the work."""
     torch: Annotated[str, Meta(pattern=r"^[0-9][0-9a-z.+]*\Z")]
+    """The version that torch must report."""
     accuracy: Annotated[float, Meta(gt=0, lt=1)] = 0.975
+    """The lowest accuracy on MNIST's test images after a full epoch."""
     precision: Annotated[str, Meta(pattern=r"^float32\Z")] = "float32"
+    """The precision that must be in effect."""
     extension: Annotated[str, Meta(pattern=r"^(zentorch|ipex)?\Z")] = ""
+    """An extension of torch that must load: `zentorch` or `ipex`."""
     kernels: tuple[Annotated[str, Meta(pattern=r"^[A-Za-z0-9_:]+\Z")], ...] = ()
+    """Operators that the profiler must see running."""
     compile: tuple[Annotated[str, Meta(pattern=r"^(inductor|zentorch)\Z")], ...] = ()
+    """Backends of `torch.compile` to check and to time."""
 
 
 class Tools(_Strict, frozen=True):
     """Build tools whose version affects the result; they are locked files."""
 
     uv: words.FileVersion
+    """The uv that installs the wheels."""
 
 
 class Conda(_Strict, frozen=True):
@@ -128,32 +148,44 @@ class Profile(_Strict, frozen=True):
     """One profile, with `extends` applied."""
 
     name: words.Name
+    """The name of its file; it need not be written."""
     description: words.Comment
+    """One line that says what the profile is for."""
     accelerator: words.Accelerator
+    """The kind of device that it is for."""
     python: Python
     platforms: tuple[words.Platform, ...]
+    """The platforms that it is locked for."""
     backends: tuple[words.Backend, ...]
+    """The backends that can build it."""
     tools: Tools
     requirements: tuple[words.Requirement, ...]
+    """The packages to install, torch among them; they replace those of the extended profile."""
     expects: Expects
     extends: words.Name | None = None
+    """The profile that this one is a variant of."""
     base: dict[words.PythonVersion, Base] = {}
+    """Python → the image that images are built on."""
     debian_base: dict[words.PythonVersion, DebianBase] = {}
     """Python → a base made from packages of `debian_suite`. It takes precedence over `base`: all of
     its files are in the lock, and no image is needed."""
     debian_suite: words.DebianSuite = ""
     """The Debian suite of the base, against which `system_packages` are resolved."""
     system_packages: tuple[words.DebianPackage, ...] = ()
+    """Debian packages to install in images; their dependencies are locked with them."""
     unpack_packages: bool = False
     """Whether `system_packages` and their dependencies consist of files alone, so that an image can
     be built without running dpkg. Otherwise their scripts must run, which takes an engine."""
     indexes: dict[words.Distribution, words.Source] = {}
     """Distribution → symbolic name of its index; all others come from the user's own."""
     environment: dict[words.Variable, words.VariableValue] = {}
+    """Variables that are set inside."""
     preload: tuple[words.Library, ...] = ()
+    """Libraries to preload (LD_PRELOAD), from the system packages."""
     run: Run = Run()
     requires: Requires = Requires()
     warnings: tuple[words.Comment, ...] = ()
+    """Notes that are printed whenever the profile is used."""
     conda: Conda = Conda()
     opt_in: bool = False
     """Whether the profile is used only on request, never chosen automatically."""

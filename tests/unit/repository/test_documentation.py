@@ -9,6 +9,7 @@ import pytest
 
 from envbuilder.core import errors, ownership, settings
 from envbuilder.host import assumed
+from tools import refresh_docs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,3 +77,9 @@ def test_every_exit_code_has_a_row(repository: Path) -> None:
     page = (repository / "docs" / "reference" / "exit-codes.md").read_text()
     codes = {v for k, v in vars(errors).items() if k.isupper() and isinstance(v, int)}
     assert {0, *codes} == {int(n) for n in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
+
+
+@pytest.mark.parametrize("name", ["commands.md", "profile.md", "lock.md", "report.md"])
+def test_generated_pages_are_fresh(name: str, repository: Path) -> None:
+    made = refresh_docs.MADE + refresh_docs.pages()[name]
+    assert (repository / "docs" / "reference" / name).read_text() == made, "run: make docs"
