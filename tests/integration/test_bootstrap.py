@@ -228,7 +228,7 @@ def test_the_locked_versions_come_although_the_index_has_newer_ones(
     locked = pins(checkout / "requirements" / "run.txt")
     found = installed(checkout)
     assert {name: found.get(name) for name in locked} == locked
-    assert set(found) == {*locked, "envbuilder", "pip"} | set(found) & {"setuptools", "wheel"}
+    assert set(found) == {*locked, "envbuilder-ml", "pip"} | set(found) & {"setuptools", "wheel"}
     done = subprocess.run(
         [checkout / ".venv/bin/envbuilder", "--version"],
         capture_output=True,
