@@ -216,7 +216,7 @@ def test_nothing_of_the_makers_is_in_the_wheel(members: dict[str, bytes]) -> Non
 
 def test_the_metadata_say_what_pyproject_says(members: dict[str, bytes]) -> None:
     data = email.parser.BytesParser().parsebytes(members[f"{INFO}/METADATA"])
-    assert (data["Name"], data["Version"]) == ("envbuilder", __version__)
+    assert (data["Name"], data["Version"]) == ("envbuilder-ml", __version__)
     assert data["License-Expression"] == "Apache-2.0"
     assert data["Requires-Python"] == ">=3.11"
     assert data.get_payload()
