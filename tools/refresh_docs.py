@@ -72,20 +72,20 @@ def pages() -> dict[str, str]:
 
 def commands() -> str:
     """Return every command's help, as `--help` prints it."""
-    parts = ["# Commands\n"]
-    with click.Context(cli.cli, info_name="envbuilder", max_content_width=80, terminal_width=80):
-        parts.append(_help(cli.cli, "envbuilder"))
-        for name in cli.COMMANDS:
-            command = cli.cli.get_command(click.Context(cli.cli), name)
-            assert command is not None
-            parts.append(_help(command, f"envbuilder {name}"))
-            for inner, below in sorted(getattr(command, "commands", {}).items()):
-                parts.append(_help(below, f"envbuilder {name} {inner}"))
+    parts = ["# Commands\n", _help(cli.cli, "envbuilder")]
+    for name in cli.COMMANDS:
+        command = cli.cli.get_command(click.Context(cli.cli), name)
+        assert command is not None
+        parts.append(_help(command, f"envbuilder {name}"))
+        for inner, below in sorted(getattr(command, "commands", {}).items()):
+            parts.append(_help(below, f"envbuilder {name} {inner}"))
     return "\n".join(parts)
 
 
 def _help(command: click.Command, name: str) -> str:
-    context = click.Context(command, info_name=name, max_content_width=80, terminal_width=80)
+    # Commands get these settings from the group when they are run.
+    settings = {**cli.cli.context_settings, "terminal_width": 78}
+    context = click.Context(command, info_name=name, **settings)
     return f"## `{name}`\n\n```text\n{command.get_help(context)}\n```\n"
 
 
