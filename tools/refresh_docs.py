@@ -9,6 +9,7 @@ them, with the docstrings of their fields. A test compares the pages with what t
 from __future__ import annotations
 
 import ast
+import copy
 import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,6 +84,9 @@ def commands() -> str:
 
 
 def _help(command: click.Command, name: str) -> str:
+    command = copy.copy(command)
+    # Click keeps the help option of the first context, whichever names that one had.
+    command._help_option = None
     # Commands get these settings from the group when they are run.
     settings = {**cli.cli.context_settings, "terminal_width": 78}
     context = click.Context(command, info_name=name, **settings)
