@@ -29,7 +29,6 @@ _NO_NAME = "<none>:<none>"
 _SECONDS = 60
 _REMOVAL_SECONDS = 600
 """Docker's containerd store waits for running builds and cleans up before it answers."""
-_REMOVAL_ATTEMPTS = 3
 _CLIENT_HINT = (
     "Install the docker client with its buildx plugin (packages docker-cli and docker-buildx, or"
     " docker-buildx-plugin), or use --backend venv."
@@ -335,27 +334,9 @@ def last_step(client: Any, found: Image) -> str:
 
 
 def forget(ref: str) -> None:
-    """Remove a tag if the engine has it; raise `BuildError` if it is still there afterwards.
-
-    The engine's listing decides: under load, Docker 26.1 has kept a tag without reporting an error.
-    """
-    from docker.errors import APIError
-    from requests import RequestException
-
-    client = connect()
-    if isinstance(client, podman.Podman):
-        if client.image(ref) is not None:
-            client.remove(ref)
-        return
-    attempts = 0
-    try:
-        while client.api.images(name=ref, quiet=True):
-            if attempts == _REMOVAL_ATTEMPTS:
-                raise BuildError(f"{ref}: the engine keeps this tag", f"Try: docker rmi {ref}")
-            remove_images([ref])
-            attempts += 1
-    except (APIError, RequestException) as error:
-        raise ToolError(f"the engine cannot list its images: {short(error)}") from error
+    """Remove a tag if the engine has it; raise `BuildError` if it cannot be removed."""
+    if image(connect(), ref) is not None:
+        remove_images([ref])
 
 
 def remove_images(refs: Sequence[str], only: str = "") -> None:
