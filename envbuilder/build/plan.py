@@ -311,3 +311,8 @@ class BuildResult(Struct, frozen=True, kw_only=True):
 def fingerprint(facts: Mapping[str, Any]) -> str:
     """Return the sha256 of everything that decides the result."""
     return hashlib.sha256(msgspec.json.encode(facts, order="sorted")).hexdigest()
+
+
+def tool_versions(plan: Plan) -> dict[str, str]:
+    """Return the locked tools that a plan runs → their versions."""
+    return {file.name: file.version for file in plan.files if file.kind == "tool"}

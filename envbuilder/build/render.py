@@ -49,15 +49,7 @@ class Requirement(Struct, frozen=True, kw_only=True):
 
 def default_target(profile: Profile) -> RenderTarget:
     """Return `dockerfile` if the profile has images, else `script`, which makes a native venv."""
-    return "dockerfile" if "docker" in profile.backends else "script"
-
-
-def image_python(profile: Profile) -> str:
-    """Return the Python of a profile's image: the default, or the newest that has a base image."""
-    if profile.python.default in profile.image_pythons:
-        return profile.python.default
-    have = [v for v in profile.python.supported if v in profile.image_pythons]
-    return max(have, key=lambda v: int(v.partition(".")[2]), default=profile.python.default)
+    return "dockerfile" if profile.makes_images else "script"
 
 
 def targets_for(lock: Lock, python: str) -> tuple[Target, ...]:
@@ -207,7 +199,7 @@ def _conda(
 
 def _image(profile: Profile, context: Mapping[str, Any], urls: Mapping[str, str]) -> dict[str, Any]:
     """Return the Dockerfile's context; raise `InvalidError` if the profile cannot have one."""
-    if "docker" not in profile.backends:
+    if not profile.makes_images:
         raise InvalidError(
             f"profile '{profile.name}' has no Dockerfile: its device cannot be reached from a"
             " container",

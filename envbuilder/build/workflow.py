@@ -1,4 +1,4 @@
-"""The build workflow: request → profile → host → lock → environment → artifact.
+"""The build workflow: request → profile → host → lock → plan → artifact.
 
 The order of checks, with their exit codes, is a contract: arguments and profile (2), host (3),
 lock (2), engine and tools (4), fetch and build (1), verify (5). Nothing is downloaded before the
@@ -7,242 +7,162 @@ tool check.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from envbuilder.build import render
-from envbuilder.build.backends import environment as backends
+from envbuilder.build.backends import environment as environments
+from envbuilder.build.backends.environment import Environment, Product
 from envbuilder.build.plan import BuildResult, MakeBase, Plan
 from envbuilder.core.errors import BuildError, HostError, InvalidError, ToolError
-from envbuilder.host import probe
-from envbuilder.profiles import fitting, ways
-from envbuilder.profiles import lock as lockfile
+from envbuilder.host import assumed, probe
+from envbuilder.host.model import Host
+from envbuilder.profiles import backends, choice, fitting, ways
 from envbuilder.profiles import profile as profiles
+from envbuilder.profiles.library import Library
+from envbuilder.profiles.lock import Lock
 from envbuilder.profiles.profile import Profile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from envbuilder.build.request import Request
-    from envbuilder.core import types as words
+    from envbuilder.core import types
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
-    from envbuilder.host.model import Host
-    from envbuilder.profiles.lock import Lock
-    from envbuilder.profiles.selection import Fit
     from envbuilder.profiles.ways import Way
 
 
-class Chosen(Struct, frozen=True, kw_only=True):
-    """A profile for this host, and the reason for it."""
+class Prepared(Struct, frozen=True, kw_only=True):
+    """What a request makes, planned for a host, after all checks that precede a download."""
 
     profile: Profile
-    name: str
-    reason: str
+    host: Host
+    product: Product
 
 
-def choose_profile(
-    settings: Settings, folders: Sequence[Path], here: Host, *, image: bool = False
-) -> Chosen:
-    """Return the profile chosen by configuration or host; raise `HostError` if none fits.
+class _Decision(Struct, frozen=True, kw_only=True):
+    """Everything that is decided before a backend plans."""
 
-    `image`: an image was requested, so an engine is assumed where it will run.
+    profile: Profile
+    backend: str
+    lock: Lock
+    host: Host
+    way_out: str
+    """How the profile works here otherwise; empty if nothing else is to be suggested."""
+
+
+def prepare_to_run(
+    request: Request, settings: Settings, progress: Progress
+) -> tuple[Prepared, Environment]:
+    """Prepare an environment in which commands will run at once, on this host, which must fit."""
+    library = Library.of(settings)
+    profile = requested(request, library)
+    request = replace(request, to_run=True)
+    decision = _decide(request, profile, probe.host(), library, settings, progress)
+    prepared = _plan(decision, request, settings, progress)
+    # An output could not run anything, but no command that runs something offers one.
+    return prepared, cast("Environment", prepared.product)
+
+
+def prepare_to_build(request: Request, settings: Settings, progress: Progress) -> Prepared:
+    """Prepare a build whose result is for this host, or for the named one, which must fit.
+
+    If it is for this host, only what cannot exist here is refused, and the rest is noted: it may be
+    used elsewhere.
     """
-    from envbuilder.profiles import selection
-
-    wanted = settings.configuration.profile
-    if wanted:
-        profile = profiles.load(wanted, folders)
-        return Chosen(profile=profile, name=wanted, reason="set in the configuration")
-    candidates = known(folders)
-    choice = selection.choose(
-        candidates,
-        here,
-        locks=locks(candidates, folders),
-        # A native backend is not passed on: it would hide an accelerator that works in an image.
-        backend="docker" if image else None,
-    )
-    if choice.profile is None:
-        raise HostError(f"no profile fits this machine: {choice.reason}", "See: envbuilder detect")
-    profile = next(p for p in candidates if p.name == choice.profile)
-    return Chosen(profile=profile, name=profile.name, reason=choice.reason)
+    library = Library.of(settings)
+    profile = requested(request, library)
+    if not assumed.is_assumed(request.target_host):
+        decision = _decide(request, profile, probe.host(), library, settings, progress)
+        return _plan(decision, request, settings, progress)
+    host = assumed.find(request.target_host)
+    progress.note(f"note: {host.notes[0]}")
+    request = replace(request, to_run=True)
+    decision = _decide(request, profile, host, library, settings, progress)
+    if not backends.makes_image(decision.backend):
+        _require_platform(host.platform, probe.host().platform)
+    return _plan(decision, request, settings, progress)
 
 
-def asked(request: Request, folders: Sequence[Path]) -> Profile | None:
+def requested(request: Request, library: Library) -> Profile | None:
     """Return the requested profile, if any, before a host is probed."""
-    return None if request.profile is None else profiles.load(request.profile, folders)
+    return None if request.profile is None else library.profile(request.profile)
 
 
-def decided(
+def _decide(
+    request: Request,
+    profile: Profile | None,
+    host: Host,
+    library: Library,
     settings: Settings,
-    folders: Sequence[Path],
-    here: Host,
     progress: Progress,
-    *,
-    image: bool = False,
-) -> Profile:
-    """Return the profile chosen by configuration or host, and print a note with the reason."""
-    chosen = choose_profile(settings, folders, here, image=image)
-    progress.note(f"profile {chosen.name}: {chosen.reason}")
-    return chosen.profile
-
-
-def locked(
-    name: str | None,
-    settings: Settings,
-    folders: Sequence[Path],
-    target_host: Path | None = None,
-    backend: str = "",
-) -> tuple[Profile, Lock]:
-    """Return a profile, by default the one that fits the host, and its lock, checked for use.
-
-    The lock is empty if an environment of the backend takes nothing from it.
-    """
+) -> _Decision:
+    """Decide on profile and backend, and check the host and the lock, in the contract's order."""
+    if profile is None:
+        # A native backend is not passed on: it would hide an accelerator that works in an image.
+        image = backends.makes_image(request.backend or "") or bool(_image_options(request))
+        backend = backends.IMAGE if image else None
+        chosen = choice.choose(library, settings, host, backend=backend)
+        progress.note(f"profile {chosen.profile.name}: {chosen.reason}")
+        profile = chosen.profile
+    _require_offered(profile, request)
+    name = request.backend
     if name is None:
-        from envbuilder.host import assumed as target
-
-        name = choose_profile(settings, folders, target.find(target_host)).name
-    profile = profiles.load(name, folders)
-    return profile, _lock(profile, backend, folders)
-
-
-def known(folders: Sequence[Path]) -> tuple[Profile, ...]:
-    """Return all available profiles."""
-    return tuple(profiles.load(name, folders) for name in profiles.names(folders))
-
-
-def locks(candidates: Sequence[Profile], folders: Sequence[Path]) -> dict[str, Lock | None]:
-    """Return the lock of each profile; None if it has no readable one."""
-    found: dict[str, Lock | None] = {}
-    for profile in candidates:
-        path = lockfile.path_for(profile.name, folders)
-        try:
-            found[profile.name] = lockfile.load(path) if path else None
-        except InvalidError:
-            found[profile.name] = None
-    return found
-
-
-def own_lock(profile: Profile, folders: Sequence[Path]) -> Lock | None:
-    """Return the lock of one profile; None if it has no readable one."""
-    return locks([profile], folders)[profile.name]
-
-
-def require_host(
-    profile: Profile,
-    here: Host,
-    folders: Sequence[Path],
-    *,
-    backend: str | None,
-    building: bool,
-    locked: bool = True,
-) -> Fit:
-    """Return how the profile fits this host; raise `HostError` if the host cannot run it.
-
-    Other profiles are read only for the error. `locked`: the wheels of the profile's lock will run.
-    """
-    from envbuilder.profiles import selection
-
-    own = locks([profile], folders) if locked else {profile.name: None}
-    fit = selection.fit(profile, here, lock=own[profile.name], backend=backend, building=building)
-    if fit.verdict == "no":
-        others = known(folders)
-        selection.require(
+        lock = library.lock(profile.name)
+        every = () if request.force else ways.judged(profile, host, lock)
+        name, reason = choose_backend(profile, request, settings, every)
+        progress.note(f"backend {name}: {reason}")
+    way_out = ""
+    if not request.force:
+        fit = choice.require_host(
             profile,
-            here,
-            locks=locks(others, folders) | own,
-            backend=backend,
-            building=building,
-            others=others,
+            host,
+            library,
+            backend=name,
+            building=not request.to_run,
+            locked=profile.torch_from_wheels(name),
         )
-    return fit
+        way_out = fit.way_out
+        for reason in fit.reasons if fit.verdict == "warnings" else ():
+            progress.note(f"warning: {reason}")
+    usable = library.usable_lock(profile, name)
+    for warning in profile.warnings:
+        progress.note(f"note: {warning}")
+    return _Decision(profile=profile, backend=name, lock=usable, host=host, way_out=way_out)
 
 
-def prepare(
-    request: Request, settings: Settings, progress: Progress, *, running: bool
-) -> tuple[Profile, Host, backends.Environment]:
-    """Return profile, host and planned environment of a request, after all checks of a plan.
-
-    The host must fit if the result will run on it: on this one (`running`) or on a named one.
-    Otherwise only what cannot exist here is refused, and the rest is noted.
-    """
-    from envbuilder.host import assumed as target
-
-    folders = profiles.search_path(settings.project, settings.config_dir)
-    profile = asked(request, folders)
-    elsewhere = not running and target.is_assumed(request.target_host)
-    here = target.find(request.target_host) if elsewhere else probe.host()
-    if elsewhere:
-        progress.note(f"note: {here.notes[0]}")
-    image = request.backend == "docker" or bool(_image_options(request))
-    profile = profile or decided(settings, folders, here, progress, image=image)
-    backend = request.backend
-    if backend is not None:
-        profiles.require_backend(profile, backend)
+def _require_offered(profile: Profile, request: Request) -> None:
+    """Raise `InvalidError` if the profile lacks the requested backend or Python."""
+    if request.backend is not None:
+        profiles.require_backend(profile, request.backend)
     if request.python is not None and request.python not in profile.python.supported:
         raise InvalidError(
             f"profile '{profile.name}' has no Python {request.python}",
             f"It has: {', '.join(profile.python.supported)}.",
         )
-    if backend is None:
-        every = () if request.force else ways.judged(profile, here, own_lock(profile, folders))
-        backend, reason = choose_backend(profile, request, settings, every)
-        progress.note(f"backend {backend}: {reason}")
-    building, way_out = not running and not elsewhere, ""
-    if not request.force:
-        fit = require_host(
-            profile,
-            here,
-            folders,
-            backend=backend,
-            building=building,
-            locked=profile.torch_from_wheels(backend),
-        )
-        way_out = fit.way_out
-        for reason in fit.reasons if fit.verdict == "warnings" else ():
-            progress.note(f"warning: {reason}")
-    lock = _lock(profile, backend, folders)
-    for warning in profile.warnings:
-        progress.note(f"note: {warning}")
-    if elsewhere and backend != "docker":
-        _require_platform(here.platform, probe.host().platform)
-    wanted = replace(request, to_run=running or elsewhere)
-    environment = _planned(backend, way_out, (profile, lock, here, wanted, settings))
-    claimed = [f for f in environment.plan.files if f.provenance != "read"]
+
+
+def _plan(
+    decision: _Decision, request: Request, settings: Settings, progress: Progress
+) -> Prepared:
+    """Plan with the backend, which checks its tools; note which hashes are claims."""
+    profile, host = decision.profile, decision.host
+    prepare = environments.prepare(decision.backend)
+    try:
+        product = prepare(profile, decision.lock, host, request, settings)
+    except ToolError as error:
+        is_image = backends.makes_image(decision.backend)
+        if not is_image or not decision.way_out or not fitting.engine(host):
+            raise
+        # The original hint may suggest another backend, which does not help here.
+        raise ToolError(error.message, decision.way_out) from error
+    claimed = [f for f in product.plan.files if f.provenance != "read"]
     if claimed:
         names = ", ".join(f"{f.name} {f.version} ({f.by})" for f in claimed)
         progress.note(f"note: hashes claimed by others, which the download confirms: {names}")
-    base, locked = environment.plan.base, environment.target.base
-    if base is not None and locked is not None and locked.status and not request.dry_run:
-        from envbuilder.packages.debian import base_image as base_status
-
-        told = base_status.unlike(environment.target, base.ref, settings)
-        if told:
-            progress.note(f"warning: {told}")
-    return profile, here, environment
-
-
-def _planned(
-    backend: str, way_out: str, arguments: tuple[Profile, Lock, Host, Request, Settings]
-) -> backends.Environment:
-    """Return a backend's environment; a `ToolError` for a missing engine gets `way_out` as hint."""
-    try:
-        return backends.prepare(backend)(*arguments)
-    except ToolError as error:
-        if backend != "docker" or not way_out or not fitting.engine(arguments[2]):
-            raise
-        # The original hint may suggest another backend, which does not help here.
-        raise ToolError(error.message, way_out) from error
-
-
-def _lock(profile: Profile, backend: str, folders: Sequence[Path]) -> Lock:
-    """Return the profile's lock, checked for use; empty if the backend takes nothing from it."""
-    if not profile.takes_lock(backend):
-        return lockfile.nothing(profile)
-    return lockfile.usable(profile, folders)
+    return Prepared(profile=profile, host=host, product=product)
 
 
 def _require_platform(wanted: str | None, own: str | None) -> None:
@@ -262,34 +182,33 @@ def _image_options(request: Request) -> str | None:
 
 def choose_backend(
     profile: Profile, request: Request, settings: Settings, every: Sequence[Way] = ()
-) -> tuple[words.Backend, str]:
+) -> tuple[types.Backend, str]:
     """Return the backend that works on the host, and why; `every`: the ways judged there.
 
-    If several work: docker if an engine answers and the base image is at hand, else venv. conda
-    only if the profile has nothing else: it needs a lock of its own, and none is shipped.
+    If several work: the preferred one whose means are at hand (for an image an engine that answers
+    and has the base image), else the last one.
     """
-    usable: list[words.Backend] = [b for b in profile.backends if b != "conda"]
-    usable = usable or ["conda"]
+    usable = backends.automatic(profile.backends)
     if len(usable) == 1:
         return usable[0], f"the one that '{profile.name}' has"
-    if "docker" in usable and _image_options(request):
-        return "docker", "an image was asked for"
+    if backends.IMAGE in usable and _image_options(request):
+        return backends.IMAGE, "an image was asked for"
     best = {way.backend for way in every if way.works or way.level == every[0].level}
-    left = [name for name in usable if name in best]
-    if len(left) == 1:
+    possible = [name for name in usable if name in best]
+    if len(possible) == 1:
+        (name,) = possible
         only = ways.only_image(tuple(every))
-        return left[0], f"image only: {only}" if only else f"here only {left[0]} is possible"
+        return name, f"image only: {only}" if only else f"here only {name} is possible"
     from envbuilder.build.backends import docker
 
-    python = request.python or render.image_python(profile)
-    reason = docker.unavailable(profile, python, request, settings)
+    reason = docker.unavailable(profile, request, settings)
     if reason:
-        return "venv", reason
-    return "docker", "an engine answers and has the base image"
+        return next(name for name in usable if not backends.makes_image(name)), reason
+    return backends.IMAGE, "an engine answers and has the base image"
 
 
 def build(
-    environment: backends.Environment, request: Request, settings: Settings, progress: Progress
+    product: Product, request: Request, settings: Settings, progress: Progress
 ) -> BuildResult:
     """Fetch what is missing and run the plan, unless exactly this result exists."""
     from envbuilder.build.attestation import documents
@@ -301,27 +220,27 @@ def build(
     from envbuilder.packages.python import wheel_conflicts as wheel_records
     from envbuilder.packages.store import Store
 
-    plan = environment.plan
-    artifact = None if request.rebuild else environment.existing()
+    plan = product.plan
+    artifact = None if request.rebuild else product.existing()
     status, seconds = "reused", 0.0
     if artifact is None:
-        if changed := environment.changed():
+        if changed := product.changed():
             progress.note(f"note: {changed}; it is built anew")
         space.require(plan.files, plan.room, settings)
         base_python.require(plan, settings, progress)
-        fetch(plan.files, environment.target, settings, progress)
+        fetch(plan.files, product.target, settings, progress)
         store = Store(settings.store_dir)
         wheel_records.require_compatible(plan.files, plan.python, store)
-        if plan.backend == "docker":
+        if backends.makes_image(plan.backend):
             deb_members.require_clean(plan.files, store)
         seconds = execute(plan, settings, progress)
-        status, artifact = "built", environment.existing()
+        status, artifact = "built", product.existing()
         if artifact is None:
             raise BuildError(
                 f"{plan.artifact.ref} is not there after its build, or was changed meanwhile",
                 "Run the same command again.",
             )
-    made_by = environment.made_by() | _base_made_by(plan)
+    made_by = product.made_by() | _base_made_by(plan)
     written = documents.ensure(
         plan, artifact, settings, progress, anew=status == "built", versions=made_by
     )

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from envbuilder import __version__
-from envbuilder.build import render
 from envbuilder.bundle import base_images as images
 from envbuilder.bundle import format as form
 from envbuilder.bundle import self_wheel as own
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from envbuilder.core import types as words
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
+    from envbuilder.profiles.library import Library
 
 
 class Part(Struct, frozen=True, kw_only=True):
@@ -59,7 +59,7 @@ def select(
     names: Sequence[str],
     platforms: Sequence[words.Platform],
     pythons: Sequence[str],
-    folders: Sequence[Path],
+    library: Library,
 ) -> tuple[Wanted, ...]:
     """Return the requested profiles with their targets; `InvalidError` for what does not exist.
 
@@ -69,9 +69,9 @@ def select(
     """
     found = []
     for name in dict.fromkeys(names):
-        profile = profiles.load(name, folders)
-        lock = lockfile.usable(profile, folders)
-        usual = (profile.python.default, render.image_python(profile))
+        profile = library.profile(name)
+        lock = library.usable_lock(profile)
+        usual = (profile.python.default, profile.image_python)
         targets = tuple(
             lockfile.select(lock, platform, python)
             for platform in dict.fromkeys(platforms)
@@ -83,7 +83,7 @@ def select(
                 f"profile '{name}' is not for {', '.join(platforms)}",
                 f"It is for {', '.join(profile.platforms)}: name them with --platform.",
             )
-        conda = _conda(profile, targets, folders)
+        conda = _conda(profile, targets, library.folders)
         tools = tuple(lock.tool(platform) for platform in dict.fromkeys(platforms))
         found.append(Wanted(profile=profile, lock=lock, targets=targets, tools=tools, conda=conda))
     return tuple(found)
@@ -204,7 +204,7 @@ def base_images(
     request = Request(base_image=asked)
     found = set()
     for one in wanted:
-        for target in one.targets if "docker" in one.profile.backends else ():
+        for target in one.targets if one.profile.makes_images else ():
             base = target.base
             named = asked or (base and settings.configuration.base_images.get(base.ref))
             # The packages of a base that is made here are among the locked files.

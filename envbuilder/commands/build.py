@@ -20,6 +20,7 @@ from envbuilder.commands.options import (
 from envbuilder.core import console
 from envbuilder.core.errors import InvalidError
 from envbuilder.packages import configuration
+from envbuilder.profiles.backends import makes_image
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,19 +76,19 @@ def command(
         dry_run=dry_run,
         target_host=target_host,
     )
-    found = configuration.load()
+    settings = configuration.load()
     progress = console.progress()
-    _, _, environment = workflow.prepare(request, found, progress, running=False)
+    product = workflow.prepare_to_build(request, settings, progress).product
     image_only = {"--tag": tag, "--builder": builder, "--output": output, "--push": push}
     for option, given in image_only.items():
-        if given and environment.plan.backend != "docker":
+        if given and not makes_image(product.plan.backend):
             raise InvalidError(f"{option} is for images", "Add --backend docker, or leave it out.")
     if tag and push and not output:
         raise InvalidError("--tag names an image in the engine", "Name it in --push alone.")
     if dry_run:
-        click.echo(msgspec.json.format(msgspec.json.encode(environment.plan), indent=1).decode())
+        click.echo(msgspec.json.format(msgspec.json.encode(product.plan), indent=1).decode())
         return
-    result = workflow.build(environment, request, found, progress)
+    result = workflow.build(product, request, settings, progress)
     if as_json:
         click.echo(msgspec.json.encode(result).decode())
         return

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envbuilder.commands.options import base_image_option, json_option, profile_option
-from envbuilder.core import console, settings
+from envbuilder.core import console
 from envbuilder.core import types as words
 from envbuilder.core.errors import InvalidError
 from envbuilder.host import probe
 from envbuilder.packages import configuration
-from envbuilder.profiles import profile as profiles
+from envbuilder.profiles import choice
+from envbuilder.profiles.library import Library
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from envbuilder.core.settings import Settings
 
 
 def _listed(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
@@ -84,11 +85,11 @@ def command(
 
     found = configuration.load()
     progress = console.progress()
-    folders = profiles.search_path(found.project, found.config_dir)
-    names = tuple(filter(None, (profile or "").split(","))) or (_fitting(found, folders),)
+    library = Library.of(found)
+    names = tuple(filter(None, (profile or "").split(","))) or (_fitting(found),)
     platforms = platforms or _own_platform()
-    wanted = contents.select(names, platforms, pythons, folders)
-    parts = [*contents.texts(wanted, folders)]
+    wanted = contents.select(names, platforms, pythons, library)
+    parts = [*contents.texts(wanted, library.folders)]
     locked = contents.files(wanted, found, progress)
     itself = contents.of_envbuilder(wanted, platforms, found, progress)
     parts += itself
@@ -125,10 +126,8 @@ def command(
     click.echo(f"There, without a network: envbuilder unbundle {output.name}")
 
 
-def _fitting(found: settings.Settings, folders: Sequence[Path]) -> str:
-    from envbuilder.build import workflow
-
-    return workflow.choose_profile(found, folders, probe.host()).name
+def _fitting(settings: Settings) -> str:
+    return choice.choose(Library.of(settings), settings, probe.host()).profile.name
 
 
 def _own_platform() -> tuple[words.Platform, ...]:

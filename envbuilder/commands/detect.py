@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from envbuilder.build import workflow
 from envbuilder.commands.options import json_option, root_option, target_host_option
 from envbuilder.core import console
 from envbuilder.host import probe
 from envbuilder.packages import configuration
-from envbuilder.profiles import profile as profiles
 from envbuilder.profiles import selection
+from envbuilder.profiles.library import Library
 
 if TYPE_CHECKING:
     from envbuilder.host.model import Host
@@ -57,16 +56,15 @@ def command(
 
     asked = sizing.parse_model(model) if model is not None else None
     sizing.bits_of(quant)
-    found = configuration.load()
-    folders = profiles.search_path(found.project, found.config_dir)
+    library = Library.of(configuration.load())
     if root != Path("/"):
         here = probe.host(root, full=full)
     elif target.is_assumed(target_host):
         here = target.find(target_host)
     else:
         here = probe.host(full=full)
-    candidates = workflow.known(folders)
-    choice = selection.choose(candidates, here, locks=workflow.locks(candidates, folders))
+    candidates = library.profiles()
+    choice = selection.choose(candidates, here, locks=library.locks(candidates))
     chosen = next((p for p in candidates if p.name == choice.profile), None)
     pools = capacity.pools(here, chosen.accelerator if chosen else "cpu")
     estimate = sizing.estimate(asked, quant, pools) if asked else None

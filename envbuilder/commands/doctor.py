@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from envbuilder.build import workflow
 from envbuilder.commands.options import json_option, profile_option, root_option
-from envbuilder.core import console, process, settings
+from envbuilder.core import console, process
 from envbuilder.core.errors import NOTHING_FITS, HostError
 from envbuilder.host import probe
 from envbuilder.packages import configuration
-from envbuilder.profiles import profile as profiles
+from envbuilder.profiles import choice
+from envbuilder.profiles.library import Library
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from envbuilder.core.settings import Settings
     from envbuilder.doctor.problem import Problem, Repair
     from envbuilder.doctor.repair import Done
     from envbuilder.doctor.surroundings import Around
@@ -79,25 +80,23 @@ def _examine(name: str | None, root: Path) -> tuple[tuple[Problem, ...], Around]
     from envbuilder.doctor import diagnosis as doctor
     from envbuilder.doctor import surroundings as around
 
-    found = configuration.load()
-    folders = profiles.search_path(found.project, found.config_dir)
-    asked = profiles.load(name, folders) if name else None
-    candidates = workflow.known(folders)
-    locks = workflow.locks(candidates, folders)
-    here = probe.host(root)
+    settings = configuration.load()
+    library = Library.of(settings)
+    requested = library.profile(name) if name else None
+    candidates = library.profiles()
+    locks = library.locks(candidates)
+    host = probe.host(root)
     seen = around.Around()
     if root == Path("/"):
-        chosen = asked
-        if chosen is None:
-            chosen = _chosen(found, folders, here)
+        chosen = requested or _chosen(library, settings, host)
         lock = locks.get(chosen.name) if chosen else None
-        seen = around.look(chosen, lock, here, found)
-    return doctor.diagnose(here, candidates, locks, seen, asked), seen
+        seen = around.look(chosen, lock, host, settings)
+    return doctor.diagnose(host, candidates, locks, seen, requested), seen
 
 
-def _chosen(found: settings.Settings, folders: Sequence[Path], here: Host) -> Profile | None:
+def _chosen(library: Library, settings: Settings, host: Host) -> Profile | None:
     try:
-        return workflow.choose_profile(found, folders, here).profile
+        return choice.choose(library, settings, host).profile
     except HostError:
         return None  # the diagnosis gives the reason
 

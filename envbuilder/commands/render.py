@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envbuilder.build import render, workflow
+from envbuilder.build import render
 from envbuilder.commands.options import profile_option, python_option, target_host_option
-from envbuilder.core import resources, settings
+from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
 from envbuilder.packages import configuration
-from envbuilder.profiles import profile as profiles
+from envbuilder.profiles import choice
+from envbuilder.profiles.library import Library
 
 if TYPE_CHECKING:
+    from envbuilder.core.settings import Settings
     from envbuilder.packages.conda.lock import Lock as CondaLock
+    from envbuilder.profiles.profile import Profile
 
 
 @click.command("render", short_help="Write a Dockerfile or other files that need no envbuilder.")
@@ -53,19 +56,19 @@ def command(
     """
     from envbuilder.packages import locations as origins
 
-    found = configuration.load()
-    folders = profiles.search_path(found.project, found.config_dir)
+    settings = configuration.load()
+    library = Library.of(settings)
     backend = "conda" if target in render.CONDA_TARGETS else ""
-    chosen, lock = workflow.locked(profile, found, folders, target_host, backend)
+    chosen, lock = choice.locked(library, settings, profile, target_host, backend)
     what = target or render.default_target(chosen)
-    default = render.image_python(chosen) if what == "dockerfile" else chosen.python.default
-    urls = origins.rendered_urls(lock, found)
+    default = chosen.image_python if what == "dockerfile" else chosen.python.default
+    urls = origins.rendered_urls(lock, settings)
     conda_lock = None
     if what in render.CONDA_TARGETS:
         from envbuilder.packages.conda import lock as conda_lockfile
 
-        conda_lock = None if what == "conda" else conda_lockfile.find(chosen.name, folders)
-        urls |= _channels(chosen, conda_lock, found)
+        conda_lock = None if what == "conda" else conda_lockfile.find(chosen.name, library.folders)
+        urls |= _channels(chosen, conda_lock, settings)
     files = render.render(chosen, lock, what, python or default, urls, conda_lock)
     if output is None:
         click.echo(next(files).content.decode(), nl=False)
@@ -74,13 +77,11 @@ def command(
         click.echo(path)
 
 
-def _channels(
-    profile: profiles.Profile, lock: CondaLock | None, found: settings.Settings
-) -> dict[str, str]:
+def _channels(profile: Profile, lock: CondaLock | None, settings: Settings) -> dict[str, str]:
     from envbuilder.packages.conda import exports
 
     names = (*profile.conda.channels, *(lock.channels if lock else ()))
-    return exports.channel_urls(names, found)
+    return exports.channel_urls(names, settings)
 
 
 def write(files: tuple[render.RenderedFile, ...], folder: Path) -> tuple[Path, ...]:

@@ -46,10 +46,10 @@ def command(
 
 def enter(request: Request, argv: tuple[str, ...]) -> None:
     """Build the environment if it is missing, then replace this process by the command."""
-    found = configuration.load()
+    settings = configuration.load()
     progress = console.progress()
-    _, _, environment = workflow.prepare(request, found, progress, running=True)
-    workflow.build(environment, request, found, progress)
+    _, environment = workflow.prepare_to_run(request, settings, progress)
+    workflow.build(environment, request, settings, progress)
     if environment.plan.artifact.kind != "image":
         for warning in shadowing.warnings(shadowing.look(os.environ)):
             progress.note(f"warning: {warning}")

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
-from envbuilder.build import workflow
 from envbuilder.commands.options import profile_option, python_option
 from envbuilder.core import types as words
 from envbuilder.core.errors import InvalidError
 from envbuilder.packages import configuration
+from envbuilder.profiles import choice
 from envbuilder.profiles import lock as lockfile
-from envbuilder.profiles import profile as profiles
+from envbuilder.profiles.library import Library
 
 
 @click.command("sbom", short_help="Write a profile's bill of materials from its lock.")
@@ -43,9 +43,8 @@ def command(
     from envbuilder.build.attestation import documents
     from envbuilder.core import files as atomic
 
-    found = configuration.load()
-    folders = profiles.search_path(found.project, found.config_dir)
-    chosen, lock = workflow.locked(profile, found, folders)
+    settings = configuration.load()
+    chosen, lock = choice.locked(Library.of(settings), settings, profile)
     target = lockfile.select(lock, platform or chosen.platforms[0], python or chosen.python.default)
     image = target.base if target.base and not target.base.suite else None
     named = f"{image.ref}@{image.digest}" if image and image.digest else image and image.ref
@@ -57,7 +56,7 @@ def command(
         python=target.python,
     )
     files = (*target.files, lock.tool(target.platform))
-    content = documents.bill(about, files, base, found)
+    content = documents.bill(about, files, base, settings)
     if output is None:
         click.echo(content, nl=False)
     else:

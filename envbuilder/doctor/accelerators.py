@@ -69,7 +69,7 @@ class _Look:
         If that backend lacks a container engine, a native environment's findings replace them.
         """
         every = ways.judged(profile, self.host, self.locks.get(profile.name))
-        native = next((way for way in every if way.backend == "venv"), None)
+        native = ways.native(every)
         if native is not None and every[0].lacks_engine:
             return native.findings
         return every[0].findings

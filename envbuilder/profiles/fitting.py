@@ -14,6 +14,7 @@ from envbuilder.core import types as words
 from envbuilder.host import tables
 from envbuilder.host.model import TRACKED_FLAGS, X86_FLAGS, Gpu
 from envbuilder.host.text import version
+from envbuilder.profiles.backends import makes_image
 from envbuilder.profiles.needs import Needs, needs
 
 if TYPE_CHECKING:
@@ -48,11 +49,12 @@ def findings(
     profile: Profile, host: Host, backend: str, lock: Lock | None = None
 ) -> tuple[Finding, ...]:
     """Return all findings about a profile on a host with one backend."""
-    platform = host.platform if backend != "docker" else docker_platform(host)
+    image = makes_image(backend)
+    platform = docker_platform(host) if image else host.platform
     wanted = needs(profile, lock, platform or profile.platforms[0])
     return (
         *_platform(profile, host, backend),
-        *(_system(wanted, host) if backend != "docker" else ()),
+        *(() if image else _system(wanted, host)),
         *_translation(host, backend),
         *_cpu_flags(profile, host),
         *_accelerator(profile, host, backend, wanted),
@@ -73,7 +75,7 @@ def engine(host: Host) -> list[Finding]:
 def _platform(profile: Profile, host: Host, backend: str) -> list[Finding]:
     if backend not in profile.backends:
         return [Finding("impossible", f"it has no backend {backend}", "backend")]
-    native = backend != "docker"
+    native = not makes_image(backend)
     wanted = [p for p in profile.platforms if native or p.startswith("linux/")]
     here = host.platform if native else docker_platform(host)
     named = f"{host.os} on {host.machine}"
@@ -124,7 +126,7 @@ def _translation(host: Host, backend: str) -> list[Finding]:
     if host.os == "linux" and host.rosetta:
         text = "this is x86_64 Linux translated by Rosetta, which is slow"
         return [Finding("warning", text, "rosetta-linux")]
-    if host.os != "macos" or backend == "docker":
+    if host.os != "macos" or makes_image(backend):
         return []
     if host.rosetta:
         text = "Python is x86_64 under Rosetta; run envbuilder with an arm64 Python"
@@ -179,7 +181,7 @@ def _accelerator(profile: Profile, host: Host, backend: str, wanted: Needs) -> l
         return _best(host, "nvidia", "NVIDIA", lambda gpu: _nvidia(wanted, gpu))
     if profile.accelerator == "xpu" or profile.requires.intel_gpu:
         found = _best(host, "intel", "Intel", lambda gpu: _intel(gpu, backend))
-        return found + (_level_zero(host) if backend != "docker" else [])
+        return found + ([] if makes_image(backend) else _level_zero(host))
     if profile.accelerator == "mps":
         return _best(host, "apple", "Apple", _apple)
     return []
@@ -284,7 +286,7 @@ def _sm(text: str) -> tuple[int, int]:
 
 
 def _intel(gpu: Gpu, backend: str) -> list[Finding]:
-    if gpu.support == "validated" and gpu.render_node_readable is False and backend == "docker":
+    if gpu.support == "validated" and gpu.render_node_readable is False and makes_image(backend):
         # The engine opens the node as root, and the container joins the group that owns it.
         return [_blocked("warning", _sentence(gpu), gpu)]
     if gpu.support == "unsupported" or gpu.state == "present":

@@ -16,7 +16,7 @@ from envbuilder.core import ownership, resources, strict_yaml
 from envbuilder.core import types as words
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.schema import decode, parse_yaml, read_text
-from envbuilder.profiles import requirements
+from envbuilder.profiles import backends, requirements
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -195,6 +195,19 @@ class Profile(_Strict, frozen=True):
         """The Python versions that an image can be built for: those that have a base."""
         return frozenset(self.base) | frozenset(self.debian_base)
 
+    @property
+    def makes_images(self) -> bool:
+        """Whether one of its backends makes images."""
+        return any(map(backends.makes_image, self.backends))
+
+    @property
+    def image_python(self) -> words.PythonVersion:
+        """The Python of its image: the default, or the newest version that has a base image."""
+        if self.python.default in self.image_pythons:
+            return self.python.default
+        have = [v for v in self.python.supported if v in self.image_pythons]
+        return max(have, key=lambda v: int(v.partition(".")[2]), default=self.python.default)
+
     def torch_from_wheels(self, backend: str) -> bool:
         """Return whether environments of this backend contain the wheels of the profile's lock."""
         return backend != "conda" or self.conda.torch == "wheels"
@@ -300,7 +313,7 @@ def _check(profile: Profile, where: str) -> None:
     """Check what types alone cannot express."""
     if profile.python.default not in profile.python.supported:
         raise InvalidError(f"{where}: python.default: must be one of python.supported")
-    if "docker" in profile.backends and not profile.image_pythons:
+    if profile.makes_images and not profile.image_pythons:
         raise InvalidError(f"{where}: base: the backend docker needs a base image")
     for key, stated in (("base", profile.base), ("debian_base", profile.debian_base)):
         stray = sorted(set(stated) - set(profile.python.supported))

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from envbuilder.core.errors import HostError
 from envbuilder.host.model import ACCELERATORS
-from envbuilder.profiles import fitting, ways
+from envbuilder.profiles import backends, fitting, ways
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -85,7 +85,7 @@ def fit(
         verdict = "warnings"
     else:
         verdict = "no"
-    only = ways.only_image(every) if way.backend == "docker" and verdict != "no" else ""
+    only = ways.only_image(every) if backends.makes_image(way.backend) and verdict != "no" else ""
     # If it is impossible, nothing else matters.
     told = _sentences(found, ("impossible",) if impossible else _TELLING[verdict])
     return Fit(

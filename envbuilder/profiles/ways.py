@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder.profiles import fitting
+from envbuilder.profiles import backends, fitting
 from envbuilder.profiles.fitting import Finding
 
 if TYPE_CHECKING:
@@ -56,9 +56,8 @@ def judged(profile: Profile, host: Host, lock: Lock | None = None) -> tuple[Way,
 
     conda is among them only if the profile has no other: it needs a lock of its own.
     """
-    backends: Sequence[str] = [name for name in profile.backends if name != "conda"]
-    backends = backends or profile.backends
-    return tuple(sorted((_way(profile, host, lock, name) for name in backends), key=_rank))
+    names = backends.automatic(profile.backends)
+    return tuple(sorted((_way(profile, host, lock, name) for name in names), key=_rank))
 
 
 def asked_for(profile: Profile, host: Host, lock: Lock | None, backend: str) -> Way:
@@ -68,7 +67,7 @@ def asked_for(profile: Profile, host: Host, lock: Lock | None, backend: str) -> 
 
 def _way(profile: Profile, host: Host, lock: Lock | None, backend: str) -> Way:
     found = fitting.findings(profile, host, backend, lock)
-    engine = fitting.engine(host) if backend == "docker" else ()
+    engine = fitting.engine(host) if backends.makes_image(backend) else ()
     return Way(backend=backend, findings=(*found, *engine))
 
 
@@ -108,8 +107,13 @@ def way_out(profile: Profile, host: Host, every: tuple[Way, ...]) -> str:
 
 
 def _image_and_native(every: tuple[Way, ...]) -> tuple[Way | None, Way | None]:
-    image = next((way for way in every if way.backend == "docker"), None)
-    return image, next((way for way in every if way.backend == "venv"), None)
+    image = next((way for way in every if backends.makes_image(way.backend)), None)
+    return image, native(every)
+
+
+def native(every: Sequence[Way]) -> Way | None:
+    """Return the best way that makes a native environment, if there is one."""
+    return next((way for way in every if not backends.makes_image(way.backend)), None)
 
 
 def _against(way: Way) -> list[Finding]:

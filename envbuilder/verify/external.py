@@ -15,7 +15,9 @@ from envbuilder.core import process
 from envbuilder.host import probe
 from envbuilder.payload.machine import threads
 from envbuilder.payload.start import AS_FOUND, Start
-from envbuilder.profiles import profile as profiles
+from envbuilder.profiles import choice
+from envbuilder.profiles.backends import EXTERNAL
+from envbuilder.profiles.library import Library
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -42,21 +44,22 @@ def prepare(
     the payload gets all of the caller's variables, for sites whose environment modules provide
     torch through them.
     """
-    from envbuilder.build import workflow
-
-    folders = profiles.search_path(settings.project, settings.config_dir)
-    profile = workflow.asked(request, folders)
-    here = probe.host()
-    profile = profile or workflow.decided(settings, folders, here, progress)
+    library = Library.of(settings)
+    profile = None if request.profile is None else library.profile(request.profile)
+    host = probe.host()
+    if profile is None:
+        chosen = choice.choose(library, settings, host)
+        progress.note(f"profile {chosen.profile.name}: {chosen.reason}")
+        profile = chosen.profile
     if not request.force:
         # The interpreter does not use the locked wheels, so their contents do not matter.
-        workflow.require_host(profile, here, folders, backend="venv", building=False, locked=False)
+        choice.require_host(profile, host, library, backend=EXTERNAL, building=False, locked=False)
     known = {
         "profile": profile.name,
         "backend": "external",
         "artifact": {"kind": "interpreter", "ref": str(executable.absolute()), "digest": None},
         "fingerprint": None,
-        "host": msgspec.to_builtins(here),
+        "host": msgspec.to_builtins(host),
     }
 
     if not inherit:

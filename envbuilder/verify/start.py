@@ -62,7 +62,8 @@ def _built(
     progress: Progress,
     require: Callable[[str, str, str], None],
 ) -> Started:
-    profile, host, environment = workflow.prepare(request, settings, progress, running=True)
+    prepared, environment = workflow.prepare_to_run(request, settings, progress)
+    profile = prepared.profile
     require(profile.name, environment.plan.backend, profile.expects.device)
     artifact = environment.plan.artifact
     if not environment.changed():  # else starting the payload fails, and the report states why
@@ -72,6 +73,6 @@ def _built(
         "backend": environment.plan.backend,
         "artifact": msgspec.to_builtins(artifact),
         "fingerprint": environment.plan.fingerprint,
-        "host": msgspec.to_builtins(host),
+        "host": msgspec.to_builtins(prepared.host),
     }
     return profile.expects, facts, environment.run_payload

@@ -29,11 +29,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import yaml
 
-from envbuilder.build import workflow
 from envbuilder.core import resources
 from envbuilder.host import fetch, probe, system
 from envbuilder.host import model as host
 from envbuilder.profiles import selection
+from envbuilder.profiles.library import Library
 from envbuilder.profiles.profile import Expects, Profile, Python, Requires, Tools
 from tools import record_host
 from tools.record_host import PLANTED, plant
@@ -191,7 +191,7 @@ PROFILES = tuple(profile(name) for name in _PROFILES)
 @functools.cache
 def locks() -> dict[str, Lock | None]:
     """The shipped locks of profiles of these names: what their wheels need counts here, too."""
-    return workflow.locks(PROFILES, (resources.profiles_dir(),))
+    return Library((resources.profiles_dir(),)).locks(PROFILES)
 
 
 def record() -> str:

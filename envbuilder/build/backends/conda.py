@@ -26,11 +26,10 @@ from envbuilder.build.backends.native import (
     preloaded,
     refused_programs,
     room,
-    tool_versions,
     wheel_steps,
 )
 from envbuilder.build.payload import payload_sha256
-from envbuilder.build.plan import Artifact, LinkFiles, Plan, Step, fingerprint
+from envbuilder.build.plan import Artifact, LinkFiles, Plan, Step, fingerprint, tool_versions
 from envbuilder.core import process
 from envbuilder.core.console import progress
 from envbuilder.core.errors import HostError, InvalidError, ToolError

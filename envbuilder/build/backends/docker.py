@@ -34,7 +34,7 @@ from envbuilder.packages.space import Room, unpacked
 from envbuilder.profiles import lock as lockfile
 
 if TYPE_CHECKING:
-    from envbuilder.build.backends.environment import Environment
+    from envbuilder.build.backends.environment import Product
     from envbuilder.build.plan import MakeBase
     from envbuilder.build.request import Request
     from envbuilder.core.settings import Settings
@@ -43,8 +43,9 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Profile
 
 
-def unavailable(profile: Profile, python: str, request: Request, settings: Settings) -> str:
+def unavailable(profile: Profile, request: Request, settings: Settings) -> str:
     """Return why docker is not the default here; empty if engine and base image are at hand."""
+    python = request.python or profile.image_python
     if not engine.configured():
         return "no container engine was found"
     if python in profile.debian_base and not request.base_image:
@@ -208,7 +209,7 @@ def _digest(identity: str) -> str:
 
 def prepare(
     profile: Profile, lock: Lock, host: Host, request: Request, settings: Settings
-) -> Environment:
+) -> Product:
     """Query the engine, find the base image and plan; `ToolError` (exit 4) if one is missing."""
     from envbuilder.build.backends import layers
 

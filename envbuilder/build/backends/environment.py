@@ -1,4 +1,4 @@
-"""The interface of backends: the `Environment` that each plans, and its `prepare` function."""
+"""The interface of backends: what they plan, and their `prepare` function."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Profile
 
 
-class Environment(Protocol):
-    """A planned environment: how to build it, whether it exists, how to run commands in it."""
+class Product(Protocol):
+    """What a plan makes: whether it exists already, and what made it."""
 
     plan: Plan
     target: Target
@@ -35,6 +35,10 @@ class Environment(Protocol):
 
     def made_by(self) -> dict[str, str]:
         """Return the programs that decide the existing artifact's bytes → their versions."""
+
+
+class Environment(Product, Protocol):
+    """A product in which commands run: a folder of this machine, or an image in an engine."""
 
     def run_payload(
         self,
@@ -54,13 +58,14 @@ class Environment(Protocol):
 class Prepare(Protocol):
     """A backend's `prepare`: checks its tools (`ToolError`, exit 4) and plans.
 
-    It downloads none of the plan's files, only a base image if that must be identified first.
+    It returns an `Environment`, unless the request has the result delivered elsewhere. It downloads
+    none of the plan's files, only a base image if that must be identified first.
     """
 
     def __call__(
         self, profile: Profile, lock: Lock, host: Host, request: Request, settings: Settings
-    ) -> Environment:
-        """Plan the environment."""
+    ) -> Product:
+        """Plan the product."""
 
 
 def prepare(name: str) -> Prepare:

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 from envbuilder.build import conventions as image_facts
 from envbuilder.build import render
 from envbuilder.build.backends import base_python
-from envbuilder.build.backends.pushed_image import PushedImage
-from envbuilder.build.backends.saved_image import SavedImage
 from envbuilder.build.image import base as image_base
+from envbuilder.build.outputs import Output
 from envbuilder.build.payload import payload_sha256
 from envbuilder.build.plan import (
     Artifact,
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from envbuilder.build.backends.environment import Environment
+    from envbuilder.build.backends.environment import Product
     from envbuilder.build.request import Request
     from envbuilder.core.settings import Settings
     from envbuilder.host.model import Host
@@ -321,7 +320,7 @@ def prepare(
     settings: Settings,
     client: Any = None,
     here: engine.Engine | None = None,
-) -> Environment:
+) -> Product:
     """Find the base and plan.
 
     An engine is queried only if it gets the image, has the base or runs scripts. `client` is that
@@ -342,8 +341,6 @@ def prepare(
         engine.require_client(here)
     base = image_base.find(target, client, here, request, settings, scripts=scripts)
     made = plan(profile, lock, target, base, request, settings, own, here)
-    if request.push:
-        return PushedImage(target, made, request.push, settings)
-    if request.output or here is None:
-        return SavedImage(target, made)
+    if aside or here is None:
+        return Output(target, made, settings)
     return DockerEnvironment(profile, target, made, client, here, settings, force=request.force)

@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from envbuilder.build import isolation, render
+from envbuilder.build import plan as plans
 from envbuilder.build.backends import foreign_programs
 from envbuilder.build.backends import integrity as seal
 from envbuilder.build.payload import TIMEOUT_SECONDS, payload_pyz
@@ -52,11 +53,6 @@ if TYPE_CHECKING:
     from envbuilder.profiles.lock import Lock, Target
     from envbuilder.profiles.locked_file import File
     from envbuilder.profiles.profile import Profile
-
-
-def tool_versions(made: Plan) -> dict[str, str]:
-    """Return the locked tools that a plan runs → their versions."""
-    return {f.name: f.version for f in made.files if f.kind == "tool"}
 
 
 class Folders(Struct, frozen=True):
@@ -233,7 +229,7 @@ class NativeEnvironment:
 
     def made_by(self) -> dict[str, str]:
         """Return the version of uv, as locked."""
-        return tool_versions(self.plan)
+        return plans.tool_versions(self.plan)
 
     def inside(
         self, argv: Sequence[str], environ: Mapping[str, str]

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from envbuilder.build import render
 from envbuilder.build.plan import LoadBase, MakeBase
 from envbuilder.containers.engine import client as engine
 from envbuilder.containers.engine.client import LABEL
@@ -44,7 +43,7 @@ class Base(Struct, frozen=True, kw_only=True):
 def target(profile: Profile, lock: Lock, host: Host, request: Request) -> Target:
     """Return what an image for this host is made of; `InvalidError` if the lock has no base."""
     platform = words.container_platform(host.machine) or "linux/amd64"
-    python = request.python or render.image_python(profile)
+    python = request.python or profile.image_python
     found = lockfile.select(lock, platform, python)
     if found.base is None:
         raise InvalidError(f"the lock of '{profile.name}' has no base image for Python {python}")

@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from envbuilder.build import workflow
-from envbuilder.build.backends.environment import Environment
+from envbuilder.build.backends.environment import Product
 from envbuilder.build.plan import BuildResult, MakeBase
 from envbuilder.build.reproduce import contents
 from envbuilder.build.reproduce import differences as reproduce
@@ -28,6 +28,7 @@ from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
 from envbuilder.core.http import full_or_broken
 from envbuilder.core.settings import require_writable
 from envbuilder.packages.store import Store
+from envbuilder.profiles.backends import makes_image
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +47,7 @@ UMASK = 0o077
 class Trial(Struct, frozen=True):
     """One of the two builds."""
 
-    environment: Environment
+    product: Product
     result: BuildResult
 
 
@@ -71,7 +72,7 @@ def run(request: Request, settings: Settings, progress: Progress) -> Outcome:
         progress.note("first build, as it is here")
         first = _build(request, replace(settings, data_dir=one / "data"), progress, stack)
         elsewhere = replace(settings, cache_dir=other / "cache", data_dir=other / "data")
-        _copy(first.environment.plan, settings, elsewhere, progress)
+        _copy(first.product.plan, settings, elsewhere, progress)
         progress.note("second build, elsewhere and from copies")
         with _surroundings(other):
             second = _build(request, elsewhere, progress, stack)
@@ -83,17 +84,18 @@ def _build(
 ) -> Trial:
     name = f"envbuilder-reproduce:{secrets.token_hex(6)}"
     only = replace(request, rebuild=True, only_tag=name)
-    _, _, environment = workflow.prepare(only, settings, progress, running=False)
-    if request.builder and environment.plan.backend != "docker":
+    product = workflow.prepare_to_build(only, settings, progress).product
+    plan = product.plan
+    if request.builder and not makes_image(plan.backend):
         raise InvalidError("--builder is for images", "Add --backend docker, or leave it out.")
-    if environment.plan.artifact.kind == "image":
-        if environment.plan.builder == "buildah":
+    if plan.artifact.kind == "image":
+        if plan.builder == "buildah":
             raise InvalidError(
                 "podman's Buildah puts the time of a build into its images",
                 "Use Docker, or --backend venv.",
             )
         stack.callback(_forget, name, progress)
-    return Trial(environment, workflow.build(environment, only, settings, progress))
+    return Trial(product, workflow.build(product, only, settings, progress))
 
 
 def _forget(name: str, progress: Progress) -> None:
@@ -186,7 +188,7 @@ def _sides(first: Trial, second: Trial, folder: Path) -> contents.Sides:
             raise BuildError(f"{trial.result.artifact.ref}: is not in the engine any more")
         return engines.export(client, found, folder / "images")
 
-    return contents.Images(layout(first), layout(second), first.environment.target.platform)
+    return contents.Images(layout(first), layout(second), first.product.target.platform)
 
 
 def _differing(

@@ -6,13 +6,11 @@ the same sentence everywhere.
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
-from envbuilder.build import workflow
 from envbuilder.build.backends import environment as backends
 from envbuilder.build.request import Request
 from envbuilder.containers.engine import client as engine
@@ -21,9 +19,10 @@ from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import EnvbuilderError, HostError, ToolError
 from envbuilder.host import probe
 from envbuilder.host.model import Containers, Engine, Host
-from envbuilder.profiles import profile as profiles
-from envbuilder.profiles import selection, ways
+from envbuilder.profiles import choice, selection, ways
+from envbuilder.profiles.library import Library
 from tests.support import host_trees
+from tests.support.workflow import prepare
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,8 +30,9 @@ if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
 
 FOLDERS = (resources.profiles_dir(),)
-PROFILES = workflow.known(FOLDERS)
-LOCKS = workflow.locks(PROFILES, FOLDERS)
+LIBRARY = Library(FOLDERS)
+PROFILES = LIBRARY.profiles()
+LOCKS = LIBRARY.locks(PROFILES)
 DOCKER = Containers(engines=(Engine(name="docker", socket="/run/docker.sock", state="usable"),))
 BACKENDS = (None, "docker", "venv", "conda")
 
@@ -44,21 +44,12 @@ class Planned(Exception):  # noqa: N818 (it is no error)
 @pytest.fixture(autouse=True)
 def nothing_real(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is read twice, and the engine is what the host says."""
-    monkeypatch.setattr(profiles, "load", functools.cache(lambda name, folders: by_name()[name]))
-    monkeypatch.setattr(workflow, "known", lambda folders: PROFILES)
-    monkeypatch.setattr(
-        workflow, "locks", lambda candidates, folders: {p.name: LOCKS[p.name] for p in candidates}
-    )
+    monkeypatch.setattr(Library, "of", lambda settings: LIBRARY)
 
     def prepare(backend: str) -> Any:
         raise Planned(backend)
 
     monkeypatch.setattr(backends, "prepare", prepare)
-
-
-@functools.cache
-def by_name() -> dict[str, profiles.Profile]:
-    return {profile.name: profile for profile in PROFILES}
 
 
 def recorded(name: str) -> Host:
@@ -83,7 +74,7 @@ def outcome(found: Settings, *, running: bool = True, **asked: Any) -> str | Env
     """The backend of the environment that would be planned, or the error."""
     progress = PlainProgress(lambda line: None)
     try:
-        workflow.prepare(Request(**asked), found, progress, running=running)
+        prepare(Request(**asked), found, progress, running=running)
     except Planned as planned:
         return str(planned)
     except EnvbuilderError as error:
@@ -146,7 +137,7 @@ def test_without_a_profile_it_is_the_one_that_detect_chose(
         assert isinstance(native, HostError)
         return
     assert isinstance(did, str), did
-    profile = by_name()[choice.profile]
+    profile = LIBRARY.profile(choice.profile)
     fit = selection.fit(profile, here, lock=LOCKS[profile.name], backend="venv")
     assert isinstance(native, HostError) == (fit.verdict == "no")
     if isinstance(native, HostError):
@@ -204,5 +195,5 @@ def test_an_image_that_was_asked_for_is_of_the_accelerators_profile(
 ) -> None:
     """Who asks for an image has an engine where it will run."""
     here = recorded("lunar-lake")
-    chosen = workflow.choose_profile(found, FOLDERS, here, image=True)
-    assert (chosen.name, workflow.choose_profile(found, FOLDERS, here).name) == ("xpu", "cpu")
+    image = choice.choose(LIBRARY, found, here, backend="docker").profile
+    assert (image.name, choice.choose(LIBRARY, found, here).profile.name) == ("xpu", "cpu")

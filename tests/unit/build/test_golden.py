@@ -30,7 +30,7 @@ def rendered(
 ) -> tuple[render.RenderedFile, ...]:
     profile = profiles.load(name, FOLDERS)
     lock = lockfile.load(FOLDERS[0] / "locks" / f"{name}.json")
-    image = render.image_python(profile)
+    image = profile.image_python
     python = image if target == "dockerfile" else profile.python.default
     urls = origins.rendered_urls(lock, found)
     urls |= exports.channel_urls(profile.conda.channels, found)

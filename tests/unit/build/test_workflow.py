@@ -31,6 +31,7 @@ from envbuilder.packages.python import wheel_conflicts as wheel_records
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
 from envbuilder.verify import external
+from tests.support.workflow import prepare
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -140,7 +141,7 @@ def add(found: Settings, text: str, lock: str | None = "fresh", name: str = "min
 def go(found: Settings, running: bool = True, said: Said | None = None, **asked: Any) -> Any:
     """Prepare and build, as the commands do."""
     request, progress = Request(**asked), said or Said()
-    _, _, environment = workflow.prepare(request, found, progress, running=running)
+    environment = prepare(request, found, progress, running=running).product
     return workflow.build(environment, request, found, progress)
 
 
@@ -303,11 +304,13 @@ def written(tmp_path: Path, **changes: Any) -> Path:
 def test_a_named_host_decides_for_a_build(found: Settings, said: Said, tmp_path: Path) -> None:
     path = written(tmp_path)
     request = Request(target_host=path, backend="venv", dry_run=True)
-    profile, here, _ = workflow.prepare(request, found, said, running=False)
+    prepared = prepare(request, found, said, running=False)
+    profile, here = prepared.profile, prepared.host
     assert (profile.name, here.gpus[0].name) == ("cuda", "RTX")
     assert "not this machine" in said
     # What runs here, runs here.
-    profile, here, _ = workflow.prepare(request, found, said, running=True)
+    prepared = prepare(request, found, said, running=True)
+    profile, here = prepared.profile, prepared.host
     assert (profile.name, here) == ("cpu", PLAIN)
 
 
@@ -335,13 +338,13 @@ def test_assumed_gpus_count_for_builds_only(
     found: Settings, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ENVBUILDER_TARGET_GPU", "nvidia:sm=8.9,driver=580.65")
-    assert workflow.prepare(Request(), found, said, running=False)[0].name == "cuda"
-    assert workflow.prepare(Request(), found, said, running=True)[0].name == "cpu"
+    assert prepare(Request(), found, said, running=False).profile.name == "cuda"
+    assert prepare(Request(), found, said, running=True).profile.name == "cpu"
     assert "assumed: ENVBUILDER_TARGET_GPU" in said
 
 
 def test_what_speaks_against_a_build_is_said_before_it(found: Settings, said: Said) -> None:
-    workflow.prepare(Request(profile="cuda", backend="venv"), found, said, running=False)
+    prepare(Request(profile="cuda", backend="venv"), found, said, running=False)
     assert "warning: no NVIDIA GPU was found" in said
 
 
@@ -379,16 +382,17 @@ def test_a_full_disk_stops_a_build_before_the_fetch(
 def test_the_host_decides_and_the_reason_is_noted(
     found: Settings, said: Said, machine: Callable[[host.Host], None]
 ) -> None:
-    profile, here, _ = workflow.prepare(Request(), found, said, running=True)
+    prepared = prepare(Request(), found, said, running=True)
+    profile, here = prepared.profile, prepared.host
     assert (profile.name, here) == ("cpu", PLAIN)
     assert "profile cpu: no accelerator fits this host" in said
     machine(ZEN5)
-    workflow.prepare(Request(), found, said, running=True)
+    prepare(Request(), found, said, running=True)
     assert "zendnn fits too" in said
 
 
 def test_a_profile_that_was_asked_for_needs_no_reason(found: Settings, said: Said) -> None:
-    workflow.prepare(Request(profile="cpu"), found, said, running=True)
+    prepare(Request(profile="cpu"), found, said, running=True)
     assert "profile cpu" not in said
 
 
@@ -407,10 +411,10 @@ def configured(found: Settings, **options: Any) -> Settings:
 def test_the_configuration_names_the_profile(found: Settings, said: Said) -> None:
     add(found, FITS)
     mine = configured(found, profile="mine")
-    profile, _, _ = workflow.prepare(Request(), mine, said, running=True)
+    profile = prepare(Request(), mine, said, running=True).profile
     assert profile.name == "mine"
     assert "profile mine: set in the configuration" in said
-    asked, _, _ = workflow.prepare(Request(profile="cpu"), mine, said, running=True)
+    asked = prepare(Request(profile="cpu"), mine, said, running=True).profile
     assert asked.name == "cpu"
 
 
@@ -510,18 +514,18 @@ def test_conda_is_chosen_only_where_there_is_nothing_else(
 def test_the_choice_of_a_backend_is_noted(
     found: Settings, said: Said, images: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, _, first = workflow.prepare(Request(profile="cpu"), found, said, running=True)
+    first = prepare(Request(profile="cpu"), found, said, running=True).product
     assert first.plan.backend == "venv"
     assert f"backend venv: the base image {BASE.ref} is not in the engine" in said
     images.append(f"{BASE.ref}@{BASE.digest}")
     monkeypatch.setattr(docker, "prepare", lambda *args: first)
-    _, _, second = workflow.prepare(Request(profile="cpu"), found, said, running=True)
+    second = prepare(Request(profile="cpu"), found, said, running=True).product
     assert second is first
     assert "backend docker: an engine answers" in said
 
 
 def test_a_backend_that_was_asked_for_is_not_explained(found: Settings, said: Said) -> None:
-    workflow.prepare(Request(profile="cpu", backend="venv"), found, said, running=True)
+    prepare(Request(profile="cpu", backend="venv"), found, said, running=True)
     assert "backend venv:" not in said
 
 
@@ -544,7 +548,7 @@ def relocked(found: Settings, provenance: str) -> None:
 @pytest.mark.parametrize("provenance", ["claim", "assumed"])
 def test_claimed_hashes_are_noted(found: Settings, said: Said, provenance: str) -> None:
     relocked(found, provenance)
-    workflow.prepare(Request(profile="mine", backend="venv"), found, said, running=True)
+    prepare(Request(profile="mine", backend="venv"), found, said, running=True)
     (note,) = [line for line in said.lines if "claimed" in line]
     assert note.endswith("confirms: torch 2.13.0+cpu (a stranger)")
     assert "note: It is slow" in said
@@ -552,7 +556,7 @@ def test_claimed_hashes_are_noted(found: Settings, said: Said, provenance: str) 
 
 def test_hashes_that_were_read_need_no_note(found: Settings, said: Said) -> None:
     relocked(found, "read")
-    workflow.prepare(Request(profile="mine", backend="venv"), found, said, running=True)
+    prepare(Request(profile="mine", backend="venv"), found, said, running=True)
     assert "claimed" not in said
 
 
@@ -591,7 +595,7 @@ def test_what_is_missing_is_built_and_what_exists_is_reused(
 
 def test_what_made_the_base_is_told_with_what_made_the_rest(found: Settings) -> None:
     request = Request(profile="cpu", backend="venv")
-    _, _, environment = workflow.prepare(request, found, Said(), running=False)
+    environment = prepare(request, found, Said(), running=False).product
     folder = found.cache_dir / "bases" / "debian"
     folder.mkdir(parents=True)
     (folder / "made-by.json").write_text('{"mmdebstrap": "1.3.5"}')
@@ -608,9 +612,9 @@ def test_what_made_the_base_is_told_with_what_made_the_rest(found: Settings) -> 
 
 
 def test_rebuild_builds_although_it_exists(found: Settings, doings: list[str]) -> None:
-    _, _, environment = workflow.prepare(
+    environment = prepare(
         Request(profile="cpu", backend="venv"), found, Said(), running=False
-    )
+    ).product
     finish(environment.plan)
     assert go(found, profile="cpu", backend="venv").status == "reused"
     assert doings == []
@@ -624,9 +628,9 @@ def test_rebuild_builds_although_it_exists(found: Settings, doings: list[str]) -
 def test_a_prefix_that_is_not_exactly_this_one_is_not_reused(
     found: Settings, doings: list[str], monkeypatch: pytest.MonkeyPatch, marker: str
 ) -> None:
-    _, _, environment = workflow.prepare(
+    environment = prepare(
         Request(profile="cpu", backend="venv"), found, Said(), running=False
-    )
+    ).product
     finish(environment.plan)
     path = Path(environment.plan.artifact.ref) / seal.MARKER
     path.write_text(marker)
@@ -642,7 +646,7 @@ def test_a_prefix_that_is_not_exactly_this_one_is_not_reused(
 
 
 def test_a_plan_changes_nothing(found: Settings, doings: list[str]) -> None:
-    workflow.prepare(Request(profile="cpu"), found, Said(), running=False)
+    prepare(Request(profile="cpu"), found, Said(), running=False)
     assert doings == []
     assert not found.cache_dir.exists()
     assert not found.data_dir.exists()

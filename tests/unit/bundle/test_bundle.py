@@ -42,6 +42,7 @@ from envbuilder.payload.training.dataset import MNIST_SHA256
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import locked_file as lock_entries
 from envbuilder.profiles import profile as profiles
+from envbuilder.profiles.library import Library
 from tests.support import image_layouts as made
 from tests.support.tools import tools
 
@@ -102,7 +103,7 @@ def parts(found: Settings) -> tuple[Part, ...]:
         reason="", tools=uv, targets=(target,),
     )  # fmt: skip
     (folder / "locks" / "tiny.json").write_text(lockfile.dump(lock))
-    wanted = contents.select(["tiny"], ["linux/amd64"], [], [folder])
+    wanted = contents.select(["tiny"], ["linux/amd64"], [], Library([folder]))
     locked = contents.files(wanted, found, QUIET)
     return (
         *contents.texts(wanted, [folder]),
@@ -249,7 +250,7 @@ def test_each_platform_gets_its_tools_even_without_a_target(
 ) -> None:
     """A Mac builds the image for Linux."""
     folders = [found.config_dir / "profiles"]
-    (one,) = contents.select(["tiny"], ["linux/amd64", "macos/arm64"], [], folders)
+    (one,) = contents.select(["tiny"], ["linux/amd64", "macos/arm64"], [], Library(folders))
     assert [t.platform for t in one.targets] == ["linux/amd64"]
     assert [f.file for f in one.tools] == [
         tools()[p].file for p in ("linux/amd64", "macos/arm64")
@@ -271,7 +272,7 @@ def test_envbuilder_goes_along_for_each_platform_with_the_locks_uv(
     monkeypatch.setattr(own, "accepted", lambda itself, pythons: pythons)
     monkeypatch.setattr(own, "dependencies", dependencies)
     platforms: list[Any] = ["linux/amd64", "macos/arm64"]
-    wanted = contents.select(["tiny"], platforms, [], [found.config_dir / "profiles"])
+    wanted = contents.select(["tiny"], platforms, [], Library([found.config_dir / "profiles"]))
     (part,) = contents.of_envbuilder(wanted, platforms, found, QUIET)
     assert part.member.path == "wheels/e.whl"
     assert asked == [(p, "3.11", "0.13.8", "") for p in platforms]
@@ -534,7 +535,7 @@ def test_a_projects_own_files_are_never_changed(
 
 def test_shipped_profiles_that_are_the_same_are_not_written(there: Settings) -> None:
     shipped = profiles.search_path(None, there.config_dir)
-    wanted = contents.select(["cpu"], ["linux/amd64"], [], shipped)
+    wanted = contents.select(["cpu"], ["linux/amd64"], [], Library(shipped))
     texts = contents.texts(wanted, shipped)
     assert {p.member.name for p in texts} == {"cpu.yaml", "_cpu.yaml", "_defaults.yaml", "cpu.json"}
     found = {p.member.path: p.content for p in texts}
@@ -669,7 +670,7 @@ def test_a_conda_lock_and_its_packages_go_along(
     lock = conda_lock(found)
     folders = [found.config_dir / "profiles"]
     Store(found.store_dir).take(sha(b"python"), [b"python"])
-    wanted = contents.select(["tiny"], ["linux/amd64"], [], folders)
+    wanted = contents.select(["tiny"], ["linux/amd64"], [], Library(folders))
     assert wanted[0].conda == lock.targets
     locked = contents.files(wanted, found, QUIET)
     with_conda = (
@@ -691,7 +692,7 @@ def test_a_stale_conda_lock_is_neither_packed_nor_taken_in(
 ) -> None:
     stale = conda_lock(found, inputs="0" * 64)
     with pytest.raises(InvalidError, match="conda lock of 'tiny' is stale"):
-        contents.select(["tiny"], ["linux/amd64"], [], [found.config_dir / "profiles"])
+        contents.select(["tiny"], ["linux/amd64"], [], Library([found.config_dir / "profiles"]))
     text = conda_lockfile.dump(stale).encode()
     evil = (*parts, part("locks/tiny.conda.json", text, "lock"))
     path = tmp_path / "stale.tar"
@@ -704,11 +705,11 @@ def test_a_stale_conda_lock_is_neither_packed_nor_taken_in(
 def test_what_is_asked_for_must_be_there(parts: tuple[Part, ...], found: Settings) -> None:
     folders = [found.config_dir / "profiles"]
     with pytest.raises(InvalidError, match=r"not for linux/arm64"):
-        contents.select(["tiny"], ["linux/arm64"], [], folders)
+        contents.select(["tiny"], ["linux/arm64"], [], Library(folders))
     with pytest.raises(InvalidError, match=r"no files for linux/amd64 with Python 3\.12"):
-        contents.select(["tiny"], ["linux/amd64"], ["3.12"], folders)
+        contents.select(["tiny"], ["linux/amd64"], ["3.12"], Library(folders))
     with pytest.raises(InvalidError, match="unknown profile"):
-        contents.select(["tiy"], ["linux/amd64"], [], folders)
+        contents.select(["tiy"], ["linux/amd64"], [], Library(folders))
 
 
 # --- base images

@@ -104,7 +104,8 @@ def test_each_error_has_its_code(
     def fail(*args: Any, **options: Any) -> None:
         raise error("what happened", "what to do next")
 
-    monkeypatch.setattr(workflow, "prepare", fail)
+    monkeypatch.setattr(workflow, "prepare_to_build", fail)
+    monkeypatch.setattr(workflow, "prepare_to_run", fail)
     assert run("build", "--profile", "cpu") == code
     assert capsys.readouterr().err == "error: what happened\nwhat to do next\n"
     assert run("run", "--profile", "cpu", "--", "true") == 125
@@ -116,7 +117,7 @@ def test_interrupted_is_130(
     def interrupt(*args: Any, **options: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(workflow, "prepare", interrupt)
+    monkeypatch.setattr(workflow, "prepare_to_build", interrupt)
     assert run("build", "--profile", "cpu") == 130
     assert "interrupted" in capsys.readouterr().err
 
@@ -127,7 +128,7 @@ def test_a_defect_has_no_traceback_without_debug(
     def defect(*args: Any, **options: Any) -> None:
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr(workflow, "prepare", defect)
+    monkeypatch.setattr(workflow, "prepare_to_build", defect)
     assert run("build", "--profile", "cpu") == 1
     shown = capsys.readouterr().err
     assert "ZeroDivisionError: oops" in shown

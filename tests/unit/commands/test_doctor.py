@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envbuilder import cli
-from envbuilder.build import workflow
 from envbuilder.commands import doctor as command
 from envbuilder.core import process
 from envbuilder.core.errors import HostError, ToolError
@@ -23,6 +22,7 @@ from envbuilder.doctor.problem import Problem, Repair
 from envbuilder.doctor.surroundings import Around
 from envbuilder.host import probe
 from envbuilder.host.model import Containers, Gpu, Host, Link
+from envbuilder.profiles import choice
 from tests.support import host_trees
 from tests.support.broken_hosts import (
     ADA,
@@ -240,7 +240,7 @@ def test_a_machine_without_any_profile_is_diagnosed(
     def none(*arguments: object) -> None:
         raise HostError("no profile fits this machine", "See: envbuilder detect")
 
-    monkeypatch.setattr(workflow, "choose_profile", none)
+    monkeypatch.setattr(choice, "choose", none)
     machine.here = changed(LINUX, machine="riscv64", platform=None)
     status, out, _ = run()
     assert status == 3
@@ -405,7 +405,7 @@ def test_a_tree_is_diagnosed_without_this_machine(
     host_trees.plant(root, host_trees.load(name))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    for place in ((around, "look"), (workflow, "choose_profile"), (process, "run")):
+    for place in ((around, "look"), (choice, "choose"), (process, "run")):
         monkeypatch.setattr(*place, never)
     status, out, _ = run("--root", str(root), "--json")
     found = json.loads(out)["problems"]

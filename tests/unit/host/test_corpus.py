@@ -17,7 +17,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from envbuilder import cli
-from envbuilder.build import workflow
 from envbuilder.core import resources
 from envbuilder.doctor import diagnosis as doctor
 from envbuilder.doctor.surroundings import Around
@@ -27,6 +26,7 @@ from envbuilder.host import memory_pools as capacity
 from envbuilder.host import model as host
 from envbuilder.host.model import Gpu, Host
 from envbuilder.profiles import selection
+from envbuilder.profiles.library import Library
 from tests.support import host_trees
 
 if TYPE_CHECKING:
@@ -61,8 +61,9 @@ garbage = st.one_of(
 @functools.cache
 def shipped() -> tuple[tuple[Profile, ...], Mapping[str, Lock | None]]:
     folders = (resources.profiles_dir(),)
-    profiles = workflow.known(folders)
-    return profiles, workflow.locks(profiles, folders)
+    library = Library(folders)
+    profiles = library.profiles()
+    return profiles, library.locks(profiles)
 
 
 class Judged(NamedTuple):

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from envbuilder.build import workflow
 from envbuilder.core import resources
 from envbuilder.core.errors import HostError
 from envbuilder.host.model import Cpu, Gpu, Host
 from envbuilder.profiles import profile as shipped
 from envbuilder.profiles import selection
+from envbuilder.profiles.library import Library
 from envbuilder.profiles.profile import Requires
 from tests.support import host_trees
 from tests.support.host_trees import PROFILES, profile
@@ -52,7 +52,7 @@ def test_shipped_profiles_are_chosen_like_those_of_the_tests(name: str, tmp_path
     folders = (resources.profiles_dir(),)
     everything = [shipped.load(n, folders) for n in shipped.names(folders)]
     host = host_trees.probed(tmp_path, name)
-    locks = workflow.locks(everything, folders)
+    locks = Library(folders).locks(everything)
     choice = selection.choose(everything, host, locks=locks)
     assert choice.profile == host_trees.load(name)["chosen"]
     # What the lock says of kernels, drivers and systems is what the profiles of the tests state.

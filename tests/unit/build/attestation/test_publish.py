@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from envbuilder.build import plan
 from envbuilder.build.attestation import provenance, publish, sbom
 from envbuilder.build.backends import layers
-from envbuilder.build.backends.pushed_image import PushedImage
 from envbuilder.build.image import base as image_base
 from envbuilder.build.image import records
+from envbuilder.build.outputs import Output
 from envbuilder.build.request import Request
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.containers.registry import referrers
@@ -164,7 +164,7 @@ def test_a_pushed_image_is_known_again(
 ) -> None:
     ref = f"{server.host}/a:t"
     target, made = planned(found, Request(push=ref))
-    image: Any = PushedImage(target, replace(made, fingerprint=FINGERPRINT), ref, found)
+    image: Any = Output(target, replace(made, fingerprint=FINGERPRINT), found)
     known = image.existing()
     (record,) = records.read(found.records_dir / FINGERPRINT)
     assert known == plan.Artifact(kind="registry", ref=ref, digest=record.digest)

@@ -11,8 +11,8 @@ import pytest
 
 from envbuilder.build import execute, plan, workflow
 from envbuilder.build.backends import base_python, docker, layers
-from envbuilder.build.backends.saved_image import SavedImage
 from envbuilder.build.image import base as image_base
+from envbuilder.build.outputs import Output
 from envbuilder.build.request import Request
 from envbuilder.containers.engine import client as engine
 from envbuilder.containers.engine import run as containers
@@ -65,7 +65,7 @@ def doings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def build(found: Settings, made: plan.Plan, target: Target) -> None:
-    workflow.build(SavedImage(target, made), Request(), found, QUIET)
+    workflow.build(Output(target, made, found), Request(), found, QUIET)
 
 
 # --- in a layout

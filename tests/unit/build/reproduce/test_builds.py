@@ -93,7 +93,7 @@ def builds(found: Settings, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Seen]
             files=(WHEEL,),
             steps=(base,),
         )
-        return None, None, SimpleNamespace(plan=plan, target=None)
+        return SimpleNamespace(product=SimpleNamespace(plan=plan, target=None))
 
     def build(environment: Any, request: Request, own: Settings, *args: Any) -> BuildResult:
         seen.append(Seen(own, request))
@@ -114,7 +114,7 @@ def builds(found: Settings, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Seen]
             made_by={"uv": "1"},
         )
 
-    monkeypatch.setattr(workflow, "prepare", prepare)
+    monkeypatch.setattr(workflow, "prepare_to_build", prepare)
     monkeypatch.setattr(workflow, "build", build)
     monkeypatch.setattr(configuration, "load", lambda: found)
     return seen, writes
@@ -209,7 +209,7 @@ def test_an_image_of_a_trial_is_removed_whatever_happens(
             files=(),
             steps=(),
         )
-        return None, None, SimpleNamespace(plan=plan, target=None)
+        return SimpleNamespace(product=SimpleNamespace(plan=plan, target=None))
 
     def build(environment: Any, request: Request, *args: Any) -> Any:
         if there:
@@ -217,7 +217,7 @@ def test_an_image_of_a_trial_is_removed_whatever_happens(
         there.add(str(request.only_tag))
         return SimpleNamespace()
 
-    monkeypatch.setattr(workflow, "prepare", prepare)
+    monkeypatch.setattr(workflow, "prepare_to_build", prepare)
     monkeypatch.setattr(workflow, "build", build)
     monkeypatch.setattr(engine, "forget", removed.append)
     with pytest.raises(BuildError, match="the second fails"):
@@ -241,7 +241,9 @@ def test_podman_is_refused_before_anything_is_built(
 ) -> None:
     plan = SimpleNamespace(artifact=Artifact(kind="image", ref="x"), builder="buildah", files=())
     environment = SimpleNamespace(plan=plan)
-    monkeypatch.setattr(workflow, "prepare", lambda *a, **o: (None, None, environment))
+    monkeypatch.setattr(
+        workflow, "prepare_to_build", lambda *a: SimpleNamespace(product=environment)
+    )
     with pytest.raises(InvalidError, match="Buildah"):
         trials.run(Request(profile="x"), found, PlainProgress(lambda line: None))
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.build import workflow
 from envbuilder.core import resources
 from envbuilder.doctor import diagnosis as doctor
 from envbuilder.doctor.surroundings import Around
 from envbuilder.host import probe
 from envbuilder.profiles import profile as shipped
 from envbuilder.profiles import selection
+from envbuilder.profiles.library import Library
 from tests.support import host_trees
 
 if TYPE_CHECKING:
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from envbuilder.profiles.selection import Choice
 
 FOLDERS = (resources.profiles_dir(),)
-PROFILES = workflow.known(FOLDERS)
-LOCKS = workflow.locks(PROFILES, FOLDERS)
+LIBRARY = Library(FOLDERS)
+PROFILES = LIBRARY.profiles()
+LOCKS = LIBRARY.locks(PROFILES)
 TWO = ("0000:01:00.0", "0000:02:00.0")
 GPUS = "proc/driver/nvidia/gpus"
 

@@ -1,0 +1,73 @@
+"""Outputs: the ends of a plan that deliver its image to a file or a registry, not to an engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from envbuilder.build.plan import Push, Save, tool_versions
+from envbuilder.containers.engine.client import LABEL
+from envbuilder.core.errors import EnvbuilderError
+
+if TYPE_CHECKING:
+    from envbuilder.build.plan import Artifact, Plan
+    from envbuilder.core.settings import Settings
+    from envbuilder.profiles.lock import Target
+
+
+class Output:
+    """An image that a plan saves, pushes, or both; nothing can be run in it."""
+
+    def __init__(self, target: Target, plan: Plan, settings: Settings) -> None:
+        self.target, self.plan, self._settings = target, plan, settings
+
+    def existing(self) -> Artifact | None:
+        """Return the image if an earlier build delivered exactly this one wherever the plan does.
+
+        Raises `BuildError` if it is to be pushed and may not be: better known before a build than
+        after it.
+        """
+        digests: list[str | None] = []
+        for step in self.plan.steps:
+            if isinstance(step, Push):
+                digests.append(_pushed(step, self.plan.fingerprint, self._settings))
+            elif isinstance(step, Save):
+                digests.append(_saved(step, self.plan.fingerprint))
+        return replace(self.plan.artifact, digest=digests[0]) if digests and all(digests) else None
+
+    def changed(self) -> str:
+        """Return an empty string: an image that is not intact byte by byte is built again."""
+        return ""
+
+    def made_by(self) -> dict[str, str]:
+        """Return the versions of programs that decide the image's bytes."""
+        from envbuilder.containers.oci.layer import compressor
+
+        return tool_versions(self.plan) | {"zstd": str(compressor()["zstd"])}
+
+
+def _pushed(step: Push, fingerprint: str, settings: Settings) -> str | None:
+    """Return the image's digest if its tag names what a build here pushed; else None."""
+    from envbuilder.build.attestation import publish
+
+    record = publish.there(step.ref, fingerprint, settings)
+    if record is None:
+        publish.require_allowed(step.ref, settings)
+        return None
+    return record.digest
+
+
+def _saved(step: Save, fingerprint: str) -> str | None:
+    """Return the image's digest if the file or folder holds it, every byte intact; else None."""
+    from envbuilder.containers.oci import archive
+
+    try:
+        for config, digest in archive.held(Path(step.target)):
+            labels = (config.get("config") or {}).get("Labels") or {}
+            if labels.get(f"{LABEL}fingerprint") == fingerprint:
+                return digest
+    except EnvbuilderError:
+        return None
+    return None

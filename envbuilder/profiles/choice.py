@@ -1,0 +1,91 @@
+"""Choose the profile of a command: the requested one, the configured one, or what fits the host."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from envbuilder.core.errors import HostError
+from envbuilder.host import assumed
+from envbuilder.profiles import selection
+from envbuilder.profiles.profile import Profile
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from envbuilder.core.settings import Settings
+    from envbuilder.host.model import Host
+    from envbuilder.profiles.library import Library
+    from envbuilder.profiles.lock import Lock
+    from envbuilder.profiles.selection import Fit
+
+
+class Chosen(Struct, frozen=True, kw_only=True):
+    """A profile for a host, and the reason for it."""
+
+    profile: Profile
+    reason: str
+
+
+def choose(
+    library: Library, settings: Settings, host: Host, *, backend: str | None = None
+) -> Chosen:
+    """Return the profile that the configuration names, else the one that fits the host best.
+
+    `backend`: the only backend that counts. Raises `HostError` if no profile fits.
+    """
+    configured = settings.configuration.profile
+    if configured:
+        return Chosen(profile=library.profile(configured), reason="set in the configuration")
+    candidates = library.profiles()
+    choice = selection.choose(candidates, host, locks=library.locks(candidates), backend=backend)
+    if choice.profile is None:
+        raise HostError(f"no profile fits this machine: {choice.reason}", "See: envbuilder detect")
+    return Chosen(profile=library.profile(choice.profile), reason=choice.reason)
+
+
+def locked(
+    library: Library,
+    settings: Settings,
+    name: str | None,
+    target_host: Path | None = None,
+    backend: str = "",
+) -> tuple[Profile, Lock]:
+    """Return a profile, by default the one that fits the host, and its lock, checked for use.
+
+    The lock is empty if an environment of the backend takes nothing from it.
+    """
+    if name is None:
+        profile = choose(library, settings, assumed.find(target_host)).profile
+    else:
+        profile = library.profile(name)
+    return profile, library.usable_lock(profile, backend)
+
+
+def require_host(
+    profile: Profile,
+    host: Host,
+    library: Library,
+    *,
+    backend: str | None,
+    building: bool,
+    locked: bool = True,
+) -> Fit:
+    """Return how the profile fits this host; raise `HostError` if the host cannot run it.
+
+    Other profiles are read only for the error. `locked`: the wheels of the profile's lock will run.
+    """
+    lock = library.lock(profile.name) if locked else None
+    fit = selection.fit(profile, host, lock=lock, backend=backend, building=building)
+    if fit.verdict == "no":
+        others = library.profiles()
+        selection.require(
+            profile,
+            host,
+            locks=library.locks(others) | {profile.name: lock},
+            backend=backend,
+            building=building,
+            others=others,
+        )
+    return fit

@@ -1,0 +1,71 @@
+"""The profiles and locks that one command uses: each file is read and checked at most once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from envbuilder.core.errors import InvalidError
+from envbuilder.profiles import lock as locks
+from envbuilder.profiles import profile as profiles
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from envbuilder.core.settings import Settings
+    from envbuilder.profiles.lock import Lock
+    from envbuilder.profiles.profile import Profile
+
+
+class Library:
+    """Profiles and their locks in some folders, read when first needed and then kept."""
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self.folders = tuple(folders)
+        self._profiles: dict[str, Profile] = {}
+        self._locks: dict[str, Lock | InvalidError | None] = {}
+
+    @classmethod
+    def of(cls, settings: Settings) -> Library:
+        """Return the library of a project, a user, and envbuilder itself, in this order."""
+        return cls(profiles.search_path(settings.project, settings.config_dir))
+
+    def profile(self, name: str) -> Profile:
+        """Return a profile. Raises `InvalidError` if there is none or it is wrong."""
+        if name not in self._profiles:
+            self._profiles[name] = profiles.load(name, self.folders)
+        return self._profiles[name]
+
+    def profiles(self) -> tuple[Profile, ...]:
+        """Return all profiles, sorted by name. Raises `InvalidError` if one is wrong."""
+        return tuple(self.profile(name) for name in profiles.names(self.folders))
+
+    def lock(self, name: str) -> Lock | None:
+        """Return the lock of a profile; None if it has no readable one."""
+        lock = self._read(name)
+        return None if isinstance(lock, InvalidError) else lock
+
+    def locks(self, chosen: Sequence[Profile]) -> dict[str, Lock | None]:
+        """Return the lock of each profile; None if it has no readable one."""
+        return {profile.name: self.lock(profile.name) for profile in chosen}
+
+    def usable_lock(self, profile: Profile, backend: str = "") -> Lock:
+        """Return a profile's lock, checked for use; empty if the backend takes nothing from it.
+
+        Raises `InvalidError` if it is damaged, missing, stale or unlocked.
+        """
+        if not profile.takes_lock(backend):
+            return locks.nothing(profile)
+        lock = self._read(profile.name)
+        if isinstance(lock, InvalidError):
+            raise lock
+        return locks.require_usable(profile, lock)
+
+    def _read(self, name: str) -> Lock | InvalidError | None:
+        if name not in self._locks:
+            path = locks.path_for(name, self.folders)
+            try:
+                self._locks[name] = locks.load(path) if path else None
+            except InvalidError as error:
+                self._locks[name] = error
+        return self._locks[name]
