@@ -137,6 +137,15 @@ class System(Struct, frozen=True, kw_only=True):
     """Temporary name of that image."""
 
 
+class PlannedLayer(Struct, frozen=True, kw_only=True):
+    """A layer of an image that has not been assembled yet."""
+
+    what: str
+    """The same words as in the finished image's history, or their beginning."""
+    bytes: int | None = None
+    """Size of the files that it is made from; None if the lock does not state it."""
+
+
 class Assemble(Action, frozen=True, kw_only=True):
     """Assemble an image from a base and layers, as an OCI layout."""
 
@@ -154,6 +163,9 @@ class Assemble(Action, frozen=True, kw_only=True):
     debs: tuple[File, ...]
     system: System | None
     """How the packages are installed; None: they consist of files only and are unpacked."""
+    layers: tuple[PlannedLayer, ...]
+    """What is known of the layers on top of the base, bottom first. A large wheel may become
+    several: its own list of files decides, once it is fetched."""
     variables: dict[str, str]
     labels: dict[str, str]
     names: tuple[str, ...]

@@ -14,6 +14,7 @@ from envbuilder.build import conventions as image_facts
 from envbuilder.build import render
 from envbuilder.build.backends import base_python
 from envbuilder.build.image import base as image_base
+from envbuilder.build.image import parts
 from envbuilder.build.outputs import Output
 from envbuilder.build.payload import payload_sha256
 from envbuilder.build.plan import (
@@ -123,6 +124,7 @@ def plan(
             wheels=wheels,
             debs=debs,
             system=system,
+            layers=parts.outline(wheels, debs, target.python),
             variables=variables,
             labels=labels,
             names=tags,

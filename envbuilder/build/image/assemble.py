@@ -20,7 +20,7 @@ from envbuilder.build.image import config as image
 from envbuilder.build.image import scratch, system
 from envbuilder.build.image.config import Added
 from envbuilder.build.image.layer_cache import LayerCache
-from envbuilder.build.image.parts import CUT, Part, cut, parts
+from envbuilder.build.image.parts import CUT, PAYLOAD, Part, cut, environment, parts
 from envbuilder.build.image.preload import Ahead
 from envbuilder.build.image.staging import Python, Stage
 from envbuilder.build.image.wheels import Packed, Wheel
@@ -182,7 +182,7 @@ class Assembly:
         if found is None:
             self._staged()
             found = self._make(made_from, [*self._skeleton, *self._users()], on_base=True)
-        return Added(layer=found, reason=f"environment for Python {self._python.version}")
+        return Added(layer=found, reason=environment(self._python.version))
 
     def _system(self) -> tuple[list[Added], rootfs.RootFs]:
         """Return the layer of system packages, if any, and the root filesystem to build on."""
@@ -201,7 +201,7 @@ class Assembly:
         made_from = {"kind": "payload", "sha256": payload_sha256(), "epoch": self._step.epoch}
         member = Member(path=facts.PAYLOAD.lstrip("/"), content=payload_pyz())
         found = self._cache.find(made_from) or self._make(made_from, [member])
-        return Added(layer=found, reason="payload")
+        return Added(layer=found, reason=PAYLOAD)
 
     def _make(
         self, made_from: Mapping[str, Any], members: Iterable[Member], *, on_base: bool = False

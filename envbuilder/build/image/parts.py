@@ -6,10 +6,12 @@ are transferred from and to a registry in parallel.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from envbuilder.build.plan import PlannedLayer
 from envbuilder.profiles.locked_file import File
 
 if TYPE_CHECKING:
@@ -22,6 +24,10 @@ LARGE = 4 << 20
 """Minimum bytes of a wheel that gets layers of its own."""
 CUT = 128 << 20
 """Maximum bytes of files that share a layer of a large wheel; a larger file gets its own layer."""
+
+
+PAYLOAD = "payload"
+"""The words for the layer of the payload."""
 
 
 class Part(Struct, frozen=True, kw_only=True):
@@ -47,12 +53,11 @@ def parts(
     `shares` returns what `cut` yields for the files of a large wheel. `room` is the maximum number
     of layers, not counting the last one.
     """
-    ranked = sorted(wheels, key=lambda w: (-sizes[w.sha256], w.sha256))
-    large = [w for w in ranked[: max(room, 0)] if sizes[w.sha256] >= LARGE]
+    large = _large(wheels, sizes)[: max(room, 0)]
     left = max(room - len(large), 0)
     found = []
     for wheel in large:
-        why = f"{wheel.name} {wheel.version}"
+        why = _name(wheel)
         cuts = shares(wheel)[:left]
         left -= len(cuts)
         for files in cuts:
@@ -62,8 +67,56 @@ def parts(
         found.append(Part(wheels=(wheel,), without=without, reason=why))
     small = tuple(w for w in wheels if w not in large)
     if small:
-        found.append(Part(wheels=small, reason=f"{len(small)} smaller packages"))
+        found.append(Part(wheels=small, reason=_rest(len(small))))
     return found
+
+
+def outline(
+    wheels: Sequence[File], debs: Sequence[File], python: words.PythonVersion
+) -> tuple[PlannedLayer, ...]:
+    """Return what is known of an image's layers before anything is fetched, bottom first.
+
+    Only a wheel's own list of files shows into how many layers it is split. A wheel whose size the
+    lock does not state counts as large: sizes are missing for builds of torch alone.
+    """
+    sizes = {w.sha256: w.size or sys.maxsize for w in wheels}
+    large = _large(wheels, sizes)
+    small = [w for w in wheels if w not in large]
+    return (
+        *(PlannedLayer(what=_name(wheel), bytes=wheel.size) for wheel in large),
+        *([PlannedLayer(what=_rest(len(small)), bytes=_total(small))] if small else []),
+        *([PlannedLayer(what=packages(debs), bytes=_total(debs))] if debs else []),
+        PlannedLayer(what=environment(python)),
+        PlannedLayer(what=PAYLOAD),
+    )
+
+
+def packages(debs: Sequence[File]) -> str:
+    """Return the words for the layer of these system packages."""
+    return ", ".join(f"{deb.name} {deb.version}" for deb in debs)
+
+
+def environment(python: str) -> str:
+    """Return the words for the layer of the venv scaffold, bound to a Python."""
+    return f"environment for Python {python}"
+
+
+def _total(files: Sequence[File]) -> Bytes:
+    return sum(file.size or 0 for file in files)
+
+
+def _large(wheels: Sequence[File], sizes: Mapping[words.Sha256, Bytes]) -> list[File]:
+    """Return the wheels that get layers of their own, the largest first."""
+    ranked = sorted(wheels, key=lambda w: (-sizes[w.sha256], w.sha256))
+    return [w for w in ranked if sizes[w.sha256] >= LARGE]
+
+
+def _name(wheel: File) -> str:
+    return f"{wheel.name} {wheel.version}"
+
+
+def _rest(count: int) -> str:
+    return f"{count} smaller packages"
 
 
 def cut(files: Mapping[str, Bytes]) -> Iterator[tuple[str, ...]]:

@@ -12,7 +12,7 @@ import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envbuilder.build.image import debs as packages
+from envbuilder.build.image import debs, parts
 from envbuilder.build.image import records as images
 from envbuilder.build.image.config import Added
 from envbuilder.build.image.layer_cache import SYSTEM_FORMAT
@@ -50,11 +50,11 @@ def unpacked(
     }
     found = cache.find(made_from)
     if found is None:
-        files = packages.members([(d, store.checked(d)) for d in step.debs], base.root)
+        files = debs.members([(d, store.checked(d)) for d in step.debs], base.root)
         if not files:
             return []
         found = make(made_from, files)
-    return [Added(layer=found, reason=_reason(step))]
+    return [Added(layer=found, reason=parts.packages(step.debs))]
 
 
 def built(
@@ -88,7 +88,7 @@ def built(
         rootfs.RootFs,
         lambda: rootfs.over(base.root, blob),
     )
-    return [Added(layer=found, reason=_reason(step))], root
+    return [Added(layer=found, reason=parts.packages(step.debs))], root
 
 
 def _taken(step: Assemble, system: System, base: Base, work: Path) -> Layer:
@@ -166,7 +166,3 @@ def _edits(blob: Path, epoch: int) -> Iterator[tuple[int, int, bytes]]:
             yield member.offset, member.offset_data, gone.tobuf(tarfile.PAX_FORMAT)
         elif member.mtime > epoch and not (member.isfile() and member.size):
             yield member.offset, member.offset_data, b""
-
-
-def _reason(step: Assemble) -> str:
-    return ", ".join(f"{d.name} {d.version}" for d in step.debs)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from envbuilder.build.image import parts as module
 from envbuilder.build.image.parts import CUT, LARGE, cut, parts
@@ -92,3 +93,17 @@ def test_the_shares_of_torchs_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CUT", 100)
     files = {"torch/lib/large.so": 400, "torch/a.py": 60, "torch/bin/x": 50, "torch/z.py": 30}
     assert list(cut(files)) == [("torch/a.py",), ("torch/lib/large.so",)]
+
+
+def test_a_wheel_of_unknown_size_is_outlined_as_a_large_one() -> None:
+    unknown = replace(SIX, size=None)
+    known = replace(TORCH, size=200 << 20)
+    deb = replace(TYPING, kind="deb", name="libc6", version="2.36", size=7)
+    assert [(p.what, p.bytes) for p in module.outline([known, unknown, TYPING], [deb], "3.12")] == [
+        ("six 1.0", None),
+        ("torch 1.0", 200 << 20),
+        ("1 smaller packages", 1),
+        ("libc6 2.36", 7),
+        ("environment for Python 3.12", None),
+        ("payload", None),
+    ]
