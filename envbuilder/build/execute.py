@@ -112,12 +112,13 @@ def _move(source: Path, target: Path) -> None:
     Removing that one in place could leave half of it, perhaps with its marker, after a kill.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    if folders.is_folder(target) and not seal.is_sealed(target):
+    exists = target.exists() or target.is_symlink()
+    if exists and not (folders.is_folder(target) and seal.is_sealed(target)):
         raise BuildError(
             f"{target}: is in the way, and envbuilder did not make it",
             "Move it elsewhere, then run the same command again.",
         )
-    if target.exists() or target.is_symlink():
+    if exists:
         target.rename(source.with_name(f"{source.name}.replaced"))
     source.rename(target)
 
@@ -299,8 +300,9 @@ def _unpack_libraries(step: plans.UnpackLibraries, store: Store) -> None:
                     continue
                 target = member
                 if member.issym():
-                    linked = os.path.normpath(f"{name.rpartition('/')[0]}/{member.linkname}")
-                    target = members.get(linked, member)
+                    # An absolute link starts at the package's root.
+                    linked = Path("/", name).parent / member.linkname
+                    target = members.get(os.path.normpath(linked).lstrip("/"), member)
                 stream = data.extractfile(target) if target.isreg() else None
                 if stream is None:
                     continue

@@ -95,7 +95,7 @@ def run(
     `env` is added to `base`, by default this process's environment. `timeout` is in seconds.
     `stdin` is the program's input: a line or two. The callbacks receive each line as it arrives.
     Raises `ToolError` if the program is missing; a failing exit status is returned. If the output
-    is very long, only its end is returned.
+    is very long, only its end is returned. What a callback raises stops the program and is raised.
     """
     program = which(argv[0])
     if program is None:
@@ -103,6 +103,7 @@ def run(
     started = time.monotonic()
     out, err = Tail(), Tail()
     readers: list[threading.Thread] = []
+    failures: list[Exception] = []
     timed_out = False
     held = _HeldSignals()
     try:
@@ -127,7 +128,8 @@ def run(
             (child.stdout, out, on_stdout),
             (child.stderr, err, on_stderr),
         ):
-            reader = threading.Thread(target=_drain, args=(stream, kept, callback), daemon=True)
+            arguments = (child, stream, kept, callback, failures)
+            reader = threading.Thread(target=_drain, args=arguments, daemon=True)
             reader.start()
             readers.append(reader)
         held.release()
@@ -144,6 +146,8 @@ def run(
     finally:
         for reader in readers:
             reader.join(GRACE_SECONDS)
+    if failures:
+        raise failures[0]
     return Completed(
         argv=tuple(argv),
         returncode=child.returncode,
@@ -180,12 +184,24 @@ class _HeldSignals:
             os.kill(os.getpid(), number)
 
 
-def _drain(stream: Any, kept: Tail, callback: Callable[[str], None] | None) -> None:
+def _drain(
+    child: subprocess.Popen[str],
+    stream: Any,
+    kept: Tail,
+    callback: Callable[[str], None] | None,
+    failures: list[Exception],
+) -> None:
+    """Read a stream to its end; if the callback fails, stop the child and note the failure."""
     with stream:
         while line := stream.readline(LONGEST_LINE):
             kept.add(line.encode())
-            if callback:
-                callback(line.rstrip("\n"))
+            try:
+                if callback:
+                    callback(line.rstrip("\n"))
+            except Exception as error:  # noqa: BLE001 (`run` raises it in the caller's thread)
+                failures.append(error)
+                callback = None
+                _stop(child)
 
 
 def _stop(child: subprocess.Popen[str]) -> None:

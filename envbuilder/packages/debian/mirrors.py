@@ -27,6 +27,10 @@ class Entry(Struct, frozen=True):
     suites: tuple[str, ...]
 
 
+_DISABLED = frozenset({"no", "false", "without", "off", "disable", "0"})
+"""What apt reads as false (apt-pkg/contrib/strutl.cc, `StringToBool`)."""
+
+
 def parse_sources(text: str) -> tuple[Entry, ...]:
     """Return the binary package sources of an apt list, in either of apt's two formats."""
     found = []
@@ -36,7 +40,8 @@ def parse_sources(text: str) -> tuple[Entry, ...]:
             found.append(Entry(part[1].rstrip("/"), (part[2],)))
     for stanza in re.split(r"\n\s*\n", re.sub(r"^#.*\n?", "", text, flags=re.MULTILINE)):
         stated = fields(stanza)
-        if "deb" in stated.get("Types", "").split() and stated.get("Enabled", "yes") != "no":
+        disabled = stated.get("Enabled", "").strip().lower() in _DISABLED
+        if "deb" in stated.get("Types", "").split() and not disabled:
             suites = tuple(stated.get("Suites", "").split())
             found += [Entry(u.rstrip("/"), suites) for u in stated.get("URIs", "").split()]
     return tuple(found)

