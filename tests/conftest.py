@@ -81,7 +81,7 @@ def group_of(item: pytest.Item) -> str:
     that is in it.
     """
     asked = set(getattr(item, "fixturenames", ()))
-    engine = item.get_closest_marker("engine") or asked & {"docker_client", "base_image"}
+    engine = item.get_closest_marker("engine") or "real_engine" in asked
     return "engine" if engine else item.path.name
 
 

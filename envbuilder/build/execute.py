@@ -187,14 +187,16 @@ def _run(step: plans.Run, log: Path) -> None:
 
 
 def _load(step: plans.Load) -> None:
-    from envbuilder.containers.engine import client as engine
+    from envbuilder.containers.engine import connection
     from envbuilder.containers.engine import images as engines
     from envbuilder.containers.oci.layout import Layout
 
     layout, made = Layout(Path(step.layout)), Layout(Path(step.cache))
-    ids = engines.load(engine.connect(), layout, made, step.names, step.ahead)
+    with connection.connect() as engine:
+        ids = engines.load(engine, layout, made, step.names, step.ahead)
+        if step.ahead:
+            engine.forget(step.ahead)
     if step.ahead:
-        engine.forget(step.ahead)
         images.forget(Path(step.folder), step.ahead)
     record = images.ImageRecord(
         profile=step.profile,
@@ -248,18 +250,19 @@ def _make_base(step: plans.MakeBase, store: Store, log: Path) -> None:
 
 
 def _load_base(step: plans.LoadBase) -> None:
-    from envbuilder.containers.engine import client as engine
+    from envbuilder.containers.engine import connection
     from envbuilder.containers.engine import images as engines
     from envbuilder.containers.oci.layout import Layout
 
-    client, layout = engine.connect(), Layout(Path(step.layout))
+    layout = Layout(Path(step.layout))
     (found,) = layout.index().manifests
-    there = engine.image(client, step.ref)
     ids = (layout.read_manifest(found).config.digest, found.digest)
-    loaded = images.LoadedImage(profile=None, fingerprint=step.identity, ref=step.ref, ids=ids)
-    images.note(Path(step.folder), loaded)
-    if there is None or there.id not in ids:
-        engines.load(client, layout, Layout(Path(step.cache)), (step.ref,))
+    with connection.connect() as engine:
+        image = engine.image(step.ref)
+        loaded = images.LoadedImage(profile=None, fingerprint=step.identity, ref=step.ref, ids=ids)
+        images.note(Path(step.folder), loaded)
+        if image is None or image.id not in ids:
+            engines.load(engine, layout, Layout(Path(step.cache)), (step.ref,))
 
 
 def _failing_step(printed: str) -> str:

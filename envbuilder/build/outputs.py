@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from envbuilder.build.plan import Push, Save, tool_versions
-from envbuilder.containers.engine.client import LABEL
+from envbuilder.containers.engine.interface import LABEL
 from envbuilder.core.errors import EnvbuilderError
 
 if TYPE_CHECKING:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from envbuilder.containers.engine import client as engine
+from envbuilder.containers.engine import connection
 from envbuilder.containers.engine import images as engines
 from envbuilder.containers.oci import archive
 from envbuilder.containers.oci import image_names as places
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from envbuilder.bundle.format import Member
     from envbuilder.bundle.read import Content
+    from envbuilder.containers.engine.interface import Engine
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
 
@@ -98,23 +100,26 @@ def _obtain(one: Wanted, settings: Settings, progress: Progress) -> Layout:
     if places.on_disk(one.ref):
         return archive.opened(places.path(one.ref), folder)
     here = one.digest and bases.folder(one.digest, one.platform, settings).is_dir()
-    held = None if here else _of_engine(one.ref)
-    if held is not None:
-        with progress.task(f"take the base image {one.name} from the engine"):
-            return engines.export(*held, folder)
+    layout = None if here else _of_engine(one, folder, progress)
+    if layout is not None:
+        return layout
     if one.digest is None:
         raise BuildError("no engine has it")
     progress.note(f"· get the base image {one.name}")
     return bases.obtain(one.name, one.digest, one.platform, settings, progress)
 
 
-def _of_engine(ref: str) -> tuple[Any, engine.Image] | None:
+def _of_engine(one: Wanted, folder: Path, progress: Progress) -> Layout | None:
     try:
-        client = engine.connect()
+        connected = connection.connect()
     except ToolError:
         return None
-    image = engine.image(client, ref)
-    return (client, image) if image else None
+    with connected as engine:
+        image = engine.image(one.ref)
+        if image is None:
+            return None
+        with progress.task(f"take the base image {one.name} from the engine"):
+            return engines.export(engine, image, folder)
 
 
 def _had(one: Wanted, layout: Layout) -> Packed:
@@ -238,26 +243,28 @@ def load(
 
     An image that has the name in the engine already is kept, unless `force`.
     """
-    arrived = tuple(arrived)
-    client: Any = None
-    if arrived:
-        try:
-            client = engine.connect()
-        except ToolError as error:
-            progress.note(f"note: base images stay on disk: {error.message}")
-    found = []
-    for image, layout in arrived:
-        name = image.annotations.get(archive.NAME, "")
-        loaded = bool(client and name) and _load(client, name, image, layout, progress, force=force)
-        found.append(Image(name=name, folder=str(layout.folder), loaded=loaded))
-    return tuple(found)
+    arrived, images = tuple(arrived), list[Image]()
+    with contextlib.ExitStack() as stack:
+        engine: Engine | None = None
+        if arrived:
+            try:
+                engine = stack.enter_context(connection.connect())
+            except ToolError as error:
+                progress.note(f"note: base images stay on disk: {error.message}")
+        for image, layout in arrived:
+            name = image.annotations.get(archive.NAME, "")
+            loaded = bool(
+                engine and name and _load(engine, name, image, layout, progress, force=force)
+            )
+            images.append(Image(name=name, folder=str(layout.folder), loaded=loaded))
+    return tuple(images)
 
 
 def _load(
-    client: Any, name: str, image: Descriptor, layout: Layout, progress: Progress, *, force: bool
+    engine: Engine, name: str, image: Descriptor, layout: Layout, progress: Progress, *, force: bool
 ) -> bool:
     """Load an image, and return whether the engine has it now."""
-    there = engine.image(client, name)
+    there = engine.image(name)
     same = {image.digest, layout.read_manifest(image).config.digest}
     if there is not None and there.id in same:
         return True
@@ -270,5 +277,5 @@ def _load(
         progress.task(f"load the base image {name}"),
         tempfile.TemporaryDirectory(prefix=".part-", dir=layout.folder.parent) as scratch,
     ):
-        engines.load(client, layout, Layout.create(Path(scratch)))
+        engines.load(engine, layout, Layout.create(Path(scratch)))
     return True

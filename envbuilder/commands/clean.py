@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import textwrap
 from typing import TYPE_CHECKING
@@ -13,13 +14,15 @@ from envbuilder.commands import image_inventory
 from envbuilder.commands.image_inventory import Known, Listed, Records, Removal
 from envbuilder.commands.inventory import Inventory, Item, Kept
 from envbuilder.commands.options import json_option
-from envbuilder.containers.engine import client as engine
+from envbuilder.containers.engine import connection
 from envbuilder.core import console, folders
 from envbuilder.core.errors import BuildError, EnvbuilderError, ToolError
 from envbuilder.packages import configuration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from envbuilder.containers.engine.interface import Engine, Image
 
 _SHOWN = 20
 """Maximum number of names shown per reason for staying; --json lists them all."""
@@ -74,9 +77,9 @@ def command(
     if store and profile is not None:
         raise click.UsageError("--store: downloads belong to no profile; leave out --profile")
     progress = console.progress()
-    with Inventory(configuration.load()) as inventory:
-        chosen = _choose(inventory, profile, progress, store, reports, all_images)
-        removed, failed = (chosen.names, []) if dry_run else _remove(chosen)
+    with Inventory(configuration.load()) as inventory, _connected(progress) as engine:
+        chosen = _choose(inventory, engine, profile, progress, store, reports, all_images)
+        removed, failed = (chosen.names, []) if dry_run else _remove(chosen, engine)
     if as_json:
         told = {"schema": 1, "removed": removed, "dry_run": dry_run}
         stays = [{"name": k.name, "reason": k.reason} for k in inventory.kept]
@@ -97,8 +100,27 @@ def command(
         )
 
 
+@contextlib.contextmanager
+def _connected(progress: console.Progress) -> Iterator[Engine | None]:
+    """Yield the engine; None, and a note if one is configured, if none answers."""
+    try:
+        engine = connection.connect()
+    except ToolError as error:
+        _note_unseen(error, progress)
+        yield None
+    else:
+        with engine:
+            yield engine
+
+
+def _note_unseen(error: ToolError, progress: console.Progress) -> None:
+    if connection.configured():
+        progress.note(f"images were not looked at: {error.message}")
+
+
 def _choose(
     inventory: Inventory,
+    engine: Engine | None,
     profile: str | None,
     progress: console.Progress,
     store: bool,
@@ -116,40 +138,42 @@ def _choose(
         inventory.reports(profile)
     inventory.spare_mounts()
     known = image_inventory.written_down(inventory.settings, [item.path for item in leftovers])
-    listed = _images(known, profile, progress, inventory.busy, all_images)
+    listed = _images(engine, known, profile, progress, inventory.busy, all_images)
     inventory.kept += listed.kept
     records = image_inventory.records(known, listed, inventory)
     return _Chosen(tuple(inventory.items), listed.removals, tuple(records))
 
 
 def _images(
+    engine: Engine | None,
     known: Sequence[Known],
     profile: str | None,
     progress: console.Progress,
     busy: set[str],
     all_images: bool,
 ) -> Listed:
+    if engine is None:
+        return image_inventory.Listed()
     try:
-        client = engine.connect()
-        there = engine.labelled(client)
+        images = engine.labelled()
     except ToolError as error:
-        if engine.configured():
-            progress.note(f"images were not looked at: {error.message}")
+        _note_unseen(error, progress)
         return image_inventory.Listed()
 
-    def is_built(image: engine.Image) -> bool:
-        return image_inventory.is_result(image, lambda i: engine.last_step(client, i))
+    def is_built(image: Image) -> bool:
+        return image_inventory.is_result(image, engine.last_step)
 
-    return image_inventory.choose(there, known, profile, busy, is_built if all_images else None)
+    return image_inventory.choose(images, known, profile, busy, is_built if all_images else None)
 
 
-def _remove(chosen: _Chosen) -> tuple[list[str], list[Kept]]:
+def _remove(chosen: _Chosen, engine: Engine | None) -> tuple[list[str], list[Kept]]:
     """Remove what was chosen; return the names of what is gone, and what could not be removed."""
     removed, failed = _remove_files(chosen.files)
     staying: set[str] = set()
     for image in chosen.images:
+        assert engine is not None, "images are chosen in an engine"
         try:
-            engine.remove_images([image.ref], only=image.id)
+            engine.remove(image.ref, only=image.id)
             removed.append(image.ref)
         except EnvbuilderError as error:
             reason = error.message.removeprefix(f"{image.ref}: cannot be removed: ")

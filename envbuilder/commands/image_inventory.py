@@ -16,14 +16,14 @@ from envbuilder.build import conventions as facts
 from envbuilder.build.attestation import documents
 from envbuilder.build.image import records as images
 from envbuilder.commands.inventory import BUSY, Item, Kept
-from envbuilder.containers.engine import client as engine
+from envbuilder.containers.engine.interface import LABEL
 from envbuilder.core import folders
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from envbuilder.commands.inventory import Inventory
-    from envbuilder.containers.engine.client import Image
+    from envbuilder.containers.engine.interface import Image
     from envbuilder.core.settings import Settings
 
 ELSEWHERE = "not built by this installation (--all-images removes it, too)"
@@ -100,7 +100,7 @@ def choose(
     for image in there:
         own = [k for k in known if image.id in k.ids]
         others = profile is not None and not any(k.profile == profile for k in own)
-        if others and (own or image.labels.get(f"{engine.LABEL}profile") != profile):
+        if others and (own or image.labels.get(f"{LABEL}profile") != profile):
             continue
         if any(k.work and k.work in busy for k in own):
             kept += [Kept(name, BUSY) for name in image.tags or (image.id,)]
@@ -126,8 +126,8 @@ def _given(image: Image) -> list[str]:
 
     Empty if the labels are incomplete or none of the names has the fingerprint.
     """
-    profile = image.labels.get(f"{engine.LABEL}profile", "")
-    fingerprint = image.labels.get(f"{engine.LABEL}fingerprint", "")
+    profile = image.labels.get(f"{LABEL}profile", "")
+    fingerprint = image.labels.get(f"{LABEL}fingerprint", "")
     if not re.fullmatch(_HEX, fingerprint) or not profile:
         return []
     name = f"envbuilder/{profile}"

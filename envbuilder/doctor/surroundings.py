@@ -149,10 +149,11 @@ def _engine(host: Host) -> tuple[str, str]:
     """Return why the running engine cannot build, and the fix; empty if it can."""
     if not any(e.state == "usable" for e in host.containers.engines):
         return "", ""
-    from envbuilder.containers.engine import client as engine
+    from envbuilder.containers.engine import connection
 
     try:
-        engine.require_client(engine.describe(engine.connect()))
+        with connection.connect() as engine:
+            engine.require_builder()
     except EnvbuilderError as error:
         return error.message, error.hint
     return "", ""

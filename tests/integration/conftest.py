@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 import platformdirs
 import pytest
 
-from envbuilder.containers.engine import client as engine
+from envbuilder.containers.engine import connection
+from envbuilder.containers.engine.docker import DockerEngine
 from envbuilder.core import console
 from envbuilder.core.errors import ToolError
 from envbuilder.packages import configuration, mnist
@@ -32,6 +33,7 @@ from tests.support.projects import lay_profile
 from tests.support.registry_server import Registry
 
 if TYPE_CHECKING:
+    from envbuilder.containers.engine.interface import Engine
     from envbuilder.profiles import locked_file as lock_entries
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
@@ -109,19 +111,29 @@ def mnist_dir(session_environment: dict[str, str]) -> Path:
 
 
 @pytest.fixture(scope="session")
-def docker_client() -> Any:
-    """A client of a real engine."""
+def real_engine() -> Iterator[Engine]:
+    """The engine of this machine."""
     try:
-        return engine.connect()
+        connected = connection.connect()
     except ToolError as error:
         missing("engine", error.message)
+    with connected as engine:
+        yield engine
 
 
 @pytest.fixture(scope="session")
-def base_image(docker_client: Any) -> str:
+def docker_client(real_engine: Engine) -> Any:
+    """The SDK's client of an engine that is Docker itself."""
+    if not isinstance(real_engine, DockerEngine):
+        pytest.skip("podman answers: it has no buildx, and its client is another")
+    return real_engine._client
+
+
+@pytest.fixture(scope="session")
+def base_image(real_engine: Engine) -> str:
     """A base image with Python 3.11 that is in the engine."""
     ref = os.environ.get("ENVBUILDER_TEST_BASE_IMAGE", "")
-    if not ref or engine.image(docker_client, ref) is None:
+    if not ref or real_engine.image(ref) is None:
         missing("engine", "ENVBUILDER_TEST_BASE_IMAGE names no image of the engine")
     return ref
 

@@ -16,7 +16,6 @@ import msgspec
 import pytest
 
 from envbuilder.build.image import debian_base
-from envbuilder.containers.engine import client as engine
 from envbuilder.containers.engine import images as engines
 from envbuilder.containers.oci import rootfs
 from envbuilder.containers.oci.layout import Layout
@@ -34,6 +33,7 @@ from tests.support.projects import lay_profile
 
 if TYPE_CHECKING:
     from envbuilder.build.plan import MakeBase
+    from envbuilder.containers.engine.interface import Engine
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.locked_file import File
     from tests.integration.conftest import Cli
@@ -171,9 +171,14 @@ def test_nothing_of_this_machine_is_in_it(base: Layout) -> None:
 
 @pytest.mark.engine
 def test_it_runs_in_the_engine(
-    base: Layout, target: Target, own: Settings, docker_client: Any, tmp_path: Path
+    base: Layout,
+    target: Target,
+    own: Settings,
+    docker_client: Any,
+    real_engine: Engine,
+    tmp_path: Path,
 ) -> None:
-    engines.load(docker_client, base, Layout.create(tmp_path / "cache"))
+    engines.load(real_engine, base, Layout.create(tmp_path / "cache"))
     assert target.base is not None
     ref = target.base.ref
     run = docker_client.containers.run
@@ -187,7 +192,7 @@ def test_it_runs_in_the_engine(
     verified = run(ref, ["sh", "-c", "dpkg --verify | grep -v ' /usr/share/' || true"], remove=True)
     assert verified == b""
     # What is read in the engine and in the layout is the same.
-    there = base_status.of_engine(docker_client, ref, "linux/amd64")
+    there = base_status.of_engine(real_engine, ref, "linux/amd64")
     assert there is not None
     assert there.digest == base_status.of_layout(base, "linux/amd64").digest
 
@@ -284,7 +289,7 @@ def test_a_killed_build_of_a_base_leaves_nothing_that_is_trusted(
 @pytest.mark.slow
 @pytest.mark.engine
 def test_packages_are_chosen_for_the_base_that_is_used(
-    cli: Cli, base_image: str, docker_client: Any, tmp_path: Path
+    cli: Cli, base_image: str, docker_client: Any, real_engine: Engine, tmp_path: Path
 ) -> None:
     """On a base with Python fewer packages are needed than on any; both sets install."""
     image = 'base: {"3.11": {ref: python:3.11, python_path: /usr/bin/python3}}\n'
@@ -315,7 +320,7 @@ def test_packages_are_chosen_for_the_base_that_is_used(
         )
         assert audit.decode().startswith("g++")
     read, whatever = ({f.name for f in found[n].of_kind("deb")} for n in ("read", "any"))
-    have = base_status.of_engine(docker_client, base_image, "linux/amd64")
+    have = base_status.of_engine(real_engine, base_image, "linux/amd64")
     assert have is not None
     newer = {f.name for f in found["read"].of_kind("deb") if f.name in have.packages}
     assert all(
@@ -324,7 +329,7 @@ def test_packages_are_chosen_for_the_base_that_is_used(
     )  # fmt: skip
     assert "g++" in read
     assert len(read) < len(whatever)
-    assert engine.image(docker_client, base_image) is not None
+    assert real_engine.image(base_image) is not None
 
 
 def after_installing(
@@ -349,7 +354,12 @@ def after_installing(
 @pytest.mark.slow
 @pytest.mark.engine
 def test_packages_of_a_later_release_take_what_they_need_along(
-    base: Layout, target: Target, own: Settings, docker_client: Any, tmp_path: Path
+    base: Layout,
+    target: Target,
+    own: Settings,
+    docker_client: Any,
+    real_engine: Engine,
+    tmp_path: Path,
 ) -> None:
     """Two releases later the C library is another one, and what is tied to it moves with it."""
     try:
@@ -360,7 +370,7 @@ def test_packages_of_a_later_release_take_what_they_need_along(
     top = debian.lock(["libze1"], later, have)
     assert {"libc6", "libc-bin", "libze1"} <= {f.name for f in top}
     fetch.fetch(top, target, own, console.PlainProgress(lambda _: None))
-    engines.load(docker_client, base, Layout.create(tmp_path / "cache"))
+    engines.load(real_engine, base, Layout.create(tmp_path / "cache"))
     assert target.base is not None
     code = "import ctypes, os; ctypes.CDLL('libze_loader.so.1'); print(os.confstr(2))"
     argv = ["python3", "-c", code]
@@ -372,7 +382,7 @@ def test_packages_of_a_later_release_take_what_they_need_along(
 @pytest.mark.engine
 @pytest.mark.soak
 def test_an_older_base_is_upgraded_where_it_must_be(
-    own: Settings, docker_client: Any, tmp_path: Path
+    own: Settings, docker_client: Any, real_engine: Engine, tmp_path: Path
 ) -> None:
     """A base without security fixes, and packages that need some of them: dpkg is content."""
 
@@ -400,7 +410,7 @@ def test_an_older_base_is_upgraded_where_it_must_be(
     target = Target(platform="linux/amd64", python="3.11", base=base, files=(*files, *top))
     fetch.fetch(target.files, target, own, console.PlainProgress(lambda _: None))
     layout = made(elsewhere(debian_base.step(target, own), tmp_path), own)
-    engines.load(docker_client, layout, Layout.create(tmp_path / "cache"))
+    engines.load(real_engine, layout, Layout.create(tmp_path / "cache"))
     try:
         said = after_installing(top, base.ref, ["g++", "--version"], own, docker_client, tmp_path)
     finally:

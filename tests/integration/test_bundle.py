@@ -25,7 +25,6 @@ from envbuilder.bundle import read as reading
 from envbuilder.bundle import unpack as unpacking
 from envbuilder.bundle import write as packing
 from envbuilder.bundle.contents import Part
-from envbuilder.containers.engine import client as engine
 from envbuilder.containers.engine import images as engines
 from envbuilder.containers.oci import reference
 from envbuilder.containers.registry import transfer as registries
@@ -42,6 +41,7 @@ from tests.support.conda_project import CHANNEL, lay_little
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from envbuilder.containers.engine.interface import Engine
     from tests.integration.conftest import Cli
     from tests.support.registry_server import Registry
 
@@ -325,10 +325,16 @@ def test_cpu_is_built_and_verified_without_network(
 @pytest.mark.slow
 @pytest.mark.engine
 def test_the_base_image_goes_with_it(
-    cli: Cli, tiny: Path, docker_client: Any, base_image: str, tmp_path: Path, own_tag: str
+    cli: Cli,
+    tiny: Path,
+    docker_client: Any,
+    real_engine: Engine,
+    base_image: str,
+    tmp_path: Path,
+    own_tag: str,
 ) -> None:
     docker_client.images.get(base_image).tag(own_tag)
-    before = engine.image(docker_client, own_tag)
+    before = real_engine.image(own_tag)
     assert before is not None
     done = cli(*BUNDLE, "--base-image", own_tag, "-o", "tiny.tar")
     assert done.returncode == 0, done.stderr
@@ -342,7 +348,7 @@ def test_the_base_image_goes_with_it(
     assert done.returncode == 0, done.stderr
     (base,) = json.loads(done.stdout)["bases"]
     assert (base["name"].endswith(own_tag), base["loaded"]) == (True, True)
-    after = engine.image(docker_client, own_tag)
+    after = real_engine.image(own_tag)
     assert after is not None
     assert after.id == before.id
     # Without an engine, an image is made of it all the same.
@@ -357,10 +363,10 @@ def test_the_base_image_goes_with_it(
     done = cli("unbundle", "tiny.tar", "--json", environment=folders)
     assert done.returncode == 0, done.stderr
     assert "--force replaces it" in done.stderr
-    assert engine.image(docker_client, own_tag).id == other  # type: ignore[union-attr]
+    assert real_engine.image(own_tag).id == other  # type: ignore[union-attr]
     done = cli("unbundle", "tiny.tar", "--force", environment=folders)
     assert done.returncode == 0, done.stderr
-    assert engine.image(docker_client, own_tag).id == before.id  # type: ignore[union-attr]
+    assert real_engine.image(own_tag).id == before.id  # type: ignore[union-attr]
 
 
 def derived(docker_client: Any, base_image: str, tag: str) -> str:
@@ -371,17 +377,16 @@ def derived(docker_client: Any, base_image: str, tag: str) -> str:
         container.commit(repository, name, changes="ENV OTHER=1")
     finally:
         container.remove()
-    found = engine.image(docker_client, tag)
-    assert found is not None
-    return found.id
+    identity: str = docker_client.images.get(tag).id
+    return identity
 
 
 @pytest.fixture
-def own_tag(docker_client: Any) -> Iterator[str]:
+def own_tag(docker_client: Any, real_engine: Engine) -> Iterator[str]:
     """A name for an image that only this test uses."""
     name = f"envbuilder-bundle-test:{os.getpid()}"
     yield name
-    if engine.image(docker_client, name):
+    if real_engine.image(name):
         docker_client.images.remove(name)
 
 
@@ -390,16 +395,16 @@ def own_tag(docker_client: Any) -> Iterator[str]:
 @pytest.mark.registry
 def test_a_locked_base_image_is_found_by_its_digest_without_network(
     cli: Cli,
-    docker_client: Any,
+    real_engine: Engine,
     base_image: str,
     registry: Registry,
     tmp_path: Path,
     there: Machine,
 ) -> None:
     """From a registry into a bundle, and from there under an image: no option names it."""
-    held = engine.image(docker_client, base_image)
+    held = real_engine.image(base_image)
     assert held is not None
-    layout = engines.export(docker_client, held, tmp_path / "exported")
+    layout = engines.export(real_engine, held, tmp_path / "exported")
     image = layout.find("linux/amd64")
     where = reference.parse(f"{registry.host}/base:1")
     quiet = PlainProgress(lambda line: None)

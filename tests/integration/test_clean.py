@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder.containers.engine import client as engine
+from envbuilder.containers.engine.interface import LABEL
 from tests.integration.conftest import TINY, Cli, locked
 from tests.support.projects import lay_profile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from envbuilder.containers.engine.interface import Engine
 
 pytestmark = pytest.mark.engine
 
@@ -25,7 +27,7 @@ def name(docker_client: Any) -> Iterator[str]:
     """A profile that nobody else on this engine has; its images are gone in the end."""
     made = f"clean-{secrets.token_hex(4)}"
     yield made
-    label = f"{engine.LABEL}profile={made}"
+    label = f"{LABEL}profile={made}"
     for image in docker_client.api.images(filters={"label": [label]}):
         for ref in image.get("RepoTags") or [image["Id"]]:
             docker_client.images.remove(ref, force=True, noprune=True)
@@ -56,6 +58,7 @@ def test_it_removes_what_it_says_and_nothing_of_others(
     name: str,
     base_image: str,
     docker_client: Any,
+    real_engine: Engine,
     tmp_path: Path,
 ) -> None:
     shared, away = tmp_path / "shared", tmp_path / "away"
@@ -98,9 +101,9 @@ def test_it_removes_what_it_says_and_nothing_of_others(
     assert [f"would remove {x}" for x in removed] == planned
     assert {ref, given} <= set(removed)
     for gone in (ref, given):
-        assert engine.image(docker_client, gone) is None
+        assert real_engine.image(gone) is None
     for stays in (kept, derived, second, ours):  # `latest` is the other installation's by now
-        assert engine.image(docker_client, stays) is not None
+        assert real_engine.image(stays) is not None
         assert stays not in removed
         assert stays in done.stderr
     assert theirs <= files(shared)
@@ -115,7 +118,7 @@ def test_it_removes_what_it_says_and_nothing_of_others(
     assert done.returncode == 0, done.stderr
     assert sorted(json.loads(done.stdout)["removed"]) == sorted([second, ours])
     for stays in (kept, derived):
-        assert engine.image(docker_client, stays) is not None
+        assert real_engine.image(stays) is not None
     assert cli("clean", "--dry-run", environment=places).stdout == "nothing to remove\n"
 
 

@@ -15,7 +15,6 @@ import msgspec
 import pytest
 
 import envbuilder
-from envbuilder.containers.engine import podman
 from envbuilder.core import process
 from envbuilder.host import model as host
 from envbuilder.host import probe
@@ -64,27 +63,19 @@ def started(code: str, environment: dict[str, str]) -> list[str]:
     return events
 
 
-@pytest.fixture
-def docker(docker_client: Any) -> Any:
-    """The client of an engine that is Docker itself."""
-    if isinstance(docker_client, podman.Podman):
-        pytest.skip("podman answers: it has no buildx, and its client is another")
-    return docker_client
-
-
 @pytest.mark.skipif(sys.platform == "darwin", reason="macOS answers only through sysctl")
 def test_detect_starts_no_process(session_environment: dict[str, str]) -> None:
     assert started(DETECT, session_environment) == []
 
 
 @pytest.mark.engine
-def test_full_detection_starts_some(docker: Any) -> None:
+def test_full_detection_starts_some(docker_client: Any) -> None:
     assert "subprocess.Popen" in started(FULL, {})
 
 
 @pytest.mark.engine
-def test_the_engine_and_buildx_are_found(docker: Any) -> None:
-    running = docker.version()["Version"]
+def test_the_engine_and_buildx_are_found(docker_client: Any) -> None:
+    running = docker_client.version()["Version"]
     found = probe.host().containers
     usable = [e for e in found.engines if e.state == "usable" and e.name == "docker"]
     assert running in [e.version for e in usable]
@@ -98,17 +89,17 @@ def test_the_engine_and_buildx_are_found(docker: Any) -> None:
 
 
 @pytest.mark.engine
-def test_a_container_sees_its_own_limits(docker: Any, base_image: str) -> None:
+def test_a_container_sees_its_own_limits(docker_client: Any, base_image: str) -> None:
     wanted = ".".join(platform.python_version_tuple()[:2])
     ask = ["python3", "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
-    inside = docker.containers.run(base_image, ask, remove=True, network_mode="none")
+    inside = docker_client.containers.run(base_image, ask, remove=True, network_mode="none")
     if inside.decode().strip() != wanted:
         pytest.skip(f"the image's Python cannot load msgspec as built for {wanted}")
     volumes = {
         str(Path(envbuilder.__file__).parents[1]): {"bind": "/envbuilder", "mode": "ro"},
         sysconfig.get_path("platlib"): {"bind": "/packages", "mode": "ro"},
     }
-    written = docker.containers.run(
+    written = docker_client.containers.run(
         base_image,
         ["python3", "-B", "-c", PROBE],
         remove=True,

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from envbuilder.build.image import records as images
-from envbuilder.containers.engine import client as engine
 
 if TYPE_CHECKING:
+    from envbuilder.containers.engine.interface import Engine
     from tests.integration.conftest import Cli
 
 pytestmark = pytest.mark.engine
@@ -196,11 +196,12 @@ def test_a_killed_build_leaves_no_image_and_the_next_works(
     base_image: str,
     image: dict[str, Any],
     docker_client: Any,
+    real_engine: Engine,
     session_environment: dict[str, str],
     test_cache: Path,
 ) -> None:
     tag = f"envbuilder-test/killed:{builder}-{number.name.lower()}"
-    if engine.image(docker_client, tag):  # of an earlier run that could not be interrupted
+    if real_engine.image(tag):  # of an earlier run that could not be interrupted
         docker_client.images.remove(tag, force=True)
 
     def folders() -> set[str]:
@@ -223,7 +224,7 @@ def test_a_killed_build_leaves_no_image_and_the_next_works(
     child.send_signal(number)
     _, said = child.communicate(timeout=120)
     assert child.returncode == (130 if number == signal.SIGINT else -9), said
-    assert engine.image(docker_client, tag) is None
+    assert real_engine.image(tag) is None
     if number == signal.SIGINT:
         assert folders() <= before
     done = cli("build", *CPU, base_image, "--json")
@@ -232,10 +233,10 @@ def test_a_killed_build_leaves_no_image_and_the_next_works(
 
 
 def test_clean_removes_only_what_is_ours(
-    cli: Cli, base_image: str, image: dict[str, Any], docker_client: Any
+    cli: Cli, base_image: str, image: dict[str, Any], real_engine: Engine
 ) -> None:
     done = cli("clean", "--profile", "cpu", "--dry-run", "--json")
     listed = json.loads(done.stdout)["removed"]
     assert image["artifact"]["ref"] in listed
     assert base_image not in listed
-    assert engine.image(docker_client, image["artifact"]["ref"]) is not None
+    assert real_engine.image(image["artifact"]["ref"]) is not None

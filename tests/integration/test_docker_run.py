@@ -1,4 +1,4 @@
-"""`containers.run` on a real engine: however a container ends, it is told and leaves nothing."""
+"""`docker_run.run` on a real engine: however a container ends, it is told and leaves nothing."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from docker.types import DeviceRequest
 
-from envbuilder.containers.engine import client as engine
-from envbuilder.containers.engine import run as containers
+from envbuilder.containers.engine import connection, docker_run
 from envbuilder.core import process
 from envbuilder.core.errors import ToolError, VerifyError
-from envbuilder.core.process import Completed
 from envbuilder.verify import run as verify
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from envbuilder.core.process import Completed
 
 pytestmark = pytest.mark.engine
 LABEL = "envbuilder-test"
 CHILD = """\
 import functools, json, signal, sys
 from envbuilder import cli
-from envbuilder.containers.engine import run as containers, client as engine
+from envbuilder.containers.engine import connection, docker_run
 signal.signal(signal.SIGTERM, cli._terminate)
 try:
     show = functools.partial(print, flush=True)
-    show(containers.run(engine.connect(), json.loads(sys.argv[1]), show, 600))
+    with connection.connect() as engine:
+        show(docker_run.run(engine._client, json.loads(sys.argv[1]), show, 600))
 except cli.Terminated:
     sys.exit(143)
 """
@@ -59,8 +60,8 @@ class Container:
             **more,
         }
 
-    def run(self, code: str, timeout: float = 60, **more: Any) -> tuple[int, str, str, bool]:
-        return containers.run(self._client, self.options(code, **more), lambda line: None, timeout)
+    def run(self, code: str, timeout: float = 60, **more: Any) -> Completed:
+        return docker_run.run(self._client, self.options(code, **more), lambda line: None, timeout)
 
     def left(self) -> list[Any]:
         found: list[Any] = self._client.containers.list(all=True, filters={"label": self.label})
@@ -73,19 +74,17 @@ def container(docker_client: Any, base_image: str) -> Container:
 
 
 def test_output_and_code_come_through(container: Container) -> None:
-    code, out, err, expired = container.run(
-        "import sys; print('out'); print('err', file=sys.stderr); sys.exit(7)"
-    )
-    assert (code, out, err, expired) == (7, "out\n", "err\n", False)
+    done = container.run("import sys; print('out'); print('err', file=sys.stderr); sys.exit(7)")
+    assert (done.returncode, done.stdout, done.stderr) == (7, "out\n", "err\n")
+    assert not done.timed_out
     assert container.left() == []
 
 
 def test_out_of_memory_is_told(container: Container, tmp_path: Path) -> None:
     options = {"mem_limit": "64m", "memswap_limit": "64m"}
-    code, out, err, expired = container.run("x = bytearray(10**9)", **options)
-    assert (code, expired) == (137, False)
+    done = container.run("x = bytearray(10**9)", **options)
+    assert (done.returncode, done.timed_out) == (137, False)
     assert container.left() == []
-    done = Completed(argv=(), returncode=code, stdout=out, stderr=err, seconds=1)
 
     class Quiet:
         def note(self, text: str) -> None: ...
@@ -96,9 +95,9 @@ def test_out_of_memory_is_told(container: Container, tmp_path: Path) -> None:
 
 def test_time_runs_out_even_for_what_ignores_signals(container: Container) -> None:
     started = time.monotonic()
-    code, out, _, expired = container.run(IGNORES, timeout=2)
-    assert (code, out, expired) == (137, "up\n", True)
-    assert time.monotonic() - started < 30
+    done = container.run(IGNORES, timeout=2)
+    assert (done.returncode, done.stdout, done.timed_out) == (137, "up\n", True)
+    assert 2 <= done.seconds <= time.monotonic() - started < 30
     assert container.left() == []
 
 
@@ -106,10 +105,12 @@ def test_a_quiet_container_is_waited_for_longer_than_a_request(
     container: Container, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The SDK's time-out is for answers, not for what runs."""
-    monkeypatch.setattr(engine, "_SECONDS", 2)
-    quick = Container(engine.connect(), container._image)
-    assert quick.run("import time; time.sleep(5); print('end')")[:2] == (0, "end\n")
-    assert quick.left() == []
+    monkeypatch.setattr(connection, "_SECONDS", 2)
+    with connection.connect() as engine:
+        quick = Container(engine._client, container._image)
+        done = quick.run("import time; time.sleep(5); print('end')")
+        assert (done.returncode, done.stdout) == (0, "end\n")
+        assert quick.left() == []
 
 
 def test_lines_of_any_length(container: Container) -> None:
@@ -121,20 +122,20 @@ def test_lines_of_any_length(container: Container) -> None:
     )
     started = time.monotonic()
     options = container.options(code)
-    status, out, _, _ = containers.run(container._client, options, seen.append, 120)
-    assert status == 0
+    done = docker_run.run(container._client, options, seen.append, 120)
+    assert done.returncode == 0
     first, *pieces, last, rest = (len(line) for line in seen)
     assert (first, sum(pieces), last, rest) == (5, 64_000_000, 4, 1)
     assert max(pieces) < 2 * process.LONGEST_LINE
-    assert len(out) <= 2 * process.KEPT_BYTES
-    assert out.endswith("last\n\ufffd")
+    assert len(done.stdout) <= 2 * process.KEPT_BYTES
+    assert done.stdout.endswith("last\n\ufffd")
     assert time.monotonic() - started < 30
 
 
 def test_a_command_that_is_not_there_is_told(container: Container) -> None:
     options = {**container.options(""), "command": ["/nowhere/program"]}
     with pytest.raises(VerifyError, match="/nowhere/program"):
-        containers.run(container._client, options, lambda line: None, 60)
+        docker_run.run(container._client, options, lambda line: None, 60)
     assert container.left() == []
 
 

@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder.containers.engine import podman
+from envbuilder.containers.engine import podman, podman_run
 from envbuilder.core.errors import ToolError, VerifyError
 from tests.conftest import missing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from envbuilder.containers.engine.podman import PodmanEngine
     from tests.integration.conftest import Cli
 
 pytestmark = pytest.mark.engine
@@ -33,10 +34,11 @@ BASE = "localhost/envbuilder-test-podman-base:1"
 CHILD = """\
 import signal, sys
 from envbuilder import cli
-from envbuilder.containers.engine import podman
+from envbuilder.containers.engine import podman_run
 signal.signal(signal.SIGTERM, cli._terminate)
 try:
-    podman.connect(None).run(sys.argv[2:], sys.argv[1], ["python3", "-u", "-c", CODE], print, 600)
+    argv = ["python3", "-u", "-c", CODE]
+    podman_run.run(["podman"], sys.argv[2:], sys.argv[1], argv, print, 600)
 except cli.Terminated:
     sys.exit(143)
 """
@@ -51,7 +53,7 @@ def call(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def engine_of_podman(base_image: str, tmp_path_factory: pytest.TempPathFactory) -> podman.Podman:
+def engine_of_podman(base_image: str, tmp_path_factory: pytest.TempPathFactory) -> PodmanEngine:
     """podman with the test's base image in it."""
     if shutil.which("podman") is None:
         missing("podman", "it is not installed")
@@ -74,7 +76,7 @@ def engine_of_podman(base_image: str, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture
-def alone(engine_of_podman: podman.Podman, tmp_path: Path) -> dict[str, str]:
+def alone(engine_of_podman: PodmanEngine, tmp_path: Path) -> dict[str, str]:
     """An environment in which podman is all there is: its client, and no docker."""
     folder = tmp_path / "programs"
     folder.mkdir()
@@ -86,7 +88,7 @@ def alone(engine_of_podman: podman.Podman, tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def socket(engine_of_podman: podman.Podman, tmp_path: Path) -> Iterator[dict[str, str]]:
+def socket(engine_of_podman: PodmanEngine, tmp_path: Path) -> Iterator[dict[str, str]]:
     """An environment with podman's own socket as DOCKER_HOST."""
     path = tmp_path / "podman.sock"
     url = f"unix://{path}"
@@ -109,7 +111,7 @@ def environment(request: pytest.FixtureRequest) -> dict[str, str]:
 
 
 @pytest.fixture
-def tag(engine_of_podman: podman.Podman) -> Iterator[str]:
+def tag(engine_of_podman: PodmanEngine) -> Iterator[str]:
     """A name for an image, which is removed."""
     named = f"envbuilder-test/podman:{secrets.token_hex(4)}"
     yield named
@@ -133,14 +135,14 @@ def built(
 def test_an_image_is_built_reused_run_and_removed(
     cli: Cli,
     environment: dict[str, str],
-    engine_of_podman: podman.Podman,
+    engine_of_podman: PodmanEngine,
     tiny: Path,
     tmp_path: Path,
     tag: str,
 ) -> None:
     result = built(cli, environment, BASE, "--rebuild", "--tag", tag)
     assert result["builder"] == "layers"
-    found = engine_of_podman.image(tag)
+    found = engine_of_podman._inspect(tag)
     assert found is not None
     assert result["artifact"]["digest"] == f"sha256:{found['Id']}"
     assert found["Labels"]["io.envbuilder.fingerprint"] == result["fingerprint"]
@@ -176,14 +178,14 @@ def test_an_image_is_built_reused_run_and_removed(
 def test_buildah_builds_and_its_names_go_to_the_next_image(
     cli: Cli,
     environment: dict[str, str],
-    engine_of_podman: podman.Podman,
+    engine_of_podman: PodmanEngine,
     tiny: Path,
     tag: str,
 ) -> None:
     asked = ("--builder", "buildkit", "--tag", tag)
     first = built(cli, environment, BASE, *asked, "--rebuild")
     assert first["builder"] == "buildah"
-    found = engine_of_podman.image(tag)
+    found = engine_of_podman._inspect(tag)
     assert found is not None
     assert first["artifact"]["digest"] == f"sha256:{found['Id']}"
     again = built(cli, environment, BASE, *asked)
@@ -192,7 +194,7 @@ def test_buildah_builds_and_its_names_go_to_the_next_image(
 
     # podman looks for a short name among its own before it looks among Docker Hub's.
     second = built(cli, environment, BASE, "--tag", tag, "--rebuild")
-    found = engine_of_podman.image(tag)
+    found = engine_of_podman._inspect(tag)
     assert found is not None
     assert second["artifact"]["digest"] == f"sha256:{found['Id']}"
     assert call("run", "--rm", tag, "id", "-u").stdout == "1000\n"
@@ -203,7 +205,7 @@ def test_it_is_the_same_image_in_podman_in_docker_and_in_an_archive(
     cli: Cli,
     alone: dict[str, str],
     base_image: str,
-    engine_of_podman: podman.Podman,
+    engine_of_podman: PodmanEngine,
     tiny: Path,
     tmp_path: Path,
 ) -> None:
@@ -219,7 +221,7 @@ def test_it_is_the_same_image_in_podman_in_docker_and_in_an_archive(
     loaded = call("load", "--input", str(tmp_path / "tiny.tar"))
     assert loaded.returncode == 0, loaded.stderr
     name = "docker.io/envbuilder/tiny:latest"
-    found = engine_of_podman.image(name)
+    found = engine_of_podman._inspect(name)
     assert found is not None
     assert {f"sha256:{found['Id']}"} == digests
     assert call("run", "--rm", name, "id", "-u").stdout == "1000\n"
@@ -228,7 +230,7 @@ def test_it_is_the_same_image_in_podman_in_docker_and_in_an_archive(
 
 @pytest.mark.torch
 def test_cpu_trains_in_podman_and_is_the_image_that_docker_has(
-    cli: Cli, alone: dict[str, str], base_image: str, engine_of_podman: podman.Podman
+    cli: Cli, alone: dict[str, str], base_image: str, engine_of_podman: PodmanEngine
 ) -> None:
     asked = ("--profile", "cpu", "--backend", "docker", "--base-image")
     verified = cli("verify", *asked, BASE, "--quick", "--json", environment=alone)
@@ -242,7 +244,7 @@ def test_cpu_trains_in_podman_and_is_the_image_that_docker_has(
 
 @pytest.mark.soak
 def test_system_packages_that_buildah_installed_are_those_that_docker_installed(
-    cli: Cli, alone: dict[str, str], base_image: str, engine_of_podman: podman.Podman
+    cli: Cli, alone: dict[str, str], base_image: str, engine_of_podman: PodmanEngine
 ) -> None:
     """`zendnn` with its compiler: scripts run in the engine, at another time, on other mounts."""
     made = built(cli, alone, BASE, "--rebuild", profile="zendnn")
@@ -301,16 +303,16 @@ def label() -> str:
 
 
 def test_containers_end_and_are_told(
-    engine_of_podman: podman.Podman, label: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine_of_podman: PodmanEngine, label: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
     def run(code: str, *flags: str, timeout: float = 60) -> Any:
         every = ["--network", "none", "--label", label, *flags]
         argv = ["python3", "-u", "-c", code]
-        return engine_of_podman.run(every, BASE, argv, seen.append, timeout)
+        return podman_run.run(command, every, BASE, argv, seen.append, timeout)
 
-    seen: list[str] = []
+    seen, command = list[str](), engine_of_podman.command
     done = run("import sys; print('out'); print('err', file=sys.stderr); sys.exit(7)")
     assert (done.returncode, done.stdout, done.stderr) == (7, "out\n", "err\n")
     assert seen == ["out"]
@@ -322,13 +324,13 @@ def test_containers_end_and_are_told(
     with pytest.raises(ToolError, match=r"nvidia\.com/gpu=nothing"):
         run("", "--device", "nvidia.com/gpu=nothing")
     with pytest.raises(VerifyError, match="image not known"):
-        engine_of_podman.run([], f"nowhere/none:{secrets.token_hex(4)}", [], seen.append, 60)
+        podman_run.run(command, [], f"nowhere/none:{secrets.token_hex(4)}", [], seen.append, 60)
     assert left(label) == ""
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, -2), (signal.SIGTERM, 143)])
 def test_an_interrupted_run_leaves_no_container(
-    number: signal.Signals, code: int, engine_of_podman: podman.Podman, label: str
+    number: signal.Signals, code: int, engine_of_podman: PodmanEngine, label: str
 ) -> None:
     program = CHILD.replace("CODE", repr("import time; print('up', flush=True); time.sleep(600)"))
     child = subprocess.Popen(

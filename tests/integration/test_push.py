@@ -10,7 +10,6 @@ import pytest
 
 from envbuilder.build.attestation.provenance import MEDIA_TYPE as PROVENANCE
 from envbuilder.build.attestation.sbom import MEDIA_TYPE as SBOM
-from envbuilder.containers.engine import client as engines_of_the_machine
 from envbuilder.containers.engine import images as engines
 from envbuilder.containers.oci import reference
 from envbuilder.containers.registry import manifests, referrers
@@ -20,18 +19,19 @@ from tests.support.registry_server import PASSWORD, USER, Registry
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from envbuilder.containers.engine.interface import Engine
     from tests.integration.conftest import Cli
 
 pytestmark = [pytest.mark.registry, pytest.mark.engine, pytest.mark.network]
 
 
 @pytest.fixture(scope="module")
-def base(docker_client: Any, base_image: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+def base(real_engine: Engine, base_image: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The base image as a layout on disk: nothing below needs an engine."""
-    described = engines_of_the_machine.image(docker_client, base_image)
+    described = real_engine.image(base_image)
     assert described is not None
     folder = tmp_path_factory.mktemp("base")
-    return f"oci:{engines.export(docker_client, described, folder).folder}"
+    return f"oci:{engines.export(real_engine, described, folder).folder}"
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.containers.engine import client as engines_of_the_machine
 from envbuilder.containers.engine import images as engines
 from envbuilder.containers.oci import reference
 from envbuilder.containers.oci.layout import Layout
@@ -34,6 +33,7 @@ from tests.support.registry_server import PASSWORD, USER, Registry, cutting
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from envbuilder.containers.engine.interface import Engine
     from envbuilder.containers.oci.descriptor import Descriptor
 
 pytestmark = pytest.mark.registry
@@ -402,11 +402,16 @@ def test_attachments_leave_the_image_as_it_is(
 
 @pytest.mark.engine
 def test_a_real_engine_pulls_what_we_push_and_we_pull_what_it_pushes(
-    registry: Registry, docker_client: Any, base_image: str, found: Settings, tmp_path: Path
+    registry: Registry,
+    docker_client: Any,
+    real_engine: Engine,
+    base_image: str,
+    found: Settings,
+    tmp_path: Path,
 ) -> None:
-    described = engines_of_the_machine.image(docker_client, base_image)
+    described = real_engine.image(base_image)
     assert described is not None
-    exported = engines.export(docker_client, described, tmp_path / "exported")
+    exported = engines.export(real_engine, described, tmp_path / "exported")
     image = next(iter(exported.images()))
     push(registry.host, exported, image, found, tag="ours")
     ref = f"{registry.host}/envbuilder/cpu@{image.digest}"

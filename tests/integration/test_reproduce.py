@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder.containers.engine import client as engine
 from envbuilder.containers.engine import images as engines
+from envbuilder.containers.engine.interface import LABEL
 from envbuilder.containers.oci.members import members
 from envbuilder.core import resources
 from envbuilder.core.files import file_sha256
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     import tarfile
     from collections.abc import Callable, Iterator, Sequence
 
+    from envbuilder.containers.engine.interface import Engine
     from envbuilder.containers.oci.layout import Layout
     from tests.integration.conftest import Cli
 
@@ -53,14 +54,14 @@ PAYLOAD = {"etc", "etc/group", "opt", "opt/envbuilder", "opt/envbuilder/payload.
 
 
 def of_trials(client: Any) -> set[str]:
-    found = client.images.list(filters={"label": f"{engine.LABEL}fingerprint"})
+    found = client.images.list(filters={"label": f"{LABEL}fingerprint"})
     return {tag for i in found for tag in i.tags if tag.startswith("envbuilder-reproduce")}
 
 
-def saved(client: Any, ref: str, folder: Path) -> Layout:
-    found = engine.image(client, ref)
-    assert found is not None
-    return engines.export(client, found, folder)
+def saved(engine: Engine, ref: str, folder: Path) -> Layout:
+    image = engine.image(ref)
+    assert image is not None
+    return engines.export(engine, image, folder)
 
 
 def own_layers(layout: Layout, below: int) -> list[dict[str, tarfile.TarInfo]]:
@@ -116,13 +117,13 @@ def base_without_bytecode(base_image: str, docker_client: Any, tmp_path: Path) -
 
 @pytest.mark.slow
 def test_the_layers_hold_what_belongs_in_them_and_no_time_but_the_locks(
-    cli: Cli, base_without_bytecode: str, docker_client: Any, tiny: Path, tmp_path: Path
+    cli: Cli, base_without_bytecode: str, real_engine: Engine, tiny: Path, tmp_path: Path
 ) -> None:
     done = cli("build", *IMAGE, base_without_bytecode, "--json")
     assert done.returncode == 0, done.stderr
     built = json.loads(done.stdout)
-    base = saved(docker_client, base_without_bytecode, tmp_path / "base")
-    image = saved(docker_client, built["artifact"]["ref"], tmp_path / "image")
+    base = saved(real_engine, base_without_bytecode, tmp_path / "base")
+    image = saved(real_engine, built["artifact"]["ref"], tmp_path / "image")
     manifest = image.manifest("linux/amd64")
     assert manifest.config.digest == built["artifact"]["digest"]
     environment, payload = own_layers(image, len(base.manifest("linux/amd64").layers))
@@ -205,12 +206,12 @@ def test_what_is_not_reproducible_is_caught_and_named(
 @pytest.mark.slow
 @pytest.mark.usefixtures("stamped")
 def test_packages_leave_no_logs_and_no_time_after_the_locks(
-    cli: Cli, base_image: str, docker_client: Any, tiny: Path, tmp_path: Path
+    cli: Cli, base_image: str, real_engine: Engine, tiny: Path, tmp_path: Path
 ) -> None:
     done = cli("build", *IMAGE, base_image, "--json")
     assert done.returncode == 0, done.stderr
-    base = saved(docker_client, base_image, tmp_path / "base")
-    image = saved(docker_client, json.loads(done.stdout)["artifact"]["ref"], tmp_path / "image")
+    base = saved(real_engine, base_image, tmp_path / "base")
+    image = saved(real_engine, json.loads(done.stdout)["artifact"]["ref"], tmp_path / "image")
     packages, _, _ = own_layers(image, len(base.manifest("linux/amd64").layers))
     assert {"etc/stamp", "var/lib/stamp", "var/lib/dpkg/status"} <= set(packages)
     logs = ("var/log", "var/cache/ldconfig", "var/lib/dpkg/updates", "tmp")
@@ -224,7 +225,7 @@ def test_packages_leave_no_logs_and_no_time_after_the_locks(
 
 @pytest.mark.slow
 def test_an_image_that_was_changed_is_not_verified_and_is_built_anew(
-    cli: Cli, base_image: str, docker_client: Any, tiny: Path
+    cli: Cli, base_image: str, docker_client: Any, real_engine: Engine, tiny: Path
 ) -> None:
     image = ("--profile", "tiny", "--backend", "docker", "--base-image", base_image)
     built = json.loads(cli("build", *image, "--json").stdout)
@@ -258,9 +259,9 @@ def test_an_image_that_was_changed_is_not_verified_and_is_built_anew(
 
         # The commit's label stays with the tag: to Docker the image is its own parent now.
         assert cli("clean", "--profile", "tiny").returncode == 0
-        assert engine.image(docker_client, ref) is None
+        assert real_engine.image(ref) is None
     finally:
-        if engine.image(docker_client, changed.id):
+        if real_engine.image(changed.id):
             docker_client.images.remove(changed.id, force=True, noprune=True)
 
 

@@ -102,7 +102,7 @@ def _status(plan: Plan, artifact: Artifact, progress: Progress) -> Status | None
     from envbuilder.build.image import base_layers as base
     from envbuilder.build.image.layer_cache import LayerCache
     from envbuilder.build.plan import Assemble
-    from envbuilder.containers.engine import client as engine
+    from envbuilder.containers.engine import connection
     from envbuilder.packages.debian import base_image as base_status
 
     for step in plan.steps:
@@ -110,7 +110,8 @@ def _status(plan: Plan, artifact: Artifact, progress: Progress) -> Status | None
             cache = LayerCache(Path(step.cache), progress.note, fresh=False)
             below = base.read(step.base, step.platform, cache)
             return base_status.of_contents(below.root.contents, plan.platform, step.base)
-    return base_status.of_engine(engine.connect(), artifact.ref, plan.platform)
+    with connection.connect() as engine:
+        return base_status.of_engine(engine, artifact.ref, plan.platform)
 
 
 def _about(plan: Plan) -> About:

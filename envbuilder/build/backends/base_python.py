@@ -7,14 +7,17 @@ that gives no answer, the build itself fails on a wrong Python.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from envbuilder.build.plan import BaseCheck
+from envbuilder.containers.engine import connection
+from envbuilder.containers.engine.container import Container
 from envbuilder.containers.oci import rootfs
 from envbuilder.core.errors import ToolError, VerifyError
 
 if TYPE_CHECKING:
     from envbuilder.build.plan import Plan
+    from envbuilder.containers.engine.interface import Engine
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.lock import Lock, Target
@@ -72,43 +75,29 @@ def _of_layout(plan: Plan, wanted: BaseCheck, settings: Settings, progress: Prog
 def _of_engine(plan: Plan, wanted: BaseCheck, progress: Progress) -> str | None:
     """Return the Python X.Y that the build would use, or that there is none; None if unknown."""
     from envbuilder.build.image import base as image_base
-    from envbuilder.containers.engine import client as engine
 
-    client = engine.connect()
-    found = engine.image(client, wanted.ref)
-    if found is None:
-        here = engine.describe(client)
-        found = image_base.pulled(client, here, wanted.ref, plan.platform)
-    with progress.task("look at the base image's Python"):
-        try:
-            said = _asked(client, found.id, plan)
-        except (VerifyError, ToolError):
-            return None
-    answer = re.fullmatch(r"([0-9]+\.[0-9]+|none)\s*", said)
+    with connection.connect() as engine:
+        image = engine.image(wanted.ref)
+        if image is None:
+            image = image_base.pulled(engine, wanted.ref, plan.platform)
+        with progress.task("look at the base image's Python"):
+            try:
+                output = _output(engine, image.id, plan)
+            except (VerifyError, ToolError):
+                return None
+    answer = re.fullmatch(r"([0-9]+\.[0-9]+|none)\s*", output)
     if answer is None:
         return None
     return "none on its PATH" if answer[1] == "none" else answer[1]
 
 
-def _asked(client: Any, identity: str, plan: Plan) -> str:
+def _output(engine: Engine, identity: str, plan: Plan) -> str:
     """Return the output of a container of the base, without network and read-only."""
-    from envbuilder.containers.engine import podman
-    from envbuilder.containers.engine import run as containers
-
-    argv = ["-c", _ASK.format(minor=plan.python)]
-    if isinstance(client, podman.Podman):
-        flags = [
-            *("--platform", plan.platform, "--network", "none", "--read-only"),
-            *("--user", "0:0", "--entrypoint", "/bin/sh"),
-        ]
-        return client.run(flags, identity, argv, lambda _: None, _SECONDS).stdout
-    options = {
-        "image": identity,
-        "command": argv,
-        "entrypoint": ["/bin/sh"],
-        "platform": plan.platform,
-        "network_mode": "none",
-        "read_only": True,
-        "user": "0:0",
-    }
-    return containers.run(client, options, lambda _: None, _SECONDS)[1]
+    container = Container(
+        image=identity,
+        entrypoint=("/bin/sh",),
+        arguments=("-c", _ASK.format(minor=plan.python)),
+        platform=plan.platform,
+        user="0:0",
+    )
+    return engine.run(container, lambda _: None, _SECONDS).stdout

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -15,9 +14,7 @@ from envbuilder.build import isolation
 from envbuilder.build.backends import devices, foreign_programs
 from envbuilder.build.image import records as images
 from envbuilder.build.payload import TIMEOUT_SECONDS
-from envbuilder.containers.engine import client as engine
-from envbuilder.containers.engine import podman
-from envbuilder.containers.engine import run as containers
+from envbuilder.containers.engine.container import Container
 from envbuilder.core import process
 from envbuilder.core.errors import InvalidError, VerifyError
 
@@ -26,6 +23,8 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from envbuilder.build.plan import Artifact, Plan
+    from envbuilder.containers.engine.container import Devices
+    from envbuilder.containers.engine.interface import Engine
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.lock import Target
     from envbuilder.profiles.profile import Profile
@@ -39,14 +38,13 @@ class DockerEnvironment:
         profile: Profile,
         target: Target,
         made: Plan,
-        client: Any,
-        target_engine: engine.Engine,
+        engine: Engine,
         settings: Settings,
         *,
         force: bool,
     ) -> None:
         self.profile, self.target, self.plan = profile, target, made
-        self._client, self._engine, self._force = client, target_engine, force
+        self._engine, self._force = engine, force
         self._records = settings.records_dir / made.fingerprint
 
     def existing(self) -> Artifact | None:
@@ -63,7 +61,7 @@ class DockerEnvironment:
 
     def changed(self) -> str:
         """Return a message if the tag names another image than the one built, else empty."""
-        found = engine.image(self._client, self.plan.artifact.ref)
+        found = self._engine.image(self.plan.artifact.ref)
         records = images.read(self._records)
         built = [i for r in records for i in r.ids]
         if found is None or not built or found.id in built:
@@ -74,7 +72,7 @@ class DockerEnvironment:
         )
 
     def _record(self) -> images.ImageRecord | None:
-        found = engine.image(self._client, self.plan.artifact.ref)
+        found = self._engine.image(self.plan.artifact.ref)
         records = images.read(self._records) if found else ()
         return next((r for r in records if found and found.id in r.ids), None)
 
@@ -88,8 +86,6 @@ class DockerEnvironment:
 
         Raises `VerifyError` if the image is not the one that was built.
         """
-        import time
-
         changed = self.changed()
         if changed:
             raise VerifyError(
@@ -99,62 +95,27 @@ class DockerEnvironment:
             )
 
         seen = {name: f"/{name}" for name in folders}
-        mounts = {str(folder): seen[name] for name, folder in folders.items()}
         program = isolation.python(f"{facts.PREFIX}/bin/python", isolation.CONTAINER_BYTECODE)
-        variables = isolation.container_variables(self._inherited(), facts.variables(self.profile))
+        inherited = self._engine.variables(self.plan.artifact.ref)
+        variables = isolation.container_variables(inherited, facts.variables(self.profile))
         start = isolation.container_start(variables)
-        entrypoint = [*program, facts.PAYLOAD, "exec", "--"]
-        argv = [*program, facts.PAYLOAD, "--promise", start.text(), *arguments(seen)]
-        if isinstance(self._client, podman.Podman):
-            flags = [
-                *("--network", "none", "--read-only", "--tmpfs", "/tmp:exec"),  # noqa: S108
-                *("--tmpfs", f"{facts.HOME}:mode=1777"),
-                *(f"--mount={devices.bound(*mount)}" for mount in mounts.items()),
-                *devices.cli_options(self._device_options(), self._engine),
-                # Podman's own settings could add the host's variables and proxies.
-                *("--env-host=false", "--http-proxy=false", "--workdir", facts.HOME),
-                *(f"--env={name}={value}" for name, value in variables.items()),
-                *("--entrypoint", json.dumps(entrypoint)),
-            ]
-            ref = self.plan.artifact.ref
-            return self._client.run(flags, ref, argv, on_line, TIMEOUT_SECONDS)
-        options = {
-            "image": self.plan.artifact.ref,
-            "entrypoint": entrypoint,
-            "command": argv,
-            "environment": variables,
-            "use_config_proxy": False,
-            "working_dir": facts.HOME,
-            "network_mode": "none",
-            "read_only": True,
-            "tmpfs": {"/tmp": "exec", facts.HOME: f"uid={facts.ID},gid={facts.ID}"},  # noqa: S108
-            **devices.sdk_options(self._device_options(), mounts),
-        }
-        started = time.monotonic()
-        code, out, err, expired = containers.run(self._client, options, on_line, TIMEOUT_SECONDS)
-        return process.Completed(
-            argv=tuple(argv),
-            returncode=code,
-            stdout=out,
-            stderr=err,
-            seconds=time.monotonic() - started,
-            timed_out=expired,
+        container = Container(
+            image=self.plan.artifact.ref,
+            entrypoint=(*program, facts.PAYLOAD, "exec", "--"),
+            arguments=(*program, facts.PAYLOAD, "--promise", start.text(), *arguments(seen)),
+            variables=variables,
+            home=facts.HOME,
+            home_owner=facts.ID,
+            mounts={str(folder): seen[name] for name, folder in folders.items()},
+            devices=self._devices(),
         )
+        return self._engine.run(container, on_line, TIMEOUT_SECONDS)
 
-    def _inherited(self) -> Sequence[str]:
-        """Return the image's variables, as `NAME=VALUE`."""
-        return engine.variables(self._client, self.plan.artifact.ref)
-
-    def _device_options(self) -> dict[str, Any]:
-        options = devices.device_options(self.profile, devices.host_nodes(self.profile))
-        if self._force and options["gpus"] and not self._knows_gpus():
-            options["gpus"] = ""
-        return options
-
-    def _knows_gpus(self) -> bool:
-        if self._engine.client == "podman":
-            return podman.has_gpu_specification()
-        return "nvidia" in (self._client.info().get("Runtimes") or {})
+    def _devices(self) -> Devices:
+        wanted = devices.devices(self.profile, devices.host_nodes(self.profile))
+        if self._force and wanted.gpus and not self._engine.knows_gpus():
+            return msgspec.structs.replace(wanted, gpus="")
+        return wanted
 
     def become(self, argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
         """Replace this process with the client's `run`: as the user, with the working folder."""
@@ -162,7 +123,7 @@ class DockerEnvironment:
         wheels = {file.name for file in self.target.of_kind("wheel")}
         foreign_programs.in_image(argv, wheels, self.profile.name)
         terminal = sys.stdin.isatty() and sys.stdout.isatty()
-        flags = devices.cli_options(self._device_options(), self._engine)
+        flags = self._engine.run_flags(self._devices())
         if self._engine.rootless:
             flags += ("--userns", "keep-id")  # otherwise the container's root owns the folder
         here = str(Path.cwd())

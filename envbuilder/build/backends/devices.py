@@ -1,18 +1,16 @@
-"""Map a profile's device access to options of the docker SDK and to `run` flags."""
+"""Map a profile's device access to the device nodes and groups of this host."""
 
 from __future__ import annotations
 
 import glob
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from envbuilder.containers.engine import podman
-from envbuilder.core.errors import InvalidError
+from envbuilder.containers.engine.container import Devices
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from envbuilder.containers.engine import client as engine
     from envbuilder.profiles.profile import Profile
 
 
@@ -28,65 +26,14 @@ def host_nodes(profile: Profile) -> dict[str, int]:
     return found
 
 
-def device_options(profile: Profile, nodes: Mapping[str, int]) -> dict[str, Any]:
+def devices(profile: Profile, nodes: Mapping[str, int]) -> Devices:
     """Return what a container needs to reach the device; `nodes`: existing paths → group ids."""
     run = profile.run
     groups = {gid for path, gid in nodes.items() if path not in (*run.devices, *run.volumes)}
-    return {
-        "gpus": run.gpus,
-        "devices": [d for d in run.devices if d in nodes],
-        "groups": sorted(groups),
-        "volumes": [v for v in run.volumes if v in nodes],
-        "shm_size": run.shm_size,
-    }
-
-
-def sdk_options(options: Mapping[str, Any], folders: Mapping[str, str]) -> dict[str, Any]:
-    """Return device options for the docker SDK, with further folders mounted read-only."""
-    import docker.types
-
-    # Mounts, not volumes: a missing source of a volume would be created on the host, as root.
-    sources = {**folders, **{v: v for v in options["volumes"]}}
-    made: dict[str, Any] = {
-        "shm_size": options["shm_size"],
-        "mounts": [
-            docker.types.Mount(target, source, type="bind", read_only=True)
-            for source, target in sources.items()
-        ],
-    }
-    if options["gpus"]:
-        made["device_requests"] = [docker.types.DeviceRequest(count=-1, capabilities=[["gpu"]])]
-    if options["devices"]:
-        made["devices"] = [f"{d}:{d}:rwm" for d in options["devices"]]
-    if options["groups"]:
-        made["group_add"] = [str(g) for g in options["groups"]]
-    return made
-
-
-def cli_options(options: Mapping[str, Any], target_engine: engine.Engine) -> tuple[str, ...]:
-    """Return device options as flags of `docker run` or `podman run`."""
-    flags = ["--shm-size", options["shm_size"]]
-    groups = [str(group) for group in options["groups"]]
-    if target_engine.client == "podman":
-        # SELinux would deny access: neither devices nor folders are labelled as the container's.
-        flags += ["--security-opt", "label=disable"]
-        if options["gpus"]:
-            flags += ["--device", f"{podman.GPU}={options['gpus']}"]
-        if groups and target_engine.rootless:
-            groups = ["keep-groups"]  # other groups of the host do not exist inside
-    elif options["gpus"]:
-        flags += ["--gpus", options["gpus"]]
-    for device in options["devices"]:
-        flags += ["--device", device]
-    for group in groups:
-        flags += ["--group-add", group]
-    for volume in options["volumes"]:
-        flags += ["--mount", bound(volume, volume)]
-    return tuple(flags)
-
-
-def bound(source: str, target: str) -> str:
-    """Return the value of `--mount` for a read-only folder."""
-    if "," in source:
-        raise InvalidError(f"{source}: a folder with ',' in its name cannot be mounted")
-    return f"type=bind,source={source},target={target},readonly"
+    return Devices(
+        gpus=run.gpus,
+        nodes=tuple(d for d in run.devices if d in nodes),
+        groups=tuple(sorted(groups)),
+        volumes=tuple(v for v in run.volumes if v in nodes),
+        shm_size=run.shm_size,
+    )

@@ -27,7 +27,8 @@ from envbuilder.build.plan import (
     WritePayload,
     fingerprint,
 )
-from envbuilder.containers.engine import client as engine
+from envbuilder.containers.engine import connection
+from envbuilder.containers.engine.interface import no_base
 from envbuilder.core import console
 from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.packages.space import Room, unpacked
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from envbuilder.build.backends.environment import Product
     from envbuilder.build.plan import MakeBase
     from envbuilder.build.request import Request
+    from envbuilder.containers.engine.interface import BuildCommand
     from envbuilder.core.settings import Settings
     from envbuilder.host.model import Host
     from envbuilder.profiles.lock import Lock, Target
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
 def unavailable(profile: Profile, request: Request, settings: Settings) -> str:
     """Return why docker is not the default here; empty if engine and base image are at hand."""
     python = request.python or profile.image_python
-    if not engine.configured():
+    if not connection.configured():
         return "no container engine was found"
     if python in profile.debian_base and not request.base_image:
         return _unmade()
@@ -56,9 +58,9 @@ def unavailable(profile: Profile, request: Request, settings: Settings) -> str:
     ref = image_base.base_ref(base, request, settings)
     named = request.base_image or base.ref in settings.configuration.base_images
     try:
-        client = engine.connect()
-        if named or engine.image(client, ref):
-            return ""
+        with connection.connect() as engine:
+            if named or engine.image(ref):
+                return ""
     except ToolError as error:
         return error.message
     return f"the base image {base.ref} is not in the engine"
@@ -69,7 +71,7 @@ def _unmade() -> str:
     from envbuilder.build.image import debian_base
 
     try:
-        engine.connect()
+        connection.connect().close()
         debian_base.require_tool()
     except ToolError as error:
         return error.message
@@ -81,7 +83,7 @@ def plan(
     lock: Lock,
     target: Target,
     base: tuple[str, str],
-    target_engine: engine.Engine,
+    build: BuildCommand,
     request: Request,
     settings: Settings,
     made_base: MakeBase | None = None,
@@ -93,10 +95,9 @@ def plan(
     # The stages that download are replaced, so upstream URLs must not affect the fingerprint.
     files = render.render(profile, lock, "dockerfile", target.python, render.nowhere(lock))
     texts = {f.name: f.content.decode() for f in files if f.name != "payload.pyz"}
-    builder = _builder(target_engine)
     facts = {
         "backend": "docker",
-        "builder": builder,
+        "builder": build.builder,
         "platform": target.platform,
         "base": base[1],
         "rendered": texts,
@@ -124,18 +125,18 @@ def plan(
         )
         contexts += ["--build-context", f"debs={work / 'debs'}"]
     # BuildKit takes its timestamps from this argument; Buildah does not know it.
-    epoch = target.base.epoch if target.base and builder == "buildkit" else None
+    epoch = target.base.epoch if target.base and build.takes_epoch else None
     metadata, versions = str(work / "image.json"), str(work / "versions")
     labels = image_base.labels(profile, digest, locked)
     steps.append(
         Run(
             what="build the image",
             argv=(
-                *target_engine.build,
+                *build.argv,
                 *("--platform", target.platform, "--pull=false"),
                 *("--build-arg", f"BASE_IMAGE={base[0]}"),
                 *(("--build-arg", f"SOURCE_DATE_EPOCH={epoch}") if epoch is not None else ()),
-                *(target_engine.tells, metadata),
+                *(build.digests_option, metadata),
                 *contexts,
                 *(x for k, v in labels.items() for x in ("--label", f"{k}={v}")),
                 *(x for t in tags for x in ("--tag", t)),
@@ -143,7 +144,7 @@ def plan(
                 str(context),
             ),
             hints={
-                said: engine.no_base(base[0])
+                said: no_base(base[0])
                 for said in ("failed to resolve source metadata", "creating build container")
             }
             | {
@@ -160,15 +161,15 @@ def plan(
         )
     )
     steps += [
-        Run(what="ask for the builder's version", argv=target_engine.versions, output=versions),
+        Run(what="ask for the builder's version", argv=build.version_argv, output=versions),
         RecordImage(
             what="record the image",
             profile=profile.name,
             fingerprint=digest,
             ref=tags[0],
-            builder=builder,
+            builder=build.builder,
             metadata=metadata,
-            engine={"docker": target_engine.version} if target_engine.version else {},
+            engine={"docker": build.docker_version} if build.docker_version else {},
             versions=versions,
             folder=str(settings.records_dir / digest),
             names=tags,
@@ -177,7 +178,7 @@ def plan(
     return Plan(
         profile=profile.name,
         backend="docker",
-        builder=builder,
+        builder=build.builder,
         platform=target.platform,
         python=target.python,
         fingerprint=digest,
@@ -191,14 +192,10 @@ def plan(
         # The engine copies the files, installs them, and keeps the result.
         room=tuple(
             Room(folder=folder, bytes=sum(f.size or 0 for f in target.files) + unpacked(wheels))
-            for folder in [target_engine.folder]
+            for folder in [build.storage]
             if folder
         ),
     )
-
-
-def _builder(here: engine.Engine) -> str:
-    return "buildkit" if here.client == "docker" else "buildah"
 
 
 def _digest(identity: str) -> str:
@@ -217,16 +214,16 @@ def prepare(
         return layers.prepare(profile, lock, host, request, settings)
     target = image_base.target(profile, lock, host, request)
     assert target.base is not None, "a target with a base"
-    client = engine.connect()
-    here = engine.describe(client)
+    engine = connection.connect()
+    build = engine.build_command
     if request.builder is None:
-        reason = layers.unsuitable(here, client, profile, target)
+        reason = layers.unsuitable(build, profile, target)
         note = console.progress().note
         if not reason:
             note("builder layers: it makes the Dockerfile's image, and faster")
-            return layers.prepare(profile, lock, host, request, settings, client, here)
-        note(f"builder {_builder(here)}: {reason}")
-    engine.require_client(here)
+            return layers.prepare(profile, lock, host, request, settings, engine)
+        note(f"builder {build.builder}: {reason}")
+    engine.require_builder()
     ref = image_base.base_ref(target.base, request, settings)
     own = None
     if target.base.suite and ref == target.base.ref:
@@ -245,6 +242,6 @@ def prepare(
     else:
         base = (ref, ref)
         if not request.dry_run:
-            base = image_base.identified(client, here, ref, target.platform)
-    made = plan(profile, lock, target, base, here, request, settings, own)
-    return DockerEnvironment(profile, target, made, client, here, settings, force=request.force)
+            base = image_base.identified(engine, ref, target.platform)
+    made = plan(profile, lock, target, base, build, request, settings, own)
+    return DockerEnvironment(profile, target, made, engine, settings, force=request.force)

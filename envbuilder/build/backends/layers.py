@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from envbuilder.build import conventions as image_facts
 from envbuilder.build import render
@@ -33,8 +33,7 @@ from envbuilder.build.plan import (
     Write,
     fingerprint,
 )
-from envbuilder.containers.engine import client as engine
-from envbuilder.containers.engine import versions
+from envbuilder.containers.engine import connection
 from envbuilder.containers.oci import image_names as places
 from envbuilder.core import types as words
 from envbuilder.core.errors import InvalidError, ToolError
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
 
     from envbuilder.build.backends.environment import Product
     from envbuilder.build.request import Request
+    from envbuilder.containers.engine.interface import BuildCommand, Engine
     from envbuilder.core.settings import Settings
     from envbuilder.host.model import Host
     from envbuilder.profiles.lock import Lock, Target
@@ -54,8 +54,6 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Profile
 
 BUILDER = "layers"
-_EXPORTS = (25, 0)
-"""Docker saves images as OCI layouts from this version on."""
 _AFTER_SYSTEM = "# --- wheels"
 """Start of the Dockerfile's stage after `system`."""
 
@@ -68,7 +66,7 @@ def plan(
     request: Request,
     settings: Settings,
     own: words.Platform | None,
-    target_engine: engine.Engine | None,
+    build: BuildCommand | None,
 ) -> Plan:
     """Return the plan of the image; pure.
 
@@ -104,10 +102,10 @@ def plan(
     work = settings.cache_dir / "build" / f"{profile.name}-{digest[:12]}"
     system = None
     if scripts:
-        system = _system(profile, lock, target, base, request, labels, work, target_engine)
+        system = _system(profile, lock, target, base, request, labels, work, build)
     cache, layout = str(settings.cache_dir / "layers"), str(work / "layout")
     goes_aside = request.output or request.push
-    overlaps = target_engine is not None and target_engine.keeps_blobs and not goes_aside
+    overlaps = build is not None and build.keeps_blobs and not goes_aside
     ahead = f"envbuilder/ahead:{digest[:12]}" if overlaps else ""
     below = tuple(f for step in base.make if isinstance(step, MakeBase) for f in step.files)
     files = (*below, *wheels, *debs, uv)
@@ -154,20 +152,20 @@ def plan(
         workdir=str(work),
         files=files,
         steps=(*made, *end),
-        room=_room(wheels, request, settings, target_engine),
+        room=_room(wheels, request, settings, build),
     )
 
 
 def _room(
-    wheels: Sequence[File], request: Request, settings: Settings, there: engine.Engine | None
+    wheels: Sequence[File], request: Request, settings: Settings, build: BuildCommand | None
 ) -> tuple[Room, ...]:
     """Return the space for cached layers and the image; engines keep it packed and unpacked."""
     packed = sum(f.size or 0 for f in wheels)
     rooms = [Room(folder=str(settings.cache_dir), bytes=packed)]
     if request.output:
         rooms.append(Room(folder=str(places.path(request.output).parent), bytes=packed))
-    elif there and there.folder and not request.push:
-        rooms.append(Room(folder=there.folder, bytes=packed + unpacked(wheels)))
+    elif build and build.storage and not request.push:
+        rooms.append(Room(folder=build.storage, bytes=packed + unpacked(wheels)))
     return tuple(rooms)
 
 
@@ -226,10 +224,10 @@ def _system(
     request: Request,
     labels: Mapping[str, str],
     work: Path,
-    target_engine: engine.Engine | None,
+    build: BuildCommand | None,
 ) -> System:
     """Return the Dockerfile's stage of system packages, which an engine builds and exports."""
-    if target_engine is None or places.on_disk(base.ref):
+    if build is None or places.on_disk(base.ref):
         raise ToolError(
             f"the system packages of '{profile.name}' run scripts when they are installed: that"
             " takes an engine, and a base image that it can have",
@@ -241,7 +239,7 @@ def _system(
     recipe = hashlib.sha256(text.encode()).hexdigest()
     context, ref = work / "system", f"envbuilder/system:{recipe[:12]}"
     argv = (
-        *target_engine.build,
+        *build.argv,
         *("--platform", target.platform, "--pull=false"),
         *("--build-arg", f"BASE_IMAGE={base.ref}"),
         *("--build-arg", f"SOURCE_DATE_EPOCH={target.base.epoch}"),
@@ -294,12 +292,10 @@ def wanted(request: Request) -> bool:
     return bool(only) or request.builder == BUILDER
 
 
-def unsuitable(here: engine.Engine, client: Any, profile: Profile, target: Target) -> str:
+def unsuitable(build: BuildCommand, profile: Profile, target: Target) -> str:
     """Return why another builder is the default for this engine and profile; empty if this is."""
-    if here.client == "docker":
-        version = str(client.version().get("Version", ""))
-        if not versions.is_at_least(version, _EXPORTS):
-            return f"Docker {version} cannot export a base image as an OCI layout"
+    if not build.exports_layouts:
+        return f"Docker {build.docker_version} cannot export a base image as an OCI layout"
     own = own_platform()
     if own is None:
         return "no uv is locked for this machine"
@@ -320,14 +316,12 @@ def prepare(
     host: Host,
     request: Request,
     settings: Settings,
-    client: Any = None,
-    here: engine.Engine | None = None,
+    engine: Engine | None = None,
 ) -> Product:
     """Find the base and plan.
 
-    An engine is queried only if it gets the image, has the base or runs scripts. `client` is that
-    engine and `here` its description, if known already. Raises `ToolError` (exit 4) if something
-    is missing.
+    An engine is queried only if it gets the image, has the base or runs scripts. `engine` is that
+    engine, if already connected. Raises `ToolError` (exit 4) if something is missing.
     """
     from envbuilder.build.backends.container import DockerEnvironment
 
@@ -336,13 +330,13 @@ def prepare(
     lock.tool(own)  # fails before an engine is queried
     scripts = _runs_scripts(profile, target)
     aside = request.output or request.push
-    if client is None and (not aside or scripts):
-        client = engine.connect()
-        here = engine.describe(client)
-    if here and scripts:
-        engine.require_client(here)
-    base = image_base.find(target, client, here, request, settings, scripts=scripts)
-    made = plan(profile, lock, target, base, request, settings, own, here)
-    if aside or here is None:
+    if engine is None and (not aside or scripts):
+        engine = connection.connect()
+    if engine and scripts:
+        engine.require_builder()
+    base = image_base.find(target, engine, request, settings, scripts=scripts)
+    build = engine.build_command if engine else None
+    made = plan(profile, lock, target, base, request, settings, own, build)
+    if aside or engine is None:
         return Output(target, made, settings)
-    return DockerEnvironment(profile, target, made, client, here, settings, force=request.force)
+    return DockerEnvironment(profile, target, made, engine, settings, force=request.force)

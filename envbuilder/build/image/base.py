@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import contextlib
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from envbuilder.build.plan import LoadBase, MakeBase
-from envbuilder.containers.engine import client as engine
-from envbuilder.containers.engine.client import LABEL
+from envbuilder.containers.engine import connection
+from envbuilder.containers.engine.interface import LABEL, no_base
 from envbuilder.containers.oci import image_names as places
-from envbuilder.containers.oci import reference
 from envbuilder.core import console
 from envbuilder.core import types as words
 from envbuilder.core.errors import BuildError, InvalidError
@@ -19,6 +19,7 @@ from envbuilder.profiles import lock as lockfile
 
 if TYPE_CHECKING:
     from envbuilder.build.request import Request
+    from envbuilder.containers.engine.interface import Engine, Image
     from envbuilder.containers.oci.layout import Layout
     from envbuilder.core.settings import Settings
     from envbuilder.host.model import Host
@@ -89,8 +90,7 @@ def loaded(made: MakeBase, settings: Settings) -> LoadBase:
 
 def find(
     target: Target,
-    client: Any,
-    here: engine.Engine | None,
+    engine: Engine | None,
     request: Request,
     settings: Settings,
     *,
@@ -98,8 +98,8 @@ def find(
 ) -> Base:
     """Find the requested, configured or locked base image, as a layout on this disk.
 
-    `client` and `here`: the engine, if already connected. `scripts`: packages run scripts, so the
-    engine needs the base as well.
+    `engine` is one that is connected already. `scripts`: packages run scripts, so the engine needs
+    the base as well.
     """
     from envbuilder.build.image import debian_base
     from envbuilder.containers.oci import archive
@@ -119,62 +119,54 @@ def find(
         return Base(ref=ref, identity=ref, folder="")
     if places.on_disk(ref):
         layout = archive.opened(places.path(ref), require_writable(settings.bases_dir))
-    elif named is None and locked.digest and not (scripts or _in_engine(client, ref)):
+    elif named is None and locked.digest and not (scripts or _in_engine(engine, ref)):
         layout = bases.obtain(
             locked.ref, locked.digest, target.platform, settings, console.progress()
         )
     else:
-        layout = _of_engine(ref, target.platform, client, here, settings)
+        layout = _of_engine(ref, target.platform, engine, settings)
     manifest = layout.manifest(target.platform)
     return Base(ref=ref, identity=manifest.config.digest, folder=str(layout.folder))
 
 
-def _in_engine(client: Any, ref: str) -> bool:
-    return client is not None and engine.image(client, ref) is not None
+def _in_engine(engine: Engine | None, ref: str) -> bool:
+    return engine is not None and engine.image(ref) is not None
 
 
 def _of_engine(
-    ref: str,
-    platform: words.Platform,
-    client: Any,
-    here: engine.Engine | None,
-    settings: Settings,
+    ref: str, platform: words.Platform, connected: Engine | None, settings: Settings
 ) -> Layout:
     from envbuilder.containers.engine import images as engines
     from envbuilder.containers.oci.layout import Layout
 
-    client = client or engine.connect()
-    here = here or engine.describe(client)
-    ref, _ = identified(client, here, ref, platform)
-    # `identified` does not pull an image that is named by digest.
-    found = engine.image(client, ref) or pulled(client, here, ref, platform)
-    layout = engines.export(client, found, require_writable(settings.bases_dir))
+    with contextlib.nullcontext(connected) if connected else connection.connect() as engine:
+        ref, _ = identified(engine, ref, platform)
+        # `identified` does not pull an image that is named by digest.
+        image = engine.image(ref) or pulled(engine, ref, platform)
+        layout = engines.export(engine, image, require_writable(settings.bases_dir))
     engines.remember(layout, Layout(settings.cache_dir / "layers"))
     return layout
 
 
-def identified(client: Any, here: engine.Engine, ref: str, platform: str) -> tuple[str, str]:
+def identified(engine: Engine, ref: str, platform: str) -> tuple[str, str]:
     """Return the base image's reference and its identity: its digest, or its id in the engine.
 
     A digest identifies an image before it is pulled; a tag does not. An image named by tag is
     pulled first, so that the fingerprint is the same before and after the build.
     """
-    found = engine.image(client, ref)
-    if here.client == "podman" and found is None:
-        named, ref = ref, reference.qualified(ref)
-    else:
-        named = ref
-    if "@" in named:
-        return ref, named
-    found = found or pulled(client, here, ref, platform)
-    return ref, found.id
+    image = engine.image(ref)
+    name = ref if image else engine.pull_name(ref)
+    if "@" in ref:
+        return name, ref
+    image = image or pulled(engine, name, platform)
+    return name, image.id
 
 
-def pulled(client: Any, here: engine.Engine, ref: str, platform: str) -> engine.Image:
+def pulled(engine: Engine, ref: str, platform: str) -> Image:
     """Pull an image with the engine and return it; `BuildError` if it is unavailable."""
     with console.progress().task(f"pull the base image {ref}"):
-        engine.pull(here, ref, platform)
-    found = engine.image(client, ref)
-    if found is None:
-        raise BuildError(f"{ref}: not in the engine after it was pulled", engine.no_base(ref))
-    return found
+        engine.pull(ref, platform)
+    image = engine.image(ref)
+    if image is None:
+        raise BuildError(f"{ref}: not in the engine after it was pulled", no_base(ref))
+    return image

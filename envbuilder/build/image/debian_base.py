@@ -22,7 +22,7 @@ import msgspec
 from envbuilder.build.image import debian_rootfs
 from envbuilder.build.image.config import DEFAULT_PATH
 from envbuilder.build.plan import MakeBase
-from envbuilder.containers.engine.client import LABEL
+from envbuilder.containers.engine.interface import LABEL
 from envbuilder.containers.oci import descriptor
 from envbuilder.containers.oci.archive import named
 from envbuilder.containers.oci.descriptor import Index, Manifest

@@ -12,7 +12,7 @@ import queue
 import threading
 from typing import TYPE_CHECKING, Self
 
-from envbuilder.containers.engine import client as engine
+from envbuilder.containers.engine import connection
 from envbuilder.containers.engine import images as engines
 from envbuilder.core.errors import EnvbuilderError
 
@@ -55,7 +55,7 @@ class Ahead:
         self._offers.put(None)
         self._thread.join(None if kind is None else _GRACE_SECONDS)
         if kind is not None:
-            with contextlib.suppress(EnvbuilderError):
+            with contextlib.suppress(EnvbuilderError), connection.connect() as engine:
                 engine.forget(self._ref)
 
     def offer(self, added: Sequence[Added], left: Bytes, write: Write) -> None:
@@ -82,4 +82,5 @@ class Ahead:
     def _load(self, added: Sequence[Added], write: Write) -> None:
         if sum(above.layer.size for above in added[self._loaded :]) >= WORTH:
             self._loaded = len(added)
-            engines.load(engine.connect(), write(added), self._made, ahead=self._ref)
+            with connection.connect() as engine:
+                engines.load(engine, write(added), self._made, preload=self._ref)

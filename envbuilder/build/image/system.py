@@ -16,8 +16,9 @@ from envbuilder.build.image import debs, parts
 from envbuilder.build.image import records as images
 from envbuilder.build.image.config import Added
 from envbuilder.build.image.layer_cache import SYSTEM_FORMAT
-from envbuilder.containers.engine import client as engine
+from envbuilder.containers.engine import connection
 from envbuilder.containers.engine import images as engines
+from envbuilder.containers.engine.interface import LABEL
 from envbuilder.containers.oci import layer, rootfs
 from envbuilder.containers.oci.members import members, plain
 from envbuilder.core.errors import BuildError
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from envbuilder.build.image.base_layers import Base
     from envbuilder.build.image.layer_cache import LayerCache
     from envbuilder.build.plan import Assemble, Step, System
+    from envbuilder.containers.engine.interface import Engine
     from envbuilder.containers.oci.layer import Layer, Member
     from envbuilder.packages.store import Store
 
@@ -93,8 +95,8 @@ def built(
 
 def _taken(step: Assemble, system: System, base: Base, work: Path) -> Layer:
     """Export the one layer that the engine's image has above the base, and recompress it."""
-    with _noted(step, system.ref):
-        layout = engines.take(system.ref, work / "system")
+    with connection.connect() as engine, _noted(engine, step, system.ref):
+        layout = engines.take(engine, system.ref, work / "system")
     manifest = layout.manifest(step.platform)
     below = base.config["rootfs"]["diff_ids"]
     there = layout.read_config(manifest)["rootfs"]["diff_ids"]
@@ -114,7 +116,7 @@ def _taken(step: Assemble, system: System, base: Base, work: Path) -> Layer:
 def note(step: Assemble, ref: str, ids: tuple[str, ...]) -> Path:
     """Record for `clean` an image that the engine has only during this step; return the file."""
     loaded = images.LoadedImage(
-        profile=step.labels.get(f"{engine.LABEL}profile"),
+        profile=step.labels.get(f"{LABEL}profile"),
         fingerprint=Path(step.records).name,
         ref=ref,
         ids=ids,
@@ -123,10 +125,10 @@ def note(step: Assemble, ref: str, ids: tuple[str, ...]) -> Path:
 
 
 @contextlib.contextmanager
-def _noted(step: Assemble, ref: str) -> Iterator[None]:
+def _noted(engine: Engine, step: Assemble, ref: str) -> Iterator[None]:
     """Keep a record of the image while it is exported from the engine."""
-    found = engine.image(engine.connect(), ref)
-    written = note(step, ref, (found.id,)) if found else None
+    image = engine.image(ref)
+    written = note(step, ref, (image.id,)) if image else None
     yield
     if written:
         written.unlink(missing_ok=True)

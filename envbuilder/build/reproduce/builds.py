@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from envbuilder.build.plan import Plan
     from envbuilder.build.reproduce.differences import Difference, Outcome
     from envbuilder.build.request import Request
+    from envbuilder.containers.engine.interface import Engine
     from envbuilder.containers.oci.layout import Layout
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
@@ -100,10 +101,11 @@ def _build(
 
 def _forget(name: str, progress: Progress) -> None:
     """Remove an image; a failure is only noted, so that the result is still reported."""
-    from envbuilder.containers.engine import client as engine
+    from envbuilder.containers.engine import connection
 
     try:
-        engine.forget(name)
+        with connection.connect() as engine:
+            engine.forget(name)
     except EnvbuilderError as error:
         progress.note(f"note: an image of these builds is left: {error.message}")
 
@@ -177,18 +179,18 @@ def _compare(first: Trial, second: Trial, folder: Path, progress: Progress) -> O
 def _sides(first: Trial, second: Trial, folder: Path) -> contents.Sides:
     if first.result.artifact.kind != "image":
         return contents.Prefixes(*(Path(t.result.artifact.ref) for t in (first, second)))
-    from envbuilder.containers.engine import client as engine
+    from envbuilder.containers.engine import connection
     from envbuilder.containers.engine import images as engines
 
-    client = engine.connect()
-
-    def layout(trial: Trial) -> Layout:
-        found = engine.image(client, trial.result.artifact.ref)
-        if found is None:
+    def layout(engine: Engine, trial: Trial) -> Layout:
+        image = engine.image(trial.result.artifact.ref)
+        if image is None:
             raise BuildError(f"{trial.result.artifact.ref}: is not in the engine any more")
-        return engines.export(client, found, folder / "images")
+        return engines.export(engine, image, folder / "images")
 
-    return contents.Images(layout(first), layout(second), first.product.target.platform)
+    with connection.connect() as engine:
+        layouts = layout(engine, first), layout(engine, second)
+    return contents.Images(*layouts, first.product.target.platform)
 
 
 def _differing(

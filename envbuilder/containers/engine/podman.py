@@ -9,58 +9,118 @@ from __future__ import annotations
 import json
 import os
 import re
-import secrets
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
+from msgspec.structs import replace
 
+from envbuilder.containers.engine import podman_run
+from envbuilder.containers.engine.container import bound
+from envbuilder.containers.engine.interface import BuildCommand, Engine
+from envbuilder.containers.oci import archive
+from envbuilder.containers.oci.descriptor import INDEX, Index
+from envbuilder.containers.oci.layout import MARK, Layout
+from envbuilder.containers.oci.reference import qualified
 from envbuilder.core import process
-from envbuilder.core.errors import BuildError, ToolError, VerifyError
+from envbuilder.core.errors import BuildError, ToolError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
+
+    from envbuilder.containers.engine.container import Container
+    from envbuilder.containers.engine.interface import Image
+    from envbuilder.containers.oci.descriptor import Descriptor
+    from envbuilder.core import types as words
 
 OLDEST = (4, 8)
 """From its release notes: `--build-context` came with 4.2, `RUN --network` with 4.5 (Buildah 1.30),
 heredocs and `ADD --checksum` with 4.8 (Buildah 1.33)."""
-GPU = "nvidia.com/gpu"
+_GPU = "nvidia.com/gpu"
 """The device kind in the Container Device Interface (CDI) files of NVIDIA's toolkit."""
 _SPECIFICATIONS = (Path("/etc/cdi"), Path("/var/run/cdi"))
 _SECONDS = 60.0
-_OWN_FAILURES = frozenset({125, 126, 127})
+_TRANSFER_SECONDS = 1800.0
+"""Generous, as the engine unpacks a whole image before it answers."""
 _HINT = f"Install podman {OLDEST[0]}.{OLDEST[1]} or newer, use Docker, or use --backend venv."
+# SELinux would deny access: neither devices nor folders are labelled as the container's.
+_NO_LABELS = ("--security-opt", "label=disable")
 
 
-class Podman(Struct, frozen=True, kw_only=True):
-    """A podman that answers and is new enough."""
+class PodmanEngine(Engine):
+    """podman, through its client."""
 
-    command: tuple[str, ...]
-    rootless: bool
-    remote: bool = False
-    """Whether a service does the work, maybe on another machine: it sees no local files."""
+    def __init__(self, command: Sequence[str], *, rootless: bool, remote: bool = False) -> None:
+        """`remote`: a service does the work, maybe on another machine; it sees no local files."""
+        self.command, self.rootless, self._remote = tuple(command), rootless, remote
 
-    def image(self, ref: str) -> dict[str, Any] | None:
-        """Return what the engine reports about an image, or None."""
+    def close(self) -> None:
+        """Do nothing: each command connects by itself."""
+
+    def pull_name(self, ref: str) -> str:
+        """Return the full reference: podman does not assume a registry."""
+        return qualified(ref)
+
+    def last_step(self, image: Image) -> str:
+        """Return the command of the last step in an image's history; empty if unknown."""
+        history = (self._inspect(image.id) or {}).get("History") or [{}]
+        return str(history[-1].get("created_by") or "")
+
+    def files(
+        self, ref: str, platform: str, paths: Sequence[str], limit: int
+    ) -> dict[str, bytes] | None:
+        """Return None: podman's client can only copy whole folders out."""
+        del ref, platform, paths, limit
+        return None
+
+    def save(self, image: Image, folder: Path) -> None:
+        """Export an image as an OCI layout in a new folder."""
+        saved = folder.with_name("saved.tar")
+        target = ("--format", "oci-archive", "--output", str(saved))
+        self._transfer("save", "--quiet", *target, image.id)
+        archive.unpack(saved, folder)
+
+    def load(self, layout: Layout, names: Sequence[str], without: Collection[words.Digest]) -> None:
+        """Load an image without its names: podman loads nothing from an index of several entries.
+
+        Podman reads blobs from the layout itself, and skips those it already has. A remote podman
+        gets them all, in an archive.
+        """
+        del without
+        image = layout.index().manifests[0]
+        with tempfile.TemporaryDirectory(prefix=".part-", dir=layout.folder.parent) as scratch:
+            alone = _nameless(layout, image, Path(scratch) / "image")
+            if self._remote:
+                archive.write(alone, Path(scratch) / "image.tar")
+                self._transfer("load", "--quiet", "--input", str(Path(scratch) / "image.tar"))
+            else:
+                # A relative path: podman cuts a path off at its first colon.
+                self._transfer("pull", "--quiet", "oci:image", cwd=Path(scratch))
+        config = layout.read_manifest(image).config.digest
+        for name in names:
+            self._transfer("tag", config.removeprefix("sha256:"), name)
+
+    def manifests(self) -> Sequence[words.Digest]:
+        """Return none: podman reads the layout, and skips what it has."""
+        return ()
+
+    def _inspect(self, ref: str) -> dict[str, Any] | None:
         done = self._ask("image", "inspect", ref)
         if done.returncode != 0:
             if re.search(r"image not known|no such image", done.stderr, re.IGNORECASE):
                 return None
             raise ToolError(f"podman cannot look for {ref}: {done.last_words}")
-        found: dict[str, Any] = json.loads(done.stdout)[0]
-        return found
+        data: dict[str, Any] = json.loads(done.stdout)[0]
+        return data
 
-    def labelled(self, label: str) -> list[dict[str, Any]]:
-        """Return what the engine reports about each image with this label."""
+    def _list(self, label: str) -> Sequence[dict[str, Any]]:
         done = self._ask("images", "--format", "json", "--filter", f"label={label}")
         if done.returncode != 0:
             raise ToolError(f"podman cannot list its images: {done.last_words}")
         images: list[dict[str, Any]] = json.loads(done.stdout or "[]")
         return images
 
-    def remove(self, ref: str) -> None:
-        """Remove an image by tag or id."""
+    def _remove(self, ref: str) -> None:
         done = self._ask("rmi", ref)
         if done.returncode != 0:
             raise BuildError(
@@ -68,41 +128,50 @@ class Podman(Struct, frozen=True, kw_only=True):
                 "Stop the containers that use it, then try again.",
             )
 
-    def run(
-        self,
-        flags: Sequence[str],
-        image: str,
-        argv: Sequence[str],
-        on_stdout: Callable[[str], None],
-        timeout: float,
-    ) -> process.Completed:
-        """Run a container to its end; it is removed in any case.
+    @property
+    def build_command(self) -> BuildCommand:
+        """How to build with this engine."""
+        # One layer for the whole final stage.
+        return BuildCommand(
+            builder="buildah",
+            argv=(*self.command, "build", "--layers=false", *_NO_LABELS),
+            digests_option="--iidfile",
+            version_argv=(*self.command, "info"),
+        )
 
-        Raise `VerifyError` or `ToolError` if it cannot be started.
-        """
-        name = f"envbuilder-{secrets.token_hex(6)}"
-        started = ("run", "--rm", "--pull=never", "--name", name, *flags, image, *argv)
-        # conmon leaves a file `oom` in its working folder when memory runs out.
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                done = process.run(
-                    [*self.command, *started],
-                    cwd=Path(folder),
-                    timeout=timeout,
-                    on_stdout=on_stdout,
-                )
-            finally:
-                # Killing the waiting client does not stop the container.
-                self._ask("rm", "--force", "--time", "0", "--ignore", name)
-        if done.returncode in _OWN_FAILURES and not done.timed_out:
-            raise not_started(done.last_words)
-        return done
+    def require_builder(self) -> None:
+        """Do nothing: podman builds by itself, and has answered already."""
+
+    def run(
+        self, container: Container, on_stdout: Callable[[str], None], timeout: float
+    ) -> process.Completed:
+        """Run a container to its end."""
+        flags = [*_flags(container)]
+        if container.devices:
+            flags += self.run_flags(container.devices)
+        return podman_run.run(
+            self.command, flags, container.image, container.arguments, on_stdout, timeout
+        )
+
+    def knows_gpus(self) -> bool:
+        """Return whether NVIDIA's toolkit has described the GPUs to podman."""
+        files = [f for folder in _SPECIFICATIONS if folder.is_dir() for f in folder.iterdir()]
+        return any(_GPU in f.read_text(errors="replace") for f in files if os.access(f, os.R_OK))
+
+    def _gpu_flags(self, gpus: str) -> tuple[str, ...]:
+        return (*_NO_LABELS, *(("--device", f"{_GPU}={gpus}") if gpus else ()))
 
     def _ask(self, *arguments: str) -> process.Completed:
         return process.run([*self.command, *arguments], timeout=_SECONDS)
 
+    def _transfer(self, *arguments: str, cwd: Path | None = None) -> None:
+        done = process.run([*self.command, *arguments], timeout=_TRANSFER_SECONDS, cwd=cwd)
+        if done.returncode != 0:
+            how = f"exit {done.returncode}" if done.returncode > 0 else f"signal {-done.returncode}"
+            raise BuildError(f"podman {arguments[0]}: {done.last_words or how}")
 
-def connect(url: str | None) -> Podman:
+
+def connect(url: str | None) -> PodmanEngine:
     """Return the engine at `url`, or this user's own; raise `ToolError` if it is unusable."""
     if process.which("podman") is None:
         raise ToolError("podman's socket answers, but its client is not on PATH", _HINT)
@@ -120,7 +189,7 @@ def connect(url: str | None) -> Podman:
     except (ValueError, KeyError, TypeError) as error:
         raise ToolError(f"podman does not answer: {done.last_words}", _HINT) from error
     _require(version, "podman")
-    return Podman(command=command, rootless=rootless, remote=remote)
+    return PodmanEngine(command, rootless=rootless, remote=remote)
 
 
 def _require(version: str, what: str) -> None:
@@ -133,23 +202,28 @@ def _require(version: str, what: str) -> None:
         )
 
 
-def not_started(text: str) -> VerifyError | ToolError:
-    """Return the error for a container that podman could not run."""
-    if "CDI devices" in text:
-        return ToolError(
-            f"podman does not know the device: {text}",
-            "Install NVIDIA's container toolkit and describe the GPUs with nvidia-ctk cdi"
-            " generate --output=/etc/cdi/nvidia.yaml, or use --force to leave the flag out.",
-        )
-    if "no such file or directory" in text and "/dev/" in text:
-        return ToolError(
-            f"podman cannot give the container its device: {text}",
-            "Install the GPU's driver, or use --force to leave the device flags out.",
-        )
-    return VerifyError(f"the container cannot be started: {text}")
+def _nameless(layout: Layout, image: Descriptor, folder: Path) -> Layout:
+    """Return a layout in `folder` that holds one image without its names, by links."""
+    alone = Layout(folder)
+    folder.mkdir()
+    (folder / MARK).symlink_to((layout.folder / MARK).resolve())
+    (folder / "blobs").symlink_to((layout.folder / "blobs").resolve())
+    nameless = replace(image, annotations={})
+    alone.write_index(Index(schema_version=2, media_type=INDEX, manifests=(nameless,)))
+    return alone
 
 
-def has_gpu_specification() -> bool:
-    """Return whether NVIDIA's toolkit has described the GPUs to podman."""
-    files = [f for folder in _SPECIFICATIONS if folder.is_dir() for f in folder.iterdir()]
-    return any(GPU in f.read_text(errors="replace") for f in files if os.access(f, os.R_OK))
+def _flags(container: Container) -> tuple[str, ...]:
+    """Return a container as flags of `podman run`, without its devices."""
+    memory = ("--tmpfs", "/tmp:exec", "--tmpfs", f"{container.home}:mode=1777")  # noqa: S108
+    return (
+        *(("--platform", container.platform) if container.platform else ()),
+        *("--network", "none", "--read-only"),
+        *(("--user", container.user) if container.user else ()),
+        *((*memory, "--workdir", container.home) if container.home else ()),
+        *(f"--mount={bound(*mount)}" for mount in container.mounts.items()),
+        # Podman's own settings could add the host's variables and proxies.
+        *("--env-host=false", "--http-proxy=false"),
+        *(f"--env={name}={value}" for name, value in container.variables.items()),
+        *("--entrypoint", json.dumps(container.entrypoint)),
+    )

@@ -1,13 +1,8 @@
-"""Compare the versions that engines report."""
+"""Read the versions that engines report."""
 
 from __future__ import annotations
 
 import re
-
-
-def is_at_least(version: str, oldest: tuple[int, int]) -> bool:
-    """Return whether a version as reported by an engine is `oldest` or newer."""
-    return parsed(version) >= oldest
 
 
 def parsed(text: str) -> tuple[int, int]:

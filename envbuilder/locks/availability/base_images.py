@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder.containers.engine import client as engine
+from envbuilder.containers.engine import connection as engines
 from envbuilder.containers.oci import reference
 from envbuilder.containers.oci.descriptor import INDEXES, MANIFESTS
 from envbuilder.containers.oci.layout import Layout
@@ -130,8 +130,9 @@ def _elsewhere(
     kept = [p for p in pin.platforms if _is_kept(pin.digest, p, settings)]
     found = [f"the base images kept here ({', '.join(kept)})"] if kept else []
     try:
-        if engine.image(engine.connect(), f"{pin.ref}@{pin.digest}"):
-            found.append("the engine")
+        with engines.connect() as engine:
+            if engine.image(f"{pin.ref}@{pin.digest}"):
+                found.append("the engine")
     except ToolError:
         pass
     return (*found, *(f"the bundle {name}" for name, held in bundles.items() if sha256 in held))

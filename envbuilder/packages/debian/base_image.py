@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import tarfile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from envbuilder.containers.engine import client as engine
-from envbuilder.containers.engine import podman
+from envbuilder.containers.engine import connection
 from envbuilder.containers.oci import archive, reference, rootfs
 from envbuilder.containers.oci import image_names as places
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.containers.oci.members import READ_LIMIT
 from envbuilder.containers.registry import base_images as bases
 from envbuilder.core import console
-from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, ToolError
+from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
 from envbuilder.core.settings import require_writable
 from envbuilder.packages.debian import status as dpkg_status
 from envbuilder.packages.debian import suite as debian
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
+    from envbuilder.containers.engine.interface import Engine
     from envbuilder.core import types as words
     from envbuilder.core.settings import Settings
     from envbuilder.packages.debian.status import Status
@@ -90,7 +87,10 @@ def _fetched(ref: str, platform: words.Platform, settings: Settings) -> Status |
 
 def _in_engine(ref: str, platform: words.Platform, settings: Settings) -> Status | None:
     del settings
-    return of_engine(engine.connect(), ref, platform) if engine.configured() else None
+    if not connection.configured():
+        return None
+    with connection.connect() as engine:
+        return of_engine(engine, ref, platform)
 
 
 def _in_registry(ref: str, platform: words.Platform, settings: Settings) -> Status | None:
@@ -121,57 +121,13 @@ def of_contents(contents: dict[str, bytes], platform: words.Platform, where: str
     return _parsed(status, platform, where)
 
 
-def of_engine(client: Any, ref: str, platform: words.Platform) -> Status | None:
-    """Return the status in an image that Docker has; None if it lacks it for this platform.
+def of_engine(engine: Engine, ref: str, platform: words.Platform) -> Status | None:
+    """Return the status in an image of the engine; None if it cannot show it for this platform.
 
-    A container is created, read and removed, but never started. Raise `ToolError` if the engine
-    fails, `InvalidError` for an image without a status.
+    Raise `ToolError` if the engine fails, `InvalidError` for an image without a status.
     """
-    if isinstance(client, podman.Podman):
-        return None  # podman's client can only copy whole folders out
-    from docker.errors import APIError, ImageNotFound
-    from requests import RequestException
-
-    try:
-        about = client.api.inspect_image(ref)
-        if f"{about.get('Os')}/{about.get('Architecture')}" != platform:
-            return None
-        made = client.api.create_container(about["Id"], command=["none"], network_disabled=True)
-        try:
-            found = {
-                path: data
-                for wanted in dpkg_status.PATHS
-                for path, data in _copied(client, made["Id"], wanted)
-            }
-        finally:
-            with contextlib.suppress(APIError, RequestException):
-                client.api.remove_container(made["Id"], force=True, v=True)
-    except ImageNotFound:
-        return None
-    except (APIError, RequestException, OSError) as error:
-        raise ToolError(f"the engine does not answer: {engine.short(error)}") from error
-    return _parsed(found, platform, ref)
-
-
-def _copied(client: Any, container: str, wanted: str) -> Iterator[tuple[str, bytes]]:
-    """Yield a file of a container, or the files of a folder, by path below the root."""
-    from docker.errors import NotFound
-
-    try:
-        pieces, _ = client.api.get_archive(container, f"/{wanted}")
-    except NotFound:
-        return
-    data = bytearray()
-    for piece in pieces:
-        data += piece
-        if len(data) > READ_LIMIT:
-            raise InvalidError(f"/{wanted}: more than {READ_LIMIT} bytes; not read")
-    above = wanted.rstrip("/").rpartition("/")[0]
-    with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
-        for member in archive:
-            stream = archive.extractfile(member) if member.isreg() else None
-            if stream is not None:
-                yield f"{above}/{member.name}", stream.read()
+    files = engine.files(ref, platform, dpkg_status.PATHS, READ_LIMIT)
+    return None if files is None else _parsed(files, platform, ref)
 
 
 def _parsed(found: dict[str, bytes], platform: words.Platform, where: str) -> Status:

@@ -13,7 +13,7 @@ import pytest
 
 from envbuilder.build.backends import environment as backends
 from envbuilder.build.request import Request
-from envbuilder.containers.engine import client as engine
+from envbuilder.containers.engine import connection
 from envbuilder.core import resources
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import EnvbuilderError, HostError, ToolError
@@ -22,6 +22,7 @@ from envbuilder.host.model import Containers, Engine, Host
 from envbuilder.profiles import choice, selection, ways
 from envbuilder.profiles.library import Library
 from tests.support import host_trees
+from tests.support.engines import FakeEngine
 from tests.support.workflow import prepare
 
 if TYPE_CHECKING:
@@ -62,12 +63,11 @@ def on(monkeypatch: pytest.MonkeyPatch, here: Host) -> None:
     def connect() -> Any:
         if not answers:
             raise ToolError("no container engine answers", "Use --backend venv.")
-        return object()
+        return FakeEngine()
 
     monkeypatch.setattr(probe, "host", lambda *arguments, **options: here)
-    monkeypatch.setattr(engine, "configured", lambda: answers)
-    monkeypatch.setattr(engine, "connect", connect)
-    monkeypatch.setattr(engine, "image", lambda client, ref: None)
+    monkeypatch.setattr(connection, "configured", lambda: answers)
+    monkeypatch.setattr(connection, "connect", connect)
 
 
 def outcome(found: Settings, *, running: bool = True, **asked: Any) -> str | EnvbuilderError:
@@ -177,7 +177,7 @@ def test_without_the_engine_the_way_out_is_the_hint(
         assert backend == "docker"
 
         def plan(*arguments: Any) -> Any:
-            engine.connect()
+            connection.connect()
 
         return plan
 

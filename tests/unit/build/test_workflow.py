@@ -17,7 +17,7 @@ from envbuilder.build.backends import docker
 from envbuilder.build.backends import integrity as seal
 from envbuilder.build.backends.venv import VenvEnvironment
 from envbuilder.build.request import Request
-from envbuilder.containers.engine import client as engine
+from envbuilder.containers.engine import connection
 from envbuilder.core import process, resources
 from envbuilder.core import types as words
 from envbuilder.core.console import PlainProgress
@@ -31,6 +31,7 @@ from envbuilder.packages.python import wheel_conflicts as wheel_records
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
 from envbuilder.verify import external
+from tests.support.engines import FakeEngine
 from tests.support.workflow import prepare
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[host.Host], None]:
     become(PLAIN)
     monkeypatch.setattr(pythons, "find", lambda *args, **options: PYTHON)
     monkeypatch.setattr(process, "which", lambda program: f"/usr/bin/{program}")
-    monkeypatch.setattr(engine, "configured", lambda: False)
+    monkeypatch.setattr(connection, "configured", lambda: False)
     return become
 
 
@@ -105,7 +106,7 @@ def missing_tools(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(pythons, "find", fail)
     monkeypatch.setattr(process, "which", lambda program: None)
-    monkeypatch.setattr(engine, "connect", fail)
+    monkeypatch.setattr(connection, "connect", fail)
 
 
 @pytest.fixture
@@ -430,14 +431,9 @@ BASE = CPU.base["3.11"]
 
 
 @pytest.fixture
-def images(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """An engine answers, and these references are in it."""
-    here: list[str] = []
-    found = engine.Image(id="sha256:1", tags=(), labels={})
-    monkeypatch.setattr(engine, "configured", lambda: True)
-    monkeypatch.setattr(engine, "connect", object)
-    monkeypatch.setattr(engine, "image", lambda client, ref: found if ref in here else None)
-    return here
+def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
+    """One that answers, and has no image."""
+    return FakeEngine().serve(monkeypatch)
 
 
 def chosen(found: Settings, profile: profiles.Profile = CPU, **asked: Any) -> tuple[str, str]:
@@ -448,36 +444,36 @@ def test_without_an_engine_it_is_venv(found: Settings, monkeypatch: pytest.Monke
     def connect() -> Any:
         raise AssertionError("nothing suggests an engine: none is looked for")
 
-    monkeypatch.setattr(engine, "connect", connect)
+    monkeypatch.setattr(connection, "connect", connect)
     assert chosen(found) == ("venv", "no container engine was found")
     # A base image that is set for good in the environment is no reason to fail where none is.
     assert chosen(found, base_image="site/python:3.11")[0] == "venv"
 
 
 def test_an_engine_that_does_not_answer_is_told(
-    found: Settings, images: list[str], monkeypatch: pytest.MonkeyPatch
+    found: Settings, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def connect() -> Any:
         raise ToolError("no container engine answers: permission denied")
 
-    monkeypatch.setattr(engine, "connect", connect)
+    monkeypatch.setattr(connection, "connect", connect)
     assert chosen(found) == ("venv", "no container engine answers: permission denied")
 
 
-def test_an_engine_without_the_base_image_is_not_used(found: Settings, images: list[str]) -> None:
+def test_an_engine_without_the_base_image_is_not_used(found: Settings, engine: FakeEngine) -> None:
     backend, reason = chosen(found)
     assert backend == "venv"
     assert reason == f"the base image {BASE.ref} is not in the engine"
 
 
-def test_an_engine_with_the_base_image_is_used(found: Settings, images: list[str]) -> None:
-    images.append(f"{BASE.ref}@{BASE.digest}")
+def test_an_engine_with_the_base_image_is_used(found: Settings, engine: FakeEngine) -> None:
+    engine.add(f"{BASE.ref}@{BASE.digest}")
     assert chosen(found) == ("docker", "an engine answers and has the base image")
     # The image of one Python does not do for another.
     assert chosen(found, python="3.12")[0] == "venv"
 
 
-def test_a_given_or_configured_base_image_means_docker(found: Settings, images: list[str]) -> None:
+def test_a_given_or_configured_base_image_means_docker(found: Settings, engine: FakeEngine) -> None:
     assert chosen(found, base_image="site/python:3.11")[0] == "docker"
     mirrored = configured(found, base_images={BASE.ref: "mirror/python:3.11"})
     assert chosen(mirrored)[0] == "docker"
@@ -485,7 +481,7 @@ def test_a_given_or_configured_base_image_means_docker(found: Settings, images: 
     assert chosen(other)[0] == "venv"
 
 
-def test_a_python_without_a_base_image_is_told(found: Settings, images: list[str]) -> None:
+def test_a_python_without_a_base_image_is_told(found: Settings, engine: FakeEngine) -> None:
     assert chosen(found, python="3.13")[1] == "the profile has no base image for Python 3.13"
 
 
@@ -512,12 +508,12 @@ def test_conda_is_chosen_only_where_there_is_nothing_else(
 
 
 def test_the_choice_of_a_backend_is_noted(
-    found: Settings, said: Said, images: list[str], monkeypatch: pytest.MonkeyPatch
+    found: Settings, said: Said, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = prepare(Request(profile="cpu"), found, said, running=True).product
     assert first.plan.backend == "venv"
     assert f"backend venv: the base image {BASE.ref} is not in the engine" in said
-    images.append(f"{BASE.ref}@{BASE.digest}")
+    engine.add(f"{BASE.ref}@{BASE.digest}")
     monkeypatch.setattr(docker, "prepare", lambda *args: first)
     second = prepare(Request(profile="cpu"), found, said, running=True).product
     assert second is first

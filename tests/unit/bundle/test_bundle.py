@@ -29,7 +29,7 @@ from envbuilder.bundle import unpack as unpacking
 from envbuilder.bundle import write as packing
 from envbuilder.bundle.contents import Part
 from envbuilder.bundle.format import Manifest, Member
-from envbuilder.containers.engine import client as engine
+from envbuilder.containers.engine import connection
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.containers.registry import base_images as bases
 from envbuilder.core.console import PlainProgress
@@ -720,7 +720,7 @@ def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> None:
         raise ToolError("no container engine answers")
 
-    monkeypatch.setattr(engine, "connect", refuse)
+    monkeypatch.setattr(connection, "connect", refuse)
 
 
 def with_base(found: Settings) -> images.Packed:

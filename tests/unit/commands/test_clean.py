@@ -7,7 +7,7 @@ import json
 import shutil
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -18,15 +18,14 @@ from envbuilder.build.attestation import documents
 from envbuilder.build.backends.integrity import MARKER
 from envbuilder.build.image import records as images
 from envbuilder.commands import inventory
-from envbuilder.containers.engine import client as engine
+from envbuilder.containers.engine import connection
+from envbuilder.containers.engine.interface import Image
 from envbuilder.core import folders, settings
 from envbuilder.core.errors import BuildError, ToolError
 from envbuilder.packages import configuration
 from envbuilder.packages.store import Store
 from tests.support import reports
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from tests.support.engines import FakeEngine
 
 Shown = pytest.CaptureFixture[str]
 OURS = {"envbuilder/cpu:latest": "cpu", "envbuilder/xpu:latest": "xpu"}
@@ -36,52 +35,44 @@ def sha(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def image(profile: str, *tags: str, content: str = "") -> engine.Image:
+def image(profile: str, *tags: str, content: str = "") -> Image:
     """An image with our labels: the recorded one of the profile unless its content differs."""
     labels = {"io.envbuilder.fingerprint": sha(profile), "io.envbuilder.profile": profile}
-    return engine.Image(id=f"sha256:{sha(content or profile)}", tags=tags, labels=labels)
+    return Image(id=f"sha256:{sha(content or profile)}", tags=tags, labels=labels)
 
 
-class FakeEngine:
+class Labelled(FakeEngine):
     """Labelled images, two of them ours; `answers` False: there is no engine."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.images = {tag: image(profile, tag) for tag, profile in OURS.items()}
-        self.steps: dict[str, str] = {}
         self.answers, self.configured = True, True
         self.removed: list[str] = []
         self.stuck: set[str] = set()
 
-    def add(self, made: engine.Image, last_step: str = "") -> engine.Image:
+    def add(self, made: Image, last_step: str = "") -> Image:
         self.images[made.id] = made
         self.steps[made.id] = last_step
         return made
 
-    def connect(self) -> FakeEngine:
+    def connect(self) -> Labelled:
         if not self.answers:
             raise ToolError("no container engine answers: connection refused")
         return self
 
-    def labelled(self, client: FakeEngine) -> tuple[engine.Image, ...]:
-        return tuple(client.images.values())
-
-    def last_step(self, client: FakeEngine, found: engine.Image) -> str:
-        return client.steps[found.id]
-
-    def remove_images(self, refs: Sequence[str], only: str = "") -> None:
-        (ref,) = refs
+    def remove(self, ref: str, only: str = "") -> None:
         assert any(i.id == only and ref in {*i.tags, i.id} for i in self.images.values())
         if ref in self.stuck:
             raise BuildError(f"{ref}: cannot be removed: in use", "Stop the containers")
-        self.removed += refs
+        self.removed.append(ref)
 
 
 @pytest.fixture(autouse=True)
-def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeEngine:
-    made = FakeEngine()
-    for name in ("connect", "labelled", "last_step", "remove_images"):
-        monkeypatch.setattr(engine, name, getattr(made, name))
-    monkeypatch.setattr(engine, "configured", lambda: made.configured)
+def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Labelled:
+    made = Labelled()
+    monkeypatch.setattr(connection, "connect", made.connect)
+    monkeypatch.setattr(connection, "configured", lambda: made.configured)
     monkeypatch.setattr(signal, "signal", lambda *args: None)
     monkeypatch.chdir(tmp_path)
     return made
@@ -152,7 +143,7 @@ def leftover(own: settings.Settings) -> Path:
 
 
 def test_only_what_carries_our_mark_is_removed(
-    own: settings.Settings, fake: FakeEngine, capsys: Shown
+    own: settings.Settings, fake: Labelled, capsys: Shown
 ) -> None:
     removed = [ours(own, "cpu"), ours(own, "xpu"), leftover(own)]
     removed.append(working(own.cache_dir / "build" / "cpu-0123456789ab"))
@@ -221,7 +212,7 @@ def test_a_running_build_is_left_alone(own: settings.Settings) -> None:
     assert not building.exists()
 
 
-def test_dry_run_removes_nothing(own: settings.Settings, fake: FakeEngine, capsys: Shown) -> None:
+def test_dry_run_removes_nothing(own: settings.Settings, fake: Labelled, capsys: Shown) -> None:
     paths = [ours(own), leftover(own), store(own, "store", f"sha256/00/{0:064}")]
     record(own, "cpu")
     paths.append(record(own, "xpu"))
@@ -245,7 +236,7 @@ def test_a_dry_run_says_exactly_what_a_run_removes(own: settings.Settings, capsy
     assert len(done["removed"]) == 2
 
 
-def test_one_profile(own: settings.Settings, fake: FakeEngine) -> None:
+def test_one_profile(own: settings.Settings, fake: Labelled) -> None:
     cpu, xpu, rest = ours(own, "cpu"), ours(own, "xpu"), leftover(own)
     record(own, "cpu")
     record(own, "xpu")
@@ -312,7 +303,7 @@ def test_the_store_belongs_to_no_profile(own: settings.Settings, capsys: Shown) 
     assert all(p.exists() for p in made)
 
 
-def test_nothing_there(own: settings.Settings, fake: FakeEngine, capsys: Shown) -> None:
+def test_nothing_there(own: settings.Settings, fake: Labelled, capsys: Shown) -> None:
     fake.images = {}
     assert run() == 0
     assert capsys.readouterr().out == "nothing to remove\n"
@@ -325,7 +316,7 @@ def test_nothing_there(own: settings.Settings, fake: FakeEngine, capsys: Shown) 
 
 @pytest.mark.parametrize("configured", [True, False])
 def test_a_silent_engine_is_a_note_only_where_one_is_configured(
-    own: settings.Settings, fake: FakeEngine, capsys: Shown, configured: bool
+    own: settings.Settings, fake: Labelled, capsys: Shown, configured: bool
 ) -> None:
     fake.answers, fake.configured = False, configured
     prefix = ours(own)
@@ -352,7 +343,7 @@ def test_what_cannot_be_removed_is_named(
     assert shown.out == f"removed {left}\n", "the rest is done"
 
 
-def test_an_image_in_use_is_named(own: settings.Settings, fake: FakeEngine, capsys: Shown) -> None:
+def test_an_image_in_use_is_named(own: settings.Settings, fake: Labelled, capsys: Shown) -> None:
     fake.stuck.add("envbuilder/cpu:latest")
     prefix, kept, gone = ours(own), record(own, "cpu"), record(own, "xpu")
     assert run("--json") == 1
@@ -520,7 +511,7 @@ def test_reports_of_earlier_versions_go_only_if_they_are_reports(own: settings.S
 
 
 def test_images_of_others_stay_and_are_listed(
-    own: settings.Settings, fake: FakeEngine, capsys: Shown
+    own: settings.Settings, fake: Labelled, capsys: Shown
 ) -> None:
     record(own, "cpu")
     fake.images.clear()
@@ -550,7 +541,7 @@ def sha_of(profile: str) -> str:
 
 @pytest.mark.parametrize("last", ["envbuilder: payload", 'CMD ["python"]'])
 def test_all_images_are_those_that_builds_made(
-    own: settings.Settings, fake: FakeEngine, capsys: Shown, last: str
+    own: settings.Settings, fake: Labelled, capsys: Shown, last: str
 ) -> None:
     fake.images.clear()
     fake.add(image("xpu", named("xpu"), "envbuilder/xpu:latest", "team/xpu:1"), last)
@@ -568,7 +559,7 @@ def test_all_images_are_those_that_builds_made(
 
 
 def test_an_image_that_has_lost_its_names_goes_by_its_id(
-    own: settings.Settings, fake: FakeEngine
+    own: settings.Settings, fake: Labelled
 ) -> None:
     kept = record(own, "cpu")
     fake.images.clear()
@@ -580,7 +571,7 @@ def test_an_image_that_has_lost_its_names_goes_by_its_id(
 
 @pytest.mark.parametrize("spelling", ["docker.io/me/x:1", "me/x:1", "localhost/me/x:1"])
 def test_names_that_a_build_gave_go_however_an_engine_spells_them(
-    own: settings.Settings, fake: FakeEngine, spelling: str
+    own: settings.Settings, fake: Labelled, spelling: str
 ) -> None:
     path = record(own, "cpu")
     (read,) = images.read(path)
@@ -592,7 +583,7 @@ def test_names_that_a_build_gave_go_however_an_engine_spells_them(
 
 
 def test_images_that_a_killed_build_gave_to_the_engine_go(
-    own: settings.Settings, fake: FakeEngine
+    own: settings.Settings, fake: Labelled
 ) -> None:
     fake.images.clear()
     loaded = fake.add(image("cpu", "envbuilder/ahead:1", content="lower layers"))
@@ -622,7 +613,7 @@ def test_images_that_a_killed_build_gave_to_the_engine_go(
 
 
 def test_two_profiles_with_one_fingerprint_keep_their_own_records(
-    own: settings.Settings, fake: FakeEngine
+    own: settings.Settings, fake: Labelled
 ) -> None:
     path = record(own, "cpu")
     (read,) = images.read(path)
@@ -637,7 +628,7 @@ def test_two_profiles_with_one_fingerprint_keep_their_own_records(
     assert not path.exists()
 
 
-def test_files_of_others_beside_a_record_stay(own: settings.Settings, fake: FakeEngine) -> None:
+def test_files_of_others_beside_a_record_stay(own: settings.Settings, fake: Labelled) -> None:
     path = record(own, "cpu")
     digest = sha("cpu")
     (path / f"{digest}.sbom.cdx.json").write_text("{}")
@@ -647,7 +638,7 @@ def test_files_of_others_beside_a_record_stay(own: settings.Settings, fake: Fake
 
 
 def test_what_a_dry_run_says_is_what_a_run_removes_whatever_is_there(
-    own: settings.Settings, fake: FakeEngine, capsys: Shown, tmp_path: Path
+    own: settings.Settings, fake: Labelled, capsys: Shown, tmp_path: Path
 ) -> None:
     """A folder full of surprises: the tree tells what really went."""
     for name, files in DOWNLOADED.items():

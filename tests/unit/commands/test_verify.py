@@ -332,12 +332,12 @@ def test_the_page_is_written_for_failures_too(
 
 
 def test_clean_removes_reports_only_when_asked(own: Settings, monkeypatch: Any) -> None:
-    from envbuilder.containers.engine import client as engine
+    from envbuilder.containers.engine import connection
 
     def none() -> None:
         raise ToolError("no container engine answers")
 
-    monkeypatch.setattr(engine, "connect", none)
+    monkeypatch.setattr(connection, "connect", none)
     assert run() == 0
     foreign = own.reports_dir / "mine.json"
     foreign.write_text("{}")

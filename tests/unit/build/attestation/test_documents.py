@@ -19,7 +19,7 @@ from envbuilder.build.backends import integrity as seal
 from envbuilder.build.image import base_layers as base
 from envbuilder.build.image import debian_base
 from envbuilder.build.request import Request
-from envbuilder.containers.engine import client as engine
+from envbuilder.containers.engine import connection
 from envbuilder.core import files as atomic
 from envbuilder.core import resources
 from envbuilder.core.console import PlainProgress
@@ -28,7 +28,8 @@ from envbuilder.packages.debian import base_image as base_status
 from envbuilder.packages.debian.package import Stanza
 from envbuilder.packages.debian.status import Status
 from envbuilder.profiles import lock as lockfile
-from tests.unit.build.backends.test_backends import DOCKER, docker_plan, shipped, venv_plan
+from tests.support.engines import BUILDKIT, FakeEngine
+from tests.unit.build.backends.test_backends import docker_plan, shipped, venv_plan
 
 if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
@@ -40,7 +41,7 @@ DIGEST = "sha256:" + "ab" * 32
 @pytest.fixture(autouse=True)
 def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine whose images hold nothing of Debian."""
-    monkeypatch.setattr(engine, "connect", lambda: None)
+    FakeEngine().serve(monkeypatch)
     monkeypatch.setattr(base_status, "of_engine", lambda *args: None)
 
 
@@ -155,7 +156,7 @@ def test_a_base_made_of_locked_packages_is_its_packages(found: Settings) -> None
     request = Request(profile="zendnn")
     for made_base, packages in ((step, len(target.base_files)), (None, 0)):
         made = docker.plan(
-            *(profile, lock, target, ("base:1", DIGEST), DOCKER, request, found, made_base)
+            *(profile, lock, target, ("base:1", DIGEST), BUILDKIT, request, found, made_base)
         )
         artifact = msgspec.structs.replace(made.artifact, digest=DIGEST)
         written = documents.ensure(made, artifact, found, QUIET, anew=True)
@@ -182,11 +183,12 @@ def test_the_packages_of_an_images_base_are_in_its_bill(
     packages["libtcmalloc-minimal4"] = Stanza(name="libtcmalloc-minimal4", version="2.10-1")
     read: list[str] = []
 
-    def of_engine(client: object, ref: str, platform: str) -> Status:
+    def of_engine(asked: object, ref: str, platform: str) -> Status:
+        assert asked is engine
         read.append(f"{ref} {platform}")
         return Status(packages=packages, digest="")
 
-    monkeypatch.setattr(engine, "connect", lambda: "client")
+    engine = FakeEngine().serve(monkeypatch)
     monkeypatch.setattr(base_status, "of_engine", of_engine)
     written = documents.ensure(made, artifact, found, QUIET, anew=True)
     bill = json.loads(Path(written["sbom"]).read_text())
@@ -217,7 +219,7 @@ def test_of_layers_the_base_below_is_read_and_no_engine(
     step = SimpleNamespace(base="/base", platform="linux/amd64", cache=str(tmp_path / "layers"))
     monkeypatch.setattr(plan, "Assemble", SimpleNamespace)
     made = msgspec.structs.replace(made, steps=(step,))
-    monkeypatch.setattr(engine, "connect", lambda: pytest.fail("the engine was asked"))
+    monkeypatch.setattr(connection, "connect", lambda: pytest.fail("the engine was asked"))
     root = SimpleNamespace(contents={"var/lib/dpkg/status": STATUS, "etc/passwd": b""})
     asked: list[tuple[str, str]] = []
 
@@ -242,7 +244,7 @@ def test_an_image_that_cannot_be_read_is_noted(
     def away() -> None:
         raise ToolError("the engine does not answer")
 
-    monkeypatch.setattr(engine, "connect", away)
+    monkeypatch.setattr(connection, "connect", away)
     made, artifact = image(found)
     said: list[str] = []
     written = documents.ensure(made, artifact, found, PlainProgress(said.append), anew=True)
@@ -250,7 +252,7 @@ def test_an_image_that_cannot_be_read_is_noted(
     why = "note: the packages of the base are in no bill of materials: "
     assert said == [f"{why}the engine does not answer"]
     # podman shows no single file of an image.
-    monkeypatch.setattr(engine, "connect", lambda: None)
+    FakeEngine().serve(monkeypatch)
     documents.ensure(made, artifact, found, PlainProgress(said.append), anew=True)
     assert said[1:] == [f"{why}this engine does not show them"]
 

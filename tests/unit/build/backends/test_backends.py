@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from docker.errors import APIError, DockerException
-from requests import ReadTimeout
 
 from envbuilder.build import payload as pack
 from envbuilder.build import plan
@@ -19,9 +15,9 @@ from envbuilder.build.backends import integrity as seal
 from envbuilder.build.image import base as image_base
 from envbuilder.build.image import records as images
 from envbuilder.build.request import Request
-from envbuilder.containers.engine import client as engine
-from envbuilder.containers.engine import podman, versions
-from envbuilder.containers.engine import run as containers
+from envbuilder.containers.engine.container import Devices
+from envbuilder.containers.engine.interface import BuildCommand, Image
+from envbuilder.containers.engine.podman import PodmanEngine
 from envbuilder.containers.oci import reference
 from envbuilder.core import process, resources
 from envbuilder.core.errors import BuildError, InvalidError, ToolError, VerifyError
@@ -29,29 +25,13 @@ from envbuilder.host.interpreters import Interpreter
 from envbuilder.host.model import Host
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
+from tests.support.engines import BUILDAH, BUILDKIT, FakeEngine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.lock import Lock
 
 FOLDERS = (resources.profiles_dir(),)
-DOCKER = engine.Engine(
-    client="docker",
-    command=("docker",),
-    build=("docker", "buildx", "build", "--output", "x"),
-    tells="--metadata-file",
-    versions=("docker", "buildx", "inspect", "default"),
-)
-PODMAN = engine.Engine(
-    client="podman",
-    command=("podman",),
-    build=("podman", "build"),
-    tells="--iidfile",
-    versions=("podman", "info"),
-)
-ROOTLESS = msgspec.structs.replace(PODMAN, rootless=True)
 PYTHON = Interpreter(
     path=Path("/usr/bin/python3.11"),
     version="3.11.9",
@@ -72,13 +52,13 @@ def docker_plan(
     name: str,
     found: Settings,
     base: str = "base:1",
-    there: engine.Engine = DOCKER,
+    build: BuildCommand = BUILDKIT,
     **options: Any,
 ) -> plan.Plan:
     profile, lock = shipped(name)
     target = lockfile.select(lock, "linux/amd64", "3.11")
     request = Request(profile=name, **options)
-    return docker.plan(profile, lock, target, (base, "sha256:1"), there, request, found)
+    return docker.plan(profile, lock, target, (base, "sha256:1"), build, request, found)
 
 
 def commands(made: plan.Plan) -> list[tuple[str, ...]]:
@@ -121,7 +101,7 @@ def test_everything_that_decides_changes_the_fingerprint(found: Settings) -> Non
     profile, lock = shipped("cpu")
     target = lockfile.select(lock, "linux/amd64", "3.11")
     moved = docker.plan(
-        profile, lock, target, ("base:1", "sha256:2"), DOCKER, Request(profile="cpu"), found
+        profile, lock, target, ("base:1", "sha256:2"), BUILDKIT, Request(profile="cpu"), found
     )
     assert moved.fingerprint != image.fingerprint
     assert docker_plan("cpu", found, tag="me/x:1").fingerprint == image.fingerprint
@@ -148,7 +128,7 @@ def test_an_image_is_built_from_folders_and_the_given_base(found: Settings) -> N
     made = docker_plan("zendnn", found, base="site/python:3.11", tag="me/zen:1")
     build, asked = commands(made)
     assert build[:3] == ("docker", "buildx", "build")
-    assert asked == DOCKER.versions
+    assert asked == BUILDKIT.version_argv
     assert "BASE_IMAGE=site/python:3.11" in build
     contexts = [c for c in build if c.startswith(("wheels=", "debs="))]
     assert [c.partition("=")[0] for c in contexts] == ["wheels", "debs"]
@@ -183,7 +163,9 @@ def test_an_image_that_is_compared_takes_no_name_from_another(found: Settings) -
     assert only.fingerprint == usual.fingerprint
 
 
-def built_image(found: Settings, ids: tuple[str, ...]) -> docker.DockerEnvironment:
+def built_image(
+    found: Settings, ids: tuple[str, ...]
+) -> tuple[docker.DockerEnvironment, FakeEngine]:
     """The `cpu` image, of which a build recorded these ids; the engine has "sha256:<its name>"."""
     made = docker_plan("cpu", found, only_tag="trial:1")
     if ids:
@@ -199,8 +181,8 @@ def built_image(found: Settings, ids: tuple[str, ...]) -> docker.DockerEnvironme
         images.keep(found.records_dir / made.fingerprint, record)
     profile, lock = shipped("cpu")
     target = lockfile.select(lock, "linux/amd64", "3.11")
-    there = FakeEngine({}, ("trial:1",))
-    return docker.DockerEnvironment(profile, target, made, there, DOCKER, found, force=False)
+    engine = FakeEngine("trial:1")
+    return docker.DockerEnvironment(profile, target, made, engine, found, force=False), engine
 
 
 HERE = "sha256:trial:1"
@@ -208,11 +190,11 @@ OTHER = f"sha256:{2:064}"
 
 
 def test_an_image_is_the_one_that_was_built(found: Settings) -> None:
-    environment = built_image(found, ())
+    environment, _ = built_image(found, ())
     assert environment.existing() is None
     assert environment.changed() == "", "nobody knows what it was"
 
-    environment = built_image(found, (f"sha256:{1:064}", OTHER))
+    environment, _ = built_image(found, (f"sha256:{1:064}", OTHER))
     assert environment.existing() is None
     assert environment.changed().startswith(f"trial:1 was changed after the build: it is {HERE}")
     with pytest.raises(VerifyError, match="was changed after the build") as caught:
@@ -220,27 +202,23 @@ def test_an_image_is_the_one_that_was_built(found: Settings) -> None:
     assert "--rebuild" in caught.value.hint
 
 
-def test_a_recorded_image_is_reused_by_the_digest_of_its_configuration(
-    found: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    environment = built_image(found, (OTHER,))
-    monkeypatch.setattr(
-        engine, "image", lambda *args: engine.Image(id=OTHER, tags=("trial:1",), labels={})
-    )
+def test_a_recorded_image_is_reused_by_the_digest_of_its_configuration(found: Settings) -> None:
+    environment, engine = built_image(found, (OTHER,))
+    engine.images["trial:1"] = Image(id=OTHER, tags=("trial:1",), labels={})
     existing = environment.existing()
     assert existing is not None
     assert existing.digest == f"sha256:{1:064}"
     assert environment.changed() == ""
     assert environment.made_by() == {"buildkit": "v0.13.2"}
-    monkeypatch.setattr(engine, "image", lambda *args: None)
+    engine.images.clear()
     assert environment.existing() is None
     assert environment.changed() == ""
 
 
 def test_podman_builds_the_same_from_the_same_folders(found: Settings) -> None:
-    made, docker_made = docker_plan("zendnn", found, there=PODMAN), docker_plan("zendnn", found)
+    made, docker_made = docker_plan("zendnn", found, build=BUILDAH), docker_plan("zendnn", found)
     (build, asked), (other, _) = commands(made), commands(docker_made)
-    assert asked == PODMAN.versions
+    assert asked == BUILDAH.version_argv
     assert build[:2] == ("podman", "build")
     assert not {"buildx", "--builder", "--provenance=false"} & set(build)
     assert [w.partition("=")[0] for w in build if w.startswith(("wheels=", "debs="))] == [
@@ -278,55 +256,47 @@ XPU_NODES = {"/dev/dri": 0, "/dev/dri/by-path": 0, "/dev/dri/renderD128": 992}
 
 
 @pytest.mark.parametrize(
-    ("name", "nodes", "flags"),
+    ("name", "nodes", "needed"),
     [
-        ("cpu", {}, ["--shm-size", "1g"]),
-        ("cuda", {}, ["--shm-size", "1g", "--gpus", "all"]),
+        ("cpu", {}, Devices(shm_size="1g")),
+        ("cuda", {}, Devices(gpus="all", shm_size="1g")),
         (
             "xpu",
             XPU_NODES,
-            [
-                *("--shm-size", "1g", "--device", "/dev/dri", "--group-add", "992"),
-                *("--mount", "type=bind,source=/dev/dri/by-path,target=/dev/dri/by-path,readonly"),
-            ],
+            Devices(
+                nodes=("/dev/dri",),
+                groups=(992,),
+                volumes=("/dev/dri/by-path",),
+                shm_size="1g",
+            ),
         ),
-        ("xpu", {}, ["--shm-size", "1g"]),
+        ("xpu", {}, Devices(shm_size="1g")),
     ],
 )
-def test_device_flags(name: str, nodes: dict[str, int], flags: list[str]) -> None:
-    profile, _ = shipped(name)
-    assert list(devices.cli_options(devices.device_options(profile, nodes), DOCKER)) == flags
+def test_devices_are_those_that_the_host_has(
+    name: str, nodes: dict[str, int], needed: Devices
+) -> None:
+    assert devices.devices(shipped(name)[0], nodes) == needed
 
 
 @pytest.mark.parametrize(
-    ("name", "nodes", "there", "flags"),
-    [
-        ("cpu", {}, PODMAN, []),
-        ("cuda", {}, PODMAN, ["--device", "nvidia.com/gpu=all"]),
-        ("xpu", XPU_NODES, PODMAN, ["--device", "/dev/dri", "--group-add", "992"]),
-        ("xpu", XPU_NODES, ROOTLESS, ["--device", "/dev/dri", "--group-add", "keep-groups"]),
-    ],
+    ("force", "knows", "gpus"), [(False, False, "all"), (True, True, "all"), (True, False, "")]
 )
-def test_device_flags_of_podman(
-    name: str, nodes: dict[str, int], there: engine.Engine, flags: list[str]
+def test_force_leaves_out_gpus_that_the_engine_does_not_know(
+    force: bool, knows: bool, gpus: str, found: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its documentation's: no GPU of either make was at hand with podman."""
-    made = devices.cli_options(devices.device_options(shipped(name)[0], nodes), there)
-    wanted = ["--shm-size", "1g", "--security-opt", "label=disable", *flags]
-    assert list(made[: len(wanted)]) == wanted
-    assert all("readonly" in volume for volume in made[len(wanted) + 1 :: 2])
-
-
-def test_the_sdk_gets_the_same_devices() -> None:
-    xpu = devices.sdk_options(devices.device_options(shipped("xpu")[0], XPU_NODES), {"/d": "/data"})
-    assert xpu["devices"] == ["/dev/dri:/dev/dri:rwm"]
-    assert xpu["group_add"] == ["992"]
-    assert [(m["Source"], m["Target"], m["ReadOnly"]) for m in xpu["mounts"]] == [
-        ("/d", "/data", True),
-        ("/dev/dri/by-path", "/dev/dri/by-path", True),
-    ]
-    cuda = devices.sdk_options(devices.device_options(shipped("cuda")[0], {}), {})
-    assert cuda["device_requests"][0]["Count"] == -1
+    engine, (profile, lock) = FakeEngine(), shipped("cuda")
+    monkeypatch.setattr(engine, "knows_gpus", lambda: knows)
+    target = lockfile.select(lock, "linux/amd64", "3.11")
+    made = docker_plan("cuda", found, only_tag="trial:1")
+    environment = docker.DockerEnvironment(profile, target, made, engine, found, force=force)
+    environment.run_payload(lambda seen: ("probe",), {"data": Path("/data")}, lambda line: None)
+    (container,) = engine.containers
+    assert container.devices is not None
+    assert container.devices.gpus == gpus
+    assert container.image == "trial:1"
+    assert container.mounts == {"/data": "/data"}
+    assert container.arguments[-1] == "probe"
 
 
 def test_a_venv_preloads_by_full_path_and_keeps_the_callers_own() -> None:
@@ -379,204 +349,6 @@ def test_a_python_that_the_lock_does_not_have_is_2(found: Settings) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "numbers"),
-    [("26.1.5+dfsg1", (26, 1)), ("20.10.24", (20, 10)), ("v0.13", (0, 0)), ("", (0, 0))],
-)
-def test_engine_versions(text: str, numbers: tuple[int, int]) -> None:
-    assert versions.parsed(text) == numbers
-
-
-class FakeEngine:
-    def __init__(self, version: dict[str, Any], images: tuple[str, ...] = ()) -> None:
-        self._version, self.images = version, self
-        self._images = set(images)
-
-    def version(self) -> dict[str, Any]:
-        return self._version
-
-    def get(self, ref: str) -> Any:
-        from docker.errors import ImageNotFound
-
-        if ref not in self._images:
-            raise ImageNotFound(ref)
-        return SimpleNamespace(id=f"sha256:{ref}", tags=[ref], labels={})
-
-
-@pytest.fixture
-def programs(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[int, str, str]]:
-    """Programs on PATH: the start of a command line → exit code, stdout, stderr."""
-    known: dict[str, tuple[int, str, str]] = {}
-
-    def which(program: str) -> str | None:
-        on_path = any(line.split()[0] == program for line in known)
-        return f"/usr/bin/{program}" if on_path else None
-
-    def run(argv: Sequence[str], **options: Any) -> process.Completed:
-        line = " ".join(argv)
-        code, out, err = next(known[k] for k in known if line.startswith(k))
-        return process.Completed(
-            argv=tuple(argv), returncode=code, stdout=out, stderr=err, seconds=0
-        )
-
-    monkeypatch.setattr(process, "which", which)
-    monkeypatch.setattr(process, "run", run)
-    return known
-
-
-def podman_info(version: str, *, rootless: bool = False) -> str:
-    host = {"security": {"rootless": rootless}}
-    return msgspec.json.encode({"host": host, "version": {"Version": version}}).decode()
-
-
-@pytest.fixture
-def answering(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[dict[str, Any]], None]:
-    """An engine at DOCKER_HOST that answers with this version."""
-    import docker as sdk
-
-    def answer(version: dict[str, Any]) -> None:
-        (tmp_path / "docker.sock").touch()
-        monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
-        monkeypatch.setattr(sdk, "DockerClient", lambda **options: FakeEngine(version))
-
-    return answer
-
-
-PODMAN_ANSWERS = {"Version": "5.4.2", "Components": [{"Name": "Podman Engine"}]}
-
-
-@pytest.mark.parametrize(
-    ("version", "said"),
-    [
-        ({"Version": "20.10.24"}, "Docker 20.10.24 is too old: 23 or newer"),
-        ({"Version": "26.1.5"}, ""),
-    ],
-)
-def test_an_old_engine_is_4(version: dict[str, Any], said: str, answering: Any) -> None:
-    answering(version)
-    if not said:
-        assert engine.connect() is not None
-        return
-    with pytest.raises(ToolError, match=said):
-        engine.connect()
-
-
-def test_podman_at_docker_host_is_spoken_to_by_its_own_client(
-    programs: dict[str, tuple[int, str, str]], answering: Any
-) -> None:
-    answering(PODMAN_ANSWERS)
-    url = os.environ["DOCKER_HOST"]
-    with pytest.raises(ToolError, match="its client is not on PATH"):
-        engine.connect()
-    programs["docker"] = (0, "", "")
-    programs["podman --version"] = (0, "podman version 5.4.2\n", "")
-    programs[f"podman --url {url} info"] = (0, podman_info("5.4.2", rootless=True), "")
-    found = engine.describe(engine.connect())
-    assert found.client == "podman"
-    assert found.rootless
-    assert found.build[:4] == ("podman", "--url", url, "build")
-    engine.require_client(found)
-
-
-@pytest.mark.parametrize(
-    ("status", "keeps"),
-    [([["driver-type", "io.containerd.snapshotter.v1"]], True), ([["Backing", "ext"]], False)],
-)
-def test_dockers_containerd_store_keeps_layers_as_they_came(
-    monkeypatch: pytest.MonkeyPatch, status: list[list[str]], keeps: bool
-) -> None:
-    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere")
-    found = engine.describe(SimpleNamespace(info=lambda: {"DriverStatus": status}))
-    assert found.keeps_blobs is keeps
-    assert ("compression=zstd" in " ".join(found.build)) is keeps
-
-
-@pytest.mark.parametrize(
-    ("client", "server", "said"),
-    [
-        ("4.3.1", "5.4.2", "the podman client 4.3.1 is too old: 4.8 or newer"),
-        ("5.4.2", "4.7.2", "podman 4.7.2 is too old: 4.8 or newer"),
-        ("4.8.0", "4.8.0", ""),
-        ("5.0.0-rc1", "5.0.0-dev", ""),
-        ("dev", "", "the podman client dev is too old"),
-    ],
-)
-def test_an_old_podman_is_4(
-    client: str,
-    server: str,
-    said: str,
-    programs: dict[str, tuple[int, str, str]],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    """No docker, no socket, but podman: it is used, if it is new enough."""
-    for name in ("DOCKER_HOST", "DOCKER_CONTEXT", "XDG_RUNTIME_DIR"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    monkeypatch.setattr(engine, "_SOCKET", str(tmp_path / "docker.sock"))
-    assert not engine.configured()
-    programs["podman --version"] = (0, f"podman version {client}\n", "")
-    programs["podman info"] = (0, podman_info(server), "")
-    assert engine.configured()
-    if said:
-        with pytest.raises(ToolError, match=said):
-            engine.connect()
-    else:
-        assert engine.describe(engine.connect()).command == ("podman",)
-
-
-def test_podman_is_used_where_dockers_socket_may_not_be_opened(
-    programs: dict[str, tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Both are installed, and this user is in no group `docker`."""
-    for name in ("DOCKER_HOST", "DOCKER_CONTEXT", "XDG_RUNTIME_DIR"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    socket = tmp_path / "docker.sock"
-    socket.touch()
-    monkeypatch.setattr(engine, "_SOCKET", str(socket))
-    monkeypatch.setattr(os, "access", lambda path, mode: str(path) != str(socket))
-    programs["docker version"] = (0, "", "")
-    programs["podman --version"] = (0, "podman version 5.4.2\n", "")
-    programs["podman info"] = (0, podman_info("5.4.2", rootless=True), "")
-    assert engine.describe(engine.connect()).rootless
-
-    def refuse(**options: Any) -> None:
-        raise DockerException("Permission denied")
-
-    # One that somebody named is not passed over.
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{socket}")
-    monkeypatch.setattr("docker.DockerClient", refuse)
-    with pytest.raises(ToolError, match="no container engine answers"):
-        engine.connect()
-
-
-def test_a_podman_that_does_not_answer_is_4(
-    programs: dict[str, tuple[int, str, str]], answering: Any
-) -> None:
-    answering(PODMAN_ANSWERS)
-    programs["podman --version"] = (0, "podman version 5.4.2\n", "")
-    programs["podman --url"] = (125, "OS: linux/amd64\n", "Error: unable to connect\n")
-    with pytest.raises(ToolError, match="does not answer: Error: unable to connect"):
-        engine.connect()
-
-
-def test_the_docker_context_is_the_clients_own(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.delenv("DOCKER_HOST", raising=False)
-    monkeypatch.setenv("DOCKER_CONTEXT", "nowhere-to-be-found")
-    with pytest.raises(ToolError, match="no docker context 'nowhere-to-be-found'"):
-        engine.connect()
-    monkeypatch.delenv("DOCKER_CONTEXT")
-    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    monkeypatch.setattr(engine, "_SOCKET", str(tmp_path / "none"))
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    (tmp_path / "docker.sock").touch()
-    url = f"unix://{tmp_path}/docker.sock"
-    assert engine._place() == engine._Place(url=url, flags=("--host", url), named=False)
-
-
-@pytest.mark.parametrize(
     ("ref", "full"),
     [
         ("python:3.11", "docker.io/library/python:3.11"),
@@ -590,113 +362,33 @@ def test_podman_gets_names_as_docker_reads_them(ref: str, full: str) -> None:
     assert reference.qualified(ref) == full
 
 
-def test_a_base_is_what_it_is_before_and_after_the_pull(
-    programs: dict[str, tuple[int, str, str]],
-) -> None:
-    there = FakeEngine({}, ("here:1",))
-    assert image_base.identified(there, DOCKER, "here:1", "linux/amd64") == (
-        "here:1",
-        "sha256:here:1",
-    )
+def test_a_base_is_what_it_is_before_and_after_the_pull() -> None:
+    engine = FakeEngine("here:1")
+    here = image_base.identified(engine, "here:1", "linux/amd64")
+    assert here == ("here:1", "sha256:here:1")
     pinned = "python:3@sha256:1"
-    assert image_base.identified(there, DOCKER, pinned, "linux/amd64") == (pinned, pinned)
-    programs["docker pull --quiet --platform linux/amd64 far:1"] = (1, "", "Error: denied\n")
-    with pytest.raises(BuildError, match="far:1: cannot be pulled: Error: denied") as caught:
-        image_base.identified(there, DOCKER, "far:1", "linux/amd64")
-    assert "--base-image REF" in caught.value.hint
-
-    programs.clear()
-    programs["docker pull"] = (0, "", "")
-    there._images.add("far:1")
-    assert image_base.identified(there, DOCKER, "far:1", "linux/amd64") == ("far:1", "sha256:far:1")
+    assert image_base.identified(engine, pinned, "linux/amd64") == (pinned, pinned)
+    assert engine.done == []
+    far = image_base.identified(engine, "far:1", "linux/amd64")
+    assert far == ("far:1", "sha256:far:1")
+    assert engine.done == ["pull far:1 for linux/amd64"]
 
 
 def test_a_digest_is_the_same_base_wherever_podman_gets_it(
-    programs: dict[str, tuple[int, str, str]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    client = podman.Podman(command=("podman",), rootless=False)
-    programs["podman image inspect"] = (125, "[]", "Error: python: image not known\n")
+    engine, images = PodmanEngine(["podman"], rootless=False), dict[str, Image]()
+    monkeypatch.setattr(engine, "image", images.get)
     pinned = "python:3@sha256:1"
-    missing = image_base.identified(client, PODMAN, pinned, "linux/amd64")
+    missing = image_base.identified(engine, pinned, "linux/amd64")
     assert missing == (f"docker.io/library/{pinned}", pinned)
-    programs["podman image inspect"] = (0, '[{"Id": "12", "RepoTags": null}]', "")
-    assert image_base.identified(client, PODMAN, pinned, "linux/amd64") == (pinned, pinned)
-    assert image_base.identified(client, PODMAN, "b:1", "linux/amd64") == ("b:1", "sha256:12")
+    images[pinned] = images["b:1"] = Image(id="sha256:12", tags=(), labels={})
+    assert image_base.identified(engine, pinned, "linux/amd64") == (pinned, pinned)
+    assert image_base.identified(engine, "b:1", "linux/amd64") == ("b:1", "sha256:12")
 
 
-@pytest.mark.parametrize(
-    ("text", "kind"),
-    [
-        ("Error: setting up CDI devices: unresolvable CDI devices nvidia.com/gpu=all", ToolError),
-        ("Error: stat /dev/dri: no such file or directory", ToolError),
-        ("Error: x: image not known", VerifyError),
-    ],
-)
-def test_what_podman_cannot_start_is_told(text: str, kind: type[Exception]) -> None:
-    assert isinstance(podman.not_started(text), kind)
-
-
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
-        (APIError("conflict", explanation="it is used by a container"), "used by a container"),
-        (ReadTimeout("Read timed out."), "Read timed out"),
-    ],
-)
-def test_an_image_that_cannot_be_removed_is_1(
-    error: Exception, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def remove(ref: str, *, noprune: bool) -> None:
-        assert noprune, "Docker's walk over parents may never end"
-        raise error
-
-    there = SimpleNamespace(images=SimpleNamespace(remove=remove), api=SimpleNamespace())
-    monkeypatch.setattr(engine, "connect", lambda: there)
-    with pytest.raises(BuildError, match=f"x:1: cannot be removed: .*{said}"):
-        engine.remove_images(["x:1"])
-
-
-@pytest.mark.parametrize("there", [True, False])
-def test_a_tag_is_removed_if_the_engine_has_it(
-    there: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    removed: list[str] = []
-    monkeypatch.setattr(engine, "connect", lambda: None)
-    monkeypatch.setattr(engine, "image", lambda client, ref: ref if there else None)
-    monkeypatch.setattr(engine, "remove_images", removed.extend)
-    engine.forget("x:1")
-    assert removed == (["x:1"] if there else [])
-
-
-def test_a_socket_that_is_not_there_is_4_and_leaves_nothing_open(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
-    with pytest.raises(ToolError, match="no such file or directory") as raised:
-        engine.connect()
-    assert raised.value.__cause__ is None, "the SDK was asked"
-
-
-def test_lines_come_whole_whatever_the_pieces() -> None:
-    seen: list[str] = []
-    lines = containers._Lines(seen.append)
-    for piece in (b"on", b"e\ntw", b"o\n", b"", b"\xffthree"):
-        lines.feed(piece)
-    lines.end()
-    assert seen == ["one", "two", "\ufffdthree"]
-
-
-def test_a_long_line_costs_time_and_memory_in_proportion(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "KEPT_BYTES", 1000)
-    seen: list[str] = []
-    lines = containers._Lines(seen.append)
-    for _ in range(50_000):
-        lines.feed(b"x" * 1000)
-    lines.feed(b"\nend")
-    lines.end()
-    # In pieces that are no longer than a line may be, give or take what came at once.
-    assert max(map(len, seen)) < process.LONGEST_LINE + 1000
-    assert sum(map(len, seen)) == 50_000_003
-    assert seen[-1] == "end"
-    assert len(lines.text) <= 2000
-    assert lines.text.endswith("\nend")
+def test_an_image_that_is_gone_after_its_pull_is_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = FakeEngine()
+    monkeypatch.setattr(engine, "pull", lambda ref, platform: None)
+    with pytest.raises(BuildError, match="far:1: not in the engine after it was pulled"):
+        image_base.identified(engine, "far:1", "linux/amd64")

@@ -14,15 +14,14 @@ from envbuilder.build.backends import base_python, docker, layers
 from envbuilder.build.image import base as image_base
 from envbuilder.build.outputs import Output
 from envbuilder.build.request import Request
-from envbuilder.containers.engine import client as engine
-from envbuilder.containers.engine import run as containers
+from envbuilder.containers.engine.interface import BuildCommand, Image
 from envbuilder.core import console, resources
 from envbuilder.core.errors import BuildError, ToolError, VerifyError
 from envbuilder.packages import fetch
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
+from tests.support.engines import BUILDAH, BUILDKIT, FakeEngine
 from tests.support.images import BASE, image
-from tests.unit.build.backends.test_backends import DOCKER, PODMAN
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
 FOLDERS = (resources.profiles_dir(),)
 QUIET = console.PlainProgress(lambda _: None)
-IMAGE = engine.Image(id="sha256:" + "a" * 64, tags=("base:1",), labels={})
+IMAGE = Image(id="sha256:" + "a" * 64, tags=("base:1",), labels={})
 
 
 def parts(name: str, python: str) -> tuple[profiles.Profile, Lock, Target]:
@@ -48,9 +47,9 @@ def on_layout(found: Settings, folder: Path, name: str, python: str) -> plan.Pla
     return layers.plan(*parts(name, python), base, request, found, "linux/amd64", None)
 
 
-def on_engine(found: Settings, there: engine.Engine, name: str, python: str) -> plan.Plan:
+def on_engine(found: Settings, build: BuildCommand, name: str, python: str) -> plan.Plan:
     """A plan of the engine's own builder on an image that the engine has."""
-    return docker.plan(*parts(name, python), ("base:1", IMAGE.id), there, Request(), found)
+    return docker.plan(*parts(name, python), ("base:1", IMAGE.id), build, Request(), found)
 
 
 @pytest.fixture
@@ -125,7 +124,7 @@ def test_a_base_that_gets_its_python_from_the_lock_is_not_looked_at(
     found: Settings, tmp_path: Path
 ) -> None:
     """The image of `xpu` is made on a Debian without Python, which its packages bring."""
-    assert on_engine(found, DOCKER, "xpu", "3.14").base_check is None
+    assert on_engine(found, BUILDKIT, "xpu", "3.14").base_check is None
 
 
 def test_nothing_is_looked_at_in_a_dry_run_or_where_the_base_is_made(
@@ -141,53 +140,35 @@ def test_nothing_is_looked_at_in_a_dry_run_or_where_the_base_is_made(
 # --- in an engine
 
 
-class Engine:
-    """An engine with or without the base, in which a container prints `answer`."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, answer: str | Exception) -> None:
-        self.doings: list[str] = []
-        self.options: dict[str, Any] = {}
-        self.there, self._answer = True, answer
-        monkeypatch.setattr(engine, "connect", object)
-        monkeypatch.setattr(engine, "describe", lambda client: DOCKER)
-        monkeypatch.setattr(engine, "image", lambda *args: IMAGE if self.there else None)
-        monkeypatch.setattr(engine, "pull", self.pull)
-        monkeypatch.setattr(containers, "run", self.run)
-
-    def pull(self, there: engine.Engine, ref: str, platform: str) -> None:
-        self.doings.append(f"pull {ref} for {platform}")
-        self.there = True
-
-    def run(self, client: Any, options: dict[str, Any], *rest: Any) -> tuple[int, str, str, bool]:
-        self.doings.append("ask")
-        self.options = options
-        if isinstance(self._answer, Exception):
-            raise self._answer
-        return 0, self._answer, "", False
+def printing(output: str | Exception) -> FakeEngine:
+    """An engine with the base, in which a container prints this."""
+    engine = FakeEngine()
+    engine.images["base:1"], engine.output = IMAGE, output
+    return engine
 
 
 @pytest.mark.parametrize(
     ("answer", "has"), [("3.11\n", "3.11"), ("3.13\n", "3.13"), ("none\n", "none on its PATH")]
 )
-@pytest.mark.parametrize("there", [DOCKER, PODMAN])
+@pytest.mark.parametrize("command", [BUILDKIT, BUILDAH])
 def test_an_image_with_another_python_is_refused_before_the_fetch(
     answer: str,
     has: str,
-    there: engine.Engine,
+    command: BuildCommand,
     found: Settings,
     doings: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked = Engine(monkeypatch, answer)
-    made = on_engine(found, there, "cuda", "3.12")
+    engine = printing(answer).serve(monkeypatch)
+    made = on_engine(found, command, "cuda", "3.12")
     with pytest.raises(BuildError, match=f"3.12 is needed; the base image has {has}") as caught:
         build(found, made, parts("cuda", "3.12")[2])
     assert ("--python-version 3.11" in caught.value.hint) == (has == "3.11")
     assert "--python-version 3.13" not in caught.value.hint, "there is no base image for it"
     assert doings == []
-    assert asked.doings == ["ask"]
-    assert asked.options["network_mode"] == "none"
-    assert asked.options["image"] == IMAGE.id
+    assert engine.done == ["run"]
+    assert engine.containers[0].image == IMAGE.id
+    assert engine.closed
 
 
 @pytest.mark.parametrize(
@@ -199,20 +180,20 @@ def test_the_right_python_or_no_answer_is_no_reason_to_refuse(
     doings: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    Engine(monkeypatch, answer)
+    printing(answer).serve(monkeypatch)
     with pytest.raises(BuildError, match="is not there after its build"):
-        build(found, on_engine(found, DOCKER, "cuda", "3.12"), parts("cuda", "3.12")[2])
+        build(found, on_engine(found, BUILDKIT, "cuda", "3.12"), parts("cuda", "3.12")[2])
     assert doings == ["fetch", "execute"]
 
 
 def test_an_image_that_the_engine_lacks_is_pulled_before_the_fetch(
     found: Settings, doings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = Engine(monkeypatch, "3.11\n")
-    asked.there = False
+    engine = printing("3.11\n").serve(monkeypatch)
+    engine.images.clear()
     with pytest.raises(BuildError, match=r"has 3\.11"):
-        build(found, on_engine(found, DOCKER, "cuda", "3.12"), parts("cuda", "3.12")[2])
-    assert asked.doings == ["pull base:1 for linux/amd64", "ask"]
+        build(found, on_engine(found, BUILDKIT, "cuda", "3.12"), parts("cuda", "3.12")[2])
+    assert engine.done == ["pull base:1 for linux/amd64", "run"]
     assert doings == []
 
 
@@ -222,9 +203,9 @@ def test_an_image_that_cannot_be_pulled_is_known_before_the_fetch(
     def fail(*args: Any) -> None:
         raise BuildError("cannot be pulled")
 
-    asked = Engine(monkeypatch, "3.12\n")
-    asked.there = False
+    engine = printing("3.12\n").serve(monkeypatch)
+    engine.images.clear()
     monkeypatch.setattr(engine, "pull", fail)
     with pytest.raises(BuildError, match="cannot be pulled"):
-        build(found, on_engine(found, DOCKER, "cuda", "3.12"), parts("cuda", "3.12")[2])
+        build(found, on_engine(found, BUILDKIT, "cuda", "3.12"), parts("cuda", "3.12")[2])
     assert doings == []

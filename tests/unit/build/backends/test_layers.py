@@ -15,7 +15,7 @@ from envbuilder.build import plan
 from envbuilder.build.backends import layers
 from envbuilder.build.image import base as image_base
 from envbuilder.build.request import Request
-from envbuilder.containers.engine import client as engine
+from envbuilder.containers.engine import connection
 from envbuilder.core import resources
 from envbuilder.core import types as words
 from envbuilder.core.errors import BuildError, InvalidError, ToolError
@@ -24,11 +24,13 @@ from envbuilder.host.model import Host
 from envbuilder.packages.python import indexes
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
+from tests.support.engines import BUILDAH, BUILDKIT, FakeEngine
 from tests.support.images import image
-from tests.unit.build.backends.test_backends import DOCKER, PODMAN
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from envbuilder.containers.engine.interface import BuildCommand
 
 FOLDERS = (resources.profiles_dir(),)
 BASE = image_base.Base(ref="base:1", identity="sha256:" + "1" * 64, folder="/base")
@@ -38,7 +40,7 @@ def planned(
     found: Settings,
     name: str = "cpu",
     base: image_base.Base = BASE,
-    there: engine.Engine | None = DOCKER,
+    build: BuildCommand | None = BUILDKIT,
     own: words.Platform | None = "linux/amd64",
     platform: str = "linux/amd64",
     **options: Any,
@@ -47,7 +49,7 @@ def planned(
     lock = lockfile.load(FOLDERS[0] / "locks" / f"{name}.json")
     target = lockfile.select(lock, platform, "3.11")
     request = Request(profile=name, **options)
-    return layers.plan(profile, lock, target, base, request, found, own, there)
+    return layers.plan(profile, lock, target, base, request, found, own, build)
 
 
 def assembled(made: plan.Plan) -> plan.Assemble:
@@ -72,13 +74,13 @@ def test_everything_that_decides_changes_the_fingerprint(
     moved = msgspec.structs.replace(BASE, ref="mirror/base:1", folder="/elsewhere")
     assert planned(found, base=moved).fingerprint == first, "the same base elsewhere"
     assert planned(found, tag="me/x:1", rebuild=True).fingerprint == first
-    assert planned(found, output="/x.tar", there=None).fingerprint == first
+    assert planned(found, output="/x.tar", build=None).fingerprint == first
     monkeypatch.setattr("envbuilder.containers.oci.layer._LEVEL", 4)
     assert planned(found).fingerprint != first
 
 
 def test_packages_that_are_only_files_need_no_engine(found: Settings) -> None:
-    made = planned(found, there=None, output="oci:/out")
+    made = planned(found, build=None, output="oci:/out")
     assert assembled(made).system is None
     assert {f.name for f in assembled(made).debs} == {"libtcmalloc-minimal4"}
     assert made.artifact == plan.Artifact(kind="layout", ref="/out")
@@ -86,17 +88,17 @@ def test_packages_that_are_only_files_need_no_engine(found: Settings) -> None:
 
 
 def test_only_an_engine_that_keeps_layers_as_they_came_gets_some_ahead(found: Settings) -> None:
-    keeps = msgspec.structs.replace(DOCKER, keeps_blobs=True)
-    made = planned(found, there=keeps)
+    keeps = msgspec.structs.replace(BUILDKIT, keeps_blobs=True)
+    made = planned(found, build=keeps)
     assert assembled(made).ahead == f"envbuilder/ahead:{made.fingerprint[:12]}"
     last = made.steps[-1]
     assert isinstance(last, plan.Load)
     assert last.ahead == assembled(made).ahead
     assert last.ahead not in last.names
     for options in ({"output": "oci:/x"}, {"push": "host/x:1"}):
-        assert not assembled(planned(found, there=keeps, **options)).ahead
-    for other in (msgspec.structs.replace(DOCKER, keeps_blobs=False), PODMAN):
-        assert not assembled(planned(found, there=other)).ahead
+        assert not assembled(planned(found, build=keeps, **options)).ahead
+    for other in (msgspec.structs.replace(BUILDKIT, keeps_blobs=False), BUILDAH):
+        assert not assembled(planned(found, build=other)).ahead
 
 
 def test_packages_with_scripts_are_installed_by_an_engine(found: Settings) -> None:
@@ -110,7 +112,7 @@ def test_packages_with_scripts_are_installed_by_an_engine(found: Settings) -> No
     assert "BASE_IMAGE=base:1" in run.argv
     assert system.ref in run.argv
     on_disk = msgspec.structs.replace(BASE, ref="oci:/base")
-    for options in ({"there": None}, {"base": on_disk}):
+    for options in ({"build": None}, {"base": on_disk}):
         with pytest.raises(ToolError, match="run scripts when they are installed"):
             planned(found, "zendnn", **options)
 
@@ -154,7 +156,7 @@ def test_a_machine_without_a_locked_uv_is_refused_before_an_engine_is_asked(
 ) -> None:
     """An Intel Mac, say."""
     monkeypatch.setattr(layers, "own_platform", lambda: None)
-    monkeypatch.setattr(engine, "connect", lambda: pytest.fail("an engine was asked"))
+    monkeypatch.setattr(connection, "connect", lambda: pytest.fail("an engine was asked"))
     profile = profiles.load("cpu", FOLDERS)
     lock = lockfile.load(FOLDERS[0] / "locks" / "cpu.json")
     here = Host(os="darwin", machine="x86_64", platform=None)
@@ -190,7 +192,7 @@ def test_a_base_on_disk_needs_no_engine(found: Settings, tmp_path: Path) -> None
     lock = lockfile.load(FOLDERS[0] / "locks" / "cpu.json")
     target = lockfile.select(lock, "linux/amd64", "3.11")
     request = Request(base_image=f"oci:{layout.folder}", output="oci:/x")
-    base = image_base.find(target, None, None, request, found, scripts=False)
+    base = image_base.find(target, None, request, found, scripts=False)
     assert base.identity == layout.manifest("linux/amd64").config.digest
     assert base.folder == str(layout.folder)
 
@@ -202,7 +204,7 @@ def test_a_configured_base_is_taken(found: Settings) -> None:
     configured = Configuration(base_images={target.base.ref: "base:1"})
     there = msgspec.structs.replace(found, configuration=configured)
     request = Request(dry_run=True, output="oci:/x")
-    assert image_base.find(target, None, None, request, there, scripts=False).ref == "base:1"
+    assert image_base.find(target, None, request, there, scripts=False).ref == "base:1"
 
 
 @pytest.mark.parametrize(
@@ -224,47 +226,35 @@ def test_arguments_are_checked_first(arguments: list[str], said: str) -> None:
 def test_a_base_named_by_digest_is_pulled_where_the_engine_lacks_it(
     found: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def pull(here: engine.Engine, ref: str, platform: str) -> None:
+    def pull(ref: str, platform: str) -> None:
         raise BuildError(f"{ref}: cannot be pulled for {platform}: unauthorized")
 
-    monkeypatch.setattr(engine, "image", lambda client, ref: None)
-    monkeypatch.setattr(engine, "describe", lambda client: PODMAN)
+    engine = FakeEngine()
+    monkeypatch.setattr(engine, "pull_name", lambda ref: f"docker.io/{ref}")
     monkeypatch.setattr(engine, "pull", pull)
     lock = lockfile.load(FOLDERS[0] / "locks" / "cpu.json")
     target = lockfile.select(lock, "linux/amd64", "3.11")
     request = Request(base_image=f"me/x@sha256:{'1' * 64}")
     with pytest.raises(BuildError, match=r"docker.io/me/x@sha256:1.*linux/amd64: unauthorized"):
-        image_base.find(target, object(), None, request, found, scripts=False)
-
-
-class Client:
-    """Stands in for Docker's SDK."""
-
-    def __init__(self, version: str = "26.1.5+dfsg1") -> None:
-        self._version = version
-
-    def version(self) -> dict[str, str]:
-        return {"Version": self._version}
+        image_base.find(target, engine, request, found, scripts=False)
 
 
 def why_not(
-    name: str = "cpu",
-    there: engine.Engine = DOCKER,
-    version: str = "26.1.5+dfsg1",
-    platform: str = "linux/amd64",
+    name: str = "cpu", build: BuildCommand = BUILDKIT, platform: str = "linux/amd64"
 ) -> str:
     profile = profiles.load(name, FOLDERS)
     lock = lockfile.load(FOLDERS[0] / "locks" / f"{name}.json")
     target = lockfile.select(lock, platform, "3.11")
-    return layers.unsuitable(there, Client(version), profile, target)
+    return layers.unsuitable(build, profile, target)
 
 
 def test_it_is_the_default_where_it_can_make_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layers, "own_platform", lambda: "linux/amd64")
     assert why_not() == ""
     assert why_not("zendnn") == ""
-    assert "cannot export" in why_not(version="24.0.9")
-    assert why_not(there=PODMAN, version="5.4.2") == ""
+    old = msgspec.structs.replace(BUILDKIT, docker_version="24.0.9", exports_layouts=False)
+    assert "Docker 24.0.9 cannot export" in why_not(build=old)
+    assert why_not(build=BUILDAH) == ""
     assert why_not(platform="linux/arm64") == "", "the locked uv of this machine installs"
 
 

@@ -10,11 +10,11 @@ import pytest
 from envbuilder.build.image import preload as module
 from envbuilder.build.image.config import Added
 from envbuilder.build.image.preload import WORTH, Ahead
-from envbuilder.containers.engine import client as engine
 from envbuilder.containers.engine import images as engines
 from envbuilder.containers.oci.layer import Layer
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.core.errors import BuildError
+from tests.support.engines import FakeEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,24 +23,28 @@ if TYPE_CHECKING:
 REF = "envbuilder/ahead:1"
 
 
-class Engine:
+class Engine(FakeEngine):
     """Stands in for an engine: notes how many layers each image has that it was given."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__()
         self.loaded: list[int] = []
         self.names: set[str] = set()
         self.go = threading.Event()
         self.go.set()
         self.began = threading.Event()
         self.error: Exception | None = None
-        monkeypatch.setattr(engine, "connect", lambda: self)
-        monkeypatch.setattr(engine, "forget", self.names.discard)
-        monkeypatch.setattr(engines, "load", self.load)
+        self.serve(monkeypatch)
+        monkeypatch.setattr(engines, "load", self.take)
 
-    def load(self, client: object, layout: Any, made: object, ahead: str) -> None:
-        assert client is self
+    def forget(self, ref: str) -> None:
+        self.names.discard(ref)
+
+    def take(self, engine: object, layout: Any, recorded: object, preload: str) -> None:
+        assert engine is self
         self.began.set()
-        self.names.add(ahead)
+        self.names.add(preload)
+        super().__init__()
         self.loaded.append(layout)
         assert self.go.wait(10)
         if self.error:

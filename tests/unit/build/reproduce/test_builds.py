@@ -22,12 +22,12 @@ from envbuilder.build.reproduce import differences as reproduce
 from envbuilder.build.reproduce.differences import Difference
 from envbuilder.build.request import Request
 from envbuilder.commands import reproduce as reproducing
-from envbuilder.containers.engine import client as engine
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.packages import configuration
 from envbuilder.packages.store import Store
 from envbuilder.profiles.locked_file import File
+from tests.support.engines import FakeEngine
 
 if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
@@ -219,6 +219,7 @@ def test_an_image_of_a_trial_is_removed_whatever_happens(
 
     monkeypatch.setattr(workflow, "prepare_to_build", prepare)
     monkeypatch.setattr(workflow, "build", build)
+    engine = FakeEngine().serve(monkeypatch)
     monkeypatch.setattr(engine, "forget", removed.append)
     with pytest.raises(BuildError, match="the second fails"):
         trials.run(Request(profile="x"), found, PlainProgress(lambda line: None))
@@ -230,6 +231,7 @@ def test_an_image_that_cannot_be_removed_is_told(monkeypatch: pytest.MonkeyPatch
     def fail(ref: str) -> None:
         raise BuildError(f"{ref}: cannot be removed: timed out")
 
+    engine = FakeEngine().serve(monkeypatch)
     monkeypatch.setattr(engine, "forget", fail)
     said: list[str] = []
     trials._forget("trial:1", PlainProgress(said.append))

@@ -13,9 +13,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.containers.engine import client as engine
 from envbuilder.containers.engine import images as engines
-from envbuilder.containers.engine import podman
+from envbuilder.containers.engine.docker import DockerEngine
+from envbuilder.containers.engine.endpoint import Endpoint
+from envbuilder.containers.engine.interface import Image
+from envbuilder.containers.engine.podman import PodmanEngine
 from envbuilder.containers.oci import archive
 from envbuilder.containers.oci.descriptor import INDEX, Index, decode, encode
 from envbuilder.containers.oci.layer import Member
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from envbuilder.containers.oci.descriptor import Manifest
 
 
-class Engine:
+class Docker:
     """Stands in for Docker with its containerd store: keeps blobs, and names images by manifest."""
 
     def __init__(self) -> None:
@@ -38,9 +40,14 @@ class Engine:
         self.sent: list[set[str]] = []
         self.refs: dict[str, str] = {}
         self.api = SimpleNamespace(
-            timeout=60, load_image=self.load_image, get_image=self.get_image, images=self.ids
+            timeout=60,
+            load_image=self.load_image,
+            get_image=self.get_image,
+            images=self.ids,
+            inspect_image=self.inspect,
         )
-        self.images = SimpleNamespace(get=self.get)
+        sdk: Any = SimpleNamespace(api=self.api, close=lambda: None)
+        self.engine = DockerEngine(sdk, "26.1.5", Endpoint(url=None))
         self.listed = 0
         self.loses = False
         self.wanted: set[str] = set()
@@ -70,12 +77,12 @@ class Engine:
         self.listed += 1
         return sorted({*self.refs.values()})
 
-    def get(self, ref: str) -> Any:
+    def inspect(self, ref: str) -> dict[str, Any]:
         from docker.errors import ImageNotFound
 
         if ref not in self.refs:
             raise ImageNotFound(ref)
-        return SimpleNamespace(id=self.refs[ref], tags=[ref], labels={})
+        return {"Id": self.refs[ref], "RepoTags": [ref]}
 
 
 def named(folder: Path, *more: Member, ref: str = "envbuilder/x:1") -> tuple[Layout, Manifest]:
@@ -92,12 +99,12 @@ def hexes(manifest: Manifest) -> set[str]:
 
 
 def test_what_an_image_of_the_engine_is_made_of_is_not_sent_again(tmp_path: Path) -> None:
-    there, made = Engine(), Layout.create(tmp_path / "made")
+    there, made = Docker(), Layout.create(tmp_path / "made")
     first, one = named(tmp_path / "one", Member(path="a", content=b"1"))
-    ids = engines.load(there, first, made)
+    ids = engines.load(there.engine, first, made)
     assert ids == (one.config.digest, first.index().manifests[0].digest)
     second, other = named(tmp_path / "two", Member(path="a", content=b"2"), ref="envbuilder/x:2")
-    engines.load(there, second, made)
+    engines.load(there.engine, second, made)
     base = one.layers[0].digest.removeprefix("sha256:")
     assert base in there.sent[0]
     assert base not in there.sent[1]
@@ -105,63 +112,63 @@ def test_what_an_image_of_the_engine_is_made_of_is_not_sent_again(tmp_path: Path
 
 
 def test_what_the_engine_dropped_meanwhile_is_sent_after_all(tmp_path: Path) -> None:
-    there, made = Engine(), Layout.create(tmp_path / "made")
+    there, made = Docker(), Layout.create(tmp_path / "made")
     first, one = named(tmp_path / "one", Member(path="a", content=b"1"))
-    engines.load(there, first, made)
+    engines.load(there.engine, first, made)
     there.blobs.clear()
     there.wanted = {one.layers[0].digest.removeprefix("sha256:")}
     second, other = named(tmp_path / "two", Member(path="a", content=b"2"), ref="envbuilder/x:2")
-    engines.load(there, second, made)
+    engines.load(there.engine, second, made)
     assert len(there.sent) == 3
     assert hexes(other) <= there.sent[2]
 
 
 def test_an_engine_that_fails_is_an_error(tmp_path: Path) -> None:
-    there = Engine()
+    there = Docker()
     there.wanted = {"missing"}
     layout, _ = named(tmp_path / "one")
     with pytest.raises(BuildError, match="the engine cannot load the image: content digest"):
-        engines.load(there, layout, Layout.create(tmp_path / "made"))
+        engines.load(there.engine, layout, Layout.create(tmp_path / "made"))
     assert there.api.timeout == 60
 
 
 def test_an_engine_that_says_yes_and_has_nothing_is_an_error(tmp_path: Path) -> None:
-    there = Engine()
+    there = Docker()
     there.loses = True
     layout, _ = named(tmp_path / "one")
     with pytest.raises(BuildError, match="the engine has no such image after it was loaded"):
-        engines.load(there, layout, Layout.create(tmp_path / "made"))
+        engines.load(there.engine, layout, Layout.create(tmp_path / "made"))
 
 
 def test_an_exported_base_is_kept_and_known(tmp_path: Path) -> None:
-    there, made = Engine(), Layout.create(tmp_path / "made")
+    there, made = Docker(), Layout.create(tmp_path / "made")
     layout, manifest = named(tmp_path / "base", ref="base:1")
     there.saved = b"".join(archive.pieces(layout))
     digest = layout.index().manifests[0].digest
     there.refs["docker.io/library/base:1"] = digest
-    found = engine.Image(id=digest, tags=("base:1",), labels={})
-    exported = engines.export(there, found, tmp_path / "bases")
+    found = Image(id=digest, tags=("base:1",), labels={})
+    exported = engines.export(there.engine, found, tmp_path / "bases")
     assert exported.manifest("linux/amd64") == manifest
     there.saved = b""
-    assert engines.export(there, found, tmp_path / "bases").folder == exported.folder
+    assert engines.export(there.engine, found, tmp_path / "bases").folder == exported.folder
     engines.remember(exported, made)
     above, _ = named(tmp_path / "above", Member(path="a"))
-    engines.load(there, above, made)
+    engines.load(there.engine, above, made)
     assert not hexes(manifest) & there.sent[0] - {manifest.config.digest}
 
 
 def test_a_broken_off_export_leaves_nothing(tmp_path: Path) -> None:
-    there = Engine()
+    there = Docker()
     layout, _ = named(tmp_path / "base")
     there.saved = b"".join(archive.pieces(layout))[:5000]
-    found = engine.Image(id=f"sha256:{'1' * 64}", tags=(), labels={})
+    found = Image(id=f"sha256:{'1' * 64}", tags=(), labels={})
     with pytest.raises(Exception, match="archive"):
-        engines.export(there, found, tmp_path / "bases")
+        engines.export(there.engine, found, tmp_path / "bases")
     assert list((tmp_path / "bases").iterdir()) == []
 
 
 def test_an_index_in_the_engine_is_known_by_its_images(tmp_path: Path) -> None:
-    there, made = Engine(), Layout.create(tmp_path / "made")
+    there, made = Docker(), Layout.create(tmp_path / "made")
     layout, manifest = named(tmp_path / "base", ref="base:1")
     (found,) = layout.index().manifests
     within = encode(Index(schema_version=2, media_type=INDEX, manifests=(found,)))
@@ -169,7 +176,7 @@ def test_an_index_in_the_engine_is_known_by_its_images(tmp_path: Path) -> None:
     layout.write_index(Index(schema_version=2, media_type=INDEX, manifests=(outer,)))
     engines.remember(layout, made)
     there.refs["base:1"] = outer.digest
-    assert engines._known(there, made, "") == {d.digest for d in manifest.layers}
+    assert engines._stored(there.engine, made, "") == {d.digest for d in manifest.layers}
 
 
 class ByCommand:
@@ -222,7 +229,7 @@ def test_podman_gets_one_image_without_a_name_and_then_its_names(
 ) -> None:
     there = ByCommand(monkeypatch)
     command = ("podman", "--url", "/x") if remote else ("podman",)
-    client = podman.Podman(command=command, rootless=False, remote=remote)
+    client = PodmanEngine(command, rootless=False, remote=remote)
     layout, manifest = named(tmp_path / "with:colon", ref="me/x:1")
     (first,) = layout.index().manifests
     second = replace(first, annotations=archive.named("me/x:2"))
@@ -246,7 +253,7 @@ def test_a_podman_that_fails_is_an_error(
 ) -> None:
     there = ByCommand(monkeypatch)
     there.fails = step
-    client = podman.Podman(command=("podman",), rootless=False)
+    client = PodmanEngine(["podman"], rootless=False)
     layout, _ = named(tmp_path / "one")
     with pytest.raises(BuildError, match=f"podman {step}: Error: disk is full"):
         engines.load(client, layout, Layout.create(tmp_path / "made"))
@@ -254,13 +261,13 @@ def test_a_podman_that_fails_is_an_error(
 
 
 def test_an_image_that_was_loaded_ahead_is_all_that_is_asked_for(tmp_path: Path) -> None:
-    there, made = Engine(), Layout.create(tmp_path / "made")
+    there, made = Docker(), Layout.create(tmp_path / "made")
     lower, one = named(tmp_path / "lower", ref="envbuilder/ahead:1")
-    engines.load(there, lower, made, ahead="envbuilder/ahead:1")
+    engines.load(there.engine, lower, made, preload="envbuilder/ahead:1")
     listed = there.listed
     whole, other = named(tmp_path / "whole", Member(path="a"), ref="envbuilder/x:1")
     there.refs["envbuilder/ahead:1"] = there.refs["docker.io/envbuilder/ahead:1"]
-    engines.load(there, whole, made, ahead="envbuilder/ahead:1")
+    engines.load(there.engine, whole, made, preload="envbuilder/ahead:1")
     assert there.listed == listed, "listing images takes an engine its time"
     assert not hexes(one) & there.sent[1] - {one.config.digest}
     assert other.config.digest.removeprefix("sha256:") in there.sent[1]

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envbuilder import cli
-from envbuilder.containers.engine import client as engine
+from envbuilder.containers.engine import connection as engines
 from envbuilder.containers.registry import connection as registries
 from envbuilder.containers.registry.responses import BrokenOffError
 from envbuilder.core import types as words
@@ -34,6 +34,7 @@ from envbuilder.packages.python.loopback import Offer
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles.locked_file import File
+from tests.support.engines import FakeEngine
 
 if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
@@ -313,7 +314,7 @@ def test_a_base_image_is_asked_for_by_its_digest(
     def refuse() -> None:
         raise ToolError("no engine")
 
-    monkeypatch.setattr(engine, "connect", refuse)
+    monkeypatch.setattr(engines, "connect", refuse)
     assert based(found, answer).status == status
     seen = based(found, 404, {"a.tar": frozenset({"d" * 64})})
     assert (seen.elsewhere, seen.lost) == (("the bundle a.tar",), False)
@@ -322,8 +323,7 @@ def test_a_base_image_is_asked_for_by_its_digest(
 def test_an_engine_may_have_the_base_image(
     found: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "connect", lambda: "client")
-    monkeypatch.setattr(engine, "image", lambda client, ref: ref == f"python:3.11@{DIGEST}")
+    FakeEngine(f"python:3.11@{DIGEST}").serve(monkeypatch)
     assert based(found, 404).elsewhere == ("the engine",)
 
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from docker.errors import APIError, ImageNotFound, NotFound
 
-from envbuilder.containers.engine import client as engine
+from envbuilder.containers.engine import connection
 from envbuilder.containers.oci import descriptor
 from envbuilder.containers.oci.descriptor import Index, Manifest
 from envbuilder.containers.oci.layout import Layout
@@ -18,6 +17,7 @@ from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, To
 from envbuilder.packages.debian import base_image as base_status
 from envbuilder.profiles.lock import LockedBase, Target
 from tests.support import debs
+from tests.support.engines import FakeEngine
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -104,73 +104,18 @@ def test_a_damaged_layer_is_an_error(tmp_path: Path) -> None:
 # --- an engine
 
 
-class Api:
-    """A container engine that has one image."""
-
-    def __init__(self, files: dict[str, bytes], platform: str = "linux/amd64") -> None:
-        self.files, self.platform = files, platform
-        self.made: list[str] = []
-        self.failure: Exception | None = None
-
-    @property
-    def api(self) -> Api:
-        return self
-
-    def inspect_image(self, ref: str) -> dict[str, str]:
-        if ref != "base:1":
-            raise ImageNotFound(ref)
-        os_name, _, architecture = self.platform.partition("/")
-        return {"Id": "sha256:1", "Os": os_name, "Architecture": architecture}
-
-    def create_container(self, image: str, **options: Any) -> dict[str, str]:
-        self.made.append(image)
-        return {"Id": "c1"}
-
-    def get_archive(self, container: str, path: str) -> tuple[list[bytes], dict[str, str]]:
-        if self.failure:
-            raise self.failure
-        wanted = path.strip("/")
-        above = wanted.rpartition("/")[0]
-        inside = {
-            p.removeprefix(f"{above}/"): d
-            for p, d in self.files.items()
-            if p == wanted or p.startswith(f"{wanted}/")
-        }
-        if not inside:
-            raise NotFound(path)
-        data = debs.tar(inside)
-        return [data[:700], data[700:]], {}
-
-    def remove_container(self, container: str, **options: Any) -> None:
-        self.made.pop()
-
-
-def test_an_image_of_the_engine_is_read_and_nothing_is_left() -> None:
-    api = Api({STATUS: says("a")})
-    found = base_status.of_engine(api, "base:1", "linux/amd64")
-    assert found is not None
-    assert sorted(found.packages) == ["a"]
-    assert api.made == []
-    several = Api({"var/lib/dpkg/status.d/b": says("b")})
-    found = base_status.of_engine(several, "base:1", "linux/amd64")
-    assert found is not None
-    assert sorted(found.packages) == ["b"]
-
-
-def test_another_image_or_platform_is_none() -> None:
-    api = Api({STATUS: says("a")})
-    assert base_status.of_engine(api, "other:1", "linux/amd64") is None
-    assert base_status.of_engine(api, "base:1", "linux/arm64") is None
-
-
-def test_a_failing_engine_leaves_no_container() -> None:
-    api = Api({STATUS: says("a")})
-    api.failure = APIError("gone")
-    with pytest.raises(ToolError, match="engine"):
-        base_status.of_engine(api, "base:1", "linux/amd64")
-    assert api.made == []
+def test_an_image_of_the_engine_is_read() -> None:
+    engine = FakeEngine("base:1")
+    assert base_status.of_engine(engine, "base:1", "linux/amd64") is None
+    for path, name in ((STATUS, "a"), ("var/lib/dpkg/status.d/b", "b")):
+        engine.contents = {path: says(name)}
+        status = base_status.of_engine(engine, "base:1", "linux/amd64")
+        assert status is not None
+        assert sorted(status.packages) == [name]
+    engine.contents = {}
     with pytest.raises(InvalidError, match="base:1: no Debian system"):
-        base_status.of_engine(Api({}), "base:1", "linux/amd64")
+        base_status.of_engine(engine, "base:1", "linux/amd64")
+    assert set(engine.done) == {"read base:1 linux/amd64"}
 
 
 # --- whoever has it
@@ -190,7 +135,7 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return False
 
     monkeypatch.setattr(base_status, "_silent", set())
-    monkeypatch.setattr(engine, "configured", unconfigured)
+    monkeypatch.setattr(connection, "configured", unconfigured)
     monkeypatch.setattr(bases, "obtain", refuse)
     return asked
 
@@ -266,8 +211,8 @@ def test_an_engine_that_fails_does_not_stop_the_lock(
     def fail() -> Any:
         raise ToolError("no container engine answers")
 
-    monkeypatch.setattr(engine, "configured", lambda: True)
-    monkeypatch.setattr(engine, "connect", fail)
+    monkeypatch.setattr(connection, "configured", lambda: True)
+    monkeypatch.setattr(connection, "connect", fail)
     notes: list[str] = []
     assert base_status.read(REF, "linux/amd64", found, notes.append) is None
     assert "no container engine answers; the registry cannot" in notes[0]

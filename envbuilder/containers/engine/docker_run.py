@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
-from envbuilder.containers.engine import client as engine
+from docker.errors import APIError
+from requests import RequestException
+
+from envbuilder.containers.engine.interface import short
 from envbuilder.core.errors import ToolError, VerifyError
-from envbuilder.core.process import LONGEST_LINE, Tail
+from envbuilder.core.process import LONGEST_LINE, Completed, Tail
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from docker import DockerClient
 
 _DEVICE_FAILURES = (
     "could not select device driver",
@@ -20,22 +28,16 @@ _DEVICE_FAILURES = (
 
 
 def run(
-    client: Any,
+    client: DockerClient,
     options: dict[str, Any],
     on_stdout: Callable[[str], None],
     timeout: float,
-) -> tuple[int, str, str, bool]:
-    """Run a Docker container; return exit code, stdout, stderr, and whether time ran out.
+) -> Completed:
+    """Run a container with these options of the SDK to its end.
 
     The container is removed in any case. Raise `VerifyError` if it cannot be started or the engine
     goes away, `ToolError` if the engine cannot provide its device.
     """
-    import secrets
-    import threading
-
-    from docker.errors import APIError
-    from requests import RequestException
-
     name = f"envbuilder-{secrets.token_hex(6)}"
     expired = threading.Event()
 
@@ -46,7 +48,8 @@ def run(
 
     timer = threading.Timer(timeout, stop)
     timer.daemon = True
-    stream = None
+    stream: Any = None
+    started = time.monotonic()
     out = _Lines(on_stdout)
     err = _Lines(lambda line: None)
     try:
@@ -61,7 +64,7 @@ def run(
     except APIError as error:
         raise _not_started(error) from error
     except (RequestException, OSError) as error:
-        raise VerifyError(f"the engine went away: {engine.short(error)}") from error
+        raise VerifyError(f"the engine went away: {short(error)}") from error
     finally:
         timer.cancel()
         if stream is not None:
@@ -70,10 +73,17 @@ def run(
             client.api.remove_container(name, force=True)
     out.end()
     err.end()
-    return code, out.text, err.text, expired.is_set()
+    return Completed(
+        argv=tuple(options["command"]),
+        returncode=code,
+        stdout=out.text,
+        stderr=err.text,
+        seconds=time.monotonic() - started,
+        timed_out=expired.is_set(),
+    )
 
 
-def _not_started(error: Any) -> VerifyError | ToolError:
+def _not_started(error: APIError) -> VerifyError | ToolError:
     text = str(error.explanation or error)
     if any(known in text for known in _DEVICE_FAILURES):
         return ToolError(

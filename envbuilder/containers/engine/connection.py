@@ -1,0 +1,77 @@
+"""Connect to the container engine of this machine, Docker or podman."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from envbuilder.containers.engine import endpoint, podman
+from envbuilder.containers.engine.endpoint import configured
+from envbuilder.containers.engine.interface import short
+from envbuilder.containers.engine.versions import parsed
+from envbuilder.core import process
+from envbuilder.core.errors import ToolError
+
+if TYPE_CHECKING:
+    from envbuilder.containers.engine.interface import Engine
+
+__all__ = ["configured", "connect"]
+
+OLDEST = (23, 0)
+"""Docker 23 made BuildKit the default builder; `RUN --network` and `--build-context` need it."""
+_SECONDS = 60
+
+
+def connect() -> Engine:
+    """Return an engine that answers and is recent enough.
+
+    Raise `ToolError` (exit 4) if there is none. It is podman if that is what answers, and also if
+    podman is installed, no engine is configured explicitly, and Docker's socket or client is
+    missing or this user may not open the socket.
+    """
+    place = endpoint.find()
+    useless = not place.may_be_opened() or process.which("docker") is None
+    if useless and not place.named and process.which("podman") is not None:
+        return podman.connect(None)
+    if place.socket and not place.socket.exists():  # the SDK would leak a socket
+        raise _no_answer("no such file or directory")
+
+    import docker
+    from docker.errors import DockerException
+    from requests import RequestException
+
+    from envbuilder.containers.engine.docker import DockerEngine
+
+    options = {"tls": place.tls} if place.tls else {}
+    with contextlib.ExitStack() as stack:
+        try:
+            client = docker.DockerClient(
+                base_url=place.url, version="auto", timeout=_SECONDS, **options
+            )
+            stack.callback(client.close)
+            version = client.version()
+        except (DockerException, RequestException, OSError, ValueError) as error:
+            raise _no_answer(short(error)) from error
+        if _is_podman(version):
+            return podman.connect(place.url)
+        number = str(version.get("Version", ""))
+        if parsed(number) < OLDEST:
+            raise ToolError(
+                f"Docker {number} is too old: {OLDEST[0]} or newer is needed",
+                "Update Docker, or use --backend venv.",
+            )
+        stack.pop_all()
+    return DockerEngine(client, number, place)
+
+
+def _no_answer(reason: str) -> ToolError:
+    return ToolError(
+        f"no container engine answers: {reason}",
+        "Start Docker (or install podman), check DOCKER_HOST and your rights on the socket,"
+        " or use --backend venv, which needs none.",
+    )
+
+
+def _is_podman(version: dict[str, Any]) -> bool:
+    components = [str(c.get("Name", "")) for c in version.get("Components") or ()]
+    return any("podman" in name.lower() for name in components)

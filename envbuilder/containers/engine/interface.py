@@ -1,0 +1,227 @@
+"""The interface of a container engine, which `docker.py` and `podman.py` implement.
+
+Failures of an engine become a `ToolError`, `BuildError` or `VerifyError` that says what to do.
+"""
+
+from __future__ import annotations
+
+import abc
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from msgspec import Struct
+
+from envbuilder.containers.engine.container import bound
+from envbuilder.core import process
+from envbuilder.core.errors import BuildError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+    from pathlib import Path
+
+    from envbuilder.containers.engine.container import Container, Devices
+    from envbuilder.containers.oci.layout import Layout
+    from envbuilder.core import types as words
+
+LABEL = "io.envbuilder."
+_NO_NAME = "<none>:<none>"
+
+
+class Image(Struct, frozen=True, kw_only=True):
+    """An image in the engine."""
+
+    id: str
+    """sha256 of its configuration or manifest, whichever the engine uses."""
+    tags: tuple[str, ...]
+    labels: dict[str, str]
+
+
+class BuildCommand(Struct, frozen=True, kw_only=True):
+    """How a plan builds an image with an engine."""
+
+    builder: Literal["buildkit", "buildah"]
+    argv: tuple[str, ...]
+    """The build command, up to the options that do not depend on the engine."""
+    digests_option: str
+    """The option that names the file to which the digests of the built image are written."""
+    version_argv: tuple[str, ...]
+    """The command that reports the builder's version."""
+    docker_version: str = ""
+    """The version of Docker, of which the builder is a part; empty for another engine."""
+    takes_epoch: bool = False
+    """Whether the builder takes its timestamps from the build argument SOURCE_DATE_EPOCH."""
+    exports_layouts: bool = True
+    """Whether the engine exports images as OCI layouts."""
+    keeps_blobs: bool = False
+    """Whether it stores layers as received, so that layers it has need not be sent again."""
+    storage: str = ""
+    """The folder where it stores images, if that is known and on this machine; else empty."""
+
+
+class Engine(abc.ABC):
+    """A container engine that answers and is recent enough; closed at the end of `with`."""
+
+    command: tuple[str, ...]
+    """The client's command line, pointed at this engine."""
+    rootless: bool = False
+    """Whether containers' users are mapped: root inside is this user."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Close connections to the engine."""
+
+    # --- images
+
+    def image(self, ref: str) -> Image | None:
+        """Return an image by tag or id, or None."""
+        data = self._inspect(ref)
+        return None if data is None else _described(data)
+
+    def variables(self, ref: str) -> tuple[str, ...]:
+        """Return an image's own variables as `NAME=VALUE`; empty if the image is gone."""
+        data = self._inspect(ref) or {}
+        return tuple(str(pair) for pair in (data.get("Config") or {}).get("Env") or ())
+
+    def labelled(self) -> tuple[Image, ...]:
+        """Return the images that carry envbuilder's label, including those that inherited it."""
+        images = {i.id: i for i in map(_described, self._list(f"{LABEL}fingerprint"))}
+        return tuple(images[key] for key in sorted(images))
+
+    def pull(self, ref: str, platform: str) -> None:
+        """Pull an image; raise `BuildError` if that fails."""
+        done = process.run([*self.command, "pull", "--quiet", "--platform", platform, ref])
+        if done.returncode != 0:
+            raise BuildError(f"{ref}: cannot be pulled: {done.last_words}", no_base(ref))
+
+    def forget(self, ref: str) -> None:
+        """Remove a tag if the engine has it; raise `BuildError` if it cannot be removed."""
+        if self.image(ref) is not None:
+            self.remove(ref)
+
+    def remove(self, ref: str, only: str = "") -> None:
+        """Remove an image by tag; its parent images stay.
+
+        Raise `BuildError` if it is in use, if the engine fails or, with `only`, if the tag no
+        longer names the image with that id.
+        """
+        if only and ((image := self.image(ref)) is None or image.id != only):
+            raise BuildError(f"{ref}: names another image by now, or none", "Run it again.")
+        self._remove(ref)
+
+    def pull_name(self, ref: str) -> str:
+        """Return the reference under which the engine pulls an image that it does not have."""
+        return ref
+
+    @abc.abstractmethod
+    def last_step(self, image: Image) -> str:
+        """Return the command of the last step in an image's history; empty if unknown."""
+
+    @abc.abstractmethod
+    def files(
+        self, ref: str, platform: str, paths: Sequence[str], limit: int
+    ) -> dict[str, bytes] | None:
+        """Return the files at or below some paths of an image, at most `limit` bytes for each path.
+
+        None if the engine lacks the image for this platform, or shows no single files.
+        """
+
+    @abc.abstractmethod
+    def save(self, image: Image, folder: Path) -> None:
+        """Export an image as an OCI layout in a new folder."""
+
+    @abc.abstractmethod
+    def load(self, layout: Layout, names: Sequence[str], without: Collection[words.Digest]) -> None:
+        """Load a layout's one image under these names; the blobs `without` need not be sent."""
+
+    @abc.abstractmethod
+    def manifests(self) -> Sequence[words.Digest]:
+        """Return the manifest digests of the images whose layers need not be sent again."""
+
+    @abc.abstractmethod
+    def _inspect(self, ref: str) -> dict[str, Any] | None:
+        """Return what the engine reports about an image, or None."""
+
+    @abc.abstractmethod
+    def _list(self, label: str) -> Sequence[dict[str, Any]]:
+        """Return what the engine reports about each image with this label."""
+
+    @abc.abstractmethod
+    def _remove(self, ref: str) -> None:
+        """Remove an image by tag or id."""
+
+    # --- builds
+
+    @property
+    @abc.abstractmethod
+    def build_command(self) -> BuildCommand:
+        """How to build with this engine."""
+
+    @abc.abstractmethod
+    def require_builder(self) -> None:
+        """Raise `ToolError` (exit 4) if a program that builds is missing or too old."""
+
+    # --- containers
+
+    @abc.abstractmethod
+    def run(
+        self, container: Container, on_stdout: Callable[[str], None], timeout: float
+    ) -> process.Completed:
+        """Run a container to its end; it is removed in any case.
+
+        Raise `VerifyError` if it cannot be started or the engine goes away, `ToolError` if the
+        engine cannot provide its device.
+        """
+
+    @abc.abstractmethod
+    def knows_gpus(self) -> bool:
+        """Return whether the engine can give NVIDIA GPUs to a container."""
+
+    def run_flags(self, devices: Devices) -> tuple[str, ...]:
+        """Return the flags of the client's `run` that give a container its devices."""
+        groups = [str(group) for group in devices.groups]
+        if groups and self.rootless:
+            groups = ["keep-groups"]  # other groups of the host do not exist inside
+        return (
+            *("--shm-size", devices.shm_size),
+            *self._gpu_flags(devices.gpus),
+            *(word for node in devices.nodes for word in ("--device", node)),
+            *(word for group in groups for word in ("--group-add", group)),
+            *(word for v in devices.volumes for word in ("--mount", bound(v, v))),
+        )
+
+    @abc.abstractmethod
+    def _gpu_flags(self, gpus: str) -> tuple[str, ...]:
+        """Return the flags of `run` for NVIDIA GPUs, and those that any device needs."""
+
+
+def _described(data: dict[str, Any]) -> Image:
+    """Return an image as an engine reports it, inspected or listed."""
+    tags = data.get("RepoTags") or data.get("Names") or ()
+    labels = data.get("Labels") or (data.get("Config") or {}).get("Labels") or {}
+    return Image(
+        id=f"sha256:{data['Id'].removeprefix('sha256:')}",
+        tags=tuple(tag for tag in tags if tag != _NO_NAME),
+        labels={str(k): str(v) for k, v in labels.items()},
+    )
+
+
+def no_base(ref: str) -> str:
+    """Return a hint for a base image that cannot be obtained."""
+    return (
+        f"The base image {ref} is not in the engine and cannot be pulled. Name another with"
+        " --base-image REF, or set a mirror in envbuilder.yaml (base_images:)."
+    )
+
+
+def short(error: Exception) -> str:
+    """Return an engine's failure in a few words."""
+    text = str(error)
+    for cause in ("Permission denied", "No such file or directory", "Connection refused"):
+        if cause in text:
+            return cause.lower()
+    return text.partition("\n")[0][:200] if text else type(error).__name__

@@ -1,0 +1,124 @@
+"""A container engine in memory, and how to build with real ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from envbuilder.containers.engine.interface import BuildCommand, Engine, Image
+from envbuilder.core.process import Completed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+    from pathlib import Path
+
+    import pytest
+
+    from envbuilder.containers.engine.container import Container
+    from envbuilder.containers.oci.layout import Layout
+
+BUILDKIT = BuildCommand(
+    builder="buildkit",
+    argv=("docker", "buildx", "build", "--output", "x"),
+    digests_option="--metadata-file",
+    version_argv=("docker", "buildx", "inspect", "default"),
+    takes_epoch=True,
+)
+BUILDAH = BuildCommand(
+    builder="buildah",
+    argv=("podman", "build"),
+    digests_option="--iidfile",
+    version_argv=("podman", "info"),
+)
+
+
+class FakeEngine(Engine):
+    """An engine that has `images`, by reference; `done` is what it was asked to do."""
+
+    command = ("docker",)
+
+    def __init__(self, *refs: str, build: BuildCommand = BUILDKIT) -> None:
+        self.images: dict[str, Image] = {}
+        for ref in refs:
+            self.add(ref)
+        self.build, self.done, self.closed = build, list[str](), False
+        self.containers: list[Container] = []
+        self.output: str | Exception = ""
+        self.steps: dict[str, str] = {}
+        self.contents: dict[str, bytes] | None = None
+
+    def add(self, ref: str) -> None:
+        self.images[ref] = Image(id=f"sha256:{ref}", tags=(ref,), labels={})
+
+    def serve(self, monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
+        """Be the engine of this machine."""
+        from envbuilder.containers.engine import connection
+
+        monkeypatch.setattr(connection, "configured", lambda: True)
+        monkeypatch.setattr(connection, "connect", lambda: self)
+        return self
+
+    @property
+    def build_command(self) -> BuildCommand:
+        return self.build
+
+    def image(self, ref: str) -> Image | None:
+        return self.images.get(ref)
+
+    def variables(self, ref: str) -> tuple[str, ...]:
+        return ()
+
+    def labelled(self) -> tuple[Image, ...]:
+        return tuple(self.images.values())
+
+    def pull(self, ref: str, platform: str) -> None:
+        self.done.append(f"pull {ref} for {platform}")
+        self.add(ref)
+
+    def last_step(self, image: Image) -> str:
+        return self.steps.get(image.id, "")
+
+    def files(
+        self, ref: str, platform: str, paths: Sequence[str], limit: int
+    ) -> dict[str, bytes] | None:
+        self.done.append(f"read {ref} {platform}")
+        return self.contents
+
+    def run(
+        self, container: Container, on_stdout: Callable[[str], None], timeout: float
+    ) -> Completed:
+        self.done.append("run")
+        self.containers.append(container)
+        if isinstance(self.output, Exception):
+            raise self.output
+        return Completed(argv=(), returncode=0, stdout=self.output, stderr="", seconds=0)
+
+    def knows_gpus(self) -> bool:
+        return True
+
+    def require_builder(self) -> None:
+        self.done.append("require the builder")
+
+    def close(self) -> None:
+        self.closed = True
+
+    def save(self, image: Image, folder: Path) -> None:
+        raise NotImplementedError
+
+    def load(self, layout: Layout, names: Sequence[str], without: Collection[str]) -> None:
+        raise NotImplementedError
+
+    def manifests(self) -> Sequence[str]:
+        return ()
+
+    def _inspect(self, ref: str) -> dict[str, Any] | None:
+        raise NotImplementedError
+
+    def _list(self, label: str) -> Sequence[dict[str, Any]]:
+        raise NotImplementedError
+
+    def _remove(self, ref: str) -> None:
+        self.done.append(f"remove {ref}")
+        self.images.pop(ref, None)
+
+    def _gpu_flags(self, gpus: str) -> tuple[str, ...]:
+        return ("--gpus", gpus) if gpus else ()

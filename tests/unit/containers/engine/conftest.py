@@ -1,0 +1,33 @@
+"""Programs that the engines' clients are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from envbuilder.core import process
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[int, str, str]]:
+    """Programs on PATH: the start of a command line → exit code, stdout, stderr."""
+    known: dict[str, tuple[int, str, str]] = {}
+
+    def which(program: str) -> str | None:
+        on_path = any(line.split()[0] == program for line in known)
+        return f"/usr/bin/{program}" if on_path else None
+
+    def run(argv: Sequence[str], **options: Any) -> process.Completed:
+        line = " ".join(argv)
+        code, out, err = next(known[k] for k in known if line.startswith(k))
+        return process.Completed(
+            argv=tuple(argv), returncode=code, stdout=out, stderr=err, seconds=0
+        )
+
+    monkeypatch.setattr(process, "which", which)
+    monkeypatch.setattr(process, "run", run)
+    return known

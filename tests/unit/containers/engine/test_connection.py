@@ -1,0 +1,219 @@
+"""Which engine is used, and what an engine that cannot be used is called."""
+
+from __future__ import annotations
+
+import gc
+import os
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from docker.errors import DockerException
+from requests import ReadTimeout
+
+from envbuilder.containers.engine import connection, endpoint
+from envbuilder.containers.engine.docker import DockerEngine
+from envbuilder.containers.engine.podman import PodmanEngine
+from envbuilder.core.errors import ToolError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+def podman_info(version: str, *, rootless: bool = False) -> str:
+    host = {"security": {"rootless": rootless}}
+    return msgspec.json.encode({"host": host, "version": {"Version": version}}).decode()
+
+
+class Client:
+    """A client of the SDK that gets this answer."""
+
+    def __init__(self, version: dict[str, Any] | Exception) -> None:
+        self._version, self.api, self.closed = version, None, 0
+
+    def version(self) -> dict[str, Any]:
+        if isinstance(self._version, Exception):
+            raise self._version
+        return self._version
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def answering(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Callable[[dict[str, Any] | Exception], list[Client]]:
+    """An engine at DOCKER_HOST that answers with this version; returns the clients made of it."""
+    import docker as sdk
+
+    def answer(version: dict[str, Any] | Exception) -> list[Client]:
+        clients: list[Client] = []
+
+        def client(**options: Any) -> Client:
+            clients.append(Client(version))
+            return clients[-1]
+
+        (tmp_path / "docker.sock").touch()
+        monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
+        monkeypatch.setattr(sdk, "DockerClient", client)
+        return clients
+
+    return answer
+
+
+PODMAN_ANSWERS = {"Version": "5.4.2", "Components": [{"Name": "Podman Engine"}]}
+
+
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [
+        ({"Version": "20.10.24"}, "Docker 20.10.24 is too old: 23 or newer"),
+        ({"Version": "26.1.5"}, ""),
+    ],
+)
+def test_an_old_engine_is_4(version: dict[str, Any], said: str, answering: Any) -> None:
+    clients = answering(version)
+    if said:
+        with pytest.raises(ToolError, match=said):
+            connection.connect()
+        assert clients[0].closed == 1
+        return
+    with connection.connect() as engine:
+        assert isinstance(engine, DockerEngine)
+        assert clients[0].closed == 0
+    assert clients[0].closed == 1
+    engine.close()
+    assert clients[0].closed == 1, "once is enough"
+
+
+def test_an_engine_that_nobody_closes_leaves_no_client_open(answering: Any) -> None:
+    """An environment has its engine until the command ends."""
+    clients = answering({"Version": "26.1.5"})
+    engine = connection.connect()
+    assert clients[0].closed == 0
+    del engine
+    gc.collect()
+    assert clients[0].closed == 1
+
+
+@pytest.mark.parametrize("error", [DockerException("gone"), ReadTimeout("Read timed out.")])
+def test_a_client_that_gets_no_answer_is_closed(error: Exception, answering: Any) -> None:
+    clients = answering(error)
+    with pytest.raises(ToolError, match="no container engine answers"):
+        connection.connect()
+    assert clients[0].closed == 1
+
+
+def test_podman_at_docker_host_is_spoken_to_by_its_own_client(
+    programs: dict[str, tuple[int, str, str]], answering: Any
+) -> None:
+    clients = answering(PODMAN_ANSWERS)
+    url = os.environ["DOCKER_HOST"]
+    with pytest.raises(ToolError, match="its client is not on PATH"):
+        connection.connect()
+    programs["docker"] = (0, "", "")
+    programs["podman --version"] = (0, "podman version 5.4.2\n", "")
+    programs[f"podman --url {url} info"] = (0, podman_info("5.4.2", rootless=True), "")
+    engine = connection.connect()
+    assert isinstance(engine, PodmanEngine)
+    assert engine.rootless
+    assert engine.build_command.argv[:4] == ("podman", "--url", url, "build")
+    engine.require_builder()
+    assert [c.closed for c in clients] == [1, 1], "of the SDK none is left open"
+
+
+@pytest.mark.parametrize(
+    ("client", "server", "said"),
+    [
+        ("4.3.1", "5.4.2", "the podman client 4.3.1 is too old: 4.8 or newer"),
+        ("5.4.2", "4.7.2", "podman 4.7.2 is too old: 4.8 or newer"),
+        ("4.8.0", "4.8.0", ""),
+        ("5.0.0-rc1", "5.0.0-dev", ""),
+        ("dev", "", "the podman client dev is too old"),
+    ],
+)
+def test_an_old_podman_is_4(
+    client: str,
+    server: str,
+    said: str,
+    programs: dict[str, tuple[int, str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """No docker, no socket, but podman: it is used, if it is new enough."""
+    for name in ("DOCKER_HOST", "DOCKER_CONTEXT", "XDG_RUNTIME_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.setattr(endpoint, "_SOCKET", str(tmp_path / "docker.sock"))
+    assert not connection.configured()
+    programs["podman --version"] = (0, f"podman version {client}\n", "")
+    programs["podman info"] = (0, podman_info(server), "")
+    assert connection.configured()
+    if said:
+        with pytest.raises(ToolError, match=said):
+            connection.connect()
+    else:
+        assert connection.connect().command == ("podman",)
+
+
+def test_podman_is_used_where_dockers_socket_may_not_be_opened(
+    programs: dict[str, tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Both are installed, and this user is in no group `docker`."""
+    for name in ("DOCKER_HOST", "DOCKER_CONTEXT", "XDG_RUNTIME_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    socket = tmp_path / "docker.sock"
+    socket.touch()
+    monkeypatch.setattr(endpoint, "_SOCKET", str(socket))
+    monkeypatch.setattr(os, "access", lambda path, mode: str(path) != str(socket))
+    programs["docker version"] = (0, "", "")
+    programs["podman --version"] = (0, "podman version 5.4.2\n", "")
+    programs["podman info"] = (0, podman_info("5.4.2", rootless=True), "")
+    assert connection.connect().rootless
+
+    def refuse(**options: Any) -> None:
+        raise DockerException("Permission denied")
+
+    # One that somebody named is not passed over.
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{socket}")
+    monkeypatch.setattr("docker.DockerClient", refuse)
+    with pytest.raises(ToolError, match="no container engine answers"):
+        connection.connect()
+
+
+def test_a_podman_that_does_not_answer_is_4(
+    programs: dict[str, tuple[int, str, str]], answering: Any
+) -> None:
+    answering(PODMAN_ANSWERS)
+    programs["podman --version"] = (0, "podman version 5.4.2\n", "")
+    programs["podman --url"] = (125, "OS: linux/amd64\n", "Error: unable to connect\n")
+    with pytest.raises(ToolError, match="does not answer: Error: unable to connect"):
+        connection.connect()
+
+
+def test_the_docker_context_is_the_clients_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    monkeypatch.setenv("DOCKER_CONTEXT", "nowhere-to-be-found")
+    with pytest.raises(ToolError, match="no docker context 'nowhere-to-be-found'"):
+        connection.connect()
+    monkeypatch.delenv("DOCKER_CONTEXT")
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.setattr(endpoint, "_SOCKET", str(tmp_path / "none"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    (tmp_path / "docker.sock").touch()
+    url = f"unix://{tmp_path}/docker.sock"
+    assert endpoint.find() == endpoint.Endpoint(url=url, flags=("--host", url), named=False)
+
+
+def test_a_socket_that_is_not_there_is_4_and_leaves_nothing_open(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
+    with pytest.raises(ToolError, match="no such file or directory") as raised:
+        connection.connect()
+    assert raised.value.__cause__ is None, "the SDK was asked"

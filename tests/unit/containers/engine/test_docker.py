@@ -1,0 +1,266 @@
+"""Docker's own answers, options and failures, with a client of its SDK that is none."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from docker.errors import APIError, ImageNotFound, NotFound
+from requests import ReadTimeout
+
+from envbuilder.containers.engine import docker
+from envbuilder.containers.engine.container import Container, Devices
+from envbuilder.containers.engine.docker import DockerEngine
+from envbuilder.containers.engine.endpoint import Endpoint
+from envbuilder.containers.engine.interface import Image
+from envbuilder.core.errors import BuildError, InvalidError, ToolError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+XPU = Devices(nodes=("/dev/dri",), groups=(992,), volumes=("/dev/dri/by-path",), shm_size="1g")
+LIMIT = 1 << 20
+CUDA = Devices(gpus="all", shm_size="1g")
+
+
+def engine(version: str = "26.1.5", url: str = "unix:///x", **client: Any) -> DockerEngine:
+    sdk: Any = SimpleNamespace(close=lambda: None, **{"api": None, **client})
+    return DockerEngine(sdk, version, Endpoint(url=url))
+
+
+@pytest.mark.parametrize(
+    ("status", "keeps"),
+    [([["driver-type", "io.containerd.snapshotter.v1"]], True), ([["Backing", "ext"]], False)],
+)
+def test_the_containerd_store_keeps_layers_as_they_came(
+    status: list[list[str]], keeps: bool
+) -> None:
+    build = engine(info=lambda: {"DriverStatus": status}).build_command
+    assert build.keeps_blobs is keeps
+    assert ("compression=zstd" in " ".join(build.argv)) is keeps
+
+
+def test_a_build_goes_to_the_endpoint(tmp_path: Any) -> None:
+    sdk: Any = SimpleNamespace(
+        api=None, close=lambda: None, info=lambda: {"DockerRootDir": "/var/lib/docker"}
+    )
+    flags = ("--host", "tcp://there:2375")
+    there = DockerEngine(sdk, "24.0.9", Endpoint(url="tcp://there:2375", flags=flags))
+    build = there.build_command
+    assert build.argv[:5] == ("docker", *flags, "buildx", "build")
+    assert build.version_argv == ("docker", *flags, "buildx", "inspect", "default")
+    assert (build.docker_version, build.exports_layouts) == ("24.0.9", False)
+    assert build.storage == "", "on another machine"
+    here = engine(info=sdk.info).build_command
+    assert here.storage == "/var/lib/docker"
+    assert here.exports_layouts
+
+
+def test_how_to_build_is_asked_once() -> None:
+    asked: list[bool] = []
+    found = engine(info=lambda: asked.append(True) or {})
+    assert found.build_command is found.build_command
+    assert asked == [True]
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (APIError("conflict", explanation="it is used by a container"), "used by a container"),
+        (ReadTimeout("Read timed out."), "Read timed out"),
+    ],
+)
+def test_an_image_that_cannot_be_removed_is_1(error: Exception, said: str) -> None:
+    def remove(ref: str, *, noprune: bool) -> None:
+        assert noprune, "Docker's walk over parents may never end"
+        assert api.timeout == 600, "it waits for running builds"
+        raise error
+
+    api = SimpleNamespace(remove_image=remove, timeout=60)
+    with pytest.raises(BuildError, match=f"x:1: cannot be removed: .*{said}"):
+        engine(api=api).remove("x:1")
+    assert api.timeout == 60
+
+
+@pytest.mark.parametrize("ref", ["x:1", "sha256:" + "1" * 64])
+def test_an_image_is_what_docker_says_of_it(ref: str) -> None:
+    def inspect(asked: str) -> dict[str, Any]:
+        if asked != ref:
+            raise ImageNotFound(asked)
+        config = {"Labels": {"a": "b"}, "Env": ["PATH=/bin"]}
+        return {"Id": "sha256:1", "RepoTags": ["x:1", "<none>:<none>"], "Config": config}
+
+    found = engine(api=SimpleNamespace(inspect_image=inspect))
+    assert found.image(ref) == Image(id="sha256:1", tags=("x:1",), labels={"a": "b"})
+    assert found.variables(ref) == ("PATH=/bin",)
+    assert found.image("y:1") is None
+    assert found.variables("y:1") == ()
+
+
+def test_a_list_that_fails_is_4() -> None:
+    def images(filters: dict[str, list[str]]) -> list[dict[str, Any]]:
+        assert filters == {"label": ["io.envbuilder.fingerprint"]}
+        raise ReadTimeout("Read timed out.")
+
+    with pytest.raises(ToolError, match="the engine cannot list its images: Read timed out"):
+        engine(api=SimpleNamespace(images=images)).labelled()
+
+
+def test_labelled_images_come_once_and_in_order() -> None:
+    listed = [
+        {"Id": "sha256:2", "RepoTags": None, "Labels": None},
+        {"Id": "sha256:1", "RepoTags": ["<none>:<none>"], "Labels": {"a": "b"}},
+        {"Id": "sha256:2", "RepoTags": ["x:1"]},
+    ]
+    found = engine(api=SimpleNamespace(images=lambda filters: listed)).labelled()
+    assert [i.id for i in found] == ["sha256:1", "sha256:2"]
+    assert [i.tags for i in found] == [(), ("x:1",)]
+
+
+@pytest.mark.parametrize(
+    ("devices", "flags"),
+    [
+        (Devices(shm_size="1g"), []),
+        (CUDA, ["--gpus", "all"]),
+        (
+            XPU,
+            [
+                *("--device", "/dev/dri", "--group-add", "992"),
+                *("--mount", "type=bind,source=/dev/dri/by-path,target=/dev/dri/by-path,readonly"),
+            ],
+        ),
+    ],
+)
+def test_device_flags(devices: Devices, flags: list[str]) -> None:
+    assert list(engine().run_flags(devices)) == ["--shm-size", "1g", *flags]
+
+
+def test_a_folder_with_a_comma_cannot_be_mounted() -> None:
+    with pytest.raises(InvalidError, match="a folder with ','"):
+        engine().run_flags(Devices(volumes=("/a,b",), shm_size="1g"))
+
+
+def test_the_sdk_gets_the_same_devices() -> None:
+    made = Container(image="x:1", entrypoint=("sh",), mounts={"/d": "/data"}, devices=XPU)
+    xpu = docker._options(made)
+    assert xpu["devices"] == ["/dev/dri:/dev/dri:rwm"]
+    assert xpu["group_add"] == ["992"]
+    assert [(m["Source"], m["Target"], m["ReadOnly"]) for m in xpu["mounts"]] == [
+        ("/d", "/data", True),
+        ("/dev/dri/by-path", "/dev/dri/by-path", True),
+    ]
+    cuda = docker._options(Container(image="x:1", entrypoint=("sh",), devices=CUDA))
+    assert cuda["device_requests"][0]["Count"] == -1
+
+
+def test_a_container_has_no_network_and_only_the_memory_it_is_given() -> None:
+    bare = docker._options(Container(image="x:1", entrypoint=("sh",)))
+    assert (bare["network_mode"], bare["read_only"]) == ("none", True)
+    assert bare["use_config_proxy"] is False
+    assert not {"platform", "user", "working_dir", "tmpfs", "shm_size"} & bare.keys()
+    home = docker._options(
+        Container(image="x:1", entrypoint=("sh",), home="/home/env", home_owner=1000)
+    )
+    assert home["working_dir"] == "/home/env"
+    assert home["tmpfs"] == {"/tmp": "exec", "/home/env": "uid=1000,gid=1000"}
+
+
+class Api:
+    """Docker's interface, with one image of these files."""
+
+    def __init__(self, files: dict[str, bytes], failure: Exception | None = None) -> None:
+        self._files, self._failure = files, failure
+        self.containers: list[str] = []
+
+    def inspect_image(self, ref: str) -> dict[str, str]:
+        if ref != "base:1":
+            raise ImageNotFound(ref)
+        return {"Id": "sha256:1", "Os": "linux", "Architecture": "amd64"}
+
+    def create_container(self, image: str, **options: Any) -> dict[str, str]:
+        self.containers.append(image)
+        return {"Id": "c1"}
+
+    def get_archive(self, container: str, path: str) -> tuple[list[bytes], dict[str, str]]:
+        if self._failure:
+            raise self._failure
+        wanted = path.strip("/")
+        above = wanted.rpartition("/")[0]
+        inside = {
+            p.removeprefix(f"{above}/"): d
+            for p, d in self._files.items()
+            if p == wanted or p.startswith(f"{wanted}/")
+        }
+        if not inside:
+            raise NotFound(path)
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w") as archive:
+            for name, content in inside.items():
+                member = tarfile.TarInfo(name)
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+        data = packed.getvalue()
+        return [data[:700], data[700:]], {}
+
+    def remove_container(self, container: str, **options: Any) -> None:
+        self.containers.pop()
+
+
+def files(api: Api, ref: str = "base:1", platform: str = "linux/amd64", limit: int = LIMIT) -> Any:
+    return engine(api=api).files(ref, platform, ["a/file", "a/folder", "a/none"], limit)
+
+
+def test_files_of_an_image_are_read_and_nothing_is_left() -> None:
+    api = Api({"a/file": b"1", "a/folder/x": b"2", "a/folder/y": b"3", "b": b"4"})
+    assert files(api) == {"a/file": b"1", "a/folder/x": b"2", "a/folder/y": b"3"}
+    assert api.containers == []
+    assert files(Api({})) == {}
+
+
+def test_files_of_another_image_or_platform_are_none() -> None:
+    assert files(Api({"a/file": b"1"}), ref="other:1") is None
+    assert files(Api({"a/file": b"1"}), platform="linux/arm64") is None
+
+
+@pytest.mark.parametrize(
+    ("limit", "failure", "kind", "said"),
+    [
+        (LIMIT, APIError("gone"), ToolError, "the engine does not answer: gone"),
+        (LIMIT, ReadTimeout("Read timed out."), ToolError, "the engine does not answer: Read"),
+        (99, None, InvalidError, "/a/file: more than 99 bytes; not read"),
+    ],
+)
+def test_files_that_cannot_be_read_leave_no_container(
+    limit: int, failure: Exception | None, kind: type[Exception], said: str
+) -> None:
+    api = Api({"a/file": b"1"}, failure)
+    with pytest.raises(kind, match=said):
+        files(api, limit=limit)
+    assert api.containers == []
+
+
+@pytest.fixture
+def require(programs: dict[str, tuple[int, str, str]]) -> Callable[..., None]:
+    def check(text: str | None = None, code: int = 0) -> None:
+        programs.clear()
+        if text is not None:
+            programs["docker buildx version"] = (code, text, "")
+        engine().require_builder()
+
+    return check
+
+
+def test_a_client_without_a_recent_buildx_is_4(require: Callable[..., None]) -> None:
+    require("github.com/docker/buildx v0.13.1+ds1 1.13.1\n")
+    for arguments, said in (
+        ((), "the docker client is not on PATH"),
+        (("", 1), "has no buildx plugin"),
+        (("github.com/docker/buildx v0.8.2 abc\n",), r"buildx v0\.8\.2 is too old"),
+        (("buildx\n",), r"buildx \(unknown\) is too old"),
+    ):
+        with pytest.raises(ToolError, match=said) as caught:
+            require(*arguments)
+        assert "docker-buildx" in caught.value.hint

@@ -1,0 +1,15 @@
+"""Versions as engines report them."""
+
+from __future__ import annotations
+
+import pytest
+
+from envbuilder.containers.engine import versions
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [("26.1.5+dfsg1", (26, 1)), ("20.10.24", (20, 10)), ("v0.13", (0, 0)), ("", (0, 0))],
+)
+def test_engine_versions(text: str, numbers: tuple[int, int]) -> None:
+    assert versions.parsed(text) == numbers
