@@ -7,41 +7,21 @@ store; the text of the final stage is always the same.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
-from envbuilder.build import render
-from envbuilder.build.backends import base_python
 from envbuilder.build.backends.container import DockerEnvironment
+from envbuilder.build.backends.dockerfile import plan
 from envbuilder.build.image import base as image_base
-from envbuilder.build.payload import payload_sha256
-from envbuilder.build.plan import (
-    Artifact,
-    LinkFiles,
-    Plan,
-    RecordImage,
-    Run,
-    Step,
-    UsedBase,
-    Write,
-    WritePayload,
-    fingerprint,
-)
 from envbuilder.containers.engine import connection
-from envbuilder.containers.engine.interface import no_base
 from envbuilder.core import console
 from envbuilder.core.errors import InvalidError, ToolError
-from envbuilder.packages.space import Room, unpacked
-from envbuilder.profiles import lock as lockfile
 
 if TYPE_CHECKING:
     from envbuilder.build.backends.environment import Product
-    from envbuilder.build.plan import MakeBase
     from envbuilder.build.request import Request
-    from envbuilder.containers.engine.interface import BuildCommand
     from envbuilder.core.settings import Settings
     from envbuilder.host.model import Host
-    from envbuilder.profiles.lock import Lock, Target
+    from envbuilder.profiles.lock import Lock
     from envbuilder.profiles.profile import Profile
 
 
@@ -76,132 +56,6 @@ def _unmade() -> str:
     except ToolError as error:
         return error.message
     return ""
-
-
-def plan(
-    profile: Profile,
-    lock: Lock,
-    target: Target,
-    base: tuple[str, str],
-    build: BuildCommand,
-    request: Request,
-    settings: Settings,
-    made_base: MakeBase | None = None,
-) -> Plan:
-    """Return the plan of the image; pure. `base` is the base image's reference and its id.
-
-    `made_base` is the step that makes the base, if it is not a published image.
-    """
-    # The stages that download are replaced, so upstream URLs must not affect the fingerprint.
-    files = render.render(profile, lock, "dockerfile", target.python, render.nowhere(lock))
-    texts = {f.name: f.content.decode() for f in files if f.name != "payload.pyz"}
-    facts = {
-        "backend": "docker",
-        "builder": build.builder,
-        "platform": target.platform,
-        "base": base[1],
-        "rendered": texts,
-        "files": sorted(f.sha256 for f in target.files),
-        "payload": payload_sha256(),
-    }
-    digest = fingerprint(facts)
-    locked = lockfile.lock_digest(lock)
-    tags = image_base.names(profile, target, digest, request)
-    work = settings.cache_dir / "build" / f"{profile.name}-{digest[:12]}"
-    context = work / "context"
-    uv = lock.tool(target.platform)  # runs in the image's build, not on this machine
-    wheels = (*target.of_kind("wheel"), uv)
-    debs = target.of_kind("deb")
-    steps: list[Step] = [
-        *((made_base, image_base.loaded(made_base, settings)) if made_base else ()),
-        LinkFiles(what="check wheels", files=wheels, folder=str(work / "wheels" / "wheels")),
-        *(Write(what=f"write {n}", path=str(context / n), text=t) for n, t in texts.items()),
-        WritePayload(what="add the payload", path=str(context / "payload.pyz")),
-    ]
-    contexts = ["--build-context", f"wheels={work / 'wheels'}"]
-    if debs:
-        steps.append(
-            LinkFiles(what="check packages", files=debs, folder=str(work / "debs" / "debs"))
-        )
-        contexts += ["--build-context", f"debs={work / 'debs'}"]
-    # BuildKit takes its timestamps from this argument; Buildah does not know it.
-    epoch = target.base.epoch if target.base and build.takes_epoch else None
-    metadata, versions = str(work / "image.json"), str(work / "versions")
-    labels = image_base.labels(profile, digest, locked)
-    steps.append(
-        Run(
-            what="build the image",
-            argv=(
-                *build.argv,
-                *("--platform", target.platform, "--pull=false"),
-                *("--build-arg", f"BASE_IMAGE={base[0]}"),
-                *(("--build-arg", f"SOURCE_DATE_EPOCH={epoch}") if epoch is not None else ()),
-                *(build.digests_option, metadata),
-                *contexts,
-                *(x for k, v in labels.items() for x in ("--label", f"{k}={v}")),
-                *(x for t in tags for x in ("--tag", t)),
-                *(["--no-cache"] if request.rebuild else []),
-                str(context),
-            ),
-            hints={
-                said: no_base(base[0])
-                for said in ("failed to resolve source metadata", "creating build container")
-            }
-            | {
-                # Matches the step's output, not its echoed text, which has a variable instead of 3.
-                f"Python {target.python} is needed; the base image has 3": "The base image has"
-                f" another Python. Name one with Python {target.python}: --base-image REF",
-                "exec format error": f"This engine cannot run {target.platform} programs: build on"
-                " such a machine, or install emulation (qemu-user-static with binfmt).",
-                "failed to prepare extraction snapshot": "The engine dropped a layer of an image"
-                " that lost its name meanwhile: run the same command again.",
-                "no space left on device": "The engine's disk is full: envbuilder clean removes"
-                " images of ours, docker (or podman) system df shows the rest.",
-            },
-        )
-    )
-    steps += [
-        Run(what="ask for the builder's version", argv=build.version_argv, output=versions),
-        RecordImage(
-            what="record the image",
-            profile=profile.name,
-            fingerprint=digest,
-            ref=tags[0],
-            builder=build.builder,
-            metadata=metadata,
-            engine={"docker": build.docker_version} if build.docker_version else {},
-            versions=versions,
-            folder=str(settings.records_dir / digest),
-            names=tags,
-        ),
-    ]
-    return Plan(
-        profile=profile.name,
-        backend="docker",
-        builder=build.builder,
-        platform=target.platform,
-        python=target.python,
-        fingerprint=digest,
-        artifact=Artifact(kind="image", ref=tags[0]),
-        lock=locked,
-        base=None if made_base else UsedBase(ref=base[0], digest=_digest(base[1])),
-        base_check=None if made_base else base_python.check(lock, target, base[0]),
-        workdir=str(work),
-        files=(uv, *(f for f in target.files if made_base or not f.role)),
-        steps=tuple(steps),
-        # The engine copies the files, installs them, and keeps the result.
-        room=tuple(
-            Room(folder=folder, bytes=sum(f.size or 0 for f in target.files) + unpacked(wheels))
-            for folder in [build.storage]
-            if folder
-        ),
-    )
-
-
-def _digest(identity: str) -> str:
-    """Return the digest in `name@digest` or in an engine's id; empty if only a name is known."""
-    found = re.search(r"(?:^|@)(?:sha256:)?([0-9a-f]{64})\Z", identity)
-    return f"sha256:{found[1]}" if found else ""
 
 
 def prepare(

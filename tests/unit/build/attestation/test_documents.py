@@ -14,7 +14,7 @@ import pytest
 from envbuilder import cli
 from envbuilder.build import plan
 from envbuilder.build.attestation import documents
-from envbuilder.build.backends import docker
+from envbuilder.build.backends import dockerfile
 from envbuilder.build.backends import integrity as seal
 from envbuilder.build.image import base_layers as base
 from envbuilder.build.image import debian_base
@@ -155,7 +155,7 @@ def test_a_base_made_of_locked_packages_is_its_packages(found: Settings) -> None
     step = debian_base.step(target, found)
     request = Request(profile="zendnn")
     for made_base, packages in ((step, len(target.base_files)), (None, 0)):
-        made = docker.plan(
+        made = dockerfile.plan(
             *(profile, lock, target, ("base:1", DIGEST), BUILDKIT, request, found, made_base)
         )
         artifact = msgspec.structs.replace(made.artifact, digest=DIGEST)

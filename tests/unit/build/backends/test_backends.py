@@ -10,7 +10,7 @@ import pytest
 
 from envbuilder.build import payload as pack
 from envbuilder.build import plan
-from envbuilder.build.backends import devices, docker, native, venv
+from envbuilder.build.backends import devices, docker, dockerfile, native, venv
 from envbuilder.build.backends import integrity as seal
 from envbuilder.build.image import base as image_base
 from envbuilder.build.image import records as images
@@ -58,7 +58,7 @@ def docker_plan(
     profile, lock = shipped(name)
     target = lockfile.select(lock, "linux/amd64", "3.11")
     request = Request(profile=name, **options)
-    return docker.plan(profile, lock, target, (base, "sha256:1"), build, request, found)
+    return dockerfile.plan(profile, lock, target, (base, "sha256:1"), build, request, found)
 
 
 def commands(made: plan.Plan) -> list[tuple[str, ...]]:
@@ -100,7 +100,7 @@ def test_everything_that_decides_changes_the_fingerprint(found: Settings) -> Non
     assert image.fingerprint != base.fingerprint
     profile, lock = shipped("cpu")
     target = lockfile.select(lock, "linux/amd64", "3.11")
-    moved = docker.plan(
+    moved = dockerfile.plan(
         profile, lock, target, ("base:1", "sha256:2"), BUILDKIT, Request(profile="cpu"), found
     )
     assert moved.fingerprint != image.fingerprint

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from envbuilder.build import execute, plan, workflow
-from envbuilder.build.backends import base_python, docker, layers
+from envbuilder.build.backends import base_python, dockerfile, layers
 from envbuilder.build.image import base as image_base
 from envbuilder.build.outputs import Output
 from envbuilder.build.request import Request
@@ -49,7 +49,7 @@ def on_layout(found: Settings, folder: Path, name: str, python: str) -> plan.Pla
 
 def on_engine(found: Settings, build: BuildCommand, name: str, python: str) -> plan.Plan:
     """A plan of the engine's own builder on an image that the engine has."""
-    return docker.plan(*parts(name, python), ("base:1", IMAGE.id), build, Request(), found)
+    return dockerfile.plan(*parts(name, python), ("base:1", IMAGE.id), build, Request(), found)
 
 
 @pytest.fixture
