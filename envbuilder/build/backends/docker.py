@@ -1,18 +1,13 @@
-"""The docker backend: builds the rendered Dockerfile from the store, without network.
-
-Docker's BuildKit builds it, or podman's Buildah if podman is the engine. The stages `wheels` and
-`debs`, which download in a plain `docker build`, are replaced by folders of hard links into the
-store; the text of the final stage is always the same.
-"""
+"""The docker backend: choose the builder of an image, which plans it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envbuilder.build.backends.container import DockerEnvironment
-from envbuilder.build.backends.dockerfile import plan
+from envbuilder.build.backends import dockerfile, layers
 from envbuilder.build.image import base as image_base
 from envbuilder.containers.engine import connection
+from envbuilder.containers.oci import image_names
 from envbuilder.core import console
 from envbuilder.core.errors import InvalidError, ToolError
 
@@ -61,13 +56,10 @@ def _unmade() -> str:
 def prepare(
     profile: Profile, lock: Lock, host: Host, request: Request, settings: Settings
 ) -> Product:
-    """Query the engine, find the base image and plan; `ToolError` (exit 4) if one is missing."""
-    from envbuilder.build.backends import layers
-
-    if layers.wanted(request):
-        return layers.prepare(profile, lock, host, request, settings)
+    """Choose the builder and plan with it; `ToolError` (exit 4) if something is missing."""
     target = image_base.target(profile, lock, host, request)
-    assert target.base is not None, "a target with a base"
+    if needs_layers(request):
+        return layers.prepare(profile, lock, target, request, settings)
     engine = connection.connect()
     build = engine.build_command
     if request.builder is None:
@@ -75,27 +67,22 @@ def prepare(
         note = console.progress().note
         if not reason:
             note("builder layers: it makes the Dockerfile's image, and faster")
-            return layers.prepare(profile, lock, host, request, settings, engine)
+            return layers.prepare(profile, lock, target, request, settings, engine)
         note(f"builder {build.builder}: {reason}")
-    engine.require_builder()
-    ref = image_base.base_ref(target.base, request, settings)
-    own = None
-    if target.base.suite and ref == target.base.ref:
-        from envbuilder.build.image import debian_base
+    return dockerfile.prepare(profile, lock, target, request, settings, engine)
 
-        if target.base.unpacked:
-            raise InvalidError(
-                f"the base of '{profile.name}' for {target.platform} is only unpacked: the steps"
-                " of a Dockerfile cannot run on it",
-                "Use --builder layers, or another base image: --base-image REF.",
-            )
-        own = debian_base.step(target, settings)
-        base = (ref, f"debian:{own.identity}")
-        if not request.dry_run:
-            debian_base.require_tool(own)
-    else:
-        base = (ref, ref)
-        if not request.dry_run:
-            base = image_base.identified(engine, ref, target.platform)
-    made = plan(profile, lock, target, base, build, request, settings, own)
-    return DockerEnvironment(profile, target, made, engine, settings, force=request.force)
+
+def needs_layers(request: Request) -> bool:
+    """Return whether the request needs or names the builder `layers`.
+
+    Raises `InvalidError` if it needs that builder and names another.
+    """
+    only = "--output" if request.output else "--push" if request.push else ""
+    if request.base_image and image_names.on_disk(request.base_image):
+        only = "a base image on disk"
+    if only and request.builder not in {None, layers.BUILDER}:
+        raise InvalidError(
+            f"{only} needs the builder {layers.BUILDER}, not {request.builder}",
+            "Leave --builder out.",
+        )
+    return bool(only) or request.builder == layers.BUILDER

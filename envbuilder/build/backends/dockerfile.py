@@ -27,13 +27,15 @@ from envbuilder.build.plan import (
     fingerprint,
 )
 from envbuilder.containers.engine.interface import no_base
+from envbuilder.core.errors import InvalidError
 from envbuilder.packages.space import Room, unpacked
 from envbuilder.profiles import lock as lockfile
 
 if TYPE_CHECKING:
+    from envbuilder.build.backends.container import DockerEnvironment
     from envbuilder.build.plan import MakeBase
     from envbuilder.build.request import Request
-    from envbuilder.containers.engine.interface import BuildCommand
+    from envbuilder.containers.engine.interface import BuildCommand, Engine
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.lock import Lock, Target
     from envbuilder.profiles.profile import Profile
@@ -163,3 +165,39 @@ def _digest(identity: str) -> str:
     """Return the digest in `name@digest` or in an engine's id; empty if only a name is known."""
     found = re.search(r"(?:^|@)(?:sha256:)?([0-9a-f]{64})\Z", identity)
     return f"sha256:{found[1]}" if found else ""
+
+
+def prepare(
+    profile: Profile,
+    lock: Lock,
+    target: Target,
+    request: Request,
+    settings: Settings,
+    engine: Engine,
+) -> DockerEnvironment:
+    """Find the base image and plan; `ToolError` (exit 4) if the engine's builder is missing."""
+    from envbuilder.build.backends.container import DockerEnvironment
+    from envbuilder.build.image import debian_base
+
+    assert target.base is not None, "a target with a base"
+    engine.require_builder()
+    ref = image_base.base_ref(target.base, request, settings)
+    make_base = None
+    if target.base.suite and ref == target.base.ref:
+        if target.base.unpacked:
+            raise InvalidError(
+                f"the base of '{profile.name}' for {target.platform} is only unpacked: the steps"
+                " of a Dockerfile cannot run on it",
+                "Use --builder layers, or another base image: --base-image REF.",
+            )
+        make_base = debian_base.step(target, settings)
+        base = (ref, f"debian:{make_base.identity}")
+        if not request.dry_run:
+            debian_base.require_tool(make_base)
+    else:
+        base = (ref, ref)
+        if not request.dry_run:
+            base = image_base.identified(engine, ref, target.platform)
+    build = engine.build_command
+    planned = plan(profile, lock, target, base, build, request, settings, make_base)
+    return DockerEnvironment(profile, target, planned, engine, settings, force=request.force)

@@ -36,7 +36,7 @@ from envbuilder.build.plan import (
 from envbuilder.containers.engine import connection
 from envbuilder.containers.oci import image_names as places
 from envbuilder.core import types as words
-from envbuilder.core.errors import InvalidError, ToolError
+from envbuilder.core.errors import ToolError
 from envbuilder.packages.space import Room, unpacked
 from envbuilder.profiles import lock as lockfile
 
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from envbuilder.build.request import Request
     from envbuilder.containers.engine.interface import BuildCommand, Engine
     from envbuilder.core.settings import Settings
-    from envbuilder.host.model import Host
     from envbuilder.profiles.lock import Lock, Target
     from envbuilder.profiles.locked_file import File
     from envbuilder.profiles.profile import Profile
@@ -277,21 +276,6 @@ def own_platform() -> words.Platform | None:
     return words.container_platform(machine) if sys.platform == "linux" else None
 
 
-def wanted(request: Request) -> bool:
-    """Return whether the request needs or names this builder.
-
-    Raises `InvalidError` if it needs this builder and names another.
-    """
-    only = "--output" if request.output else "--push" if request.push else ""
-    if request.base_image and places.on_disk(request.base_image):
-        only = "a base image on disk"
-    if only and request.builder not in {None, BUILDER}:
-        raise InvalidError(
-            f"{only} needs the builder {BUILDER}, not {request.builder}", "Leave --builder out."
-        )
-    return bool(only) or request.builder == BUILDER
-
-
 def unsuitable(build: BuildCommand, profile: Profile, target: Target) -> str:
     """Return why another builder is the default for this engine and profile; empty if this is."""
     if not build.exports_layouts:
@@ -313,7 +297,7 @@ def _runs_scripts(profile: Profile, target: Target) -> bool:
 def prepare(
     profile: Profile,
     lock: Lock,
-    host: Host,
+    target: Target,
     request: Request,
     settings: Settings,
     engine: Engine | None = None,
@@ -325,7 +309,6 @@ def prepare(
     """
     from envbuilder.build.backends.container import DockerEnvironment
 
-    target = image_base.target(profile, lock, host, request)
     own = own_platform()
     lock.tool(own)  # fails before an engine is queried
     scripts = _runs_scripts(profile, target)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from envbuilder.build import plan
 from envbuilder.build.attestation import provenance, publish, sbom
-from envbuilder.build.backends import layers
+from envbuilder.build.backends import docker, layers
 from envbuilder.build.image import base as image_base
 from envbuilder.build.image import records
 from envbuilder.build.outputs import Output
@@ -154,9 +154,9 @@ def test_a_plan_for_disk_and_registry_does_both(found: Settings) -> None:
 
 
 def test_another_builder_cannot_push() -> None:
-    assert layers.wanted(Request(push="ghcr.io/me/cpu:1"))
+    assert docker.needs_layers(Request(push="ghcr.io/me/cpu:1"))
     with pytest.raises(InvalidError, match="--push needs the builder layers"):
-        layers.wanted(Request(push="ghcr.io/me/cpu:1", builder="buildkit"))
+        docker.needs_layers(Request(push="ghcr.io/me/cpu:1", builder="buildkit"))
 
 
 def test_a_pushed_image_is_known_again(

@@ -10,7 +10,7 @@ import pytest
 
 from envbuilder.build import payload as pack
 from envbuilder.build import plan
-from envbuilder.build.backends import devices, docker, dockerfile, native, venv
+from envbuilder.build.backends import container, devices, dockerfile, native, venv
 from envbuilder.build.backends import integrity as seal
 from envbuilder.build.image import base as image_base
 from envbuilder.build.image import records as images
@@ -165,7 +165,7 @@ def test_an_image_that_is_compared_takes_no_name_from_another(found: Settings) -
 
 def built_image(
     found: Settings, ids: tuple[str, ...]
-) -> tuple[docker.DockerEnvironment, FakeEngine]:
+) -> tuple[container.DockerEnvironment, FakeEngine]:
     """The `cpu` image, of which a build recorded these ids; the engine has "sha256:<its name>"."""
     made = docker_plan("cpu", found, only_tag="trial:1")
     if ids:
@@ -182,7 +182,7 @@ def built_image(
     profile, lock = shipped("cpu")
     target = lockfile.select(lock, "linux/amd64", "3.11")
     engine = FakeEngine("trial:1")
-    return docker.DockerEnvironment(profile, target, made, engine, found, force=False), engine
+    return container.DockerEnvironment(profile, target, made, engine, found, force=False), engine
 
 
 HERE = "sha256:trial:1"
@@ -289,14 +289,14 @@ def test_force_leaves_out_gpus_that_the_engine_does_not_know(
     monkeypatch.setattr(engine, "knows_gpus", lambda: knows)
     target = lockfile.select(lock, "linux/amd64", "3.11")
     made = docker_plan("cuda", found, only_tag="trial:1")
-    environment = docker.DockerEnvironment(profile, target, made, engine, found, force=force)
+    environment = container.DockerEnvironment(profile, target, made, engine, found, force=force)
     environment.run_payload(lambda seen: ("probe",), {"data": Path("/data")}, lambda line: None)
-    (container,) = engine.containers
-    assert container.devices is not None
-    assert container.devices.gpus == gpus
-    assert container.image == "trial:1"
-    assert container.mounts == {"/data": "/data"}
-    assert container.arguments[-1] == "probe"
+    (started,) = engine.containers
+    assert started.devices is not None
+    assert started.devices.gpus == gpus
+    assert started.image == "trial:1"
+    assert started.mounts == {"/data": "/data"}
+    assert started.arguments[-1] == "probe"
 
 
 def test_a_venv_preloads_by_full_path_and_keeps_the_callers_own() -> None:

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from envbuilder import cli
 from envbuilder.build import plan
-from envbuilder.build.backends import layers
+from envbuilder.build.backends import docker, layers
 from envbuilder.build.image import base as image_base
 from envbuilder.build.request import Request
 from envbuilder.containers.engine import connection
@@ -161,7 +161,7 @@ def test_a_machine_without_a_locked_uv_is_refused_before_an_engine_is_asked(
     lock = lockfile.load(FOLDERS[0] / "locks" / "cpu.json")
     here = Host(os="darwin", machine="x86_64", platform=None)
     with pytest.raises(ToolError, match="this machine is none of these") as caught:
-        layers.prepare(profile, lock, here, Request(profile="cpu", builder="layers"), found)
+        docker.prepare(profile, lock, here, Request(profile="cpu", builder="layers"), found)
     assert caught.value.exit_code == 4
     assert "--builder buildkit" in caught.value.hint
     assert why_not() == "no uv is locked for this machine"
@@ -178,13 +178,13 @@ def test_a_machine_without_a_locked_uv_is_refused_before_an_engine_is_asked(
     ],
 )
 def test_what_asks_for_layers(options: dict[str, Any], wanted: bool) -> None:
-    assert layers.wanted(Request(**options)) == wanted
+    assert docker.needs_layers(Request(**options)) == wanted
 
 
 @pytest.mark.parametrize("options", [{"output": "oci:/x"}, {"base_image": "/x.tar"}])
 def test_buildkit_cannot_do_what_only_layers_can(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidError, match="needs the builder layers"):
-        layers.wanted(Request(builder="buildkit", **options))
+        docker.needs_layers(Request(builder="buildkit", **options))
 
 
 def test_a_base_on_disk_needs_no_engine(found: Settings, tmp_path: Path) -> None:
