@@ -40,6 +40,7 @@ _LOAD_SECONDS = 1800
 """Generous, as the engine unpacks a whole image before it answers."""
 _REMOVAL_SECONDS = 600
 """Docker's containerd store waits for running builds and cleans up before it answers."""
+_LIST = "the engine cannot list its images"
 _CLIENT_HINT = (
     "Install the docker client with its buildx plugin (packages docker-cli and docker-buildx, or"
     " docker-buildx-plugin), or use --backend venv."
@@ -85,7 +86,7 @@ class DockerEngine(Engine):
                     api.remove_container(made["Id"], force=True, v=True)
         except NotFound:
             return None
-        except (APIError, RequestException, OSError) as error:
+        except OSError as error:  # of the SDK and of requests, too
             raise ToolError(f"the engine does not answer: {short(error)}") from error
 
     def _copied(
@@ -113,11 +114,9 @@ class DockerEngine(Engine):
         archive.receive(self._exported(image), folder, f"the image {image.id} of the engine")
 
     def _exported(self, image: Image) -> Iterator[bytes]:
-        try:
+        with _reported(f"the engine cannot export {image.id}"):
             # By name: only then does the layout record which image it holds.
             yield from self._api.get_image(image.tags[0] if image.tags else image.id)
-        except (APIError, RequestException) as error:
-            raise ToolError(f"the engine cannot export {image.id}: {short(error)}") from error
 
     def load(self, layout: Layout, names: Sequence[str], without: Collection[words.Digest]) -> None:
         """Load a layout's one image under the names in the layout, sending only what is needed."""
@@ -133,7 +132,8 @@ class DockerEngine(Engine):
 
     def manifests(self) -> Sequence[words.Digest]:
         """Return the ids of all images: manifest digests if the store keeps layers as received."""
-        ids: list[words.Digest] = self._api.images(quiet=True)
+        with _reported(_LIST):
+            ids: list[words.Digest] = self._api.images(quiet=True)
         return ids
 
     def remove(self, ref: str, only: str = "") -> None:
@@ -151,17 +151,16 @@ class DockerEngine(Engine):
             self._api.timeout = usual
 
     def _inspect(self, ref: str) -> dict[str, Any] | None:
-        try:
-            data: dict[str, Any] = self._api.inspect_image(ref)
-        except NotFound:
-            return None
+        with _reported(f"the engine cannot look for {ref}"):
+            try:
+                data: dict[str, Any] = self._api.inspect_image(ref)
+            except NotFound:
+                return None
         return data
 
     def _list(self, label: str) -> Sequence[dict[str, Any]]:
-        try:
+        with _reported(_LIST):
             images: list[dict[str, Any]] = self._api.images(filters={"label": [label]})
-        except (APIError, RequestException) as error:
-            raise ToolError(f"the engine cannot list its images: {short(error)}") from error
         return images
 
     def _remove(self, ref: str) -> None:
@@ -189,7 +188,7 @@ class DockerEngine(Engine):
         With the containerd store, layers are written as zstd directly: measured, that is 2 to 3
         times faster than gzip, and smaller. The classic store accepts only what `--load` sends.
         """
-        place, info = self._endpoint, self._client.info()
+        place, info = self._endpoint, self._info()
         status = info.get("DriverStatus") or ()
         containerd = any("containerd.snapshotter" in str(value) for _, value in status)
         output = "type=image,oci-mediatypes=true,compression=zstd" if containerd else "type=docker"
@@ -232,10 +231,24 @@ class DockerEngine(Engine):
 
     def knows_gpus(self) -> bool:
         """Return whether NVIDIA's runtime is configured."""
-        return "nvidia" in (self._client.info().get("Runtimes") or {})
+        return "nvidia" in (self._info().get("Runtimes") or {})
+
+    def _info(self) -> dict[str, Any]:
+        with _reported("the engine does not answer"):
+            info: dict[str, Any] = self._client.info()
+        return info
 
     def _gpu_flags(self, gpus: str) -> tuple[str, ...]:
         return ("--gpus", gpus) if gpus else ()
+
+
+@contextlib.contextmanager
+def _reported(failure: str) -> Iterator[None]:
+    """Raise a `ToolError` for a request that failed."""
+    try:
+        yield
+    except (APIError, RequestException) as error:
+        raise ToolError(f"{failure}: {short(error)}") from error
 
 
 def _options(container: Container) -> dict[str, Any]:

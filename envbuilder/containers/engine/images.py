@@ -15,7 +15,7 @@ from envbuilder.containers.oci import archive
 from envbuilder.containers.oci.descriptor import INDEXES, MANIFESTS, Index, Manifest, decode
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.core import folders
-from envbuilder.core.errors import BuildError, EnvbuilderError
+from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def export(engine: Engine, image: Image, folder: Path) -> Layout:
     """Export an image of the engine as a layout, kept in `folder` under the image's id.
 
-    Raise `InvalidError` if the engine sends no OCI layout (Docker does from version 25 on).
+    Raise `BuildError` if the engine sends no OCI layout (Docker does from version 25 on).
     """
     target = folder / image.id.removeprefix("sha256:")
     if target.is_dir():
@@ -35,7 +35,10 @@ def export(engine: Engine, image: Image, folder: Path) -> Layout:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".part-", dir=folder) as scratch:
         part = Path(scratch) / "layout"
-        engine.save(image, part)
+        try:
+            engine.save(image, part)
+        except InvalidError as error:  # of the engine's archive; the user's input is fine
+            raise BuildError(error.message, error.hint) from error
         if not target.is_dir():  # else another process was faster
             part.rename(target)
     return Layout.open(target)
@@ -94,9 +97,9 @@ def _stored(engine: Engine, recorded: Layout, preload: str) -> set[words.Digest]
     ids = [image.id] if image else engine.manifests()
     layers: set[words.Digest] = set()
     for digest in ids:
-        path = recorded.blob(digest)
-        if path.is_file():
-            with contextlib.suppress(EnvbuilderError):
+        with contextlib.suppress(EnvbuilderError):
+            path = recorded.blob(digest)
+            if path.is_file():
                 layers |= _layers(path.read_bytes(), recorded)
     return layers
 

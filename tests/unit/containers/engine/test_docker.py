@@ -264,3 +264,37 @@ def test_a_client_without_a_recent_buildx_is_4(require: Callable[..., None]) -> 
         with pytest.raises(ToolError, match=said) as caught:
             require(*arguments)
         assert "docker-buildx" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (APIError("400 Client Error", explanation="invalid reference format"), "400 Client Error"),
+        (ReadTimeout("Read timed out."), "Read timed out"),
+    ],
+)
+def test_an_engine_that_fails_to_look_for_an_image_is_4(error: Exception, said: str) -> None:
+    def inspect(ref: str) -> dict[str, Any]:
+        raise error
+
+    failing = engine(api=SimpleNamespace(inspect_image=inspect))
+    for ask in (failing.image, failing.variables):
+        with pytest.raises(ToolError, match=f"the engine cannot look for x:1: {said}"):
+            ask("x:1")
+
+
+def test_an_engine_that_fails_to_describe_itself_is_4() -> None:
+    def info() -> dict[str, Any]:
+        raise ReadTimeout("Read timed out.")
+
+    for ask in (lambda e: e.build_command, lambda e: e.knows_gpus()):
+        with pytest.raises(ToolError, match="the engine does not answer: Read timed out"):
+            ask(engine(info=info))
+
+
+def test_an_engine_that_fails_to_list_its_ids_is_4() -> None:
+    def images(quiet: bool) -> list[str]:
+        raise ReadTimeout("Read timed out.")
+
+    with pytest.raises(ToolError, match="the engine cannot list its images: Read timed out"):
+        engine(api=SimpleNamespace(images=images)).manifests()

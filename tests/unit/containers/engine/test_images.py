@@ -27,7 +27,7 @@ from envbuilder.core.errors import BuildError
 from tests.support.images import BASE, image
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from envbuilder.containers.oci.descriptor import Manifest
 
@@ -157,14 +157,33 @@ def test_an_exported_base_is_kept_and_known(tmp_path: Path) -> None:
     assert not hexes(manifest) & there.sent[0] - {manifest.config.digest}
 
 
-def test_a_broken_off_export_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [
+        (lambda whole: whole[:5000], "not an archive of an OCI layout"),
+        (lambda whole: b"no tar" * 999, "not a tar archive"),
+        (lambda whole: b"", "not a tar archive"),
+    ],
+)
+def test_an_engine_that_sends_no_layout_has_failed_and_leaves_nothing(
+    sent: Callable[[bytes], bytes], said: str, tmp_path: Path
+) -> None:
+    """Exit 1: nothing that the user gave is invalid."""
     there = Docker()
     layout, _ = named(tmp_path / "base")
-    there.saved = b"".join(archive.pieces(layout))[:5000]
+    there.saved = sent(b"".join(archive.pieces(layout)))
     found = Image(id=f"sha256:{'1' * 64}", tags=(), labels={})
-    with pytest.raises(Exception, match="archive"):
+    with pytest.raises(BuildError, match=f"the image {found.id} of the engine: {said}"):
         engines.export(there.engine, found, tmp_path / "bases")
     assert list((tmp_path / "bases").iterdir()) == []
+
+
+def test_ids_that_are_no_digests_are_of_no_recorded_image(tmp_path: Path) -> None:
+    there, made = Docker(), Layout.create(tmp_path / "made")
+    there.refs["odd:1"] = "1234"
+    layout, _ = named(tmp_path / "one")
+    engines.load(there.engine, layout, made)
+    assert len(there.sent) == 1
 
 
 def test_an_index_in_the_engine_is_known_by_its_images(tmp_path: Path) -> None:
