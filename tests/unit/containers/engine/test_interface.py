@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from envbuilder.containers.engine.interface import short
 from envbuilder.core.errors import BuildError
 from tests.support.engines import FakeEngine
 
@@ -29,3 +30,16 @@ def test_an_engine_is_closed_with_its_scope() -> None:
     with FakeEngine() as engine:
         assert not engine.closed
     assert engine.closed
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("('Connection aborted.', PermissionError(13, 'Permission denied'))", "permission denied"),
+        ("first line\nsecond line", "first line"),
+        ("", "OSError"),
+        ("x" * 300, "x" * 200),
+    ],
+)
+def test_a_failure_is_told_in_a_few_words(text: str, said: str) -> None:
+    assert short(OSError(text)) == said
