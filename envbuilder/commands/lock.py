@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from envbuilder.commands.options import base_image_ref, json_option, profile_option
+from envbuilder.commands.options import json_option, profile_option
 from envbuilder.core import console, settings
 from envbuilder.core import files as atomic
 from envbuilder.core.errors import INVALID, InvalidError
@@ -47,12 +47,6 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder for the lock. Without it: beside envbuilder.yaml, or your configuration folder.",
 )
-@click.option(
-    "--base-image",
-    metavar="REF",
-    callback=base_image_ref,
-    help="Choose system packages for this base image instead of the profile's own.",
-)
 @json_option
 def command(
     profile: str | None,
@@ -63,7 +57,6 @@ def command(
     backend: str | None,
     upgrade: bool,
     output_dir: Path | None,
-    base_image: str | None,
     as_json: bool,
 ) -> int:
     """Resolve a profile to exact files with sha256, for each of its platforms and Pythons.
@@ -79,7 +72,6 @@ def command(
       envbuilder lock --profile cpu
       envbuilder lock --profile cuda --upgrade
       envbuilder lock --profile cuda --backend conda
-      envbuilder lock --profile zendnn --base-image registry.example/python:3.12
     """
     found = configuration.load()
     folders = profiles.search_path(found.project, found.config_dir)
@@ -93,7 +85,7 @@ def command(
     if (online and not check) or (bundles and not online):
         raise click.UsageError("--online belongs to --check, and --bundle to --online")
     if backend:
-        if check or base_image:
+        if check:
             raise click.UsageError("--backend conda goes with --upgrade and --output-dir alone")
         return _lock_conda(profile, folders, found, output_dir, upgrade=upgrade)
     if check:
@@ -110,9 +102,7 @@ def command(
         old = lockfile.path_for(name, folders)
         previous = lockfile.previous(old) if old else None
         with progress.task(f"resolve {name}"):
-            lock = resolve.resolve(
-                chosen, found, previous, upgrade, progress.note, base_image=base_image
-            )
+            lock = resolve.resolve(chosen, found, previous, upgrade, progress.note)
         for target in lock.targets:
             # Only wheels that are in the store already; the others are checked before use.
             wheel_records.require_compatible(target.files, target.python, Store(found.store_dir))

@@ -19,7 +19,6 @@ from envbuilder.core import types as words
 from envbuilder.core.settings import require_writable
 from envbuilder.locks import system_packages as target_debs
 from envbuilder.locks.system_packages import Debs
-from envbuilder.packages.debian import base_image as base_status
 from envbuilder.packages.python import indexes, loopback, sizes, upstream
 from envbuilder.packages.python.indexes import canonical
 from envbuilder.packages.python.uv import UnresolvableError, Uv, links
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from envbuilder.core.settings import Settings
-    from envbuilder.locks.system_packages import ReadBase
     from envbuilder.packages.python.loopback import Offer
     from envbuilder.packages.python.uv import Found, Runner
     from envbuilder.profiles.locked_file import File
@@ -47,19 +45,16 @@ def resolve(
     upgrade: bool = False,
     on_progress: Callable[[str], None] = lambda _: None,
     *,
-    base_image: str | None = None,
     run: Runner = process.run,
     measure: Measure = sizes.measure,
-    read_base: ReadBase = base_status.read,
     environ: Mapping[str, str] | None = None,
 ) -> Lock:
     """Make the lock of a profile.
 
-    Versions in `previous` are kept if they still fit, unless `upgrade`. System packages are
-    computed for `base_image`, or else for the profile's own base, if that can be read. If neither
-    an index nor a claim provides a distribution, the lock is `unlocked` and gives the reason. Raise
-    `BuildError` if an index fails, `ToolError` without uv, `InvalidError` if the bytes of a local
-    wheel differ from what its index or a claim states.
+    Versions in `previous` are kept if they still fit, unless `upgrade`. If neither an index nor a
+    claim provides a distribution, the lock is `unlocked` and gives the reason. Raise `BuildError`
+    if an index fails, `ToolError` without uv, `InvalidError` if the bytes of a local wheel differ
+    from what its index or a claim states.
     """
     environ = os.environ if environ is None else environ
     found = pip_settings.sources(environ)
@@ -81,7 +76,7 @@ def resolve(
                 loopback=url,
                 offers={o.file: o for o in offers},
             )
-            debs = Debs(profile, settings, kept, on_progress, read_base, base_image)
+            debs = Debs(profile, settings, kept, on_progress)
             targets, urls = _targets(profile, debs, kept, uv, on_progress)
             tools = _tools(profile, uv, on_progress)
             urls |= {found.file.sha256: found.url for found in tools.values()}

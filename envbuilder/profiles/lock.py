@@ -50,8 +50,9 @@ class LockedBase(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     unpacked: bool = False
     """Whether those packages are only unpacked, without running their scripts."""
     status: words.Sha256 | None = None
-    """sha256 of the base's dpkg status that the target's .debs were resolved against. Null if the
-    base could not be read: they then fit any minimal system of the suite."""
+    """Not used and no longer written; accepted because earlier locks may have it. They name here
+    the sha256 of the dpkg status of the one image that their .debs were chosen for. The next
+    `envbuilder lock` chooses them again, so that they fit any minimal system of the suite."""
 
     @property
     def epoch(self) -> int:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from envbuilder.packages.debian.package import Stanza
     from envbuilder.profiles.locked_file import File
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -190,15 +189,15 @@ def of_metadata(metadata: bytes) -> Component | None:
     )
 
 
-def of_packages(packages: Iterable[Stanza], distro: str) -> tuple[Component, ...]:
-    """Return the packages of a Debian system as components, sorted by package URL."""
+def of_packages(packages: Mapping[str, str], distro: str) -> tuple[Component, ...]:
+    """Return a Debian system's packages (name → version) as components, sorted by package URL."""
     found = (
         Component(
             kind="library",
-            name=package.name,
-            version=package.version,
-            purl=_deb_purl("debian", package.name, package.version, "", distro),
+            name=name,
+            version=version,
+            purl=_deb_purl("debian", name, version, "", distro),
         )
-        for package in packages
+        for name, version in packages.items()
     )
     return tuple(sorted(found, key=lambda c: c.purl))

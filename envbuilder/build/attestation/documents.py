@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from envbuilder.build.plan import Artifact, Plan, UsedBase
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
-    from envbuilder.packages.debian.status import Status
     from envbuilder.profiles.locked_file import File
 
 SUFFIXES = {"sbom": sbom.SUFFIX, "provenance": provenance.SUFFIX}
@@ -85,20 +84,20 @@ def installed(
         # Outside of its venv, a conda prefix holds only conda packages, which the lock names.
         below = Path(artifact.ref) / ("venv" if artifact.kind == "conda" else "")
         return components.installed(below)
-    status, why = None, "this engine does not show them"
+    packages, why = None, "this engine does not show them"
     try:
-        status = _status(plan, artifact, progress)
+        packages = _packages(plan, artifact, progress)
     except EnvbuilderError as error:
         why = error.message
-    if status is None:
+    if packages is None:
         progress.note(f"note: the packages of the base are in no bill of materials: {why}")
         return ()
     suites = (components.suite(f) for f in plan.files if f.kind == "deb")
-    return components.of_packages(status.packages.values(), next(suites, ""))
+    return components.of_packages(packages, next(suites, ""))
 
 
-def _status(plan: Plan, artifact: Artifact, progress: Progress) -> Status | None:
-    """Return the dpkg status of the base image of an assembly, else of the image in the engine."""
+def _packages(plan: Plan, artifact: Artifact, progress: Progress) -> dict[str, str] | None:
+    """Return the packages of an assembly's base image, else of the image in the engine."""
     from envbuilder.build.image import base_layers as base
     from envbuilder.build.image.layer_cache import LayerCache
     from envbuilder.build.plan import Assemble

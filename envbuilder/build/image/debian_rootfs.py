@@ -99,8 +99,7 @@ def require_exactly(wanted: MakeBase, made: dict[str, Member]) -> None:
     states = set(re.findall(rb"^Status: (.*)$", text, re.MULTILINE))
     if states != {b"install ok installed"}:
         raise BuildError("mmdebstrap left packages that are not configured", "See the log.")
-    found = dpkg_status.parse({dpkg_status.FILE: text}, ARCHITECTURES[wanted.platform])
-    have = {n: s.version for n, s in found.packages.items()} if found else {}
+    have = dpkg_status.parse({dpkg_status.FILE: text}, ARCHITECTURES[wanted.platform]) or {}
     locked = {f.name: f.version for f in wanted.files}
     differ = sorted(n for n in have.keys() | locked.keys() if have.get(n) != locked.get(n))
     if differ:

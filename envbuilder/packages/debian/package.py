@@ -15,29 +15,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 _KEYS = frozenset(
-    {"Package", "Version", "Depends", "Pre-Depends", "Provides", "Breaks", "Conflicts", "Essential",
-     "Priority", "Filename", "Size", "SHA256"}
+    {"Package", "Version", "Depends", "Pre-Depends", "Provides", "Breaks", "Essential", "Priority",
+     "Filename", "Size", "SHA256"}
 )  # fmt: skip
 
 
-class Stanza(Struct, frozen=True, kw_only=True):
-    """The metadata of a package, from a package list or from the dpkg status of a system."""
+class Package(Struct, frozen=True, kw_only=True):
+    """One stanza of a package list."""
 
     name: str
     version: str
+    file: str
+    sha256: str
+    size: int
     depends: str = ""
     """Including Pre-Depends."""
     provides: str = ""
     breaks: str = ""
-    conflicts: str = ""
-
-
-class Package(Stanza, frozen=True, kw_only=True):
-    """One stanza of a package list."""
-
-    file: str
-    sha256: str
-    size: int
     base: bool = False
     """Essential, or of priority required: part of every minimal system."""
     source: str = MAIN
@@ -73,22 +67,13 @@ def parse_packages(text: str, *, source: str = MAIN, by: str = "") -> Iterator[P
             file=needed[2],
             sha256=needed[3],
             size=int(needed[4]),
-            **said(fields),
+            depends=", ".join(filter(None, map(fields.get, ("Pre-Depends", "Depends")))),
+            provides=fields.get("Provides", ""),
+            breaks=fields.get("Breaks", ""),
             base=fields.get("Essential") == "yes" or fields.get("Priority") == "required",
             source=source,
             by=by,
         )
-
-
-def said(fields: Mapping[str, str]) -> dict[str, str]:
-    """Return a stanza's relations to other packages, as fields of `Stanza`."""
-    depends = (fields.get("Pre-Depends", ""), fields.get("Depends", ""))
-    return {
-        "depends": ", ".join(d for d in depends if d),
-        "provides": fields.get("Provides", ""),
-        "breaks": fields.get("Breaks", ""),
-        "conflicts": fields.get("Conflicts", ""),
-    }
 
 
 def keep_newest(universe: dict[str, Package], packages: Iterable[Package]) -> None:
@@ -140,7 +125,7 @@ def satisfies(version: str, atom: Atom) -> bool:
 class Offered:
     """A set of packages by name, and which of them satisfy a dependency."""
 
-    def __init__(self, packages: Mapping[str, Stanza]) -> None:
+    def __init__(self, packages: Mapping[str, Package]) -> None:
         self._packages = packages
         self._providers: dict[str, list[tuple[str, str]]] = {}
         for package in packages.values():
@@ -209,17 +194,19 @@ def _lacking(name: str, group: Iterable[Atom]) -> InvalidError:
 
 
 class _Closure:
-    """The packages to install so that nothing is missing on any minimal system."""
+    """The packages to install so that nothing is missing on a base."""
 
-    def __init__(self, universe: Mapping[str, Package], *, rolling: bool) -> None:
+    def __init__(
+        self, universe: Mapping[str, Package], base: frozenset[str], *, rolling: bool
+    ) -> None:
         self.universe = universe
         self.rolling = rolling
         self.chosen: dict[str, Package] = {}
         self.offered = Offered(universe)
-        self.base = minimal(universe)
+        self.base = base
 
     def add(self, name: str) -> None:
-        """Choose a package and all its dependencies beyond the minimal system."""
+        """Choose a package and all its dependencies beyond the base."""
         queue = [name]
         while queue:
             current = queue.pop()
@@ -234,7 +221,7 @@ class _Closure:
                     queue.append(names[0])
 
     def couple(self) -> None:
-        """Add the packages of the minimal system that must be upgraded with the chosen ones.
+        """Add the packages of a minimal system that must be upgraded with the chosen ones.
 
         A base image may come from another point release. Packages tied to an exact version are
         therefore installed as well, so that `dpkg -i` of the set breaks nothing.
@@ -284,14 +271,21 @@ class _Closure:
 
 
 def closure(
-    wanted: Sequence[str], universe: Mapping[str, Package], *, rolling: bool = False
+    wanted: Sequence[str],
+    universe: Mapping[str, Package],
+    base: frozenset[str] = frozenset(),
+    *,
+    rolling: bool = False,
 ) -> tuple[Package, ...]:
-    """Return the packages to install for `wanted` on a minimal system.
+    """Return the packages to install for `wanted` on any minimal system.
 
-    Raise `InvalidError` for unknown packages.
+    `base` names the packages of a larger system made of this very universe: none of them is chosen
+    again. Raise `InvalidError` for unknown packages.
     """
-    found = _Closure(universe, rolling=rolling)
+    result = _Closure(universe, base or minimal(universe), rolling=rolling)
     for name in wanted:
-        found.add(require(name, universe).name)
-    found.couple()
-    return tuple(found.chosen.values())
+        if name not in base:
+            result.add(require(name, universe).name)
+    if not base:  # a base made of this universe has these versions already
+        result.couple()
+    return tuple(result.chosen.values())

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
 from envbuilder.core.errors import InvalidError
-from envbuilder.packages.debian.package import Stanza, said
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,46 +19,36 @@ PATHS = (FILE, FOLDER)
 _PRESENT = frozenset({"installed", "triggers-awaited", "triggers-pending", "unpacked"})
 
 
-class Status(Struct, frozen=True, kw_only=True):
-    """The packages of a base."""
+def parse(files: Mapping[str, bytes], architecture: str) -> dict[str, str] | None:
+    """Return the installed packages (name → version), from the files below `PATHS`.
 
-    packages: dict[str, Stanza]
-    digest: str
-    """sha256 of the status file; several files are hashed as one, in the order of their names."""
-
-
-def parse(files: Mapping[str, bytes], architecture: str) -> Status | None:
-    """Return the installed packages, from the files below `PATHS`; None if there are no files.
-
-    Packages of other architectures are left out. Raise `InvalidError` if the files name no package.
+    None if there are no files. Packages of other architectures are left out. Raise `InvalidError`
+    if the files name no package.
     """
     from debian.deb822 import Deb822
 
     # The md5sums that distroless images keep beside each package are not status files.
-    found = {p: d for p, d in files.items() if not p.endswith(".md5sums")}
-    if not found:
+    status = [data for path, data in sorted(files.items()) if not path.endswith(".md5sums")]
+    if not status:
         return None
-    digest = hashlib.sha256()
-    packages: dict[str, Stanza] = {}
-    for _, data in sorted(found.items()):
-        digest.update(data)
+    packages: dict[str, str] = {}
+    for data in status:
         lines = data.decode("utf-8", "replace").splitlines()
         for paragraph in Deb822.iter_paragraphs(lines, use_apt_pkg=False):
             fields = {key: " ".join(value.split()) for key, value in paragraph.items()}
-            stanza = _installed(fields, architecture)
-            if stanza is not None:
-                packages[stanza.name] = stanza
+            if _installed(fields, architecture):
+                packages[fields["Package"]] = fields["Version"]
     if not packages:
         raise InvalidError(f"the base's dpkg status names no installed package of {architecture}")
-    return Status(packages=packages, digest=digest.hexdigest())
+    return packages
 
 
-def _installed(fields: Mapping[str, str], architecture: str) -> Stanza | None:
-    name, version = fields.get("Package", ""), fields.get("Version", "")
+def _installed(fields: Mapping[str, str], architecture: str) -> bool:
     # dpkg writes three words (wish, flag, state); distroless images write none.
     state = fields.get("Status", "install ok installed").rpartition(" ")[2]
-    if not name or not version or state not in _PRESENT:
-        return None
-    if fields.get("Architecture", architecture) not in {architecture, "all"}:
-        return None
-    return Stanza(name=name, version=version, **said(fields))
+    return bool(
+        fields.get("Package")
+        and fields.get("Version")
+        and state in _PRESENT
+        and fields.get("Architecture", architecture) in {architecture, "all"}
+    )

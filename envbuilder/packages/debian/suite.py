@@ -19,7 +19,6 @@ from msgspec import Struct
 
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.packages.debian import mirrors as archives
-from envbuilder.packages.debian.closure import on_base
 from envbuilder.packages.debian.package import (
     Package,
     closure,
@@ -32,11 +31,10 @@ from envbuilder.profiles import locked_file as lock_entries
 from envbuilder.profiles.locked_file import MAIN, File
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from envbuilder.core import types as words
     from envbuilder.core.settings import Settings
-    from envbuilder.packages.debian.package import Stanza
 
 ARCHITECTURES: dict[str, str] = {"linux/amd64": "amd64", "linux/arm64": "arm64"}
 
@@ -51,21 +49,14 @@ class Suite(Struct, frozen=True, kw_only=True):
 
 
 def lock(
-    wanted: Sequence[str],
-    suite: Suite,
-    installed: Mapping[str, Stanza] | None = None,
-    listed: Iterable[str] = (),
+    wanted: Sequence[str], suite: Suite, base: frozenset[str] = frozenset()
 ) -> tuple[File, ...]:
-    """Return the .debs that bring `wanted` to a base, sorted by name.
+    """Return the .debs that bring `wanted` to any minimal system of the suite, sorted by name.
 
-    `installed` are the packages of the base; without them the result fits any minimal system of the
-    suite. For `listed` see `closure.on_base`. Raise `InvalidError` for packages that are
-    unavailable or conflict.
+    With `base`, they go on the system that `lock_base` locked from the same lists, given by the
+    names of its packages. Raise `InvalidError` for packages that are unavailable.
     """
-    if installed is None:
-        chosen = closure(wanted, suite.packages, rolling=suite.rolling)
-    else:
-        chosen = on_base(wanted, suite.packages, installed, listed)
+    chosen = closure(wanted, suite.packages, base, rolling=suite.rolling)
     return tuple(_file(p) for p in sorted(chosen, key=lambda p: p.name))
 
 

@@ -120,7 +120,6 @@ ENVIRON = {"PIP_CONFIG_FILE": "/dev/null"}
 
 def made(own: Settings, uv: FakeUv, asked: Profile | None = None, **options: Any) -> Lock:
     options.setdefault("measure", lambda _: {})
-    options.setdefault("read_base", lambda *_: None)
     return resolve.resolve(asked or profile(), own, run=uv, environ=ENVIRON, **options)
 
 

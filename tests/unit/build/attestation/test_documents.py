@@ -25,8 +25,6 @@ from envbuilder.core import resources
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, ToolError
 from envbuilder.packages.debian import base_image as base_status
-from envbuilder.packages.debian.package import Stanza
-from envbuilder.packages.debian.status import Status
 from envbuilder.profiles import lock as lockfile
 from tests.support.engines import BUILDKIT, FakeEngine
 from tests.unit.build.backends.test_backends import docker_plan, shipped, venv_plan
@@ -179,14 +177,13 @@ def test_the_packages_of_an_images_base_are_in_its_bill(
     found: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, artifact = image(found)
-    packages = {n: Stanza(name=n, version="1-1") for n in ("base-files", "libtcmalloc-minimal4")}
-    packages["libtcmalloc-minimal4"] = Stanza(name="libtcmalloc-minimal4", version="2.10-1")
+    packages = {"base-files": "1-1", "libtcmalloc-minimal4": "2.10-1"}
     read: list[str] = []
 
-    def of_engine(asked: object, ref: str, platform: str) -> Status:
+    def of_engine(asked: object, ref: str, platform: str) -> dict[str, str]:
         assert asked is engine
         read.append(f"{ref} {platform}")
-        return Status(packages=packages, digest="")
+        return packages
 
     engine = FakeEngine().serve(monkeypatch)
     monkeypatch.setattr(base_status, "of_engine", of_engine)

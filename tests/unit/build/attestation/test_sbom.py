@@ -21,7 +21,6 @@ from envbuilder.build import plan
 from envbuilder.build.attestation import components, documents, licences, sbom
 from envbuilder.build.attestation.components import Component
 from envbuilder.core import resources
-from envbuilder.packages.debian.package import Stanza
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles.locked_file import File
@@ -323,10 +322,7 @@ def test_a_prefix_says_what_is_installed_in_it(tmp_path: Path) -> None:
 def test_what_was_seen_is_added_once(found: Settings, problems: Callable[[bytes], Any]) -> None:
     about = documents.About(profile="x", lock="", platform="linux/amd64", python="3.11")
     seen = [
-        *components.of_packages(
-            [Stanza(name="g++", version="4:12.2.0-3"), Stanza(name="base-files", version="12.4")],
-            "bookworm",
-        ),
+        *components.of_packages({"g++": "4:12.2.0-3", "base-files": "12.4"}, "bookworm"),
         components.Component(
             kind="library", name="pip", version="25.0", purl=components.pypi_purl("pip", "25.0")
         ),

@@ -1,28 +1,22 @@
-"""What a base has installed is read wherever the base is, or said to be unknown."""
+"""Which packages an image has, by its layers or by the engine that holds it."""
 
 from __future__ import annotations
 
 import gzip
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
 import pytest
 
-from envbuilder.containers.engine import connection
-from envbuilder.containers.oci import descriptor
+from envbuilder.containers.oci import descriptor, rootfs
 from envbuilder.containers.oci.descriptor import Index, Manifest
 from envbuilder.containers.oci.layout import Layout
-from envbuilder.containers.registry import base_images as bases
-from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, ToolError
+from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.packages.debian import base_image as base_status
-from envbuilder.profiles.lock import LockedBase, Target
 from tests.support import debs
 from tests.support.engines import FakeEngine
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from envbuilder.core.settings import Settings
 
 STATUS = "var/lib/dpkg/status"
 Members = list[tuple[str, bytes | str | None]]
@@ -53,7 +47,8 @@ def layout(folder: Path, *layers: Members) -> Layout:
 
 
 def names(made: Layout) -> list[str]:
-    return sorted(base_status.of_layout(made, "linux/amd64").packages)
+    contents = rootfs.read(made, made.manifest("linux/amd64")).contents
+    return sorted(base_status.of_contents(contents, "linux/amd64", "base:1"))
 
 
 def test_upper_layers_win(tmp_path: Path) -> None:
@@ -109,111 +104,8 @@ def test_an_image_of_the_engine_is_read() -> None:
     assert base_status.of_engine(engine, "base:1", "linux/amd64") is None
     for path, name in ((STATUS, "a"), ("var/lib/dpkg/status.d/b", "b")):
         engine.contents = {path: says(name)}
-        status = base_status.of_engine(engine, "base:1", "linux/amd64")
-        assert status is not None
-        assert sorted(status.packages) == [name]
+        assert base_status.of_engine(engine, "base:1", "linux/amd64") == {name: "1"}
     engine.contents = {}
     with pytest.raises(InvalidError, match="base:1: no Debian system"):
         base_status.of_engine(engine, "base:1", "linux/amd64")
     assert set(engine.done) == {"read base:1 linux/amd64"}
-
-
-# --- whoever has it
-
-
-@pytest.fixture
-def nobody(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """No engine, and a registry that is out of reach; notes who was asked."""
-    asked: list[str] = []
-
-    def refuse(*_: Any) -> Layout:
-        asked.append("registry")
-        raise BuildError("the registry cannot be reached")
-
-    def unconfigured() -> bool:
-        asked.append("engine")
-        return False
-
-    monkeypatch.setattr(base_status, "_silent", set())
-    monkeypatch.setattr(connection, "configured", unconfigured)
-    monkeypatch.setattr(bases, "obtain", refuse)
-    return asked
-
-
-REF = f"python:3.11@sha256:{'d' * 64}"
-
-
-def test_what_was_fetched_is_read_first(found: Settings, nobody: list[str]) -> None:
-    folder = bases.folder(REF.partition("@")[2], "linux/amd64", found)
-    layout(folder, [(STATUS, says("a"))])
-    status = base_status.read(REF, "linux/amd64", found)
-    assert status is not None
-    assert sorted(status.packages) == ["a"]
-    assert nobody == []
-
-
-def test_an_image_on_disk_is_read_where_it_is(
-    found: Settings, nobody: list[str], tmp_path: Path
-) -> None:
-    layout(tmp_path / "own", [(STATUS, says("a"))])
-    status = base_status.read(f"oci:{tmp_path / 'own'}", "linux/amd64", found)
-    assert status is not None
-    assert sorted(status.packages) == ["a"]
-    notes: list[str] = []
-    assert base_status.read(f"oci:{tmp_path}", "linux/amd64", found, notes.append) is None
-    assert "no OCI image layout" in notes[0]
-    assert nobody == []
-
-
-def test_what_cannot_be_read_is_noted(found: Settings, nobody: list[str]) -> None:
-    notes: list[str] = []
-    assert base_status.read(REF, "linux/amd64", found, notes.append) is None
-    assert nobody == ["engine", "registry"]
-    assert "the registry cannot be reached" in notes[0]
-    assert "any minimal system is assumed" in notes[0]
-    # A tag says nothing about bytes: no registry is asked for one.
-    assert base_status.read("python:3.11", "linux/amd64", found, notes.append) is None
-    assert nobody == ["engine", "registry", "engine"]
-    # A registry that failed is not waited for again; another one is.
-    other = REF.replace("3.11", "3.12")
-    assert base_status.read(other, "linux/amd64", found, notes.append) is None
-    assert nobody == ["engine", "registry", "engine", "engine"]
-    assert "docker.io gave no image before" in notes[-1]
-    assert base_status.read(f"own.example/{REF}", "linux/amd64", found, notes.append) is None
-    assert nobody[-1] == "registry"
-
-
-def test_a_build_on_another_base_than_the_locks_is_noticed(
-    found: Settings, nobody: list[str], tmp_path: Path
-) -> None:
-    made = layout(tmp_path / "own", [(STATUS, says("a"))])
-    ref = f"oci:{made.folder}"
-    base = LockedBase(
-        ref="python:3.11", digest=f"sha256:{'d' * 64}", date=None, python_path="/usr/bin/python3",
-        python_version="3.11.2", status="5" * 64,
-    )  # fmt: skip
-
-    def said(named: str, **changes: str | None) -> str:
-        changed = msgspec.structs.replace(base, **changes)
-        target = Target(platform="linux/amd64", python="3.11", base=changed, files=())
-        return base_status.unlike(target, named, found)
-
-    assert f"--base-image {ref}" in said(ref)
-    assert said(ref, status=base_status.of_layout(made, "linux/amd64").digest) == ""
-    assert said(ref, status=None) == ""
-    assert said(REF) == ""  # the lock's own
-    assert said("unknown:1") == ""
-
-
-def test_an_engine_that_fails_does_not_stop_the_lock(
-    found: Settings, nobody: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail() -> Any:
-        raise ToolError("no container engine answers")
-
-    monkeypatch.setattr(connection, "configured", lambda: True)
-    monkeypatch.setattr(connection, "connect", fail)
-    notes: list[str] = []
-    assert base_status.read(REF, "linux/amd64", found, notes.append) is None
-    assert "no container engine answers; the registry cannot" in notes[0]
-    assert issubclass(ToolError, EnvbuilderError)

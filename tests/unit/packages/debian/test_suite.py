@@ -315,6 +315,17 @@ def test_a_base_is_the_minimal_system_and_what_is_included(own: Settings) -> Non
         debian.lock_base(["nothing"], suite)
 
 
+def test_nothing_is_added_that_a_base_of_the_same_lists_has(own: Settings) -> None:
+    listed = (
+        *BASE, stanza("tool", Depends="first | second, libc6 (= 2.36-9)"),
+        stanza("first"), stanza("second"),
+    )  # fmt: skip
+    suite = debian.load("bookworm", "linux/amd64", own, read=mirror(bookworm="\n".join(listed)))
+    base = frozenset(f.name for f in debian.lock_base(["second"], suite))
+    assert [f.name for f in debian.lock(["tool", "second"], suite, base)] == ["tool"]
+    assert [f.name for f in debian.lock(["tool"], suite)] == ["first", "libc6", "tool"]
+
+
 def test_snapshots_stand_in_for_the_mirror(tmp_path: Path) -> None:
     bare = Settings(
         project=None, config_dir=tmp_path, cache_dir=tmp_path, data_dir=tmp_path,

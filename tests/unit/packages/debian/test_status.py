@@ -1,0 +1,94 @@
+"""What dpkg's status says is installed, whoever wrote it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envbuilder.core.errors import InvalidError
+from envbuilder.packages.debian import status as dpkg_status
+
+STATUS = b"""\
+Package: libc6
+Status: install ok installed
+Priority: optional
+Architecture: amd64
+Version: 2.36-9
+Depends: libgcc-s1,
+ libcrypt1 (>= 1:4)
+Breaks: old (<< 1)
+Conffiles:
+ /etc/ld.so.conf.d/x.conf d4e7a7b88a71b5ffd9e2644e71a0cfab
+Description: GNU C Library
+ Depends: not a field
+
+Package: gone
+Status: deinstall ok config-files
+Architecture: amd64
+Version: 1
+
+Package: waiting
+Status: install ok triggers-pending
+Architecture: all
+Version: 1
+
+Package: raw
+Status: install ok unpacked
+Architecture: amd64
+Version: 1
+
+Package: foreign
+Status: install ok installed
+Architecture: arm64
+Version: 1
+"""
+
+
+def test_a_status_says_what_is_installed() -> None:
+    packages = dpkg_status.parse({dpkg_status.FILE: STATUS}, "amd64")
+    assert packages == {"libc6": "2.36-9", "waiting": "1", "raw": "1"}
+
+
+def test_one_file_a_package() -> None:
+    files = {
+        f"{dpkg_status.FOLDER}base": b"Package: base\nVersion: 1\nArchitecture: amd64\n",
+        f"{dpkg_status.FOLDER}libc6": b"Package: libc6\nVersion: 2\nArchitecture: amd64\n",
+        f"{dpkg_status.FOLDER}libc6.md5sums": b"d41d8cd98f00b204e9800998ecf8427e  etc/x\n",
+    }
+    assert dpkg_status.parse(files, "amd64") == {"base": "1", "libc6": "2"}
+
+
+def test_no_status_and_an_empty_one() -> None:
+    assert dpkg_status.parse({}, "amd64") is None
+    with pytest.raises(InvalidError, match="no installed package of arm64"):
+        dpkg_status.parse({dpkg_status.FILE: b"Package: x\n"}, "arm64")
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_can_be_a_status(data: bytes) -> None:
+    try:
+        dpkg_status.parse({dpkg_status.FILE: b"Package: p\nVersion: 1\n\n" + data}, "amd64")
+    except InvalidError:
+        return
+
+
+text = st.text(st.characters(codec="ascii", exclude_categories=["C"]), max_size=20)
+
+
+@given(
+    st.dictionaries(
+        st.from_regex(r"[a-z][a-z0-9+.-]{1,8}", fullmatch=True),
+        st.tuples(st.from_regex(r"[0-9][0-9.]{0,5}", fullmatch=True), text),
+        min_size=1,
+    )
+)
+def test_what_is_written_is_read(packages: dict[str, tuple[str, str]]) -> None:
+    written = "\n".join(
+        f"Package: {name}\nStatus: install ok installed\nVersion: {version}\n"
+        f"Description: x\n .{said}\n"
+        for name, (version, said) in packages.items()
+    )
+    assert dpkg_status.parse({dpkg_status.FILE: written.encode()}, "amd64") == {
+        name: version for name, (version, _) in packages.items()
+    }
