@@ -75,7 +75,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @property
     def uploads_dir(self) -> Path:
-        """State of uploads to registries: their progress, and which repository has which blobs."""
+        """Which repository of a registry has which blobs, so that others mount them."""
         return self.cache_dir / "uploads"
 
     @property

@@ -1,6 +1,7 @@
-"""Push one blob to a registry: mounted, or uploaded in pieces that a later try resumes.
+"""Push one blob to a registry: mounted, or uploaded in pieces, resumed after a lost connection.
 
-The registry reports with each response how an upload continues. Some registries (docker-registry
+An upload is resumed by the same process only: a later one starts again with the first byte. The
+registry reports with each response how an upload continues. Some registries (docker-registry
 and its derivatives) continue only from their last response: they discard all of an upload that is
 cut off within a piece.
 """
@@ -10,11 +11,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlencode, urlsplit
 
-import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from envbuilder.containers.oci import reference
 from envbuilder.containers.registry.responses import ATTEMPTS, BrokenOffError
@@ -52,11 +52,11 @@ class Sent(Struct, frozen=True, kw_only=True):
 
 
 class _Upload(Struct, frozen=True, kw_only=True):
-    """An upload in progress, kept in a file so that a later process can resume it."""
+    """An upload in progress."""
 
     location: str
-    offset: Annotated[int, Meta(ge=0)]
-    piece: Annotated[int, Meta(ge=1, le=_PIECE_LIMIT)]
+    offset: int
+    piece: int
 
 
 def send(
@@ -69,24 +69,23 @@ def send(
 ) -> Sent:
     """Push a blob of a layout, unless the registry has it.
 
-    `notes` is a folder for what a later try needs to resume, and for which repository has which
-    blob. `mount_from` is a repository of the same registry that may have the blob; without it, the
-    one recorded by an earlier push is used. Only one process sends a blob at a time; the others
-    wait. Raise `BuildError` if the push fails; the next try does not send again what the registry
-    has accepted.
+    `notes` is a folder that records which repository has which blob. `mount_from` is a repository
+    of the same registry that may have the blob; without it, the one recorded by an earlier push is
+    used. Only one process sends a blob at a time; the others wait. Raise `BuildError` if the push
+    fails.
     """
     from filelock import FileLock
 
-    upload = _file(notes, f"{connection.name} {blob.digest}", "json")
+    lock = _file(notes, f"{connection.name} {blob.digest}", "lock")
     place = _file(notes, f"{connection.host} {blob.digest}", "repository")
     folders.ensure(notes, private=True)
-    with FileLock(upload.with_suffix(".lock")):
+    with FileLock(lock):
         if has(connection, blob):
             advance(blob.size)
             done = Sent(how="present")
         else:
             source = layout.checked(blob)
-            outgoing = _Outgoing(connection, blob, source, upload, advance)
+            outgoing = _Outgoing(connection, blob, source, advance)
             try:
                 done = outgoing.run(mount_from or _repository(place, connection))
             except OSError as error:
@@ -137,11 +136,12 @@ class _Outgoing:
         connection: Connection,
         blob: Descriptor,
         source: Path,
-        note: Path,
         advance: Callable[[int], None],
     ) -> None:
-        self._connection, self._blob, self._source, self._note = connection, blob, source, note
+        self._connection, self._blob, self._source = connection, blob, source
         self._advance = advance
+        self._last: _Upload | None = None
+        """The upload as the registry last described it; None if none has begun or it is gone."""
         self._shown = 0
         self._travelled = 0
 
@@ -153,7 +153,7 @@ class _Outgoing:
             try:
                 if attempt and has(self._connection, self._blob):
                     break  # only the last response was lost
-                upload = self._recalled() or self._begin(mount_from)
+                upload = self._resumed() or self._begin(mount_from)
                 if upload is None:
                     self._show(self._blob.size)
                     return Sent(how="mounted")
@@ -164,7 +164,6 @@ class _Outgoing:
         else:
             raise self._connection.failure(self._blob.digest, problem)
         self._show(self._blob.size)
-        self._note.unlink(missing_ok=True)
         return Sent(how="sent", bytes=self._travelled)
 
     def _begin(self, mount_from: str) -> _Upload | None:
@@ -178,31 +177,27 @@ class _Outgoing:
             answer = self._post("", (_ACCEPTED,))
         least = answer.headers.get("OCI-Chunk-Min-Length", "")
         piece = max(PIECE, int(least)) if least.isdecimal() and len(least) < 10 else PIECE
-        upload = self._at(answer, 0, min(piece, _PIECE_LIMIT))
-        self._remember(upload)
-        return upload
+        self._last = self._at(answer, 0, min(piece, _PIECE_LIMIT))
+        return self._last
 
     def _post(self, query: str, accept: tuple[int, ...]) -> Answer:
         url = self._connection.url(f"blobs/uploads/{query}")
         return self._connection.ask("POST", url, self._blob.digest, accept=accept, data=b"")
 
-    def _recalled(self) -> _Upload | None:
+    def _resumed(self) -> _Upload | None:
         """Return the interrupted upload, as far as the registry has it; None if it is gone."""
-        try:
-            noted = msgspec.json.decode(self._note.read_bytes(), type=_Upload)
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        last = self._last
+        if last is None:
             return None
         with contextlib.suppress(BuildError):
-            # The recorded location is checked as if the registry had just sent it.
-            url = self._connection.resolve(noted.location, self._connection.url(""), "an upload")
             answer = self._connection.ask(
-                "GET", url, self._blob.digest, accept=(_NO_CONTENT, _ACCEPTED, *_LOST)
+                "GET", last.location, self._blob.digest, accept=(_NO_CONTENT, _ACCEPTED, *_LOST)
             )
             if answer.status not in _LOST:
-                upload = self._at(answer, 0, noted.piece, url)
-                if upload.offset <= self._blob.size:
-                    return upload
-        self._note.unlink(missing_ok=True)
+                self._last = self._at(answer, 0, last.piece, last.location)
+                if self._last.offset <= self._blob.size:
+                    return self._last
+        self._last = None
         return None
 
     def _send_pieces(self, upload: _Upload) -> _Upload:
@@ -222,8 +217,7 @@ class _Outgoing:
                 answer = self._ask(
                     "PATCH", upload.location, (_ACCEPTED, _NO_CONTENT), headers, data
                 )
-                upload = self._at(answer, end, upload.piece, upload.location)
-                self._remember(upload)
+                upload = self._last = self._at(answer, end, upload.piece, upload.location)
                 if upload.offset != end:
                     raise BrokenOffError("the registry took only a part")
         return upload
@@ -265,11 +259,6 @@ class _Outgoing:
         offset = int(said[1]) + 1 if said and said[1] != "0" else expected
         url = self._connection.resolve(location, answer.url, self._blob.digest)
         return _Upload(location=url, offset=offset, piece=piece)
-
-    def _remember(self, upload: _Upload) -> None:
-        # Without the note, a later try restarts this blob: no reason to fail now.
-        with contextlib.suppress(OSError):
-            atomic.write(self._note, msgspec.json.encode(upload))
 
     def _show(self, done: int) -> None:
         self._advance(done - self._shown)

@@ -123,10 +123,10 @@ def push(
 ) -> Pushed:
     """Push an image of a layout, or an index with all of its images, to a registry.
 
-    `wanted` is the tag or the digest to push to. `notes` is a folder from which a later push
-    resumes (`Settings.uploads_dir`). `mount_from` is a repository of the same registry that may
-    have some of the blobs. Raise `BuildError` if the push fails; the next one does not transfer
-    again what has arrived.
+    `wanted` is the tag or the digest to push to. `notes` is a folder that records which
+    repository has which blob (`Settings.uploads_dir`). `mount_from` is a repository of the same
+    registry that may have some of the blobs. Raise `BuildError` if the push fails; the next one
+    does not transfer again the blobs that have arrived.
     """
     if wanted.startswith("sha256:") and wanted != image.digest:
         raise InvalidError(f"{connection.name}@{wanted}: the image is another: {image.digest}")
