@@ -16,7 +16,7 @@ from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
 
 if TYPE_CHECKING:
-    from envbuilder.locks.availability.findings import Summary
+    from envbuilder.locks.availability.files import Summary
     from envbuilder.packages.conda.lock import Lock as CondaLock
 
 
@@ -183,7 +183,7 @@ def _check(
             of = " (conda)" if state.get("backend") else ""
             click.echo(f"{state['profile'] + of:<19} {state['state']:<9} {stale or 'fresh'}")
         if left is not None:
-            from envbuilder.locks.availability.findings import table
+            from envbuilder.locks.availability.files import table
 
             click.echo("\n".join(table(left)))
     if any(s["stale"] for s in states):
@@ -215,9 +215,7 @@ def _ask(
 ) -> Summary:
     """Return the availability of every file and base image in some locks."""
     from envbuilder.bundle.read import opened
-    from envbuilder.locks.availability import base_images as online_bases
-    from envbuilder.locks.availability import files as online
-    from envbuilder.locks.availability import findings
+    from envbuilder.locks.availability import base_images, files
 
     held = {}
     for path in bundles:
@@ -227,9 +225,12 @@ def _ask(
     locks = [lockfile.load(path) for path in paths]
     progress = console.progress()
     conda = [lock for _, lock in _conda_locks(names, folders)]
-    files = online.check(online.pins(locks, conda), found, progress, held)
-    bases = online_bases.check(online_bases.pins(locks), found, progress, held)
-    return findings.summary((*files, *bases))
+    return files.summary(
+        (
+            *files.check(files.pins(locks, conda), found, progress, held),
+            *base_images.check(base_images.pins(locks), found, progress, held),
+        )
+    )
 
 
 def _place(name: str, found: settings.Settings, output_dir: Path | None) -> Path:

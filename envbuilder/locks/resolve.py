@@ -18,8 +18,9 @@ from envbuilder.core import pip_settings, process
 from envbuilder.core import types as words
 from envbuilder.core.settings import require_writable
 from envbuilder.locks import system_packages as target_debs
+from envbuilder.locks.availability import queries
 from envbuilder.locks.system_packages import Debs
-from envbuilder.packages.python import indexes, loopback, sizes, upstream
+from envbuilder.packages.python import indexes, loopback, upstream
 from envbuilder.packages.python.indexes import canonical
 from envbuilder.packages.python.uv import UnresolvableError, Uv, links
 from envbuilder.profiles.lock import SCHEMA, Lock, Target, inputs_digest
@@ -46,7 +47,7 @@ def resolve(
     on_progress: Callable[[str], None] = lambda _: None,
     *,
     run: Runner = process.run,
-    measure: Measure = sizes.measure,
+    measure: Measure = queries.measure,
     environ: Mapping[str, str] | None = None,
 ) -> Lock:
     """Make the lock of a profile.

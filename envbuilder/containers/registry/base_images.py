@@ -31,6 +31,11 @@ def folder(digest: words.Digest, platform: words.Platform, settings: Settings) -
     return settings.cache_dir / "bases" / name
 
 
+def is_intact(digest: words.Digest, platform: words.Platform, settings: Settings) -> bool:
+    """Return whether a base image is on this disk with the right bytes."""
+    return _damage(folder(digest, platform, settings), digest, platform) is None
+
+
 def obtain(
     ref: str,
     digest: words.Digest,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -10,14 +9,11 @@ from msgspec import Struct
 from envbuilder.containers.engine import connection as engines
 from envbuilder.containers.oci import reference
 from envbuilder.containers.oci.descriptor import INDEXES, MANIFESTS
-from envbuilder.containers.oci.layout import Layout
-from envbuilder.containers.registry import base_images as bases
-from envbuilder.containers.registry import transfer as registry
+from envbuilder.containers.registry import base_images, transfer
 from envbuilder.containers.registry.responses import BrokenOffError
 from envbuilder.core import types as words
 from envbuilder.core.errors import EnvbuilderError, ToolError
-from envbuilder.locks.availability.files import PARALLEL
-from envbuilder.locks.availability.findings import Finding, Status
+from envbuilder.locks.availability.files import Finding, Status, each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -47,22 +43,22 @@ def pins(locks: Iterable[Lock]) -> tuple[BasePin, ...]:
 
     Bases made of locked packages are left out.
     """
-    found: dict[tuple[str, str], tuple[list[words.Platform], list[str]]] = {}
+    users: dict[tuple[str, words.Digest], list[tuple[words.Platform, str]]] = {}
     for lock in locks:
         for target in lock.targets:
-            if target.base is not None and target.base.digest and not target.base.suite:
-                key = (target.base.ref, target.base.digest)
-                platforms, profiles = found.setdefault(key, ([], []))
-                platforms.append(target.platform)
-                profiles.append(lock.profile)
+            base = target.base
+            if base is not None and base.digest and not base.suite:
+                users.setdefault((base.ref, base.digest), []).append(
+                    (target.platform, lock.profile)
+                )
     return tuple(
         BasePin(
             ref=ref,
             digest=digest,
-            platforms=tuple(dict.fromkeys(platforms)),
-            profiles=tuple(dict.fromkeys(profiles)),
+            platforms=tuple(dict.fromkeys(platform for platform, _ in pairs)),
+            profiles=tuple(dict.fromkeys(profile for _, profile in pairs)),
         )
-        for (ref, digest), (platforms, profiles) in found.items()
+        for (ref, digest), pairs in users.items()
     )
 
 
@@ -71,14 +67,14 @@ def check(
     settings: Settings,
     progress: Progress,
     bundles: Mapping[str, frozenset[str]],
-    connect: Connect = registry.connect,
+    connect: Connect = transfer.connect,
 ) -> tuple[Finding, ...]:
     """Return the availability of each base image; nothing is downloaded.
 
     `bundles` is as in `files.check`.
     """
 
-    def one(pin: BasePin) -> Finding:
+    def finding(pin: BasePin) -> Finding:
         status, detail = _ask(pin, settings, connect)
         sha256 = pin.digest.removeprefix("sha256:")
         return Finding(
@@ -93,13 +89,8 @@ def check(
             elsewhere=() if status == "fine" else _elsewhere(pin, sha256, settings, bundles),
         )
 
-    if not wanted:
-        return ()
-    with (
-        progress.task(f"ask for {len(wanted)} base images", len(wanted)),
-        ThreadPoolExecutor(PARALLEL) as pool,
-    ):
-        return tuple(pool.map(one, wanted))
+    task = f"ask for {len(wanted)} base images"
+    return tuple(each(task, finding, wanted, progress)) if wanted else ()
 
 
 def _ask(pin: BasePin, settings: Settings, connect: Connect) -> tuple[Status, str]:
@@ -127,24 +118,12 @@ def _ask(pin: BasePin, settings: Settings, connect: Connect) -> tuple[Status, st
 def _elsewhere(
     pin: BasePin, sha256: str, settings: Settings, bundles: Mapping[str, frozenset[str]]
 ) -> tuple[str, ...]:
-    kept = [p for p in pin.platforms if _is_kept(pin.digest, p, settings)]
-    found = [f"the base images kept here ({', '.join(kept)})"] if kept else []
+    platforms = [p for p in pin.platforms if base_images.is_intact(pin.digest, p, settings)]
+    names = [f"the base images kept here ({', '.join(platforms)})"] if platforms else []
     try:
         with engines.connect() as engine:
             if engine.image(f"{pin.ref}@{pin.digest}"):
-                found.append("the engine")
+                names.append("the engine")
     except ToolError:
         pass
-    return (*found, *(f"the bundle {name}" for name, held in bundles.items() if sha256 in held))
-
-
-def _is_kept(digest: words.Digest, platform: words.Platform, settings: Settings) -> bool:
-    """Return whether the image is on this disk and all its blobs have the right bytes."""
-    try:
-        layout = Layout.open(bases.folder(digest, platform, settings))
-        manifest = layout.read_manifest(layout.find(platform))
-        for blob in (manifest.config, *manifest.layers):
-            layout.checked(blob)
-    except EnvbuilderError:
-        return False
-    return True
+    return (*names, *(f"the bundle {name}" for name, held in bundles.items() if sha256 in held))

@@ -7,15 +7,15 @@ file is downloaded. A file that could not be checked is `unknown`, which is neit
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from msgspec import Struct
 
+from envbuilder.core.errors import INVALID, TOOL_MISSING
 from envbuilder.core.files import file_sha256
 from envbuilder.core.http import host_of
-from envbuilder.locks.availability import queries as asking
-from envbuilder.locks.availability.findings import Finding, Status
-from envbuilder.packages import locations as origins
+from envbuilder.locks.availability.queries import PARALLEL, Queries
+from envbuilder.packages import locations
 from envbuilder.packages.locations import BY_PATH, Place
 from envbuilder.packages.python import indexes
 from envbuilder.packages.python.indexes import DEFAULT, canonical
@@ -23,16 +23,86 @@ from envbuilder.packages.store import Store
 from envbuilder.profiles.locked_file import File
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
-    from envbuilder.locks.availability.queries import Answer, Asker, Page
+    from envbuilder.locks.availability.queries import Answer, Page
     from envbuilder.packages.conda.lock import Lock as CondaLock
     from envbuilder.profiles.lock import Lock
 
-PARALLEL = 6
+Status = Literal["fine", "vanished", "changed", "unknown"]
+_Wanted = TypeVar("_Wanted")
+_Result = TypeVar("_Result")
+
+
+class Finding(Struct, frozen=True, kw_only=True):
+    """The availability of one locked file or base image."""
+
+    name: str
+    version: str
+    file: str
+    sha256: str
+    source: str
+    profiles: tuple[str, ...]
+    """The profiles whose locks name it."""
+    status: Status
+    detail: str = ""
+    elsewhere: tuple[str, ...] = ()
+    """Other locations with the same sha256, if the status is not `fine`."""
+
+    @property
+    def lost(self) -> bool:
+        """Return whether no known location has the bytes any more."""
+        return self.status in {"vanished", "changed"} and not self.elsewhere
+
+
+class Summary(Struct, frozen=True, kw_only=True):
+    """The result of `lock --check --online` (`online` in its JSON)."""
+
+    checked: int
+    fine: int
+    lost: int
+    unknown: int
+    findings: tuple[Finding, ...]
+    """Only those that are not `fine`."""
+
+    @property
+    def exit_code(self) -> int:
+        """Return the exit code: `lost` outweighs `unknown`, and `unknown` is not success."""
+        if self.lost:
+            return INVALID
+        return TOOL_MISSING if self.unknown else 0
+
+
+def summary(findings: Sequence[Finding]) -> Summary:
+    """Count the findings, and keep those that are not fine."""
+    return Summary(
+        checked=len(findings),
+        fine=sum(f.status == "fine" for f in findings),
+        lost=sum(f.lost for f in findings),
+        unknown=sum(f.status == "unknown" for f in findings),
+        findings=tuple(f for f in findings if f.status != "fine"),
+    )
+
+
+def table(result: Summary) -> list[str]:
+    """Return the findings that are not fine, and the counts, as lines."""
+    lines = []
+    for finding in result.findings:
+        word = "not checked" if finding.status == "unknown" else finding.status
+        lines.append(f"{word}: {finding.file} ({', '.join(finding.profiles)}): {finding.detail}")
+        if finding.elsewhere:
+            lines.append(f"  the same bytes are in {', '.join(finding.elsewhere)}")
+        elif finding.lost:
+            lines.append("  the same bytes were found nowhere")
+    gone = len(result.findings) - result.unknown
+    lines.append(
+        f"files: {result.checked}; where they were: {result.fine}; gone or changed: {gone},"
+        f" found nowhere: {result.lost}; not checked: {result.unknown}"
+    )
+    return lines
 
 
 class Pin(Struct, frozen=True, kw_only=True):
@@ -46,12 +116,10 @@ def pins(locks: Iterable[Lock], conda: Iterable[CondaLock] = ()) -> tuple[Pin, .
     """Return the files of some locks, each once."""
     named = [(lock.profile, f) for lock in locks for f in lock.files]
     named += [(lock.profile, p.as_file) for lock in conda for t in lock.targets for p in t.packages]
-    found: dict[tuple[str, str], tuple[File, list[str]]] = {}
+    users: dict[tuple[str, str], tuple[File, dict[str, None]]] = {}
     for profile, file in named:
-        users = found.setdefault((file.source, file.sha256), (file, []))[1]
-        if profile not in users:
-            users.append(profile)
-    return tuple(Pin(file=file, profiles=tuple(users)) for file, users in found.values())
+        users.setdefault((file.source, file.sha256), (file, {}))[1][profile] = None
+    return tuple(Pin(file=file, profiles=tuple(profiles)) for file, profiles in users.values())
 
 
 def check(
@@ -59,81 +127,30 @@ def check(
     settings: Settings,
     progress: Progress,
     bundles: Mapping[str, frozenset[str]],
-    asker: Asker | None = None,
+    queries: Queries | None = None,
 ) -> tuple[Finding, ...]:
     """Return the availability of each locked file; `bundles` maps a name to the sha256s it holds.
 
     Raise `InvalidError` for a source without a URL. An unreachable source is part of the findings.
     """
-    with asking.Asker() if asker is None else asker as ask:
-        wheels = [p.file for p in wanted if p.file.kind not in BY_PATH]
-        places = _places({f.source for f in wheels}, settings)
-        asked = [(place, canonical(f.name)) for f in wheels for place in places[f.source]]
-        pages = _pages(tuple(dict.fromkeys(asked)), ask, progress)
-        elsewhere = _Elsewhere(settings, places, pages, ask, bundles)
-
-        def one(pin: Pin) -> Finding:
-            file = pin.file
-            if file.kind in BY_PATH:
-                answers = [ask.size(u) for u in origins.urls(file, settings)]
-                status, detail = of_archive(answers, file)
-            else:
-                name = canonical(file.name)
-                status, detail = _of_wheel(file, [pages[p, name] for p in places[file.source]], ask)
-            return Finding(
-                name=file.name,
-                version=file.version,
-                file=file.basename,
-                sha256=file.sha256,
-                source=file.source,
-                profiles=pin.profiles,
-                status=status,
-                detail=detail,
-                elsewhere=() if status == "fine" else elsewhere.find(file),
-            )
-
-        with (
-            progress.task(f"ask for {len(wanted)} files", len(wanted)) as task,
-            ThreadPoolExecutor(PARALLEL) as pool,
-        ):
-            found = []
-            for finding in pool.map(one, wanted):
-                found.append(finding)
-                task.advance(1)
-        return tuple(found)
+    with Queries() if queries is None else queries as ask:
+        search = _Search([p.file for p in wanted], settings, progress, bundles, ask)
+        return tuple(each(f"ask for {len(wanted)} files", search.finding, wanted, progress))
 
 
-def _places(sources: Iterable[str], settings: Settings) -> dict[str, tuple[Place, ...]]:
-    """Return the locations that serve each symbolic source."""
-    return {
-        source: origins.places()
-        if source == DEFAULT
-        else (Place(url=indexes.url(source, settings)),)
-        for source in sources
-    }
-
-
-def _pages(
-    wanted: Sequence[tuple[Place, str]], ask: Asker, progress: Progress
-) -> dict[tuple[Place, str], Page]:
-    """Return what each location lists for a distribution, by (location, distribution)."""
-    with (
-        progress.task(f"read {len(wanted)} index pages", len(wanted)) as task,
-        ThreadPoolExecutor(PARALLEL) as pool,
-    ):
-        found = {}
-        for pair, page in zip(wanted, pool.map(lambda w: ask.page(*w), wanted), strict=True):
-            found[pair] = page
-            task.advance(1)
-        return found
-
-
-def _of_wheel(file: File, pages: Sequence[Page], ask: Asker) -> tuple[Status, str]:
-    """Return the status of a wheel, from what its indexes list and its server answers."""
-    status, detail, location = listed(file, pages)
-    if not location:
-        return status, detail
-    return of_server(ask.size(location), file, hashed=status == "fine")
+def each(
+    task: str,
+    question: Callable[[_Wanted], _Result],
+    wanted: Sequence[_Wanted],
+    progress: Progress,
+) -> list[_Result]:
+    """Ask a question about everything wanted, in parallel; return the results in its order."""
+    with progress.task(task, len(wanted)) as shown, ThreadPoolExecutor(PARALLEL) as pool:
+        results = []
+        for result in pool.map(question, wanted):
+            results.append(result)
+            shown.advance(1)
+        return results
 
 
 def listed(file: File, pages: Sequence[Page]) -> tuple[Status, str, str]:
@@ -187,36 +204,75 @@ def of_archive(answers: Sequence[Answer], file: File) -> tuple[Status, str]:
     return "vanished", f"{' and '.join(a.host for a in answers)} have it no more"
 
 
-class _Elsewhere:
-    """A search for bytes that their source no longer has."""
+class _Search:
+    """What the indexes of some files list, and where else their bytes may be."""
 
     def __init__(
         self,
+        files: Sequence[File],
         settings: Settings,
-        places: Mapping[str, Sequence[Place]],
-        pages: Mapping[tuple[Place, str], Page],
-        ask: Asker,
+        progress: Progress,
         bundles: Mapping[str, frozenset[str]],
+        queries: Queries,
     ) -> None:
-        self._store = Store(settings.store_dir)
-        self._places = dict.fromkeys(p for found in places.values() for p in found)
-        self._pages, self._ask, self._bundles = pages, ask, bundles
+        self._settings, self._bundles, self._queries = settings, bundles, queries
+        wheels = [f for f in files if f.kind not in BY_PATH]
+        self._places = {
+            source: locations.places()
+            if source == DEFAULT
+            else (Place(url=indexes.url(source, settings)),)
+            for source in {f.source for f in wheels}
+        }
+        asked = dict.fromkeys(
+            (p, canonical(f.name)) for f in wheels for p in self._places[f.source]
+        )
+        task = f"read {len(asked)} index pages"
+        pages = each(task, lambda pair: queries.page(*pair), tuple(asked), progress)
+        self._pages = dict(zip(asked, pages, strict=True))
 
-    def find(self, file: File) -> tuple[str, ...]:
+    def finding(self, pin: Pin) -> Finding:
+        """Return the availability of one file."""
+        file = pin.file
+        status, detail = self._status(file)
+        return Finding(
+            name=file.name,
+            version=file.version,
+            file=file.basename,
+            sha256=file.sha256,
+            source=file.source,
+            profiles=pin.profiles,
+            status=status,
+            detail=detail,
+            elsewhere=() if status == "fine" else tuple(self._elsewhere(file)),
+        )
+
+    def _status(self, file: File) -> tuple[Status, str]:
+        if file.kind in BY_PATH:
+            urls = locations.urls(file, self._settings)
+            return of_archive([self._queries.file(url) for url in urls], file)
+        pages = [self._pages[place, canonical(file.name)] for place in self._places[file.source]]
+        status, detail, url = listed(file, pages)
+        if not url:
+            return status, detail
+        return of_server(self._queries.file(url), file, hashed=status == "fine")
+
+    def _elsewhere(self, file: File) -> dict[str, None]:
         """Return readable names of the locations that have the file's bytes."""
-        found = ["the store"] if _is(self._store.path(file.sha256), file) else []
-        found += [str(f) for f in origins.find_links() if _is(f / file.basename, file)]
+        stored = Store(self._settings.store_dir).path(file.sha256)
+        names = ["the store"] if _is(stored, file) else []
+        names += [str(f) for f in locations.find_links() if _is(f / file.basename, file)]
         if file.kind not in BY_PATH:
-            found += [host_of(p.url) for p in self._places if self._listed(p, file)]
-        found += [f"the bundle {n}" for n, held in self._bundles.items() if file.sha256 in held]
-        return tuple(dict.fromkeys(found))
+            places = dict.fromkeys(p for places in self._places.values() for p in places)
+            names += [host_of(p.url) for p in places if self._has(p, file)]
+        names += [f"the bundle {n}" for n, held in self._bundles.items() if file.sha256 in held]
+        return dict.fromkeys(names)
 
-    def _listed(self, place: Place, file: File) -> bool:
+    def _has(self, place: Place, file: File) -> bool:
         pair = (place, canonical(file.name))
-        page = self._pages.get(pair) or self._ask.page(*pair)
-        same = [o for o in page.offers if o.sha256 == file.sha256]
+        page = self._pages.get(pair) or self._queries.page(*pair)
+        urls = [o.location for o in page.offers if o.sha256 == file.sha256]
         return any(
-            of_server(self._ask.size(o.location), file, hashed=True)[0] == "fine" for o in same
+            of_server(self._queries.file(url), file, hashed=True)[0] == "fine" for url in urls
         )
 
 

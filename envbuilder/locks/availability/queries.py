@@ -1,25 +1,31 @@
-"""Query index pages and file servers, with few possible outcomes and no exceptions."""
+"""Query index pages and file servers: few outcomes, no exceptions, and no file is downloaded."""
 
 from __future__ import annotations
 
+import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
-from envbuilder.core import http as download
-from envbuilder.core import pip_settings
+from envbuilder.core import http, pip_settings
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.http import host_of, reason
-from envbuilder.packages.python import sizes, upstream
+from envbuilder.packages.python import upstream
 from envbuilder.packages.python.loopback import Offer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import requests
 
     from envbuilder.packages.locations import Place
 
+PARALLEL = 6
+PATIENCE = 3
+"""Unanswered requests after which a host is not queried any more."""
 _GONE = frozenset({404, 410})
 _NO_HEAD = frozenset({405, 501})
 
@@ -41,11 +47,11 @@ class Answer(Struct, frozen=True, kw_only=True):
     """Why nothing is known, if the state is `silent`."""
 
 
-class Asker:
+class Queries:
     """One HTTP session, configured as for downloads; hosts that stay silent are soon skipped."""
 
     def __init__(self, session: requests.Session | None = None) -> None:
-        self._session = download.open_session() if session is None else session
+        self._session = http.open_session() if session is None else session
         self._silences: list[str] = []
 
     def __enter__(self) -> Self:
@@ -60,7 +66,7 @@ class Asker:
         if folder is not None:
             return _local_page(folder, distribution)
         url = place.url if place.flat else f"{place.url.rstrip('/')}/{distribution}/"
-        answer, problem = self._ask("GET", url, {"Accept": upstream.ACCEPT})
+        answer, problem = self._request("GET", url, {"Accept": upstream.ACCEPT})
         if answer is None:
             return Page(problem=f"{host_of(url)}: {problem}")
         if answer.status_code in _GONE:
@@ -69,8 +75,8 @@ class Asker:
             return Page(problem=f"{host_of(url)}: HTTP {answer.status_code}")
         return Page(offers=upstream.parse_page(answer.text, answer.url, distribution, ""))
 
-    def size(self, url: str) -> Answer:
-        """Return whether a file is there, and its size."""
+    def file(self, url: str) -> Answer:
+        """Return whether a file is there, and its size: by a HEAD request, or from disk."""
         host = host_of(url)
         try:
             parts = urlsplit(url)
@@ -78,18 +84,20 @@ class Asker:
             return Answer(state="silent", host=host, problem=str(error))
         if parts.scheme in {"", "file"}:
             return _on_disk(Path(unquote(parts.path)), host)
-        answer, problem = self._ask("HEAD", url, {"Accept-Encoding": "identity"})
+        # A compressed response would state the size of the transfer, not of the file.
+        answer, problem = self._request("HEAD", url, {"Accept-Encoding": "identity"})
         if answer is None:
             return Answer(state="silent", host=host, problem=problem)
         if answer.status_code in _GONE:
             return Answer(state="gone", host=host)
+        # An HTML page instead of a file comes from a proxy or portal that requires a login.
         page = answer.headers.get("Content-Type", "").lower().startswith("text/html")
         if answer.status_code in _NO_HEAD or (answer.status_code == 200 and not page):
-            return Answer(state="there", host=host, size=sizes.stated(answer))
-        said = "a page instead of the file" if page else f"HTTP {answer.status_code}"
-        return Answer(state="silent", host=host, problem=said)
+            return Answer(state="there", host=host, size=_stated_size(answer))
+        problem = "a page instead of the file" if page else f"HTTP {answer.status_code}"
+        return Answer(state="silent", host=host, problem=problem)
 
-    def _ask(
+    def _request(
         self, method: str, url: str, headers: dict[str, str]
     ) -> tuple[requests.Response | None, str]:
         """Return a response and an empty text, or None and the reason."""
@@ -97,33 +105,48 @@ class Asker:
 
         try:
             host = urlsplit(url).netloc
-        except ValueError as error:
-            return None, str(error)
-        if self._silences.count(host) >= sizes.PATIENCE:
-            return None, "did not answer before"
-        try:
-            answer = self._session.request(
+            if self._silences.count(host) >= PATIENCE:
+                return None, "did not answer before"
+            return self._session.request(
                 method, url, headers=headers, timeout=upstream.TIMEOUT, allow_redirects=True
-            )
+            ), ""
         except (requests.ConnectionError, requests.Timeout) as error:
             self._silences.append(host)
             return None, reason(error)
         except (requests.RequestException, ValueError, OSError) as error:
             return None, reason(error)
-        return answer, ""
+
+
+def measure(urls: Iterable[str], session: requests.Session | None = None) -> dict[str, int]:
+    """Return URL → size in bytes of the files at some URLs; nothing raises.
+
+    URLs whose size is not plainly stated are left out: it decides whether a disk is large enough,
+    so a guess is worse than none.
+    """
+    wanted = sorted(set(urls))
+    with Queries(session) as queries, ThreadPoolExecutor(PARALLEL) as pool:
+        answers = pool.map(queries.file, wanted)
+        return {u: answer.size for u, answer in zip(wanted, answers, strict=True) if answer.size}
+
+
+def _stated_size(answer: requests.Response) -> int | None:
+    """Return the size that a response to HEAD states; None if it states none, or not the file's."""
+    if answer.status_code != 200 or answer.headers.get("Content-Encoding"):
+        return None
+    length = answer.headers.get("Content-Length", "").strip()
+    return int(length) or None if re.fullmatch(r"[0-9]{1,15}", length) else None
 
 
 def _local_page(folder: Path, distribution: str) -> Page:
     """Return what an index or a find-links folder on this machine lists for a distribution."""
-    own = folder / distribution / "index.html"
+    page = folder / distribution / "index.html"
     try:
-        if own.is_file():
-            text = own.read_text(encoding="utf-8", errors="replace")
-            return Page(offers=upstream.parse_page(text, own.as_uri(), distribution, ""))
-        wheels = upstream.local_wheels([str(folder)], [distribution])
+        if page.is_file():
+            text = page.read_text(encoding="utf-8", errors="replace")
+            return Page(offers=upstream.parse_page(text, page.as_uri(), distribution, ""))
+        return Page(offers=upstream.local_wheels([str(folder)], [distribution]))
     except (OSError, InvalidError) as error:
         return Page(problem=f"{folder}: {error}")
-    return Page(offers=wheels)
 
 
 def _on_disk(path: Path, host: str) -> Answer:

@@ -15,9 +15,10 @@ from envbuilder.core.errors import BuildError
 from envbuilder.core.process import Completed
 from envbuilder.core.settings import Configuration, Settings
 from envbuilder.locks import resolve
+from envbuilder.locks.availability import queries
 from envbuilder.packages.debian import suite as debian
 from envbuilder.packages.debian.suite import Suite
-from envbuilder.packages.python import pylock, sizes, upstream
+from envbuilder.packages.python import pylock, upstream
 from envbuilder.packages.python import uv as uv_compile
 from envbuilder.packages.python.loopback import Offer
 from envbuilder.profiles import lock as lockfile
@@ -424,7 +425,7 @@ def test_a_wheel_in_a_folder_has_its_size(own: Settings, tmp_path: Path, how: st
     uv = FakeUv(folder)
     lock = made(
         own, uv, profile(indexes={}, requirements=("jinja2",)),
-        measure=lambda urls: sizes.measure(u for u in urls if u.startswith("file:")),
+        measure=lambda urls: queries.measure(u for u in urls if u.startswith("file:")),
     )  # fmt: skip
     assert sizes_of(lock) == {"jinja2": 5, "uv": None}
 

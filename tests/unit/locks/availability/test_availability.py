@@ -5,12 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import signal
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 import pytest
-import requests
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,7 +23,7 @@ from envbuilder.core.settings import Configuration
 from envbuilder.locks.availability import base_images as online_bases
 from envbuilder.locks.availability import files as online
 from envbuilder.locks.availability.files import Pin
-from envbuilder.locks.availability.queries import Answer, Asker, Page
+from envbuilder.locks.availability.queries import Answer, Page
 from envbuilder.packages import locations as origins
 from envbuilder.packages.debian import mirrors as archives
 from envbuilder.packages.locations import Place
@@ -37,8 +35,10 @@ from envbuilder.profiles.locked_file import File
 from tests.support.engines import FakeEngine
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from envbuilder.core.settings import Settings
-    from envbuilder.locks.availability.findings import Finding
+    from envbuilder.locks.availability.files import Finding
 
 QUIET = PlainProgress(lambda line: None)
 NOWHERE = "http://127.0.0.1:9/simple"
@@ -229,7 +229,7 @@ class Asked:
     def __init__(self, answers: dict[str, Answer]) -> None:
         self.answers = answers
 
-    def size(self, url: str) -> Answer:
+    def file(self, url: str) -> Answer:
         return self.answers[url.split("/")[2]]
 
     def __enter__(self) -> Self:
@@ -391,73 +391,6 @@ def test_what_a_server_says(answer: Answer, hashed: bool, size: int | None) -> N
     if status == "fine":
         assert answer.state == "there"
         assert hashed or answer.size == size
-
-
-class Answering:
-    """A session with one answer."""
-
-    def __init__(self, status: int, headers: dict[str, str], error: Exception | None) -> None:
-        self.status, self.headers, self.error = status, headers, error
-        self.asked = 0
-
-    def request(self, method: str, url: str, **_: Any) -> requests.Response:
-        self.asked += 1
-        if self.error is not None:
-            raise self.error
-        made = requests.Response()
-        made.status_code, made.url = self.status, url
-        made.headers.update(self.headers)
-        made._content = b""
-        return made
-
-    def close(self) -> None:
-        pass
-
-
-@pytest.mark.parametrize(
-    ("status", "kind", "state"),
-    [
-        (200, "application/zip", "there"),
-        (200, "text/html", "silent"),
-        (404, "text/html", "gone"),
-        (410, "text/html", "gone"),
-        (405, "text/html", "there"),
-        (403, "text/xml", "silent"),
-        (500, "text/html", "silent"),
-    ],
-)
-def test_answers_of_a_server(status: int, kind: str, state: str) -> None:
-    session: Any = Answering(status, {"Content-Type": kind, "Content-Length": "4"}, None)
-    answer = Asker(session).size("https://h/x.whl")
-    assert answer.state == state
-    assert answer.size == (4 if (status, state) == (200, "there") else None)
-
-
-def test_a_file_that_cannot_be_looked_at_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: Path) -> bool:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "is_file", refuse)
-    session: Any = Answering(200, {}, None)
-    answer = Asker(session).size("file:///closed/x.whl")
-    assert (answer.state, answer.problem) == ("silent", "Permission denied")
-
-
-@pytest.mark.parametrize(
-    ("status", "listed"), [(200, ""), (404, ""), (403, "HTTP 403"), (503, "HTTP 503")]
-)
-def test_answers_of_an_index(status: int, listed: str) -> None:
-    session: Any = Answering(status, {}, None)
-    page = Asker(session).page(Place(url="https://u:secret@h/simple"), "leaf")
-    assert page.problem == (f"h: {listed}" if listed else "")
-
-
-def test_a_silent_host_is_soon_left_alone() -> None:
-    session: Any = Answering(0, {}, requests.ConnectTimeout("no"))
-    ask = Asker(session)
-    states = {ask.size(f"https://h/{n}").state for n in range(20)}
-    assert states == {"silent"}
-    assert session.asked <= 4
 
 
 # --- the command

@@ -1,9 +1,10 @@
-"""Sizes are what a server or the disk states plainly; everything else stays unknown."""
+"""What a server or the disk states plainly is known; everything else stays unknown."""
 
 from __future__ import annotations
 
 import io
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,21 +13,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envbuilder.core import http as download
-from envbuilder.packages.python import sizes
+from envbuilder.locks.availability import queries
+from envbuilder.locks.availability.queries import Queries
+from envbuilder.packages.locations import Place
 from tests.support.http_server import serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
-Answer = tuple[int, dict[str, str]]
+Response = tuple[int, dict[str, str]]
 
 
 class Server:
     """Answers HEAD by path as told; notes what was asked."""
 
     def __init__(self) -> None:
-        self.answers: dict[str, Answer] = {}
+        self.answers: dict[str, Response] = {}
         self.asked: list[tuple[str, str, str]] = []
         outer = self
 
@@ -49,7 +51,7 @@ class Server:
     def measure(self, *paths: str) -> dict[str, int]:
         with requests.Session() as session:
             session.trust_env = False
-            found = sizes.measure([self.root + p for p in paths], session)
+            found = queries.measure([self.root + p for p in paths], session)
         return {url.removeprefix(self.root): size for url, size in found.items()}
 
 
@@ -67,11 +69,14 @@ class Silent:
         self.error = error
         self.asked: list[str] = []
 
-    def head(self, url: str, **_: Any) -> requests.Response:
+    def request(self, method: str, url: str, **_: Any) -> requests.Response:
         self.asked.append(url)
         if "//alive/" in url:
             return response(200, {"Content-Length": "7"})
         raise self.error("no")
+
+    def close(self) -> None:
+        pass
 
 
 def response(status: int, headers: dict[str, str]) -> requests.Response:
@@ -116,14 +121,13 @@ def test_one_that_fails_does_not_hide_the_others(server: Server) -> None:
         (200, {"Content-Length": "²"}),
         (200, {"Content-Length": "9" * 5000}),
         (200, {"Content-Length": "5", "Content-Encoding": "gzip"}),
-        (200, {"Content-Length": "5", "Content-Type": "text/html; charset=utf-8"}),
     ],
 )
 def test_what_is_not_plainly_the_size_of_the_file_is_unknown(
     status: int, headers: dict[str, str]
 ) -> None:
-    assert sizes.stated(response(200, {"Content-Length": "5"})) == 5
-    assert sizes.stated(response(status, headers)) is None
+    assert queries._stated_size(response(200, {"Content-Length": "5"})) == 5
+    assert queries._stated_size(response(status, headers)) is None
 
 
 @given(
@@ -134,7 +138,7 @@ def test_what_is_not_plainly_the_size_of_the_file_is_unknown(
     ),
 )
 def test_any_answer_has_a_size_or_none(status: int, headers: dict[str, str]) -> None:
-    found = sizes.stated(response(status, headers))
+    found = queries._stated_size(response(status, headers))
     assert found is None or 0 < found == int(headers["Content-Length"])
 
 
@@ -148,21 +152,21 @@ def test_files_on_this_machine(tmp_path: Path) -> None:
     names = ("empty.whl", "folder.whl", "missing.whl")
     urls = [real.as_uri(), link.as_uri(), *((tmp_path / n).as_uri() for n in names)]
     assert "%20" in urls[0]
-    assert sizes.measure(urls) == {urls[0]: 5, urls[1]: 5}
+    assert queries.measure(urls) == {urls[0]: 5, urls[1]: 5}
 
 
 @pytest.mark.parametrize("url", ["", "x.whl", "ftp://h/x.whl", "http://[", "file:///\x00", "http:"])
 def test_what_is_no_url_has_no_size(url: str, tmp_path: Path) -> None:
     real = tmp_path / "a.whl"
     real.write_bytes(b"1")
-    assert sizes.measure([url, real.as_uri()]) == {real.as_uri(): 1}
+    assert queries.measure([url, real.as_uri()]) == {real.as_uri(): 1}
 
 
 @pytest.mark.parametrize(
     ("error", "most"),
     [
-        (requests.ReadTimeout, sizes.PATIENCE + sizes.PARALLEL),
-        (requests.ConnectionError, sizes.PATIENCE + sizes.PARALLEL),
+        (requests.ReadTimeout, queries.PATIENCE + queries.PARALLEL),
+        (requests.ConnectionError, queries.PATIENCE + queries.PARALLEL),
         (requests.TooManyRedirects, 100),
         (UnicodeError, 100),
         (OSError, 100),
@@ -172,7 +176,7 @@ def test_a_silent_host_is_soon_left_alone(error: type[Exception], most: int) -> 
     session: Any = Silent(error)
     urls = [f"https://dead/{n:03}" for n in range(100)]
     alive = [f"https://alive/{n}" for n in range(10)] + ["https://zoo.invalid/1"]
-    assert sizes.measure([*urls, *alive], session) == dict.fromkeys(alive[:-1], 7)
+    assert queries.measure([*urls, *alive], session) == dict.fromkeys(alive[:-1], 7)
     assert len([u for u in session.asked if "//dead/" in u]) <= most
     assert "https://zoo.invalid/1" in session.asked
     if most == 100:  # a fault of one file says nothing about the host
@@ -188,5 +192,67 @@ def test_the_session_is_the_one_of_downloads(
     made.trust_env = False
     made.hooks["response"].append(lambda answer, **_: seen.append(answer.url))
     monkeypatch.setattr(download, "open_session", lambda: made)
-    assert sizes.measure([f"{server.root}/a"]) == {f"{server.root}/a": 3}
+    assert queries.measure([f"{server.root}/a"]) == {f"{server.root}/a": 3}
     assert seen == [f"{server.root}/a"]
+
+
+# --- what a server or an index answers
+
+
+class Answering:
+    """A session with one answer."""
+
+    def __init__(self, status: int, headers: dict[str, str], error: Exception | None) -> None:
+        self.status, self.headers, self.error = status, headers, error
+        self.asked = 0
+
+    def request(self, method: str, url: str, **_: Any) -> requests.Response:
+        self.asked += 1
+        if self.error is not None:
+            raise self.error
+        made = requests.Response()
+        made.status_code, made.url = self.status, url
+        made.headers.update(self.headers)
+        made._content = b""
+        return made
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "state"),
+    [
+        (200, "application/zip", "there"),
+        (200, "text/html", "silent"),
+        (404, "text/html", "gone"),
+        (410, "text/html", "gone"),
+        (405, "text/html", "there"),
+        (403, "text/xml", "silent"),
+        (500, "text/html", "silent"),
+    ],
+)
+def test_answers_of_a_server(status: int, kind: str, state: str) -> None:
+    session: Any = Answering(status, {"Content-Type": kind, "Content-Length": "4"}, None)
+    answer = Queries(session).file("https://h/x.whl")
+    assert answer.state == state
+    assert answer.size == (4 if (status, state) == (200, "there") else None)
+
+
+def test_a_file_that_cannot_be_looked_at_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Path) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+    session: Any = Answering(200, {}, None)
+    answer = Queries(session).file("file:///closed/x.whl")
+    assert (answer.state, answer.problem) == ("silent", "Permission denied")
+
+
+@pytest.mark.parametrize(
+    ("status", "listed"), [(200, ""), (404, ""), (403, "HTTP 403"), (503, "HTTP 503")]
+)
+def test_answers_of_an_index(status: int, listed: str) -> None:
+    session: Any = Answering(status, {}, None)
+    page = Queries(session).page(Place(url="https://u:secret@h/simple"), "leaf")
+    assert page.problem == (f"h: {listed}" if listed else "")
