@@ -147,6 +147,7 @@ def dependencies(
     The versions installed here are preferred, because they are known to work; for uv the locked
     one, which a bundle holds already. Raise `BuildError` if they are unavailable.
     """
+    from envbuilder.packages.python.static_index import StaticIndex
     from envbuilder.packages.python.uv import UnresolvableError, Uv, links
 
     found = pip_settings.sources(os.environ)
@@ -157,8 +158,7 @@ def dependencies(
             cache=require_writable(settings.uv_dir, private=True),
             environment=indexes.uv_environment(found, os.environ),
             find_links=links(pip_settings.links(found, os.environ), {}, Path(work)),
-            loopback="",
-            offers={},
+            index=StaticIndex(url="", offers={}),
         )
         wanted = requirements(own, extra)[0]
         preferred = {**_here(metadata.distributions()), "uv": uv_version}

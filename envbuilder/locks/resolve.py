@@ -1,7 +1,7 @@
 """Resolve a profile to a lock: exact files with sha256 for each of its platforms and Pythons.
 
 uv does the resolving, one run per platform and Python, against the user's own package index and a
-loopback index for distributions that come from named upstream indexes. This module prepares the
+static index of the distributions that come from named upstream indexes. This module prepares the
 runs and records which hashes of the result were read and which are only claimed.
 """
 
@@ -20,7 +20,7 @@ from envbuilder.core.settings import require_writable
 from envbuilder.locks import system_packages as target_debs
 from envbuilder.locks.availability import queries
 from envbuilder.locks.system_packages import Debs
-from envbuilder.packages.python import indexes, loopback, upstream
+from envbuilder.packages.python import indexes, static_index, upstream
 from envbuilder.packages.python.indexes import canonical
 from envbuilder.packages.python.uv import UnresolvableError, Uv, links
 from envbuilder.profiles.lock import SCHEMA, Lock, Target, inputs_digest
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from envbuilder.core.settings import Settings
-    from envbuilder.packages.python.loopback import Offer
+    from envbuilder.packages.python.static_index import Offer
     from envbuilder.packages.python.uv import Found, Runner
     from envbuilder.profiles.locked_file import File
     from envbuilder.profiles.profile import Profile
@@ -64,18 +64,17 @@ def resolve(
     kept = None if upgrade else previous
     try:
         _require_offers(profile, offers)
-        with (
-            tempfile.TemporaryDirectory(prefix="envbuilder-lock-") as work,
-            loopback.serve(offers, upstream.read_url) as url,
-        ):
+        with tempfile.TemporaryDirectory(prefix="envbuilder-lock-") as name:
+            work = Path(name)
+            index = static_index.write(offers, work)
+            variables = indexes.uv_environment(found, environ, (index.url,))
             uv = Uv(
                 run=run,
-                folder=Path(work),
+                folder=work,
                 cache=require_writable(settings.uv_dir, private=True),
-                environment=indexes.uv_environment(found, environ, (url,)),
-                find_links=links(user_links, profile.indexes, Path(work)),
-                loopback=url,
-                offers={o.file: o for o in offers},
+                environment=variables | static_index.variables(work, environ),
+                find_links=links(user_links, profile.indexes, work),
+                index=index,
             )
             debs = Debs(profile, settings, kept, on_progress)
             targets, urls = _targets(profile, debs, kept, uv, on_progress)

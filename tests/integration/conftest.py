@@ -24,7 +24,7 @@ from envbuilder.containers.engine.docker import DockerEngine
 from envbuilder.core import console
 from envbuilder.core.errors import ToolError
 from envbuilder.packages import configuration, mnist
-from envbuilder.packages.python import loopback
+from envbuilder.packages.python import static_index
 from tests.conftest import missing
 from tests.support import conda_channel as conda
 from tests.support import conda_packages, conda_project, debian_python
@@ -257,9 +257,9 @@ def tiny(tiny_lock: str, tmp_path: Path) -> Path:
     return lock
 
 
-def offer_of(file: lock_entries.File, location: Path) -> loopback.Offer:
+def offer_of(file: lock_entries.File, location: Path) -> static_index.Offer:
     """A locked wheel as an index would offer it, from a file of this machine."""
-    return loopback.Offer(
+    return static_index.Offer(
         distribution=file.name,
         version=file.version,
         file=file.basename,

@@ -14,10 +14,11 @@ import yaml
 
 from envbuilder.core import resources
 from envbuilder.packages import configuration
-from envbuilder.packages.python import indexes, loopback
+from envbuilder.packages.python import indexes
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
 from tests.integration.conftest import offer_of
+from tests.support import index_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -52,7 +53,7 @@ def torch_index(torch_wheels: Path) -> Iterator[str]:
     """An index that has torch, as PyTorch's own does."""
     torch = next(f for f in TARGET.of_kind("wheel") if f.name == "torch")
     offer = offer_of(torch, torch_wheels / torch.basename)
-    with loopback.serve([offer]) as url:
+    with index_server.serve([offer]) as url:
         yield url
 
 

@@ -13,10 +13,11 @@ from envbuilder.core import resources
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.settings import Configuration, Settings
 from envbuilder.locks import resolve
-from envbuilder.packages.python import loopback, upstream
-from envbuilder.packages.python.loopback import Offer
+from envbuilder.packages.python import upstream
+from envbuilder.packages.python.static_index import Offer
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
+from tests.support import index_server
 from tests.support import make_wheels as small_wheels
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class Default:
         self, asked: Profile, own: Settings, previous: Lock | None = None, upgrade: bool = False
     ) -> Lock:
         found = [upstream.read_wheel(p) for p in sorted(self.folder.glob("*.whl"))]
-        with loopback.serve(found) as url:
+        with index_server.serve(found) as url:
             self.monkeypatch.setenv("UV_DEFAULT_INDEX", url)
             lock = resolve.resolve(asked, own, previous, upgrade)
             assert url not in lockfile.dump(lock)
@@ -194,13 +195,22 @@ def claimed(folder: Path, sha256: str = "e" * 64) -> Offer:
     return Offer(
         distribution="leaf", version="5.0+up", file="leaf-5.0+up-py3-none-any.whl", sha256=sha256,
         source="pytorch-cpu", provenance="claim", by="a public lock",
-        metadata=b"Metadata-Version: 2.1\nName: leaf\nVersion: 5.0+up\nRequires-Dist: top\n",
+        requires_dist=("top",),
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("configured", ["", "UV_NO_CONFIG", "UV_CONFIG_FILE"])
 def test_claims_are_resolved_with_their_requirements(
-    default: Default, wheels: Path, own: Settings, monkeypatch: pytest.MonkeyPatch
+    default: Default,
+    wheels: Path,
+    own: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    configured: str,
 ) -> None:
+    if configured:  # what uv reads of the user does not hide the requirements of a claim
+        (wheels.parent / "named.toml").write_text("no-binary = false\n")
+        values = {"UV_NO_CONFIG": "1", "UV_CONFIG_FILE": str(wheels.parent / "named.toml")}
+        monkeypatch.setenv(configured, values[configured])
     monkeypatch.setattr(upstream, "from_claim", lambda _: (claimed(wheels),))
     asked = profile("leaf==5.0+up", indexes={"torch": "pytorch-cpu"})
     lock = default.lock(asked, own)
@@ -269,7 +279,7 @@ def test_an_upstream_wheel_is_read(default: Default, own: Settings, tmp_path: Pa
     folder = tmp_path / "upstream"
     folder.mkdir()
     real = upstream.read_wheel(wheel(folder, "torch", "7.0+up", "leaf"))
-    with loopback.serve([real]) as url:
+    with index_server.serve([real]) as url:
         there = Configuration(indexes={"pytorch-cpu": url})
         lock = default.lock(
             profile("torch==7.0+up", indexes={"torch": "pytorch-cpu"}),
@@ -291,7 +301,7 @@ def test_an_upstream_wheel_has_its_size_although_its_index_states_none(
     folder.mkdir()
     path = wheel(folder, "torch", "7.0+up", "leaf")
     silent = msgspec.structs.replace(upstream.read_wheel(path), size=None)
-    with loopback.serve([silent]) as url:
+    with index_server.serve([silent]) as url:
         there = Configuration(indexes={"pytorch-cpu": url})
         lock = default.lock(
             profile("torch==7.0+up", indexes={"torch": "pytorch-cpu"}),

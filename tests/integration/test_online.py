@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder.packages.python import loopback, upstream
+from envbuilder.packages.python import static_index, upstream
 from tests.integration.conftest import start
 from tests.integration.test_lock import wheel
+from tests.support import index_server
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +44,7 @@ class Project:
         (folder / "profiles").mkdir()
         (folder / "profiles" / "tiny.yaml").write_text(PROFILE)
 
-    def offers(self) -> list[loopback.Offer]:
+    def offers(self) -> list[static_index.Offer]:
         return [upstream.read_wheel(p) for p in sorted(self.wheels.glob("*.whl"))]
 
     def run(self, index: str, *arguments: str) -> Any:
@@ -69,20 +70,20 @@ class Project:
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     made = Project(tmp_path)
-    with loopback.serve(made.offers()) as url:
+    with index_server.serve(made.offers()) as url:
         done = made.run(url)
         assert done.returncode == 0, done.stderr
     return made
 
 
 def test_everything_is_where_it_was(project: Project) -> None:
-    with loopback.serve(project.offers()) as url:
+    with index_server.serve(project.offers()) as url:
         assert project.check(url, 0) == {}
 
 
 def test_what_vanished_is_found_in_a_folder_of_wheels(project: Project, tmp_path: Path) -> None:
     offers = [o for o in project.offers() if o.distribution != "leaf"]
-    with loopback.serve(offers) as url:
+    with index_server.serve(offers) as url:
         assert project.check(url, 2) == {"leaf": ("vanished", [])}
         (tmp_path / "uv.toml").write_text('find-links = ["kept"]\n')
         kept = tmp_path / "kept"
@@ -97,12 +98,12 @@ def test_what_changed_is_told(project: Project) -> None:
         msgspec.structs.replace(o, sha256="e" * 64) if o.distribution == "leaf" else o
         for o in project.offers()
     ]
-    with loopback.serve(changed) as url:
+    with index_server.serve(changed) as url:
         assert project.check(url, 2) == {"leaf": ("changed", [])}
 
 
 def test_another_size_is_another_file(project: Project) -> None:
-    with loopback.serve(project.offers()) as url:
+    with index_server.serve(project.offers()) as url:
         project.leaf.write_bytes(project.leaf.read_bytes() + b"x")
         assert project.check(url, 2) == {"leaf": ("changed", [])}
 

@@ -21,11 +21,12 @@ import requests
 from envbuilder.core import resources, settings
 from envbuilder.packages import configuration
 from envbuilder.packages.debian import mirrors as archives
-from envbuilder.packages.python import indexes, loopback
+from envbuilder.packages.python import indexes
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import locked_file as lock_entries
 from tests.integration.conftest import offer_of
+from tests.support import index_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,7 +65,7 @@ def pytorch_index(own: settings.Settings) -> Iterator[str]:
     target = lockfile.select(lock, f"linux/{machine}", "3.11")
     torch = next(f for f in target.of_kind("wheel") if f.name == "torch")
     offer = offer_of(torch, Store(own.store_dir).path(torch.sha256))
-    with loopback.serve([offer]) as url:
+    with index_server.serve([offer]) as url:
         yield url
 
 

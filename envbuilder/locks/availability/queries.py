@@ -14,7 +14,7 @@ from envbuilder.core import http, pip_settings
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.http import host_of, reason
 from envbuilder.packages.python import upstream
-from envbuilder.packages.python.loopback import Offer
+from envbuilder.packages.python.static_index import Offer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

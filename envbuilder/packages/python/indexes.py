@@ -122,10 +122,6 @@ def uv_environment(
         result["ALL_PROXY"] = found.proxy
     if found.timeout.isdigit() and not environ.get("UV_HTTP_TIMEOUT"):
         result["UV_HTTP_TIMEOUT"] = found.timeout
-    if first:
-        # Never use a proxy for what this machine itself serves.
-        for name in ("NO_PROXY", "no_proxy"):
-            result[name] = ",".join(filter(None, (environ.get(name, ""), "127.0.0.1")))
     return result
 
 

@@ -1,4 +1,4 @@
-"""Collect the known wheels of a named upstream index, as offers for the loopback index.
+"""Collect the known wheels of a named upstream index, as offers for the static index.
 
 Three sources, best first: the upstream index itself if it answers, wheels in the user's own
 find-links folders, and shipped claims.
@@ -19,7 +19,7 @@ from envbuilder.core import pip_settings
 from envbuilder.core.errors import InvalidError
 from envbuilder.packages.python import claims, indexes
 from envbuilder.packages.python.indexes import canonical
-from envbuilder.packages.python.loopback import JSON_TYPE, Offer
+from envbuilder.packages.python.static_index import Offer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 TIMEOUT = (4.0, 15.0)
 _METADATA = ".dist-info/METADATA"
-ACCEPT = f"{JSON_TYPE}, text/html;q=0.5"
+ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
 
 
 class _Links(HTMLParser):
@@ -76,10 +76,8 @@ def _json_links(text: str, url: str) -> list[dict[str, Any]]:
                 "location": urljoin(url, f["url"]),
                 "sha256": (f.get("hashes") or {}).get("sha256", ""),
                 "size": f.get("size"),
-                "requires_python": f.get("requires-python") or "",
-                "metadata_url": urljoin(url, f["url"]) + ".metadata"
-                if f.get("core-metadata") or f.get("dist-info-metadata")
-                else "",
+                "requires_python": str(f.get("requires-python") or ""),
+                "core_metadata": bool(f.get("core-metadata") or f.get("dist-info-metadata")),
             }
             for f in files
         ]
@@ -104,7 +102,7 @@ def _html_links(text: str, url: str) -> list[dict[str, Any]]:
                 "location": location,
                 "sha256": sha256,
                 "requires_python": anchor.get("data-requires-python", ""),
-                "metadata_url": f"{location}.metadata" if stated else "",
+                "core_metadata": bool(stated),
             }
         )
     return found
@@ -131,16 +129,13 @@ def read_url(url: str) -> bytes:
 
 
 def read_wheel(path: Path) -> Offer:
-    """Read a wheel on disk with its requirements and hash; raise `InvalidError` if damaged."""
+    """Read a wheel on disk with its hash; raise `InvalidError` if damaged."""
     from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
     try:
         name, version, _, _ = parse_wheel_filename(path.name)
         with zipfile.ZipFile(path) as archive:
-            member = next(
-                n for n in archive.namelist() if n.count("/") == 1 and n.endswith(_METADATA)
-            )
-            metadata = archive.read(member)
+            next(n for n in archive.namelist() if n.count("/") == 1 and n.endswith(_METADATA))
         with path.open("rb") as stream:
             sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
     except (OSError, zipfile.BadZipFile, InvalidWheelFilename, StopIteration, KeyError) as error:
@@ -154,23 +149,12 @@ def read_wheel(path: Path) -> Offer:
         provenance="read",
         by="the file itself, in a find-links folder",
         size=path.stat().st_size,
-        metadata=metadata,
         location=str(path),
     )
 
 
-def metadata_of(claim: claims.Claim) -> bytes:
-    """Return a METADATA file with the requirements that a claim states for the release."""
-    lines = ["Metadata-Version: 2.1", f"Name: {claim.distribution}", f"Version: {claim.version}"]
-    if claim.metadata.requires_python:
-        lines.append(f"Requires-Python: {claim.metadata.requires_python}")
-    lines += [f"Requires-Dist: {r}" for r in claim.metadata.requires_dist]
-    return ("\n".join(lines) + "\n").encode()
-
-
 def from_claim(claim: claims.Claim) -> tuple[Offer, ...]:
     """Return the offers that a claim alone provides."""
-    metadata = metadata_of(claim)
     offers = []
     for entry in claim.files:
         provenance, by = entry.provenance, entry.by
@@ -190,7 +174,7 @@ def from_claim(claim: claims.Claim) -> tuple[Offer, ...]:
                 by=by,
                 size=entry.size,
                 requires_python=claim.metadata.requires_python,
-                metadata=metadata,
+                requires_dist=claim.metadata.requires_dist,
             )
         )
     return tuple(offers)
@@ -231,8 +215,8 @@ def merge(
                 f"{offer.file}: the index {source} states another hash than public locks do; "
                 "taken from the index"
             )
-        if not offer.has_metadata and claim:
-            offer = msgspec.structs.replace(offer, metadata=claim.metadata)  # noqa: PLW2901
+        if not offer.core_metadata and claim:
+            offer = msgspec.structs.replace(offer, requires_dist=claim.requires_dist)  # noqa: PLW2901
         result[offer.file] = offer
     for file, claim in stated.items():
         result.setdefault(file, claim)

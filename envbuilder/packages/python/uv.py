@@ -16,7 +16,7 @@ from envbuilder.core import types as words
 from envbuilder.core.errors import BuildError
 from envbuilder.packages.python import indexes, pylock
 from envbuilder.packages.python.indexes import DEFAULT, canonical
-from envbuilder.packages.python.loopback import Offer
+from envbuilder.packages.python.static_index import StaticIndex
 from envbuilder.profiles.locked_file import File
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ class Uv(Struct, frozen=True, kw_only=True):
     cache: Path
     environment: dict[str, str]
     find_links: tuple[str, ...]
-    loopback: str
-    offers: dict[str, Offer]
+    index: StaticIndex
+    """Written into `folder`, so that uv reads its uv.toml."""
 
     def compile(
         self,
@@ -120,8 +120,8 @@ class Uv(Struct, frozen=True, kw_only=True):
         )
 
     def _found(self, wheel: pylock.Wheel) -> Found:
-        offer = self.offers.get(wheel.file)
-        if offer is not None and wheel.location.startswith(self.loopback.removesuffix("simple")):
+        offer = self.index.find(wheel.location)
+        if offer is not None:
             file = _checked(
                 name=wheel.name,
                 version=wheel.version,
@@ -187,7 +187,7 @@ def _scrub(text: str) -> str:
 
 
 def links(locations: Sequence[str], wanted: Mapping[str, str], work: Path) -> tuple[str, ...]:
-    """Return find-links for uv, without the distributions that the loopback index serves.
+    """Return find-links for uv, without the distributions that the static index offers.
 
     uv would take those from the folder without recording the source of their hash.
     """

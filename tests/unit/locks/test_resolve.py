@@ -20,7 +20,7 @@ from envbuilder.packages.debian import suite as debian
 from envbuilder.packages.debian.suite import Suite
 from envbuilder.packages.python import pylock, upstream
 from envbuilder.packages.python import uv as uv_compile
-from envbuilder.packages.python.loopback import Offer
+from envbuilder.packages.python.static_index import Offer
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.locked_file import File
@@ -50,7 +50,7 @@ def profile(**changes: Any) -> Profile:
 def offer(**changes: Any) -> Offer:
     fields: dict[str, Any] = {
         "distribution": "torch", "version": "2.13.0+cpu", "file": TORCH, "sha256": "a" * 64,
-        "source": "pytorch-cpu", "provenance": "claim", "by": "a lock", "metadata": b"x",
+        "source": "pytorch-cpu", "provenance": "claim", "by": "a lock", "requires_dist": (),
     }  # fmt: skip
     return Offer(**{**fields, **changes})
 
@@ -187,12 +187,12 @@ def test_a_uv_that_is_only_claimed_is_named(own: Settings, offered: list[Offer])
     offered[0] = offer(provenance="read")
     offered.append(offer(distribution="uv", version="0.13.8", file="uv-0.13.8-py3-none-any.whl"))
 
-    def from_loopback(requirements: str, url: str) -> str:
+    def from_index(requirements: str, url: str) -> str:
         if requirements.startswith("uv=="):
             return package("uv", "0.13.8", f"{url.removesuffix('simple')}files/{offered[1].file}")
         return FakeUv.usual(requirements, url)
 
-    lock = made(own, FakeUv(from_loopback))
+    lock = made(own, FakeUv(from_index))
     assert lock.state == "claimed"
     assert lock.reason.endswith(
         "uv 0.13.8 (linux/amd64); uv 0.13.8 (linux/arm64); uv 0.13.8 (macos/arm64)"
@@ -325,7 +325,7 @@ def test_odd_names_do_not_enter_a_lock(own: Settings, offered: list[Offer]) -> N
         made(own, uv)
 
 
-def test_find_links_without_what_the_loopback_serves(tmp_path: Path) -> None:
+def test_find_links_without_what_the_index_offers(tmp_path: Path) -> None:
     for name in (TORCH, "six-1-py2.py3-none-any.whl", "six-1.tar.gz"):
         (tmp_path / name).touch()
     work = tmp_path / "work"
@@ -392,9 +392,18 @@ def test_a_size_that_the_index_states_is_taken(own: Settings, offered: list[Offe
 def test_an_upstream_wheel_is_asked_for_at_its_own_index(
     own: Settings, offered: list[Offer]
 ) -> None:
-    offered[0] = offer(provenance="read", location="https://up.invalid/whl/torch.whl")
-    measure = Measure({"https://up.invalid/whl/torch.whl": 191794682})
-    assert sizes_of(made(own, FakeUv(answer), measure=measure))["torch"] == 191794682
+    there = f"https://up.invalid/whl/{TORCH}"
+    offered[0] = offer(provenance="read", location=there)
+    measure = Measure({there: 191794682})
+
+    def upstream_answer(requirements: str, url: str) -> str:
+        if requirements.startswith("uv=="):
+            return answer(requirements, url)
+        return package("torch", "2.13.0+cpu", there.replace("+", "%2B"))
+
+    lock = made(own, FakeUv(upstream_answer), measure=measure)
+    assert sizes_of(lock)["torch"] == 191794682
+    assert lock.targets[0].files[0].source == "pytorch-cpu"
 
 
 def test_a_size_stays_known_where_nobody_can_be_asked(own: Settings, offered: list[Offer]) -> None:

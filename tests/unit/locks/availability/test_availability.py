@@ -27,11 +27,11 @@ from envbuilder.locks.availability.queries import Answer, Page
 from envbuilder.packages import locations as origins
 from envbuilder.packages.debian import mirrors as archives
 from envbuilder.packages.locations import Place
-from envbuilder.packages.python import loopback
-from envbuilder.packages.python.loopback import Offer
+from envbuilder.packages.python.static_index import Offer
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles.locked_file import File
+from tests.support import index_server
 from tests.support.engines import FakeEngine
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def test_what_an_index_lists_with_its_hash_is_fine(
     default: Default, found: Settings, tmp_path: Path
 ) -> None:
     leaf, top = file(), file("top", b"top!")
-    with loopback.serve([offer(leaf, tmp_path / "a"), offer(top, tmp_path / "a")]) as url:
+    with index_server.serve([offer(leaf, tmp_path / "a"), offer(top, tmp_path / "a")]) as url:
         default.places = (Place(url=url),)
         assert {n: f.status for n, f in check(found, leaf, top).items()} == {
             "leaf": "fine",
@@ -118,7 +118,7 @@ def test_vanished_and_changed_are_told_apart(
         offer(size, tmp_path / "a", b"longer"),
     ]
     (tmp_path / "a" / deleted.file).unlink()
-    with loopback.serve(there) as url:
+    with index_server.serve(there) as url:
         default.places = (Place(url=url),)
         seen = check(found, gone, other, deleted, size, file("never"))
     said = {n: (f.status, f.detail) for n, f in seen.items()}
@@ -142,7 +142,7 @@ def test_silence_is_neither_fine_nor_lost(default: Default, found: Settings) -> 
 def test_any_of_the_users_indexes_will_do(
     default: Default, found: Settings, tmp_path: Path
 ) -> None:
-    with loopback.serve([offer(file(), tmp_path / "a")]) as url:
+    with index_server.serve([offer(file(), tmp_path / "a")]) as url:
         default.places = (Place(url=NOWHERE), Place(url=url))
         (seen,) = check(found, file()).values()
         assert seen.status == "fine"
@@ -153,7 +153,7 @@ def test_any_of_the_users_indexes_will_do(
 
 def test_a_named_source_is_asked_where_it_is_configured(found: Settings, tmp_path: Path) -> None:
     torch = file("torch", source="pytorch-cpu")
-    with loopback.serve([offer(torch, tmp_path / "a")]) as url:
+    with index_server.serve([offer(torch, tmp_path / "a")]) as url:
         there = Configuration(indexes={"pytorch-cpu": url})
         settings = msgspec.structs.replace(found, configuration=there)
         assert check(settings, torch)["torch"].status == "fine"
@@ -190,7 +190,10 @@ def test_the_same_bytes_are_looked_for_elsewhere(
     (tmp_path / "links" / linked.file).write_bytes(b"linked")
     (tmp_path / "links" / lost.file).write_bytes(b"other bytes")
     upstream = msgspec.structs.replace(mirrored, source="pytorch-cpu")
-    with loopback.serve([]) as empty, loopback.serve([offer(mirrored, tmp_path / "m")]) as mirror:
+    with (
+        index_server.serve([]) as empty,
+        index_server.serve([offer(mirrored, tmp_path / "m")]) as mirror,
+    ):
         default.places = (Place(url=mirror),)
         there = Configuration(indexes={"pytorch-cpu": empty})
         seen = check(
@@ -211,7 +214,7 @@ def test_the_same_bytes_are_looked_for_elsewhere(
 def test_damaged_bytes_are_not_the_same(default: Default, found: Settings) -> None:
     leaf = file()
     Store(found.store_dir).take(leaf.sha256, [b"rotten"])
-    with loopback.serve([]) as url:
+    with index_server.serve([]) as url:
         default.places = (Place(url=url),)
         assert check(found, leaf)["leaf"].lost
 
@@ -438,7 +441,7 @@ def test_exit_codes_and_words(
     lock(project, uv, leaf)
     offered = [offer(f, tmp_path / "a") for f in (leaf, uv)]
     arguments = ("--check", "--online", "--profile", "tiny")
-    with loopback.serve(offered) as url:
+    with index_server.serve(offered) as url:
         default.places = (Place(url=url),)
         assert run(*arguments) == 0
         said = capsys.readouterr().out
@@ -447,7 +450,7 @@ def test_exit_codes_and_words(
     default.places = (Place(url=NOWHERE),)
     assert run(*arguments) == 4
     assert f"not checked: {leaf.file} (tiny): 127.0.0.1: " in capsys.readouterr().out
-    with loopback.serve(offered[1:]) as url:
+    with index_server.serve(offered[1:]) as url:
         default.places = (Place(url=url),)
         assert run(*arguments) == 2
         assert "the same bytes were found nowhere" in capsys.readouterr().out

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import Configuration, Settings
 from envbuilder.packages.python import upstream
-from envbuilder.packages.python.loopback import Offer
+from envbuilder.packages.python.static_index import Offer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +25,7 @@ URL = "https://index.invalid/whl/x/torch/"
 def offer(**changes: object) -> Offer:
     fields: dict[str, object] = {
         "distribution": "torch", "version": "9.0+x", "sha256": "a" * 64, "source": "up",
-        "file": FILE, "provenance": "claim", "by": "a lock", "metadata": b"claimed",
+        "file": FILE, "provenance": "claim", "by": "a lock", "requires_dist": ("claimed",),
     }  # fmt: skip
     return Offer(**{**fields, **changes})  # type: ignore[arg-type]
 
@@ -56,8 +56,8 @@ def test_html_pages() -> None:
     assert first.sha256 == "b" * 64
     assert first.requires_python == ">=3.9"
     assert first.location.startswith("https://index.invalid/whl/x/x/torch-9.0")
-    assert first.metadata_url == first.location + ".metadata"
-    assert (second.version, second.sha256, second.metadata_url) == ("8.0", "", "")
+    assert first.core_metadata
+    assert (second.version, second.sha256, second.core_metadata) == ("8.0", "", False)
 
 
 @given(st.text(max_size=300))
@@ -70,8 +70,6 @@ def test_a_wheel_on_disk_is_read_and_hashed(tmp_path: Path) -> None:
     path = wheel(tmp_path)
     found = upstream.read_wheel(path)
     assert found.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
-    assert found.metadata is not None
-    assert b"jinja2" in found.metadata
 
 
 @pytest.mark.parametrize("name", [FILE, "nonsense.whl"])
@@ -89,16 +87,16 @@ def test_only_wanted_wheels_of_local_folders(tmp_path: Path) -> None:
 
 
 def test_the_index_wins_over_a_claim_and_says_so() -> None:
-    listed = offer(sha256="b" * 64, provenance="read", by="the index up", metadata=None)
+    listed = offer(sha256="b" * 64, provenance="read", by="the index up", requires_dist=None)
     (merged,), notes = upstream.merge([listed], [], [offer()], "up")
     assert merged.sha256 == "b" * 64
     assert merged.provenance == "read"
-    assert merged.metadata == b"claimed"
+    assert merged.requires_dist == ("claimed",)
     assert "another hash" in notes[0]
 
 
 def test_an_index_without_a_hash_needs_a_claim() -> None:
-    listed = offer(sha256="", location="https://x/y", metadata=None)
+    listed = offer(sha256="", location="https://x/y", requires_dist=None)
     assert upstream.merge([listed], [], [], "up") == ((), ())
     (merged,), _ = upstream.merge([listed], [], [offer()], "up")
     assert (merged.sha256, merged.location) == ("a" * 64, "https://x/y")

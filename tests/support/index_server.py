@@ -1,0 +1,78 @@
+"""A package index over http on loopback, as uv, pip and envbuilder read it (PEP 691)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote
+
+from envbuilder.packages.python.indexes import canonical
+from tests.support.http_server import serving
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from envbuilder.packages.python.static_index import Offer
+
+
+@contextlib.contextmanager
+def serve(offers: Sequence[Offer]) -> Iterator[str]:
+    """Serve the offers, each from its file on this machine; yield the URL of the index."""
+    # uv caches by URL: two tests must not get the same one.
+    root = f"/{secrets.token_hex(12)}"
+    files = {o.file: o for o in offers}
+
+    def page(name: str) -> bytes:
+        listed = [o for o in offers if canonical(o.distribution) == name]
+        if not listed:
+            return b""
+        entries = [
+            {
+                "filename": o.file,
+                "url": f"{root}/files/{quote(o.file)}",
+                "hashes": {"sha256": o.sha256},
+                **({"size": o.size} if o.size else {}),
+            }
+            for o in listed
+        ]
+        meta = {"api-version": "1.1"}
+        return json.dumps({"meta": meta, "name": name, "files": entries}).encode()
+
+    def content(path: str) -> bytes:
+        kind, _, name = path.removeprefix(f"{root}/").strip("/").partition("/")
+        if kind == "simple":
+            return page(canonical(name))
+        offer = files.get(name)
+        if kind != "files" or offer is None or not offer.location:
+            return b""
+        wheel = Path(offer.location)
+        return wheel.read_bytes() if wheel.is_file() else b""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+        def do_HEAD(self) -> None:
+            self.do_GET()
+
+        def do_GET(self) -> None:
+            body = content(unquote(self.path))
+            page = "/simple/" in self.path
+            self.send_response(200 if body else 404)
+            kind = "application/vnd.pypi.simple.v1+json" if page else "application/octet-stream"
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(body)
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    http.daemon_threads = True
+    with serving(http):
+        yield f"http://127.0.0.1:{http.server_address[1]}{root}/simple"

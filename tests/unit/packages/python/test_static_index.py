@@ -1,0 +1,123 @@
+"""The static index says what is known of wheels, in the forms that uv reads."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envbuilder.packages.python import static_index, upstream
+from envbuilder.packages.python.static_index import Offer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+HASH = "b" * 64
+
+
+def offer(**changes: Any) -> Offer:
+    fields: dict[str, Any] = {
+        "distribution": "Some_Thing", "version": "1.0+x", "sha256": HASH, "source": "up",
+        "file": "some_thing-1.0+x-py3-none-any.whl", "provenance": "claim", "by": "me",
+        "requires_dist": ('leaf; python_version > "3"',), "requires_python": ">=3.9", "size": 7,
+    }  # fmt: skip
+    return Offer(**{**fields, **changes})
+
+
+def listed(folder: Path, name: str = "some-thing") -> tuple[Offer, ...]:
+    page = folder / "simple" / name / "index.html"
+    return upstream.parse_page(page.read_text(), page.as_uri(), name, "up")
+
+
+def settings(folder: Path) -> dict[str, Any]:
+    return tomllib.loads((folder / "uv.toml").read_text(encoding="utf-8"))
+
+
+def test_a_claim_is_listed_with_its_hash_and_requirements(tmp_path: Path) -> None:
+    index = static_index.write([offer()], tmp_path)
+    assert index.url == (tmp_path / "simple").as_uri()
+    (found,) = listed(tmp_path)
+    assert (found.file, found.sha256) == (offer().file, HASH)
+    assert (found.requires_python, found.core_metadata) == (">=3.9", False)
+    assert settings(tmp_path) == {
+        "dependency-metadata": [
+            {
+                "name": "some-thing",
+                "version": "1.0+x",
+                "requires-dist": ['leaf; python_version > "3"'],
+                "requires-python": ">=3.9",
+            }
+        ]
+    }
+    # No such file exists, and uv needs none.
+    assert index.find(found.location) == offer()
+    assert index.find(found.location.replace("%2B", "+")) == offer()
+    assert index.find(f"https://elsewhere.invalid/{offer().file}") is None
+
+
+def test_a_wheel_that_can_be_had_is_listed_where_it_is(tmp_path: Path) -> None:
+    (tmp_path / "a folder").mkdir()
+    wheel = tmp_path / "a folder" / "b-1-py3-none-any.whl"
+    url = "https://up.invalid/c-1-py3-none-any.whl"
+    plain = offer(requires_dist=None)
+    offers = [
+        offer(distribution="b", file=wheel.name, location=str(wheel), requires_dist=None),
+        offer(
+            distribution="c", file="c-1-py3-none-any.whl", location=url, requires_dist=None,
+            core_metadata=True,
+        ),
+    ]  # fmt: skip
+    index = static_index.write([plain, *offers], tmp_path)
+    (local,), (remote,) = listed(tmp_path, "b"), listed(tmp_path, "c")
+    assert (local.location, index.find(local.location)) == (wheel.as_uri(), offers[0])
+    assert (remote.location, remote.core_metadata) == (url, True)
+    assert index.find(url) == offers[1]
+    assert settings(tmp_path) == {}  # uv reads the requirements itself
+
+
+def test_all_wheels_of_a_distribution_are_on_one_page(tmp_path: Path) -> None:
+    files = [f"some_thing-1.0+x-cp3{n}-none-any.whl" for n in (11, 12)]
+    static_index.write([offer(file=f) for f in files], tmp_path)
+    assert [o.file for o in listed(tmp_path)] == files
+    assert len(settings(tmp_path)["dependency-metadata"]) == 1
+
+
+def test_what_an_index_states_is_no_markup(tmp_path: Path) -> None:
+    odd = offer(requires_python='"><a href="x">', location='https://up.invalid/"><a href="y">')
+    static_index.write([odd], tmp_path)
+    page = (tmp_path / "simple" / "some-thing" / "index.html").read_text()
+    assert page.count("<a ") == 1
+
+
+def test_without_offers_the_index_is_empty(tmp_path: Path) -> None:
+    assert static_index.write([], tmp_path).offers == {}
+    assert list((tmp_path / "simple").iterdir()) == []
+
+
+@given(text=st.text(st.characters(exclude_categories=["Cc", "Cs"])))
+def test_any_requirement_is_one_string(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    folder = tmp_path_factory.mktemp("index")
+    static_index.write([offer(requires_dist=(text,))], folder)
+    (entry,) = settings(folder)["dependency-metadata"]
+    assert entry["requires-dist"] == [text]
+
+
+def test_a_configuration_that_the_user_names_does_not_hide_it(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    static_index.write([offer()], work)
+    assert static_index.variables(work, {}) == {}
+    mine = {"UV_CONFIG_FILE": str(work / "uv.toml")}
+    assert static_index.variables(work, {"UV_NO_CONFIG": "1"}) == mine
+    assert list(settings(work)) == ["dependency-metadata"]
+    named = tmp_path / "named.toml"
+    named.write_text('[[index]]\nurl = "https://i"')
+    assert static_index.variables(work, {"UV_CONFIG_FILE": str(named)}) == mine
+    assert settings(work)["index"] == [{"url": "https://i"}]
+    assert "dependency-metadata" in settings(work)
+    # uv itself says that it cannot read this one.
+    assert static_index.variables(work, {"UV_CONFIG_FILE": str(tmp_path / "none")}) == {}
