@@ -34,11 +34,12 @@ class Debs:
         self,
         profile: Profile,
         settings: Settings,
-        kept: Lock | None,
+        previous: Lock | None,
         on_progress: Callable[[str], None],
     ) -> None:
         self._profile, self._settings, self._note = profile, settings, on_progress
-        self._kept = kept if kept is not None and kept.inputs == inputs_digest(profile) else None
+        fresh = previous is not None and previous.inputs == inputs_digest(profile)
+        self._previous = previous if fresh else None
         self._suites: dict[str, Suite] = {}
         self._closures: dict[words.Platform, tuple[File, ...]] = {}
 
@@ -69,14 +70,14 @@ class Debs:
         if before is not None:
             return before.base, (*before.base_files, *before.of_kind("deb"))
         suite = self._suite(platform)
-        own = debian.lock_base(self._profile.debian_base[python].include, suite)
-        if not any(f.name == f"python{python}" for f in own):
+        system = debian.lock_base(self._profile.debian_base[python].include, suite)
+        if not any(f.name == f"python{python}" for f in system):
             raise InvalidError(
                 f"profile '{self._profile.name}': debian_base.{python}: brings no python{python}",
                 f"Add python{python}, or python3 where that is the suite's own Python.",
             )
-        names = frozenset(f.name for f in own)
-        files = (*own, *debian.lock(self._profile.system_packages, suite, names))
+        names = frozenset(f.name for f in system)
+        files = (*system, *debian.lock(self._profile.system_packages, suite, names))
         return base(self._profile, platform, python, files), files
 
     def _on_image(self, platform: words.Platform) -> tuple[File, ...]:
@@ -92,7 +93,7 @@ class Debs:
         A suite has only its newest versions, so there is no intermediate version to prefer:
         packages are either kept as they are or chosen again.
         """
-        for target in self._kept.targets if self._kept else ():
+        for target in self._previous.targets if self._previous else ():
             if (target.platform, target.python) == (platform, python):
                 return target
         return None
@@ -119,11 +120,11 @@ def base(
     debs = tuple(debs)
     versions = {f.name: f.version for f in debs}
     packaged = versions.get(f"python{python}", "").partition("-")[0]
-    own = tuple(f for f in debs if f.role == "base")
+    system = tuple(f for f in debs if f.role == "base")
     if python in profile.debian_base:
-        seen = [when for f in own if (when := archives.seen(f))]
+        seen = [when for f in system if (when := archives.seen(f))]
         unpacked = platform in profile.debian_base[python].unpacked
-        named = hashlib.sha256("".join(sorted(f.sha256 for f in own)).encode()).hexdigest()
+        named = hashlib.sha256("".join(sorted(f.sha256 for f in system)).encode()).hexdigest()
         kind = "unpacked-" if unpacked else ""
         return LockedBase(
             ref=f"envbuilder/debian:{profile.debian_suite}-{kind}{named[:12]}",
@@ -151,11 +152,11 @@ def is_current(profile: Profile, target: Target) -> bool:
     stated = base(
         profile, target.platform, target.python, (*target.base_files, *target.of_kind("deb"))
     )
-    own = target.base
-    if own is None or stated is None:
-        return own is stated
+    locked = target.base
+    if locked is None or stated is None:
+        return locked is stated
     # Earlier envbuilders read the version in the base image if no package stated it.
-    version = stated.python_version or own.python_version
-    return msgspec.structs.replace(own, status=None) == msgspec.structs.replace(
+    version = stated.python_version or locked.python_version
+    return msgspec.structs.replace(locked, status=None) == msgspec.structs.replace(
         stated, python_version=version
     )

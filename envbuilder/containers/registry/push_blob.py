@@ -247,16 +247,16 @@ class _Outgoing:
             raise BrokenOffError(f"the registry did not take it (HTTP {answer.status})")
         return answer
 
-    def _at(self, answer: Answer, expected: int, piece: int, known: str = "") -> _Upload:
+    def _at(self, answer: Answer, expected: int, piece: int, previous: str = "") -> _Upload:
         """Return the state of an upload from a response."""
-        location = answer.headers.get("Location", known)
+        location = answer.headers.get("Location", previous)
         if not location:
             raise self._connection.failure(
                 self._blob.digest, "the registry does not say where to upload it"
             )
-        said = _RANGE.fullmatch(answer.headers.get("Range", ""))
+        stated = _RANGE.fullmatch(answer.headers.get("Range", ""))
         # The last byte that is there; "0-0" can also mean that there is none.
-        offset = int(said[1]) + 1 if said and said[1] != "0" else expected
+        offset = int(stated[1]) + 1 if stated and stated[1] != "0" else expected
         url = self._connection.resolve(location, answer.url, self._blob.digest)
         return _Upload(location=url, offset=offset, piece=piece)
 

@@ -63,7 +63,7 @@ def pins(locks: Iterable[Lock]) -> tuple[BasePin, ...]:
 
 
 def check(
-    wanted: Sequence[BasePin],
+    pinned: Sequence[BasePin],
     settings: Settings,
     progress: Progress,
     bundles: Mapping[str, frozenset[str]],
@@ -89,8 +89,8 @@ def check(
             elsewhere=() if status == "fine" else _elsewhere(pin, sha256, settings, bundles),
         )
 
-    task = f"ask for {len(wanted)} base images"
-    return tuple(each(task, finding, wanted, progress)) if wanted else ()
+    task = f"ask for {len(pinned)} base images"
+    return tuple(each(task, finding, pinned, progress)) if pinned else ()
 
 
 def _ask(pin: BasePin, settings: Settings, connect: Connect) -> tuple[Status, str]:

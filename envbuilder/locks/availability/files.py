@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from envbuilder.profiles.lock import Lock
 
 Status = Literal["fine", "vanished", "changed", "unknown"]
-_Wanted = TypeVar("_Wanted")
+_Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 
@@ -123,7 +123,7 @@ def pins(locks: Iterable[Lock], conda: Iterable[CondaLock] = ()) -> tuple[Pin, .
 
 
 def check(
-    wanted: Sequence[Pin],
+    pinned: Sequence[Pin],
     settings: Settings,
     progress: Progress,
     bundles: Mapping[str, frozenset[str]],
@@ -134,20 +134,20 @@ def check(
     Raise `InvalidError` for a source without a URL. An unreachable source is part of the findings.
     """
     with Queries() if queries is None else queries as ask:
-        search = _Search([p.file for p in wanted], settings, progress, bundles, ask)
-        return tuple(each(f"ask for {len(wanted)} files", search.finding, wanted, progress))
+        search = _Search([p.file for p in pinned], settings, progress, bundles, ask)
+        return tuple(each(f"ask for {len(pinned)} files", search.finding, pinned, progress))
 
 
 def each(
     task: str,
-    question: Callable[[_Wanted], _Result],
-    wanted: Sequence[_Wanted],
+    question: Callable[[_Item], _Result],
+    items: Sequence[_Item],
     progress: Progress,
 ) -> list[_Result]:
-    """Ask a question about everything wanted, in parallel; return the results in its order."""
-    with progress.task(task, len(wanted)) as shown, ThreadPoolExecutor(PARALLEL) as pool:
+    """Ask a question about each item, in parallel; return the results in the items' order."""
+    with progress.task(task, len(items)) as shown, ThreadPoolExecutor(PARALLEL) as pool:
         results = []
-        for result in pool.map(question, wanted):
+        for result in pool.map(question, items):
             results.append(result)
             shown.advance(1)
         return results

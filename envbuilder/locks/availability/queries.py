@@ -123,10 +123,10 @@ def measure(urls: Iterable[str], session: requests.Session | None = None) -> dic
     URLs whose size is not plainly stated are left out: it decides whether a disk is large enough,
     so a guess is worse than none.
     """
-    wanted = sorted(set(urls))
+    unique = sorted(set(urls))
     with Queries(session) as queries, ThreadPoolExecutor(PARALLEL) as pool:
-        answers = pool.map(queries.file, wanted)
-        return {u: answer.size for u, answer in zip(wanted, answers, strict=True) if answer.size}
+        answers = pool.map(queries.file, unique)
+        return {u: answer.size for u, answer in zip(unique, answers, strict=True) if answer.size}
 
 
 def _stated_size(answer: requests.Response) -> int | None:

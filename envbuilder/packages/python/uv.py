@@ -20,7 +20,7 @@ from envbuilder.packages.python.static_index import StaticIndex
 from envbuilder.profiles.locked_file import File
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from envbuilder.core import process
 
@@ -186,14 +186,14 @@ def _scrub(text: str) -> str:
     return re.sub(r"\b[a-z][a-z0-9+.-]*://\S+", "<url>", text)
 
 
-def links(locations: Sequence[str], wanted: Mapping[str, str], work: Path) -> tuple[str, ...]:
+def links(locations: Sequence[str], offered: Iterable[str], work: Path) -> tuple[str, ...]:
     """Return find-links for uv, without the distributions that the static index offers.
 
     uv would take those from the folder without recording the source of their hash.
     """
     if not locations:
         return ()
-    names = {canonical(w) for w in wanted}
+    names = {canonical(name) for name in offered}
     result = []
     mirror = work / "find-links"
     # Always passed, even if empty: an argument keeps uv from reading UV_FIND_LINKS itself.
