@@ -210,12 +210,12 @@ def _join(group: str, around: Around) -> Repair | None:
 def _nodes(gpu: Gpu, host: Host, around: Around) -> Repair | None:
     if "nvidia-modprobe" not in around.programs:
         return None
-    nodes = [f"/dev/nvidia{number}" for number in range(_cards(host))] + ["/dev/nvidiactl"]
-    if _lacks_memory_node(gpu):
-        nodes = []
+    nodes = [f"/dev/nvidia{number}" for number in range(_cards(host))]
+    nodes += ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"]
+    new = [node for node in nodes if node not in around.nodes]
     return Repair(
         commands=_node_commands(gpu, host),
-        undo=(("rm", "-f", *nodes, "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"),),
+        undo=(("rm", "-f", *new),) if new else (),
     )
 
 

@@ -47,6 +47,8 @@ class Around(Struct, frozen=True, kw_only=True):
     variables: dict[str, str] = {}
     cdi_file: bool = False
     """Whether the CDI specification that `nvidia-ctk` would write already exists."""
+    nodes: frozenset[str] = frozenset()
+    """NVIDIA's device nodes that already exist: undoing a repair must not remove them."""
     rooms: tuple[Disk, ...] = ()
     closed: tuple[str, ...] = ()
     """Folders of envbuilder that are not writable."""
@@ -75,6 +77,7 @@ def look(profile: Profile | None, lock: Lock | None, host: Host, settings: Setti
         programs=frozenset(p for p in _PROGRAMS if _is_there(p)),
         variables={name: os.environ[name] for name in _VARIABLES if name in os.environ},
         cdi_file=os.path.lexists(CDI_FILE),
+        nodes=frozenset(str(node) for node in Path("/dev").glob("nvidia*")),
         rooms=_rooms(lock, host, settings),
         closed=tuple(
             str(folder)

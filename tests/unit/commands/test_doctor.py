@@ -105,6 +105,14 @@ def test_missing_nodes_are_made_with_the_right_minors() -> None:
     assert remedies.repair(gpu, with_gpu(gpu), changed(SEEN, programs=frozenset())) is None
 
 
+def test_undoing_keeps_the_nodes_that_existed_before() -> None:
+    gpu = broken(ADA, "node-missing")
+    there = frozenset({"/dev/nvidia0", "/dev/nvidia-uvm"})
+    found = remedies.repair(gpu, with_gpu(gpu), changed(SEEN, nodes=there))
+    assert found is not None
+    assert found.undo == (("rm", "-f", "/dev/nvidiactl", "/dev/nvidia-uvm-tools"),)
+
+
 @pytest.mark.parametrize(
     "obstacle", [o for o in OBSTACLES if o not in ("node-closed", "node-missing")]
 )
