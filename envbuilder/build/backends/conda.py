@@ -209,7 +209,7 @@ def _venv_steps(
 def brings_libraries(conda: conda_lockfile.Target) -> bool:
     """Return whether any conda package is a Python library, which the wheels' venv must see."""
     return any(
-        package.name not in _INTERPRETER and any(d.split()[0] == "python" for d in package.depends)
+        package.name not in _INTERPRETER and "python" in package.dependencies
         for package in conda.packages
     )
 

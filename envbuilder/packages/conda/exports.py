@@ -174,7 +174,7 @@ def _ordered(packages: Iterable[Package]) -> tuple[Package, ...]:
             done.setdefault(name, by_name[name])
         elif name not in entered:
             entered.add(name)
-            needed = {d.partition(" ")[0] for d in by_name[name].depends} & by_name.keys()
+            needed = by_name[name].dependencies & by_name.keys()
             open_.append((name, True))
             open_ += [(n, False) for n in sorted(needed - entered, reverse=True)]
     return tuple(done.values())

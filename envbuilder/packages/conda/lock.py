@@ -8,6 +8,7 @@ every lock it names files by sha256 and symbolic source, so it is valid behind a
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -32,6 +33,7 @@ SUBDIRS: dict[words.Platform, words.CondaSubdir] = {
     "macos/arm64": "osx-arm64",
 }
 """Platforms as conda channels name them."""
+_DEPENDENCY = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 class Package(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -53,6 +55,12 @@ class Package(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     timestamp: int | None = None
     """Build time in milliseconds, as the channel states it."""
     license: words.Sentence = ""
+
+    @property
+    def dependencies(self) -> frozenset[str]:
+        """The names of the packages that it depends on; some have no space before the version."""
+        matches = (_DEPENDENCY.match(text) for text in self.depends)
+        return frozenset(match[0] for match in matches if match)
 
     @property
     def as_file(self) -> File:

@@ -186,6 +186,12 @@ def test_it_is_made_beside_and_put_in_place_at_the_end(found: Settings) -> None:
         ((), False),
         ((package("pip", depends=("python >=3.9",)), package("zlib")), False),
         ((LIBRARY,), True),
+        ((package("tiny-lib", depends=("python>=3",)),), True),
+        ((package("tiny-lib", depends=("python",)),), True),
+        (
+            (package("tiny-lib", depends=("", "python_abi 3.11.* *_cp311", "python-dateutil>=2")),),
+            False,
+        ),
     ],
 )
 def test_the_venv_sees_the_libraries_that_conda_brings(

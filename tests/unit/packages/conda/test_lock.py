@@ -209,3 +209,8 @@ def test_shipped_profiles_declare_every_platform_and_cuda_only_where_it_is(name:
         declared = profile.conda.virtual_packages[platform]
         assert ("__cuda" in declared) == (profile.accelerator == "cuda"), platform
         assert {"__glibc", "__linux"} <= set(declared) or "__osx" in declared
+
+
+def test_dependencies_are_names_with_or_without_a_space_before_the_version() -> None:
+    depends = ("python >=3.10,<3.12.0a0", "numpy>=1", "libgcc", "", "python_abi 3.11.* *_cp311")
+    assert package("x", depends=depends).dependencies == {"python", "numpy", "libgcc", "python_abi"}
