@@ -120,9 +120,12 @@ class Judgement:
     outside: Tuple[str, ...]
 
 
-def check(start: Start, run: Dict[str, Any]) -> Tuple[str, str]:
-    """Judge the origins and return status and detail; the report's ``origins`` go into ``run``."""
-    seen = look()
+def check(start: Start, run: Dict[str, Any], cache: str = "") -> Tuple[str, str]:
+    """Judge the origins and return status and detail; the report's ``origins`` go into ``run``.
+
+    ``cache`` is the folder of code that this process compiled itself, if it did.
+    """
+    seen = look(cache)
     judged = judge(seen, lambda: library_names(sys.prefix))
     run.update(summary(start, seen, judged))
     if start.as_found:
@@ -141,11 +144,11 @@ def check(start: Start, run: Dict[str, Any]) -> Tuple[str, str]:
     return PASSED, text
 
 
-def require(start: Start) -> None:
+def require(start: Start, cache: str = "") -> None:
     """Raise CheckError if code of this process is foreign; for processes without a report."""
     if start.as_found:
         return
-    problems = judge(look(), lambda: library_names(sys.prefix)).problems
+    problems = judge(look(cache), lambda: library_names(sys.prefix)).problems
     if problems:
         raise CheckError("; ".join(problems[:5]))
 
@@ -229,9 +232,9 @@ def stem(name: str) -> str:
     return found.group(1) if found else name
 
 
-def look() -> Seen:
-    """Return what this process has loaded."""
-    roots, closed = _places()
+def look(cache: str = "") -> Seen:
+    """Return what this process has loaded; code compiled into ``cache`` is its own."""
+    roots, closed = _places(cache)
     return Seen(
         dict(_modules()),
         _libraries(),
@@ -289,16 +292,17 @@ def _dyld_libraries() -> Optional[List[Library]]:
     return [Library(os.fsdecode(path)) for path in paths if path]
 
 
-def _places() -> Tuple[List[str], List[str]]:
-    """Return the folders of the environment, interpreter and payload; and closed ones in them."""
+def _places(cache: str) -> Tuple[List[str], List[str]]:
+    """Return the folders of the environment, interpreter and payload; and closed ones in them.
+
+    ``cache`` is trusted, but never a cache that a variable of the caller names.
+    """
     library = Path(os.__file__).parent
     on_path = {os.path.normpath(entry) for entry in sys.path}
     # Package folders of a system interpreter: only those that it uses when isolated.
     packages = [folder for folder in site.getsitepackages() if os.path.normpath(folder) in on_path]
     below_it = [str(library / name) for name in ("site-packages", "dist-packages")]
     program = Path(sys.argv[0] if sys.argv[0].endswith(".pyz") else __file__)
-    # Code compiled here: ``verify`` and ``trial`` set the variable to a new, empty folder.
-    scratch = os.environ.get("TORCHINDUCTOR_CACHE_DIR", "")
     roots = [
         *([] if _shared(sys.prefix) else [sys.prefix]),
         *(str(library), str(library / "lib-dynload"), *packages),
@@ -306,7 +310,7 @@ def _places() -> Tuple[List[str], List[str]]:
             os.path.realpath(sys.executable),
             str(program.absolute() if program.suffix == ".pyz" else program.parent),
         ),
-        *([scratch] if scratch else []),
+        *([cache] if cache else []),
     ]
     return roots, [folder for folder in below_it if os.path.normpath(folder) not in on_path]
 

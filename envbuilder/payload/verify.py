@@ -11,7 +11,6 @@ instead of twenty for determinism, and measures more briefly.
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 import traceback
 from functools import partial
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Tuple
 
 from . import checks, origins
 from .machine import clock, device, facts, memory, threads
-from .numerics import precision, profiling
+from .numerics import compilers, precision, profiling
 from .report import BLIND_TEST, FAILED, Check
 from .run import Run
 from .training import model, train
@@ -47,9 +46,9 @@ def verify(options: Options, data: Dataset, events: Events) -> Dict[str, Any]:
     run = Run(options, data, events)
     began = time.perf_counter()
     try:
-        with tempfile.TemporaryDirectory(prefix="envbuilder-verify-") as scratch:
-            _set_environment(run, scratch)
-            _verify(run)
+        with compilers.fresh_cache() as cache:
+            _set_environment(run)
+            _verify(run, cache)
     except (Exception, SystemExit) as error:  # some extensions call sys.exit when imported
         run.traceback = traceback.format_exc()
         detail = f"unexpected {type(error).__name__}: {error}"
@@ -57,9 +56,7 @@ def verify(options: Options, data: Dataset, events: Events) -> Dict[str, Any]:
     return run.report()
 
 
-def _set_environment(run: Run, scratch: str) -> None:
-    # Compiled code of earlier runs must neither be trusted nor shorten the compile times.
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.environ["TRITON_CACHE_DIR"] = scratch
+def _set_environment(run: Run) -> None:
     for name in device.FALLBACK_VARIABLES:
         os.environ.pop(name, None)
     limits = threads.fetch()
@@ -72,7 +69,7 @@ def _set_environment(run: Run, scratch: str) -> None:
     }
 
 
-def _verify(run: Run) -> None:
+def _verify(run: Run, cache: str) -> None:
     options, done = run.options, run.checks
     if not done.run("isolation", options.start.check):
         return
@@ -107,7 +104,7 @@ def _verify(run: Run) -> None:
         done.run("kernels", checks.check_kernels, run)
     if options.trains_baseline():
         _baseline(run, torch)
-    done.run("origins", origins.check, options.start, run.origins)
+    done.run("origins", origins.check, options.start, run.origins, cache)
     done.run("clock", checks.check_clock, run)
 
 

@@ -9,12 +9,17 @@ import sys
 from pathlib import Path
 from typing import Any, Optional, Tuple
 
-from .threads import allowed_cpus, parse_cpu_list
+from .threads import allowed_cpus, cgroup_folders, parse_cpu_list
 
 ROOT = Path("/")
 SHARED = Path("/dev/shm")  # noqa: S108 - inspected, nothing is written there
 SMALL_SHARED = 1 << 30
 """Bytes of /dev/shm below which data loader workers run out of it; Docker gives 64 MiB."""
+_CGROUP_FILES = {
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+    2: ("memory.max", "memory.current"),
+}
+"""Version → the files of a cgroup's limit and of what it uses."""
 _BYTES = re.compile(r"[0-9]{1,19}\Z")
 
 
@@ -42,20 +47,17 @@ def process_peak(status: Path = Path("/proc/self/status")) -> Optional[int]:
 
 
 def available_bytes(root: Path = ROOT) -> Optional[int]:
-    """Return the bytes this process may still allocate: the smaller of system and cgroup limits."""
+    """Return the bytes this process may still allocate, by the system and each of its cgroups."""
     limits = []
     found = re.search(
         r"^MemAvailable:\s+([0-9]{1,15}) kB$", _read(root / "proc/meminfo"), re.MULTILINE
     )
     if found:
         limits.append(int(found.group(1)) * 1024)
-    folder = root / "sys/fs/cgroup"
-    pairs = (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
-    )
-    for most, now in pairs:
-        limit, used = _read(folder / most).strip(), _read(folder / now).strip()
+    cgroups = _read(root / "proc/self/cgroup") or "0::/"
+    mounts = _read(root / "proc/self/mountinfo")
+    for folder, version in cgroup_folders(cgroups, mounts, "memory"):
+        limit, used = (_read(root / folder / name).strip() for name in _CGROUP_FILES[version])
         if _BYTES.match(limit) and _BYTES.match(used):
             limits.append(max(0, int(limit) - int(used)))
     return min(limits) if limits else None

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import os
 import statistics
+import tempfile
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from ..machine import clock
 from ..report import PASSED, WARNING
@@ -39,6 +41,17 @@ with zentorch 2.13.0.2: with 0, gradients agree with float64; without it, they a
 wrong."""
 
 Progress = Callable[[int, int], None]
+
+
+@contextmanager
+def fresh_cache() -> Iterator[str]:
+    """Provide a new folder for compiled code.
+
+    Code of earlier runs must neither be trusted nor shorten the compile times.
+    """
+    with tempfile.TemporaryDirectory(prefix="envbuilder-compiled-") as folder:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.environ["TRITON_CACHE_DIR"] = folder
+        yield folder
 
 
 @dataclass

@@ -17,7 +17,7 @@ from typing import Any, Dict, List, Sequence
 
 from .. import SCHEMA, events, origins, start
 from ..machine.device import ACCELERATORS
-from ..numerics.compilers import BACKENDS
+from ..numerics import compilers
 from ..training import dataset, idx, model
 from . import survey, trial
 
@@ -44,7 +44,7 @@ def add_to(commands: Any) -> None:
     add("--dropout", choices=("torch", "bytes"), help="how its masks are drawn")
     add("--bfloat16", action="store_true", help="autocast to bfloat16")
     add("--flush-denormal", action="store_true")
-    add("--compile", dest="compile_backend", choices=BACKENDS)
+    add("--compile", dest="compile_backend", choices=compilers.BACKENDS)
     add("--check-compile", action="store_true", help="check the backend's gradients instead")
     add("--workers", type=_count, help="a DataLoader's; without it data lies on the device")
     add("--start-method", choices=START_METHODS)
@@ -69,8 +69,9 @@ def run(options: argparse.Namespace) -> int:
     try:
         data = dataset.load(options.data)
         work = trial.check_compile if options.check_compile else trial.run
-        found = work(asked(options), data)
-        origins.require(options.start)
+        with compilers.fresh_cache() as cache:
+            found = work(asked(options), data)
+            origins.require(options.start, cache)
         out.report({"schema": SCHEMA, **found})
     except idx.DataError as error:
         return _refuse(out, str(error))

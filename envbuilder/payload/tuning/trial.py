@@ -9,9 +9,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from contextlib import ExitStack
 from dataclasses import dataclass, field
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Tuple
 
 from ..machine import clock, device, facts, threads
@@ -83,17 +81,14 @@ def run(asked: Asked, data: Dataset) -> Dict[str, Any]:
     import torch
 
     _prepare(torch, asked)
-    with ExitStack() as stack:
-        if asked.compile_backend:
-            _use_scratch(stack)
-        generator = torch.Generator().manual_seed(asked.seed)
-        order = _order(torch, data.train.count, asked.samples, generator)
-        # Workers start before the device is used: its contexts do not survive a fork.
-        feed = _feed(torch, asked, data, order)
-        job = _job(torch, asked)
-        timed = _train(job, asked, feed)
-        accuracy = train.accuracy(job, train.tensors(torch, _first(data.test), asked.device))
-        dtypes = [] if asked.compile_backend else _dtypes(job, asked, data)
+    generator = torch.Generator().manual_seed(asked.seed)
+    order = _order(torch, data.train.count, asked.samples, generator)
+    # Workers start before the device is used: its contexts do not survive a fork.
+    feed = _feed(torch, asked, data, order)
+    job = _job(torch, asked)
+    timed = _train(job, asked, feed)
+    accuracy = train.accuracy(job, train.tensors(torch, _first(data.test), asked.device))
+    dtypes = [] if asked.compile_backend else _dtypes(job, asked, data)
     # Preparation before the loop counts as part of an image's time, as it does in an epoch.
     seconds = 1 / statistics.median(timed.rates) + feed.seconds / asked.samples
     return {
@@ -123,19 +118,17 @@ def check_compile(asked: Asked, data: Dataset) -> Dict[str, Any]:
     backend = str(asked.compile_backend)
     tolerance = numerics.GRADIENT_TOLERANCE["float32"]
     _prepare(torch, asked)
-    with ExitStack() as stack:
-        _use_scratch(stack)
-        training = train.tensors(torch, data.train, asked.device)
-        bench = compilers.Bench(
-            torch,
-            asked.device,
-            asked.form,
-            training,
-            train.tensors(torch, _first(data.test), asked.device),
-            numerics.trials(torch, training, numerics.TRIALS),
-            tolerance,
-        )
-        outcome = compilers.measure(bench, backend, lambda done, total: None)
+    training = train.tensors(torch, data.train, asked.device)
+    bench = compilers.Bench(
+        torch,
+        asked.device,
+        asked.form,
+        training,
+        train.tensors(torch, _first(data.test), asked.device),
+        numerics.trials(torch, training, numerics.TRIALS),
+        tolerance,
+    )
+    outcome = compilers.measure(bench, backend, lambda done, total: None)
     _, detail = compilers.verdict(outcome, tolerance)
     passed = outcome.error is None and outcome.gradients_pass(tolerance)
     return {"backend": backend, "passed": passed, "detail": detail}
@@ -150,12 +143,6 @@ def _prepare(torch: Any, asked: Asked) -> None:
     # Threads inherit the mode from the one that starts them, so it is set before any start.
     if asked.flush_denormal and not torch.set_flush_denormal(True):
         raise RuntimeError("this processor cannot flush denormal numbers to zero")
-
-
-def _use_scratch(stack: ExitStack) -> None:
-    """Set a fresh cache folder: compiled code of earlier runs must not be trusted."""
-    folder = stack.enter_context(TemporaryDirectory(prefix="envbuilder-trial-"))
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
 
 
 def _order(torch: Any, count: int, samples: int, generator: Any) -> Any:

@@ -68,6 +68,27 @@ MEMINFO = "MemTotal:  100 kB\nMemAvailable:  50 kB\n"
         ),
         (
             {
+                "proc/self/cgroup": "0::/user/job\n",
+                "sys/fs/cgroup/user/job/memory.max": "500\n",
+                "sys/fs/cgroup/user/job/memory.current": "200\n",
+                "sys/fs/cgroup/user/memory.max": "max\n",
+                "sys/fs/cgroup/user/memory.current": "900\n",
+                "sys/fs/cgroup/memory.max": "1000\n",
+                "sys/fs/cgroup/memory.current": "950\n",
+            },
+            50,
+        ),
+        (
+            {
+                "proc/self/cgroup": "4:memory:/job\n",
+                "sys/fs/cgroup/memory/job/memory.limit_in_bytes": "700\n",
+                "sys/fs/cgroup/memory/job/memory.usage_in_bytes": "100\n",
+            },
+            600,
+        ),
+        (
+            {
+                "proc/self/cgroup": "4:memory:/\n",
                 "sys/fs/cgroup/memory/memory.limit_in_bytes": "1000\n",
                 "sys/fs/cgroup/memory/memory.usage_in_bytes": "1200\n",
             },

@@ -175,18 +175,18 @@ def test_the_name_that_the_loader_looks_for(name: str, stem: str) -> None:
 
 def test_the_check_refuses_and_the_report_says_from_where(monkeypatch: pytest.MonkeyPatch) -> None:
     report: dict[str, Any] = {}
-    monkeypatch.setattr(origins, "look", lambda: seen("/usr/lib/wsl/lib/libcuda.so.1"))
+    monkeypatch.setattr(origins, "look", lambda cache="": seen("/usr/lib/wsl/lib/libcuda.so.1"))
     status, detail = origins.check(PROMISE, report)
     assert (status, "drivers: /usr/lib/wsl/lib/libcuda.so.1" in detail) == ("passed", True)
     assert report["torch"] == OWN["torch"]
     assert report["prefix"] == sys.prefix
     assert report["drivers"] == ["/usr/lib/wsl/lib/libcuda.so.1"]
-    monkeypatch.setattr(origins, "look", lambda: seen(libraries=None))
+    monkeypatch.setattr(origins, "look", lambda cache="": seen(libraries=None))
     assert "this system does not list them" in origins.check(PROMISE, {})[1]
-    monkeypatch.setattr(origins, "look", lambda: seen("/home/me/libhook.so"))
+    monkeypatch.setattr(origins, "look", lambda cache="": seen("/home/me/libhook.so"))
     assert origins.check(PROMISE, {})[0] == "warning"
     foreign = seen(modules={"torch": "/other/torch/__init__.py"})
-    monkeypatch.setattr(origins, "look", lambda: foreign)
+    monkeypatch.setattr(origins, "look", lambda cache="": foreign)
     assert origins.failing(PROMISE)
     for refuse in (lambda: origins.check(PROMISE, {}), lambda: origins.require(PROMISE)):
         with pytest.raises(CheckError, match="torch was imported from /other"):
@@ -195,7 +195,7 @@ def test_the_check_refuses_and_the_report_says_from_where(monkeypatch: pytest.Mo
 
 def test_as_found_is_named_and_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     foreign = seen(modules={"torch": "/other/torch/__init__.py"})
-    monkeypatch.setattr(origins, "look", lambda: foreign)
+    monkeypatch.setattr(origins, "look", lambda cache="": foreign)
     report: dict[str, Any] = {}
     status, detail = origins.check(AS_FOUND, report)
     assert (status, "as found, not judged: torch was imported" in detail) == ("warning", True)
@@ -210,3 +210,11 @@ def test_this_very_process_is_looked_at() -> None:
     if sys.platform.startswith("linux"):
         assert any("python" in library.path for library in found.libraries or ())
     assert not [p for p in origins.judge(found, list).problems if p.startswith("json ")]
+
+
+def test_only_a_cache_that_this_process_made_may_hold_its_code(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/home/me/cache")
+    assert "/home/me/cache" not in origins.look().roots
+    assert "/tmp/fresh" in origins.look("/tmp/fresh").roots

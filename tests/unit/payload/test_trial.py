@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -148,6 +149,26 @@ def test_a_failure_is_an_event_and_a_code(
     monkeypatch.setattr(trial_command.dataset, "load", lambda folder: None)
     assert cli.main(["trial", "--data", str(tmp_path)]) == 5
     assert said() == [{"event": "error", "message": "RuntimeError: no such thing here"}]
+
+
+def test_a_trial_compiles_into_a_new_folder_and_only_that_is_trusted(
+    said: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    seen: dict[str, str] = {}
+
+    def run(asked: Any, data: Any) -> dict[str, Any]:
+        seen["used"] = os.environ["TORCHINDUCTOR_CACHE_DIR"]
+        return {}
+
+    def require(start: Any, cache: str = "") -> None:
+        seen["trusted"] = cache
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(trial, "run", run)
+    monkeypatch.setattr(trial_command.dataset, "load", lambda folder: None)
+    monkeypatch.setattr(trial_command.origins, "require", require)
+    assert cli.main(["trial", "--data", str(tmp_path)]) == 0
+    assert seen["used"] == seen["trusted"] != str(tmp_path)
 
 
 def test_damaged_data_is_a_usage_error(said: Any, tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_without_torch_the_import_fails_and_the_report_is_whole(
 def test_an_unexpected_exception_still_gives_a_report_with_its_traceback(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def crash(run: Run) -> None:
+    def crash(run: Run, cache: str) -> None:
         raise ZeroDivisionError("by zero")
 
     monkeypatch.setattr(verify, "_verify", crash)
@@ -68,7 +68,7 @@ def test_an_unexpected_exception_still_gives_a_report_with_its_traceback(
 def test_a_library_that_exits_does_not_take_the_report_with_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def leave(run: Run) -> None:
+    def leave(run: Run, cache: str) -> None:
         raise SystemExit(0)
 
     monkeypatch.setattr(verify, "_verify", leave)
