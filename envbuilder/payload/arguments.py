@@ -7,7 +7,7 @@ from pathlib import Path
 
 from . import start
 from .machine import facts
-from .machine.device import ACCELERATORS
+from .machine.accelerators import ACCELERATORS
 from .numerics.compilers import BACKENDS
 from .numerics.numerics import GRADIENT_TOLERANCE
 from .parallel import command as parallel_command

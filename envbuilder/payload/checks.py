@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from .machine import clock, device, memory, threads
+from .machine.accelerators import ACCELERATORS
 from .numerics import (
     arithmetic,
     compilers,
@@ -111,7 +112,7 @@ def check_build(torch: Any, accelerator: str) -> Result:
 def check_device(torch: Any, accelerator: str) -> Result:
     """Require that the device allocates, computes and returns right results; name its runtime."""
     usable = device.require_usable(torch, accelerator)
-    return PASSED, f"{usable}; {device.runtime(torch, accelerator)}"
+    return PASSED, f"{usable}; {ACCELERATORS[accelerator].runtime(torch)}"
 
 
 def check_shared_memory() -> Result:

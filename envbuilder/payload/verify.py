@@ -17,7 +17,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Dict, List, Tuple
 
 from . import checks, origins
-from .machine import clock, device, facts, memory, threads
+from .machine import clock, device, facts, hardware, memory, threads
+from .machine.accelerators import ACCELERATORS, FALLBACK_VARIABLES
 from .numerics import compilers, precision, profiling
 from .report import BLIND_TEST, FAILED, Check
 from .run import Run
@@ -57,7 +58,7 @@ def verify(options: Options, data: Dataset, events: Events) -> Dict[str, Any]:
 
 
 def _set_environment(run: Run) -> None:
-    for name in device.FALLBACK_VARIABLES:
+    for name in FALLBACK_VARIABLES:
         os.environ.pop(name, None)
     limits = threads.fetch()
     run.threads = {
@@ -92,7 +93,7 @@ def _verify(run: Run, cache: str) -> None:
     run.events.phase(f"use {run.accelerator}")
     if not done.run("device", checks.check_device, torch, run.accelerator):
         return
-    run.described = device.describe(torch, run.accelerator)
+    run.described = ACCELERATORS[run.accelerator].describe(torch)
     _train(run, torch)
     for name, check in AFTER_TRAINING.items():
         run.events.phase(name)
@@ -178,4 +179,4 @@ def _baseline(run: Run, torch: Any) -> None:
     data = train.tensors(torch, run.data.train, "cpu"), train.tensors(torch, run.data.test, "cpu")
     job = train.prepare(torch, "cpu", model.fastest("cpu"), run.options.seed)
     epoch = _epochs(run, job, data, 1, "baseline epoch")[0]
-    run.baseline = {"device": "cpu", "name": device.cpu_name(), **epoch}
+    run.baseline = {"device": "cpu", "name": hardware.cpu_name(), **epoch}

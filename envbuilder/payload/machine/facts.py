@@ -9,7 +9,9 @@ import re
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Optional
+
+from .accelerators import ACCELERATORS, architectures, build_of, runtime_of
 
 IMPORTED = time.monotonic()
 
@@ -38,52 +40,6 @@ def torch_facts(torch: Optional[Any]) -> Dict[str, Optional[str]]:
         "python": platform.python_version(),
         "platform": f"{platform.system().lower()}/{platform.machine().lower()}",
     }
-
-
-def build_of(torch: Any) -> str:
-    """Return what this torch was built for: "cpu", "cu130", "rocm7.1", "xpu", or "mps" on a Mac.
-
-    Most wheels state it in the version's local part; PyPI's have none, so the compiled-in runtime
-    versions decide there.
-    """
-    local: str = str(torch.__version__).partition("+")[2]
-    if re.fullmatch(r"cpu|cu\d+|xpu|rocm[\d.]+", local):
-        return local
-    hip, cuda = getattr(torch.version, "hip", None), torch.version.cuda
-    if hip:
-        return "rocm" + ".".join(str(hip).split(".")[:2])
-    if cuda:
-        return "cu" + str(cuda).replace(".", "")
-    if getattr(torch.version, "xpu", None):
-        return "xpu"
-    return "mps" if torch.backends.mps.is_built() else "cpu"
-
-
-def runtime_of(torch: Any) -> Optional[str]:
-    """Return the CUDA, HIP or SYCL version that torch was built with; None for a CPU build."""
-    for name in ("cuda", "hip", "xpu"):
-        version = getattr(torch.version, name, None)
-        if version:
-            return str(version)
-    return None
-
-
-def supports(torch: Any, accelerator: str) -> bool:
-    """Return whether this build of torch can drive the accelerator at all, on any hardware."""
-    if accelerator == "cuda":
-        return bool(torch.version.cuda or getattr(torch.version, "hip", None))
-    if accelerator == "xpu":
-        return bool(getattr(torch.version, "xpu", None) or build_of(torch) == "xpu")
-    if accelerator == "mps":
-        return bool(torch.backends.mps.is_built())
-    return True
-
-
-def architectures(torch: Any) -> List[str]:
-    """Return the GPU architectures ("sm_90") compiled into this torch; empty without CUDA."""
-    # torch.cuda.get_arch_list() is empty if no GPU is usable, the case in which this matters.
-    flags = getattr(torch._C, "_cuda_getArchFlags", None)
-    return str(flags() or "").split() if flags else []
 
 
 def extension_versions() -> Dict[str, Optional[str]]:
@@ -151,13 +107,7 @@ def probe() -> Dict[str, Any]:
         "mps": bool(torch.backends.mps.is_built()),
         "architectures": architectures(torch),
     }
-    result["available"] = {
-        "cuda": bool(torch.cuda.is_available()),
-        "xpu": bool(hasattr(torch, "xpu") and torch.xpu.is_available()),
-        "mps": bool(torch.backends.mps.is_available()),
-    }
-    result["count"] = {
-        "cuda": int(torch.cuda.device_count()),
-        "xpu": int(torch.xpu.device_count()) if hasattr(torch, "xpu") else 0,
-    }
+    devices = [row for name, row in ACCELERATORS.items() if name != "cpu"]
+    result["available"] = {row.name: row.available(torch) for row in devices}
+    result["count"] = {row.name: row.count(torch) for row in devices if row.collective}
     return result

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any, Optional, Tuple
 
+from .accelerators import ACCELERATORS
 from .threads import allowed_cpus, cgroup_folders, parse_cpu_list
 
 ROOT = Path("/")
@@ -25,11 +26,10 @@ _BYTES = re.compile(r"[0-9]{1,19}\Z")
 
 def peak_bytes(torch: Any, accelerator: str) -> Optional[int]:
     """Return torch's peak memory on the accelerator; on the CPU, the peak size of the process."""
-    if accelerator in ("cuda", "xpu"):
-        count = getattr(getattr(torch, accelerator), "max_memory_allocated", None)
-        return int(count()) if count else None
-    # On MPS, torch keeps no such count.
-    return process_peak() if accelerator == "cpu" else None
+    if accelerator == "cpu":
+        return process_peak()
+    row = ACCELERATORS[accelerator]
+    return row.counted(torch, row.peak)
 
 
 def process_peak(status: Path = Path("/proc/self/status")) -> Optional[int]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any, Dict, List, Mapping
 
+from ..machine.accelerators import ACCELERATORS
+
 LOWERING_VARIABLES = {
     "ONEDNN_DEFAULT_FPMATH_MODE": ("", "STRICT"),
     "DNNL_DEFAULT_FPMATH_MODE": ("", "STRICT"),
@@ -32,7 +34,7 @@ def observe(
         "matmul": _matmul(torch, accelerator),
         "autocast": bool(torch.is_autocast_enabled(accelerator)),
         "cuda_tf32": bool(
-            accelerator == "cuda"
+            ACCELERATORS[accelerator].tf32
             and (torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32)
         ),
         "environment": {name: environ[name] for name in LOWERING_VARIABLES if name in environ},

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, List, Optional, Tuple
 
 from ..machine import device
+from ..machine.accelerators import ACCELERATORS
 
 TOP = 15
 """Maximum number of kernels that the report names."""
@@ -44,8 +45,9 @@ class Observation:
 def observe(torch: Any, accelerator: str, work: Callable[[], Any]) -> Observation:
     """Run ``work`` under the profiler, without device activity if that is not available."""
     cpu = torch.profiler.ProfilerActivity.CPU
-    if accelerator in ("cuda", "xpu"):
-        own = getattr(torch.profiler.ProfilerActivity, accelerator.upper())
+    activity = ACCELERATORS[accelerator].profiler
+    if activity:
+        own = getattr(torch.profiler.ProfilerActivity, activity)
         try:
             return _observe(torch, accelerator, work, [cpu, own])
         except RuntimeError:

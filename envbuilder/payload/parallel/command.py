@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any, Optional, Tuple
 
-from ..machine.device import ACCELERATORS
+from ..machine.accelerators import ACCELERATORS
 from . import shares
 
 LIMIT = 600

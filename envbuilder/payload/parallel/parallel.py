@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
 
 from .. import SCHEMA
+from ..machine.accelerators import ACCELERATORS
 from ..report import FAILED, PASSED, WARNING, Checks
 from ..training.train import BATCH
 from . import launch, shares
@@ -55,7 +56,7 @@ class Scaling:
             "schema": SCHEMA,
             "devices": self.devices,
             "ranks": self.ranks,
-            "backend": shares.BACKENDS.get(self.accelerator) if self.ranks > 1 else None,
+            "backend": ACCELERATORS[self.accelerator].collective if self.ranks > 1 else None,
             "batch": BATCH * self.ranks,
             "samples_per_second": self.rate,
             "efficiency": self.rate / whole if self.rate and whole else None,

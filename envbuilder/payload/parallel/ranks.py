@@ -23,7 +23,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Dict, List, Tuple
 
 from .. import origins
-from ..machine import clock, device
+from ..machine import clock, device, hardware
+from ..machine.accelerators import ACCELERATORS
 from ..numerics import numerics
 from ..numerics.arithmetic import relative_error
 from ..training import dataset, model, train
@@ -137,7 +138,7 @@ def _work(rank: Rank, options: argparse.Namespace) -> Dict[str, Any]:
         rank.phase("meet the other ranks")
         # Longer than the limit after which the launcher reports the phase of each rank.
         torch.distributed.init_process_group(
-            shares.BACKENDS[accelerator], timeout=timedelta(seconds=2 * options.limit)
+            ACCELERATORS[accelerator].collective, timeout=timedelta(seconds=2 * options.limit)
         )
     rank.phase("compare gradients")
     worst, error = _prove(torch, rank, accelerator, digits)
@@ -145,7 +146,9 @@ def _work(rank: Rank, options: argparse.Namespace) -> Dict[str, Any]:
     origins.require(options.start)
     return {
         "pid": os.getpid(),
-        "name": device.cpu_name() if accelerator == "cpu" else _properties(torch, accelerator).name,
+        "name": hardware.cpu_name()
+        if accelerator == "cpu"
+        else _properties(torch, accelerator).name,
         "device": where or _identity(torch, accelerator),
         "usable": usable,
         "threads": torch.get_num_threads(),
@@ -171,7 +174,7 @@ def _identity(torch: Any, accelerator: str) -> str:
     if found is not None:
         return f"UUID {found}"
     place = getattr(torch, accelerator).current_device()
-    return f"{os.environ.get(shares.VISIBLE[accelerator], '')} #{place}"
+    return f"{os.environ.get(ACCELERATORS[accelerator].visible, '')} #{place}"
 
 
 def _wrapped(torch: Any, rank: Rank, accelerator: str, net: Any) -> Any:

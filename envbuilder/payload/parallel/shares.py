@@ -10,6 +10,7 @@ import os
 from typing import TYPE_CHECKING, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
 from ..machine import threads
+from ..machine.accelerators import ACCELERATORS
 from ..report import CheckError
 
 if TYPE_CHECKING:
@@ -20,12 +21,6 @@ CPU_RANKS = 2
 """Ranks that `all` means on the CPU: the fewest that have to agree with each other."""
 
 MOST_RANKS = 64
-BACKENDS = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl"}
-"""Backend that transfers the gradients; an accelerator not listed here has one device only."""
-
-VISIBLE = {"cuda": "CUDA_VISIBLE_DEVICES", "xpu": "ZE_AFFINITY_MASK"}
-"""The variable that hides all devices except those it lists."""
-
 _FOREIGN = (
     *("MASTER_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_", "ROLE_"),
     *("PET_", "TORCHELASTIC_"),
@@ -51,7 +46,7 @@ def parse(text: str) -> Optional[Tuple[int, ...]]:
 
 def require(accelerator: str, asked: Optional[Tuple[int, ...]]) -> None:
     """Raise ChoiceError for a choice that no machine can satisfy, before anything starts."""
-    if accelerator not in BACKENDS:
+    if not ACCELERATORS[accelerator].collective:
         raise ChoiceError(f"{accelerator} has one device: there is nothing to choose from")
     if accelerator != "cpu" or asked is None:
         return
@@ -83,8 +78,8 @@ def visible(
     accelerator: str, indices: Sequence[int], environment: Mapping[str, str]
 ) -> Dict[str, str]:
     """Return the variable that limits a process to these of the devices visible now."""
-    name = VISIBLE.get(accelerator)
-    if name is None:
+    name = ACCELERATORS[accelerator].visible
+    if not name:
         return {}
     listed = [entry.strip() for entry in environment.get(name, "").split(",") if entry.strip()]
     # An existing list renumbers the devices: its first entry is device 0.

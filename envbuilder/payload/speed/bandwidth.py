@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Callable, Dict, Optional, Tuple
 
 from ..machine import clock, memory
+from ..machine.accelerators import ACCELERATORS
 
 MIB = 1 << 20
 LEAST_ARRAY, MOST_ARRAY = 64 * MIB, 512 * MIB
@@ -26,9 +27,6 @@ PATHS = (
     "device_to_device",
 )
 
-PINNABLE = ("cuda", "xpu")
-"""Accelerators that copy faster from page-locked memory; on MPS host and device share memory."""
-
 Measurement = Callable[[], Optional[float]]
 
 
@@ -41,12 +39,13 @@ def measurements(torch: Any, accelerator: str, budget: float) -> Dict[str, Measu
     found["device"] = partial(_triad, torch, accelerator, budget)
     if accelerator == "cpu":
         return found
-    for pinned in (False, True) if accelerator in PINNABLE else (False,):
+    row = ACCELERATORS[accelerator]
+    for pinned in (False, True) if row.pinned else (False,):
         suffix = "_pinned" if pinned else ""
         copy = partial(_copy, torch, accelerator, budget, pinned)
         found[f"host_to_device{suffix}"] = partial(copy, to_device=True)
         found[f"device_to_host{suffix}"] = partial(copy, to_device=False)
-    if accelerator in PINNABLE and getattr(torch, accelerator).device_count() > 1:
+    if row.collective and row.count(torch) > 1:
         found["device_to_device"] = partial(_between, torch, accelerator, budget)
     return found
 
@@ -74,8 +73,9 @@ def _triad(torch: Any, accelerator: str, budget: float) -> float:
 
 
 def _room(torch: Any, accelerator: str) -> Tuple[Optional[int], Optional[int]]:
-    if accelerator == "cuda":
-        return int(torch.cuda.mem_get_info()[0]), None
+    free = ACCELERATORS[accelerator].free
+    if free:
+        return int(getattr(getattr(torch, accelerator), free)()[0]), None
     # MPS and integrated GPUs use the system's memory.
     cache = memory.cache_bytes() if accelerator == "cpu" else None
     return memory.available_bytes(), cache

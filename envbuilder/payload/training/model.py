@@ -40,9 +40,8 @@ PUBLISHED = Form(pool_first=False, channels_last=False)
 def fastest(accelerator: str) -> Form:
     """Return the form to train in.
 
-    channels_last is used only on the CPU, where it was measured to be faster: on MPS, operators
-    have returned wrong numbers for it (pytorch#180984); elsewhere it is unmeasured. Other devices
-    draw dropout masks in parallel.
+    channels_last is used only on the CPU, where it was measured to be faster. Other devices draw
+    dropout masks in parallel.
     """
     cpu = accelerator == "cpu"
     return Form(pool_first=True, channels_last=cpu, byte_masks=cpu)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Sequence
 
 from .. import SCHEMA, events, origins, start
-from ..machine.device import ACCELERATORS
+from ..machine.accelerators import ACCELERATORS
 from ..numerics import compilers
 from ..training import dataset, idx, model
 from . import survey, trial

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Tuple
 
 from ..machine import clock, device, facts, threads
+from ..machine.accelerators import ACCELERATORS, FALLBACK_VARIABLES
 from ..numerics import compilers, extensions, numerics, precision
 from ..training import loader, model, train
 from ..training.dataset import Split
@@ -135,7 +136,7 @@ def check_compile(asked: Asked, data: Dataset) -> Dict[str, Any]:
 
 
 def _prepare(torch: Any, asked: Asked) -> None:
-    for name in device.FALLBACK_VARIABLES:
+    for name in FALLBACK_VARIABLES:
         os.environ.pop(name, None)
     if threads.chosen_by_user(os.environ.get("OMP_NUM_THREADS")) is None:
         torch.set_num_threads(threads.decide(threads.fetch()))
@@ -165,7 +166,7 @@ def _feed(torch: Any, asked: Asked, data: Dataset, order: Any) -> Feed:
         asked.batch,
         asked.workers,
         asked.start_method,
-        pinned=asked.device == "cuda",
+        pinned=ACCELERATORS[asked.device].pinned,
     )
     arrived = iter(made)
 

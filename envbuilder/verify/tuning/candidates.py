@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
+from envbuilder.payload.machine.accelerators import ACCELERATORS
 from envbuilder.verify.tuning.rules import Setting
 
 if TYPE_CHECKING:
@@ -179,10 +180,9 @@ def _batches(device: str) -> Iterator[Setting]:
 
 
 def _forms(device: str) -> Iterator[Setting]:
-    # On MPS, channels_last produced wrong results (pytorch#180984).
     layout = "contiguous" if device == "cpu" else "channels_last"
     named = "contiguous_format" if device == "cpu" else layout
-    if device != "mps":
+    if ACCELERATORS[device].channels_last:
         yield Setting(
             name=f"{layout} layout",
             group="layout",

@@ -1,15 +1,12 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from envbuilder.payload.machine import device
 from envbuilder.payload.report import CheckError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def cpu_build() -> Any:
@@ -32,6 +29,13 @@ def test_a_cpu_build_cannot_drive_an_accelerator(accelerator: str, right: str) -
     message = str(failed.value)
     assert message.startswith(f"torch 2.13.0+cpu is a cpu build and cannot use {accelerator}; ")
     assert right in message
+
+
+def test_the_advice_is_the_device_that_the_build_drives() -> None:
+    torch = cpu_build()
+    torch.version.cuda = "13.0"
+    with pytest.raises(CheckError, match="or verify with --device cuda"):
+        device.require_build(torch, "xpu")
 
 
 def test_a_cpu_build_drives_the_cpu() -> None:
@@ -102,18 +106,6 @@ def test_a_gpu_too_old_for_this_torch_is_told_both_sides() -> None:
     with pytest.raises(CheckError) as failed:
         device.require_usable(torch, "cuda")
     assert "this GPU is sm_60; this torch is built for sm_75 sm_80" in str(failed.value)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul 27 2025\n",
-        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build\n",
-    ],
-)
-def test_the_nvidia_driver_from_proc(tmp_path: Path, line: str) -> None:
-    (tmp_path / "version").write_text(line + "GCC version:  gcc version 12.2.0\n")
-    assert device.nvidia_driver(tmp_path / "version") == "580.65.06"
 
 
 def test_only_accelerators_are_waited_for() -> None:

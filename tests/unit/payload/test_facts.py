@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import os
 import time
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,43 +10,6 @@ from envbuilder.payload.machine import facts
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-def torch_like(
-    version: str,
-    cuda: str | None = None,
-    hip: str | None = None,
-    xpu: str | None = None,
-    mps: bool = False,
-) -> Any:
-    return SimpleNamespace(
-        __version__=version,
-        version=SimpleNamespace(cuda=cuda, hip=hip, xpu=xpu),
-        backends=SimpleNamespace(mps=SimpleNamespace(is_built=lambda: mps)),
-    )
-
-
-@pytest.mark.parametrize(
-    ("torch", "build", "runtime", "drives"),
-    [
-        (torch_like("2.13.0+cpu"), "cpu", None, {"cpu"}),
-        (torch_like("2.13.0"), "cpu", None, {"cpu"}),
-        (torch_like("2.13.0+cu130", cuda="13.0"), "cu130", "13.0", {"cpu", "cuda"}),
-        # PyPI's wheels have no local part in some installers' eyes.
-        (torch_like("2.15.0", cuda="13.2"), "cu132", "13.2", {"cpu", "cuda"}),
-        (torch_like("2.12.1+xpu", xpu="20250302"), "xpu", "20250302", {"cpu", "xpu"}),
-        (torch_like("2.13.0+rocm7.2", hip="7.2.1"), "rocm7.2", "7.2.1", {"cpu", "cuda"}),
-        (torch_like("2.13.0a0+gitabc", hip="7.2.1"), "rocm7.2", "7.2.1", {"cpu", "cuda"}),
-        (torch_like("2.14.1", mps=True), "mps", None, {"cpu", "mps"}),
-    ],
-)
-def test_the_build_and_what_it_drives(
-    torch: Any, build: str, runtime: str | None, drives: set[str]
-) -> None:
-    assert facts.build_of(torch) == build
-    assert facts.runtime_of(torch) == runtime
-    accelerators = ("cpu", "cuda", "xpu", "mps")
-    assert {name for name in accelerators if facts.supports(torch, name)} == drives
 
 
 def test_facts_without_torch_are_null_not_missing() -> None:

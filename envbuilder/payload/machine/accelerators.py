@@ -1,0 +1,227 @@
+"""The accelerators that the payload can verify, one row each, and which of them a torch drives.
+
+All that differs between accelerators is in their rows, so another one is another row. The CPU is a
+row, too; elsewhere only the CPU is compared by name, where it has no device to choose or wait for.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, Callable, Dict, List, Optional
+
+from . import hardware
+
+
+def build_of(torch: Any) -> str:
+    """Return what this torch was built for: "cpu", "cu130", "rocm7.1", "xpu", or "mps" on a Mac.
+
+    Most wheels state it in the version's local part; PyPI's have none, so the compiled-in runtime
+    versions decide there.
+    """
+    local: str = str(torch.__version__).partition("+")[2]
+    if re.fullmatch(r"cpu|cu\d+|xpu|rocm[\d.]+", local):
+        return local
+    hip, cuda = getattr(torch.version, "hip", None), torch.version.cuda
+    if hip:
+        return "rocm" + ".".join(str(hip).split(".")[:2])
+    if cuda:
+        return "cu" + str(cuda).replace(".", "")
+    if getattr(torch.version, "xpu", None):
+        return "xpu"
+    return "mps" if torch.backends.mps.is_built() else "cpu"
+
+
+def runtime_of(torch: Any) -> Optional[str]:
+    """Return the CUDA, HIP or SYCL version that torch was built with; None for a CPU build."""
+    for name in ("cuda", "hip", "xpu"):
+        version = getattr(torch.version, name, None)
+        if version:
+            return str(version)
+    return None
+
+
+def architectures(torch: Any) -> List[str]:
+    """Return the GPU architectures ("sm_90") compiled into this torch; empty without CUDA."""
+    # torch.cuda.get_arch_list() is empty if no GPU is usable, the case in which this matters.
+    flags = getattr(torch._C, "_cuda_getArchFlags", None)
+    return str(flags() or "").split() if flags else []
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """What the payload must know about one accelerator. ``name`` is torch's device type."""
+
+    name: str
+    drives: Callable[[Any], bool]
+    """Whether a build of torch can drive it at all, on any hardware."""
+    runtime: Callable[[Any], str]
+    """The runtime and libraries with which torch drives it, with versions."""
+    describe: Callable[[Any], Dict[str, Any]]
+    """Its name, memory in bytes, driver, and instruction set or architecture."""
+    build: str = ""
+    """The build of torch to install for it, in words."""
+    state: str = ""
+    """Path of the torch module whose ``is_available`` says whether it can be used."""
+    kernels: Callable[[Any], str] = lambda torch: ""
+    """Which architecture it has and for which ones this torch is built, if that may differ."""
+    allocated: str = ""
+    """Function of its torch module that returns the bytes held by tensors."""
+    peak: str = ""
+    """Function that returns their maximum."""
+    free: str = ""
+    """Function that returns free and total bytes; empty for memory that is the system's own."""
+    profiler: str = ""
+    """Its activity in torch's profiler."""
+    collective: str = ""
+    """Backend that transfers gradients between ranks; empty if there is one device only."""
+    visible: str = ""
+    """Variable that hides all devices except those it lists."""
+    fallback: str = ""
+    """Variable with which operators that the device lacks silently run on the CPU."""
+    pinned: bool = False
+    """Whether copies from page-locked memory are faster; on MPS, host and device share memory."""
+    tf32: bool = False
+    """Whether float32 arithmetic may be lowered to TF32."""
+    channels_last: bool = True
+    """Whether operators are right in this memory layout."""
+
+    def available(self, torch: Any) -> bool:
+        """Return whether torch says that the device can be used."""
+        try:
+            return bool(attrgetter(self.state)(torch).is_available())
+        except AttributeError:  # a torch that is older than its support for the device
+            return False
+
+    def count(self, torch: Any) -> int:
+        """Return how many devices torch sees."""
+        module = getattr(torch, self.name, None)
+        return int(module.device_count()) if module else 0
+
+    def counted(self, torch: Any, counter: str) -> Optional[int]:
+        """Return the bytes in one of its memory counters; None if torch has no such counter."""
+        function = getattr(getattr(torch, self.name), counter, None) if counter else None
+        return int(function()) if function else None
+
+
+def _describe_cpu(torch: Any) -> Dict[str, Any]:
+    return {
+        "name": hardware.cpu_name(),
+        "memory_bytes": hardware.physical_memory(),
+        "driver": None,
+        "capability": torch.backends.cpu.get_cpu_capability(),
+    }
+
+
+def _cpu_libraries(torch: Any) -> str:
+    found = [name for name in ("mkl", "mkldnn") if getattr(torch.backends, name).is_available()]
+    return f"libraries: {', '.join(found) or 'none'}"
+
+
+def _describe_cuda(torch: Any) -> Dict[str, Any]:
+    properties = torch.cuda.get_device_properties(0)
+    return {
+        "name": str(properties.name),
+        "memory_bytes": int(properties.total_memory),
+        "driver": hardware.nvidia_driver(),
+        "capability": f"sm_{properties.major}{properties.minor}",
+    }
+
+
+def _cuda_runtime(torch: Any) -> str:
+    name = "HIP" if getattr(torch.version, "hip", None) else "CUDA"
+    # This call loads the library and compares its version with the one torch was built with.
+    library = torch.backends.cudnn.version()
+    driver = hardware.nvidia_driver() or "unknown"
+    return f"{name} {runtime_of(torch)}, cuDNN {library or 'missing'}, driver {driver}"
+
+
+def _cuda_kernels(torch: Any) -> str:
+    major, minor = torch.cuda.get_device_capability(0)
+    return (
+        f"this GPU is sm_{major}{minor}; this torch is built for {' '.join(architectures(torch))}"
+    )
+
+
+def _describe_xpu(torch: Any) -> Dict[str, Any]:
+    properties = torch.xpu.get_device_properties(0)
+    return {
+        "name": str(properties.name),
+        "memory_bytes": int(properties.total_memory),
+        "driver": getattr(properties, "driver_version", None),
+        "capability": None,
+    }
+
+
+def _xpu_runtime(torch: Any) -> str:
+    driver = getattr(torch.xpu.get_device_properties(0), "driver_version", None)
+    return f"SYCL {runtime_of(torch)}, Level Zero driver {driver or 'unknown'}"
+
+
+def _describe_mps(torch: Any) -> Dict[str, Any]:
+    return {
+        "name": hardware.cpu_name(),
+        "memory_bytes": int(torch.mps.recommended_max_memory()),
+        "driver": f"macOS {platform.mac_ver()[0]}",
+        "capability": None,
+    }
+
+
+_CPU = Accelerator(
+    name="cpu",
+    drives=lambda torch: True,
+    runtime=_cpu_libraries,
+    describe=_describe_cpu,
+    collective="gloo",
+)
+_CUDA = Accelerator(
+    # torch calls AMD's GPUs "cuda", too.
+    name="cuda",
+    drives=lambda torch: bool(torch.version.cuda or getattr(torch.version, "hip", None)),
+    runtime=_cuda_runtime,
+    describe=_describe_cuda,
+    build="a CUDA build (local version like +cu130 or +cu126)",
+    state="cuda",
+    kernels=_cuda_kernels,
+    allocated="memory_allocated",
+    peak="max_memory_allocated",
+    free="mem_get_info",
+    profiler="CUDA",
+    collective="nccl",
+    visible="CUDA_VISIBLE_DEVICES",
+    pinned=True,
+    tf32=True,
+)
+_XPU = Accelerator(
+    name="xpu",
+    drives=lambda torch: bool(getattr(torch.version, "xpu", None) or build_of(torch) == "xpu"),
+    runtime=_xpu_runtime,
+    describe=_describe_xpu,
+    build="an XPU build (local version +xpu, from PyTorch's xpu index)",
+    state="xpu",
+    allocated="memory_allocated",
+    peak="max_memory_allocated",
+    profiler="XPU",
+    collective="xccl",
+    visible="ZE_AFFINITY_MASK",
+    fallback="PYTORCH_ENABLE_XPU_FALLBACK",
+    pinned=True,
+)
+_MPS = Accelerator(
+    name="mps",
+    drives=lambda torch: bool(torch.backends.mps.is_built()),
+    runtime=lambda torch: f"Metal of macOS {platform.mac_ver()[0]}",
+    describe=_describe_mps,
+    build="a macOS arm64 build",
+    state="backends.mps",
+    allocated="current_allocated_memory",
+    fallback="PYTORCH_ENABLE_MPS_FALLBACK",
+    channels_last=False,  # pytorch#180984: operators have returned wrong numbers
+)
+
+ACCELERATORS = {row.name: row for row in (_CPU, _CUDA, _XPU, _MPS)}
+
+FALLBACK_VARIABLES = tuple(row.fallback for row in ACCELERATORS.values() if row.fallback)
+"""The payload unsets them, so that an operator that the device lacks is an error."""

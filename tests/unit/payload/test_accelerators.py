@@ -1,0 +1,118 @@
+"""The table of accelerators, with stand-ins for torch: no GPU is needed to read a row."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, get_args
+
+import pytest
+
+from envbuilder.core import types as words
+from envbuilder.payload.machine import accelerators, hardware
+from envbuilder.payload.machine.accelerators import ACCELERATORS
+
+
+def torch_like(
+    version: str,
+    cuda: str | None = None,
+    hip: str | None = None,
+    xpu: str | None = None,
+    mps: bool = False,
+) -> Any:
+    return SimpleNamespace(
+        __version__=version,
+        version=SimpleNamespace(cuda=cuda, hip=hip, xpu=xpu),
+        backends=SimpleNamespace(mps=SimpleNamespace(is_built=lambda: mps)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("torch", "build", "runtime", "drives"),
+    [
+        (torch_like("2.13.0+cpu"), "cpu", None, {"cpu"}),
+        (torch_like("2.13.0"), "cpu", None, {"cpu"}),
+        (torch_like("2.13.0+cu130", cuda="13.0"), "cu130", "13.0", {"cpu", "cuda"}),
+        # PyPI's wheels have no local part in some installers' eyes.
+        (torch_like("2.15.0", cuda="13.2"), "cu132", "13.2", {"cpu", "cuda"}),
+        (torch_like("2.12.1+xpu", xpu="20250302"), "xpu", "20250302", {"cpu", "xpu"}),
+        (torch_like("2.13.0+rocm7.2", hip="7.2.1"), "rocm7.2", "7.2.1", {"cpu", "cuda"}),
+        (torch_like("2.13.0a0+gitabc", hip="7.2.1"), "rocm7.2", "7.2.1", {"cpu", "cuda"}),
+        (torch_like("2.14.1", mps=True), "mps", None, {"cpu", "mps"}),
+    ],
+)
+def test_the_build_and_what_it_drives(
+    torch: Any, build: str, runtime: str | None, drives: set[str]
+) -> None:
+    assert accelerators.build_of(torch) == build
+    assert accelerators.runtime_of(torch) == runtime
+    assert {name for name, row in ACCELERATORS.items() if row.drives(torch)} == drives
+
+
+def test_every_accelerator_of_a_profile_has_a_row() -> None:
+    assert tuple(ACCELERATORS) == get_args(words.Accelerator)
+
+
+def test_variables_that_would_hide_work_on_the_cpu() -> None:
+    assert set(accelerators.FALLBACK_VARIABLES) == {
+        "PYTORCH_ENABLE_MPS_FALLBACK",
+        "PYTORCH_ENABLE_XPU_FALLBACK",
+    }
+
+
+def gpu(**more: Any) -> Any:
+    properties = SimpleNamespace(name="GPU", total_memory=16 << 30, **more)
+    return SimpleNamespace(get_device_properties=lambda index: properties)
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "nvidia_driver", lambda: "580.65")
+
+
+@pytest.mark.usefixtures("driver")
+def test_a_cuda_device() -> None:
+    row, cudnn = ACCELERATORS["cuda"], SimpleNamespace(version=lambda: 91900)
+    torch = SimpleNamespace(
+        cuda=gpu(major=9, minor=0),
+        backends=SimpleNamespace(cudnn=cudnn),
+        version=SimpleNamespace(cuda="13.0", hip=None),
+    )
+    assert row.describe(torch) == {
+        "name": "GPU",
+        "memory_bytes": 16 << 30,
+        "driver": "580.65",
+        "capability": "sm_90",
+    }
+    assert row.runtime(torch) == "CUDA 13.0, cuDNN 91900, driver 580.65"
+    torch.version = SimpleNamespace(cuda=None, hip="7.2.1")
+    assert row.runtime(torch).startswith("HIP 7.2.1, ")
+
+
+def test_an_xpu_device() -> None:
+    row = ACCELERATORS["xpu"]
+    torch = SimpleNamespace(
+        xpu=gpu(driver_version="1.6.33578"), version=SimpleNamespace(cuda=None, xpu="20250302")
+    )
+    assert row.describe(torch)["driver"] == "1.6.33578"
+    assert row.describe(torch)["capability"] is None
+    assert row.runtime(torch) == "SYCL 20250302, Level Zero driver 1.6.33578"
+
+
+def test_an_mps_device() -> None:
+    row = ACCELERATORS["mps"]
+    torch = SimpleNamespace(mps=SimpleNamespace(recommended_max_memory=lambda: 7))
+    assert row.describe(torch)["memory_bytes"] == 7
+    assert row.runtime(torch).startswith("Metal of macOS")
+
+
+def test_a_torch_that_does_not_know_the_device_has_none() -> None:
+    row = ACCELERATORS["xpu"]
+    assert not row.available(SimpleNamespace())
+    assert row.count(SimpleNamespace()) == 0
+    torch = SimpleNamespace(
+        xpu=SimpleNamespace(is_available=lambda: True, device_count=lambda: 2),
+        backends=SimpleNamespace(mps=SimpleNamespace(is_available=lambda: True)),
+    )
+    assert row.available(torch)
+    assert row.count(torch) == 2
+    assert ACCELERATORS["mps"].available(torch)
