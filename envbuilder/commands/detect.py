@@ -14,6 +14,7 @@ from envbuilder.core import console
 from envbuilder.host import probe
 from envbuilder.packages import configuration
 from envbuilder.profiles import selection
+from envbuilder.profiles.accelerators import ACCELERATORS
 from envbuilder.profiles.library import Library
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def command(
     candidates = library.profiles()
     choice = selection.choose(candidates, here, locks=library.locks(candidates))
     chosen = next((p for p in candidates if p.name == choice.profile), None)
-    pools = capacity.pools(here, chosen.accelerator if chosen else "cpu")
+    pools = capacity.pools(here, ACCELERATORS[chosen.accelerator].vendor if chosen else None)
     estimate = sizing.estimate(asked, quant, pools) if asked else None
     if as_json:
         data = {

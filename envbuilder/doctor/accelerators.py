@@ -8,9 +8,10 @@ from msgspec.structs import replace
 
 from envbuilder.doctor import remedies
 from envbuilder.doctor.problem import Problem, Repair, Severity
-from envbuilder.host import model as host
 from envbuilder.host.model import is_wsl1
 from envbuilder.profiles import fitting, ways
+from envbuilder.profiles.accelerators import of_vendor
+from envbuilder.profiles.finding import LEVELS, worst
 from envbuilder.profiles.needs import needs
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from envbuilder.doctor.surroundings import Around
     from envbuilder.host.model import Gpu, Host
-    from envbuilder.profiles.fitting import Finding
+    from envbuilder.profiles.finding import Finding, Level
     from envbuilder.profiles.lock import Lock
     from envbuilder.profiles.profile import Profile
 
@@ -82,14 +83,14 @@ class _Look:
         return [replace(f, level="warning") for f in found if f.code == "level-zero"]
 
     def level(self, profile: Profile) -> int:
-        return _level(fitting.worst(self.findings[profile.name]))
+        return _level(worst(self.findings[profile.name]))
 
     def of_vendors(self) -> list[Problem]:
         found: list[Problem] = []
         works = any(p.accelerator != "cpu" for p in self.fitting)
         for vendor in dict.fromkeys(gpu.vendor for gpu in self.host.gpus):
             told: set[int] = set()
-            own = [p for p in self.profiles if p.accelerator == host.ACCELERATORS.get(vendor)]
+            own = [p for p in self.profiles if p.accelerator == of_vendor(vendor)]
             if own:
                 best = min(own, key=self._hopeless)
                 told = {id(f.gpu) for f in self.findings[best.name] if f.level != "note"}
@@ -176,8 +177,8 @@ def _name(gpu: Gpu) -> str:
     return f"{gpu.name} at {gpu.bus}" if gpu.bus else gpu.name
 
 
-def _level(level: fitting.Level) -> int:
-    return fitting.LEVELS.index(level)
+def _level(level: Level) -> int:
+    return LEVELS.index(level)
 
 
 def _severity(finding: Finding, *, asked_for: bool) -> Severity:

@@ -1,6 +1,6 @@
 """Fixes in words: one sentence for each finding code and each GPU obstacle.
 
-A test checks that every obstacle in `host.Obstacle` and every code in `fitting` has a sentence.
+A test checks that every obstacle in `host.Obstacle` and every code of a finding has a sentence.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
     from envbuilder.doctor.surroundings import Around
     from envbuilder.host.model import Gpu, Host, Obstacle
-    from envbuilder.profiles.fitting import Finding
-    from envbuilder.profiles.needs import Needs
+    from envbuilder.profiles.finding import Finding, Needs
 
 _TRY = "Try it: `envbuilder verify` tells."
 _FORCE = "`envbuilder verify --force` tries it all the same."
@@ -61,7 +60,7 @@ def _sentence(finding: Finding, wanted: Needs, host: Host) -> str:
         "cpu-flags": _cpu_flags(finding),
         "no-gpu": "Use --profile cpu. If there is one, `envbuilder detect` tells what was read.",
         "gpu": "See `envbuilder detect` for what is known about it.",
-        "driver-old": drivers.nvidia(gpu, host, wanted.nvidia_driver) if gpu else "",
+        "driver-old": drivers.install(gpu, host, wanted.nvidia_driver) if gpu else "",
         "driver-unread": "See `nvidia-smi` for what the driver says.",
         "kernels": "No driver helps: these wheels have no kernels for this GPU.",
         "kernels-ptx": f"{_TRY} The first start takes long.",
@@ -127,10 +126,9 @@ def of_gpu(gpu: Gpu, host: Host, driver: str = "") -> str:
 
 
 def _driver(gpu: Gpu, host: Host, needed: str) -> str:
-    if gpu.vendor != "nvidia":
-        return drivers.intel(gpu, host)
-    sentence = drivers.nvidia(gpu, host, needed)
-    if gpu.obstacle == "driver-missing" and not (host.wsl or host.container):
+    sentence = drivers.install(gpu, host, needed)
+    loadable = gpu.obstacle == "driver-missing" and not (host.wsl or host.container)
+    if gpu.vendor == "nvidia" and loadable:
         sentence += " Where it is installed, `sudo modprobe nvidia` says why it does not load."
     return sentence
 

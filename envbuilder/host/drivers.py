@@ -45,6 +45,11 @@ def release(host: Host) -> tuple[str, str]:
     return (found[1], found[2] or "") if found else ("", "")
 
 
+def install(gpu: Gpu, host: Host, needed: str = "") -> str:
+    """Return how to get a kernel driver for a GPU; `needed` is the oldest sufficient version."""
+    return nvidia(gpu, host, needed) if gpu.vendor == "nvidia" else intel(gpu, host)
+
+
 def nvidia(gpu: Gpu, host: Host, needed: str = "") -> str:
     """Return how to install NVIDIA's driver; `needed` is the oldest sufficient version."""
     newer = f" {needed} or newer" if needed else ""

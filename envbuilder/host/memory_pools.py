@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envbuilder.host.model import ACCELERATORS
 from envbuilder.host.model_fit import Pool
 
 if TYPE_CHECKING:
-    from envbuilder.core import types as words
-    from envbuilder.host.model import Gpu, Host, Memory
+    from envbuilder.host.model import Gpu, Host, Memory, Vendor
 
 
-def pools(host: Host, accelerator: words.Accelerator) -> tuple[Pool, ...]:
-    """Return the memory of the accelerator's usable GPUs, then main memory.
+def pools(host: Host, vendor: Vendor | None) -> tuple[Pool, ...]:
+    """Return the memory of a vendor's usable GPUs, if any, then main memory.
 
     GPUs that share main memory are one pool, and main memory is not counted again. If there are
     GPUs with dedicated memory, those that share main memory are ignored.
     """
     usable = [g for g in host.gpus if g.state == "usable"]
-    gpus = [g for g in usable if ACCELERATORS.get(g.vendor) == accelerator]
+    gpus = [g for g in usable if g.vendor == vendor]
     dedicated = [g for g in gpus if g.memory_kind != "shared"]
     if gpus and not dedicated:
         return (_shared(gpus[0], host.memory),)

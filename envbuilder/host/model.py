@@ -248,6 +248,3 @@ def read(path: Path) -> Host:
     if not isinstance(data, dict):
         raise InvalidError(f"{path}: expected a host, found {type(data).__name__}", hint)
     return decode(data, Host, str(path))
-
-
-ACCELERATORS: dict[Vendor, words.Accelerator] = {"nvidia": "cuda", "intel": "xpu", "apple": "mps"}

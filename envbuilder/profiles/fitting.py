@@ -6,43 +6,24 @@ or a device node with unknown permissions is at best a warning.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
-
-from msgspec import Struct
+from typing import TYPE_CHECKING
 
 from envbuilder.core import types as words
 from envbuilder.host import tables
-from envbuilder.host.model import TRACKED_FLAGS, X86_FLAGS, Gpu
+from envbuilder.host.model import TRACKED_FLAGS, X86_FLAGS
 from envbuilder.host.text import version
+from envbuilder.profiles import accelerators
 from envbuilder.profiles.backends import makes_image
-from envbuilder.profiles.needs import Needs, needs
+from envbuilder.profiles.finding import Finding
+from envbuilder.profiles.needs import needs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from envbuilder.host.model import Host
+    from envbuilder.profiles.finding import Level, Needs
     from envbuilder.profiles.lock import Lock
     from envbuilder.profiles.profile import Profile
-
-    Judge = Callable[[Gpu], list["Finding"]]
-
-Level = Literal["note", "warning", "no", "impossible"]
-LEVELS: tuple[Level, ...] = ("note", "warning", "no", "impossible")
-
-
-class Finding(Struct, frozen=True):
-    """One sentence; `impossible` means that not even a build can succeed on this host."""
-
-    level: Level
-    text: str
-    code: str = ""
-    """Stable name of the subject: a GPU's obstacle, or one of the codes used below."""
-    gpu: Gpu | None = None
-
-
-def worst(found: Sequence[Finding]) -> Level:
-    """Return the most severe level, which decides."""
-    return max((f.level for f in found), key=LEVELS.index, default="note")
 
 
 def findings(
@@ -57,7 +38,7 @@ def findings(
         *(() if image else _system(wanted, host)),
         *_translation(host, backend),
         *_cpu_flags(profile, host),
-        *_accelerator(profile, host, backend, wanted),
+        *accelerators.findings(profile, host, wanted, native=not image),
     )
 
 
@@ -174,151 +155,3 @@ def _missing_flags(
     elif not untold and profile.expects.extension:
         found.append(Finding("note", f"{name} has {needed[-1]}"))
     return found
-
-
-def _accelerator(profile: Profile, host: Host, backend: str, wanted: Needs) -> list[Finding]:
-    if profile.accelerator == "cuda" or wanted.nvidia_driver or wanted.sm:
-        return _best(host, "nvidia", "NVIDIA", lambda gpu: _nvidia(wanted, gpu))
-    if profile.accelerator == "xpu" or profile.requires.intel_gpu:
-        found = _best(host, "intel", "Intel", lambda gpu: _intel(gpu, backend))
-        return found + ([] if makes_image(backend) else _level_zero(host))
-    if profile.accelerator == "mps":
-        return _best(host, "apple", "Apple", _apple)
-    return []
-
-
-def _best(host: Host, vendor: str, name: str, judge: Judge) -> list[Finding]:
-    """Return the findings about the GPUs of one vendor.
-
-    The worst of the working GPUs decides, because torch sees them all. GPUs that do not work
-    matter only if none does.
-    """
-    own = [gpu for gpu in host.gpus if gpu.vendor == vendor]
-    if not own:
-        untold = [gpu for gpu in host.gpus if gpu.vendor == "unknown"]
-        if untold:
-            text = f"whether there is an {name} GPU is unknown: {_end(untold)}"
-            return [Finding("warning", text, "unread", untold[0])]
-        return [Finding("no", f"no {name} GPU was found", "no-gpu")]
-    for state in ("usable", "unknown", "present"):
-        group = [gpu for gpu in own if gpu.state == state]
-        if group:
-            return [finding for gpu in group for finding in judge(gpu)]
-    return []
-
-
-def _end(gpus: Sequence[Gpu]) -> str:
-    return gpus[0].detail.rstrip(".")
-
-
-def _nvidia(wanted: Needs, gpu: Gpu) -> list[Finding]:
-    if gpu.state == "present":
-        # Worth knowing before the driver is installed: whether the wheels support the GPU at all.
-        too_old = [f for f in _kernels(wanted, gpu) if f.level == "no"]
-        return [*too_old, _blocked("no", f"{_named(gpu)}: {gpu.detail.rstrip('.')}", gpu)]
-    found = [*_driver(wanted, gpu), *_kernels(wanted, gpu)]
-    if gpu.state == "unknown":
-        found.append(_blocked("warning", f"{_named(gpu)}: {gpu.detail.rstrip('.')}", gpu))
-    return found
-
-
-def _blocked(level: Level, text: str, gpu: Gpu) -> Finding:
-    return Finding(level, text, gpu.obstacle or "gpu", gpu)
-
-
-def _named(gpu: Gpu) -> str:
-    return f"{gpu.name} at {gpu.bus}" if gpu.bus else gpu.name
-
-
-def _driver(wanted: Needs, gpu: Gpu) -> list[Finding]:
-    needed, here = version(wanted.nvidia_driver), version(gpu.driver_version)
-    if here is None:
-        text = "the version of NVIDIA's driver could not be read"
-        return [Finding("warning", text, "driver-unread", gpu)]
-    if needed is None:
-        text = "which driver its CUDA runtime needs is not known"
-        return [Finding("warning", text, "lock-unread", gpu)]
-    if here < needed:
-        text = (
-            f"NVIDIA driver {gpu.driver_version} is older than {wanted.nvidia_driver}, "
-            "which this profile's CUDA runtime needs"
-        )
-        return [Finding("no", text, "driver-old", gpu)]
-    return [Finding("note", f"NVIDIA driver {gpu.driver_version}")]
-
-
-def _kernels(wanted: Needs, gpu: Gpu) -> list[Finding]:
-    """Check whether the wheels' kernels run on a GPU.
-
-    Kernels run on their own SM and on higher minors of its major; PTX on anything newer.
-    """
-    carried = wanted.sm
-    if not carried:
-        text = "which GPUs its wheels carry kernels for is not known"
-        return [Finding("warning", text, "lock-unread", gpu)]
-    if gpu.sm is None:
-        text = (
-            f"the compute capability of {_named(gpu)} is not known "
-            f"(the wheels carry kernels for {_list(carried)})"
-        )
-        return [Finding("warning", text, "sm-unread", gpu)]
-    here = _sm(gpu.sm)
-    kernels = [_sm(sm) for sm in carried]
-    if any(major == here[0] and minor <= here[1] for major, minor in kernels):
-        return [Finding("note", f"{gpu.name} is SM {gpu.sm}")]
-    if wanted.sm_ptx and here > max(kernels):
-        text = (
-            f"{_named(gpu)} is SM {gpu.sm}, newer than the wheels' kernels for "
-            f"{_list(carried)}: the driver would compile their PTX at first use, if it can"
-        )
-        return [Finding("warning", text, "kernels-ptx", gpu)]
-    text = f"{_named(gpu)} is SM {gpu.sm}; the wheels carry kernels for {_list(carried)}"
-    return [Finding("no", text, "kernels", gpu)]
-
-
-def _list(numbers: Sequence[str]) -> str:
-    return ", ".join(numbers)
-
-
-def _sm(text: str) -> tuple[int, int]:
-    major, _, minor = text.partition(".")
-    return int(major), int(minor)
-
-
-def _intel(gpu: Gpu, backend: str) -> list[Finding]:
-    if gpu.support == "validated" and gpu.render_node_readable is False and makes_image(backend):
-        # The engine opens the node as root, and the container joins the group that owns it.
-        return [_blocked("warning", _sentence(gpu), gpu)]
-    if gpu.support == "unsupported" or gpu.state == "present":
-        return [_blocked("no", _sentence(gpu), gpu)]
-    if gpu.state == "unknown":
-        return [_blocked("warning", _sentence(gpu), gpu)]
-    if gpu.support != "validated":
-        text = f"{gpu.name} is not on PyTorch's list of validated Intel GPUs; it may work"
-        return [Finding("warning", text, "unlisted", gpu)]
-    return [Finding("note", f"{gpu.name} with the kernel driver {gpu.kernel_driver}")]
-
-
-def _sentence(gpu: Gpu) -> str:
-    detail = gpu.detail.rstrip(".")
-    return detail if detail.startswith(gpu.name.partition(" (")[0]) else f"{gpu.name}: {detail}"
-
-
-def _level_zero(host: Host) -> list[Finding]:
-    """Check for the GPU runtime, which native environments use from the host; images contain it."""
-    if host.level_zero:
-        return []
-    if host.level_zero is None:
-        text = "whether Level Zero is installed could not be read"
-        return [Finding("warning", text, "level-zero-unread")]
-    text = (
-        "Level Zero and Intel's GPU driver for it, which no wheel brings, are not installed "
-        "(libze1, libze-intel-gpu1)"
-    )
-    return [Finding("no", text, "level-zero")]
-
-
-def _apple(gpu: Gpu) -> list[Finding]:
-    if gpu.state == "usable":
-        return [Finding("note", gpu.name)]
-    return [_blocked("warning" if gpu.state == "unknown" else "no", gpu.detail.rstrip("."), gpu)]

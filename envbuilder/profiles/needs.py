@@ -10,34 +10,22 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
 from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles.accelerators import ACCELERATORS
+from envbuilder.profiles.finding import Needs
 from envbuilder.profiles.profile import sm_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from envbuilder.core import types as words
-    from envbuilder.profiles.lock import Lock, Target
+    from envbuilder.profiles.lock import Lock
     from envbuilder.profiles.profile import Profile
 
 _GLIBC = re.compile(r"manylinux_([0-9]{1,3})_([0-9]{1,3})_", re.ASCII)
 _MACOS = re.compile(r"macosx_([0-9]{1,3})_([0-9]{1,3})_", re.ASCII)
 # PEP 600: the glibc versions of legacy manylinux tags.
 _OLD_GLIBC = {"manylinux1_": (2, 5), "manylinux2010_": (2, 12), "manylinux2014_": (2, 17)}
-_RUNTIMES = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime-cu11")
-_ARCHITECTURES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
-
-
-class Needs(Struct, frozen=True, kw_only=True):
-    """Minimum versions, and kernels by CUDA compute capability; empty if unknown."""
-
-    sm: tuple[str, ...] = ()
-    sm_ptx: bool = False
-    nvidia_driver: str = ""
-    macos: str = ""
-    glibc: str = ""
 
 
 def needs(profile: Profile, lock: Lock | None, platform: words.Platform) -> Needs:
@@ -57,36 +45,13 @@ def needs(profile: Profile, lock: Lock | None, platform: words.Platform) -> Need
         macos=_newest(_oldest_macos(name) for name in names),
         glibc=_newest(_oldest_glibc(name) for name in names),
     )
-    if profile.accelerator == "cuda":
-        locked = _cuda(target, locked)
+    locked = ACCELERATORS[profile.accelerator].locked(target, locked)
     return Needs(
         sm=stated.sm or locked.sm,
         sm_ptx=stated.sm_ptx if stated.sm else locked.sm_ptx,
         nvidia_driver=stated.nvidia_driver or locked.nvidia_driver,
         macos=stated.macos or locked.macos,
         glibc=locked.glibc,
-    )
-
-
-def _cuda(target: Target, known: Needs) -> Needs:
-    """Add kernels and driver to `known`, from the versions of torch and of the CUDA runtime."""
-    import msgspec
-
-    from envbuilder.host import tables
-
-    versions = {f.name: f.version for f in target.of_kind("wheel")}
-    runtime = next((versions[name] for name in _RUNTIMES if name in versions), "")
-    major, _, rest = runtime.partition(".")
-    minor = rest.partition(".")[0]
-    if not (major.isdecimal() and minor.isdecimal()):
-        return known
-    variant, architecture = f"cu{major}{minor}", _ARCHITECTURES[target.platform]
-    kernels = tables.torch_kernels(variant, versions.get("torch", ""), architecture)
-    return msgspec.structs.replace(
-        known,
-        sm=kernels.sm if kernels else (),
-        sm_ptx=kernels.ptx if kernels else False,
-        nvidia_driver=tables.cuda_driver(int(major)) or "",
     )
 
 

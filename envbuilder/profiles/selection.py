@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 
 from envbuilder.core.errors import HostError
-from envbuilder.host.model import ACCELERATORS
-from envbuilder.profiles import backends, fitting, ways
+from envbuilder.profiles import backends, finding, ways
+from envbuilder.profiles.accelerators import ACCELERATORS, of_vendor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from envbuilder.host.model import Host
-    from envbuilder.profiles.fitting import Finding, Level
+    from envbuilder.profiles.finding import Finding, Level
     from envbuilder.profiles.lock import Lock
     from envbuilder.profiles.profile import Profile
 
@@ -27,9 +27,6 @@ _TELLING: dict[Verdict, tuple[Level, ...]] = {
     "warnings": ("no", "warning"),
     "no": ("no",),
 }
-_SHIPPED = ("cuda", "xpu", "mps", "cuda-legacy")
-_SHIPPED_CPU = ("cpu", "zendnn", "cpu-ipex")
-_ACCELERATORS = ("cuda", "xpu", "mps", "cpu")
 
 
 class Fit(Struct, frozen=True, kw_only=True):
@@ -77,7 +74,7 @@ def fit(
     way = every[0] if backend is None else ways.asked_for(profile, host, lock, backend)
     # Not every image builder needs an engine; those that do check for it themselves.
     found = [f for f in way.findings if not (building and f.code == "engine")]
-    worst = fitting.worst(found)
+    worst = finding.worst(found)
     impossible = worst == "impossible"
     if worst == "note":
         verdict: Verdict = "fits"
@@ -155,18 +152,16 @@ def _fit_locked(profile: Profile, host: Host, locks: Locks | None, backend: str 
     return Fit(profile=profile.name, verdict="no", reasons=(*rest, reason))
 
 
-def _rank(profile: Profile) -> tuple[int, int, str]:
-    name = profile.name
-    if name in _SHIPPED:
-        return 0, _SHIPPED.index(name), name
-    if name in _SHIPPED_CPU:
-        # `cpu` ranks before a user's CPU profiles, its variants after them.
-        return (2 if name == "cpu" else 4), _SHIPPED_CPU.index(name), name
-    return (
-        (3 if profile.accelerator == "cpu" else 1),
-        _ACCELERATORS.index(profile.accelerator),
-        name,
-    )
+def _rank(profile: Profile) -> tuple[bool, int, int, int, str]:
+    name, on_cpu = profile.name, profile.accelerator == "cpu"
+    order = list(ACCELERATORS).index(profile.accelerator)
+    variants = ACCELERATORS[profile.accelerator].variants
+    if name == profile.accelerator:
+        return on_cpu, 0, order, 0, name
+    if name in variants:
+        # Variants for a GPU rank before a user's profiles, those for the CPU after them.
+        return on_cpu, 3 if on_cpu else 1, order, variants.index(name), name
+    return on_cpu, 2, order, 0, name
 
 
 def _why(chosen: Profile, ordered: Sequence[Profile], fits: dict[str, Fit], host: Host) -> str:
@@ -200,7 +195,7 @@ def _kept(ordered: Sequence[Profile], fits: dict[str, Fit], host: Host) -> list[
     """Return, for each vendor of GPUs here, what blocks its profile with the fewest obstacles."""
     found = []
     for vendor in dict.fromkeys(gpu.vendor for gpu in host.gpus):
-        own = [fits[p.name] for p in ordered if p.accelerator == ACCELERATORS.get(vendor)]
+        own = [fits[p.name] for p in ordered if p.accelerator == of_vendor(vendor)]
         if own:
             found.append(min(own, key=lambda f: len(f.reasons)).reasons[0])
         else:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from envbuilder.profiles import backends, fitting
-from envbuilder.profiles.fitting import Finding
+from envbuilder.profiles.finding import LEVELS, Finding, worst
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from envbuilder.host.model import Host
-    from envbuilder.profiles.fitting import Level
+    from envbuilder.profiles.finding import Level
     from envbuilder.profiles.lock import Lock
     from envbuilder.profiles.profile import Profile
 
@@ -33,7 +33,7 @@ class Way(Struct, frozen=True, kw_only=True):
     @property
     def level(self) -> Level:
         """The most severe level, which decides."""
-        return fitting.worst(self.findings)
+        return worst(self.findings)
 
     @property
     def works(self) -> bool:
@@ -73,7 +73,7 @@ def _way(profile: Profile, host: Host, lock: Lock | None, backend: str) -> Way:
 
 def _rank(way: Way) -> tuple[int, bool]:
     level = way.level
-    return fitting.LEVELS.index(level), level == "warning" and way.lacks_engine
+    return LEVELS.index(level), level == "warning" and way.lacks_engine
 
 
 def only_image(every: tuple[Way, ...]) -> str:

@@ -66,7 +66,11 @@ def test_one_module_starts_programs(repository: Path) -> None:
 def test_pure_modules_do_not_reach_out(repository: Path) -> None:
     pure = {
         *("build/plan.py", "build/render.py", "core/types.py", "profiles/lock.py"),
-        *(f"profiles/{name}.py" for name in ("selection", "fitting", "needs", "ways")),
+        *(
+            f"profiles/{name}.py"
+            for name in ("selection", "fitting", "needs", "ways", "accelerators")
+        ),
+        *(f"profiles/gpus/{name}.py" for name in ("nvidia", "intel", "apple")),
         *(f"host/{name}.py" for name in ("model_fit", "memory_pools", "describe", "model")),
         *(f"doctor/{name}.py" for name in ("accelerators", "remedies", "slowness", "builds")),
     }

@@ -19,6 +19,7 @@ from envbuilder.host.model import X86_FLAGS
 from envbuilder.packages.conda import records
 from envbuilder.packages.conda.lock import SUBDIRS, again
 from envbuilder.packages.python import indexes
+from envbuilder.profiles import accelerators
 from envbuilder.profiles import needs as wheels
 
 if TYPE_CHECKING:
@@ -116,10 +117,9 @@ def _needs(profile: Profile, lock: WheelLock, platform: words.Platform) -> Itera
     if needed.sm:
         newer = " and newer" if needed.sm_ptx else ""
         yield f"a GPU of compute capability {' '.join(needed.sm)}{newer}"
-    if profile.requires.intel_gpu:
-        yield "an Intel GPU, and Intel's GPU runtime (Level Zero) from the system"
-    if profile.accelerator == "mps":
-        yield "Apple silicon"
+    hardware = accelerators.needed(profile, needed).hardware
+    if hardware:
+        yield hardware
     # The x86 flags mean nothing on other platforms.
     flags = [
         f for f in profile.requires.cpu_flags if platform == "linux/amd64" or f not in X86_FLAGS

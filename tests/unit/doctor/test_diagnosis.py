@@ -13,8 +13,7 @@ from envbuilder.doctor import accelerators, remedies
 from envbuilder.doctor import diagnosis as doctor
 from envbuilder.host import drivers
 from envbuilder.host.model import Containers, Gpu
-from envbuilder.profiles.fitting import Finding
-from envbuilder.profiles.needs import Needs
+from envbuilder.profiles.finding import Finding, Needs
 from tests.support.broken_hosts import (
     ADA,
     ARC,
@@ -39,10 +38,12 @@ if TYPE_CHECKING:
 
 
 def finding_codes(repository: Path) -> set[str]:
-    """The codes that `fitting` gives to findings, read from its source."""
-    tree = ast.parse((repository / "envbuilder/profiles/fitting.py").read_text())
+    """The codes that the judges give to findings, read from their source."""
     found = set()
-    for node in ast.walk(tree):
+    trees = [
+        ast.parse(path.read_text()) for path in (repository / "envbuilder/profiles").rglob("*.py")
+    ]
+    for node in (node for tree in trees for node in ast.walk(tree)):
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Finding":
             code = node.args[2] if len(node.args) > 2 else None
             found |= (

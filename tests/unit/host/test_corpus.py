@@ -26,6 +26,7 @@ from envbuilder.host import memory_pools as capacity
 from envbuilder.host import model as host
 from envbuilder.host.model import Gpu, Host
 from envbuilder.profiles import selection
+from envbuilder.profiles.accelerators import ACCELERATORS
 from envbuilder.profiles.library import Library
 from tests.support import host_trees
 
@@ -80,8 +81,8 @@ def judge(found: Host) -> Judged:
     """All that must never raise, for any host."""
     profiles, locks = shipped()
     assert list(facts.facts(found))
-    for accelerator in ("cpu", "cuda", "xpu", "mps"):
-        assert capacity.pools(found, accelerator)
+    for row in ACCELERATORS.values():
+        assert capacity.pools(found, row.vendor)
     return Judged(
         host=found,
         fits={

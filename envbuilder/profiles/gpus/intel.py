@@ -1,0 +1,44 @@
+"""Intel: whether PyTorch supports a GPU, and the runtime that native environments need."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from envbuilder.profiles.finding import Finding, blocked
+
+if TYPE_CHECKING:
+    from envbuilder.host.model import Gpu, Host
+
+
+def judge(gpu: Gpu, *, native: bool) -> list[Finding]:
+    """Check whether PyTorch supports a GPU and its device node can be opened."""
+    if gpu.support == "validated" and gpu.render_node_readable is False and not native:
+        # The engine opens the node as root, and the container joins the group that owns it.
+        return [blocked("warning", _sentence(gpu), gpu)]
+    if gpu.support == "unsupported" or gpu.state == "present":
+        return [blocked("no", _sentence(gpu), gpu)]
+    if gpu.state == "unknown":
+        return [blocked("warning", _sentence(gpu), gpu)]
+    if gpu.support != "validated":
+        text = f"{gpu.name} is not on PyTorch's list of validated Intel GPUs; it may work"
+        return [Finding("warning", text, "unlisted", gpu)]
+    return [Finding("note", f"{gpu.name} with the kernel driver {gpu.kernel_driver}")]
+
+
+def _sentence(gpu: Gpu) -> str:
+    detail = gpu.detail.rstrip(".")
+    return detail if detail.startswith(gpu.name.partition(" (")[0]) else f"{gpu.name}: {detail}"
+
+
+def level_zero(host: Host) -> list[Finding]:
+    """Check for the GPU runtime, which native environments use from the host; images contain it."""
+    if host.level_zero:
+        return []
+    if host.level_zero is None:
+        text = "whether Level Zero is installed could not be read"
+        return [Finding("warning", text, "level-zero-unread")]
+    text = (
+        "Level Zero and Intel's GPU driver for it, which no wheel brings, are not installed "
+        "(libze1, libze-intel-gpu1)"
+    )
+    return [Finding("no", text, "level-zero")]

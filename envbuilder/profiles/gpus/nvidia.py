@@ -1,0 +1,106 @@
+"""NVIDIA: the driver that a CUDA runtime needs, and the kernels that a torch contains."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from envbuilder.host import tables
+from envbuilder.host.text import version
+from envbuilder.profiles.finding import Finding, blocked, named
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from envbuilder.host.model import Gpu
+    from envbuilder.profiles.finding import Needs
+    from envbuilder.profiles.lock import Target
+
+_RUNTIMES = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime-cu11")
+_ARCHITECTURES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
+
+
+def locked(target: Target, known: Needs) -> Needs:
+    """Add kernels and driver to `known`, from the versions of torch and of the CUDA runtime."""
+    versions = {f.name: f.version for f in target.of_kind("wheel")}
+    runtime = next((versions[name] for name in _RUNTIMES if name in versions), "")
+    major, _, rest = runtime.partition(".")
+    minor = rest.partition(".")[0]
+    if not (major.isdecimal() and minor.isdecimal()):
+        return known
+    variant, architecture = f"cu{major}{minor}", _ARCHITECTURES[target.platform]
+    kernels = tables.torch_kernels(variant, versions.get("torch", ""), architecture)
+    return msgspec.structs.replace(
+        known,
+        sm=kernels.sm if kernels else (),
+        sm_ptx=kernels.ptx if kernels else False,
+        nvidia_driver=tables.cuda_driver(int(major)) or "",
+    )
+
+
+def judge(gpu: Gpu, wanted: Needs) -> list[Finding]:
+    """Check the driver, which images use, too, and the kernels."""
+    if gpu.state == "present":
+        # Worth knowing before the driver is installed: whether the wheels support the GPU at all.
+        too_old = [f for f in _kernels(wanted, gpu) if f.level == "no"]
+        return [*too_old, blocked("no", f"{named(gpu)}: {gpu.detail.rstrip('.')}", gpu)]
+    found = [*_driver(wanted, gpu), *_kernels(wanted, gpu)]
+    if gpu.state == "unknown":
+        found.append(blocked("warning", f"{named(gpu)}: {gpu.detail.rstrip('.')}", gpu))
+    return found
+
+
+def _driver(wanted: Needs, gpu: Gpu) -> list[Finding]:
+    needed, here = version(wanted.nvidia_driver), version(gpu.driver_version)
+    if here is None:
+        text = "the version of NVIDIA's driver could not be read"
+        return [Finding("warning", text, "driver-unread", gpu)]
+    if needed is None:
+        text = "which driver its CUDA runtime needs is not known"
+        return [Finding("warning", text, "lock-unread", gpu)]
+    if here < needed:
+        text = (
+            f"NVIDIA driver {gpu.driver_version} is older than {wanted.nvidia_driver}, "
+            "which this profile's CUDA runtime needs"
+        )
+        return [Finding("no", text, "driver-old", gpu)]
+    return [Finding("note", f"NVIDIA driver {gpu.driver_version}")]
+
+
+def _kernels(wanted: Needs, gpu: Gpu) -> list[Finding]:
+    """Check whether the wheels' kernels run on a GPU.
+
+    Kernels run on their own SM and on higher minors of its major; PTX on anything newer.
+    """
+    carried = wanted.sm
+    if not carried:
+        text = "which GPUs its wheels carry kernels for is not known"
+        return [Finding("warning", text, "lock-unread", gpu)]
+    if gpu.sm is None:
+        text = (
+            f"the compute capability of {named(gpu)} is not known "
+            f"(the wheels carry kernels for {_list(carried)})"
+        )
+        return [Finding("warning", text, "sm-unread", gpu)]
+    here = _sm(gpu.sm)
+    kernels = [_sm(sm) for sm in carried]
+    if any(major == here[0] and minor <= here[1] for major, minor in kernels):
+        return [Finding("note", f"{gpu.name} is SM {gpu.sm}")]
+    if wanted.sm_ptx and here > max(kernels):
+        text = (
+            f"{named(gpu)} is SM {gpu.sm}, newer than the wheels' kernels for "
+            f"{_list(carried)}: the driver would compile their PTX at first use, if it can"
+        )
+        return [Finding("warning", text, "kernels-ptx", gpu)]
+    text = f"{named(gpu)} is SM {gpu.sm}; the wheels carry kernels for {_list(carried)}"
+    return [Finding("no", text, "kernels", gpu)]
+
+
+def _list(numbers: Sequence[str]) -> str:
+    return ", ".join(numbers)
+
+
+def _sm(text: str) -> tuple[int, int]:
+    major, _, minor = text.partition(".")
+    return int(major), int(minor)
