@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -18,7 +19,6 @@ from envbuilder.host import probe
 from envbuilder.host.model import Gpu, Host
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
 FILE_VARIABLE = "ENVBUILDER_TARGET_HOST"
@@ -32,7 +32,6 @@ _VALUES = {
     "driver": re.compile(r"[0-9]{1,6}(\.[0-9]{1,6}){0,3}\Z", re.ASCII),
     "id": re.compile(r"[0-9a-f]{4}\Z", re.ASCII),
 }
-_KEYS = {"none": (), "nvidia": ("sm", "driver"), "intel": ("id",)}
 
 
 def find(path: Path | None = None, environ: Mapping[str, str] | None = None) -> Host:
@@ -61,22 +60,18 @@ def _noted(found: Host, note: str) -> Host:
 def _assume(found: Host, text: str) -> Host:
     vendor, _, rest = text.lower().partition(":")
     values = dict(part.partition("=")[::2] for part in rest.split(",") if part)
+    keys, assume = _ASSUMABLE.get(vendor, ((), lambda values: None))
     for key, value in values.items():
-        if key not in _KEYS.get(vendor, ()) or not _VALUES[key].match(value):
+        if key not in keys or not _VALUES[key].match(value):
             raise InvalidError(f"{GPU_VARIABLE}: {text!r}: {key}={value} is not understood", _HINT)
-    if vendor == "nvidia":
-        return msgspec.structs.replace(found, gpus=(_nvidia(values),), peers=())
-    if vendor == "intel" and "id" in values:
-        # Assume the libraries along with the card, which would not work without them.
-        gpus = (_intel(values["id"]),)
-        return msgspec.structs.replace(found, gpus=gpus, peers=(), level_zero=True)
-    if vendor != "none":
+    changes = assume(values)
+    if changes is None:
         raise InvalidError(f"{GPU_VARIABLE}: {text!r} is not understood", _HINT)
-    return msgspec.structs.replace(found, gpus=(), peers=())
+    return msgspec.structs.replace(found, peers=(), **changes)
 
 
-def _nvidia(values: Mapping[str, str]) -> Gpu:
-    return Gpu(
+def _nvidia(values: Mapping[str, str]) -> dict[str, Any]:
+    gpu = Gpu(
         vendor="nvidia",
         name="NVIDIA GPU",
         state="usable",
@@ -84,14 +79,18 @@ def _nvidia(values: Mapping[str, str]) -> Gpu:
         driver_version=values.get("driver"),
         sm=values.get("sm"),
     )
+    return {"gpus": (gpu,)}
 
 
-def _intel(device_id: str) -> Gpu:
+def _intel(values: Mapping[str, str]) -> dict[str, Any] | None:
     from envbuilder.host import tables
 
+    device_id = values.get("id")
+    if device_id is None:
+        return None
     known = tables.intel_gpu(device_id)
     name = f"Intel {known.name or known.family}" if known else "Intel GPU"
-    return Gpu(
+    gpu = Gpu(
         vendor="intel",
         name=f"{name} ({device_id.upper()})",
         state="usable" if known else "unknown",
@@ -102,3 +101,14 @@ def _intel(device_id: str) -> Gpu:
         kernel_driver="xe or i915, assumed",
         render_node_readable=True,
     )
+    # Assume the libraries along with the card, which would not work without them.
+    return {"gpus": (gpu,), "level_zero": True}
+
+
+_Assume = Callable[[Mapping[str, str]], dict[str, Any] | None]
+_ASSUMABLE: dict[str, tuple[tuple[str, ...], _Assume]] = {
+    "none": ((), lambda values: {"gpus": ()}),
+    "nvidia": (("sm", "driver"), _nvidia),
+    "intel": (("id",), _intel),
+}
+"""Vendor → the keys that may be stated, and what they change of a host; None if one is missing."""
