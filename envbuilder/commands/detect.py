@@ -88,6 +88,7 @@ def command(
 def _room(pools: tuple[Pool, ...]) -> tuple[str, ...]:
     """Return lines on the models that fit the accelerator's memory, or else main memory."""
     from envbuilder.host import describe as facts
+    from envbuilder.core.text import bandwidth
     from envbuilder.host import model_fit as sizing
 
     first = [pool for pool in pools if pool.kind == pools[0].kind]
@@ -103,7 +104,7 @@ def _room(pools: tuple[Pool, ...]) -> tuple[str, ...]:
         for quant in ("bf16", "q4")
     ]
     rates = [pool.bandwidth for pool in first if pool.bandwidth]
-    speed = f"{facts.rate(min(rates))}" if len(rates) == len(first) else "speed unknown"
+    speed = bandwidth(min(rates)) if len(rates) == len(first) else "speed unknown"
     each = " each" if len(first) > 1 and len(rates) == len(first) else ""
     return (
         f"memory for models: {facts.gib(sum(sizes))}, {speed}{each} ({names})",

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
+from envbuilder.core.text import escaped
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -142,4 +144,4 @@ def _user(uid: int) -> str:
 def ignored(folder: Path, why: str) -> str:
     """Return the message about a folder whose files are ignored."""
     text = f"ignored the settings and profiles in {folder}: {why}. To use them: {VARIABLE}={folder}"
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return escaped(text)

@@ -10,6 +10,7 @@ import msgspec
 
 from envbuilder.core import strict_yaml, wording
 from envbuilder.core.errors import InvalidError
+from envbuilder.core.text import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -86,8 +87,8 @@ def explain(
     else:
         found = None if of_key else _at(data, path)
         message = wording.worded(message, kind, path, found)
-        message = _printable(f"of a key, {message}" if of_key else message, _LONGEST_MESSAGE)
-    dotted = ".".join(map(_printable, path))
+        message = escaped(f"of a key, {message}" if of_key else message, _LONGEST_MESSAGE)
+    dotted = ".".join(escaped(part, strict_yaml.SHOWN) for part in path)
     return InvalidError(
         f"{place(where, text, path)}: {dotted + ': ' if dotted else ''}{message}", hint
     )
@@ -155,12 +156,6 @@ def place(where: str, text: str, path: list[str]) -> str:
     """Return the location for an error: the file, and the line of a key path if it is known."""
     line = _line_of(text, path)
     return f"{where}:{line}" if line else where
-
-
-def _printable(text: str, most: int = strict_yaml.SHOWN) -> str:
-    """Return text from a file on one line, control characters escaped, clipped for a message."""
-    clipped = text if len(text) <= most else f"{text[:most]}…"
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in clipped)
 
 
 def _line_of(text: str, path: list[str]) -> int | None:

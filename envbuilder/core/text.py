@@ -1,32 +1,111 @@
-"""Format text and numbers for display: untrusted text on one line, numbers, sizes, percentages."""
+"""Format text and figures for display: untrusted text, numbers, sizes, rates, durations."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
 
-def printable(text: str, limit: int = 1000) -> str:
-    """Return untrusted text on one line that cannot move a terminal's cursor or hide other text.
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-    Control characters, line breaks and bidirectional controls become `?`.
+LONGEST = 1000
+"""Length at which text is cut if its caller names no other."""
+
+_BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0")
+"""Characters that are printable by their category, but show nothing."""
+
+
+def printable(text: str, limit: int = LONGEST, *, instead: str = "?", lines: bool = False) -> str:
+    """Return untrusted text that cannot move a terminal's cursor or hide other text.
+
+    Control characters (C0 and C1), bidirectional and zero-width characters, and lone surrogates
+    become `instead`. So do line breaks and tabs, unless `lines` is set. At most `limit` characters
+    are returned; a cut ends in "…".
     """
-    clean = "".join(c if c.isprintable() else "?" for c in text).strip()
-    return clean if len(clean) <= limit else f"{clean[: limit - 1]}…"
+    # One more than the limit, so that a cut is noticed without reading megabytes.
+    start = text.strip(" ")[: limit + 1]
+    clean = "".join(c if _shown(c) or (lines and c in "\n\t") else instead for c in start)
+    return clipped(clean.strip(" "), limit)
+
+
+def escaped(text: str, limit: int = LONGEST) -> str:
+    r"""Return text on one line, with what `printable` replaces as escapes such as `\x1b`.
+
+    For the user's own files and folders: an escape shows which character to look for.
+    """
+    return "".join(
+        c if _shown(c) else c.encode("unicode_escape").decode() for c in clipped(text, limit)
+    )
+
+
+def clipped(text: str, limit: int) -> str:
+    """Return text of at most `limit` characters; a cut ends in "…"."""
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def _shown(character: str) -> bool:
+    return character.isprintable() and character not in _BLANK
 
 
 def amount(value: float) -> str:
-    """Return a number with about three significant digits: 0.123, 1.23, 12.3, 1,234."""
-    if not 1e-3 <= abs(value) < 1e9:
+    """Return a number with three significant digits: 0.0123, 1.23, 12.3, 1,234."""
+    if value == 0:
+        return "0"
+    if not 1e-12 <= abs(value) < 1e15:
         return f"{value:.3g}"
-    places = 3 if abs(value) < 1 else 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0
-    return f"{value:,.{places}f}"
+    # The exponent after rounding: 9.999 has two digits before the point.
+    exponent = int(f"{value:.2e}".partition("e")[2])
+    return f"{value:,.{max(2 - exponent, 0)}f}"
 
 
-def gibibytes(size: object) -> str:
-    """Return a memory size in GiB, or `-` if it is unknown or implausible."""
-    if not isinstance(size, int | float) or not 0 < size < 1e18:
-        return "-"
-    return f"{size / 2**30:.0f} GiB"
+def times(ratio: float) -> str:
+    """Return a ratio: "0.86×", "18.1×", "240×"."""
+    return f"{ratio:.2f}×" if ratio < 1 else f"{amount(ratio)}×"
 
 
-def percent(share: float | None) -> str:
-    """Return a fraction as a percentage, or `-` if it is unknown."""
-    return "-" if share is None else f"{100 * share:.2f} %"
+def percent(share: float | None, places: int = 2) -> str:
+    """Return a fraction in per cent: "98.35 %"; `-` if it is unknown."""
+    return "-" if share is None else f"{100 * share:.{places}f} %"
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as "4.10 µs", "37.2 ms", "12.4 s" or "3 min 12 s"."""
+    if seconds >= 120:
+        minutes, rest = divmod(round(min(seconds, 1e9)), 60)
+        return f"{minutes:,} min {rest} s"
+    return _scaled(seconds, _DURATIONS)
+
+
+def rate(value: float, unit: str) -> str:
+    """Return a value with a decimal prefix: `rate(2.2e11, "FLOP/s")` is "220 GFLOP/s"."""
+    return _scaled(value, [(size, prefix + unit) for size, prefix in _DECIMAL])
+
+
+def memory(size: float | None) -> str:
+    """Return bytes with a binary prefix: "23.5 GiB"; `-` if the size is unknown."""
+    return _scaled(size, _BINARY) if size else "-"
+
+
+def gibibytes(size: float) -> str:
+    """Return bytes in GiB with one decimal, for sizes that are added up or compared."""
+    return f"{size / 2**30:,.1f} GiB"
+
+
+def bandwidth(rate: float) -> str:
+    """Return bytes per second in GB/s (10^9), as data sheets state them, in whole numbers."""
+    return f"{rate / 1e9:.0f} GB/s"
+
+
+def gigabytes(size: float) -> str:
+    """Return bytes in GB (10^9) with one decimal: disks and downloads are counted so."""
+    return f"{size / 1e9:.1f} GB"
+
+
+_DURATIONS = ((1, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+_DECIMAL = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""))
+_BINARY = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
+
+
+def _scaled(value: float, units: Sequence[tuple[float, str]]) -> str:
+    """Return a value in the largest unit that it reaches, else in the smallest."""
+    size, unit = next((u for u in units if value >= u[0]), units[-1])
+    return f"{amount(value / size)} {unit}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from envbuilder.core.errors import InvalidError
+from envbuilder.core.text import gigabytes
 from envbuilder.doctor.problem import Problem, Repair
 from envbuilder.doctor.surroundings import CDI_FILE
 from envbuilder.profiles import lock as lockfile
@@ -78,7 +79,7 @@ def _disks(around: Around) -> Iterator[Problem]:
             yield Problem(
                 severity="blocks",
                 code="disk",
-                text=f"{room.folder}: {room.free / 1e9:.1f} GB free, {needed / 1e9:.1f} GB needed",
+                text=f"{room.folder}: {gigabytes(room.free)} free, {gigabytes(needed)} needed",
                 fix="Make room (`envbuilder clean`), or set ENVBUILDER_CACHE_DIR and"
                 " ENVBUILDER_DATA_DIR to a larger disk.",
             )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from envbuilder.core.text import bandwidth, gibibytes
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -87,7 +89,7 @@ def _memory(memory: Memory) -> str:
     if memory.channels:
         of = f" of {memory.channels_available}" if memory.channels_available else ""
         parts.append(f"{memory.channels}{of} channels")
-    parts.append(rate(memory.bandwidth) if memory.bandwidth else f"speed {UNKNOWN}")
+    parts.append(bandwidth(memory.bandwidth) if memory.bandwidth else f"speed {UNKNOWN}")
     detail = f" ({memory.detail.rstrip('.')})" if memory.detail and not memory.bandwidth else ""
     return ", ".join(parts) + detail
 
@@ -99,7 +101,7 @@ def _gpu(gpu: Gpu) -> str:
         parts += [f"{gib(gpu.usable_bytes)} usable"] if gpu.state == "usable" else []
     elif gpu.memory_kind == "dedicated" or gpu.memory_bytes:
         parts.append(gib(gpu.memory_bytes))
-    parts += [rate(gpu.bandwidth)] if gpu.bandwidth else []
+    parts += [bandwidth(gpu.bandwidth)] if gpu.bandwidth else []
     parts += [f"SM {gpu.sm}"] if gpu.sm else []
     parts += [f"driver {gpu.driver_version}"] if gpu.driver_version else []
     if gpu.link and gpu.link.width:
@@ -127,10 +129,5 @@ def _containers(containers: Containers) -> str:
 
 
 def gib(size: int | None) -> str:
-    """Format a size in bytes as GiB."""
-    return f"{size / 2**30:.1f} GiB" if size is not None else UNKNOWN
-
-
-def rate(bandwidth: int | None) -> str:
-    """Format bytes per second as GB/s: vendors count in powers of ten."""
-    return f"{bandwidth / 1e9:.0f} GB/s" if bandwidth else UNKNOWN
+    """Return a size in GiB, or that it is unknown."""
+    return gibibytes(size) if size is not None else UNKNOWN

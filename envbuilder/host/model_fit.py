@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 
 from envbuilder.core.errors import InvalidError
+from envbuilder.core.text import clipped, gibibytes
+from envbuilder.host.text import clean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -203,18 +205,18 @@ def estimate(model: Model, quant: str, pools: Sequence[Pool]) -> Estimate:
 
 def sentences(found: Estimate) -> tuple[str, ...]:
     """Format the estimate for a terminal: two or three lines of at most `LINE_WIDTH` columns."""
-    size = f"{found.model.text} as {found.quant}: {_gib(found.weights_bytes)} of weights"
+    size = f"{found.model.text} as {found.quant}: {gibibytes(found.weights_bytes)} of weights"
     if found.active_bytes < found.weights_bytes:
-        size += f", {_gib(found.active_bytes)} read per token"
+        size += f", {gibibytes(found.active_bytes)} read per token"
     spare = found.spare_bytes or 0
     if found.verdict == "unknown":
         more = f" and {n} more" if (n := len(found.unknown_sizes) - 1) else ""
         lines = [size, f"cannot be said: unknown size of {_short(found.unknown_sizes[0])}{more}"]
     elif found.verdict == "no":
-        lines = [size, f"does not fit: {_gib(-spare)} are missing"]
+        lines = [size, f"does not fit: {gibibytes(-spare)} are missing"]
     else:
-        lines = [size, _where(found), f"{_speed(found)}; {_gib(spare)} left for its cache"]
-    return tuple(_clip(line, LINE_WIDTH) for line in lines)
+        lines = [size, _where(found), f"{_speed(found)}; {gibibytes(spare)} left for its cache"]
+    return tuple(clipped(line, LINE_WIDTH) for line in lines)
 
 
 def _verdict(
@@ -265,13 +267,13 @@ def _where(found: Estimate) -> str:
     for name, size in found.placement:
         groups.setdefault(_short(name), []).append(size)
     texts = [
-        f"{_gib(sum(sizes))} in {f'{len(sizes)} × ' if len(sizes) > 1 else ''}{name}"
+        f"{gibibytes(sum(sizes))} in {f'{len(sizes)} × ' if len(sizes) > 1 else ''}{name}"
         for name, sizes in groups.items()
     ]
     if len(groups) > 2:
         *_, last = groups
         front = [size for name, sizes in groups.items() if name != last for size in sizes]
-        texts = [f"{_gib(sum(front))} in {len(front)} devices", texts[-1]]
+        texts = [f"{gibibytes(sum(front))} in {len(front)} devices", texts[-1]]
     return f"{found.verdict}: {', '.join(texts)}"
 
 
@@ -283,19 +285,10 @@ def _speed(found: Estimate) -> str:
     return f"at most {text} tokens/s for one stream"
 
 
-def _gib(size: int) -> str:
-    return f"{size / 2**30:,.1f} GiB"
-
-
 def _short(name: str) -> str:
-    """Return a driver's device name as one short line without terminal control characters."""
-    plain = "".join(c if c.isprintable() else " " for c in name)
-    return _clip(" ".join(plain.split()) or "a pool without a name", _NAME_WIDTH)
-
-
-def _clip(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 1]}…"
+    """Return a driver's device name as one short line."""
+    return clipped(clean(name) or "a pool without a name", _NAME_WIDTH)
 
 
 def _quoted(text: str) -> str:
-    return repr(_clip(text, 40))
+    return repr(clipped(text, 40))

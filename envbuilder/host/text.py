@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import re
 
+from envbuilder.core.text import printable
+
 _MAX = 2**53  # the largest that a JSON number holds exactly
 _NUMBER = re.compile(r"(0[xX])?[0-9a-fA-F]{1,16}\Z", re.ASCII)
 
 
 def clean(value: str | None) -> str | None:
-    """Return one printable line of at most 120 characters; None if it would be empty."""
-    printable = "".join(c if c.isprintable() else " " for c in (value or "")[:400])
-    return " ".join(printable.split())[:120] or None
+    """Return a value on one line of at most 120 characters, to compare and to show.
+
+    Firmware pads its texts: white space is reduced to single spaces. None if nothing is left.
+    """
+    return " ".join(printable(value or "", 400, instead=" ").split())[:120] or None
 
 
 def integer(value: str | None, base: int = 10) -> int | None:

@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from envbuilder.core.errors import BuildError
+from envbuilder.core.text import gigabytes
 from envbuilder.packages.store import Store
 
 if TYPE_CHECKING:
@@ -62,8 +63,8 @@ def require_rooms(rooms: Iterable[Room], unknown: int = 0) -> None:
         if disk.needed > disk.free:
             more = f" (and {unknown} files of unknown size)" if unknown else ""
             raise BuildError(
-                f"not enough space in {disk.folder}: {disk.needed / 1e9:.1f} GB are needed{more},"
-                f" {disk.free / 1e9:.1f} GB are free",
+                f"not enough space in {disk.folder}: {gigabytes(disk.needed)} are needed{more},"
+                f" {gigabytes(disk.free)} are free",
                 "Make room (`envbuilder clean` removes what envbuilder made), or set"
                 " ENVBUILDER_CACHE_DIR and ENVBUILDER_DATA_DIR to a larger disk.",
             )

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec import Struct
 
+from envbuilder.core.text import printable
+
 if TYPE_CHECKING:
     import tarfile
     from collections.abc import Iterable, Iterator, Mapping
@@ -150,4 +152,4 @@ def _leaves(where: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    return printable(text, _SHOWN)

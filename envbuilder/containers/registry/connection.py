@@ -21,6 +21,7 @@ from envbuilder.containers.registry.responses import ATTEMPTS, BrokenOffError, l
 from envbuilder.core import http as download
 from envbuilder.core.errors import BuildError
 from envbuilder.core.http import reason
+from envbuilder.core.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -237,10 +238,9 @@ class Connection:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return status
         said = "; ".join(f"{e.code} {e.message}".strip() for e in errors[:3])
-        said = "".join(c if c.isprintable() else " " for c in said)
         if not said or any(secret in said for secret in self._login.secrets):
             return status
-        return f"{status} ({said[:200]})"
+        return f"{status} ({printable(said, 200, instead=' ')})"
 
 
 def _small(response: requests.Response) -> bytes:

@@ -19,6 +19,7 @@ from envbuilder.containers.registry.pull_blob import receive
 from envbuilder.containers.registry.push_blob import send
 from envbuilder.core import types as words
 from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.core.text import gigabytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -194,8 +195,8 @@ def _require_room(layout: Layout, needed: int) -> None:
     free = shutil.disk_usage(layout.folder).free
     if needed > free:
         raise BuildError(
-            f"not enough space in {layout.folder}: {needed / 1e9:.1f} GB are needed,"
-            f" {free / 1e9:.1f} GB are free",
+            f"not enough space in {layout.folder}: {gigabytes(needed)} are needed,"
+            f" {gigabytes(free)} are free",
             "Make room (envbuilder clean removes what envbuilder made), or set"
             " ENVBUILDER_CACHE_DIR to a larger disk.",
         )

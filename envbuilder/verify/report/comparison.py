@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core.text import amount, gibibytes, percent, printable
+from envbuilder.core.text import amount, memory, percent, printable
 from envbuilder.payload.numerics.precision import effective
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def cells(row: Row) -> tuple[str, ...]:
     times = (row.cpu_seconds, row.accelerator_seconds, row.warm_seconds)
     return (
         row.machine or "unknown",
-        gibibytes(row.memory_bytes),
+        memory(row.memory_bytes),
         row.profile or "-",
         row.backend or "-",
         row.torch or "unknown",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from envbuilder.core.text import printable
 from envbuilder.payload.options import Options
 from envbuilder.payload.training.train import BATCH
 
@@ -183,5 +184,4 @@ def _equal(one: float, other: float) -> bool:
 
 
 def _short(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return printable(str(value), 60)

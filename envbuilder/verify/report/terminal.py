@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from envbuilder.core.text import amount, gibibytes, percent, printable
+from envbuilder.core.text import amount, memory, percent, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -120,11 +120,11 @@ def _facts(report: dict[str, Any], measured: Measured) -> Iterator[tuple[str, st
     runtime = f", runtime {torch['runtime']}" if torch.get("runtime") else ""
     yield "torch", f"{torch.get('version', '?')}{runtime}, Python {torch.get('python', '?')}"
     device = measured.device
-    memory = f", {gibibytes(device.memory_bytes)}" if device.memory_bytes else ""
+    size = f", {memory(device.memory_bytes)}" if device.memory_bytes else ""
     driver = f", driver {device.driver}" if device.driver else ""
     yield "device", f"{device.requested} requested, {device.used or 'none'} used"
     if device.name:
-        yield "", f"{device.name}{memory}{driver}"
+        yield "", f"{device.name}{size}{driver}"
     data = measured.dataset
     small = " (a subset: no verdict on full accuracy)" if data.get("subset") else ""
     yield "data", f"{data.get('name')}: {data.get('train')} + {data.get('test')} digits{small}"
@@ -222,7 +222,7 @@ def _measurements(report: dict[str, Any], measured: Measured) -> Iterator[tuple[
     if isinstance(inference, dict) and _number(inference.get("samples_per_second")) is not None:
         rate = _say(inference["samples_per_second"], " digits/s")
         yield "inference", f"{rate} in batches of {inference.get('batch')}"
-    peak = gibibytes(known.get("peak_memory_bytes"))
+    peak = memory(known.get("peak_memory_bytes"))
     if peak != "-":
         yield "peak memory", _rate(known["peak_memory_bytes"], "B")
 

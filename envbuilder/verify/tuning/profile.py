@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from msgspec import Struct
 
+from envbuilder.core.text import printable
 from envbuilder.profiles import profile as profiles
 from envbuilder.verify.tuning.rules import merged
 
@@ -52,8 +53,8 @@ def _text(
 ) -> str:
     lines = [
         "# From `envbuilder tune`, measured on one machine:",
-        f"# {_comment(machine)}. Another machine needs its own: do not share this file.",
-        *(f"# {_comment(f.setting.name)}: {f.gain or 0:.2f} times as fast" for f in findings),
+        f"# {printable(machine)}. Another machine needs its own: do not share this file.",
+        *(f"# {printable(f.setting.name)}: {f.gain or 0:.2f} times as fast" for f in findings),
     ]
     data = {
         "extends": extends,
@@ -65,8 +66,3 @@ def _text(
     }
     body = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
     return "\n".join(lines) + "\n" + body
-
-
-def _comment(text: str) -> str:
-    """Return a text on one line: a line break would end the YAML comment."""
-    return "".join(c if c.isprintable() else "?" for c in text)

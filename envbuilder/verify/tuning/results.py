@@ -48,7 +48,7 @@ def finish(
     else:
         print_outcome(outcome, console.rich_console())
         if profile is not None:
-            click.echo(f"\n{printable_lines(profile.text)}")
+            click.echo(f"\n{printable(profile.text.rstrip(), 100_000, lines=True)}")
             click.echo(
                 f"\nTo have it: save this as profiles/{profile.name}.yaml beside your"
                 f" envbuilder.yaml or in {settings.config_dir}, then run"
@@ -137,11 +137,6 @@ def advice(findings: Sequence[Finding]) -> list[str]:
         f"Faster, but {f.verdict}: {f.setting.name}, {f.gain:.2f}×: {f.setting.advice}"
         for f in others
     ]
-
-
-def printable_lines(text: str) -> str:
-    """Return several lines, without characters that could move a terminal's cursor."""
-    return "\n".join(printable(f"|{line}", 2000)[1:] for line in text.splitlines())
 
 
 def machine(known: dict[str, Any]) -> str:

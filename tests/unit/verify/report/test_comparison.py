@@ -150,7 +150,7 @@ def test_compare_as_a_table_is_80_wide(tmp_path: Path, capsys: Shown) -> None:
     assert max(map(len, shown.splitlines())) <= 80
     assert "\x1b" not in shown
     assert shown.index("NVIDIA H200") < shown.index("A CPU")
-    assert shown.count("24 GiB") == 2, "a report named twice is shown once"
+    assert shown.count("24.0 GiB") == 2, "a report named twice is shown once"
     assert "617×" in shown
     assert "20.0 s*" in shown
     assert "* not the standard epoch" in shown
