@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from envbuilder.verify.report.comparison import Row
-    from envbuilder.verify.report.history import Report
+    from envbuilder.verify.report.history import StoredReport
 
 FORMATS = ("table", "markdown", "csv", "json", "html")
 _OF_ENDING = {".md": "markdown", ".csv": "csv", ".json": "json", ".html": "html", ".htm": "html"}
@@ -103,11 +103,11 @@ def _text(rows: Sequence[Row], form: str, *, to_file: bool) -> str:
     return "".join(f"{line.rstrip()}\n" for line in stream.getvalue().splitlines())
 
 
-def _read(paths: Sequence[Path]) -> list[Report]:
+def _read(paths: Sequence[Path]) -> list[StoredReport]:
     """Return every report once; raise `InvalidError` for damaged ones and folders without any."""
     from envbuilder.verify.report import history
 
-    found: dict[Path, Report] = {}
+    found: dict[Path, StoredReport] = {}
     problems: list[InvalidError] = []
     for path in paths:
         files = _files(path)

@@ -87,8 +87,8 @@ def command(
 
 def _room(pools: tuple[Pool, ...]) -> tuple[str, ...]:
     """Return lines on the models that fit the accelerator's memory, or else main memory."""
-    from envbuilder.host import describe as facts
     from envbuilder.core.text import bandwidth
+    from envbuilder.host import describe as facts
     from envbuilder.host import model_fit as sizing
 
     first = [pool for pool in pools if pool.kind == pools[0].kind]

@@ -27,7 +27,7 @@ from envbuilder.packages import configuration
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from envbuilder.verify.report.model import Measured
+    from envbuilder.verify.report.model import Report
     from envbuilder.verify.report.regression import Yardstick
 
 
@@ -190,7 +190,7 @@ def _judged(
         return whole
 
 
-def _show(whole: dict[str, Any], *, as_json: bool) -> Measured:
+def _show(whole: dict[str, Any], *, as_json: bool) -> Report:
     """Print the report as JSON or as text; return its checked form."""
     from envbuilder.verify.report import model as report
 
@@ -200,7 +200,7 @@ def _show(whole: dict[str, Any], *, as_json: bool) -> Measured:
     else:
         from envbuilder.verify.report.terminal import print_verdict
 
-        print_verdict(whole, checked, console.rich_console())
+        print_verdict(checked, console.rich_console())
     return checked
 
 

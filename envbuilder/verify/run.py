@@ -204,15 +204,13 @@ def run_payload(
             where,
         )
     score = blind_test.score()
-    epochs = measured.training.epochs if measured.training else ()
-    blind.require(score, epochs[-1].accuracy or 0.0, asked.accuracy, asked.loss)
+    blind.require(score, measured.epochs[-1].accuracy or 0.0, asked.accuracy, asked.loss)
     return Outcome(measured=measured, data=_with_score(data, score))
 
 
 def _passes(measured: reports.Measured) -> list[tuple[str, float]]:
     """Return the phase name and the duration in seconds of each reported training pass."""
-    epochs = measured.training.epochs if measured.training else ()
-    passes = [(f"epoch {number}", epoch.seconds) for number, epoch in enumerate(epochs, 1)]
+    passes = [(f"epoch {number}", e.seconds) for number, e in enumerate(measured.epochs, 1)]
     seconds = measured.baseline_seconds()
     return passes if seconds is None else [*passes, ("baseline epoch 1", seconds)]
 

@@ -125,13 +125,12 @@ def add(report: dict[str, Any], scaling: dict[str, Any]) -> dict[str, Any]:
             "status": "failed",
             "reasons": [*report["reasons"], *(f"{CHECK}: {reason}" for reason in reasons)],
         }
-    before = report.get("warnings")
     warnings = [f"{CHECK}: {printable(warning)}" for warning in scaling.get("warnings", ())]
     said = _with_check(report, "warning" if warnings else "passed", _sentence(scaling))
     return {
         **said,
         "scaling": scaling,
-        "warnings": [*(before if isinstance(before, list) else []), *warnings],
+        "warnings": [*report.get("warnings", ()), *warnings],
     }
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from envbuilder.payload.report import BLIND_TEST, REQUIRED
 from envbuilder.verify.report import model as report
-from envbuilder.verify.report.history import Report
+from envbuilder.verify.report.history import StoredReport
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,10 +96,9 @@ def whole(**changes: Any) -> dict[str, Any]:
     return report.assemble(measured(**rest), {**known, **own})
 
 
-def loaded(name: str = "report.json", **changes: Any) -> Report:
+def loaded(name: str = "report.json", **changes: Any) -> StoredReport:
     """The same as it is read from a file."""
-    data = whole(**changes)
-    return Report(path=Path(name), measured=report.check(data), data=data)
+    return StoredReport(path=Path(name), report=report.check(whole(**changes)))
 
 
 def written(path: Path, **changes: Any) -> Path:

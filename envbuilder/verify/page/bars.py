@@ -7,26 +7,19 @@ never part of a drawing, and every bar has a description for screen readers.
 from __future__ import annotations
 
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder.verify.page.values import (
-    amount,
-    bytes_of_memory,
-    count,
-    items,
-    mapping,
-    percent,
-    rate,
-    seconds,
-    text,
-    times,
-)
+from envbuilder.core.text import duration, memory, percent, rate, times
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
+    from envbuilder.verify.report.measurements import Measurements
+    from envbuilder.verify.report.model import Baseline, Epoch, Report
+
+MOST_RATES = 12
 MOST_BARS = 8
 """More warm epochs than this share one bar, their median; the table below lists them all."""
 
@@ -58,14 +51,14 @@ def position(value: float, whole: float) -> float:
 
 
 def _stacked(parts: Sequence[tuple[str, float]], whole: float) -> tuple[Segment, ...]:
-    found, start = [], 0.0
+    segments, start = [], 0.0
     for kind, value in parts:
         # A measured segment stays visible.
         width = min(max(position(value, whole), 0.4), 100 - start) if value > 0 else 0.0
         if width > 0:
-            found.append(Segment(kind=kind, start=round(start, 2), width=round(width, 2)))
+            segments.append(Segment(kind=kind, start=round(start, 2), width=round(width, 2)))
             start += width
-    return tuple(found)
+    return tuple(segments)
 
 
 class Epochs(Struct, frozen=True, kw_only=True):
@@ -76,10 +69,10 @@ class Epochs(Struct, frozen=True, kw_only=True):
     warm: tuple[Bar, ...]
 
 
-def epochs(report: Mapping[str, Any]) -> Epochs | None:
+def epochs(report: Report) -> Epochs | None:
     """Return bars of each pass: data and compute time, ratio to the CPU; None without a pass."""
-    passes = [p for e in items(mapping(report.get("training")).get("epochs")) if (p := _pass(e))]
-    baseline = _pass(report.get("baseline"))
+    passes = [p for e in report.epochs if (p := _pass(e))]
+    baseline = _pass(report.baseline) if report.baseline else None
     if not passes:
         return None
     warm = passes[1:]
@@ -100,53 +93,48 @@ def epochs(report: Mapping[str, Any]) -> Epochs | None:
     )
 
 
-def _pass(epoch: Any) -> tuple[float, float, float] | None:
+def _pass(epoch: Epoch | Baseline) -> tuple[float, float, float] | None:
     """Return the seconds of a training pass: total, data, compute; None if it has no duration."""
-    found = mapping(epoch)
-    whole = amount(found.get("seconds"))
-    if not whole:
+    whole = epoch.seconds
+    if whole is None or whole <= 0:
         return None
-    data = min(amount(found.get("data_seconds")) or 0.0, whole)
+    data = min(max(epoch.data_seconds or 0.0, 0.0), whole)
     return whole, data, whole - data
 
 
-def _epoch(label: str, one: tuple[float, float, float], whole: float, cpu: float | None) -> Bar:
-    total, data, compute = one
+def _epoch(label: str, parts: tuple[float, float, float], whole: float, cpu: float | None) -> Bar:
+    total, data, compute = parts
     kind = "cpu" if label.startswith("The CPU") else "compute"
-    split = f"compute {seconds(compute)}, data {seconds(data)}"
+    split = f"compute {duration(compute)}, data {duration(data)}"
     ratio = f"{times(cpu / total)} the CPU" if cpu else ""
     return Bar(
         label=label,
-        value=seconds(total),
+        value=duration(total),
         note=split,
         ratio=ratio,
         segments=_stacked(((kind, compute), ("data", data)), whole),
-        spoken=", ".join(filter(None, (f"{label}: {seconds(total)}", split, ratio))),
+        spoken=", ".join(filter(None, (f"{label}: {duration(total)}", split, ratio))),
     )
 
 
-def warm_seconds(report: Mapping[str, Any]) -> tuple[float, int] | None:
+def warm_seconds(report: Report) -> tuple[float, int] | None:
     """Return the median of the passes after the first, and their number; None if there are none."""
-    passes = [p for e in items(mapping(report.get("training")).get("epochs")) if (p := _pass(e))]
+    passes = [p for e in report.epochs if (p := _pass(e))]
     return (median(p[0] for p in passes[1:]), len(passes) - 1) if len(passes) > 1 else None
 
 
-def accuracies(report: Mapping[str, Any]) -> tuple[tuple[Bar, ...], str, str]:
+def accuracies(report: Report) -> tuple[tuple[Bar, ...], str, str]:
     """Return bars of accuracy per epoch against the required one, and both ends of the scale."""
-    training = mapping(report.get("training"))
     reached = [
-        (n, a)
-        for n, e in enumerate(items(training.get("epochs")), 1)
-        if (a := amount(mapping(e).get("accuracy"))) is not None and a <= 1
+        (n, a) for n, e in enumerate(report.epochs, 1) if (a := _share(e.accuracy)) is not None
     ]
+    needed = _share(report.training.min_accuracy) if report.training else None
     if not reached:
         return (), "", ""
-    needed = amount(training.get("min_accuracy"))
-    needed = needed if needed is not None and needed <= 1 else None
     worst = min([a for _, a in reached] + ([needed] if needed is not None else []))
     # The scale starts at a round value below the worst one.
     low = next((s for s in (0.95, 0.9, 0.8, 0.5) if worst >= s + (1 - s) * 0.2), 0.0)
-    tests = count(mapping(report.get("dataset")).get("test"))
+    tests = report.dataset.test
     bars = []
     for n, accuracy in reached if len(reached) <= MOST_BARS else reached[-1:]:
         wrong = f"{round((1 - accuracy) * tests):,} of {tests:,} wrong" if tests else ""
@@ -170,20 +158,19 @@ def accuracies(report: Mapping[str, Any]) -> tuple[tuple[Bar, ...], str, str]:
     return tuple(bars), percent(low, 0), percent(1, 0)
 
 
-def matmuls(report: Mapping[str, Any]) -> tuple[Bar, ...]:
+def _share(value: float | None) -> float | None:
+    return value if value is not None and 0 <= value <= 1 else None
+
+
+def matmuls(measured: Measurements | None) -> tuple[Bar, ...]:
     """Return the measured matmul rates, and the epoch's share of the float32 rate."""
-    measured = mapping(report.get("measurements"))
-    rates = [
-        (text(entry.get("dtype"), 40) or "?", count(entry.get("size")), value)
-        for entry in map(mapping, items(measured.get("matmul"), 12))
-        if (value := amount(entry.get("flops_per_second")))
-    ]
+    rates = ((measured.matmul if measured else None) or ())[:MOST_RATES]
     rows = [
-        (f"{kind} matrix product", f"{size:,} × {size:,}" if size else "", "compute", value)
-        for kind, size, value in rates
+        (f"{m.dtype} matrix product", f"{m.size:,} × {m.size:,}", "compute", m.flops_per_second)
+        for m in rates
     ]
-    single = max((value for kind, _, value in rates if kind == "float32"), default=None)
-    share = amount(measured.get("matmul_share"))
+    single = max((m.flops_per_second for m in rates if m.dtype == "float32"), default=None)
+    share = measured.matmul_share if measured else None
     if single and share is not None:
         note = f"{percent(share, 0)} of float32's"
         rows.append(("The last epoch's computing", note, "cpu", share * single))
@@ -203,10 +190,10 @@ _PATHS = {
 }
 
 
-def bandwidths(report: Mapping[str, Any]) -> tuple[Bar, ...]:
+def bandwidths(measured: Measurements | None) -> tuple[Bar, ...]:
     """Return the measured memory and copy bandwidths; omit paths that do not exist."""
-    measured = mapping(mapping(report.get("measurements")).get("bandwidth"))
-    rows = [(label, value) for key, label in _PATHS.items() if (value := amount(measured.get(key)))]
+    paths = measured.bandwidth if measured else None
+    rows = [(label, v) for key, label in _PATHS.items() if (v := getattr(paths, key, None))]
     whole = max((value for _, value in rows), default=0.0)
     return tuple(_rate(label, "", "compute", value, whole, "B/s") for label, value in rows)
 
@@ -221,20 +208,19 @@ def _rate(label: str, note: str, kind: str, value: float, whole: float, unit: st
     )
 
 
-def memory(report: Mapping[str, Any]) -> tuple[Bar, ...]:
+def peak_memory(report: Report) -> tuple[Bar, ...]:
     """Return the peak memory use of training, relative to the device's memory."""
-    peak = amount(mapping(report.get("measurements")).get("peak_memory_bytes"))
+    peak = report.measurements.peak_memory_bytes if report.measurements else None
     if not peak:
         return ()
-    whole = amount(mapping(report.get("device")).get("memory_bytes"))
-    of = f"of {bytes_of_memory(whole)}" if whole else ""
-    share = f", {percent(peak / whole, 1)}" if whole else ""
+    whole = report.device.memory_bytes
+    note = f"of {memory(whole)}, {percent(peak / whole, 1)}" if whole else ""
     return (
         Bar(
             label="Highest use while training",
-            value=bytes_of_memory(peak),
-            note=of + share,
+            value=memory(peak),
+            note=note,
             segments=_stacked((("compute", peak),), whole or peak),
-            spoken=f"Highest use while training: {bytes_of_memory(peak)} {of}{share}",
+            spoken=f"Highest use while training: {memory(peak)} {note}".strip(),
         ),
     )

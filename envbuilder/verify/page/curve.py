@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from envbuilder.core.text import amount
 from envbuilder.verify.page.bars import position
-from envbuilder.verify.page.values import amount, count, items, mapping, number, significant
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-MOST_POINTS = 400
+    from envbuilder.verify.report.model import Report
+
 FARTHEST = 1e30
 """A loss or step beyond this is not drawn."""
 
@@ -34,13 +35,12 @@ class Line(Struct, frozen=True, kw_only=True):
     spoken: str
 
 
-def losses(report: Mapping[str, Any]) -> Line | None:
+def losses(report: Report) -> Line | None:
     """Return the loss over the steps; None if fewer than two points are recorded."""
-    training = mapping(report.get("training"))
     points = [
-        (step, _drawable(pair[1]))
-        for pair in map(items, items(training.get("losses"), MOST_POINTS))
-        if len(pair) == 2 and (step := amount(pair[0])) is not None and step < FARTHEST
+        (step, loss if loss is not None and abs(loss) < FARTHEST else None)
+        for step, loss in (report.training.losses if report.training else ())
+        if step < FARTHEST
     ]
     finite = [(step, loss) for step, loss in points if loss is not None]
     if len(finite) < 2:
@@ -64,30 +64,22 @@ def losses(report: Mapping[str, Any]) -> Line | None:
     return Line(
         raw=_path([(across(s), None if v is None else down(v)) for s, v in points]),
         smooth=_path([(across(s), down(v)) for s, v in _smooth(finite)]) if not gone else "",
-        ticks_y=tuple(
-            (down(tick), significant(tick).rstrip("0").rstrip(".") or "0") for tick in ticks
-        ),
+        ticks_y=tuple((down(tick), f"{tick:.6g}") for tick in ticks),
         ticks_x=tuple((across(s), f"{s:,.0f}") for s in (first, (first + last) // 2, last)),
         epochs=tuple(map(across, _boundaries(report, first, last))),
         logarithmic=logarithmic,
         missing=gone,
         spoken=(
-            f"Training loss, from {significant(values[0])} at step {finite[0][0]:,.0f} to"
-            f" {significant(values[-1])} at step {finite[-1][0]:,.0f}; lowest {significant(low)}"
+            f"Training loss, from {amount(values[0])} at step {finite[0][0]:,.0f} to"
+            f" {amount(values[-1])} at step {finite[-1][0]:,.0f}; lowest {amount(low)}"
         ),
     )
 
 
-def _drawable(value: Any) -> float | None:
-    loss = number(value)
-    return loss if loss is not None and abs(loss) < FARTHEST else None
-
-
-def _boundaries(report: Mapping[str, Any], first: float, last: float) -> list[float]:
+def _boundaries(report: Report, first: float, last: float) -> list[float]:
     """Return the steps at which a new epoch begins; none if there are too many to distinguish."""
-    training = mapping(report.get("training"))
-    images = count(mapping(report.get("dataset")).get("train"))
-    steps = -(-images // (count(training.get("batch")) or _BATCH)) if images else 0
+    batch = (report.training.batch if report.training else None) or _BATCH
+    steps = -(-(report.dataset.train or 0) // batch)
     if not steps or (last - first) / steps > 10:
         return []
     return [s for n in range(1, 11) if first < (s := n * steps) < last - steps / 10]
@@ -118,10 +110,10 @@ def _decades(low: float, high: float) -> list[float]:
     """Return 1, 2 and 5 of each decade between two values; fewer if there are more than six."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for digits in ((1, 2, 5), (1, 3), (1,)):
-        found = [d * 10.0**p for p in powers for d in digits if low <= d * 10.0**p <= high]
-        if len(found) <= 6:
-            return found
-    return found[:: -(-len(found) // 6)]
+        ticks = [d * 10.0**p for p in powers for d in digits if low <= d * 10.0**p <= high]
+        if len(ticks) <= 6:
+            return ticks
+    return ticks[:: -(-len(ticks) // 6)]
 
 
 def _even(low: float, high: float) -> list[float]:

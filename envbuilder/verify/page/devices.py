@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder.verify.page.values import (
-    amount,
-    count,
-    items,
-    mapping,
-    percent,
-    significant,
-    text,
-    texts,
-)
+from envbuilder.core.text import amount, percent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
+
+    from envbuilder.verify.report.model import Scaling
 
 MOST_DEVICES = 64
 
@@ -31,37 +24,34 @@ class Devices(Struct, frozen=True, kw_only=True):
     wrong: tuple[str, ...]
 
 
-def devices(report: Mapping[str, Any]) -> Devices | None:
+def devices(scaling: Scaling | None) -> Devices | None:
     """Return the section on several devices; None if none were requested."""
-    scaling = mapping(report.get("scaling"))
-    if not scaling:
+    if scaling is None:
         return None
-    each = [mapping(entry) for entry in items(scaling.get("devices"), MOST_DEVICES)]
-    rates = [amount(entry.get("samples_per_second")) for entry in each]
-    whole = sum(rate for rate in rates if rate) or None
+    each = scaling.devices[:MOST_DEVICES]
+    whole = sum(device.samples_per_second or 0 for device in each)
     rows = []
-    for place, (entry, rate) in enumerate(zip(each, rates, strict=True)):
-        index, name = count(entry.get("index")), text(entry.get("name"), 120)
-        label = f"{place if index is None else index}" + (f": {name}" if name else "")
-        alone = significant(rate) if rate else "–"
-        rows.append((label, alone, percent(rate / whole, 0) if rate and whole else "–"))
-    failed = scaling.get("status") != "passed"
+    for device in each:
+        label = f"{device.index}: {device.name}" if device.name else f"{device.index}"
+        speed = device.samples_per_second
+        alone = (amount(speed), percent(speed / whole, 0)) if speed else ("–", "–")
+        rows.append((label, *alone))
+    failed = scaling.status == "failed"
     return Devices(
         rows=tuple(rows),
         sentences=tuple(_sentences(scaling)),
-        wrong=tuple(texts(scaling.get("reasons")) or ["They did not pass."]) if failed else (),
+        wrong=(scaling.reasons or ("They did not pass.",)) if failed else (),
     )
 
 
-def _sentences(scaling: Mapping[Any, Any]) -> Iterator[str]:
-    ranks, rate = count(scaling.get("ranks")), amount(scaling.get("samples_per_second"))
-    efficiency, backend = amount(scaling.get("efficiency")), text(scaling.get("backend"), 20)
-    if ranks and rate:
-        through = f" through {backend}" if backend else ""
-        said = f"All {ranks} together{through}: {significant(rate)} images a second"
+def _sentences(scaling: Scaling) -> Iterator[str]:
+    if scaling.ranks and scaling.samples_per_second:
+        through = f" through {scaling.backend}" if scaling.backend else ""
+        speed = f"{amount(scaling.samples_per_second)} images a second"
+        efficiency = scaling.efficiency
         share = f", {percent(efficiency, 0)} of the sum of each alone" if efficiency else ""
-        yield f"{said}{share}."
-    if scaling.get("gradients_equal") is True:
+        yield f"All {scaling.ranks} together{through}: {speed}{share}."
+    if scaling.gradients_equal:
         yield (
             "Gradients were equal on all ranks, and those of one process over the joined batch."
             " Each rank adds 64 images to a step."

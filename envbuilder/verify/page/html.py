@@ -8,6 +8,9 @@ from typing import Any
 
 from envbuilder.core import resources
 
+_UNITS = re.compile(r"(?<=\d) (?=(?:[kMGTP]?(?:FLOP|B)(?:/s)?|[KMGT]iB|%|min|[mnµ]?s)(?!\w))")
+"""The space between a number and its unit."""
+
 
 @cache
 def templates() -> Any:
@@ -20,9 +23,16 @@ def templates() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
         autoescape=True,
+        finalize=_units_kept,
     )
     environment.filters["code"] = _code
     return environment
+
+
+def _units_kept(value: Any) -> Any:
+    """Return a text in which no line ends between a number and its unit."""
+    # Markup is a subclass, and done.
+    return _UNITS.sub("\N{NO-BREAK SPACE}", value) if type(value) is str else value
 
 
 def _code(sentence: str) -> Any:

@@ -1,7 +1,8 @@
-"""Render any report as one HTML page that needs no network and no script.
+"""Render a report as one HTML page that needs no network and no script.
 
-Only `write` has side effects. A report is untrusted: it is parsed leniently, escaped by the
-templates, and shown as passed only if `report.check` accepts it.
+Only `write` has side effects. The report comes through `model.check`, as everywhere: what
+that refuses has no page. `verify` replaces a payload's invalid report by a failed one before it
+shows anything, so a run that broke off has its page, too.
 """
 
 from __future__ import annotations
@@ -9,21 +10,22 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from msgspec import Struct
 
 from envbuilder.core import files as atomic
 from envbuilder.core.errors import VerifyError
 from envbuilder.verify.page import bars, curve, devices, raw, sections
 from envbuilder.verify.page.advice import advise
+from envbuilder.verify.page.bounds import displayable
 from envbuilder.verify.page.html import templates
-from envbuilder.verify.page.values import items, mapping, tail, text, texts
 from envbuilder.verify.report import model as reports
 from envbuilder.verify.report.terminal import as_found
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from envbuilder.verify.report.model import Report
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
@@ -36,38 +38,34 @@ class Verdict(Struct, frozen=True, kw_only=True):
     quick: bool
 
 
-def render(report: Mapping[str, Any] | Struct) -> str:
-    """Return the page of a report: a complete one as written, or the result of `report.check`.
-
-    Never raises, whatever the report contains. "Passed" is shown only if `report.check` accepts the
-    report; anything else is shown as failed.
-    """
-    found = mapping(msgspec.to_builtins(report) if isinstance(report, Struct) else report)
-    verdict = judge(found)
+def render(data: Mapping[str, Any]) -> str:
+    """Return the page of a whole report; raise `VerifyError` if it is not a valid report."""
+    shown = displayable(data)
+    report = reports.check(shown)
     page: str = (
         templates()
         .get_template("report.html.j2")
         .render(
-            verdict=verdict,
-            about=_about(found),
-            figures=tuple(sections.figures(found)),
-            facts=tuple(sections.facts(found)),
-            checks=sections.checks(found),
-            epochs=bars.epochs(found),
-            passes=sections.passes(found),
-            training=tuple(sections.training(found)),
-            loss=curve.losses(found),
-            accuracy=bars.accuracies(found),
-            matmuls=bars.matmuls(found),
-            bandwidths=bars.bandwidths(found),
-            measured=tuple(sections.measured(found)),
-            memory=bars.memory(found),
-            memories=tuple(sections.memories(found)),
-            compiled=sections.compiled(found),
-            devices=devices.devices(found),
-            advice=advise(found, passed=verdict.passed),
-            raw=tuple(raw.tables(found)),
-            traceback=tail(found.get("traceback"), 8000),
+            verdict=verdict(report),
+            about=_about(report),
+            figures=tuple(sections.figures(report)),
+            facts=tuple(sections.facts(report)),
+            checks=sections.checks(report),
+            epochs=bars.epochs(report),
+            passes=sections.passes(report),
+            training=tuple(sections.training(report)),
+            loss=curve.losses(report),
+            accuracy=bars.accuracies(report),
+            matmuls=bars.matmuls(report.measurements),
+            bandwidths=bars.bandwidths(report.measurements),
+            measured=tuple(sections.measured(report.measurements)),
+            memory=bars.peak_memory(report),
+            memories=tuple(sections.memories(report)),
+            compiled=sections.compiled(report),
+            devices=devices.devices(report.scaling),
+            advice=advise(report),
+            raw=tuple(raw.tables(shown)),
+            traceback=report.traceback,
         )
     )
     return page
@@ -79,89 +77,69 @@ def write(path: Path, page: str) -> None:
     atomic.save(path, page.encode(), VerifyError, hint, "the page")
 
 
-def judge(report: Mapping[str, Any]) -> Verdict:
-    """Return the verdict: the report's own, provided that its form and contents support it."""
-    status, reasons = report.get("status"), texts(report.get("reasons"))
-    passed = status == "passed"
-    if passed:
-        try:
-            reports.check(dict(report))
-        except VerifyError as error:
-            passed, reasons = False, [text(error.message), *reasons]
-    if not passed and not reasons:
-        reasons = [
-            f"{text(check.get('name'), 80)}: {text(check.get('detail'))}"
-            for check in map(mapping, items(report.get("checks")))
-            if check.get("status") == "failed"
-        ] or ["the report names no reason"]
-    if status not in ("passed", "failed"):
-        reasons.insert(0, "the report ends without a verdict")
-    quick = report.get("quick") is True or mapping(report.get("dataset")).get("subset") is True
+def verdict(report: Report) -> Verdict:
+    """Return the verdict of a report, and why."""
+    failed = tuple(f"{c.name}: {c.detail}" for c in report.checks if c.status == "failed")
+    passed = report.status == "passed"
+    reasons = report.reasons or failed or ("the report names no reason",)
     return Verdict(
         passed=passed,
-        sentence=_meaning(report, passed=passed, quick=quick),
-        reasons=() if passed else tuple(reasons),
-        warnings=tuple(texts(report.get("warnings"))),
-        quick=quick,
+        sentence=_passed(report) if passed else _failed(report),
+        reasons=() if passed else reasons,
+        warnings=report.warnings,
+        quick=report.partial,
     )
 
 
-def _meaning(report: Mapping[str, Any], *, passed: bool, quick: bool) -> str:
-    device = mapping(report.get("device"))
-    asked, used = text(device.get("requested"), 40), text(device.get("used"), 80)
-    asked = asked or "the device asked for"
-    name = text(device.get("name"), 120)
-    it = f"{name} ({asked})" if name else f"The accelerator {asked}"
-    if passed:
-        right = ", its numbers agree with a float64 reference," if _compared(report) else ""
-        learned = "a small subset of its data, which says little about full accuracy and speed"
-        done = f"{it} did the work{right} and the network learned {learned if quick else 'MNIST'}."
-        found = as_found(report)
-        return f"{done} Taken {found}." if found else done
-    if report.get("status") not in ("passed", "failed"):
-        return f"The verification did not finish, so nothing is shown about {asked}."
+def _passed(report: Report) -> str:
+    """Return what a verification that passed shows."""
+    device = report.device
+    it = (
+        f"{device.name} ({device.requested})"
+        if device.name
+        else f"The accelerator {device.requested}"
+    )
+    # Arithmetic and the gradients of real steps are compared with a reference.
+    compared = {"arithmetic", "gradients"} <= {
+        check.name for check in report.checks if check.status == "passed"
+    }
+    right = ", its numbers agree with a float64 reference," if compared else ""
+    subset = "a small subset of its data, which says little about full accuracy and speed"
+    learned = subset if report.partial else "MNIST"
+    done = f"{it} did the work{right} and the network learned {learned}."
+    origin = as_found(report)
+    return f"{done} Taken {origin}." if origin else done
+
+
+def _failed(report: Report) -> str:
+    """Return what a verification that failed does not show."""
+    requested, used = report.device.requested, report.device.used
     if not used:
-        return f"It is not shown that {asked} works here: nothing was trained on it."
-    if used != asked:
-        return f"The work did not run on {asked}, but on {used}."
-    if _failed(report) == {"against"}:
-        return f"The work ran on {asked} as it must, but not as fast or as exactly as before."
+        return f"It is not shown that {requested} works here: nothing was trained on it."
+    if used != requested:
+        return f"The work did not run on {requested}, but on {used}."
+    if {check.name for check in report.checks if check.status == "failed"} == {"against"}:
+        return f"The work ran on {requested} as it must, but not as fast or as exactly as before."
     return (
-        f"The work ran on {asked}, but something in it is wrong: do not rely on this environment"
-        " on this machine."
+        f"The work ran on {requested}, but something in it is wrong: do not rely on this"
+        " environment on this machine."
     )
 
 
-def _failed(report: Mapping[str, Any]) -> set[str]:
-    checks = map(mapping, items(report.get("checks")))
-    return {text(check.get("name"), 80) for check in checks if check.get("status") == "failed"}
-
-
-def _compared(report: Mapping[str, Any]) -> bool:
-    """Return whether the numeric checks passed: arithmetic, and gradients of real steps."""
-    right = {
-        check.get("name")
-        for check in map(mapping, items(report.get("checks")))
-        if check.get("status") == "passed" and isinstance(check.get("name"), str)
-    }
-    return {"arithmetic", "gradients"} <= right
-
-
-def _about(report: Mapping[str, Any]) -> dict[str, str]:
+def _about(report: Report) -> dict[str, str]:
     """Return profile, backend, device, time and version of a report; "" if unknown."""
-    device = mapping(report.get("device"))
     return {
-        "profile": text(report.get("profile"), 80),
-        "backend": text(report.get("backend"), 40),
-        "device": text(device.get("name"), 80) or text(device.get("requested"), 40),
-        "time": _time(report.get("time")),
-        "version": text(report.get("envbuilder"), 40),
+        "profile": report.profile or "",
+        "backend": report.backend or "",
+        "device": report.device.name or report.device.requested,
+        "time": _time(report.time or ""),
+        "version": report.envbuilder or "",
     }
 
 
-def _time(value: Any) -> str:
+def _time(stamp: str) -> str:
     try:
-        when = datetime.strptime(str(value), "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+        when = datetime.strptime(stamp, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
     except ValueError:
-        return text(value, 40)
+        return stamp
     return f"{when.day} {when:%B %Y, %H:%M} UTC"

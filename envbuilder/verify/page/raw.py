@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from envbuilder.verify.page.values import MOST_ITEMS, mapping, text
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -21,28 +19,37 @@ _TABLES = (("This machine", "host"), ("Kernels that the profiler saw", "kernels"
 
 
 def tables(report: Mapping[str, Any]) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """Yield each table's title and rows; omit what other sections show in full."""
+    """Yield each table's title and rows; omit what other sections show in full.
+
+    Reads the report as stored, since a payload may write keys that envbuilder does not know.
+    """
     for title, key in _TABLES:
-        if mapping(report.get(key)):
+        if report.get(key):
             yield title, list(islice(flat(report[key]), MOST_ROWS))
     rest = {key: value for key, value in report.items() if key not in _SHOWN}
-    if training := mapping(rest.get("training")):
+    if training := rest.get("training"):
         rest["training"] = {k: v for k, v in training.items() if k not in {"epochs", "losses"}}
-    if rest:
-        yield "The rest of the report", list(islice(flat(rest), MOST_ROWS))
+    yield "The rest of the report", list(islice(flat(rest), MOST_ROWS))
 
 
 def flat(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
     """Yield the leaves of a nested value as (dotted name, text), in order; null is "–"."""
     if isinstance(value, Mapping) and value and depth < MOST_DEPTH:
-        for key, inner in list(value.items())[:MOST_ITEMS]:
-            label = text(key, 80) or "?"
-            yield from flat(inner, f"{name}.{label}" if name else label, depth + 1)
-    elif isinstance(value, list | tuple) and value and depth < MOST_DEPTH:
-        if any(isinstance(item, Mapping | list | tuple) for item in value):
-            for place, item in enumerate(value[:MOST_ITEMS], 1):
+        for key, inner in value.items():
+            yield from flat(inner, f"{name}.{key}" if name else key, depth + 1)
+    elif isinstance(value, list) and value and depth < MOST_DEPTH:
+        if any(isinstance(item, Mapping | list) for item in value):
+            for place, item in enumerate(value, 1):
                 yield from flat(item, f"{name}[{place}]", depth + 1)
         else:
-            yield name, ", ".join(text(item) or "–" for item in value[:MOST_ITEMS])
+            yield name, ", ".join(map(_leaf, value))
     else:
-        yield name, text(value) or "–"
+        yield name, _leaf(value)
+
+
+def _leaf(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return str(value) if isinstance(value, int) or (value and isinstance(value, str)) else "–"

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core.text import amount, memory, percent, printable
+from envbuilder.core.text import amount, memory, percent, printable, times
 from envbuilder.payload.numerics.precision import effective
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from envbuilder.verify.report.history import Report
-    from envbuilder.verify.report.model import Measured
+    from envbuilder.verify.report.history import StoredReport
+    from envbuilder.verify.report.model import Measured, Report
 
 STANDARD = (60_000, "float32")
 """Training images and precision of the epoch that is commonly published."""
@@ -68,7 +68,7 @@ class Row(Struct, frozen=True, kw_only=True):
         return not self.quick and (self.images, self.precision) == STANDARD
 
 
-def rows(reports: Iterable[Report]) -> tuple[Row, ...]:
+def rows(reports: Iterable[StoredReport]) -> tuple[Row, ...]:
     """Return one row per report, sorted by time on the accelerator, then by time on the CPU.
 
     Rows that do not compare come last: non-standard epochs, then failed verifications.
@@ -89,32 +89,31 @@ def rows(reports: Iterable[Report]) -> tuple[Row, ...]:
     return tuple(sorted(map(_row, reports), key=order))
 
 
-def _row(report: Report) -> Row:
-    measured = report.measured
-    device = measured.device
-    first, warm = epoch_seconds(measured) if device.used == device.requested else (None, None)
+def _row(stored: StoredReport) -> Row:
+    report = stored.report
+    device = report.device
+    first, warm = epoch_seconds(report) if device.used == device.requested else (None, None)
     on_cpu = device.requested == "cpu"
-    cpu = first if on_cpu else _positive((measured.baseline or {}).get("seconds"))
+    cpu = first if on_cpu else _positive(report.baseline_seconds())
     own = None if on_cpu else first
-    epochs = measured.training.epochs if measured.training else ()
     return Row(
-        file=printable(report.path.name),
-        date=_date(report.text("time")),
-        machine=printable(device.name or "") or report.text("host", "cpu", "model_name"),
-        memory_bytes=_whole(device.memory_bytes),
-        profile=report.text("profile"),
-        backend=report.text("backend"),
-        torch=report.text("torch", "version"),
+        file=printable(stored.path.name),
+        date=_date(report.time or ""),
+        machine=printable(device.name or report.host.cpu.model_name or ""),
+        memory_bytes=device.memory_bytes,
+        profile=printable(report.profile or ""),
+        backend=printable(report.backend or ""),
+        torch=printable(report.torch.version or ""),
         precision=precision(report),
-        images=_whole(measured.dataset.get("train")),
-        quick=report.quick,
-        epochs=len(epochs),
+        images=report.dataset.train,
+        quick=report.partial,
+        epochs=len(report.epochs),
         cpu_seconds=cpu,
         accelerator_seconds=own,
         warm_seconds=warm,
         speedup=cpu / own if cpu and own else None,
-        accuracy=_share(epochs[-1].accuracy) if epochs else None,
-        status=measured.status,
+        accuracy=_share(report.epochs[-1].accuracy) if report.epochs else None,
+        status=report.status,
     )
 
 
@@ -126,52 +125,41 @@ def _date(time: str) -> str:
 
 def epoch_seconds(measured: Measured) -> tuple[float | None, float | None]:
     """Return the seconds of the first epoch and the median of the later, warm ones, or None."""
-    epochs = measured.training.epochs if measured.training else ()
-    seconds = [s for e in epochs if (s := _positive(e.seconds)) is not None]
-    if not seconds or len(seconds) != len(epochs):
+    seconds = [s for e in measured.epochs if (s := _positive(e.seconds)) is not None]
+    if not seconds or len(seconds) != len(measured.epochs):
         return None, None
     return seconds[0], statistics.median(seconds[1:]) if seconds[1:] else None
 
 
 def precision(report: Report) -> str:
     """Return the effective precision, such as "float32" or "tf32"; empty if not reported."""
-    try:
-        return printable(effective(report.get("precision")))
-    except (KeyError, TypeError, AttributeError):
+    if report.precision is None:
         return ""
+    return printable(effective(msgspec.to_builtins(report.precision)))
 
 
-def _positive(value: object) -> float | None:
-    """Return an untrusted value as a float if it is plausible and positive, else None."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if 0 < value < 1e18 else None
+def _positive(seconds: float | None) -> float | None:
+    """Return a duration if it is plausible and positive, else None."""
+    return seconds if seconds is not None and 0 < seconds < 1e18 else None
 
 
-def _share(value: object) -> float | None:
+def _share(value: float | None) -> float | None:
     """Return a share from 0 to 1, or None."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if 0 <= value <= 1 else None
-
-
-def _whole(value: object) -> int | None:
-    number = _positive(value)
-    return None if number is None else round(number)
+    return value if value is not None and 0 <= value <= 1 else None
 
 
 def cells(row: Row) -> tuple[str, ...]:
     """Return a row as display text, in the order of `COLUMNS`."""
     mark = "" if row.standard else "*"
-    times = (row.cpu_seconds, row.accelerator_seconds, row.warm_seconds)
+    seconds = (row.cpu_seconds, row.accelerator_seconds, row.warm_seconds)
     return (
         row.machine or "unknown",
         memory(row.memory_bytes),
         row.profile or "-",
         row.backend or "-",
         row.torch or "unknown",
-        *("-" if t is None else f"{amount(t)} s{mark}" for t in times),
-        "-" if row.speedup is None else f"{amount(row.speedup)}×",
+        *("-" if t is None else f"{amount(t)} s{mark}" for t in seconds),
+        "-" if row.speedup is None else times(row.speedup),
         percent(row.accuracy),
         row.status,
         row.file,

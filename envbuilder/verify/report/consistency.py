@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from envbuilder.payload.training.dataset import Dataset
     from envbuilder.profiles.profile import Expects
-    from envbuilder.verify.report.model import Epoch, Measured
+    from envbuilder.verify.report.model import Measured
 
 _EXACT = 1e-6
 """Allowed relative error of sums that are computed from the same numbers."""
@@ -89,18 +89,17 @@ def contradictions(asked: Request, measured: Measured, seconds: float) -> list[s
 
 
 def _unlike_request(asked: Request, measured: Measured) -> Iterator[str]:
-    data, training = measured.dataset, measured.training
-    precision = measured.precision if isinstance(measured.precision, dict) else {}
+    data, training, precision = measured.dataset, measured.training, measured.precision
     pairs: list[tuple[str, Any, Any]] = [
         ("device", asked.device, measured.device.requested),
-        ("data", asked.name, data.get("name")),
-        ("subset", asked.subset, data.get("subset")),
+        ("data", asked.name, data.name),
+        ("subset", asked.subset, data.subset),
         ("quick", asked.quick, measured.quick),
-        ("epochs", asked.epochs, len(training.epochs) if training else 0),
-        ("training images", asked.train, data.get("train")),
-        ("test images", asked.test, data.get("test")),
-        ("the data's sha256", asked.sha256, data.get("sha256")),
-        ("precision", asked.precision, precision.get("dtype")),
+        ("epochs", asked.epochs, len(measured.epochs)),
+        ("training images", asked.train, data.train),
+        ("test images", asked.test, data.test),
+        ("the data's sha256", asked.sha256, data.sha256),
+        ("precision", asked.precision, precision.dtype if precision else None),
         ("batch", BATCH, training.batch if training else None),
     ]
     for name, wanted, reported in pairs:
@@ -108,14 +107,14 @@ def _unlike_request(asked: Request, measured: Measured) -> Iterator[str]:
             yield f"{name}: {_short(wanted)} was asked for, {_short(reported)} is reported"
     if measured.scaling is not None:
         yield "several devices: not asked for here, but reported"
-    version = str(measured.torch.get("version"))
+    version = str(measured.torch.version)
     comparable = version if "+" in asked.torch else version.partition("+")[0]
     if asked.torch and comparable != asked.torch:
         yield f"torch: {asked.torch} was asked for, {_short(version)} is reported"
 
 
 def _sums(asked: Request, measured: Measured) -> Iterator[str]:
-    epochs = measured.training.epochs if measured.training else ()
+    epochs = measured.epochs
     for number, epoch in enumerate(epochs, 1):
         parts = (epoch.data_seconds, epoch.compute_seconds)
         if min(parts) < 0 or not _equal(sum(parts), epoch.seconds):
@@ -145,8 +144,7 @@ def _sums(asked: Request, measured: Measured) -> Iterator[str]:
 
 def _losses(asked: Request, measured: Measured) -> Iterator[str]:
     training = measured.training
-    epochs: tuple[Epoch, ...] = training.epochs if training else ()
-    losses = [epoch.loss for epoch in epochs]
+    losses = [epoch.loss for epoch in measured.epochs]
     if not losses or any(loss is None or not 0 <= loss < math.inf for loss in losses):
         yield "an epoch has no loss"
         return
@@ -163,8 +161,7 @@ def _losses(asked: Request, measured: Measured) -> Iterator[str]:
 
 def _times(measured: Measured, seconds: float) -> Iterator[str]:
     training = measured.training
-    epochs = training.epochs if training else ()
-    trained = sum(epoch.seconds for epoch in epochs) + (measured.baseline_seconds() or 0.0)
+    trained = sum(epoch.seconds for epoch in measured.epochs) + (measured.baseline_seconds() or 0.0)
     checks = sum(check.seconds for check in measured.checks) - _ROUNDED * len(measured.checks)
     started = (training.cold_start_seconds if training else None) or 0.0
     if started < 0:

@@ -19,8 +19,8 @@ from msgspec import Struct
 
 from envbuilder.core import folders
 from envbuilder.core.errors import BuildError, InvalidError, VerifyError
-from envbuilder.core.text import printable
 from envbuilder.verify.report import model as reports
+from envbuilder.verify.report.model import Report
 
 KEPT = 200
 """Reports kept per profile: a few megabytes, and more than half a year of daily runs."""
@@ -33,29 +33,11 @@ _NAME = re.compile(
 )
 
 
-class Report(Struct, frozen=True, kw_only=True):
-    """A report read from a file: the validated parts, and the complete data as stored."""
+class StoredReport(Struct, frozen=True, kw_only=True):
+    """A report and the file that it was read from."""
 
     path: Path
-    measured: reports.Measured
-    data: dict[str, Any]
-
-    def get(self, *keys: str) -> Any:
-        """Return the value under nested keys, of any type; None if there is none."""
-        value: Any = self.data
-        for key in keys:
-            value = value.get(key) if isinstance(value, dict) else None
-        return value
-
-    def text(self, *keys: str) -> str:
-        """Return the text under nested keys, safe to display; empty if there is none."""
-        value = self.get(*keys)
-        return printable(value) if isinstance(value, str) else ""
-
-    @property
-    def quick(self) -> bool:
-        """Return whether it trained on a subset, as requested or for lack of the full data."""
-        return bool(self.get("quick")) or bool(self.measured.dataset.get("subset"))
+    report: Report
 
 
 class Entry(Struct, frozen=True, kw_only=True):
@@ -68,7 +50,7 @@ class Entry(Struct, frozen=True, kw_only=True):
     backend: str
 
 
-def read(path: Path) -> Report:
+def read(path: Path) -> StoredReport:
     """Read a report; raise `InvalidError` if it is unreadable or not a complete report."""
     try:
         with path.open("rb") as stream:
@@ -82,10 +64,10 @@ def read(path: Path) -> Report:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidError(f"{path}: damaged: {error}", _WHAT_IT_IS) from error
     try:
-        measured = reports.check(data)
+        report = reports.check(data)
     except VerifyError as error:
         raise InvalidError(f"{path}: damaged: {error.message}", _WHAT_IT_IS) from error
-    return Report(path=path, measured=measured, data=data)
+    return StoredReport(path=path, report=report)
 
 
 _WHAT_IT_IS = "A report is what `envbuilder verify --output FILE` writes."
@@ -153,19 +135,19 @@ def kind(report: Report) -> tuple[str, ...]:
     Profile, backend, device name and whether it was quick; for an external interpreter
     (`verify --python`) also its path.
     """
-    external = report.text("backend") == "external"
+    external = report.backend == "external"
     return (
-        report.text("profile"),
-        report.text("backend"),
-        printable(report.measured.device.name or ""),
-        "quick" if report.quick else "full",
-        report.text("artifact", "ref") if external else "",
+        report.profile or "",
+        report.backend or "",
+        report.device.name or "",
+        "quick" if report.partial else "full",
+        (report.artifact.ref or "") if external else "",
     )
 
 
 def last(
     folder: Path, *, profile: str, backend: str, quick: bool, like: Report | None = None
-) -> Report | None:
+) -> StoredReport | None:
     """Return the newest stored report that passed, of this profile, backend and quick flag.
 
     With `like`, its whole kind must match. Damaged files are skipped.
@@ -173,11 +155,11 @@ def last(
     for entry in reversed(entries(folder, profile)):
         if entry.backend != backend:
             continue
-        report = _readable(entry.path)
-        if report is None or report.measured.status != "passed" or report.quick != quick:
+        stored = _readable(entry.path)
+        if stored is None or stored.report.status != "passed" or stored.report.partial != quick:
             continue
-        if like is None or kind(report) == kind(like):
-            return report
+        if like is None or kind(stored.report) == kind(like):
+            return stored
     return None
 
 
@@ -188,9 +170,9 @@ def _prune(folder: Path, profile: str) -> None:
         return
     seen = set()
     for entry in reversed(stored):
-        report = _readable(entry.path)
-        if report is not None and report.measured.status == "passed" and kind(report) not in seen:
-            seen.add(kind(report))
+        past = _readable(entry.path)
+        if past and past.report.status == "passed" and kind(past.report) not in seen:
+            seen.add(kind(past.report))
             surplus.discard(entry.path)
     for path in surplus:
         # A leftover file does no harm; the new report is already stored.
@@ -198,7 +180,7 @@ def _prune(folder: Path, profile: str) -> None:
             path.unlink()
 
 
-def _readable(path: Path) -> Report | None:
+def _readable(path: Path) -> StoredReport | None:
     try:
         return read(path)
     except InvalidError:

@@ -10,6 +10,16 @@ from msgspec import Meta, Struct
 
 from envbuilder.core import files as atomic
 from envbuilder.core.errors import VerifyError
+from envbuilder.verify.report.environment import (
+    Artifact,
+    Dataset,
+    Host,
+    Origins,
+    Precision,
+    Size,
+    Threads,
+    Torch,
+)
 from envbuilder.verify.report.measurements import Count, Determinism, Measurements, Positive
 
 if TYPE_CHECKING:
@@ -25,8 +35,9 @@ class Device(Struct, frozen=True, kw_only=True):
     requested: str
     used: str | None
     name: str | None = None
-    memory_bytes: int | None = None
+    memory_bytes: Size | None = None
     driver: str | None = None
+    capability: str | None = None
 
 
 class Check(Struct, frozen=True, kw_only=True):
@@ -49,13 +60,31 @@ class Epoch(Struct, frozen=True, kw_only=True):
     accuracy: float | None
 
 
+class Baseline(Struct, frozen=True, kw_only=True):
+    """The first training pass on the CPU, to compare with."""
+
+    seconds: float | None = None
+    data_seconds: float | None = None
+    compute_seconds: float | None = None
+    samples_per_second: float | None = None
+    loss: float | None = None
+    accuracy: float | None = None
+
+
 class Training(Struct, frozen=True, kw_only=True):
     """All training passes. `losses` holds (step, loss) of some steps; null: not finite."""
 
     epochs: tuple[Epoch, ...]
     cold_start_seconds: float | None = None
     losses: Annotated[tuple[tuple[Count, float | None], ...], Meta(max_length=MOST_LOSSES)] = ()
-    batch: int | None = None
+    batch: Count | None = None
+    seed: int | None = None
+    optimizer: str | None = None
+    min_accuracy: float | None = None
+    extension: str | None = None
+    reordered: str | None = None
+    memory_format: str | None = None
+    dropout: str | None = None
 
 
 class Speed(Struct, frozen=True, kw_only=True):
@@ -112,43 +141,74 @@ class Scaling(Struct, frozen=True, kw_only=True):
 
 
 class Measured(Struct, frozen=True, kw_only=True):
-    """The parts of the payload's report that envbuilder relies on; the rest is passed through."""
+    """What the payload reports, as far as envbuilder relies on it; the rest is kept as it is."""
 
     schema: int
     device: Device
-    dataset: dict[str, Any]
+    dataset: Dataset
     checks: tuple[Check, ...]
     training: Training | None
     status: Literal["passed", "failed"]
     reasons: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
     quick: bool = False
-    torch: dict[str, Any] = {}
-    precision: Any = None
+    torch: Torch = Torch()
+    precision: Precision | None = None
+    threads: Threads = Threads()
+    origins: Origins | None = None
     compile: tuple[Compiled, ...] = ()
     measurements: Measurements | None = None
     determinism: Determinism | None = None
     scaling: Scaling | None = None
     speedup: float | None = None
-    baseline: dict[str, Any] | None = None
+    baseline: Baseline | None = None
+    traceback: str | None = None
+
+    @property
+    def epochs(self) -> tuple[Epoch, ...]:
+        """Return the training passes; empty if nothing was trained."""
+        return self.training.epochs if self.training else ()
+
+    @property
+    def partial(self) -> bool:
+        """Return whether it trained on a subset, as requested or for lack of the full data."""
+        return self.quick or self.dataset.subset
 
     def baseline_seconds(self) -> float | None:
         """Return how long the baseline's epoch took; None without a baseline or a number."""
-        seconds = (self.baseline or {}).get("seconds")
-        return float(seconds) if isinstance(seconds, float | int) else None
+        return self.baseline.seconds if self.baseline else None
 
 
-def check(data: Any) -> Measured:
-    """Return a payload's report as typed data; raise `VerifyError` if it is not valid.
+class Report(Measured, frozen=True, kw_only=True):
+    """A whole report: what the payload reports, and what envbuilder knows of the environment.
+
+    Only these keys are envbuilder's own; those of `Measured` are on the same level. `against` is
+    there after a comparison with an earlier report.
+    """
+
+    profile: str | None = None
+    backend: str | None = None
+    artifact: Artifact = Artifact()
+    fingerprint: str | None = None
+    host: Host = Host()
+    envbuilder: str | None = None
+    time: str | None = None
+    against: dict[str, Any] | None = None
+
+
+def check(data: Any) -> Report:
+    """Return a report as typed data; raise `VerifyError` if it is not valid.
 
     A report is untrusted: an environment may send anything. No number in it may be NaN or infinite.
     A passing report must have used the requested device, contain trained epochs with a duration and
-    an accuracy, and contain no failed check.
+    an accuracy, and contain no failed check. Everything that keeps, compares or shows a report
+    takes it from here; the payload's part alone is valid, too.
     """
     place = _not_finite(data)
     if place:
         raise VerifyError(f"the payload's report is malformed: a number at {place} is not finite")
     try:
-        measured = msgspec.convert(data, Measured)
+        measured = msgspec.convert(data, Report)
     except msgspec.ValidationError as error:
         raise VerifyError(f"the payload's report is malformed: {error}") from error
     if measured.schema != SCHEMA:
@@ -202,7 +262,7 @@ def _contradiction(measured: Measured) -> str:
         return (
             f"passed on {measured.device.used}, although {measured.device.requested} was asked for"
         )
-    return _epochs_contradiction(measured.training.epochs if measured.training else ())
+    return _epochs_contradiction(measured.epochs)
 
 
 def _epochs_contradiction(epochs: tuple[Epoch, ...]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct
 
@@ -13,10 +13,10 @@ from envbuilder.core.text import amount, percent, printable
 from envbuilder.verify.report import history
 from envbuilder.verify.report import model as reports
 from envbuilder.verify.report.comparison import epoch_seconds, precision
-from envbuilder.verify.report.history import Report
+from envbuilder.verify.report.history import StoredReport
 
 if TYPE_CHECKING:
-    from envbuilder.verify.report.model import Measured
+    from envbuilder.verify.report.model import Measured, Report
 
 LAST = "last"
 MAX_SLOWDOWN = 1.3
@@ -30,9 +30,11 @@ class Yardstick(Struct, frozen=True, kw_only=True):
     """The report to compare with: a named one, or the last one in `folder`."""
 
     folder: Path
-    named: Report | None
+    named: StoredReport | None
 
-    def require(self, *, profile: str, backend: str, quick: bool, like: Report | None) -> Report:
+    def require(
+        self, *, profile: str, backend: str, quick: bool, like: Report | None
+    ) -> StoredReport:
         """Return the report to compare with; raise `InvalidError` if there is none.
 
         Before the verification the device is still unknown (`like` is None): then any report that
@@ -43,13 +45,13 @@ class Yardstick(Struct, frozen=True, kw_only=True):
         )
         if found is None:
             digits = "with --quick" if quick else "on the full MNIST"
-            device = like.measured.device.name if like else None
+            device = like.device.name if like else None
             raise InvalidError(
                 f"{self.folder}: no report of a passed verification of profile {profile}, backend"
                 f" {backend}, {digits}" + (f", on {printable(device)}" if device else ""),
                 "Verify once without --against, or name a report: --against FILE",
             )
-        if found.quick != quick:
+        if found.report.partial != quick:
             raise _other_digits(found)
         return found
 
@@ -68,28 +70,37 @@ def yardstick(wanted: str, folder: Path) -> Yardstick:
 
 def judge(report: dict[str, Any], yardstick: Yardstick, limit: float | None) -> dict[str, Any]:
     """Return a new report with the check "against"; raise `InvalidError` if not comparable."""
-    measured = reports.check(report)
-    if measured.status != "passed":
+    new = reports.check(report)
+    if new.status != "passed":
         return _with_check(report, "skipped", "not compared, because the verification failed")
-    new = Report(path=Path(), measured=measured, data=report)
     profile, backend = report["profile"], report["backend"]
-    earlier = yardstick.require(profile=profile, backend=backend, quick=new.quick, like=new)
-    named = yardstick.named is not None
-    return compare(new, earlier, MAX_SLOWDOWN if limit is None else limit, named=named)
+    earlier = yardstick.require(profile=profile, backend=backend, quick=new.partial, like=new)
+    most = MAX_SLOWDOWN if limit is None else limit
+    compared = compare(new, earlier, most, named=yardstick.named is not None)
+    detail = f"{earlier.path.name}: {compared.detail}"
+    return {**_with_check(report, compared.status, detail), "against": compared.figures}
 
 
-def _require_usable(earlier: Report) -> None:
+def _require_usable(earlier: StoredReport) -> None:
     """Raise `InvalidError` unless a report passed and its epochs have a time."""
-    if earlier.measured.status != "passed":
+    if earlier.report.status != "passed":
         raise InvalidError(
             f"{earlier.path}: its verification failed", "Compare with a report that passed."
         )
-    if epoch_seconds(earlier.measured)[0] is None:
+    if epoch_seconds(earlier.report)[0] is None:
         raise InvalidError(f"{earlier.path}: damaged: the time of an epoch cannot be")
 
 
-def compare(new: Report, earlier: Report, limit: float, *, named: bool) -> dict[str, Any]:
-    """Return the new report with a check "against", which fails if it is slower or less accurate.
+class Compared(Struct, frozen=True, kw_only=True):
+    """The outcome of a comparison: that of the check, and the report's `against`."""
+
+    status: Literal["passed", "warning", "failed"]
+    detail: str
+    figures: dict[str, Any]
+
+
+def compare(new: Report, earlier: StoredReport, limit: float, *, named: bool) -> Compared:
+    """Compare two reports; the new one fails if it is slower or less accurate.
 
     Speed: warm epochs if both reports have some, else the first ones; their ratio may be at most
     `limit`. Accuracy: after the most epochs that both trained; it may be lower by at most
@@ -100,42 +111,44 @@ def compare(new: Report, earlier: Report, limit: float, *, named: bool) -> dict[
     check lists the other differences.
     """
     _require_usable(earlier)
-    notes = _differences(new, earlier)
-    if _digits(new) != _digits(earlier):
+    before = earlier.report
+    notes = _differences(new, before)
+    if _images(new) != _images(before):
         raise _other_digits(earlier)
     if notes and not named:
         raise InvalidError(
             f"{earlier.path}: the last report is not of the same kind: {'; '.join(notes)}",
             f"To compare all the same, name it: --against {earlier.path}",
         )
-    epoch, now, before = _seconds(new.measured, earlier.measured)
-    count, reached, reached_before = _accuracies(new.measured, earlier.measured)
-    ratio, least = now / before, reached_before - ACCURACY_MARGIN
-    speed = f"{epoch} epoch {amount(now)} s against {amount(before)} s: {ratio:.2f}×"
+    epoch, seconds, seconds_before = _seconds(new, before)
+    count, reached, reached_before = _accuracies(new, before)
+    ratio, least = seconds / seconds_before, reached_before - ACCURACY_MARGIN
+    speed = f"{epoch} epoch {amount(seconds)} s against {amount(seconds_before)} s: {ratio:.2f}×"
     speed += f", at most {limit:.2f}× is allowed"
     accuracy = f"accuracy {percent(reached)} against {percent(reached_before)} after {count}"
     accuracy += f" epoch{'s' if count > 1 else ''}, at least {percent(least)} is needed"
     # Negated so that NaN fails.
     problems = [f"slower: {speed}"] if not ratio <= limit else []
     problems += [f"less accurate: {accuracy}"] if not reached >= least else []
-    status = "failed" if problems else "warning" if notes else "passed"
-    detail = "; ".join([*(problems or [speed, accuracy]), *notes])
-    name = earlier.path.name
-    compared = {
-        "report": name,
+    figures = {
+        "report": earlier.path.name,
         "epoch": epoch,
-        "seconds": now,
-        "seconds_before": before,
+        "seconds": seconds,
+        "seconds_before": seconds_before,
         "max_slowdown": limit,
         "epochs": count,
         "accuracy": reached,
         "accuracy_before": reached_before,
         "differences": notes,
     }
-    return {**_with_check(new.data, status, f"{name}: {detail}"), "against": compared}
+    return Compared(
+        status="failed" if problems else "warning" if notes else "passed",
+        detail="; ".join([*(problems or [speed, accuracy]), *notes]),
+        figures=figures,
+    )
 
 
-def _other_digits(earlier: Report) -> InvalidError:
+def _other_digits(earlier: StoredReport) -> InvalidError:
     return InvalidError(
         f"{earlier.path}: trained on other digits (the full MNIST, or a subset of it); its times"
         " and accuracy say nothing about this run",
@@ -153,26 +166,27 @@ def _with_check(report: dict[str, Any], status: str, detail: str) -> dict[str, A
     return result
 
 
-def _digits(report: Report) -> tuple[object, ...]:
-    data = report.measured.dataset
-    return report.quick, data.get("train"), data.get("test"), data.get("sha256")
+def _images(report: Report) -> tuple[object, ...]:
+    data = report.dataset
+    return report.partial, data.train, data.test, data.sha256
 
 
 def _differences(new: Report, earlier: Report) -> list[str]:
     """Return how two reports differ in kind; an unknown value differs from a known one."""
-    found = []
-    for name, keys in {
-        "profile": ("profile",),
-        "backend": ("backend",),
-        "device": ("device", "name"),
-        "CPU": ("host", "cpu", "model_name"),
-        "torch": ("torch", "version"),
-    }.items():
-        found.append((name, new.text(*keys), earlier.text(*keys)))
-    threads, before = (str(r.get("host", "cpu", "threads") or "") for r in (new, earlier))
-    found.append(("usable CPU threads", printable(threads), printable(before)))
-    found.append(("precision", precision(new), precision(earlier)))
-    return [f"{n}: {a or 'unknown'}, then {b or 'unknown'}" for n, a, b in found if a != b]
+    pairs = (
+        ("profile", new.profile, earlier.profile),
+        ("backend", new.backend, earlier.backend),
+        ("device", new.device.name, earlier.device.name),
+        ("CPU", new.host.cpu.model_name, earlier.host.cpu.model_name),
+        ("torch", new.torch.version, earlier.torch.version),
+        ("usable CPU threads", new.host.cpu.threads, earlier.host.cpu.threads),
+        ("precision", precision(new), precision(earlier)),
+    )
+    return [
+        f"{name}: {printable(str(now or 'unknown'))}, then {printable(str(before or 'unknown'))}"
+        for name, now, before in pairs
+        if (now or None) != (before or None)
+    ]
 
 
 def _seconds(new: Measured, earlier: Measured) -> tuple[str, float, float]:
@@ -186,8 +200,7 @@ def _seconds(new: Measured, earlier: Measured) -> tuple[str, float, float]:
 
 def _accuracies(new: Measured, earlier: Measured) -> tuple[int, float, float]:
     """Return after how many epochs accuracy is compared, and both values: new report first."""
-    trained = [r.training.epochs if r.training else () for r in (new, earlier)]
-    pairs = zip(*trained, strict=False)
+    pairs = zip(new.epochs, earlier.epochs, strict=False)
     known = [
         (count, now.accuracy, before.accuracy)
         for count, (now, before) in enumerate(pairs, 1)

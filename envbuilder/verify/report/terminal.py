@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from envbuilder.core.text import amount, memory, percent, printable
+from msgspec.structs import asdict
+
+from envbuilder.core.text import amount, duration, memory, percent, printable, rate, times
+from envbuilder.verify.report.measurements import Measurements
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from envbuilder.verify.report.comparison import Row
-    from envbuilder.verify.report.model import Measured, Scaling, Speed
+    from envbuilder.verify.report.model import Report, Scaling, Speed
 
 _MARKS = {
     "passed": ("✓", "green"),
@@ -20,7 +23,7 @@ _MARKS = {
 }
 
 
-def print_verdict(report: dict[str, Any], measured: Measured, console: Any) -> None:
+def print_verdict(report: Report, console: Any) -> None:
     """Print a report's environment, checks, epochs, measurements and verdict."""
     from rich.table import Table
     from rich.text import Text
@@ -33,51 +36,45 @@ def print_verdict(report: dict[str, Any], measured: Measured, console: Any) -> N
             table.add_row(name, Text(printable(value)))
         return table
 
-    console.print(grid(_facts(report, measured)))
+    console.print(grid(_facts(report)))
     console.print()
     checks = Table.grid(padding=(0, 2))
-    for check in measured.checks:
+    for check in report.checks:
         mark, style = _MARKS[check.status]
         name, detail = printable(check.name), printable(check.detail)
         checks.add_row(Text(mark, style=style), Text(name), Text(detail))
     console.print(checks)
-    if measured.training and measured.training.epochs:
+    if report.epochs:
         console.print()
-        console.print(_epochs(measured, Table))
-    if measured.compile:
+        console.print(_epochs(report, Table))
+    if report.compile:
         console.print()
-        console.print(_compilers(measured, Table))
-    if measured.scaling and measured.scaling.devices:
+        console.print(_compilers(report, Table))
+    if report.scaling and report.scaling.devices:
         console.print()
-        console.print(_devices(measured.scaling, Table))
-    measurements = list(_measurements(report, measured))
+        console.print(_devices(report.scaling, Table))
+    measurements = list(_measurements(report))
     if measurements:
         console.print()
         console.print(grid(iter(measurements)))
     console.print()
-    passed = measured.status == "passed"
+    passed = report.status == "passed"
     verdict = "VERIFIED" if passed else "NOT VERIFIED"
-    found = as_found(report)
-    verdict += " as found" if found and passed else ""
-    console.print(
-        Text(
-            f"{verdict}: {_headline(report, measured)}",
-            style="bold green" if passed else "bold red",
-        )
-    )
-    if found:
-        console.print(Text(f"  {found}"))
-    for reason in measured.reasons:
+    origin = as_found(report)
+    verdict += " as found" if origin and passed else ""
+    style = "bold green" if passed else "bold red"
+    console.print(Text(f"{verdict}: {_headline(report)}", style=style))
+    if origin:
+        console.print(Text(f"  {origin}"))
+    for reason in report.reasons:
         console.print(Text(f"  {printable(reason)}"))
 
 
-def as_found(report: Mapping[str, Any]) -> str:
+def as_found(report: Report) -> str:
     """Return which variables selected the code of an "as found" report; empty for others."""
-    origins = report.get("origins")
-    if not isinstance(origins, dict) or not origins.get("as_found"):
+    if report.origins is None or not report.origins.as_found:
         return ""
-    variables = origins.get("variables")
-    pairs = sorted(variables.items()) if isinstance(variables, dict) else []
+    pairs = sorted(report.origins.variables.items())
     named = ", ".join(printable(f"{name}={value}", 300) for name, value in pairs)
     return f"as found: the environment's variables decided what ran: {named or 'none was set'}"
 
@@ -112,32 +109,30 @@ def print_comparison(rows: Sequence[Row], console: Any) -> None:
         console.print(Text(f"* {comparison.FOOTNOTE}"))
 
 
-def _facts(report: dict[str, Any], measured: Measured) -> Iterator[tuple[str, str]]:
-    artifact = report.get("artifact") or {}
-    yield "profile", f"{report.get('profile') or '-'} ({report.get('backend')})"
-    yield "environment", str(artifact.get("ref", "-"))
-    torch = measured.torch
-    runtime = f", runtime {torch['runtime']}" if torch.get("runtime") else ""
-    yield "torch", f"{torch.get('version', '?')}{runtime}, Python {torch.get('python', '?')}"
-    device = measured.device
+def _facts(report: Report) -> Iterator[tuple[str, str]]:
+    yield "profile", f"{report.profile or '-'} ({report.backend})"
+    yield "environment", report.artifact.ref or "-"
+    torch = report.torch
+    runtime = f", runtime {torch.runtime}" if torch.runtime else ""
+    yield "torch", f"{torch.version or '?'}{runtime}, Python {torch.python or '?'}"
+    device = report.device
     size = f", {memory(device.memory_bytes)}" if device.memory_bytes else ""
     driver = f", driver {device.driver}" if device.driver else ""
     yield "device", f"{device.requested} requested, {device.used or 'none'} used"
     if device.name:
         yield "", f"{device.name}{size}{driver}"
-    data = measured.dataset
-    small = " (a subset: no verdict on full accuracy)" if data.get("subset") else ""
-    yield "data", f"{data.get('name')}: {data.get('train')} + {data.get('test')} digits{small}"
-    if measured.training and measured.training.cold_start_seconds is not None:
-        yield "cold start", f"{measured.training.cold_start_seconds:.1f} s"
+    data = report.dataset
+    small = " (a subset: no verdict on full accuracy)" if data.subset else ""
+    yield "data", f"{data.name}: {data.train} + {data.test} digits{small}"
+    if report.training and report.training.cold_start_seconds is not None:
+        yield "cold start", f"{report.training.cold_start_seconds:.1f} s"
 
 
-def _epochs(measured: Measured, table: Any) -> Any:
+def _epochs(report: Report, table: Any) -> Any:
     epochs = table(box=None, pad_edge=False, header_style="bold")
     for name in ("epoch", "seconds", "data", "compute", "samples/s", "loss", "accuracy"):
         epochs.add_column(name, justify="right")
-    assert measured.training is not None
-    for i, epoch in enumerate(measured.training.epochs, 1):
+    for i, epoch in enumerate(report.epochs, 1):
         epochs.add_row(
             str(i),
             f"{epoch.seconds:.2f}",
@@ -150,7 +145,7 @@ def _epochs(measured: Measured, table: Any) -> Any:
     return epochs
 
 
-def _compilers(measured: Measured, table: Any) -> Any:
+def _compilers(report: Report, table: Any) -> Any:
     from rich.markup import escape as markup_free
 
     compilers = table(box=None, pad_edge=False, header_style="bold")
@@ -158,7 +153,7 @@ def _compilers(measured: Measured, table: Any) -> Any:
     compilers.add_column("gradients")
     for name in ("inference", "training"):
         compilers.add_column(name, justify="right")
-    for entry in measured.compile:
+    for entry in report.compile:
         gradients = entry.gradients
         verdict = "not checked" if gradients is None else "right" if gradients.passed else "WRONG"
         backend = markup_free(printable(entry.backend))
@@ -176,8 +171,8 @@ def _devices(scaling: Scaling, table: Any) -> Any:
     whole = sum(device.samples_per_second or 0 for device in scaling.devices)
     for device in scaling.devices:
         label = Text(printable(f"{device.index} {device.name or ''}"))
-        rate = device.samples_per_second
-        alone = (amount(rate), f"{100 * rate / whole:.0f} %") if rate else ("failed", "-")
+        speed = device.samples_per_second
+        alone = (amount(speed), percent(speed / whole, 0)) if speed else ("failed", "-")
         devices.add_row(label, *alone)
     return devices
 
@@ -192,81 +187,44 @@ def _speed(speed: Speed | None) -> str:
     return f"{speed.speedup_over_eager:.2f}× eager{over}"
 
 
-def _measurements(report: dict[str, Any], measured: Measured) -> Iterator[tuple[str, str]]:
+def _measurements(report: Report) -> Iterator[tuple[str, str]]:
     """Yield the measurements other than epochs; reports of earlier versions have none."""
-    known = report.get("measurements")
-    known = known if isinstance(known, dict) else {}
-    scaling = measured.scaling
+    scaling, measured = report.scaling, report.measurements or Measurements()
     if scaling and scaling.samples_per_second and scaling.efficiency:
-        speed = _say(scaling.samples_per_second, " digits/s")
-        of_sum = f"{100 * scaling.efficiency:.0f} % of the sum of each alone"
-        yield "all together", f"{speed} on {scaling.ranks} ranks ({scaling.backend}), {of_sum}"
-    if measured.speedup and measured.baseline:
-        seconds = _say(measured.baseline.get("seconds"), " s")
-        yield "the same on the CPU", f"{seconds} an epoch: {amount(measured.speedup)}× faster"
-    rates = [m for m in _list(known.get("matmul")) if isinstance(m, dict)]
-    yield from _line(
-        "matmul", (_rate(m.get("flops_per_second"), "FLOP/s", str(m.get("dtype"))) for m in rates)
-    )
-    share = _number(known.get("matmul_share"))
-    work = _rate(known.get("epoch_flops"), "FLOP")
-    if share is not None and work:
-        yield "an epoch", f"{work}, {100 * share:.0f} % of the float32 matmul rate"
-    paths = known.get("bandwidth")
-    ways = paths.items() if isinstance(paths, dict) else ()
-    yield from _line("bandwidth", (_rate(v, "B/s", str(k).replace("_", " ")) for k, v in ways))
-    launch = _number(known.get("launch_seconds"))
-    if launch is not None:
-        yield "launch latency", f"{amount(1e6 * launch)} µs"
-    inference = known.get("inference")
-    if isinstance(inference, dict) and _number(inference.get("samples_per_second")) is not None:
-        rate = _say(inference["samples_per_second"], " digits/s")
-        yield "inference", f"{rate} in batches of {inference.get('batch')}"
-    peak = memory(known.get("peak_memory_bytes"))
-    if peak != "-":
-        yield "peak memory", _rate(known["peak_memory_bytes"], "B")
+        of_sum = f"{percent(scaling.efficiency, 0)} of the sum of each alone"
+        together = f"{amount(scaling.samples_per_second)} digits/s on {scaling.ranks} ranks"
+        yield "all together", f"{together} ({scaling.backend}), {of_sum}"
+    seconds = report.baseline_seconds()
+    if report.speedup and seconds is not None:
+        yield (
+            "the same on the CPU",
+            f"{amount(seconds)} s an epoch: {times(report.speedup)} faster",
+        )
+    if measured.matmul:
+        rates = (f"{m.dtype} {rate(m.flops_per_second, 'FLOP/s')}" for m in measured.matmul)
+        yield "matmul", ", ".join(rates)
+    if measured.matmul_share and measured.epoch_flops:
+        work, share = rate(measured.epoch_flops, "FLOP"), percent(measured.matmul_share, 0)
+        yield "an epoch", f"{work}, {share} of the float32 matmul rate"
+    paths = asdict(measured.bandwidth) if measured.bandwidth else {}
+    if any(paths.values()):
+        named = (f"{k.replace('_', ' ')} {rate(v, 'B/s')}" for k, v in paths.items() if v)
+        yield "bandwidth", ", ".join(named)
+    if measured.launch_seconds:
+        yield "launch latency", duration(measured.launch_seconds)
+    if measured.inference:
+        speed = amount(measured.inference.samples_per_second)
+        yield "inference", f"{speed} digits/s in batches of {measured.inference.batch}"
+    if measured.peak_memory_bytes:
+        yield "peak memory", memory(measured.peak_memory_bytes)
 
 
-def _line(name: str, parts: Iterator[str]) -> Iterator[tuple[str, str]]:
-    text = ", ".join(filter(None, parts))
-    if text:
-        yield name, text
-
-
-def _rate(value: object, unit: str, of: str = "") -> str:
-    """Return a large number with its prefix, as in "float32 220 GFLOP/s"; empty if it is none."""
-    number = _number(value)
-    if number is None:
-        return ""
-    size, prefix = next(((f, p) for f, p in _PREFIXES if number >= f), (1.0, ""))
-    return f"{of} {amount(number / size)} {prefix}{unit}".strip()
-
-
-_PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-
-
-def _say(value: object, unit: str) -> str:
-    number = _number(value)
-    return "-" if number is None else f"{amount(number)}{unit}"
-
-
-def _number(value: object) -> float | None:
-    """Return an untrusted value as a float if it is a plain non-negative number, else None."""
-    plain = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if plain and 0 <= value < 1e300 else None  # type: ignore[operator,arg-type]
-
-
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _headline(report: dict[str, Any], measured: Measured) -> str:
-    device = measured.device
-    if measured.status == "passed":
-        assert measured.training is not None
-        last = measured.training.epochs[-1]
+def _headline(report: Report) -> str:
+    device = report.device
+    if report.status == "passed":
+        last = report.epochs[-1]
         return (
             f"{device.requested} did the work; epoch {last.seconds:.1f} s,"
             f" accuracy {100 * (last.accuracy or 0):.2f} %"
         )
-    return printable(f"profile {report.get('profile') or '-'} on {device.requested}")
+    return printable(f"profile {report.profile or '-'} on {device.requested}")

@@ -8,7 +8,9 @@ import pytest
 
 from envbuilder.build import isolation, shadowing
 from envbuilder.core.errors import VerifyError
+from envbuilder.verify.report.model import check
 from envbuilder.verify.report.terminal import as_found
+from tests.support.reports import whole
 
 HARMLESS = {
     "HOME": "/home/me",
@@ -183,13 +185,16 @@ def test_an_interpreter_without_torch_is_told_the_way(tmp_path: Any) -> None:
 
 
 def test_the_summary_of_what_was_found() -> None:
-    assert as_found(report()) == as_found({}) == ""
-    found = report(as_found=True, variables={"PYTHONPATH": "/modules", "LD_PRELOAD": "/x.so"})
-    assert as_found(found) == (
+    def summary(**origins: Any) -> str:
+        return as_found(check(whole(origins=report(**origins)["origins"])))
+
+    assert summary() == as_found(check(whole(origins=None))) == ""
+    variables = {"PYTHONPATH": "/modules", "LD_PRELOAD": "/x.so"}
+    assert summary(as_found=True, variables=variables) == (
         "as found: the environment's variables decided what ran:"
         " LD_PRELOAD=/x.so, PYTHONPATH=/modules"
     )
-    assert "none was set" in as_found(report(as_found=True))
+    assert "none was set" in summary(as_found=True)
 
 
 # What `run` and `shell` say.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,7 +24,6 @@ from tests.support.reports import epoch, measured
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from envbuilder.core.settings import Settings
 
@@ -86,7 +86,7 @@ def run(*arguments: str) -> int:
 
 def kept(own: Settings) -> list[dict[str, Any]]:
     """The stored reports, oldest first."""
-    return [history.read(e.path).data for e in history.entries(own.reports_dir)]
+    return [json.loads(e.path.read_text()) for e in history.entries(own.reports_dir)]
 
 
 def test_every_report_is_kept(own: Settings, payload: Payload, capsys: Shown) -> None:
@@ -98,6 +98,16 @@ def test_every_report_is_kept(own: Settings, payload: Payload, capsys: Shown) ->
     names = [e.path.name for e in history.entries(own.reports_dir)]
     assert [n[:7] for n in names] == ["000001-", "000002-"]
     assert str(own.reports_dir / names[1]) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("lie", [{"against": 5}, {"host": []}, {"warnings": 3}])
+def test_what_no_page_could_show_is_refused_with_the_report(
+    own: Settings, payload: Payload, lie: dict[str, Any]
+) -> None:
+    payload.report = {**payload.report, **lie}
+    assert run("--html", "page.html") == 5
+    assert "malformed" in kept(own)[-1]["reasons"][0]
+    assert "NOT VERIFIED" in Path("page.html").read_text()
 
 
 def test_no_payload_says_who_it_is(own: Settings, payload: Payload) -> None:

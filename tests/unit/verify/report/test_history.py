@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from filelock import FileLock
@@ -15,10 +15,8 @@ from hypothesis import strategies as st
 from envbuilder.core import files as atomic
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.verify.report import history
+from envbuilder.verify.report import model as report
 from tests.support.reports import CUDA, loaded, whole, written
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def names(folder: Path) -> list[str]:
@@ -27,21 +25,21 @@ def names(folder: Path) -> list[str]:
 
 def last(folder: Path, **changes: Any) -> str | None:
     """The `time` of the report that --against last would take for a run with these changes."""
-    like = loaded(**changes)
+    like = loaded(**changes).report
     found = history.last(
         folder,
-        profile=like.text("profile"),
-        backend=like.text("backend"),
-        quick=like.quick,
+        profile=like.profile or "",
+        backend=like.backend or "",
+        quick=like.partial,
         like=like,
     )
-    return found.text("time") if found else None
+    return found.report.time if found else None
 
 
 def test_a_name_says_what_it_is(tmp_path: Path) -> None:
     path = history.keep(whole(), tmp_path / "reports")
     assert path.name == "000001-20261120T095103Z-cpu-venv-0123456789ab.json"
-    assert history.read(path).data == whole()
+    assert history.read(path).report == report.check(whole())
     path = history.keep(
         whole(known__profile="cpu-ipex", known__backend="external", known__fingerprint=None),
         tmp_path / "reports",
@@ -114,7 +112,7 @@ def test_last_is_the_newest_that_passed_of_the_same_kind(tmp_path: Path) -> None
     assert last(tmp_path, device__name="AMD") is None
     found = history.last(tmp_path, profile="cpu", backend="venv", quick=False)
     assert found is not None
-    assert found.text("time") == "20261120T000002Z", "before the run the device is not known"
+    assert found.report.time == "20261120T000002Z", "before the run the device is not known"
 
 
 def test_each_external_interpreter_has_its_own_history(tmp_path: Path) -> None:
@@ -204,23 +202,6 @@ def test_no_bytes_break_the_reader(tmp_path_factory: Any, content: bytes) -> Non
     path.write_bytes(content)
     with pytest.raises(InvalidError):
         history.read(path)
-
-
-@pytest.mark.parametrize(
-    "get",
-    [
-        lambda r: r.text("host", "cpu", "model_name", "deeper"),
-        lambda r: r.text("training"),
-        lambda r: r.text("nowhere", "at", "all"),
-    ],
-)
-def test_what_is_not_there_is_empty(get: Callable[[history.Report], str]) -> None:
-    assert get(loaded()) == ""
-
-
-def test_text_from_a_report_moves_no_cursor() -> None:
-    report = loaded(torch={"version": "2\x1b[2J\n\u202e1"})
-    assert report.text("torch", "version") == "2?[2J??1"
 
 
 def test_a_folder_that_cannot_be_read_is_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
