@@ -187,7 +187,7 @@ def run_payload(
         events = Events(progress, timeline, blind_test)
         done, found, where = follow(start, events, progress, log, run_id)
     measured = reports.check(found)
-    data = as_stored(found, where)
+    data = _with_doubts(as_stored(found, where), measured)
     require_agreement(done, measured.status, where)
     if measured.status != "passed":
         return Outcome(measured=measured, data=data)
@@ -220,6 +220,15 @@ def _with_score(data: dict[str, Any], score: Score) -> dict[str, Any]:
     detail = f"{score.accuracy:.2%} of {score.images} images without labels, scored outside"
     checks = [c | {"detail": detail} if c["name"] == BLIND_TEST else c for c in data["checks"]]
     return {**data, "checks": checks, "blind_test": msgspec.to_builtins(score)}
+
+
+def _with_doubts(data: dict[str, Any], measured: reports.Measured) -> dict[str, Any]:
+    """Return a report with a warning for measurements that cannot be true together."""
+    doubt = consistency.matmul_rate(measured)
+    if doubt is None:
+        return data
+    warnings = [*measured.warnings, f"{doubt.name}: {doubt.detail}"]
+    return {**data, "checks": [*data["checks"], msgspec.to_builtins(doubt)], "warnings": warnings}
 
 
 def _incomplete(measured: reports.Measured) -> str:

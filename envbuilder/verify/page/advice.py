@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from envbuilder.core.types import BACKENDS
+from envbuilder.verify.report.consistency import MATMUL_RATE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -165,6 +166,9 @@ _STEPS: dict[str, tuple[_Step, ...]] = {
         ),
     ),
     "learning": _NOT_LEARNED,
+    MATMUL_RATE: (
+        _Step("Times of this report cannot be trusted: verify on a quiet machine.", ("verify",)),
+    ),
     "origins": _FOREIGN_CODE,
     "precision": (
         _Step(
@@ -193,7 +197,7 @@ _STEPS: dict[str, tuple[_Step, ...]] = {
     ),
     "vae": _WRONG_NUMBERS,
 }
-_ALSO_OF_WARNINGS = {"dataset", "shared memory"}
+_ALSO_OF_WARNINGS = {"dataset", "shared memory", MATMUL_RATE}
 
 
 class _About(Struct, frozen=True, kw_only=True):

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from envbuilder.core.text import printable
+from envbuilder.core.text import percent, printable
 from envbuilder.payload.options import Options
 from envbuilder.payload.training.train import BATCH
+from envbuilder.verify.report.model import Check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,6 +33,13 @@ _LOSS_SHARE, _LOSS_APART = 0.3, 0.1
 _LEAST_POINTS = 20
 """The loss curve holds every n-th step. With at least `_LEAST_POINTS` points its mean must be this
 close to the mean of the epochs. (188 points of a full epoch: 0.196 against 0.193.)"""
+
+
+MATMUL_RATE = "matmul rate"
+MOST_MATMUL_SHARE = 1.1
+"""An epoch computes slower than one large matrix product on the same device at the same load, but
+both are measured, minutes apart: quiet machines gave 1.04 and 1.05 (docs/evidence/reports), a busy
+one 1.27. Above this the load changed in between."""
 
 
 class Request(Struct, frozen=True, kw_only=True):
@@ -86,6 +94,24 @@ def contradictions(asked: Request, measured: Measured, seconds: float) -> list[s
         *_losses(asked, measured),
         *_times(measured, seconds),
     ]
+
+
+def matmul_rate(measured: Measured) -> Check | None:
+    """Return a warning if the last epoch computed faster than the matmul measured after it.
+
+    The verdict does not depend on it: nothing says which of the two measurements was disturbed.
+    """
+    share = measured.measurements.matmul_share if measured.measurements else None
+    if share is None or share <= MOST_MATMUL_SHARE:
+        return None
+    return Check(
+        name=MATMUL_RATE,
+        status="warning",
+        seconds=0.0,
+        detail=f"the last epoch reached {percent(share, 0)} of the matmul rate measured after it,"
+        " which is not plausible: the machine was busy, or one of the two cannot be trusted;"
+        " measure again on a quiet machine",
+    )
 
 
 def _unlike_request(asked: Request, measured: Measured) -> Iterator[str]:

@@ -100,6 +100,23 @@ def test_every_report_is_kept(own: Settings, payload: Payload, capsys: Shown) ->
     assert str(own.reports_dir / names[1]) in capsys.readouterr().err
 
 
+def test_more_than_the_matmul_rate_is_told_everywhere(
+    own: Settings, payload: Payload, capsys: Shown
+) -> None:
+    payload.says(measurements={"matmul_share": 1.27, "epoch_flops": 2e11})
+    assert run("--html", "page.html") == 0
+    (report,) = kept(own)
+    assert report["status"] == "passed"
+    assert report["checks"][-1]["name"] == "matmul rate"
+    assert "127 % of the matmul rate" in report["warnings"][-1]
+    out = " ".join(capsys.readouterr().out.split())
+    assert "! matmul rate" in out
+    assert "VERIFIED" in out
+    page = Path("page.html").read_text()
+    assert "Warning: matmul rate" in page
+    assert "Times of this report cannot be trusted" in page
+
+
 @pytest.mark.parametrize("lie", [{"against": 5}, {"host": []}, {"warnings": 3}])
 def test_what_no_page_could_show_is_refused_with_the_report(
     own: Settings, payload: Payload, lie: dict[str, Any]

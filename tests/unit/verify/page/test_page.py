@@ -626,7 +626,7 @@ def test_a_traceback_is_spoken_of_only_where_there_is_one() -> None:
 
 @pytest.mark.parametrize(
     ("name", "warned"),
-    [("shared memory", True), ("dataset", True), ("clock", False)],
+    [("shared memory", True), ("dataset", True), ("matmul rate", True), ("clock", False)],
 )
 def test_which_warnings_call_for_something(name: str, warned: bool) -> None:
     check = {"name": name, "status": "warning", "seconds": 0.1, "detail": "small"}

@@ -12,7 +12,7 @@ from envbuilder.profiles import profile as profiles
 from envbuilder.verify.report import consistency
 from envbuilder.verify.report import model as report
 from tests.support.pretended_payload import quick_report
-from tests.support.reports import epoch
+from tests.support.reports import epoch, measured
 
 SUBSET = Dataset(
     "MNIST subset (shipped)", Split(b"", b"", 3000), Split(b"", b"", 1000), dict(SUBSET_SHA256)
@@ -127,3 +127,18 @@ def test_what_a_request_asks_for(quick: bool, epochs: int, accuracy: float, loss
     asked = consistency.request(EXPECTS, full, epochs=None, quick=quick)
     assert (asked.train, asked.test) == ((3000, 1000) if quick else (60000, 10000))
     assert (asked.epochs, asked.accuracy, round(asked.loss, 4)) == (epochs, accuracy, loss)
+
+
+@pytest.mark.parametrize("share", [None, 0.02, 1.0426, 1.0532, 1.1])
+def test_a_share_that_noise_explains_is_no_warning(share: float | None) -> None:
+    found = report.check(measured(measurements={"matmul_share": share}))
+    assert consistency.matmul_rate(found) is None
+
+
+def test_more_than_the_matmul_rate_is_a_warning() -> None:
+    warning = consistency.matmul_rate(report.check(measured(measurements={"matmul_share": 1.27})))
+    assert warning is not None
+    assert (warning.name, warning.status) == ("matmul rate", "warning")
+    assert "127 % of the matmul rate" in warning.detail
+    assert "the machine was busy" in warning.detail
+    assert "measure again on a quiet machine" in warning.detail
