@@ -1,4 +1,4 @@
-"""Write the generated pages of `docs/reference`: commands, profile, lock and report.
+"""Write the generated files of `docs/reference`: commands, profile, lock, report and its schema.
 
     make docs
 
@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from envbuilder import cli
 from envbuilder.core import types
 from envbuilder.profiles import lock, locked_file, profile
-from envbuilder.verify.report import measurements, model
+from envbuilder.verify.report import environment, measurements, model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,21 +55,36 @@ REPORT = """\
 # Reports
 
 `envbuilder verify --json`, `--output FILE` and the history in the data folder hold the same object:
-what the payload measured (below) and what envbuilder knows of the environment (`profile`,
-`backend`, `artifact`, `fingerprint`, `host`, `envbuilder`, `time`, and `against` after a
-comparison). envbuilder checks and relies on the keys below; a payload may write others, which are
-kept as they are.
+what the payload reports ([Measured](#measured)) and, on the same level, what envbuilder knows of
+the environment ([Report](#report)). envbuilder checks and relies on the keys below; a payload may
+write others, which are kept as they are.
+
+[`report.schema.json`](report.schema.json) says the same as a JSON schema. Beyond it, no number is
+NaN or infinite, and a report with `status: passed` contradicts neither itself nor its request.
 """
 
 
 def pages() -> dict[str, str]:
-    """Return the generated pages by file name."""
+    """Return the generated files by name."""
+    about_reports = (model, environment, measurements)
     return {
-        "commands.md": commands(),
-        "profile.md": PROFILE + "".join(structs(profile)) + _kinds(),
-        "lock.md": LOCK + "".join(structs(lock)) + "".join(structs(locked_file)),
-        "report.md": REPORT + "".join(structs(model)) + "".join(structs(measurements)),
+        "commands.md": MADE + commands(),
+        "profile.md": MADE + PROFILE + "".join(structs(profile)) + _kinds(),
+        "lock.md": MADE + LOCK + "".join(structs(lock)) + "".join(structs(locked_file)),
+        "report.md": MADE + REPORT + "".join(s for m in about_reports for s in structs(m)),
+        "report.schema.json": report_schema(),
     }
+
+
+def report_schema() -> str:
+    """Return the JSON schema of a report."""
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Report of `envbuilder verify`",
+        **msgspec.json.schema(model.Report),
+    }
+    encoded = msgspec.json.encode(schema, order="deterministic")
+    return msgspec.json.format(encoded, indent=1).decode() + "\n"
 
 
 def commands() -> str:
@@ -161,6 +177,7 @@ _NAMES = {
     "Positive": "number",
     "NotNegative": "number",
     "Count": "whole number",
+    "Size": "whole number",
     "_CpuFlag": "name of a CPU flag",
 }
 
@@ -191,7 +208,7 @@ def _cell(text: str) -> str:
 def main() -> None:
     """Write the pages."""
     for name, text in pages().items():
-        (FOLDER / name).write_text(MADE + text)
+        (FOLDER / name).write_text(text)
 
 
 if __name__ == "__main__":

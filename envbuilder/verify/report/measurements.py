@@ -51,6 +51,8 @@ class Measurements(Struct, frozen=True, kw_only=True):
     """The machine's performance; null if it could not be measured.
 
     `matmul_share` is the fraction of the float32 matmul rate that the last epoch's compute reached.
+    Quiet machines gave up to 1.05. Above 1.1 one of the two measurements was disturbed: the report
+    then has the warning `matmul rate`, and its times should be measured again.
     """
 
     matmul: tuple[Matmul, ...] | None = None

@@ -6,6 +6,7 @@ import copy
 import json
 from typing import TYPE_CHECKING, Any
 
+import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,6 +56,22 @@ def test_a_good_report_is_believed() -> None:
     assert measured.status == "passed"
     assert measured.training is not None
     assert measured.training.epochs[0].accuracy == 0.98
+
+
+EVIDENCE = ("cpu", "cpu-ipex", "cuda-forced-on-cpu", "zendnn")
+
+
+@pytest.mark.parametrize("name", EVIDENCE)
+def test_the_reports_of_the_documentation_are_valid(name: str, repository: Path) -> None:
+    docs = repository / "docs"
+    data = json.loads((docs / "evidence" / "reports" / f"{name}.json").read_text())
+    assert report.check(data).status == data["status"]
+    schema = json.loads((docs / "reference" / "report.schema.json").read_text())
+    validator = jsonschema.Draft202012Validator(schema)
+    validator.check_schema(schema)
+    validator.validate(data)
+    assert not validator.is_valid({**data, "status": "great"})
+    assert not validator.is_valid({k: v for k, v in data.items() if k != "device"})
 
 
 def spoil(path: str, value: Any, data: dict[str, Any] | None = None) -> dict[str, Any]:
