@@ -54,10 +54,9 @@ def command(
     request = Request(
         profile=profile, backend=backend, python=python, base_image=base_image, force=force
     )
-    dataset = mnist.from_folder(data) if data else None
+    dataset = mnist.local(data, quick=quick)
     expects, facts, run = start.prepare(request, executable, settings, progress, inherit=inherit)
-    if dataset is None:
-        dataset = mnist.subset() if quick else mnist.obtain(settings, progress)
+    dataset = dataset or mnist.obtain(settings, progress)
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     facts = {**facts, "envbuilder": __version__, "time": stamp}
     outcome = measure.run(measure.asking(run, dataset, expects), expects, progress, quick=quick)

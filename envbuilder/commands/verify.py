@@ -127,7 +127,7 @@ def command(
         profile=profile, backend=backend, python=python, base_image=base_image, force=force
     )
     yardstick = _yardstick(against, max_slowdown, found)
-    dataset = mnist.from_folder(data) if data else None
+    dataset = mnist.local(data, quick=quick)
     small = quick or (dataset is not None and dataset.subset)
 
     def sensible(profile: str, backend: str, accelerator: str) -> None:
@@ -139,8 +139,7 @@ def command(
     chosen, known, start = starting.prepare(
         request, executable, found, progress, inherit=inherit, require=sensible
     )
-    if dataset is None:
-        dataset = mnist.subset() if quick else mnist.obtain(found, progress)
+    dataset = dataset or mnist.obtain(found, progress)
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     name = f"{stamp}-{known['profile']}-{known['backend']}"
     known = {**known, "envbuilder": __version__, "time": stamp}
@@ -247,7 +246,8 @@ def _write(
         except EnvbuilderError as error:
             errors.append(error)
         except OSError as error:
-            message = f"the {what} cannot be written: {error.filename}: {error.strerror or error}"
+            where = f"{error.filename}: " if error.filename else ""
+            message = f"the {what} cannot be written: {where}{error.strerror or error}"
             errors.append(BuildError(message, "Name another place."))
     return errors
 

@@ -81,6 +81,16 @@ def _raw_sha256(path: Path) -> str:
         raise InvalidError(f"{path}: not a whole gzip file: {error}") from error
 
 
+def local(folder: Path | None, *, quick: bool) -> Dataset | None:
+    """Return the data that need no download: the user's, or the subset if `quick`; else None.
+
+    Raises `InvalidError` as `from_folder` does, so that wrong files stop a command before a build.
+    """
+    if folder is not None:
+        return from_folder(folder)
+    return subset() if quick else None
+
+
 def obtain(settings: Settings, progress: Progress) -> Dataset:
     """Return the full MNIST, fetched into the cache if needed; the subset if no source answers."""
     cache = _cache(settings)

@@ -355,6 +355,17 @@ def test_the_page_is_written_for_failures_too(
     assert "the page cannot be written" in capsys.readouterr().err
 
 
+def test_an_error_without_a_file_names_none(
+    payload: Payload, monkeypatch: pytest.MonkeyPatch, capsys: Shown
+) -> None:
+    def fail(report: Any) -> str:
+        raise OSError("the template is gone")
+
+    monkeypatch.setattr(page, "render", fail)
+    assert run("--html", "page.html") == 1
+    assert "the page cannot be written: the template is gone" in capsys.readouterr().err
+
+
 # ---- clean
 
 

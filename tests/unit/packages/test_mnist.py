@@ -362,6 +362,18 @@ def test_a_folder_may_hold_raw_or_packed_files(tmp_path: Path, files: dict[str, 
     assert str(folder) in found.name
 
 
+def test_what_needs_no_download(tmp_path: Path) -> None:
+    folder = lay(tmp_path / "mine", RAW)
+    for quick in (False, True):
+        data = mnist.local(folder, quick=quick)
+        assert data is not None
+        assert data.folder == folder
+    assert mnist.local(None, quick=True) == mnist.subset()
+    assert mnist.local(None, quick=False) is None
+    with pytest.raises(InvalidError):
+        mnist.local(tmp_path / "nowhere", quick=True)
+
+
 def test_a_relative_folder_is_made_absolute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
