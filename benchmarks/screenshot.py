@@ -24,7 +24,7 @@ def main(source: Path, target: Path) -> None:
     with Path("/dev/null").open("w") as nowhere:
         console = Console(record=True, width=80, file=nowhere, force_terminal=True)
         console.print("[bold]$ envbuilder verify --backend venv")
-        summary.print_verdict(data, report.check(data), console)
+        summary.print_verdict(report.check(data), console)
     svg = console.export_svg(title="envbuilder verify")
     # The fonts would come from a foreign host; every reader has a monospaced one.
     svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
