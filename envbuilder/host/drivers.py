@@ -159,13 +159,13 @@ def level_zero_natively(host: Host) -> str:
 def _level_zero_commands(host: Host) -> tuple[tuple[str, ...], str]:
     """Return the commands that install both, and a note; no commands if there are no packages."""
     name, number = release(host)
-    here = version(number)
+    current = version(number)
     install = "sudo apt install libze1 libze-intel-gpu1"
-    if name == "Debian" and (here is None or here >= _DEBIAN_HAS):
+    if name == "Debian" and (current is None or current >= _DEBIAN_HAS):
         return (install,), ""
-    if name == "Ubuntu" and here and here >= _UBUNTU_HAS:
+    if name == "Ubuntu" and current and current >= _UBUNTU_HAS:
         return (install,), ""
-    if name == "Ubuntu" and here and here >= _PPA_SERVES:
+    if name == "Ubuntu" and current and current >= _PPA_SERVES:
         return (_PPA, install), f"Ubuntu {number}'s own are too old"
     if name == "Fedora":
         # The loader is oneapi-level-zero, the driver intel-level-zero.

@@ -72,16 +72,16 @@ def _from_firmware(devices: Sequence[Device]) -> Memory:
     names = list(range(len(devices))) if soldered else channels(devices)
     used = [name for name, device in zip(names, devices, strict=True) if device.populated]
     certain = all(device.populated is not None for device in devices)
-    known = certain and None not in used
+    named = certain and None not in used
     speeds = [_plausible(device.speed, kind) for device in filled]
     speed = min((s for s in speeds if s is not None), default=None) if all(speeds) else None
-    reasons = ((kinds, _MIXED), (not known, _NAMELESS), (speed is None, _SPEEDLESS))
+    reasons = ((kinds, _MIXED), (not named, _NAMELESS), (speed is None, _SPEEDLESS))
     details = [text for applies, text in reasons if applies]
     return Memory(
         kind=kind,
         speed=speed,
-        channels=len(set(used)) if known else None,
-        channels_available=len(set(names)) if known and None not in names else None,
+        channels=len(set(used)) if named else None,
+        channels_available=len(set(names)) if named and None not in names else None,
         modules=len(filled) if certain else None,
         slots=len(devices),
         bandwidth=None if details else _bandwidth(used, filled, speed),
