@@ -123,11 +123,11 @@ def run(
         held.release()
         raise
     try:
-        for stream, kept, callback in (
+        for stream, tail, callback in (
             (child.stdout, out, on_stdout),
             (child.stderr, err, on_stderr),
         ):
-            reader = threading.Thread(target=_drain, args=(stream, kept, callback), daemon=True)
+            reader = threading.Thread(target=_drain, args=(stream, tail, callback), daemon=True)
             reader.start()
             readers.append(reader)
         held.release()
@@ -180,10 +180,10 @@ class _HeldSignals:
             os.kill(os.getpid(), number)
 
 
-def _drain(stream: Any, kept: Tail, callback: Callable[[str], None] | None) -> None:
+def _drain(stream: Any, tail: Tail, callback: Callable[[str], None] | None) -> None:
     with stream:
         while line := stream.readline(LONGEST_LINE):
-            kept.add(line.encode())
+            tail.add(line.encode())
             if callback:
                 callback(line.rstrip("\n"))
 
