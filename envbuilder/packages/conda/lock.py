@@ -156,10 +156,10 @@ def select(lock: Lock, platform: str, python: str) -> Target:
     for target in lock.targets:
         if (target.platform, target.python) == (platform, python):
             return target
-    known = ", ".join(f"{t.platform} Python {t.python}" for t in lock.targets)
+    covered = ", ".join(f"{t.platform} Python {t.python}" for t in lock.targets)
     raise InvalidError(
         f"the conda lock of '{lock.profile}' has no packages for {platform} with Python {python}",
-        f"It covers: {known}. Make it anew: {again(lock.profile)}",
+        f"It covers: {covered}. Make it anew: {again(lock.profile)}",
     )
 
 

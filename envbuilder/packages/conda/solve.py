@@ -85,12 +85,12 @@ async def _targets(
         for platform in profile.platforms:
             for python in profile.python.supported:
                 on_progress(f"{profile.name}: solving {platform} with Python {python}")
-                kept = _of(previous, platform, python)
+                locked = _of(previous, platform, python)
                 try:
-                    found = await _solve(profile, platform, python, channels, kept, gateway)
+                    solution = await _solve(profile, platform, python, channels, locked, gateway)
                 except Exception as error:
                     raise _explained(error, profile, platform, python) from error
-                packages = (_package(record, channels, SUBDIRS[platform]) for record in found)
+                packages = (_package(record, channels, SUBDIRS[platform]) for record in solution)
                 targets.append(
                     Target(
                         platform=platform,
@@ -111,7 +111,7 @@ async def _solve(
     platform: words.Platform,
     python: str,
     channels: Mapping[str, str],
-    kept: Iterable[Package],
+    locked: Iterable[Package],
     gateway: Any,
 ) -> list[Any]:
     import rattler
@@ -124,26 +124,26 @@ async def _solve(
         [rattler.MatchSpec(spec, strict=False) for spec in wanted(profile, python)],
         gateway=gateway,
         platforms=subdirs,
-        locked_packages=await _still_offered(kept, gateway, sources, subdirs),
+        locked_packages=await _still_offered(locked, gateway, sources, subdirs),
         virtual_packages=[_virtual(*v) for v in sorted(_declared(profile, platform).items())],
         timeout=datetime.timedelta(seconds=_SECONDS),
     )
 
 
 async def _still_offered(
-    kept: Iterable[Package], gateway: Any, sources: list[Any], subdirs: list[Any]
+    locked: Iterable[Package], gateway: Any, sources: list[Any], subdirs: list[Any]
 ) -> list[Any]:
     """Return the channels' current records of packages that an earlier lock names.
 
     The solver would trust the lock even if a channel no longer has a package, or has other bytes.
     """
-    known = {p.as_file.file: p for p in kept}
-    if not known:
+    by_file = {p.as_file.file: p for p in locked}
+    if not by_file:
         return []
-    found = await gateway.query(
-        sources, subdirs, sorted({p.name for p in known.values()}), recursive=False
+    answers = await gateway.query(
+        sources, subdirs, sorted({p.name for p in by_file.values()}), recursive=False
     )
-    return [r for repodata in found for r in repodata if _is(r, known)]
+    return [r for repodata in answers for r in repodata if _is(r, by_file)]
 
 
 def _is(record: Any, known: Mapping[str, Package]) -> bool:
@@ -192,15 +192,15 @@ def _hash(url: str, stated: str, shown: str) -> str:
             )
         return stated
     try:
-        found = file_sha256(Path(unquote(urlsplit(url).path)))
+        actual = file_sha256(Path(unquote(urlsplit(url).path)))
     except OSError as error:
         raise BuildError(f"{shown}: cannot be read: {error.strerror}") from error
-    if stated and stated != found:
+    if stated and stated != actual:
         raise BuildError(
-            f"{shown}: has the sha256 {found}, and its channel states {stated}",
+            f"{shown}: has the sha256 {actual}, and its channel states {stated}",
             "The archive was changed after the channel was indexed.",
         )
-    return found
+    return actual
 
 
 def _explained(
