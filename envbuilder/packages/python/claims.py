@@ -77,20 +77,20 @@ def _check(claim: Claim, path: Path) -> None:
             Requirement(line)
         except InvalidRequirement as error:
             raise InvalidError(f"{path}: metadata.requires_dist: {line!r}: {error}") from error
-    wanted = (canonicalize_name(claim.distribution), Version(claim.version))
-    seen = set()
+    expected = (canonicalize_name(claim.distribution), Version(claim.version))
+    listed = set()
     for entry in claim.files:
         try:
             name, version, _, _ = parse_wheel_filename(entry.file)
         except InvalidWheelFilename as error:
             raise InvalidError(f"{path}: files: {entry.file}: not the name of a wheel") from error
-        if (name, version) != wanted:
+        if (name, version) != expected:
             raise InvalidError(
                 f"{path}: files: {entry.file}: is not {claim.distribution} {claim.version}"
             )
-        if entry.file in seen:
+        if entry.file in listed:
             raise InvalidError(f"{path}: files: {entry.file}: appears twice")
-        seen.add(entry.file)
+        listed.add(entry.file)
 
 
 def load_all(folder: Path | None = None) -> tuple[Claim, ...]:

@@ -115,11 +115,11 @@ class Uv(Struct, frozen=True, kw_only=True):
                 "Check that your package index can be reached: pip download --no-deps six",
             )
         return tuple(
-            self._found(w)
+            self._resolved(w)
             for w in pylock.parse(result.read_text(encoding="utf-8"), platform, python)
         )
 
-    def _found(self, wheel: pylock.Wheel) -> Found:
+    def _resolved(self, wheel: pylock.Wheel) -> Found:
         offer = self.offers.get(wheel.file)
         if offer is not None and wheel.location.startswith(self.loopback.removesuffix("simple")):
             file = _checked(
@@ -186,14 +186,14 @@ def _scrub(text: str) -> str:
     return re.sub(r"\b[a-z][a-z0-9+.-]*://\S+", "<url>", text)
 
 
-def links(locations: Sequence[str], wanted: Mapping[str, str], work: Path) -> tuple[str, ...]:
+def links(locations: Sequence[str], served: Mapping[str, str], work: Path) -> tuple[str, ...]:
     """Return find-links for uv, without the distributions that the loopback index serves.
 
     uv would take those from the folder without recording the source of their hash.
     """
     if not locations:
         return ()
-    names = {canonical(w) for w in wanted}
+    names = {canonical(w) for w in served}
     result = []
     mirror = work / "find-links"
     # Always passed, even if empty: an argument keeps uv from reading UV_FIND_LINKS itself.

@@ -43,10 +43,10 @@ def require_compatible(files: Iterable[File], python: str, store: Store) -> None
     whose RECORD is unusable. A wheel that is damaged in the store is a `BuildError`, and removed.
     """
     wheels = [f for f in files if f.kind == "wheel" and store.has(f.sha256)]
-    found = clash({wheel: _read(wheel, python, store) for wheel in wheels})
-    if found is None:
+    conflict = clash({wheel: _read(wheel, python, store) for wheel in wheels})
+    if conflict is None:
         return
-    path, first, second = found
+    path, first, second = conflict
     raise InvalidError(
         f"{first.basename} and {second.basename} both install {path}, and nothing says that its"
         " content is the same: which one an environment gets would be chance",
@@ -94,7 +94,7 @@ def contents(
         "headers": f"include/site/python{python}/{canonical(stem.partition('-')[0])}/",
         "data": "",
     }
-    found = {}
+    installed = {}
     for path in listed:
         place = site + path
         if path.startswith(data):
@@ -102,12 +102,12 @@ def contents(
             if kind not in places:
                 raise ValueError(f"{path!r} is for none of the places that wheels install to")
             place = places[kind] + rest
-        found[place] = hashes.get(path, "")
-    found |= scripts
-    for path in found:
+        installed[place] = hashes.get(path, "")
+    installed |= scripts
+    for path in installed:
         if wrong := objection(path) or of_the_build(path, with_python=True):
             raise ValueError(wrong)
-    return found
+    return installed
 
 
 def _scripts(entry_points: str) -> dict[str, str]:
@@ -141,10 +141,10 @@ def _read(wheel: File, python: str, store: Store) -> dict[str, str]:
 def _opened(path: Path, python: str) -> dict[str, str]:
     with zipfile.ZipFile(path) as archive:
         members = [name for name in archive.namelist() if not name.endswith("/")]
-        found = records(members)
-        if len(found) != 1:
-            raise ValueError(f"it has {len(found)} files {_INFO}RECORD, not one")
-        stem = found[0].removesuffix(f"{_INFO}RECORD")
+        record_paths = records(members)
+        if len(record_paths) != 1:
+            raise ValueError(f"it has {len(record_paths)} files {_INFO}RECORD, not one")
+        stem = record_paths[0].removesuffix(f"{_INFO}RECORD")
         texts = [text(archive, f"{stem}{_INFO}{n}") for n in ("RECORD", "entry_points.txt")]
     return contents(stem, python, members, *texts)
 
