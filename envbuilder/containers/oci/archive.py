@@ -65,18 +65,18 @@ def save(layout: Layout, target: Path) -> None:
     if target.suffix == ".tar":
         write(layout, target)
         return
-    there = Layout.create(target)
+    destination = Layout.create(target)
     listed = layout.index().manifests
     manifest = layout.read_manifest(listed[0])
     for blob in (listed[0], manifest.config, *manifest.layers):
         with contextlib.suppress(BuildError):
-            there.checked(blob)
+            destination.checked(blob)
             continue
-        place(layout.checked(blob), there.blob(blob.digest), link=False)
+        place(layout.checked(blob), destination.blob(blob.digest), link=False)
     names = {d.annotations.get(NAME) for d in listed}
-    index = there.index()
-    kept = tuple(d for d in index.manifests if d.annotations.get(NAME) not in names)
-    there.write_index(msgspec.structs.replace(index, manifests=(*kept, *listed)))
+    index = destination.index()
+    others = tuple(d for d in index.manifests if d.annotations.get(NAME) not in names)
+    destination.write_index(msgspec.structs.replace(index, manifests=(*others, *listed)))
 
 
 def write(layout: Layout, path: Path) -> None:

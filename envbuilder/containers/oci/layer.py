@@ -191,9 +191,9 @@ def tar(members: Iterable[Member], epoch: int) -> Iterator[bytes]:
 
 def clean(members: Iterable[Member]) -> list[Member]:
     """Return the members sorted by path; raise `BuildError` if one is unsafe to unpack."""
-    found = sorted(members, key=lambda m: os.fsencode(m.path))
+    ordered = sorted(members, key=lambda m: os.fsencode(m.path))
     folders = Folders()
-    for member in found:
+    for member in ordered:
         wrong = objection(member.path)
         wrong = wrong or folders.objection(member.path, is_folder=member.kind == "folder")
         if member.kind == "link" and not (member.target and member.target.isprintable()):
@@ -203,7 +203,7 @@ def clean(members: Iterable[Member]) -> list[Member]:
                 f"a layer cannot be made: {wrong}",
                 "A package brings it: leave it out of the profile, or pin another version.",
             )
-    return found
+    return ordered
 
 
 def _file(entry: tarfile.TarInfo, source: Path) -> Iterator[bytes]:
@@ -253,11 +253,11 @@ def tree(root: Path, prefix: str) -> Iterator[Member]:
 
 def folders_above(paths: Iterable[str]) -> Iterator[Member]:
     """Yield the parent folders of these paths, each once."""
-    found: set[str] = set()
+    folders: set[str] = set()
     for path in paths:
         folder = path.rpartition("/")[0]
-        while folder and folder not in found:
-            found.add(folder)
+        while folder and folder not in folders:
+            folders.add(folder)
             folder = folder.rpartition("/")[0]
-    for folder in sorted(found):
+    for folder in sorted(folders):
         yield Member(path=folder, kind="folder", mode=0o755)

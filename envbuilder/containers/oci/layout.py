@@ -80,10 +80,10 @@ class Layout:
 
     def blob(self, digest: words.Digest) -> Path:
         """Return the path of a blob, whether it exists or not."""
-        found = _DIGEST.fullmatch(digest)
-        if found is None:
+        match = _DIGEST.fullmatch(digest)
+        if match is None:
             raise InvalidError(f"{digest!r}: not a sha256 digest")
-        return self.folder / "blobs" / "sha256" / found[1]
+        return self.folder / "blobs" / "sha256" / match[1]
 
     def has(self, of: Descriptor) -> bool:
         """Return whether a blob of this size is present; its bytes are not checked."""
@@ -99,15 +99,15 @@ class Layout:
             digest, size = digest_of(content), len(content)
         else:
             digest, size = f"sha256:{file_sha256(content)}", content.stat().st_size
-        found = Descriptor(media_type=media_type, digest=digest, size=size, **fields)
-        if self.has(found):
-            return found
+        descriptor = Descriptor(media_type=media_type, digest=digest, size=size, **fields)
+        if self.has(descriptor):
+            return descriptor
         target = self.blob(digest)
         if isinstance(content, bytes):
             atomic.write(target, content)
         else:
             place(content, target)
-        return found
+        return descriptor
 
     def checked(self, of: Descriptor) -> Path:
         """Return the path of a blob after checking its size and hash.
@@ -154,14 +154,14 @@ class Layout:
 
         Artifacts that are not images (attestations, signatures) are left out.
         """
-        seen: set[str] = set()
-        for found in self._walk(self.index().manifests, _DEPTH):
-            if found.digest in seen:
+        digests: set[str] = set()
+        for image in self._walk(self.index().manifests, _DEPTH):
+            if image.digest in digests:
                 continue
-            seen.add(found.digest)
-            platform = found.platform or self._platform(found)
+            digests.add(image.digest)
+            platform = image.platform or self._platform(image)
             if platform and platform.os not in {"", "unknown"}:
-                yield msgspec.structs.replace(found, platform=platform)
+                yield msgspec.structs.replace(image, platform=platform)
 
     def find(self, platform: words.Platform) -> Descriptor:
         """Return the only image for a platform; raise `InvalidError` unless there is just one."""
@@ -188,11 +188,11 @@ class Layout:
         return decode(self.read(manifest.config), dict[str, Any], manifest.config.digest)
 
     def _walk(self, descriptors: tuple[Descriptor, ...], depth: int) -> Iterator[Descriptor]:
-        for found in descriptors:
-            if found.media_type in MANIFESTS:
-                yield found
-            elif found.media_type in INDEXES and depth and self.has(found):
-                within = decode(self.read(found), Index, found.digest)
+        for descriptor in descriptors:
+            if descriptor.media_type in MANIFESTS:
+                yield descriptor
+            elif descriptor.media_type in INDEXES and depth and self.has(descriptor):
+                within = decode(self.read(descriptor), Index, descriptor.digest)
                 # A layout need not hold all of an index: the other platforms may be elsewhere.
                 held = tuple(d for d in within.manifests if self.has(d))
                 yield from self._walk(held, depth - 1)

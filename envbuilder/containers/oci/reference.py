@@ -90,23 +90,23 @@ def parse(text: str) -> Reference:
     return Reference(host=host, repository=repository, tag=tag or None, digest=digest or None)
 
 
-def mirrored(found: Reference, mirrors: Mapping[str, str]) -> tuple[Reference, ...]:
+def mirrored(reference: Reference, mirrors: Mapping[str, str]) -> tuple[Reference, ...]:
     """Return where to look for an image, in order: its registry's mirror, the registry itself.
 
     `mirrors` maps registries to locations such as `mirror.example:5000/hub`. Raise `InvalidError`
     if such a location does not begin with a registry's host.
     """
-    place = mirrors.get(found.host)
+    place = mirrors.get(reference.host)
     if place is None:
-        return (found,)
-    rest = str(found).removeprefix(f"{found.host}/")
+        return (reference,)
+    rest = str(reference).removeprefix(f"{reference.host}/")
     other = parse(f"{place}/{rest}")
     if other.host != place.partition("/")[0]:
         raise InvalidError(
-            f"mirrors: {found.host}: {place!r} begins with no registry's host",
+            f"mirrors: {reference.host}: {place!r} begins with no registry's host",
             "For example: mirrors: {docker.io: 'mirror.example:5000/hub'}",
         )
-    return (other, found)
+    return (other, reference)
 
 
 def is_loopback(host: str) -> bool:
