@@ -99,9 +99,9 @@ def _tagged(connection: Connection, digest: words.Digest) -> Index | None:
 
 
 def _index(connection: Connection, path: str, accept: tuple[int, ...]) -> Index | None:
-    what = f"the list of attachments ({path.rpartition('/')[2]})"
+    subject = f"the list of attachments ({path.rpartition('/')[2]})"
     response = connection.request(
-        "GET", connection.url(path), what, accept=accept, headers=manifests.ACCEPT
+        "GET", connection.url(path), subject, accept=accept, headers=manifests.ACCEPT
     )
     with response:
         kind = response.headers.get("Content-Type", "").partition(";")[0]
@@ -110,21 +110,21 @@ def _index(connection: Connection, path: str, accept: tuple[int, ...]) -> Index 
         try:
             data = limited(response, JSON_LIMIT)
         except BrokenOffError as error:
-            raise connection.failure(what, str(error)) from None
+            raise connection.failure(subject, str(error)) from None
     if data is None:
-        raise connection.failure(what, f"has more than {JSON_LIMIT} bytes")
-    return decode(data, Index, f"{connection.name}: {what}")
+        raise connection.failure(subject, f"has more than {JSON_LIMIT} bytes")
+    return decode(data, Index, f"{connection.name}: {subject}")
 
 
 def _list_by_tag(connection: Connection, attachment: Descriptor, digest: words.Digest) -> None:
     """Add a referrer to the tagged list, and read it again: other processes may write to it."""
     tag = digest.replace(":", "-")
     for _ in range(_WRITES):
-        known = _tagged(connection, digest) or Index(
+        current = _tagged(connection, digest) or Index(
             schema_version=2, media_type=INDEX, manifests=()
         )
-        if any(d.digest == attachment.digest for d in known.manifests):
+        if any(d.digest == attachment.digest for d in current.manifests):
             return
-        listed = replace(known, manifests=(*known.manifests, attachment))
+        listed = replace(current, manifests=(*current.manifests, attachment))
         manifests.put(connection, tag, INDEX, encode(listed))
     raise connection.failure(tag, "the list of attachments does not keep what is added to it")
