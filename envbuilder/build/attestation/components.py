@@ -164,13 +164,13 @@ def image_purl(ref: str, digest: str, platform: str, *, published: bool) -> str:
 
 def installed(prefix: Path) -> tuple[Component, ...]:
     """Return the Python distributions in a prefix, read from `dist-info`; sorted by package URL."""
-    found = []
+    components = []
     for path in prefix.glob("lib/python3.*/site-packages/*.dist-info/METADATA"):
         with path.open("rb") as stream:
             component = of_metadata(stream.read(METADATA_LIMIT))
         if component is not None:
-            found.append(component)
-    return tuple(sorted(found, key=lambda c: c.purl))
+            components.append(component)
+    return tuple(sorted(components, key=lambda c: c.purl))
 
 
 def of_metadata(metadata: bytes) -> Component | None:
@@ -192,7 +192,7 @@ def of_metadata(metadata: bytes) -> Component | None:
 
 def of_packages(packages: Iterable[Stanza], distro: str) -> tuple[Component, ...]:
     """Return the packages of a Debian system as components, sorted by package URL."""
-    found = (
+    components = (
         Component(
             kind="library",
             name=package.name,
@@ -201,4 +201,4 @@ def of_packages(packages: Iterable[Stanza], distro: str) -> tuple[Component, ...
         )
         for package in packages
     )
-    return tuple(sorted(found, key=lambda c: c.purl))
+    return tuple(sorted(components, key=lambda c: c.purl))

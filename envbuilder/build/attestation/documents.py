@@ -62,16 +62,16 @@ def ensure(
 
     `versions` are those of further builders. Raise `BuildError` if a file cannot be written.
     """
-    found = places(plan, artifact, settings)
-    if anew or not all(Path(path).is_file() for path in found.values()):
-        seen = installed(plan, artifact, progress)
+    paths = places(plan, artifact, settings)
+    if anew or not all(Path(path).is_file() for path in paths.values()):
+        extra = installed(plan, artifact, progress)
         contents = {
-            "sbom": bill(_about(plan), plan.files, plan.base, settings, seen, _of_channels(plan)),
+            "sbom": bill(_about(plan), plan.files, plan.base, settings, extra, _of_channels(plan)),
             "provenance": provenance.statement(plan, [subject(artifact)], versions=versions),
         }
-        for name, path in found.items():
+        for name, path in paths.items():
             atomic.save(Path(path), contents[name], BuildError, _FULL)
-    return found
+    return paths
 
 
 def installed(
@@ -128,18 +128,18 @@ def bill(
     files: Sequence[File],
     base: UsedBase | None,
     settings: Settings,
-    seen: Iterable[components.Component] = (),
+    extra: Iterable[components.Component] = (),
     stated: Mapping[str, tuple[str, ...]] | None = None,
 ) -> bytes:
-    """Return an SBOM of a base, locked files and further installed components (`seen`).
+    """Return an SBOM of a base, locked files and further installed components (`extra`).
 
     Licences are read from the wheels in the store; `stated` adds those of other files, by sha256.
     """
-    known = licences.of_wheels(files, Store(settings.store_dir)) | dict(stated or {})
+    licence_names = licences.of_wheels(files, Store(settings.store_dir)) | dict(stated or {})
     parts = [components.of_base(base.ref, base.digest, about.platform)] if base else []
-    parts += components.locked(files, known)
+    parts += components.locked(files, licence_names)
     named = {_unqualified(part) for part in parts}
-    parts += [part for part in seen if _unqualified(part) not in named]
+    parts += [part for part in extra if _unqualified(part) not in named]
     locks = {"lock": about.lock, "conda-lock": about.conda_lock}
     facts = {
         **{name: digest for name, digest in locks.items() if digest},

@@ -29,14 +29,14 @@ MEDIA_TYPES = {"sbom": sbom.MEDIA_TYPE, "provenance": provenance.MEDIA_TYPE}
 
 def push(step: Push, progress: Progress) -> None:
     """Push the image of a layout, report how much was transferred, and keep a record of it."""
-    found = reference.parse(step.ref)
-    connection = Connection(found, plain_http=step.plain_http)
+    target = reference.parse(step.ref)
+    connection = Connection(target, plain_http=step.plain_http)
     layout = Layout(Path(step.layout))
     image = layout.index().manifests[0]
     config = layout.read_manifest(image).config.digest
-    done = registry.push(connection, found.wanted, layout, image, Path(step.uploads), progress)
+    done = registry.push(connection, target.wanted, layout, image, Path(step.uploads), progress)
     progress.note(
-        f"pushed {found.name}@{done.digest}: {done.bytes / 1e6:.1f} MB in {done.sent} blobs"
+        f"pushed {target.name}@{done.digest}: {done.bytes / 1e6:.1f} MB in {done.sent} blobs"
         f" ({done.present} were there, {done.mounted} came from other repositories)"
     )
     record = images.ImageRecord(
@@ -56,8 +56,8 @@ def there(ref: str, fingerprint: str, settings: Settings) -> images.ImageRecord 
     records = images.read(settings.records_dir / fingerprint)
     if not records:
         return None
-    known = _tagged(_connect(ref, settings), ref)
-    return next((r for r in records if known and known.digest in r.ids), None)
+    pushed = _tagged(_connect(ref, settings), ref)
+    return next((r for r in records if pushed and pushed.digest in r.ids), None)
 
 
 def require_allowed(ref: str, settings: Settings) -> None:
