@@ -66,14 +66,16 @@ def run(request: Request, settings: Settings, progress: Progress) -> Outcome:
         # `clean` removes folders whose lock is missing or not held.
         stack.callback(Path(f"{folder}.lock").unlink, missing_ok=True)
         stack.enter_context(FileLock(f"{folder}.lock"))
-        one, other = folder / "first", folder / "second"
-        other.mkdir()
+        first_folder, second_folder = folder / "first", folder / "second"
+        second_folder.mkdir()
         progress.note("first build, as it is here")
-        first = _build(request, replace(settings, data_dir=one / "data"), progress, stack)
-        elsewhere = replace(settings, cache_dir=other / "cache", data_dir=other / "data")
+        first = _build(request, replace(settings, data_dir=first_folder / "data"), progress, stack)
+        elsewhere = replace(
+            settings, cache_dir=second_folder / "cache", data_dir=second_folder / "data"
+        )
         _copy(first.environment.plan, settings, elsewhere, progress)
         progress.note("second build, elsewhere and from copies")
-        with _surroundings(other):
+        with _surroundings(second_folder):
             second = _build(request, elsewhere, progress, stack)
         return _compare(first, second, folder, progress)
 
@@ -120,17 +122,17 @@ def _copy(plan: Plan, settings: Settings, elsewhere: Settings, progress: Progres
             task.advance(1)
     bases, others = settings.cache_dir / "bases", elsewhere.cache_dir / "bases"
     others.mkdir(parents=True)
-    made = {Path(s.layout).name for s in plan.steps if isinstance(s, MakeBase)}
+    rebuilt = {Path(s.layout).name for s in plan.steps if isinstance(s, MakeBase)}
     # Existing base images are inputs, named by digest; bases made from packages are made twice.
     for base in bases.iterdir() if bases.is_dir() else ():
-        if base.is_dir() and base.name not in made:
+        if base.is_dir() and base.name not in rebuilt:
             (others / base.name).symlink_to(base)
 
 
 @contextlib.contextmanager
 def _surroundings(folder: Path) -> Iterator[None]:
     """Set another umask, time zone, language and working folder, also for child processes."""
-    here, umask = Path.cwd(), os.umask(UMASK)
+    cwd, umask = Path.cwd(), os.umask(UMASK)
     before = {name: os.environ.get(name) for name in SURROUNDINGS}
     try:
         os.chdir(folder)
@@ -139,7 +141,7 @@ def _surroundings(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.umask(umask)
-        os.chdir(here)
+        os.chdir(cwd)
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)
@@ -149,27 +151,27 @@ def _surroundings(folder: Path) -> Iterator[None]:
 
 
 def _compare(first: Trial, second: Trial, folder: Path, progress: Progress) -> Outcome:
-    one, other = first.result, second.result
-    digests = str(one.artifact.digest), str(other.artifact.digest)
+    first_result, second_result = first.result, second.result
+    digests = str(first_result.artifact.digest), str(second_result.artifact.digest)
     outcome = reproduce.Outcome(
         status="equal" if digests[0] == digests[1] else "different",
-        profile=one.profile,
-        backend=one.backend,
-        builder=one.builder,
-        fingerprint=one.fingerprint,
-        made_by=other.made_by,
+        profile=first_result.profile,
+        backend=first_result.backend,
+        builder=first_result.builder,
+        fingerprint=first_result.fingerprint,
+        made_by=second_result.made_by,
         digests=digests,
-        seconds=(one.seconds, other.seconds),
+        seconds=(first_result.seconds, second_result.seconds),
     )
     if outcome.status == "equal":
         return outcome
     try:
         with progress.task("look for what differs"):
-            found, more, text = _differing(_sides(first, second, folder), folder)
+            differences, more, text = _differing(_sides(first, second, folder), folder)
     except (EnvbuilderError, OSError) as error:
         progress.note(f"note: what differs cannot be told: {error}")
         return outcome
-    return replace(outcome, differences=found, more=more, diffoscope=text)
+    return replace(outcome, differences=differences, more=more, diffoscope=text)
 
 
 def _sides(first: Trial, second: Trial, folder: Path) -> contents.Sides:
@@ -181,10 +183,10 @@ def _sides(first: Trial, second: Trial, folder: Path) -> contents.Sides:
     client = engine.connect()
 
     def layout(trial: Trial) -> Layout:
-        found = engine.image(client, trial.result.artifact.ref)
-        if found is None:
+        image = engine.image(client, trial.result.artifact.ref)
+        if image is None:
             raise BuildError(f"{trial.result.artifact.ref}: is not in the engine any more")
-        return engines.export(client, found, folder / "images")
+        return engines.export(client, image, folder / "images")
 
     return contents.Images(layout(first), layout(second), first.environment.target.platform)
 

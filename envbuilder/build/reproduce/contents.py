@@ -74,10 +74,10 @@ class _Image:
         manifest = layout.manifest(platform)
         self.layout, self.config = layout, layout.read_config(manifest)
         root = self.config.get("rootfs")
-        found = root.get("diff_ids") if isinstance(root, dict) else None
-        if not isinstance(found, list) or len(found) != len(manifest.layers):
+        diff_ids = root.get("diff_ids") if isinstance(root, dict) else None
+        if not isinstance(diff_ids, list) or len(diff_ids) != len(manifest.layers):
             raise BuildError(f"{manifest.config.digest}: names other layers than its manifest")
-        self.layers = dict(zip(map(str, found), manifest.layers, strict=True))
+        self.layers = dict(zip(map(str, diff_ids), manifest.layers, strict=True))
 
     def apart_from(self, other: _Image) -> Iterator[Path]:
         """Yield the layers that the other image lacks, lowest first."""
@@ -109,10 +109,10 @@ class Images:
 
 
 def _listed(layers: Iterable[Path]) -> dict[str, Member]:
-    found: dict[str, Member] = {}
+    entries: dict[str, Member] = {}
     for layer in layers:
-        found.update(reproduce.members(members(layer)))
-    return found
+        entries.update(reproduce.members(members(layer)))
+    return entries
 
 
 def _taken(layers: Iterable[Path], paths: Collection[str]) -> Files:
@@ -122,14 +122,14 @@ def _taken(layers: Iterable[Path], paths: Collection[str]) -> Files:
                 yield entry.name, content(entry, archive)
 
 
-def diffoscope(sides: Sides, found: Iterable[Difference], folder: Path) -> str | None:
+def diffoscope(sides: Sides, differences: Iterable[Difference], folder: Path) -> str | None:
     """Return diffoscope's output on the files whose content differs.
 
     None if diffoscope is not installed or there is no such file. The files are copied below
     `folder`, which is created.
     """
-    wanted = {d.path for d in found if "content" in d.how.split(", ")}
-    named = frozenset(islice((p for p in sorted(wanted) if _stays_inside(p)), FILES))
+    paths = {d.path for d in differences if "content" in d.how.split(", ")}
+    named = frozenset(islice((p for p in sorted(paths) if _stays_inside(p)), FILES))
     if not named or process.which("diffoscope") is None:
         return None
     roots = folder / "first", folder / "second"
