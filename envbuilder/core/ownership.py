@@ -66,7 +66,7 @@ def trust(environ: Mapping[str, str], uid: int) -> Trust:
     return Trust(uids=frozenset(uids), folders=frozenset(f for f in named if f.is_absolute()))
 
 
-def here(environ: Mapping[str, str] | None = None) -> Trust:
+def current_trust(environ: Mapping[str, str] | None = None) -> Trust:
     """Return the trust of this process's user."""
     return trust(os.environ if environ is None else environ, os.geteuid())
 

@@ -110,7 +110,7 @@ def read(
     from platformdirs import PlatformDirs
 
     note = note or console.PlainProgress().note
-    trusted = ownership.here(environ)
+    trusted = ownership.current_trust(environ)
     dirs = PlatformDirs("envbuilder", appauthor=False)
     project = _project(cwd or Path.cwd(), trusted, note)
     config_dir = Path(environ.get("ENVBUILDER_CONFIG_DIR") or dirs.user_config_dir).absolute()

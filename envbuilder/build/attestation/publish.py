@@ -34,7 +34,9 @@ def push(step: Push, progress: Progress) -> None:
     layout = Layout(Path(step.layout))
     image = layout.index().manifests[0]
     config = layout.read_manifest(image).config.digest
-    done = registry.push(connection, target.wanted, layout, image, Path(step.uploads), progress)
+    done = registry.push(
+        connection, target.tag_or_digest, layout, image, Path(step.uploads), progress
+    )
     progress.note(
         f"pushed {target.name}@{done.digest}: {done.bytes / 1e6:.1f} MB in {done.sent} blobs"
         f" ({done.present} were there, {done.mounted} came from other repositories)"
@@ -51,7 +53,7 @@ def push(step: Push, progress: Progress) -> None:
     images.keep(Path(step.folder), record)
 
 
-def there(ref: str, fingerprint: str, settings: Settings) -> images.ImageRecord | None:
+def pushed_record(ref: str, fingerprint: str, settings: Settings) -> images.ImageRecord | None:
     """Return the record of the image that a tag names, if built here for this fingerprint."""
     records = images.read(settings.records_dir / fingerprint)
     if not records:
@@ -105,5 +107,5 @@ def _connect(ref: str, settings: Settings) -> Connection:
 
 
 def _tagged(connection: Connection, ref: str) -> Descriptor | None:
-    found = manifests.find(connection, reference.parse(ref).wanted)
+    found = manifests.find(connection, reference.parse(ref).tag_or_digest)
     return found[0] if found else None

@@ -29,7 +29,7 @@ class PushedImage(SavedImage):
         """
         from envbuilder.build.attestation import publish
 
-        record = publish.there(self._ref, self.plan.fingerprint, self._settings)
+        record = publish.pushed_record(self._ref, self.plan.fingerprint, self._settings)
         if record is None:
             publish.require_allowed(self._ref, self._settings)
             return None

@@ -52,7 +52,7 @@ class Reference(Struct, frozen=True, kw_only=True):
         return f"{self.host}/{self.repository}"
 
     @property
-    def wanted(self) -> str:
+    def tag_or_digest(self) -> str:
         """Return what to request from the registry: the digest, else the tag, else `latest`."""
         return self.digest or self.tag or DEFAULT_TAG
 

@@ -33,7 +33,7 @@ class OtherPythonError(BuildError):
             f"Python {needed} is needed; the base image has {version}",
             f"Name one with Python {needed}: --base-image REF{other}",
         )
-        self.found = version
+        self.version = version
 
 
 Kind = Literal["file", "folder", "link", "other"]

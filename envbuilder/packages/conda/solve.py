@@ -58,7 +58,7 @@ def lock(
     )
 
 
-def wanted(profile: Profile, python: str) -> tuple[str, ...]:
+def specs(profile: Profile, python: str) -> tuple[str, ...]:
     """Return what is requested from the channels, in conda's syntax."""
     return (f"python {python}.*", *profile.conda.packages)
 
@@ -121,7 +121,7 @@ async def _solve(
     return await rattler.solve(
         sources,
         # Not strict: conda's users write `python 3.11.*`; words.CondaSpec is the check.
-        [rattler.MatchSpec(spec, strict=False) for spec in wanted(profile, python)],
+        [rattler.MatchSpec(spec, strict=False) for spec in specs(profile, python)],
         gateway=gateway,
         platforms=subdirs,
         locked_packages=await _still_offered(locked, gateway, sources, subdirs),

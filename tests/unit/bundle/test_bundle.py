@@ -286,7 +286,9 @@ def test_of_uv_the_locked_version_goes_along_whatever_is_installed(
         preferred.update(pins)
         return ()
 
-    monkeypatch.setattr(own, "_installed_versions", lambda installed: {"uv": "99.0", "click": "8.3.0"})
+    monkeypatch.setattr(
+        own, "_installed_versions", lambda installed: {"uv": "99.0", "click": "8.3.0"}
+    )
     monkeypatch.setattr(own, "requirements", lambda wheel, extra: (("click", "uv"), ""))
     monkeypatch.setattr(uv_compile.Uv, "compile", compiled)
     itself = own.Wheel(file="e.whl", content=b"e")
