@@ -8,11 +8,11 @@ from envbuilder.host.model import ACCELERATORS
 from envbuilder.host.model_fit import Pool
 
 if TYPE_CHECKING:
-    from envbuilder.core import types as words
+    from envbuilder.core import types
     from envbuilder.host.model import Gpu, Host, Memory
 
 
-def pools(host: Host, accelerator: words.Accelerator) -> tuple[Pool, ...]:
+def pools(host: Host, accelerator: types.Accelerator) -> tuple[Pool, ...]:
     """Return the memory of the accelerator's usable GPUs, then main memory.
 
     GPUs that share main memory are one pool, and main memory is not counted again. If there are

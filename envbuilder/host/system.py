@@ -6,7 +6,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from envbuilder.core import types as words
+from envbuilder.core import types
 from envbuilder.host.cpu import cgroups, cpu
 from envbuilder.host.engines import engines
 from envbuilder.host.gpus import amd, apple, intel, nvidia, pci
@@ -79,7 +79,7 @@ def _linux(snapshot: Snapshot, environ: Mapping[str, str]) -> Host:
         os_version=_distribution(snapshot),
         kernel=_kernel(snapshot),
         machine=machine,
-        platform=words.container_platform(machine),
+        platform=types.container_platform(machine),
         wsl=wsl,
         container=container,
         # The vendor that Rosetta's virtual machine reports to x86_64 programs on Apple silicon.
