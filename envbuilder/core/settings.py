@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 
-from envbuilder.core import console, folders, ownership
-from envbuilder.core import types as words
+from envbuilder.core import console, folders, ownership, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.schema import decode, parse_yaml, read_text
 
@@ -27,15 +26,15 @@ PROJECT_FILE = "envbuilder.yaml"
 class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Keys that `envbuilder.yaml` and `config.yaml` may hold."""
 
-    base_images: dict[str, words.ImageRef] = {}
+    base_images: dict[str, types.ImageRef] = {}
     """Image reference as in a lock (without digest) → the reference to use instead."""
-    indexes: dict[str, words.Url] = {}
+    indexes: dict[str, types.Url] = {}
     """Symbolic source → URL of a mirror."""
     mirrors: dict[str, str] = {}
     """Registry → where its images are requested first: a host, optionally with a path."""
     plain_http: tuple[str, ...] = ()
     """Registries (host, or host:port) to use HTTP with; those on this machine need no entry."""
-    profile: words.Name | None = None
+    profile: types.Name | None = None
     """The profile used if none is requested."""
 
 
