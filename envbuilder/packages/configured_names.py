@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.schema import parse_yaml, place, read_text
-from envbuilder.profiles import locked_file as lock_entries
+from envbuilder.profiles import locked_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -82,7 +82,7 @@ def _unless_known(is_meant: Callable[[str], bool], folders: Sequence[Path]) -> s
     """
     from envbuilder.packages.python import indexes
 
-    names = {*indexes.upstreams(), lock_entries.MAIN, lock_entries.SECURITY}
+    names = {*indexes.upstreams(), locked_file.MAIN, locked_file.SECURITY}
     if not any(map(is_meant, names)):
         names |= _of_profiles(folders, _index_names)
     return set() if any(map(is_meant, names)) else names

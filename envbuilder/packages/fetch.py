@@ -21,7 +21,7 @@ from envbuilder.core.errors import BuildError, WrongHashError
 from envbuilder.core.files import file_sha256
 from envbuilder.core.http import UnavailableError, download, full_or_broken, host_of, open_session
 from envbuilder.core.settings import require_writable
-from envbuilder.packages import locations as origins
+from envbuilder.packages import locations
 from envbuilder.packages.python import indexes
 from envbuilder.packages.store import Store
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     import requests
 
-    from envbuilder.core import types as words
+    from envbuilder.core import types
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.lock import Target
@@ -48,7 +48,7 @@ def fetch(files: Sequence[File], target: Target, settings: Settings, progress: P
     missing = [f for f in files if not store.has(f.sha256)]
     if not missing:
         return 0
-    folders = origins.find_links()
+    folders = locations.find_links()
     remaining = [f for f in missing if not _take_local(f, store, folders)]
     if remaining:
         urls = _locate(target, remaining, settings)
@@ -83,8 +83,8 @@ def _locate(
     urls: dict[str, tuple[str, ...]] = {}
     by_source: dict[tuple[str, bool], list[File]] = {}
     for file in files:
-        if file.kind in origins.BY_PATH:
-            urls[file.sha256] = origins.urls(file, settings)
+        if file.kind in locations.BY_PATH:
+            urls[file.sha256] = locations.urls(file, settings)
         else:
             by_source.setdefault((file.source, file.kind == "tool"), []).append(file)
     for (source, tools), group in by_source.items():
@@ -97,8 +97,8 @@ def _locate(
 
 
 def _ask_uv(
-    platform: words.Platform | None,
-    python: words.PythonVersion,
+    platform: types.Platform | None,
+    python: types.PythonVersion,
     source: str,
     files: Sequence[File],
     settings: Settings,
@@ -127,7 +127,7 @@ def _ask_uv(
             *("--cache-dir", str(require_writable(settings.uv_dir, private=True))),
             str(requirements),
         ],
-        env={"MACOSX_DEPLOYMENT_TARGET": "14.0", **origins.uv_variables(source, settings)},
+        env={"MACOSX_DEPLOYMENT_TARGET": "14.0", **locations.uv_variables(source, settings)},
         timeout=300,
     )
     if done.returncode != 0:

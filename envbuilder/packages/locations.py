@@ -76,9 +76,9 @@ def urls(file: File, settings: Settings) -> tuple[str, ...]:
     """Return the URLs of a .deb or conda package, whose path the lock states; best first."""
     if file.kind == "conda":
         return (f"{indexes.url(file.source, settings)}/{file.file}",)
-    from envbuilder.packages.debian import mirrors as archives
+    from envbuilder.packages.debian import mirrors
 
-    return archives.urls(file, settings)
+    return mirrors.urls(file, settings)
 
 
 def uv_variables(source: str, settings: Settings) -> dict[str, str]:
@@ -100,9 +100,9 @@ def rendered_urls(lock: Lock, settings: Settings) -> dict[str, str]:
     urls: dict[str, str] = {}
     for source, file in sorted(named.items()):
         if file.kind == "deb":
-            from envbuilder.packages.debian import mirrors as archives
+            from envbuilder.packages.debian import mirrors
 
-            urls[source] = archives.snapshot(file, settings)
+            urls[source] = mirrors.snapshot(file, settings)
         else:
             urls[source] = indexes.url(source, settings)
     return urls

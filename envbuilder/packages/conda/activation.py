@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import resources, templates
-from envbuilder.core import types as words
+from envbuilder.core import resources, templates, types
 from envbuilder.core.errors import BuildError
 from envbuilder.core.resources import OWN
 
@@ -109,7 +108,7 @@ def _declarations(env: Path) -> Iterator[tuple[Path, Any]]:
 
 def _checked(path: Path, declared: Any) -> Iterator[tuple[str, str]]:
     try:
-        variables = msgspec.convert(declared, dict[words.Variable, str])
+        variables = msgspec.convert(declared, dict[types.Variable, str])
     except msgspec.ValidationError as error:
         raise BuildError(f"{path.name}: sets variables that no shell knows: {error}") from error
     for name, value in variables.items():

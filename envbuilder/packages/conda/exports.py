@@ -13,13 +13,13 @@ from urllib.parse import urlsplit, urlunsplit
 
 from msgspec import Struct
 
-from envbuilder.core import types as words
+from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
 from envbuilder.host.model import X86_FLAGS
 from envbuilder.packages.conda import records
 from envbuilder.packages.conda.lock import SUBDIRS, again
 from envbuilder.packages.python import indexes
-from envbuilder.profiles import needs as wheels
+from envbuilder.profiles.needs import needs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -40,7 +40,7 @@ _BASELINE = {"linux-64": "x86_64", "linux-aarch64": "aarch64", "osx-arm64": "m1"
 class Channel(Struct, frozen=True, kw_only=True):
     """A channel as it is named in files for other users."""
 
-    name: words.Source
+    name: types.Source
     url: str
     """Without credentials."""
     private: bool
@@ -109,8 +109,8 @@ def at_a_glance(profile: Profile, lock: WheelLock) -> tuple[tuple[str, str], ...
     return tuple((label, text) for label, text in rows if text)
 
 
-def _needs(profile: Profile, lock: WheelLock, platform: words.Platform) -> Iterator[str]:
-    needed = wheels.needs(profile, lock, platform)
+def _needs(profile: Profile, lock: WheelLock, platform: types.Platform) -> Iterator[str]:
+    needed = needs(profile, lock, platform)
     if needed.nvidia_driver:
         yield f"NVIDIA driver {needed.nvidia_driver} or newer"
     if needed.sm:

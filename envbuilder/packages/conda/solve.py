@@ -21,12 +21,12 @@ from envbuilder.core.files import file_sha256
 from envbuilder.packages.conda import records
 from envbuilder.packages.conda.lock import SCHEMA, SUBDIRS, Lock, Package, Target, inputs_digest
 from envbuilder.packages.python import indexes
-from envbuilder.profiles import profile as profiles
+from envbuilder.profiles.profile import require_backend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from envbuilder.core import types as words
+    from envbuilder.core import types
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.profile import Profile
 
@@ -45,7 +45,7 @@ def lock(
     Raise `InvalidError` if the profile does not use conda or its requirements are unsatisfiable,
     `BuildError` if a channel cannot be read or states no hash, `ToolError` without py-rattler.
     """
-    profiles.require_backend(profile, "conda")
+    require_backend(profile, "conda")
     records.require_rattler()
     channels = {name: indexes.url(name, settings) for name in profile.conda.channels}
     targets = asyncio.run(_targets(profile, channels, previous, on_progress))
@@ -102,13 +102,13 @@ async def _targets(
     return targets
 
 
-def _declared(profile: Profile, platform: words.Platform) -> dict[str, str]:
+def _declared(profile: Profile, platform: types.Platform) -> dict[str, str]:
     return profile.conda.virtual_packages.get(platform, {})
 
 
 async def _solve(
     profile: Profile,
-    platform: words.Platform,
+    platform: types.Platform,
     python: str,
     channels: Mapping[str, str],
     locked: Iterable[Package],
@@ -120,7 +120,7 @@ async def _solve(
     subdirs: list[Any] = [SUBDIRS[platform], "noarch"]
     return await rattler.solve(
         sources,
-        # Not strict: conda's users write `python 3.11.*`; words.CondaSpec is the check.
+        # Not strict: conda's users write `python 3.11.*`; types.CondaSpec is the check.
         [rattler.MatchSpec(spec, strict=False) for spec in specs(profile, python)],
         gateway=gateway,
         platforms=subdirs,
@@ -160,7 +160,7 @@ def _virtual(name: str, text: str) -> Any:
     )
 
 
-def _package(record: Any, channels: Mapping[str, str], subdir: words.CondaSubdir) -> Package:
+def _package(record: Any, channels: Mapping[str, str], subdir: types.CondaSubdir) -> Package:
     """Return a solved record as a locked package, after checking what the channel states."""
     pairs = ((n, u) for n, u in channels.items() if record.url.startswith(f"{u}/"))
     name, root = next(pairs, ("", ""))
@@ -204,7 +204,7 @@ def _hash(url: str, stated: str, shown: str) -> str:
 
 
 def _explained(
-    error: Exception, profile: Profile, platform: words.Platform, python: str
+    error: Exception, profile: Profile, platform: types.Platform, python: str
 ) -> Exception:
     """Return py-rattler's failures as errors of envbuilder; any other error unchanged."""
     from rattler.exceptions import GatewayError, SolverError

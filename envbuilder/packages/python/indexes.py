@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder.core import resources
-from envbuilder.core import types as words
+from envbuilder.core import resources, types
 from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.core.pip_settings import Sources, local_folder, parsed_url
 from envbuilder.core.schema import decode, parse_yaml, read_text
@@ -33,7 +32,7 @@ class Upstream(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     kind: Literal["simple", "folder", "archive", "channel"]
     url: Annotated[str, Meta(pattern=r"^https?://[^\s\x00-\x1f]+[^/\s]\Z")]
-    what: words.Sentence
+    what: types.Sentence
 
 
 def upstreams(folder: Path | None = None) -> dict[str, Upstream]:
@@ -62,7 +61,7 @@ def override(name: str, settings: Settings, environ: Mapping[str, str] | None = 
     configured = environ.get(variable(name)) or settings.configuration.indexes.get(name, "")
     try:
         # The URL goes into rendered files. It may hold a token, so the message does not repeat it.
-        return parsed_url(msgspec.convert(configured, words.Url)).rstrip("/") if configured else ""
+        return parsed_url(msgspec.convert(configured, types.Url)).rstrip("/") if configured else ""
     except (msgspec.ValidationError, ValueError) as error:
         raise InvalidError(
             f"the URL of the source '{name}' ({variable(name)}, or indexes: in envbuilder.yaml)"

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import pip_settings
-from envbuilder.core import types as words
+from envbuilder.core import pip_settings, types
 from envbuilder.core.errors import BuildError
 from envbuilder.packages.python import indexes, pylock
 from envbuilder.packages.python.indexes import DEFAULT, canonical
@@ -55,7 +54,7 @@ class Uv(Struct, frozen=True, kw_only=True):
     def compile(
         self,
         requirements: Sequence[str],
-        platform: words.Platform,
+        platform: types.Platform,
         python: str,
         preferred: Mapping[str, str],
     ) -> tuple[Found, ...]:
@@ -79,7 +78,7 @@ class Uv(Struct, frozen=True, kw_only=True):
         self,
         how: str,
         requirements: Sequence[str],
-        platform: words.Platform,
+        platform: types.Platform,
         python: str,
         preferred: Mapping[str, str],
     ) -> tuple[Found, ...]:
