@@ -24,7 +24,7 @@ from envbuilder.core.files import file_sha256
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from envbuilder.core import types as words
+    from envbuilder.core import types
 
 NAME = "io.containerd.image.name"
 """The annotation from which `load` of Docker and containerd takes an image's name."""
@@ -38,7 +38,7 @@ def named(ref: str) -> dict[str, str]:
     return {NAME: qualified(ref), _TAG: ref.rpartition(":")[2]}
 
 
-def pieces(layout: Layout, without: Collection[words.Digest] = ()) -> Iterator[bytes]:
+def pieces(layout: Layout, without: Collection[types.Digest] = ()) -> Iterator[bytes]:
     """Yield a layout's one image as a tar, without the blobs in `without`."""
     listed = layout.index().manifests
     manifest = layout.read_manifest(listed[0])
@@ -92,7 +92,7 @@ def write(layout: Layout, path: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def held(path: Path) -> Iterator[tuple[dict[str, Any], words.Digest]]:
+def held(path: Path) -> Iterator[tuple[dict[str, Any], types.Digest]]:
     """Yield the configuration and its digest of each image in a layout or archive.
 
     Every blob is hashed. Raise `EnvbuilderError` if one is damaged or `path` is neither.
@@ -168,7 +168,7 @@ def _take(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> No
         raise BuildError(f"{member.name}: damaged in the archive: its sha256 is {found}")
 
 
-def _path(digest: words.Digest) -> str:
+def _path(digest: types.Digest) -> str:
     return str(_BLOBS / digest.rpartition(":")[2])
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol
 from msgspec import Struct
 
 from envbuilder.containers.oci.descriptor import LAYER_ZSTD, Bytes, Descriptor
-from envbuilder.core import types as words
+from envbuilder.core import types
 from envbuilder.core.errors import BuildError
 from envbuilder.core.member_paths import Folders, objection
 
@@ -66,9 +66,9 @@ class Member(Struct, frozen=True, kw_only=True):
 class Layer(Struct, frozen=True, kw_only=True):
     """A written layer: the compressed blob and the tar in it."""
 
-    digest: words.Digest
+    digest: types.Digest
     size: Bytes
-    diff_id: words.Digest
+    diff_id: types.Digest
     unpacked: Bytes
     """Bytes of the tar."""
 

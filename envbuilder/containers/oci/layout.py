@@ -28,14 +28,14 @@ from envbuilder.containers.oci.descriptor import (
     digest_of,
     encode,
 )
-from envbuilder.core import files as atomic
+from envbuilder.core import files
 from envbuilder.core.errors import BuildError, InvalidError, WrongHashError
 from envbuilder.core.files import file_sha256
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from envbuilder.core import types as words
+    from envbuilder.core import types
 
 MARK = "oci-layout"
 _VERSION = {"imageLayoutVersion": "1.0.0"}
@@ -58,7 +58,7 @@ class Layout:
         if not (folder / MARK).is_file():
             (folder / "blobs" / "sha256").mkdir(parents=True, exist_ok=True)
             layout.write_index(Index(schema_version=2, media_type=INDEX, manifests=()))
-            atomic.save(folder / MARK, json.dumps(_VERSION).encode(), BuildError, _FULL)
+            files.save(folder / MARK, json.dumps(_VERSION).encode(), BuildError, _FULL)
         return layout
 
     @classmethod
@@ -78,7 +78,7 @@ class Layout:
 
     # --- blobs
 
-    def blob(self, digest: words.Digest) -> Path:
+    def blob(self, digest: types.Digest) -> Path:
         """Return the path of a blob, whether it exists or not."""
         match = _DIGEST.fullmatch(digest)
         if match is None:
@@ -104,7 +104,7 @@ class Layout:
             return descriptor
         target = self.blob(digest)
         if isinstance(content, bytes):
-            atomic.write(target, content)
+            files.write(target, content)
         else:
             place(content, target)
         return descriptor
@@ -147,7 +147,7 @@ class Layout:
 
     def write_index(self, index: Index) -> None:
         """Write the index atomically."""
-        atomic.save(self.folder / "index.json", encode(index), BuildError, _FULL)
+        files.save(self.folder / "index.json", encode(index), BuildError, _FULL)
 
     def images(self) -> Iterator[Descriptor]:
         """Yield the manifests of the layout, also those in nested indexes, each with its platform.
@@ -163,7 +163,7 @@ class Layout:
             if platform and platform.os not in {"", "unknown"}:
                 yield msgspec.structs.replace(image, platform=platform)
 
-    def find(self, platform: words.Platform) -> Descriptor:
+    def find(self, platform: types.Platform) -> Descriptor:
         """Return the only image for a platform; raise `InvalidError` unless there is just one."""
         images = list(self.images())
         fitting = [d for d in images if d.platform and d.platform.is_of(platform)]
@@ -175,7 +175,7 @@ class Layout:
             f"It holds: {', '.join(have) or 'no image at all'}. One image for it is needed.",
         )
 
-    def manifest(self, platform: words.Platform) -> Manifest:
+    def manifest(self, platform: types.Platform) -> Manifest:
         """Return the manifest of the only image for a platform."""
         return self.read_manifest(self.find(platform))
 

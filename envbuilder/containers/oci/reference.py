@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder.core import types as words
+from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Reference(Struct, frozen=True, kw_only=True):
     host: str
     repository: str
     tag: str | None = None
-    digest: words.Digest | None = None
+    digest: types.Digest | None = None
 
     def __str__(self) -> str:
         tag = f":{self.tag}" if self.tag else ""

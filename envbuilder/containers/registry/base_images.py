@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from envbuilder.containers.oci import reference
 from envbuilder.containers.oci.descriptor import INDEX, Descriptor, Index, decode
 from envbuilder.containers.oci.layout import MARK, Layout
-from envbuilder.containers.registry import manifests
-from envbuilder.containers.registry import transfer as registry
+from envbuilder.containers.registry import manifests, transfer
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
 from envbuilder.core.http import full_or_broken
 from envbuilder.core.settings import require_writable
@@ -20,12 +19,12 @@ from envbuilder.core.settings import require_writable
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from envbuilder.core import types as words
+    from envbuilder.core import types
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
 
 
-def folder(digest: words.Digest, platform: words.Platform, settings: Settings) -> Path:
+def folder(digest: types.Digest, platform: types.Platform, settings: Settings) -> Path:
     """Return the path of a base image, present or not; `digest` names its manifest or an index."""
     name = f"{digest.removeprefix('sha256:')}-{platform.replace('/', '-')}"
     return settings.cache_dir / "bases" / name
@@ -33,8 +32,8 @@ def folder(digest: words.Digest, platform: words.Platform, settings: Settings) -
 
 def obtain(
     ref: str,
-    digest: words.Digest,
-    platform: words.Platform,
+    digest: types.Digest,
+    platform: types.Platform,
     settings: Settings,
     progress: Progress,
 ) -> Layout:
@@ -65,9 +64,9 @@ def obtain(
 
 def _pull(
     ref: str,
-    digest: words.Digest,
+    digest: types.Digest,
     layout: Layout,
-    platform: words.Platform,
+    platform: types.Platform,
     settings: Settings,
     progress: Progress,
 ) -> None:
@@ -75,7 +74,7 @@ def _pull(
     problems: list[str] = []
     for place in reference.mirrored(reference.parse(ref), settings.configuration.mirrors):
         try:
-            registry.pull(registry.connect(place, settings), digest, layout, platform, progress)
+            transfer.pull(transfer.connect(place, settings), digest, layout, platform, progress)
         except BuildError as error:
             problems.append(error.message)
             last = error
@@ -84,7 +83,7 @@ def _pull(
     raise type(last)("; ".join(problems), last.hint)
 
 
-def _damage(place: Path, digest: words.Digest, platform: words.Platform) -> str | None:
+def _damage(place: Path, digest: types.Digest, platform: types.Platform) -> str | None:
     """Return what is wrong with a base image: None if intact, empty if it was never complete."""
     if not (place / MARK).is_file():
         return ""
@@ -104,7 +103,7 @@ def _damage(place: Path, digest: words.Digest, platform: words.Platform) -> str 
 
 
 def _require_listed(
-    layout: Layout, image: Descriptor, digest: words.Digest, platform: words.Platform
+    layout: Layout, image: Descriptor, digest: types.Digest, platform: types.Platform
 ) -> None:
     """Raise `BuildError` if the index is missing, `InvalidError` if it does not list the image."""
     path = layout.blob(digest)

@@ -23,7 +23,7 @@ from envbuilder.core.errors import InvalidError, WrongHashError
 
 if TYPE_CHECKING:
     from envbuilder.containers.registry.connection import Connection
-    from envbuilder.core import types as words
+    from envbuilder.core import types
 
 OK, CREATED, ACCEPTED, NOT_FOUND = 200, 201, 202, 404
 ACCEPT = {"Accept": ", ".join(sorted(INDEXES | MANIFESTS))}
@@ -97,7 +97,7 @@ def _fetch(connection: Connection, reference: str, accept: tuple[int, ...]) -> b
     raise connection.failure(reference, problem)
 
 
-def choose(index: Index, platform: words.Platform, where: str) -> Descriptor:
+def choose(index: Index, platform: types.Platform, where: str) -> Descriptor:
     """Return the only image of an index for a platform.
 
     Raise `InvalidError` if there is none or several.

@@ -17,7 +17,7 @@ from envbuilder.containers.registry import manifests
 from envbuilder.containers.registry.connection import Connection
 from envbuilder.containers.registry.pull_blob import receive
 from envbuilder.containers.registry.push_blob import send
-from envbuilder.core import types as words
+from envbuilder.core import types
 from envbuilder.core.errors import BuildError, InvalidError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Pulled(Struct, frozen=True, kw_only=True):
 class Pushed(Struct, frozen=True, kw_only=True):
     """The result of a push."""
 
-    digest: words.Digest
+    digest: types.Digest
     bytes: int
     """Bytes of blobs and manifests transferred."""
     sent: int
@@ -76,7 +76,7 @@ def pull(
     connection: Connection,
     reference: str,
     layout: Layout,
-    platform: words.Platform,
+    platform: types.Platform,
     progress: Progress,
 ) -> Pulled:
     """Pull the image of one platform into a layout; `reference` is a digest or a tag.
@@ -202,7 +202,7 @@ def _require_room(layout: Layout, needed: int) -> None:
 
 
 def _require_platform(
-    layout: Layout, manifest: Manifest, platform: words.Platform, where: str
+    layout: Layout, manifest: Manifest, platform: types.Platform, where: str
 ) -> None:
     """Raise `InvalidError` if an image's configuration names another platform."""
     config = layout.read_config(manifest)
