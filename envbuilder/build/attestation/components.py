@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from envbuilder.build.attestation.licences import METADATA_LIMIT, stated
 from envbuilder.core.errors import InvalidError
-from envbuilder.profiles import locked_file as lock_entries
+from envbuilder.profiles import locked_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -118,7 +118,7 @@ def pypi_purl(name: str, version: str) -> str:
 
 def debian_purl(file: File, architecture: str) -> str:
     """Return the package URL of a locked .deb; its vendor is Debian, or else its source's name."""
-    vendor = "debian" if file.source in {lock_entries.MAIN, lock_entries.SECURITY} else file.source
+    vendor = "debian" if file.source in {locked_file.MAIN, locked_file.SECURITY} else file.source
     return _deb_purl(vendor, file.name, file.version, architecture, suite(file))
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from envbuilder.build.attestation import components, licences, provenance, sbom
-from envbuilder.core import files as atomic
 from envbuilder.core.errors import BuildError, EnvbuilderError
+from envbuilder.core.files import save
 from envbuilder.packages.store import Store
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def ensure(
             "provenance": provenance.statement(plan, [subject(artifact)], versions=versions),
         }
         for name, path in paths.items():
-            atomic.save(Path(path), contents[name], BuildError, _FULL)
+            save(Path(path), contents[name], BuildError, _FULL)
     return paths
 
 
@@ -99,18 +99,18 @@ def installed(
 
 def _status(plan: Plan, artifact: Artifact, progress: Progress) -> Status | None:
     """Return the dpkg status of the base image of an assembly, else of the image in the engine."""
-    from envbuilder.build.image import base_layers as base
+    from envbuilder.build.image import base_layers
     from envbuilder.build.image.layer_cache import LayerCache
     from envbuilder.build.plan import Assemble
     from envbuilder.containers.engine import client as engine
-    from envbuilder.packages.debian import base_image as base_status
+    from envbuilder.packages.debian import base_image
 
     for step in plan.steps:
         if isinstance(step, Assemble):
             cache = LayerCache(Path(step.cache), progress.note, fresh=False)
-            below = base.read(step.base, step.platform, cache)
-            return base_status.of_contents(below.root.contents, plan.platform, step.base)
-    return base_status.of_engine(engine.connect(), artifact.ref, plan.platform)
+            below = base_layers.read(step.base, step.platform, cache)
+            return base_image.of_contents(below.root.contents, plan.platform, step.base)
+    return base_image.of_engine(engine.connect(), artifact.ref, plan.platform)
 
 
 def _about(plan: Plan) -> About:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from envbuilder import __version__
-from envbuilder.build import payload as pack
+from envbuilder.build import payload
 from envbuilder.build.attestation import components
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def dependencies(plan: Plan) -> list[dict[str, Any]]:
         base = components.of_base(plan.base.ref, plan.base.digest, plan.platform)
         resources.append(_resource(base.name, base.purl, base.sha256))
     resources += [_resource(f.basename, components.file_purl(f), f.sha256) for f in plan.files]
-    resources.append(_resource("payload.pyz", "urn:envbuilder:payload", pack.payload_sha256()))
+    resources.append(_resource("payload.pyz", "urn:envbuilder:payload", payload.payload_sha256()))
     return resources
 
 

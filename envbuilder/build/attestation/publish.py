@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envbuilder.build.attestation import provenance, sbom
-from envbuilder.build.image import records as images
+from envbuilder.build.image import records as image_records
 from envbuilder.containers.oci import reference
 from envbuilder.containers.oci.layout import Layout
-from envbuilder.containers.registry import manifests, referrers
-from envbuilder.containers.registry import push_blob as send
-from envbuilder.containers.registry import transfer as registry
+from envbuilder.containers.registry import manifests, push_blob, referrers, transfer
 from envbuilder.containers.registry.connection import Connection
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError
@@ -34,14 +32,14 @@ def push(step: Push, progress: Progress) -> None:
     layout = Layout(Path(step.layout))
     image = layout.index().manifests[0]
     config = layout.read_manifest(image).config.digest
-    done = registry.push(
+    done = transfer.push(
         connection, target.tag_or_digest, layout, image, Path(step.uploads), progress
     )
     progress.note(
         f"pushed {target.name}@{done.digest}: {done.bytes / 1e6:.1f} MB in {done.sent} blobs"
         f" ({done.present} were there, {done.mounted} came from other repositories)"
     )
-    record = images.ImageRecord(
+    record = image_records.ImageRecord(
         profile=step.profile,
         fingerprint=step.fingerprint,
         ref=step.ref,
@@ -50,12 +48,14 @@ def push(step: Push, progress: Progress) -> None:
         builder="layers",
         made_by=step.made_by,
     )
-    images.keep(Path(step.folder), record)
+    image_records.keep(Path(step.folder), record)
 
 
-def pushed_record(ref: str, fingerprint: str, settings: Settings) -> images.ImageRecord | None:
+def pushed_record(
+    ref: str, fingerprint: str, settings: Settings
+) -> image_records.ImageRecord | None:
     """Return the record of the image that a tag names, if built here for this fingerprint."""
-    records = images.read(settings.records_dir / fingerprint)
+    records = image_records.read(settings.records_dir / fingerprint)
     if not records:
         return None
     pushed = _tagged(_connect(ref, settings), ref)
@@ -64,7 +64,7 @@ def pushed_record(ref: str, fingerprint: str, settings: Settings) -> images.Imag
 
 def require_allowed(ref: str, settings: Settings) -> None:
     """Raise `BuildError` if pushing to a reference is not allowed."""
-    send.require_allowed(_connect(ref, settings))
+    push_blob.require_allowed(_connect(ref, settings))
 
 
 def attach(
@@ -82,7 +82,7 @@ def attach(
 
     connection = _connect(ref, settings)
     image = _tagged(connection, ref)
-    records = images.read(settings.records_dir / fingerprint)
+    records = image_records.read(settings.records_dir / fingerprint)
     if image is None or not any(image.digest in r.ids for r in records):
         raise BuildError(
             f"{ref}: names another image than the one that was just pushed",
@@ -103,7 +103,7 @@ def attach(
 
 
 def _connect(ref: str, settings: Settings) -> Connection:
-    return registry.connect(reference.parse(ref), settings)
+    return transfer.connect(reference.parse(ref), settings)
 
 
 def _tagged(connection: Connection, ref: str) -> Descriptor | None:

@@ -21,8 +21,7 @@ from msgspec.structs import replace
 from envbuilder.build import workflow
 from envbuilder.build.backends.environment import Environment
 from envbuilder.build.plan import BuildResult, MakeBase
-from envbuilder.build.reproduce import contents
-from envbuilder.build.reproduce import differences as reproduce
+from envbuilder.build.reproduce import contents, differences
 from envbuilder.core import folders
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
 from envbuilder.core.http import full_or_broken
@@ -153,7 +152,7 @@ def _surroundings(folder: Path) -> Iterator[None]:
 def _compare(first: Trial, second: Trial, folder: Path, progress: Progress) -> Outcome:
     first_result, second_result = first.result, second.result
     digests = str(first_result.artifact.digest), str(second_result.artifact.digest)
-    outcome = reproduce.Outcome(
+    outcome = differences.Outcome(
         status="equal" if digests[0] == digests[1] else "different",
         profile=first_result.profile,
         backend=first_result.backend,
@@ -167,18 +166,18 @@ def _compare(first: Trial, second: Trial, folder: Path, progress: Progress) -> O
         return outcome
     try:
         with progress.task("look for what differs"):
-            differences, more, text = _differing(_sides(first, second, folder), folder)
+            shown, more, text = _differing(_sides(first, second, folder), folder)
     except (EnvbuilderError, OSError) as error:
         progress.note(f"note: what differs cannot be told: {error}")
         return outcome
-    return replace(outcome, differences=differences, more=more, diffoscope=text)
+    return replace(outcome, differences=shown, more=more, diffoscope=text)
 
 
 def _sides(first: Trial, second: Trial, folder: Path) -> contents.Sides:
     if first.result.artifact.kind != "image":
         return contents.Prefixes(*(Path(t.result.artifact.ref) for t in (first, second)))
     from envbuilder.containers.engine import client as engine
-    from envbuilder.containers.engine import images as engines
+    from envbuilder.containers.engine import images as engine_images
 
     client = engine.connect()
 
@@ -186,7 +185,7 @@ def _sides(first: Trial, second: Trial, folder: Path) -> contents.Sides:
         image = engine.image(client, trial.result.artifact.ref)
         if image is None:
             raise BuildError(f"{trial.result.artifact.ref}: is not in the engine any more")
-        return engines.export(client, image, folder / "images")
+        return engine_images.export(client, image, folder / "images")
 
     return contents.Images(layout(first), layout(second), first.environment.target.platform)
 
@@ -196,6 +195,6 @@ def _differing(
 ) -> tuple[tuple[Difference, ...], int, str | None]:
     """Return the differences to list, the number of further ones, and diffoscope's output."""
     found = iter(sides.differences())
-    listed = tuple(islice(found, reproduce.LISTED))
+    listed = tuple(islice(found, differences.LISTED))
     more = sum(1 for _ in found)
     return listed, more, contents.diffoscope(sides, listed, folder / "differing")

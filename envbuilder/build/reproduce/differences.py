@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import tarfile
     from collections.abc import Iterable, Iterator, Mapping
 
-    from envbuilder.build.backends import tree_digest as tree
+    from envbuilder.build.backends import tree_digest
 
 Kind = Literal["file", "folder", "link", "hard link", "other"]
 LISTED = 1000
@@ -121,7 +121,7 @@ def _fields(first: Member, second: Member) -> Iterator[str]:
             yield name if hidden else f"{name} {_short(before)} and {_short(after)}"
 
 
-def of_trees(differences: Iterable[tree.Difference]) -> Iterator[Difference]:
+def of_trees(differences: Iterable[tree_digest.Difference]) -> Iterator[Difference]:
     """Yield the paths that differ between two environments."""
     how = {"changed": "content", "added": "only in the second", "missing": "only in the first"}
     for difference in differences:
