@@ -86,7 +86,7 @@ def collect(
             packed.append(_packed(needed, _obtain(needed, settings, progress)))
         except EnvbuilderError as error:
             lack = f"the base image {needed.name} for {needed.platform}"
-            progress.note(f"note: {lack} cannot be had: {error.message}")
+            progress.note(f"note: {lack} is unavailable: {error.message}")
             lacks.append(lack)
     return tuple(packed), tuple(lacks)
 
@@ -99,11 +99,11 @@ def _obtain(needed: Needed, settings: Settings, progress: Progress) -> Layout:
     cached = needed.digest and base_images.folder(needed.digest, needed.platform, settings).is_dir()
     held = None if cached else _of_engine(needed.ref)
     if held is not None:
-        with progress.task(f"take the base image {needed.name} from the engine"):
+        with progress.task(f"export the base image {needed.name} from the engine"):
             return engine_images.export(*held, folder)
     if needed.digest is None:
-        raise BuildError("no engine has it")
-    progress.note(f"· get the base image {needed.name}")
+        raise BuildError("no container engine has it")
+    progress.note(f"· fetch the base image {needed.name}")
     return base_images.obtain(needed.name, needed.digest, needed.platform, settings, progress)
 
 
@@ -155,7 +155,7 @@ def read_index(member: Member, content: Content) -> Index:
     expected = _platform(member.name)
     image = index.manifests[0] if len(index.manifests) == 1 else None
     if image is None or image.platform is None or not image.platform.is_of(expected):
-        raise InvalidError(f"{member.path}: lists other images than one for {expected}")
+        raise InvalidError(f"{member.path}: must list exactly one image, for {expected}")
     return index
 
 
@@ -264,7 +264,7 @@ def _load(
         return True
     if existing is not None and not force:
         progress.note(
-            f"note: the engine has another image {name}, which stays; --force replaces it"
+            f"note: the engine already has another image {name}, which is kept; --force replaces it"
         )
         return False
     with (

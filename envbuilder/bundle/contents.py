@@ -189,7 +189,9 @@ def of_envbuilder(
     uv = selections[0].tools[0].version
     for platform, python in sorted(used):
         if self_wheel.accepted(itself, [python]):
-            progress.note(f"· find what envbuilder needs on {platform} with Python {python}")
+            progress.note(
+                f"· resolve envbuilder's dependencies for {platform} with Python {python}"
+            )
             for file in self_wheel.dependencies(
                 itself, platform, python, settings, progress, uv, extra
             ):

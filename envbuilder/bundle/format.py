@@ -94,12 +94,12 @@ def problem(manifest: Manifest) -> str:
     for member in manifest.members:
         matched = _PATHS[member.kind].match(member.path)
         if matched is None or member.path in paths:
-            return f"{shown(member.path)} is no path of a {member.kind}, or is there twice"
+            return f"{shown(member.path)} is not a valid path of a {member.kind}, or appears twice"
         paths.add(member.path)
         named = matched[1] if matched.re.groups else None
         stated = MNIST_SHA256.get(named or "") if member.kind == "dataset" else named
         if named is not None and stated != member.sha256:
-            return f"{member.path} has another sha256 than its name says"
+            return f"the sha256 of {member.path} is not the one in its name"
         if member.kind in {"profile", "lock"} and member.size > LARGEST_TEXT:
             return f"{member.path} is too large: {member.size} bytes"
     texts = sum(m.size for m in manifest.members if m.kind in {"profile", "lock"})

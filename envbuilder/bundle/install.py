@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from envbuilder.profiles.locked_file import File
 
 _LINES = 40
-_UNTRUSTED = "It was not made by envbuilder bundle, or was changed. Nothing of it was taken in."
+_UNTRUSTED = "It was not made by envbuilder bundle, or was changed. Nothing was unpacked."
 
 
 class Draft(Struct, frozen=True, kw_only=True):
@@ -122,7 +122,7 @@ def drafts(
             continue
         draft = Draft(path=user / below, content=content)
         if used is not None and used.is_relative_to(resources.profiles_dir()):
-            draft = Draft(path=user / below, content=content, why="goes before the shipped one")
+            draft = Draft(path=user / below, content=content, why="overrides the shipped one")
         elif used is not None and old is not None:
             show(_difference(old, content, used))
             if not force or used != user / below:
@@ -131,10 +131,11 @@ def drafts(
     if refused:
         replaceable = all(path.is_relative_to(user) for path in refused)
         raise InvalidError(
-            f"differs from what the bundle brings: {', '.join(map(str, refused))}",
+            f"differs from the bundle's version: {', '.join(map(str, refused))}",
             "Use --force to replace yours, or move them away."
             if replaceable
-            else "A project's own files go first: run this outside of the project, or move them.",
+            else "A project's own files take precedence: run this outside of the project, or move"
+            " them.",
         )
     return tuple(changes)
 
@@ -162,4 +163,4 @@ def _difference(old: bytes, new: bytes, path: Path) -> str:
         )
     )
     more = len(lines) - _LINES
-    return "\n".join([*lines[:_LINES], *([f"… and {more} lines more"] if more > 0 else [])])
+    return "\n".join([*lines[:_LINES], *([f"… and {more} more lines"] if more > 0 else [])])

@@ -83,7 +83,7 @@ class Reader:
         stated = bundle_format.manifest_stated(block)
         if stated is None:
             raise InvalidError(
-                f"{self._where}: not a bundle of envbuilder", "Make one with: envbuilder bundle"
+                f"{self._where}: not an envbuilder bundle", "Make one with: envbuilder bundle"
             )
         sha256, size = stated
         if size > bundle_format.LARGEST_MANIFEST or block != bundle_format.header(
@@ -152,7 +152,7 @@ def parse(text: bytes, where: str) -> Manifest:
         raise explain(error, bundle_format.Manifest, where, "") from error
     wrong = bundle_format.problem(manifest)
     if wrong:
-        raise InvalidError(f"{where}: its manifest cannot be trusted: {wrong}")
+        raise InvalidError(f"{where}: its manifest is invalid: {wrong}")
     return manifest
 
 
@@ -165,6 +165,6 @@ def opened(path: Path) -> Iterator[Reader]:
         raise InvalidError(f"{path}: cannot be read: {error.strerror or error}") from error
     if not stream.seekable():
         stream.close()
-        raise InvalidError(f"{path}: a pipe cannot be checked before it is used: name a file")
+        raise InvalidError(f"{path}: a pipe cannot be checked before it is used: give a file")
     with stream:
         yield Reader(stream, path)

@@ -70,7 +70,7 @@ def _built(source: Path, settings: Settings) -> Wheel:
         if done.returncode != 0 or wheel is None:
             raise BuildError(
                 f"{source}: envbuilder's own wheel cannot be built:\n{done.last_words}",
-                "Check that the package index can be reached: hatchling comes from there.",
+                "Check that the package index can be reached: hatchling is fetched from it.",
             )
         return Wheel(file=wheel.name, content=wheel.read_bytes())
 
@@ -89,13 +89,13 @@ def _repacked(installed: metadata.Distribution) -> Wheel:
         if _record_hash(content) != file.hash.value or file.hash.mode != "sha256":
             raise BuildError(
                 f"{file.locate()}: was changed after envbuilder was installed",
-                "Install envbuilder again; a bundle must not carry what nobody released.",
+                "Reinstall envbuilder: its installed files were modified and cannot be bundled.",
             )
         members[file.as_posix()] = content
     if not any(name.startswith(f"{PACKAGE}/") for name in members):
         raise BuildError(
-            "envbuilder's own files cannot be told apart from others here",
-            "Run it from a checkout, or from an environment it was installed into.",
+            "envbuilder's own files cannot be told from others in this environment",
+            "Run it from a checkout, or from an environment in which it is installed.",
         )
     info = next(n.partition("/")[0] for n in members if ".dist-info/" in n)
     lines = [f"{n},sha256={_record_hash(c)},{len(c)}\n" for n, c in sorted(members.items())]
@@ -167,7 +167,9 @@ def dependencies(
         try:
             answer = uv.compile(direct, platform, python, preferred)
         except UnresolvableError as error:
-            raise BuildError(f"envbuilder's own dependencies cannot be had: {error}") from error
+            raise BuildError(
+                f"envbuilder's own dependencies cannot be resolved: {error}"
+            ) from error
     files = tuple(f.file for f in answer)
     fetch(
         files, Target(platform=platform, python=python, base=None, files=files), settings, progress

@@ -61,7 +61,7 @@ def _unpack(reader: read.Reader, settings: Settings, progress: Progress, *, forc
     total = sum(m.size for m in manifest.members)
     space.require_rooms([incoming.room(manifest)])
     drafts = _checked(reader, settings, progress, force=force)
-    with progress.task(f"take in {len(manifest.members)} members", total, unit="bytes") as task:
+    with progress.task(f"unpack {len(manifest.members)} members", total, unit="bytes") as task:
         for member, content in reader.members(task.advance):
             if member.kind in _TEXTS:
                 content.skip()

@@ -309,7 +309,9 @@ def test_no_changed_byte_goes_unnoticed(data: st.DataObject) -> None:
     changed[at] ^= data.draw(st.integers(1, 255))
     with pytest.raises(EnvbuilderError) as caught:
         _read_bytes(bytes(changed))
-    assert caught.value.exit_code == (2 if "not a bundle" in caught.value.message else 1)
+    assert caught.value.exit_code == (
+        2 if "not an envbuilder bundle" in caught.value.message else 1
+    )
 
 
 @given(st.data())
@@ -372,7 +374,7 @@ def test_another_schema_is_2(schema: Any, bundle: Path, there: Settings) -> None
 def test_what_is_no_bundle_is_2(content: bytes, tmp_path: Path, there: Settings) -> None:
     path = tmp_path / "x.tar"
     path.write_bytes(content)
-    with pytest.raises(InvalidError, match="not a bundle"):
+    with pytest.raises(InvalidError, match="not an envbuilder bundle"):
         unpack(path, there)
 
 
@@ -510,7 +512,7 @@ def test_files_of_the_user_are_kept_and_the_difference_shown(
     mine.parent.mkdir(parents=True)
     mine.write_text("mine: 1\n")
     shown: list[str] = []
-    with pytest.raises(InvalidError, match="differs from what the bundle brings") as caught:
+    with pytest.raises(InvalidError, match="differs from the bundle") as caught:
         unpacking.unpack(bundle, there, PlainProgress(shown.append), force=False)
     assert "--force" in caught.value.hint
     assert "-mine: 1" in "\n".join(shown)
@@ -782,7 +784,7 @@ def test_a_base_image_that_cannot_be_had_is_named(found: Settings) -> None:
     packed, lacks = images.collect([wanted], found, PlainProgress(said.append))
     assert packed == ()
     assert lacks == ("the base image python:3.11 for linux/amd64",)
-    assert said == [f"note: {lacks[0]} cannot be had: no engine has it"]
+    assert said == [f"note: {lacks[0]} is unavailable: no container engine has it"]
 
 
 # --- envbuilder itself
