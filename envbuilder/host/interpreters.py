@@ -224,7 +224,7 @@ class _Search:
         try:
             return msgspec.json.decode(done.stdout, type=_Answer)
         except (msgspec.DecodeError, UnicodeError) as error:
-            raise _RejectedError("gave an answer that is not a Python's") from error
+            raise _RejectedError("did not answer like a Python interpreter") from error
 
 
 def _patch(installed: Path) -> tuple[int, ...]:

@@ -166,7 +166,7 @@ def bits_of(quant: str) -> float:
     close = " or ".join(get_close_matches(name[:40], QUANTS, n=2))
     hint = f"did you mean {close}? " if close else ""
     raise InvalidError(
-        f"{_quoted(quant)} is not a known format of weights", f"{hint}known: {', '.join(QUANTS)}"
+        f"{_quoted(quant)} is not a known weight format", f"{hint}known: {', '.join(QUANTS)}"
     )
 
 
@@ -209,7 +209,10 @@ def sentences(estimate: Estimate) -> tuple[str, ...]:
     spare = estimate.spare_bytes or 0
     if estimate.verdict == "unknown":
         more = f" and {n} more" if (n := len(estimate.unknown_sizes) - 1) else ""
-        lines = [size, f"cannot be said: unknown size of {_short(estimate.unknown_sizes[0])}{more}"]
+        lines = [
+            size,
+            f"cannot be determined: unknown size of {_short(estimate.unknown_sizes[0])}{more}",
+        ]
     elif estimate.verdict == "no":
         lines = [size, f"does not fit: {_gib(-spare)} are missing"]
     else:

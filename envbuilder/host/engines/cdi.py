@@ -59,7 +59,7 @@ def decide(snapshot: Snapshot, folders: Iterable[str]) -> tuple[set[str], list[s
             devices |= _devices(path, snapshot)
         except (ValueError, msgspec.DecodeError, RecursionError) as error:
             why = clean(str(error))
-            notes.append(f"/{clean(path)} tells of no CDI devices ({why}): there may be some.")
+            notes.append(f"/{clean(path)} lists no usable CDI devices ({why}); there may be some.")
     return devices, notes
 
 

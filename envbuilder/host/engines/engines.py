@@ -180,11 +180,11 @@ def _judged(path: str, answer: Answer) -> tuple[State, str]:
     error = answer.error.lower()
     if "permission denied" in error or "not permitted" in error:
         if path in sockets.DOCKERS:
-            hint = "join the group docker, which is as good as root"
+            hint = "join the group docker, which is equivalent to root access"
             return "present", f"This user may not open it: {hint}."
         return "present", "This user may not open it."
     if "connection refused" in error:
-        return "present", "Nobody listens: its engine does not run."
+        return "present", "Nothing listens on it: the engine is not running."
     if error or not answer.version:
         why = clean(answer.error) or "it names no version"
         return "unknown", f"No usable answer: {why}."

@@ -103,7 +103,7 @@ def ask(environ: Mapping[str, str], home: str, *, full: bool) -> str:
             identities.add(identity)
             answers[key] = _answer(f"/{path}", full=full)
     if named and not named.startswith("unix:///"):
-        answers[NAMED] = Answer(error="it names no Unix socket, and was not asked")
+        answers[NAMED] = Answer(error="it is not a Unix socket, so it was not queried")
     return msgspec.json.encode(answers).decode()
 
 
@@ -175,10 +175,10 @@ def get(path: str, target: str, *, seconds: float, limit: int = _LIMIT) -> bytes
             if remaining <= 0:
                 raise TimeoutError("timed out")
             if len(answer) > limit:
-                raise ValueError("the answer is too long")
+                raise ValueError("the response is too long")
             link.settimeout(remaining)
     head, _, body = bytes(answer).partition(b"\r\n\r\n")
     if not _OK.match(head):
         first = head.split(b"\r\n", 1)[0][:60].decode("ascii", "replace")
-        raise ValueError(f"it answered {first!r}" if first else "it said nothing")
+        raise ValueError(f"it answered {first!r}" if first else "it sent no response")
     return body

@@ -164,12 +164,12 @@ def _shared(snapshot: Snapshot, driver: str | None, total: int | None) -> int | 
 
 def _driver(device: Device) -> Access | None:
     if device.bound is False:
-        detail = "No kernel driver has it: torch.xpu needs i915 or xe."
+        detail = "No kernel driver is bound to it: torch.xpu needs i915 or xe."
         return Access("present", detail, "driver-missing")
     if device.driver is None:
         return Access("unknown", "Its kernel driver could not be read.", "driver-unread")
     if device.driver not in ("i915", "xe"):
-        detail = f"The kernel driver {device.driver} has it; torch.xpu needs i915 or xe."
+        detail = f"The kernel driver {device.driver} is bound to it; torch.xpu needs i915 or xe."
         return Access("present", detail, "driver-other")
     return None
 
@@ -183,7 +183,7 @@ def _node(snapshot: Snapshot, device: Device, readable: bool | None) -> Access |
         if "dev/dri" in snapshot.folders or snapshot.has("dev/dri") is False:
             detail = f"{node} is missing: a container needs --device /dev/dri."
             return Access("present", detail, "node-missing")
-        return Access("unknown", f"Whether {node} is there could not be read.", "node-unread")
+        return Access("unknown", f"Whether {node} exists could not be read.", "node-unread")
     if not readable:
         group = pci.node_group(snapshot, node) or "render"
         return Access(

@@ -224,10 +224,10 @@ def _driver(snapshot: Snapshot, answer: nvml.Answer | None) -> str | None:
 def _bound(card: Device, access: Access) -> Access:
     """Return `access`, corrected by what the card's own kernel driver implies."""
     if card.driver not in (None, "nvidia"):
-        detail = f"The kernel driver {card.driver} has it; CUDA needs NVIDIA's own driver."
+        detail = f"The kernel driver {card.driver} is bound to it; CUDA needs NVIDIA's own driver."
         return Access("present", detail, "driver-other")
     if card.bound is False and access.state != "unknown":
-        detail = "No kernel driver has it: install NVIDIA's driver."
+        detail = "No kernel driver is bound to it: install NVIDIA's driver."
         return Access("present", detail, "driver-missing")
     if card.display is None and access.state == "usable":
         return Access("unknown", "Its PCI class could not be read.", "unread")
@@ -272,7 +272,7 @@ def _without_pci(snapshot: Snapshot, *, wsl: bool) -> tuple[Gpu, ...]:
         name, detail = "NVIDIA Tegra", "Jetson is not supported: its torch comes from NVIDIA."
         obstacle = "unlisted"
     elif snapshot.has(VERSION):
-        detail = "NVIDIA's driver is loaded, but no GPU of it could be listed."
+        detail = "NVIDIA's driver is loaded, but none of its GPUs could be listed."
     else:
         return ()
     return (Gpu(vendor="nvidia", name=name, state="unknown", detail=detail, obstacle=obstacle),)

@@ -124,7 +124,7 @@ def _node(snapshot: Snapshot, path: str, *, container: bool) -> Access | None:
     if snapshot.has(path) is False:
         return _missing(snapshot, path, container=container)
     if path not in snapshot.nodes:
-        return Access("unknown", f"Whether /{path} is there could not be read.", "node-unread")
+        return Access("unknown", f"Whether /{path} exists could not be read.", "node-unread")
     return None if snapshot.nodes[path] else _closed(path)
 
 
@@ -142,6 +142,6 @@ def _missing(snapshot: Snapshot, path: str, *, container: bool) -> Access:
     # unified memory node rarely exists before its first use; all others are created at boot.
     helps = snapshot.has(_MODPROBE)
     if helps or (path == _MEMORY and helps is None):
-        detail = f"/{path} is missing: CUDA makes it at its first use, by nvidia-modprobe."
+        detail = f"/{path} is missing: CUDA creates it on first use, through nvidia-modprobe."
         return Access("unknown", detail, "node-missing")
     return Access("present", f"/{path} is missing: run nvidia-modprobe.", "node-missing")

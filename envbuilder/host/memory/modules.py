@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from envbuilder.host.snapshot import Reader, Snapshot
 
 _TABLE = "sys/firmware/dmi/tables/DMI"
-_VIRTUAL = "This is a virtual machine, which does not show the modules of the real one."
+_VIRTUAL = "This is a virtual machine, which does not show its host's memory modules."
 _ROOT = "Only root may read the firmware's table of memory modules: run this as root to see all."
 _HIDDEN = (
     "There is no table of memory modules here:"
@@ -26,8 +26,8 @@ _HIDDEN = (
 _DAMAGED = "The firmware's table of memory modules is damaged."
 _EMPTY = "The firmware's table lists no memory module."
 _MIXED = "There are modules of several kinds."
-_NAMELESS = "The firmware's names of the memory slots do not tell which share a channel."
-_SPEEDLESS = "The firmware does not say how fast the memory runs."
+_NAMELESS = "The firmware's names of the memory slots do not show which share a channel."
+_SPEEDLESS = "The firmware does not report the memory's speed."
 # The lowest transfer rate of each kind (JEDEC JESD79-3, -4, -5). Less is the clock rate, half the
 # transfer rate: some firmware reports that instead.
 _SLOWEST = {"DDR3": 800, "DDR4": 1600, "DDR5": 3200}
