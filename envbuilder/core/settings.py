@@ -175,6 +175,6 @@ def require_writable(folder: Path, *, private: bool = False, marked: bool = True
 
             raise full_or_broken(error, folder) from error
         raise InvalidError(
-            f"{folder}: cannot be made: {error.strerror}",
+            f"{folder}: cannot be created: {error.strerror}",
             "Set ENVBUILDER_CACHE_DIR and ENVBUILDER_DATA_DIR to folders you can write to.",
         ) from error

@@ -40,7 +40,7 @@ def worded(message: str, kind: Any, path: list[str], value: Any = None) -> str:
         return (
             f"{_shown_value(value)} is not one of {possible}"
             if possible
-            else f"{_shown_value(value)} is none"
+            else f"{_shown_value(value)} is not a valid value"
         )
     match = _EXPECTED.match(message)
     if match is None:
@@ -49,7 +49,7 @@ def worded(message: str, kind: Any, path: list[str], value: Any = None) -> str:
     if match[2]:
         return f"expected {expected}, found {_KINDS.get(match[2], match[2])}"
     if match[3]:
-        expected = _descriptions().get(match[3], "text of another form")
+        expected = _descriptions().get(match[3], "text in another format")
         is_one = isinstance(value, str | int | float)
         return f"expected {expected}{f', found {_shown_value(value)}' if is_one else ''}"
     return f"expected {expected} {match[4] or ''}".rstrip()
