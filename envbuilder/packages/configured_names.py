@@ -159,7 +159,7 @@ def _host_problem(host: str) -> tuple[str, str] | None:
     from envbuilder.containers.oci import reference
 
     if host in _DOCKER_HUB:
-        return "is in no image's reference", "Docker Hub is called docker.io."
+        return "appears in no image reference", "Docker Hub is called docker.io."
     try:
         right = reference.parse(f"{host}/any/image").host == host
     except InvalidError:
@@ -167,7 +167,7 @@ def _host_problem(host: str) -> tuple[str, str] | None:
     if right:
         return None
     hint = "Write a host, and a port if need be: docker.io, ghcr.io, registry.example:5000."
-    return "is no registry's host", hint
+    return "is not a registry's host", hint
 
 
 def _of_profiles(

@@ -59,7 +59,7 @@ def places() -> tuple[Place, ...]:
         )
     if done.returncode != 0:
         raise ToolError(
-            f"uv does not say which indexes it uses (exit {done.returncode})",
+            f"uv does not report which indexes it uses (exit {done.returncode})",
             "Check uv's settings: python -m uv pip compile --emit-index-url requirements.txt",
         )
     no_index = variables.get("UV_NO_INDEX") or os.environ.get("UV_NO_INDEX")

@@ -78,7 +78,7 @@ def _raw_sha256(path: Path) -> str:
         with gzip.open(path) as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
     except _BROKEN_GZIP as error:
-        raise InvalidError(f"{path}: not a whole gzip file: {error}") from error
+        raise InvalidError(f"{path}: not a complete gzip file: {error}") from error
 
 
 def obtain(settings: Settings, progress: Progress) -> Dataset:

@@ -66,8 +66,8 @@ class Store:
             raise WrongHashError(
                 f"{file.basename} from {origin}: wrong hash:"
                 f" expected sha256 {file.sha256}, got {actual}",
-                "The file changed upstream, or something on the way changes it. Nothing was kept."
-                " If the new bytes are right, make the lock anew: envbuilder lock",
+                "The file changed upstream, or a proxy changes it. Nothing was kept."
+                " If the new bytes are right, make the lock again: envbuilder lock",
             )
         self._keep(part, file.sha256)
 
@@ -105,7 +105,7 @@ class Store:
             raise BuildError(
                 f"{file.basename}: damaged in the store ({source}):"
                 f" expected sha256 {file.sha256}, found {actual}",
-                "The damaged file was removed; run the same command again to fetch it anew.",
+                "The damaged file was removed; run the same command again to fetch it again.",
             )
         return source
 

@@ -103,14 +103,14 @@ def _declarations(env: Path) -> Iterator[tuple[Path, Any]]:
         try:
             yield path, json.loads(path.read_bytes())
         except (OSError, ValueError, RecursionError) as error:
-            raise BuildError(f"{path.name}: is no list of variables: {error}") from error
+            raise BuildError(f"{path.name}: is not a list of variables: {error}") from error
 
 
 def _checked(path: Path, declared: Any) -> Iterator[tuple[str, str]]:
     try:
         variables = msgspec.convert(declared, dict[types.Variable, str])
     except msgspec.ValidationError as error:
-        raise BuildError(f"{path.name}: sets variables that no shell knows: {error}") from error
+        raise BuildError(f"{path.name}: sets invalid variables: {error}") from error
     for name, value in variables.items():
         if "\0" in value:
             raise BuildError(f"{path.name}: {name}: its value holds a null character")

@@ -70,7 +70,8 @@ def _channel(name: str, url: str) -> Channel:
     parts = urlsplit(url)
     if parts.scheme == "file":
         raise InvalidError(
-            f"the channel '{name}' is a folder of this machine, which no file for others can name",
+            f"the channel '{name}' is a folder on this machine,"
+            " which a file for other machines cannot name",
             f"Serve it over http, and set its URL in {indexes.variable(name)}.",
         )
     host = parts.netloc.rpartition("@")[2]
@@ -85,7 +86,7 @@ def targets(lock: Lock, python: str) -> tuple[Target, ...]:
         covered = ", ".join(sorted({t.python for t in lock.targets}))
         raise InvalidError(
             f"the conda lock of '{lock.profile}' has no Python {python}",
-            f"It covers Python {covered}. Make it anew: {again(lock.profile)}",
+            f"It covers Python {covered}. Make it again: {again(lock.profile)}",
         )
     return selected
 

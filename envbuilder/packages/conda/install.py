@@ -99,8 +99,8 @@ async def _install(step: InstallConda) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), step.env) from error
         raise BuildError(
             f"conda packages cannot be installed: {_plain(str(error), step)}",
-            "Where a package is at fault, leave it out or pin another version of it in the"
-            " profile's conda.packages, and make the lock anew: envbuilder lock --backend conda",
+            "If a package is at fault, leave it out or pin another version of it in the"
+            " profile's conda.packages, and make the lock again: envbuilder lock --backend conda",
         ) from error
 
 
@@ -137,7 +137,7 @@ def _paths(package: Package, path: Path) -> Iterator[Any]:
         listing = PathsJson.from_package_archive(path)
     except Exception as error:
         raise BuildError(
-            f"{package.file}: states no paths that can be read: {str(error).splitlines()[0]}"
+            f"{package.file}: its list of paths cannot be read: {str(error).splitlines()[0]}"
         ) from error
     yield from listing.paths
 
@@ -151,5 +151,5 @@ def _require_apart(installed: list[prefix_records.Installed], env: Path) -> None
     raise BuildError(
         f"the conda packages {first} and {second} both install {path}, with different content",
         "Leave one of them out, or pin another version of it in the profile's conda.packages, and"
-        " make the lock anew: envbuilder lock --backend conda",
+        " make the lock again: envbuilder lock --backend conda",
     )

@@ -135,7 +135,7 @@ def _check(lock: Lock, path: Path) -> None:
         names = Counter(p.name for p in target.packages)
         twice = sorted(name for name, times in names.items() if times > 1)
         if twice:
-            raise InvalidError(f"{where}: {twice[0]} is there twice")
+            raise InvalidError(f"{where}: {twice[0]} appears twice")
         if wrong := _problem(target.packages):
             raise InvalidError(f"{where}: {wrong}")
         for package in target.packages:
@@ -159,7 +159,7 @@ def select(lock: Lock, platform: str, python: str) -> Target:
     covered = ", ".join(f"{t.platform} Python {t.python}" for t in lock.targets)
     raise InvalidError(
         f"the conda lock of '{lock.profile}' has no packages for {platform} with Python {python}",
-        f"It covers: {covered}. Make it anew: {again(lock.profile)}",
+        f"It covers: {covered}. Make it again: {again(lock.profile)}",
     )
 
 
@@ -189,5 +189,5 @@ def _problem(packages: Iterable[Package]) -> str:
     for package in packages:
         stem = package.file.removesuffix(".conda").removesuffix(".tar.bz2")
         if stem != f"{package.name}-{package.version}-{package.build}":
-            return f"{package.file}: name, version and build say another file"
+            return f"{package.file}: the file name does not match name, version and build"
     return ""

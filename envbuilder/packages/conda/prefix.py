@@ -53,7 +53,7 @@ def read(prefix: Path) -> list[Installed]:
         except (OSError, ValueError, RecursionError) as error:
             raise BuildError(f"{path}: cannot be read: {error}") from error
         if not isinstance(data, dict):
-            raise BuildError(f"{path}: is no record of a package")
+            raise BuildError(f"{path}: is not the record of a package")
         records.append(Installed(path.name, data))
     return records
 

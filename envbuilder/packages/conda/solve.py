@@ -165,10 +165,10 @@ def _package(record: Any, channels: Mapping[str, str], subdir: types.CondaSubdir
     pairs = ((n, u) for n, u in channels.items() if record.url.startswith(f"{u}/"))
     name, root = next(pairs, ("", ""))
     if not root:
-        raise BuildError(f"{record.file_name}: is in none of the channels that were asked")
+        raise BuildError(f"{record.file_name}: is in none of the requested channels")
     shown = f"{name}: {record.file_name}"
     if record.subdir not in {subdir, "noarch"}:
-        raise BuildError(f"{shown}: is offered for {subdir}, but says it is for {record.subdir}")
+        raise BuildError(f"{shown}: is offered for {subdir}, but its record is for {record.subdir}")
     if record.url != f"{root}/{record.subdir}/{record.file_name}":
         raise BuildError(f"{shown}: is not in the folder of its platform, {record.subdir}")
     stated = record.sha256.hex() if record.sha256 else ""
@@ -188,7 +188,7 @@ def _hash(url: str, stated: str, shown: str) -> str:
         if not stated:
             raise BuildError(
                 f"{shown}: its channel states no sha256, so it cannot be locked",
-                "Index the channel anew, or take the package from another one.",
+                "Index the channel again, or take the package from another one.",
             )
         return stated
     try:

@@ -97,7 +97,7 @@ def _archspec(host: Host, wanted: str) -> Finding:
         return Finding("warning", text, "unread")
     missing = sorted(flags - set(host.cpu.flags))
     if missing:
-        text = f"the CPU is no {named}, which the conda packages are locked for: no {missing[0]}"
+        text = f"the CPU is not {named}, which the conda packages are locked for: no {missing[0]}"
         return Finding("no", text, "cpu-flags")
     return _FITS
 

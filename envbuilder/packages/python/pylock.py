@@ -83,7 +83,7 @@ def _wheel(package: dict[str, Any], ranks: Mapping[Tag, int]) -> Wheel:
         if found:
             fitting.append((min(found), file, location, wheel))
     if not fitting:
-        raise ValueError(f"{package['name']}: no wheel that fits")
+        raise ValueError(f"{package['name']}: no matching wheel")
     _, file, location, wheel = min(fitting, key=lambda item: item[:2])
     return Wheel(
         name=canonical(package["name"]),

@@ -144,7 +144,7 @@ def read_wheel(path: Path) -> Offer:
         with path.open("rb") as stream:
             sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
     except (OSError, zipfile.BadZipFile, InvalidWheelFilename, StopIteration, KeyError) as error:
-        raise InvalidError(f"{path}: not a wheel that can be read: {error}") from error
+        raise InvalidError(f"{path}: not a readable wheel: {error}") from error
     return Offer(
         distribution=name,
         version=str(version),
@@ -228,7 +228,7 @@ def merge(
             continue
         if claim and claim.sha256 != offer.sha256:
             notes.append(
-                f"{offer.file}: the index {source} states another hash than public locks do; "
+                f"{offer.file}: the index {source} states a different hash than public locks do; "
                 "taken from the index"
             )
         if not offer.has_metadata and claim:
@@ -241,7 +241,7 @@ def merge(
         if existing and existing.sha256 != offer.sha256:
             raise InvalidError(
                 f"{offer.location}: sha256 is {offer.sha256},"
-                f" but {existing.by} says {existing.sha256}",
+                f" but {existing.by} states {existing.sha256}",
                 "Remove the file, or take it from its index again.",
             )
         local_offer = msgspec.structs.replace(offer, source=source)
@@ -276,7 +276,7 @@ def offers(
                 page = parse_page(text, address, distribution, source)
             except OSError as error:
                 silent.add(source)
-                on_progress(f"{source}: out of reach ({type(error).__name__}); using claims")
+                on_progress(f"{source}: unreachable ({type(error).__name__}); using claims")
         claimed = [
             offer
             for claim in all_claims

@@ -164,7 +164,7 @@ def _checked(**fields: object) -> File:
         return msgspec.convert({"kind": "wheel", **fields}, File)
     except msgspec.ValidationError as error:
         raise BuildError(
-            f"the index offers something odd: {fields.get('file')!r}: {error}"
+            f"the index lists an invalid file: {fields.get('file')!r}: {error}"
         ) from error
 
 

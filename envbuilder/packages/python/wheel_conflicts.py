@@ -51,7 +51,7 @@ def require_compatible(files: Iterable[File], python: str, store: Store) -> None
         f"{first.basename} and {second.basename} both install {path}, and nothing says that its"
         " content is the same: which one an environment gets would be chance",
         f"Leave {first.name} or {second.name} out of the profile's requirements, or pin another"
-        " version of one of them, and make the lock anew: envbuilder lock",
+        " version of one of them, and make the lock again: envbuilder lock",
     )
 
 
@@ -100,7 +100,7 @@ def contents(
         if path.startswith(data):
             kind, _, rest = path.removeprefix(data).partition("/")
             if kind not in places:
-                raise ValueError(f"{path!r} is for none of the places that wheels install to")
+                raise ValueError(f"{path!r} is in none of the folders that wheels install to")
             place = places[kind] + rest
         installed[place] = hashes.get(path, "")
     installed |= scripts
@@ -132,7 +132,7 @@ def _read(wheel: File, python: str, store: Store) -> dict[str, str]:
     except (*UNREADABLE, OSError) as error:
         store.checked(wheel)
         raise InvalidError(
-            f"{wheel.basename}: not a wheel that can be installed the same everywhere: {error}",
+            f"{wheel.basename}: not a wheel that installs the same everywhere: {error}",
             "These are the bytes that the lock names. Tell its makers, and pin another version of"
             f" {wheel.name} in the profile's requirements.",
         ) from error
