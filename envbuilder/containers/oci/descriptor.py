@@ -104,4 +104,4 @@ def decode(data: bytes, kind: type[_T], where: str) -> _T:
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise InvalidError(f"{where}: not what OCI says: {error}") from error
+        raise InvalidError(f"{where}: does not follow the OCI specification: {error}") from error

@@ -169,7 +169,7 @@ def tar(members: Iterable[Member], epoch: int) -> Iterator[bytes]:
     last = None
     for member in sorted(members, key=lambda m: os.fsencode(m.path)):
         if member.path == last:
-            raise BuildError(f"{member.path}: twice in one layer")
+            raise BuildError(f"{member.path}: appears twice in one layer")
         last = member.path
         entry = tarfile.TarInfo(member.path + ("/" if member.kind == "folder" else ""))
         entry.type = _TYPES[member.kind]
@@ -200,8 +200,8 @@ def clean(members: Iterable[Member]) -> list[Member]:
             wrong = wrong or f"{member.path!r} is a link to {member.target!r}"
         if wrong:
             raise BuildError(
-                f"a layer cannot be made: {wrong}",
-                "A package brings it: leave it out of the profile, or pin another version.",
+                f"a layer cannot be created: {wrong}",
+                "It comes from a package: leave that out of the profile, or pin another version.",
             )
     return ordered
 

@@ -76,9 +76,9 @@ def parse(text: str) -> Reference:
     if colon and not _TAG.fullmatch(tag):
         raise _invalid(text, "a tag has letters, digits, '_', '.' and '-', 128 at most")
     if not _host_ok(host):
-        raise _invalid(text, f"{host!r} is no host with an optional port")
+        raise _invalid(text, f"{host!r} is not a host with an optional port")
     if not _REPOSITORY.fullmatch(repository):
-        raise _invalid(text, "a repository has lower-case letters and digits, parted by . _ - /")
+        raise _invalid(text, "a repository has lower-case letters and digits, separated by . _ - /")
     if host == "index.docker.io":
         host = DEFAULT_HOST
     if host == DEFAULT_HOST and "/" not in repository:

@@ -28,7 +28,9 @@ class OtherPythonError(BuildError):
 
     def __init__(self, needed: str, version: str, locked: Collection[str] = ()) -> None:
         minor = ".".join(version.split(".")[:2])
-        other = f", or build for its own: --python-version {minor}" if minor in locked else ""
+        other = (
+            f", or build for the image's own: --python-version {minor}" if minor in locked else ""
+        )
         super().__init__(
             f"Python {needed} is needed; the base image has {version}",
             f"Name one with Python {needed}: --base-image REF{other}",

@@ -57,7 +57,7 @@ class Login:
             self.secrets.add(token)
             return f"Bearer {token}"
         if not any(c.scheme == "basic" for c in offered):
-            raise DeniedError("it wants a kind of login that is not known here")
+            raise DeniedError("it requires an unsupported kind of login")
         if credential is None or credential.is_token:
             raise DeniedError("not logged in")
         return _basic(credential)
@@ -106,13 +106,13 @@ class Login:
             parts = urlsplit(realm)
             server = parts.hostname or ""
         except ValueError:
-            raise DeniedError("its token server has no proper address") from None
+            raise DeniedError("the address of its token server is invalid") from None
         here = is_loopback(parts.netloc) and is_loopback(self._host)
         same = self._plain and parts.hostname == urlsplit(f"//{self._host}").hostname
         safe = parts.scheme == "https" or (parts.scheme == "http" and (here or same))
         if "@" in parts.netloc or not server or not safe:
             raise DeniedError(
-                f"its token server {server or '?'} is not at an https address; nothing was sent"
+                f"its token server {server or '?'} does not use https; nothing was sent"
             )
         return server
 

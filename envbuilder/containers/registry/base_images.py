@@ -53,7 +53,7 @@ def obtain(
             if problem is None:
                 return Layout(place)
             if problem:
-                progress.note(f"warning: {problem}; it is fetched anew")
+                progress.note(f"warning: {problem}; it is fetched again")
             (place / MARK).unlink(missing_ok=True)  # so that its index is recreated, too
             layout = Layout.create(place)
             _pull(ref, digest, layout, platform, settings, progress)

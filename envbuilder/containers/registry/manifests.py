@@ -62,8 +62,8 @@ def _checked(connection: Connection, reference: str, data: bytes) -> tuple[Descr
     digest = digest_of(data)
     if _DIGEST.fullmatch(reference) and digest != reference:
         raise WrongHashError(
-            f"{where}: other bytes came, of {digest}",
-            "The registry, or something on the way, changes them. Nothing was kept.",
+            f"{where}: the received content has the digest {digest}",
+            "The registry or a proxy changes the content. Nothing was kept.",
         )
     kind = decode(data, _Kind, where)
     if kind.manifests is not None and kind.config is None and kind.layers is None:
@@ -73,7 +73,7 @@ def _checked(connection: Connection, reference: str, data: bytes) -> tuple[Descr
     else:
         media_type, allowed = "", frozenset()
     if media_type not in allowed:
-        raise InvalidError(f"{where}: neither an image nor an index of images that is known here")
+        raise InvalidError(f"{where}: neither a supported image nor a supported image index")
     return Descriptor(media_type=media_type, digest=digest, size=len(data)), data
 
 
@@ -135,7 +135,8 @@ def put(connection: Connection, reference: str, media_type: str, data: bytes) ->
     reported = answer.headers.get("Docker-Content-Digest", digest)
     if reported != digest:
         raise WrongHashError(
-            f"{connection.name}: {reference}: the registry made {reported} of {digest}",
-            "Something on the way changes what is sent.",
+            f"{connection.name}: {reference}: the registry reports digest {reported},"
+            f" expected {digest}",
+            "A proxy may be rewriting the upload.",
         )
     return len(data)

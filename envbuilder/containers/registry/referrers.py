@@ -98,7 +98,7 @@ def _tagged(connection: Connection, digest: types.Digest) -> Index | None:
 
 
 def _index(connection: Connection, path: str, accept: tuple[int, ...]) -> Index | None:
-    subject = f"the list of attachments ({path.rpartition('/')[2]})"
+    subject = f"the list of referrers ({path.rpartition('/')[2]})"
     response = connection.request(
         "GET", connection.url(path), subject, accept=accept, headers=manifests.ACCEPT
     )
@@ -126,4 +126,4 @@ def _list_by_tag(connection: Connection, attachment: Descriptor, digest: types.D
             return
         listed = replace(current, manifests=(*current.manifests, attachment))
         manifests.put(connection, tag, INDEX, encode(listed))
-    raise connection.failure(tag, "the list of attachments does not keep what is added to it")
+    raise connection.failure(tag, "the list of referrers loses what is added to it")

@@ -129,7 +129,9 @@ def push(
     again what has arrived.
     """
     if reference.startswith("sha256:") and reference != image.digest:
-        raise InvalidError(f"{connection.name}@{reference}: the image is another: {image.digest}")
+        raise InvalidError(
+            f"{connection.name}@{reference}: the image has another digest: {image.digest}"
+        )
     described = _below(layout, image, _DEPTH)
     blobs = _unique(
         b
@@ -164,7 +166,7 @@ def _below(layout: Layout, of: Descriptor, depth: int) -> tuple[Descriptor, ...]
     if of.media_type not in INDEXES:
         return (of,)
     if not depth:
-        raise InvalidError(f"{of.digest}: an index within indexes, too deep")
+        raise InvalidError(f"{of.digest}: image indexes are nested too deeply")
     parts = decode(layout.read(of), Index, of.digest).manifests
     return _unique((*(d for p in parts for d in _below(layout, p, depth - 1)), of))
 
