@@ -91,7 +91,7 @@ def installed(
     except EnvbuilderError as error:
         why = error.message
     if status is None:
-        progress.note(f"note: the packages of the base are in no bill of materials: {why}")
+        progress.note(f"note: the SBOM lacks the base image's packages: {why}")
         return ()
     suites = (components.suite(f) for f in plan.files if f.kind == "deb")
     return components.of_packages(status.packages.values(), next(suites, ""))

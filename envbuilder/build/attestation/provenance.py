@@ -80,7 +80,7 @@ def also_about(content: bytes, subject: Subject) -> bytes:
         ours = document["predicate"]["buildDefinition"]["buildType"] == BUILD_TYPE
         digests = [s["digest"] for s in document["subject"]]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"no provenance statement: {error}") from error
+        raise ValueError(f"not a provenance statement: {error}") from error
     if not ours:
         raise ValueError("a provenance statement of another builder")
     if subject.digest not in digests:

@@ -37,7 +37,7 @@ def push(step: Push, progress: Progress) -> None:
     )
     progress.note(
         f"pushed {target.name}@{done.digest}: {done.bytes / 1e6:.1f} MB in {done.sent} blobs"
-        f" ({done.present} were there, {done.mounted} came from other repositories)"
+        f" ({done.present} were already there, {done.mounted} came from other repositories)"
     )
     record = image_records.ImageRecord(
         profile=step.profile,
@@ -86,7 +86,7 @@ def attach(
     if image is None or not any(image.digest in r.ids for r in records):
         raise BuildError(
             f"{ref}: names another image than the one that was just pushed",
-            "Somebody else pushed there. Run the same command again, or use another tag.",
+            "Another push replaced it. Run the same command again, or use another tag.",
         )
     about = provenance.Subject(name=connection.name, digest={"sha256": image.digest[7:]})
     silent = PlainProgress(lambda line: None)  # they are small

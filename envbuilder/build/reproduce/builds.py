@@ -67,13 +67,13 @@ def run(request: Request, settings: Settings, progress: Progress) -> Outcome:
         stack.enter_context(FileLock(f"{folder}.lock"))
         first_folder, second_folder = folder / "first", folder / "second"
         second_folder.mkdir()
-        progress.note("first build, as it is here")
+        progress.note("first build, in this environment")
         first = _build(request, replace(settings, data_dir=first_folder / "data"), progress, stack)
         elsewhere = replace(
             settings, cache_dir=second_folder / "cache", data_dir=second_folder / "data"
         )
         _copy(first.environment.plan, settings, elsewhere, progress)
-        progress.note("second build, elsewhere and from copies")
+        progress.note("second build, in another folder and from copies")
         with _surroundings(second_folder):
             second = _build(request, elsewhere, progress, stack)
         return _compare(first, second, folder, progress)
@@ -104,13 +104,13 @@ def _forget(name: str, progress: Progress) -> None:
     try:
         engine.forget(name)
     except EnvbuilderError as error:
-        progress.note(f"note: an image of these builds is left: {error.message}")
+        progress.note(f"note: an image of these builds remains: {error.message}")
 
 
 def _copy(plan: Plan, settings: Settings, elsewhere: Settings, progress: Progress) -> None:
     """Copy the store's files to another store; link existing base images."""
     source, target = Store(settings.store_dir), Store(elsewhere.store_dir)
-    with progress.task("copy the files elsewhere", len(plan.files)) as task:
+    with progress.task("copy the files to another folder", len(plan.files)) as task:
         for file in plan.files:
             path = target.path(file.sha256)
             try:
@@ -165,10 +165,10 @@ def _compare(first: Trial, second: Trial, folder: Path, progress: Progress) -> O
     if outcome.status == "equal":
         return outcome
     try:
-        with progress.task("look for what differs"):
+        with progress.task("compare the contents"):
             shown, more, text = _differing(_sides(first, second, folder), folder)
     except (EnvbuilderError, OSError) as error:
-        progress.note(f"note: what differs cannot be told: {error}")
+        progress.note(f"note: the differences cannot be determined: {error}")
         return outcome
     return replace(outcome, differences=shown, more=more, diffoscope=text)
 
@@ -184,7 +184,7 @@ def _sides(first: Trial, second: Trial, folder: Path) -> contents.Sides:
     def layout(trial: Trial) -> Layout:
         image = engine.image(client, trial.result.artifact.ref)
         if image is None:
-            raise BuildError(f"{trial.result.artifact.ref}: is not in the engine any more")
+            raise BuildError(f"{trial.result.artifact.ref}: is no longer in the engine")
         return engine_images.export(client, image, folder / "images")
 
     return contents.Images(layout(first), layout(second), first.environment.target.platform)
