@@ -52,7 +52,7 @@ def _pushed(step: Push, fingerprint: str, settings: Settings) -> str | None:
     """Return the image's digest if its tag names what a build here pushed; else None."""
     from envbuilder.build.attestation import publish
 
-    record = publish.there(step.ref, fingerprint, settings)
+    record = publish.pushed_record(step.ref, fingerprint, settings)
     if record is None:
         publish.require_allowed(step.ref, settings)
         return None

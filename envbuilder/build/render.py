@@ -170,11 +170,11 @@ def _conda(
     """Yield the files of a conda target, except the requirements of its wheels."""
     from envbuilder.packages.conda import exports
     from envbuilder.packages.conda import lock as conda_lockfile
-    from envbuilder.packages.conda.solve import wanted
+    from envbuilder.packages.conda.solve import specs
 
     profiles.require_backend(profile, "conda")
     python = context["python"]
-    context = {**context, "exports": exports, "wanted": wanted(profile, python)}
+    context = {**context, "exports": exports, "wanted": specs(profile, python)}
     if target == "conda":
         context |= {
             "channels": exports.channels(profile.conda.channels, urls),

@@ -12,13 +12,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from envbuilder.containers.engine import connection
-from envbuilder.containers.engine import images as engines
-from envbuilder.containers.oci import archive
-from envbuilder.containers.oci import image_names as places
+from envbuilder.containers.engine import images as engine_images
+from envbuilder.containers.oci import archive, image_names
 from envbuilder.containers.oci.descriptor import INDEX, JSON_LIMIT, Descriptor, Index, decode
 from envbuilder.containers.oci.layout import Layout, place
-from envbuilder.containers.registry import base_images as bases
-from envbuilder.core import types as words
+from envbuilder.containers.registry import base_images
+from envbuilder.core import types
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, ToolError
 from envbuilder.core.files import file_sha256
 from envbuilder.core.settings import require_writable
@@ -33,18 +32,18 @@ if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
 
 
-class Wanted(Struct, frozen=True, kw_only=True, order=True):
+class Needed(Struct, frozen=True, kw_only=True, order=True):
     """A base image for one platform: locked by digest, or any image with this name."""
 
     ref: str
-    platform: words.Platform
-    digest: words.Digest | None = None
+    platform: types.Platform
+    digest: types.Digest | None = None
 
     @property
     def name(self) -> str:
         """Return its name in an engine, without the digest, which cannot be part of a tag."""
-        if places.on_disk(self.ref):
-            return places.path(self.ref).name
+        if image_names.on_disk(self.ref):
+            return image_names.path(self.ref).name
         name = self.ref.partition("@")[0]
         return name if ":" in name.rpartition("/")[2] else f"{name}:latest"
 
@@ -52,9 +51,9 @@ class Wanted(Struct, frozen=True, kw_only=True, order=True):
 class Packed(Struct, frozen=True, kw_only=True):
     """An available base image: the layout with its blobs, and the index that names it."""
 
-    digest: words.Digest
+    digest: types.Digest
     """The digest it is requested by: of its manifest, or of an index that lists it."""
-    platform: words.Platform
+    platform: types.Platform
     layout: Layout
     index: Index
 
@@ -64,75 +63,77 @@ class Packed(Struct, frozen=True, kw_only=True):
         return f"{self.digest.removeprefix('sha256:')}-{self.platform.replace('/', '-')}.json"
 
     @property
-    def blobs(self) -> tuple[words.Digest, ...]:
+    def blobs(self) -> tuple[types.Digest, ...]:
         """Return the digests of all its blobs."""
         return _blobs(self.layout, self.index.manifests[0], self.digest)
 
 
-def _blobs(layout: Layout, image: Descriptor, digest: words.Digest) -> tuple[words.Digest, ...]:
+def _blobs(layout: Layout, image: Descriptor, digest: types.Digest) -> tuple[types.Digest, ...]:
     manifest = layout.read_manifest(image)
     found = (digest, image.digest, manifest.config.digest, *(d.digest for d in manifest.layers))
     return tuple(dict.fromkeys(found))
 
 
 def collect(
-    wanted: Iterable[Wanted], settings: Settings, progress: Progress
+    images: Iterable[Needed], settings: Settings, progress: Progress
 ) -> tuple[tuple[Packed, ...], tuple[str, ...]]:
     """Collect the base images; return them and the names of those that are unavailable.
 
     The reason is only noted, not put into the bundle: it may name folders of this machine or
     depend on the time.
     """
-    found, lacks = [], []
-    for one in sorted(set(wanted), key=lambda w: (w.ref, w.platform)):
+    packed, lacks = [], []
+    for needed in sorted(set(images), key=lambda w: (w.ref, w.platform)):
         try:
-            found.append(_had(one, _obtain(one, settings, progress)))
+            packed.append(_packed(needed, _obtain(needed, settings, progress)))
         except EnvbuilderError as error:
-            lack = f"the base image {one.name} for {one.platform}"
-            progress.note(f"note: {lack} cannot be had: {error.message}")
+            lack = f"the base image {needed.name} for {needed.platform}"
+            progress.note(f"note: {lack} is unavailable: {error.message}")
             lacks.append(lack)
-    return tuple(found), tuple(lacks)
+    return tuple(packed), tuple(lacks)
 
 
-def _obtain(one: Wanted, settings: Settings, progress: Progress) -> Layout:
+def _obtain(needed: Needed, settings: Settings, progress: Progress) -> Layout:
     """Return a layout with the image: from this disk, the engine, or its registry."""
     folder = require_writable(settings.bases_dir)
-    if places.on_disk(one.ref):
-        return archive.opened(places.path(one.ref), folder)
-    here = one.digest and bases.folder(one.digest, one.platform, settings).is_dir()
-    layout = None if here else _of_engine(one, folder, progress)
+    if image_names.on_disk(needed.ref):
+        return archive.opened(image_names.path(needed.ref), folder)
+    cached = needed.digest and base_images.folder(needed.digest, needed.platform, settings).is_dir()
+    layout = None if cached else _of_engine(needed, folder, progress)
     if layout is not None:
         return layout
-    if one.digest is None:
-        raise BuildError("no engine has it")
-    progress.note(f"· get the base image {one.name}")
-    return bases.obtain(one.name, one.digest, one.platform, settings, progress)
+    if needed.digest is None:
+        raise BuildError("no container engine has it")
+    progress.note(f"· fetch the base image {needed.name}")
+    return base_images.obtain(needed.name, needed.digest, needed.platform, settings, progress)
 
 
-def _of_engine(one: Wanted, folder: Path, progress: Progress) -> Layout | None:
+def _of_engine(needed: Needed, folder: Path, progress: Progress) -> Layout | None:
     try:
         connected = connection.connect()
     except ToolError:
         return None
     with connected as engine:
-        image = engine.image(one.ref)
+        image = engine.image(needed.ref)
         if image is None:
             return None
-        with progress.task(f"take the base image {one.name} from the engine"):
-            return engines.export(engine, image, folder)
+        with progress.task(f"export the base image {needed.name} from the engine"):
+            return engine_images.export(engine, image, folder)
 
 
-def _had(one: Wanted, layout: Layout) -> Packed:
-    image = layout.find(one.platform)
-    listed = one.digest is not None and layout.blob(one.digest).is_file()
-    known = (
-        image if places.on_disk(one.ref) else replace(image, annotations=archive.named(one.name))
+def _packed(needed: Needed, layout: Layout) -> Packed:
+    image = layout.find(needed.platform)
+    listed = needed.digest is not None and layout.blob(needed.digest).is_file()
+    descriptor = (
+        image
+        if image_names.on_disk(needed.ref)
+        else replace(image, annotations=archive.named(needed.name))
     )
     return Packed(
-        digest=one.digest if listed and one.digest else image.digest,
-        platform=one.platform,
+        digest=needed.digest if listed and needed.digest else image.digest,
+        platform=needed.platform,
         layout=layout,
-        index=Index(schema_version=2, media_type=INDEX, manifests=(known,)),
+        index=Index(schema_version=2, media_type=INDEX, manifests=(descriptor,)),
     )
 
 
@@ -156,15 +157,15 @@ def read_index(member: Member, content: Content) -> Index:
     if member.size > JSON_LIMIT:
         raise InvalidError(f"{member.path}: too large: {member.size} bytes")
     index = decode(b"".join(content.checked()), Index, member.path)
-    wanted = _platform(member.name)
+    expected = _platform(member.name)
     image = index.manifests[0] if len(index.manifests) == 1 else None
-    if image is None or image.platform is None or not image.platform.is_of(wanted):
-        raise InvalidError(f"{member.path}: lists other images than one for {wanted}")
+    if image is None or image.platform is None or not image.platform.is_of(expected):
+        raise InvalidError(f"{member.path}: must list exactly one image, for {expected}")
     return index
 
 
-def _platform(name: str) -> words.Platform:
-    return next(p for p in words.PLATFORMS if name.endswith(f"{p.replace('/', '-')}.json"))
+def _platform(name: str) -> types.Platform:
+    return next(p for p in types.PLATFORMS if name.endswith(f"{p.replace('/', '-')}.json"))
 
 
 class Arriving:
@@ -204,23 +205,23 @@ class Arriving:
 
         Raise `EnvbuilderError` if an image is incomplete.
         """
-        own = words.container_platform(platform.machine()) or "linux/amd64"
-        found = []
+        native = types.container_platform(platform.machine()) or "linux/amd64"
+        images = []
         for name, index in sorted(self._indexes.items()):
-            image, layout = self._alone(name, index)
-            if image.platform is not None and image.platform.is_of(own):
-                found.append((image, layout))
-        return tuple(found)
+            image, layout = self._separate(name, index)
+            if image.platform is not None and image.platform.is_of(native):
+                images.append((image, layout))
+        return tuple(images)
 
-    def _alone(self, name: str, index: Index) -> tuple[Descriptor, Layout]:
+    def _separate(self, name: str, index: Index) -> tuple[Descriptor, Layout]:
         from filelock import FileLock
 
-        digest, wanted, image = (
+        digest, target_platform, image = (
             f"sha256:{name.partition('-')[0]}",
             _platform(name),
             index.manifests[0],
         )
-        target = bases.folder(digest, wanted, self._settings)
+        target = base_images.folder(digest, target_platform, self._settings)
         with FileLock(f"{target}.lock"):
             layout = Layout.create(target)
             for blob in _blobs(self._layout, image, digest):
@@ -264,18 +265,18 @@ def _load(
     engine: Engine, name: str, image: Descriptor, layout: Layout, progress: Progress, *, force: bool
 ) -> bool:
     """Load an image, and return whether the engine has it now."""
-    there = engine.image(name)
+    existing = engine.image(name)
     same = {image.digest, layout.read_manifest(image).config.digest}
-    if there is not None and there.id in same:
+    if existing is not None and existing.id in same:
         return True
-    if there is not None and not force:
+    if existing is not None and not force:
         progress.note(
-            f"note: the engine has another image {name}, which stays; --force replaces it"
+            f"note: the engine already has another image {name}, which is kept; --force replaces it"
         )
         return False
     with (
         progress.task(f"load the base image {name}"),
         tempfile.TemporaryDirectory(prefix=".part-", dir=layout.folder.parent) as scratch,
     ):
-        engines.load(engine, layout, Layout.create(Path(scratch)))
+        engine_images.load(engine, layout, Layout.create(Path(scratch)))
     return True

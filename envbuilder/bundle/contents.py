@@ -9,19 +9,18 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from envbuilder import __version__
-from envbuilder.bundle import base_images as images
-from envbuilder.bundle import format as form
-from envbuilder.bundle import self_wheel as own
-from envbuilder.bundle.format import Manifest, Member
+from envbuilder.bundle import self_wheel
+from envbuilder.bundle.base_images import Needed, Packed
+from envbuilder.bundle.format import SCHEMA, Kind, Manifest, Member, order
 from envbuilder.containers.oci.descriptor import encode
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.schema import read_text
 from envbuilder.packages import mnist, space
-from envbuilder.packages.conda import lock as conda_lockfile
+from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.packages.fetch import fetch
 from envbuilder.packages.store import Store
 from envbuilder.payload.training.dataset import MNIST_SHA256
-from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.lock import Lock, Target
 from envbuilder.profiles.locked_file import File
@@ -30,7 +29,7 @@ from envbuilder.profiles.profile import Profile
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from envbuilder.core import types as words
+    from envbuilder.core import types
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.library import Library
@@ -43,7 +42,7 @@ class Part(Struct, frozen=True, kw_only=True):
     content: bytes | Path
 
 
-class Wanted(Struct, frozen=True, kw_only=True):
+class Selection(Struct, frozen=True, kw_only=True):
     """One profile, its locks, and their requested targets."""
 
     profile: Profile
@@ -51,29 +50,29 @@ class Wanted(Struct, frozen=True, kw_only=True):
     targets: tuple[Target, ...]
     tools: tuple[File, ...]
     """The lock's uv for each requested platform."""
-    conda: tuple[conda_lockfile.Target, ...] = ()
+    conda: tuple[conda_lock.Target, ...] = ()
     """Empty if the profile has no conda lock."""
 
 
 def select(
     names: Sequence[str],
-    platforms: Sequence[words.Platform],
+    platforms: Sequence[types.Platform],
     pythons: Sequence[str],
     library: Library,
-) -> tuple[Wanted, ...]:
+) -> tuple[Selection, ...]:
     """Return the requested profiles with their targets; `InvalidError` for what does not exist.
 
     Without `pythons`: each profile's default Python, and its image's. A platform that a profile
     has no target for belongs to a machine that builds images for other platforms: the bundle gets
     the tools for it.
     """
-    found = []
+    selections = []
     for name in dict.fromkeys(names):
         profile = library.profile(name)
         lock = library.usable_lock(profile)
         usual = (profile.python.default, profile.image_python)
         targets = tuple(
-            lockfile.select(lock, platform, python)
+            profile_lock.select(lock, platform, python)
             for platform in dict.fromkeys(platforms)
             if platform in profile.platforms
             for python in dict.fromkeys(pythons or usual)
@@ -85,33 +84,35 @@ def select(
             )
         conda = _conda(profile, targets, library.folders)
         tools = tuple(lock.tool(platform) for platform in dict.fromkeys(platforms))
-        found.append(Wanted(profile=profile, lock=lock, targets=targets, tools=tools, conda=conda))
-    return tuple(found)
+        selections.append(
+            Selection(profile=profile, lock=lock, targets=targets, tools=tools, conda=conda)
+        )
+    return tuple(selections)
 
 
 def _conda(
     profile: Profile, targets: Iterable[Target], folders: Sequence[Path]
-) -> tuple[conda_lockfile.Target, ...]:
+) -> tuple[conda_lock.Target, ...]:
     """Return a conda lock's targets matching these; `InvalidError` if the lock is stale."""
-    found = conda_lockfile.find(profile.name, folders)
-    if found is None:
+    path = conda_lock.find(profile.name, folders)
+    if path is None:
         return ()
-    lock = conda_lockfile.require_usable(profile, found)
+    lock = conda_lock.require_usable(profile, path)
     pairs = {(t.platform, t.python) for t in targets}
     return tuple(t for t in lock.targets if (t.platform, t.python) in pairs)
 
 
-def texts(wanted: Iterable[Wanted], folders: Sequence[Path]) -> tuple[Part, ...]:
+def texts(selections: Iterable[Selection], folders: Sequence[Path]) -> tuple[Part, ...]:
     """Return parts for the profiles, those they extend, and their locks, as in their files."""
     parts: dict[str, Part] = {}
-    for one in wanted:
-        for path in profiles.chain(one.profile.name, folders):
+    for selection in selections:
+        for path in profiles.chain(selection.profile.name, folders):
             part = _of_bytes(
                 f"profiles/{path.name}", read_text(path).encode(), "profile", "profile"
             )
             parts[part.member.path] = part
-        locks = [lockfile.path_for(one.profile.name, folders)]
-        locks += [conda_lockfile.path_for(one.profile.name, folders)] if one.conda else []
+        locks = [profile_lock.path_for(selection.profile.name, folders)]
+        locks += [conda_lock.path_for(selection.profile.name, folders)] if selection.conda else []
         for lock in locks:
             assert lock is not None, "select read it"
             part = _of_bytes(f"locks/{lock.name}", read_text(lock).encode(), "lock", "lock")
@@ -119,11 +120,15 @@ def texts(wanted: Iterable[Wanted], folders: Sequence[Path]) -> tuple[Part, ...]
     return tuple(parts.values())
 
 
-def files(wanted: Sequence[Wanted], settings: Settings, progress: Progress) -> tuple[File, ...]:
+def files(
+    selections: Sequence[Selection], settings: Settings, progress: Progress
+) -> tuple[File, ...]:
     """Return the locked files of all targets and tools, each once, after fetching missing ones."""
-    targets = [t for one in wanted for t in one.targets]
-    conda = tuple(p.as_file for one in wanted for t in one.conda for p in t.packages)
-    tools = {f.sha256: f for one in wanted for f in one.tools}
+    targets = [t for selection in selections for t in selection.targets]
+    conda = tuple(
+        p.as_file for selection in selections for t in selection.conda for p in t.packages
+    )
+    tools = {f.sha256: f for selection in selections for f in selection.tools}
     locked = tools | {f.sha256: f for f in (*(f for t in targets for f in t.files), *conda)}
     space.require_rooms([space.downloads(locked.values(), settings)])
     for target in targets:
@@ -134,13 +139,13 @@ def files(wanted: Sequence[Wanted], settings: Settings, progress: Progress) -> t
     return tuple(locked.values())
 
 
-def of_files(found: Iterable[File], settings: Settings, apart: Iterable[str]) -> tuple[Part, ...]:
+def of_files(locked: Iterable[File], settings: Settings, apart: Iterable[str]) -> tuple[Part, ...]:
     """Return parts for locked files, except those whose sha256 is in `apart`."""
-    known, store = set(apart), Store(settings.store_dir)
+    excluded, store = set(apart), Store(settings.store_dir)
     return tuple(
         _of_path(f"files/{f.sha256}", store.path(f.sha256), f.sha256, "file", describe(f))
-        for f in found
-        if f.sha256 not in known
+        for f in locked
+        if f.sha256 not in excluded
     )
 
 
@@ -151,18 +156,18 @@ def describe(file: File) -> str:
 
 def dataset(settings: Settings, progress: Progress) -> tuple[Part, ...]:
     """Return parts for MNIST's four files; empty if they are unavailable."""
-    found = mnist.obtain(settings, progress)
-    if found.subset:
+    samples = mnist.obtain(settings, progress)
+    if samples.subset:
         return ()
     return tuple(
-        _of_path(f"datasets/mnist/{name}", found.folder / name, sha256, "dataset", "MNIST")
+        _of_path(f"datasets/mnist/{name}", samples.folder / name, sha256, "dataset", "MNIST")
         for name, sha256 in sorted(MNIST_SHA256.items())
     )
 
 
 def of_envbuilder(
-    wanted: Sequence[Wanted],
-    platforms: Iterable[words.Platform],
+    selections: Sequence[Selection],
+    platforms: Iterable[types.Platform],
     settings: Settings,
     progress: Progress,
 ) -> tuple[Part, ...]:
@@ -171,21 +176,25 @@ def of_envbuilder(
     The dependencies include the locked uv and, if there is a conda lock, the installer for conda
     packages.
     """
-    targets = [t for one in wanted for t in one.targets]
+    targets = [t for selection in selections for t in selection.targets]
     used = {(t.platform, t.python) for t in targets}
     without = {*platforms} - {t.platform for t in targets}
     used |= {(platform, t.python) for platform in without for t in targets}
     with progress.task("pack envbuilder itself"):
-        itself = own.wheel(settings)
+        itself = self_wheel.wheel(settings)
     store = Store(settings.store_dir)
     parts = [_of_bytes(f"wheels/{itself.file}", itself.content, "wheel", "envbuilder itself")]
     needed: dict[str, File] = {}
-    extra = "conda" if any(one.conda for one in wanted) else ""
-    uv = wanted[0].tools[0].version
+    extra = "conda" if any(selection.conda for selection in selections) else ""
+    uv = selections[0].tools[0].version
     for platform, python in sorted(used):
-        if own.accepted(itself, [python]):
-            progress.note(f"· find what envbuilder needs on {platform} with Python {python}")
-            for file in own.dependencies(itself, platform, python, settings, progress, uv, extra):
+        if self_wheel.accepted(itself, [python]):
+            progress.note(
+                f"· resolve envbuilder's dependencies for {platform} with Python {python}"
+            )
+            for file in self_wheel.dependencies(
+                itself, platform, python, settings, progress, uv, extra
+            ):
                 needed[file.file] = file
     parts += [
         _of_path(f"wheels/{f.file}", store.path(f.sha256), f.sha256, "wheel", describe(f))
@@ -195,66 +204,69 @@ def of_envbuilder(
 
 
 def base_images(
-    wanted: Iterable[Wanted], asked: str | None, settings: Settings
-) -> tuple[images.Wanted, ...]:
-    """Return the base images that these targets' images need; `asked` overrides locked ones."""
+    selections: Iterable[Selection], override: str | None, settings: Settings
+) -> tuple[Needed, ...]:
+    """Return the base images that these targets' images need; `override` overrides locked ones."""
     from envbuilder.build.image.base import base_ref
     from envbuilder.build.request import Request
 
-    request = Request(base_image=asked)
-    found = set()
-    for one in wanted:
-        for target in one.targets if one.profile.makes_images else ():
+    request = Request(base_image=override)
+    needed = set()
+    for selection in selections:
+        for target in selection.targets if selection.profile.makes_images else ():
             base = target.base
-            named = asked or (base and settings.configuration.base_images.get(base.ref))
+            named = override or (base and settings.configuration.base_images.get(base.ref))
             # The packages of a base that is made here are among the locked files.
             if base is not None and (named or not base.suite):
-                found.add(
-                    images.Wanted(
+                needed.add(
+                    Needed(
                         ref=base_ref(base, request, settings),
                         platform=target.platform,
                         digest=None if named else base.digest,
                     )
                 )
-    return tuple(found)
+    return tuple(needed)
 
 
-def of_bases(packed: Iterable[images.Packed]) -> tuple[Part, ...]:
+def of_bases(packed: Iterable[Packed]) -> tuple[Part, ...]:
     """Return parts for base images: each blob once, and each image's index."""
     parts: dict[str, Part] = {}
-    for one in packed:
-        for digest in one.blobs:
+    for image in packed:
+        for digest in image.blobs:
             sha256 = digest.removeprefix("sha256:")
             path = f"bases/blobs/sha256/{sha256}"
-            source = one.layout.blob(digest)
+            source = image.layout.blob(digest)
             parts[path] = _of_path(path, source, sha256, "base", "part of a base image")
-        path = f"bases/{one.file}"
-        parts[path] = _of_bytes(path, encode(one.index), "base", "a base image")
+        path = f"bases/{image.file}"
+        parts[path] = _of_bytes(path, encode(image.index), "base", "a base image")
     return tuple(parts.values())
 
 
-def manifest(wanted: Sequence[Wanted], parts: Iterable[Part], lacks: Iterable[str]) -> Manifest:
+def manifest(
+    selections: Sequence[Selection], parts: Iterable[Part], lacks: Iterable[str]
+) -> Manifest:
     """Return the manifest of a bundle of these parts."""
-    targets = [t for one in wanted for t in one.targets]
+    targets = [t for selection in selections for t in selection.targets]
     return Manifest(
-        schema=form.SCHEMA,
+        schema=SCHEMA,
         made_by=f"envbuilder {__version__}",
-        profiles=tuple(sorted(one.profile.name for one in wanted)),
+        profiles=tuple(sorted(selection.profile.name for selection in selections)),
         platforms=tuple(sorted({t.platform for t in targets})),
         pythons=tuple(sorted({t.python for t in targets}, key=lambda p: int(p.partition(".")[2]))),
         lacks=tuple(lacks),
-        members=form.order(p.member for p in parts),
+        members=order(p.member for p in parts),
     )
 
 
-def _of_bytes(path: str, content: bytes, kind: form.Kind, what: str) -> Part:
+def _of_bytes(path: str, content: bytes, kind: Kind, what: str) -> Part:
     sha256 = hashlib.sha256(content).hexdigest()
     member = Member(path=path, size=len(content), sha256=sha256, kind=kind, what=what)
     return Part(member=member, content=content)
 
 
-def _of_path(path: str, source: Path, sha256: str, kind: form.Kind, what: str) -> Part:
+def _of_path(path: str, source: Path, sha256: str, kind: Kind, description: str) -> Part:
     size = source.stat().st_size
     return Part(
-        member=Member(path=path, size=size, sha256=sha256, kind=kind, what=what), content=source
+        member=Member(path=path, size=size, sha256=sha256, kind=kind, what=description),
+        content=source,
     )

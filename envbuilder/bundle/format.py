@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder.core import types as words
+from envbuilder.core import types
 from envbuilder.core.strict_yaml import shown
 from envbuilder.payload.training.dataset import MNIST_SHA256
 
@@ -54,9 +54,9 @@ class Member(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     path: str
     size: Annotated[int, Meta(ge=0, le=LARGEST_MEMBER)]
-    sha256: words.Sha256
+    sha256: types.Sha256
     kind: Kind
-    what: words.Sentence
+    what: types.Sentence
 
     @property
     def name(self) -> str:
@@ -68,11 +68,11 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a bundle holds and for which targets; without a time, so that it is reproducible."""
 
     schema: int
-    made_by: words.Sentence
-    profiles: tuple[words.Name, ...]
-    platforms: tuple[words.Platform, ...]
-    pythons: tuple[words.PythonVersion, ...]
-    lacks: tuple[words.Sentence, ...]
+    made_by: types.Sentence
+    profiles: tuple[types.Name, ...]
+    platforms: tuple[types.Platform, ...]
+    pythons: tuple[types.PythonVersion, ...]
+    lacks: tuple[types.Sentence, ...]
     """What was unavailable when the bundle was made."""
     members: tuple[Member, ...]
 
@@ -90,16 +90,16 @@ def problem(manifest: Manifest) -> str:
     """Return what is wrong with a manifest beyond its types; empty if nothing is."""
     if manifest.members != order(manifest.members):
         return "its members are not in order"
-    seen: set[str] = set()
+    paths: set[str] = set()
     for member in manifest.members:
         matched = _PATHS[member.kind].match(member.path)
-        if matched is None or member.path in seen:
-            return f"{shown(member.path)} is no path of a {member.kind}, or is there twice"
-        seen.add(member.path)
+        if matched is None or member.path in paths:
+            return f"{shown(member.path)} is not a valid path of a {member.kind}, or appears twice"
+        paths.add(member.path)
         named = matched[1] if matched.re.groups else None
         stated = MNIST_SHA256.get(named or "") if member.kind == "dataset" else named
         if named is not None and stated != member.sha256:
-            return f"{member.path} has another sha256 than its name says"
+            return f"the sha256 of {member.path} is not the one in its name"
         if member.kind in {"profile", "lock"} and member.size > LARGEST_TEXT:
             return f"{member.path} is too large: {member.size} bytes"
     texts = sum(m.size for m in manifest.members if m.kind in {"profile", "lock"})

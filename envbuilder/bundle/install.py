@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder.core import files as atomic
-from envbuilder.core import resources
+from envbuilder.core import files, resources
 from envbuilder.core.errors import BuildError, InvalidError
-from envbuilder.packages.conda import lock as conda_lockfile
-from envbuilder.profiles import lock as lockfile
+from envbuilder.packages.conda import lock as conda_lock
+from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles import profile as profiles
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from envbuilder.profiles.locked_file import File
 
 _LINES = 40
-_UNTRUSTED = "It was not made by envbuilder bundle, or was changed. Nothing of it was taken in."
+_UNTRUSTED = "It was not made by envbuilder bundle, or was changed. Nothing was unpacked."
 
 
 class Draft(Struct, frozen=True, kw_only=True):
@@ -47,7 +46,7 @@ def check(manifest: Manifest, texts: Mapping[str, bytes]) -> None:
     with TemporaryDirectory(prefix="envbuilder-bundle-") as scratch:
         folder = Path(scratch)
         for path, content in texts.items():
-            atomic.write(folder / _below(path), content)
+            files.write(folder / _below(path), content)
         with _naming_the_bundle(folder):
             needed, locked = _needed(manifest, folder)
     stray = sorted(texts.keys() - needed)
@@ -80,21 +79,21 @@ def _needed(manifest: Manifest, folder: Path) -> tuple[set[str], dict[str, File]
     locked: dict[str, File] = {}
     for name in manifest.profiles:
         profile = profiles.load(name, [folder])
-        lock = lockfile.usable(profile, [folder])
+        lock = profile_lock.usable(profile, [folder])
         needed |= {f"profiles/{p.name}" for p in profiles.chain(name, [folder])}
         needed.add(f"locks/{name}.json")
         locked |= {f.sha256: f for f in lock.files}
         _require_target(manifest, lock)
-        conda = conda_lockfile.find(name, [folder])
+        conda = conda_lock.find(name, [folder])
         if conda is not None:
-            conda_lockfile.require_usable(profile, conda)
+            conda_lock.require_usable(profile, conda)
             needed.add(f"locks/{name}.conda.json")
             packages = (p for t in conda.targets for p in t.packages)
             locked |= {p.sha256: p.as_file for p in packages}
     return needed, locked
 
 
-def _require_target(manifest: Manifest, lock: lockfile.Lock) -> None:
+def _require_target(manifest: Manifest, lock: profile_lock.Lock) -> None:
     """Raise `InvalidError` if a bundle has no complete target of a lock."""
     brought = {m.sha256 for m in manifest.members}
     for target in lock.targets:
@@ -114,7 +113,7 @@ def drafts(
     """
     folders = profiles.search_path(settings.project, settings.config_dir)
     user = settings.config_dir / "profiles"
-    found, refused = [], []
+    changes, refused = [], []
     for path, content in texts.items():
         below = _below(path)
         used = next((f / below for f in folders if (f / below).is_file()), None)
@@ -123,28 +122,29 @@ def drafts(
             continue
         draft = Draft(path=user / below, content=content)
         if used is not None and used.is_relative_to(resources.profiles_dir()):
-            draft = Draft(path=user / below, content=content, why="goes before the shipped one")
+            draft = Draft(path=user / below, content=content, why="overrides the shipped one")
         elif used is not None and old is not None:
             show(_difference(old, content, used))
             if not force or used != user / below:
                 refused.append(used)
-        found.append(draft)
+        changes.append(draft)
     if refused:
-        own = all(path.is_relative_to(user) for path in refused)
+        replaceable = all(path.is_relative_to(user) for path in refused)
         raise InvalidError(
-            f"differs from what the bundle brings: {', '.join(map(str, refused))}",
+            f"differs from the bundle's version: {', '.join(map(str, refused))}",
             "Use --force to replace yours, or move them away."
-            if own
-            else "A project's own files go first: run this outside of the project, or move them.",
+            if replaceable
+            else "A project's own files take precedence: run this outside of the project, or move"
+            " them.",
         )
-    return tuple(found)
+    return tuple(changes)
 
 
-def write(found: Iterable[Draft]) -> None:
+def write(changes: Iterable[Draft]) -> None:
     """Write the drafts, locks first, because a lock without its profile has no effect."""
     hint = "Set ENVBUILDER_CONFIG_DIR to a folder you can write to."
-    for draft in sorted(found, key=lambda d: d.path.suffix != ".json"):
-        atomic.save(draft.path, draft.content, BuildError, hint)
+    for draft in sorted(changes, key=lambda d: d.path.suffix != ".json"):
+        files.save(draft.path, draft.content, BuildError, hint)
 
 
 def _below(path: str) -> Path:
@@ -163,4 +163,4 @@ def _difference(old: bytes, new: bytes, path: Path) -> str:
         )
     )
     more = len(lines) - _LINES
-    return "\n".join([*lines[:_LINES], *([f"… and {more} lines more"] if more > 0 else [])])
+    return "\n".join([*lines[:_LINES], *([f"… and {more} more lines"] if more > 0 else [])])

@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING
 
 import msgspec
 
-from envbuilder.bundle import format as form
+from envbuilder.bundle import format as bundle_format
 from envbuilder.core import strict_json
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.schema import explain
@@ -41,12 +41,12 @@ class Reader:
         """
         self._stream.seek(self._first)
         for member in self.manifest.members:
-            self._expect(form.header(member.path, member.size), member.path)
+            self._expect(bundle_format.header(member.path, member.size), member.path)
             content = Content(self, member, on_bytes)
             yield member, content
             assert content.done, "a member's content must be read or skipped"
-            self._expect(form.padding(member.size), member.path)
-        if self._read(len(form.END) + 1) != form.END:
+            self._expect(bundle_format.padding(member.size), member.path)
+        if self._read(len(bundle_format.END) + 1) != bundle_format.END:
             raise self.damaged("its end")
 
     def damaged(self, what: str, why: str = "") -> BuildError:
@@ -55,12 +55,12 @@ class Reader:
 
     def chunks(self, member: Member) -> Iterator[bytes]:
         """Yield the next bytes, as many as the member has."""
-        left = member.size
-        while left:
-            chunk = self._read(min(_CHUNK, left))
+        remaining = member.size
+        while remaining:
+            chunk = self._read(min(_CHUNK, remaining))
             if not chunk:
                 raise self.damaged(member.path, "the bundle ends in the middle of it")
-            left -= len(chunk)
+            remaining -= len(chunk)
             yield chunk
 
     def skip(self, member: Member) -> None:
@@ -79,19 +79,21 @@ class Reader:
             raise self.damaged(what)
 
     def _manifest(self) -> tuple[str, Manifest]:
-        block = self._read(form.BLOCK)
-        stated = form.manifest_stated(block)
+        block = self._read(bundle_format.BLOCK)
+        stated = bundle_format.manifest_stated(block)
         if stated is None:
             raise InvalidError(
-                f"{self._where}: not a bundle of envbuilder", "Make one with: envbuilder bundle"
+                f"{self._where}: not an envbuilder bundle", "Make one with: envbuilder bundle"
             )
         sha256, size = stated
-        if size > form.LARGEST_MANIFEST or block != form.header(form.manifest_name(sha256), size):
+        if size > bundle_format.LARGEST_MANIFEST or block != bundle_format.header(
+            bundle_format.manifest_name(sha256), size
+        ):
             raise self.damaged("its manifest")
         text = self._read(size)
         if hashlib.sha256(text).hexdigest() != sha256:
             raise self.damaged("its manifest")
-        self._expect(form.padding(size), "its manifest")
+        self._expect(bundle_format.padding(size), "its manifest")
         return sha256, parse(text, str(self._where))
 
 
@@ -111,12 +113,12 @@ class Content:
 
     def checked(self) -> Iterator[bytes]:
         """Yield the bytes; `BuildError` after the last one if their hash is not the manifest's."""
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         for chunk in self.unchecked():
-            found.update(chunk)
+            digest.update(chunk)
             yield chunk
-        if found.hexdigest() != self._member.sha256:
-            raise self.wrong(found.hexdigest())
+        if digest.hexdigest() != self._member.sha256:
+            raise self.wrong(digest.hexdigest())
 
     def skip(self) -> None:
         """Skip the bytes without reading them."""
@@ -137,20 +139,20 @@ def parse(text: bytes, where: str) -> Manifest:
     except ValueError as error:
         raise InvalidError(f"{where}: its manifest is not valid JSON: {error}") from error
     schema = data.get("schema") if isinstance(data, dict) else None
-    if schema != form.SCHEMA:
+    if schema != bundle_format.SCHEMA:
         raise InvalidError(
             f"{where}: bundle schema {str(schema)[:20]} is not known to this envbuilder (it knows"
-            f" {form.SCHEMA})",
+            f" {bundle_format.SCHEMA})",
             "Install the envbuilder that is in the bundle: tar -xf FILE wheels, then"
             " pip install --no-index --find-links wheels envbuilder-ml",
         )
     try:
-        manifest = msgspec.convert(data, form.Manifest)
+        manifest = msgspec.convert(data, bundle_format.Manifest)
     except msgspec.ValidationError as error:
-        raise explain(error, form.Manifest, where, "") from error
-    wrong = form.problem(manifest)
+        raise explain(error, bundle_format.Manifest, where, "") from error
+    wrong = bundle_format.problem(manifest)
     if wrong:
-        raise InvalidError(f"{where}: its manifest cannot be trusted: {wrong}")
+        raise InvalidError(f"{where}: its manifest is invalid: {wrong}")
     return manifest
 
 
@@ -163,6 +165,6 @@ def opened(path: Path) -> Iterator[Reader]:
         raise InvalidError(f"{path}: cannot be read: {error.strerror or error}") from error
     if not stream.seekable():
         stream.close()
-        raise InvalidError(f"{path}: a pipe cannot be checked before it is used: name a file")
+        raise InvalidError(f"{path}: a pipe cannot be checked before it is used: give a file")
     with stream:
         yield Reader(stream, path)

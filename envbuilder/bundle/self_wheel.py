@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder.build import payload as pack
+from envbuilder.build import payload
 from envbuilder.core import pip_settings, process, resources
 from envbuilder.core.errors import BuildError
 from envbuilder.core.settings import require_writable
-from envbuilder.packages import locations as origins
+from envbuilder.packages import locations
 from envbuilder.packages.fetch import fetch
 from envbuilder.packages.python import indexes
 from envbuilder.packages.python.indexes import canonical
@@ -29,7 +29,7 @@ from envbuilder.profiles.lock import Target
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from envbuilder.core import types as words
+    from envbuilder.core import types
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.locked_file import File
@@ -63,16 +63,16 @@ def _built(source: Path, settings: Settings) -> Wheel:
                 *("--cache-dir", str(require_writable(settings.uv_dir, private=True))),
                 str(source),
             ],
-            env=origins.uv_variables(indexes.DEFAULT, settings),
+            env=locations.uv_variables(indexes.DEFAULT, settings),
             timeout=600,
         )
-        found = next(Path(folder).glob("*.whl"), None)
-        if done.returncode != 0 or found is None:
+        wheel = next(Path(folder).glob("*.whl"), None)
+        if done.returncode != 0 or wheel is None:
             raise BuildError(
                 f"{source}: envbuilder's own wheel cannot be built:\n{done.last_words}",
-                "Check that the package index can be reached: hatchling comes from there.",
+                "Check that the package index can be reached: hatchling is fetched from it.",
             )
-        return Wheel(file=found.name, content=found.read_bytes())
+        return Wheel(file=wheel.name, content=wheel.read_bytes())
 
 
 def _repacked(installed: metadata.Distribution) -> Wheel:
@@ -89,57 +89,59 @@ def _repacked(installed: metadata.Distribution) -> Wheel:
         if _record_hash(content) != file.hash.value or file.hash.mode != "sha256":
             raise BuildError(
                 f"{file.locate()}: was changed after envbuilder was installed",
-                "Install envbuilder again; a bundle must not carry what nobody released.",
+                "Reinstall envbuilder: its installed files were modified and cannot be bundled.",
             )
         members[file.as_posix()] = content
     if not any(name.startswith(f"{PACKAGE}/") for name in members):
         raise BuildError(
-            "envbuilder's own files cannot be told apart from others here",
-            "Run it from a checkout, or from an environment it was installed into.",
+            "envbuilder's own files cannot be told from others in this environment",
+            "Run it from a checkout, or from an environment in which it is installed.",
         )
     info = next(n.partition("/")[0] for n in members if ".dist-info/" in n)
     lines = [f"{n},sha256={_record_hash(c)},{len(c)}\n" for n, c in sorted(members.items())]
     members[f"{info}/RECORD"] = ("".join(lines) + f"{info}/RECORD,,\n").encode()
     file_name = f"{info.removesuffix('.dist-info')}-py3-none-any.whl"
-    return Wheel(file=file_name, content=pack.zipped(members))
+    return Wheel(file=file_name, content=payload.zipped(members))
 
 
 def _record_hash(content: bytes) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
 
 
-def requirements(own: Wheel, extra: str = "") -> tuple[tuple[str, ...], str]:
+def requirements(wheel: Wheel, extra: str = "") -> tuple[tuple[str, ...], str]:
     """Return a wheel's requirements, with one extra or none, and its Requires-Python specifier."""
     from packaging.requirements import Requirement
 
-    with zipfile.ZipFile(io.BytesIO(own.content)) as archive:
+    with zipfile.ZipFile(io.BytesIO(wheel.content)) as archive:
         name = next(n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
         stated = email.parser.BytesParser().parsebytes(archive.read(name))
-    kept = []
+    requirements = []
     for line in map(str, stated.get_all("Requires-Dist", [])):
-        known = Requirement(line)
-        if known.marker is None or "extra" not in str(known.marker):
-            kept.append(line)
-        elif extra and known.marker.evaluate({"extra": extra}):
-            kept.append(f"{known.name}{known.specifier}")
-    return tuple(kept), str(stated.get("Requires-Python", ""))
+        requirement = Requirement(line)
+        if requirement.marker is None or "extra" not in str(requirement.marker):
+            requirements.append(line)
+        elif extra and requirement.marker.evaluate({"extra": extra}):
+            requirements.append(f"{requirement.name}{requirement.specifier}")
+    return tuple(requirements), str(stated.get("Requires-Python", ""))
 
 
-def accepted(own: Wheel, pythons: Iterable[words.PythonVersion]) -> tuple[words.PythonVersion, ...]:
+def accepted(
+    wheel: Wheel, pythons: Iterable[types.PythonVersion]
+) -> tuple[types.PythonVersion, ...]:
     """Return those of these Pythons that envbuilder supports."""
     from packaging.specifiers import SpecifierSet
 
-    specifier = SpecifierSet(requirements(own)[1])
+    specifier = SpecifierSet(requirements(wheel)[1])
     return tuple(p for p in pythons if specifier.contains(p))
 
 
 def dependencies(
-    own: Wheel,
-    platform: words.Platform,
-    python: words.PythonVersion,
+    wheel: Wheel,
+    platform: types.Platform,
+    python: types.PythonVersion,
     settings: Settings,
     progress: Progress,
-    uv_version: words.FileVersion,
+    uv_version: types.FileVersion,
     extra: str = "",
 ) -> tuple[File, ...]:
     """Resolve envbuilder's dependencies, with one extra or none, and fetch them into the store.
@@ -150,22 +152,24 @@ def dependencies(
     from envbuilder.packages.python.static_index import StaticIndex
     from envbuilder.packages.python.uv import UnresolvableError, Uv, links
 
-    found = pip_settings.sources(os.environ)
+    sources = pip_settings.sources(os.environ)
     with tempfile.TemporaryDirectory(prefix="envbuilder-own-") as work:
         uv = Uv(
             run=process.run,
             folder=Path(work),
             cache=require_writable(settings.uv_dir, private=True),
-            environment=indexes.uv_environment(found, os.environ),
-            find_links=links(pip_settings.links(found, os.environ), {}, Path(work)),
+            environment=indexes.uv_environment(sources, os.environ),
+            find_links=links(pip_settings.links(sources, os.environ), {}, Path(work)),
             index=StaticIndex(url="", offers={}),
         )
-        wanted = requirements(own, extra)[0]
-        preferred = {**_here(metadata.distributions()), "uv": uv_version}
+        direct = requirements(wheel, extra)[0]
+        preferred = {**_installed_versions(metadata.distributions()), "uv": uv_version}
         try:
-            answer = uv.compile(wanted, platform, python, preferred)
+            answer = uv.compile(direct, platform, python, preferred)
         except UnresolvableError as error:
-            raise BuildError(f"envbuilder's own dependencies cannot be had: {error}") from error
+            raise BuildError(
+                f"envbuilder's own dependencies cannot be resolved: {error}"
+            ) from error
     files = tuple(f.file for f in answer)
     fetch(
         files, Target(platform=platform, python=python, base=None, files=files), settings, progress
@@ -173,7 +177,7 @@ def dependencies(
     return files
 
 
-def _here(installed: Iterable[metadata.Distribution]) -> dict[str, str]:
+def _installed_versions(installed: Iterable[metadata.Distribution]) -> dict[str, str]:
     """Return name → version of the installed distributions."""
     known: Sequence[metadata.Distribution] = [d for d in installed if d.metadata["Name"]]
     return {canonical(d.metadata["Name"]): d.version for d in known}

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder.bundle import base_images as images
-from envbuilder.bundle import install as placing
-from envbuilder.bundle import read as reading
+from envbuilder.bundle import base_images, install, read
 from envbuilder.bundle.format import Manifest
 from envbuilder.core.http import full_or_broken
 from envbuilder.core.settings import require_writable
@@ -35,11 +33,11 @@ class Taken(Struct, frozen=True, kw_only=True):
     """sha256 of the manifest."""
     new: int
     """Number of members that were not on this machine yet."""
-    there: int
+    present: int
     """Number of members that were here already, with the right hash."""
-    written: tuple[placing.Draft, ...]
+    written: tuple[install.Draft, ...]
     """Profiles and locks that were written."""
-    bases: tuple[images.Image, ...]
+    bases: tuple[base_images.Image, ...]
     """Base images for this machine."""
 
 
@@ -48,56 +46,54 @@ def unpack(path: Path, settings: Settings, progress: Progress, *, force: bool) -
 
     Profiles and locks are written last, when everything else is in place. Raise `BuildError` naming
     the damaged part, or for a full disk; `InvalidError` if it is not an envbuilder bundle, or if
-    one of the user's files differs (see `placing.drafts`).
+    one of the user's files differs (see `install.drafts`).
     """
     try:
-        with reading.opened(path) as reader:
+        with read.opened(path) as reader:
             return _unpack(reader, settings, progress, force=force)
     except OSError as error:
         raise full_or_broken(error, Path(error.filename or settings.cache_dir)) from error
 
 
-def _unpack(
-    reader: reading.Reader, settings: Settings, progress: Progress, *, force: bool
-) -> Taken:
+def _unpack(reader: read.Reader, settings: Settings, progress: Progress, *, force: bool) -> Taken:
     manifest = reader.manifest
     incoming = _Incoming(settings)
     total = sum(m.size for m in manifest.members)
     space.require_rooms([incoming.room(manifest)])
-    found = _checked(reader, settings, progress, force=force)
-    with progress.task(f"take in {len(manifest.members)} members", total, unit="bytes") as task:
+    drafts = _checked(reader, settings, progress, force=force)
+    with progress.task(f"unpack {len(manifest.members)} members", total, unit="bytes") as task:
         for member, content in reader.members(task.advance):
             if member.kind in _TEXTS:
                 content.skip()
             else:
                 incoming.take(member, content)
     arrived = incoming.bases.place() if incoming.bases is not None else ()
-    placing.write(found)
-    bases = images.load(arrived, progress, force=force)
+    install.write(drafts)
+    bases = base_images.load(arrived, progress, force=force)
     return Taken(
         manifest=manifest,
         digest=reader.digest,
         new=incoming.new,
-        there=incoming.there,
-        written=found,
+        present=incoming.present,
+        written=drafts,
         bases=bases,
     )
 
 
 def _checked(
-    reader: reading.Reader, settings: Settings, progress: Progress, *, force: bool
-) -> tuple[placing.Draft, ...]:
+    reader: read.Reader, settings: Settings, progress: Progress, *, force: bool
+) -> tuple[install.Draft, ...]:
     """Check profiles, locks and indexes before anything is stored; return what must be written."""
     texts: dict[str, bytes] = {}
     for member, content in reader.members(lambda count: None):
         if member.kind in _TEXTS:
             texts[member.path] = b"".join(content.checked())
-        elif images.is_index(member):
-            images.read_index(member, content)
+        elif base_images.is_index(member):
+            base_images.read_index(member, content)
         else:
             content.skip()
-    placing.check(reader.manifest, texts)
-    return placing.drafts(texts, settings, progress.note, force=force)
+    install.check(reader.manifest, texts)
+    return install.drafts(texts, settings, progress.note, force=force)
 
 
 class _Incoming:
@@ -106,8 +102,8 @@ class _Incoming:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._store = Store(settings.store_dir)
-        self.bases: images.Arriving | None = None
-        self.new = self.there = 0
+        self.bases: base_images.Arriving | None = None
+        self.new = self.present = 0
 
     def room(self, manifest: Manifest) -> Room:
         """Return the disk space needed for members that the store lacks, judged by name alone."""
@@ -116,9 +112,9 @@ class _Incoming:
 
     def take(self, member: Member, content: Content) -> None:
         """Store one member; one that is here already is only hashed in place."""
-        if self._is_here(member):
+        if self._has(member):
             content.skip()
-            self.there += 1
+            self.present += 1
             return
         if member.kind in {"file", "wheel"}:
             require_writable(self._settings.store_dir)
@@ -129,13 +125,13 @@ class _Incoming:
             self._arriving().take(member, content)
         self.new += 1
 
-    def _is_here(self, member: Member) -> bool:
+    def _has(self, member: Member) -> bool:
         if member.kind in {"file", "wheel"}:
             return self._store.sound(member.sha256)
         if member.kind == "dataset":
             return mnist.has(member.name, self._settings)
         return self._arriving().has(member)
 
-    def _arriving(self) -> images.Arriving:
-        self.bases = self.bases or images.Arriving(self._settings)
+    def _arriving(self) -> base_images.Arriving:
+        self.bases = self.bases or base_images.Arriving(self._settings)
         return self.bases

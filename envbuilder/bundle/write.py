@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from envbuilder.bundle import format as form
+from envbuilder.bundle import format as bundle_format
 from envbuilder.core.errors import BuildError
 from envbuilder.core.http import full_or_broken
 from envbuilder.packages import space
@@ -31,28 +31,28 @@ def write(path: Path, manifest: Manifest, parts: Iterable[Part], progress: Progr
     The file appears under its name once it is complete. Raise `BuildError` for a full disk, or
     naming a part whose bytes do not match the manifest.
     """
-    text = form.encode(manifest)
+    text = bundle_format.encode(manifest)
     sha256 = hashlib.sha256(text).hexdigest()
     contents = {p.member.path: p.content for p in parts}
     total = sum(m.size for m in manifest.members)
     space.require_rooms([Room(folder=str(path.absolute().parent), bytes=total)])
     with _appearing(path) as out, progress.task(f"write {path.name}", total, unit="bytes") as task:
-        _put(out, form.header(form.manifest_name(sha256), len(text)))
-        _put(out, text + form.padding(len(text)))
+        _put(out, bundle_format.header(bundle_format.manifest_name(sha256), len(text)))
+        _put(out, text + bundle_format.padding(len(text)))
         for member in manifest.members:
-            _put(out, form.header(member.path, member.size))
+            _put(out, bundle_format.header(member.path, member.size))
             content = contents[member.path]
-            found, size = _copy(content, out, task.advance)
-            if (found, size) != (member.sha256, member.size):
+            digest, size = _copy(content, out, task.advance)
+            if (digest, size) != (member.sha256, member.size):
                 raise BuildError(
                     f"{member.path} ({member.what}): was changed or is damaged:"
-                    f" expected sha256 {member.sha256}, found {found}",
+                    f" expected sha256 {member.sha256}, found {digest}",
                     f"Remove {content}, then run the same command again."
                     if isinstance(content, Path)
                     else "",
                 )
-            _put(out, form.padding(member.size))
-        _put(out, form.END)
+            _put(out, bundle_format.padding(member.size))
+        _put(out, bundle_format.END)
     return sha256
 
 

@@ -99,7 +99,7 @@ def _push(ctx: click.Context, param: click.Parameter, value: str | None) -> str 
         raise click.BadParameter(error.message, param=param) from error
     if found.digest:
         raise click.BadParameter("the image decides about its digest: name a tag", param=param)
-    return f"{found.name}:{found.wanted}"
+    return f"{found.name}:{found.tag_or_digest}"
 
 
 base_image_option: Decorator = click.option(

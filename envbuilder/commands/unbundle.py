@@ -49,7 +49,7 @@ def command(file: Path, force: bool, as_json: bool) -> None:
             "pythons": manifest.pythons,
             "lacks": manifest.lacks,
             "new": taken.new,
-            "there": taken.there,
+            "there": taken.present,
             "written": [str(d.path) for d in taken.written],
             "bases": [msgspec.to_builtins(image) for image in taken.bases],
             "next": commands,
@@ -57,7 +57,7 @@ def command(file: Path, force: bool, as_json: bool) -> None:
         click.echo(json.dumps(told))
         return
     click.echo(f"{file}: whole; manifest sha256 {taken.digest}")
-    click.echo(f"{taken.new} files are new here, {taken.there} were here already")
+    click.echo(f"{taken.new} files are new here, {taken.present} were here already")
     for draft in taken.written:
         click.echo(f"wrote {draft.path}{f' ({draft.why})' if draft.why else ''}")
     for image in taken.bases:

@@ -20,8 +20,8 @@ def save(
     try:
         write(path, content)
     except OSError as error:
-        said = f"{what} cannot be written" if what else "cannot be written"
-        raise failure(f"{path}: {said}: {error.strerror or error}", hint) from error
+        problem = f"{what} cannot be written" if what else "cannot be written"
+        raise failure(f"{path}: {problem}: {error.strerror or error}", hint) from error
 
 
 def write(path: Path, content: bytes) -> None:

@@ -89,28 +89,28 @@ def remove(path: Path, root: Path, aside: str = "") -> None:
     *above, name = path.relative_to(root).parts
     top = root.parent.resolve() / root.name
     with contextlib.ExitStack() as opened:
-        here = _open(str(top), None, opened)
+        parent = _open(str(top), None, opened)
         for part in above:
-            here = _open(part, here, opened)
-        if not stat.S_ISDIR(os.stat(name, dir_fd=here, follow_symlinks=False).st_mode):
-            os.unlink(name, dir_fd=here)
+            parent = _open(part, parent, opened)
+        if not stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+            os.unlink(name, dir_fd=parent)
             return
         if mounted := mounts_below(top.joinpath(*above, name), mount_table()):
             raise OSError(errno.EBUSY, f"something is mounted at {mounted[0]}")
-        folder = _open(name, here, opened)
+        folder = _open(name, parent, opened)
         if aside:
             marker = os.open(MARKER, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, dir_fd=folder)
             opened.callback(os.close, marker)
             os.write(marker, _CONTENT)
             with contextlib.suppress(OSError):  # a killed build left a folder of that name
-                os.rename(name, aside, src_dir_fd=here, dst_dir_fd=here)
+                os.rename(name, aside, src_dir_fd=parent, dst_dir_fd=parent)
                 name = aside
         for child in sorted(os.listdir(folder), key=lambda n: n == MARKER):  # noqa: PTH208 (a descriptor)
             if stat.S_ISDIR(os.stat(child, dir_fd=folder, follow_symlinks=False).st_mode):
                 shutil.rmtree(child, dir_fd=folder)
             else:
                 os.unlink(child, dir_fd=folder)
-        os.rmdir(name, dir_fd=here)
+        os.rmdir(name, dir_fd=parent)
 
 
 def mounts_below(folder: Path, table: str) -> list[str]:

@@ -30,7 +30,7 @@ def objection(path: str) -> str:
     if name.startswith(".wh."):
         return f"{shown(path)} would delete another file from an image"
     leads_out = name == ".." or path.startswith("/")
-    return f"{shown(path)} {'leads out of its folder' if leads_out else 'is no clean path'}"
+    return f"{shown(path)} {'leads out of its folder' if leads_out else 'is not a normalized path'}"
 
 
 def of_the_build(path: str, *, with_python: bool) -> str:
@@ -58,7 +58,7 @@ class Folders:
         folder = path.rpartition("/")[0]
         while folder not in self._checked:
             if folder in self._no_folders:
-                return f"{shown(path)} leads through {shown(folder)}, which is no folder"
+                return f"{shown(path)} leads through {shown(folder)}, which is not a folder"
             self._checked.add(folder)
             folder = folder.rpartition("/")[0]
         if not is_folder:

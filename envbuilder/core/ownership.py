@@ -52,10 +52,10 @@ class Trust(Struct, frozen=True, kw_only=True):
 def look(path: Path, *, follow: bool) -> Facts | None:
     """Return the facts of a path on this machine; None if it cannot be read."""
     try:
-        found = path.stat(follow_symlinks=follow)
+        status = path.stat(follow_symlinks=follow)
     except (OSError, ValueError):
         return None
-    return Facts(uid=found.st_uid, mode=found.st_mode, device=found.st_dev, inode=found.st_ino)
+    return Facts(uid=status.st_uid, mode=status.st_mode, device=status.st_dev, inode=status.st_ino)
 
 
 def trust(environ: Mapping[str, str], uid: int) -> Trust:
@@ -68,7 +68,7 @@ def trust(environ: Mapping[str, str], uid: int) -> Trust:
     return Trust(uids=frozenset(uids), folders=frozenset(f for f in named if f.is_absolute()))
 
 
-def here(environ: Mapping[str, str] | None = None) -> Trust:
+def current_trust(environ: Mapping[str, str] | None = None) -> Trust:
     """Return the trust of this process's user."""
     return trust(os.environ if environ is None else environ, os.geteuid())
 

@@ -77,10 +77,10 @@ def texts(environ: Mapping[str, str], *, prefix: Path | None = None) -> tuple[st
 
     `prefix` is the environment that pip is installed in, by default the running one.
     """
-    found = []
+    contents = []
     for path in files(environ, prefix=prefix):
         try:
-            found.append(path.read_text(encoding="utf-8", errors="replace"))
+            contents.append(path.read_text(encoding="utf-8", errors="replace"))
         except OSError:
             continue
-    return tuple(found)
+    return tuple(contents)

@@ -72,12 +72,14 @@ def pip_sources(environ: Mapping[str, str], texts: Iterable[str]) -> Sources:
 def sources(environ: Mapping[str, str] | None = None) -> Sources:
     """Return pip's configuration on this machine; unreadable files are skipped."""
     environ = os.environ if environ is None else environ
-    found = pip_sources(environ, pip_config.texts(environ))
-    named = {"pip's index-url": found.index_url, "pip's proxy": found.proxy}
-    named |= {f"pip's extra-index-url ({n})": u for n, u in enumerate(found.extra_index_urls, 1)}
-    named |= {f"find-links ({n})": u for n, u in enumerate(links(found, environ), 1)}
+    configuration = pip_sources(environ, pip_config.texts(environ))
+    named = {"pip's index-url": configuration.index_url, "pip's proxy": configuration.proxy}
+    named |= {
+        f"pip's extra-index-url ({n})": u for n, u in enumerate(configuration.extra_index_urls, 1)
+    }
+    named |= {f"find-links ({n})": u for n, u in enumerate(links(configuration, environ), 1)}
     require_parsed({where: u for where, u in named.items() if "://" in u})
-    return found
+    return configuration
 
 
 def local_folder(location: str) -> Path | None:
@@ -88,7 +90,7 @@ def local_folder(location: str) -> Path | None:
     return None if "://" in location else Path(location).expanduser()
 
 
-def links(found: Sources, environ: Mapping[str, str]) -> tuple[str, ...]:
+def links(configuration: Sources, environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the user's find-links locations: uv's own if they are set, else pip's."""
-    own = tuple(filter(None, environ.get("UV_FIND_LINKS", "").split(",")))
-    return own or found.find_links
+    uv_links = tuple(filter(None, environ.get("UV_FIND_LINKS", "").split(",")))
+    return uv_links or configuration.find_links

@@ -124,11 +124,11 @@ def run(
         held.release()
         raise
     try:
-        for stream, kept, callback in (
+        for stream, tail, callback in (
             (child.stdout, out, on_stdout),
             (child.stderr, err, on_stderr),
         ):
-            arguments = (child, stream, kept, callback, failures)
+            arguments = (child, stream, tail, callback, failures)
             reader = threading.Thread(target=_drain, args=arguments, daemon=True)
             reader.start()
             readers.append(reader)
@@ -187,14 +187,14 @@ class _HeldSignals:
 def _drain(
     child: subprocess.Popen[str],
     stream: Any,
-    kept: Tail,
+    tail: Tail,
     callback: Callable[[str], None] | None,
     failures: list[Exception],
 ) -> None:
     """Read a stream to its end; if the callback fails, stop the child and note the failure."""
     with stream:
         while line := stream.readline(LONGEST_LINE):
-            kept.add(line.encode())
+            tail.add(line.encode())
             try:
                 if callback:
                     callback(line.rstrip("\n"))

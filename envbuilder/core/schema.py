@@ -114,29 +114,29 @@ def _instead(key: str, above: list[str], kind: Any, hints: Mapping[str, str]) ->
     level = [kind]
     for part in above:
         level = [t for struct in _structs(level) for n, t in _fields(struct) if n == part] or level
-    there = {
+    level_hints = {
         name: f"Did you mean '{name}'?" for struct in _structs(level) for name, _ in _fields(struct)
     }
     below = _below(kind)
     exactly = hints.get(key) or below.get(key)
     if exactly:
         return exactly
-    for known in ({**there, **hints}, below):
-        close = get_close_matches(key[: strict_yaml.SHOWN], sorted(known), n=1)
+    for candidates in ({**level_hints, **hints}, below):
+        close = get_close_matches(key[: strict_yaml.SHOWN], sorted(candidates), n=1)
         if close:
-            return known[close[0]]
+            return candidates[close[0]]
     return "Remove the key."
 
 
 def _below(kind: Any, prefix: str = "") -> dict[str, str]:
     """Return the keys that may appear anywhere below a type → the hint that says where."""
-    found: dict[str, str] = {}
+    hints: dict[str, str] = {}
     for struct in _structs([kind]):
         for name, inner in _fields(struct):
-            found.setdefault(name, f"Did you mean '{prefix}{name}'?")
+            hints.setdefault(name, f"Did you mean '{prefix}{name}'?")
             for key, hint in _below(inner, f"{prefix}{name}.").items():
-                found.setdefault(key, hint)
-    return found
+                hints.setdefault(key, hint)
+    return hints
 
 
 def _structs(kinds: Iterable[Any]) -> Iterator[type[msgspec.Struct]]:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 
-from envbuilder.core import console, folders, ownership
-from envbuilder.core import types as words
+from envbuilder.core import console, folders, ownership, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.schema import decode, parse_yaml, read_text
 
@@ -27,15 +26,15 @@ PROJECT_FILE = "envbuilder.yaml"
 class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Keys that `envbuilder.yaml` and `config.yaml` may hold."""
 
-    base_images: dict[str, words.ImageRef] = {}
+    base_images: dict[str, types.ImageRef] = {}
     """Image reference as in a lock (without digest) → the reference to use instead."""
-    indexes: dict[str, words.Url] = {}
+    indexes: dict[str, types.Url] = {}
     """Symbolic source → URL of a mirror."""
     mirrors: dict[str, str] = {}
     """Registry → where its images are requested first: a host, optionally with a path."""
     plain_http: tuple[str, ...] = ()
     """Registries (host, or host:port) to use HTTP with; those on this machine need no entry."""
-    profile: words.Name | None = None
+    profile: types.Name | None = None
     """The profile used if none is requested."""
 
 
@@ -110,7 +109,7 @@ def read(
     from platformdirs import PlatformDirs
 
     note = note or console.PlainProgress().note
-    trusted = ownership.here(environ)
+    trusted = ownership.current_trust(environ)
     dirs = PlatformDirs("envbuilder", appauthor=False)
     project = _project(cwd or Path.cwd(), trusted, note)
     config_dir = Path(environ.get("ENVBUILDER_CONFIG_DIR") or dirs.user_config_dir).absolute()
@@ -176,6 +175,6 @@ def require_writable(folder: Path, *, private: bool = False, marked: bool = True
 
             raise full_or_broken(error, folder) from error
         raise InvalidError(
-            f"{folder}: cannot be made: {error.strerror}",
+            f"{folder}: cannot be created: {error.strerror}",
             "Set ENVBUILDER_CACHE_DIR and ENVBUILDER_DATA_DIR to folders you can write to.",
         ) from error

@@ -100,7 +100,7 @@ class _Document:
                 if event.tags:
                     _refuse(event, "%TAG is not supported: files hold plain data")
                 if self._documents > 1:
-                    _refuse(event, "a file holds one document, and a second one begins")
+                    _refuse(event, "a file holds one document only, and a second one begins")
             case yaml.AliasEvent():
                 _refuse(event, "anchors and aliases are not supported: write the value out")
             case yaml.ScalarEvent() | yaml.CollectionStartEvent():

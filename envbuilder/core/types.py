@@ -175,12 +175,12 @@ def is_name(text: str) -> bool:
 
 def container_platform(machine: str) -> Platform | None:
     """Return the platform of containers on a machine with this architecture; None if unknown."""
-    known: dict[str, Platform] = {
+    platforms: dict[str, Platform] = {
         "x86_64": "linux/amd64",
         "aarch64": "linux/arm64",
         "arm64": "linux/arm64",
     }
-    return known.get(machine)
+    return platforms.get(machine)
 
 
 def machine(platform: Platform) -> str:

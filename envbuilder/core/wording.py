@@ -38,34 +38,36 @@ def worded(message: str, kind: Any, path: list[str], value: Any = None) -> str:
     if _ENUM.match(message):
         possible = ", ".join(map(str, _values(_at(kind, path))))
         return (
-            f"{_found(value)} is not one of {possible}" if possible else f"{_found(value)} is none"
+            f"{_shown_value(value)} is not one of {possible}"
+            if possible
+            else f"{_shown_value(value)} is not a valid value"
         )
     match = _EXPECTED.match(message)
     if match is None:
         return message[:1].lower() + message[1:]
-    wanted = " or ".join(_KINDS.get(name.strip(), name.strip()) for name in match[1].split("|"))
+    expected = " or ".join(_KINDS.get(name.strip(), name.strip()) for name in match[1].split("|"))
     if match[2]:
-        return f"expected {wanted}, found {_KINDS.get(match[2], match[2])}"
+        return f"expected {expected}, found {_KINDS.get(match[2], match[2])}"
     if match[3]:
-        wanted = _descriptions().get(match[3], "text of another form")
+        expected = _descriptions().get(match[3], "text in another format")
         is_one = isinstance(value, str | int | float)
-        return f"expected {wanted}{f', found {_found(value)}' if is_one else ''}"
-    return f"expected {wanted} {match[4] or ''}".rstrip()
+        return f"expected {expected}{f', found {_shown_value(value)}' if is_one else ''}"
+    return f"expected {expected} {match[4] or ''}".rstrip()
 
 
-def _found(value: Any) -> str:
+def _shown_value(value: Any) -> str:
     return shown(str(value)) if value is not None else "the value"
 
 
 @cache
 def _descriptions() -> dict[str, str]:
     """Return what each pattern of `core.types` describes, by the pattern as msgspec prints it."""
-    known = {}
+    descriptions = {}
     for alias in vars(types).values():
         for meta in getattr(alias, "__metadata__", ()):
             if isinstance(meta, msgspec.Meta) and meta.pattern and meta.description:
-                known[repr(meta.pattern)] = meta.description
-    return known
+                descriptions[repr(meta.pattern)] = meta.description
+    return descriptions
 
 
 def _at(kind: Any, path: list[str]) -> Any:

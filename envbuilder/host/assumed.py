@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from envbuilder.core.errors import InvalidError
-from envbuilder.host import model as host
-from envbuilder.host import probe
+from envbuilder.host import model, probe
 from envbuilder.host.model import Gpu, Host
 
 if TYPE_CHECKING:
@@ -40,11 +39,11 @@ def find(path: Path | None = None, environ: Mapping[str, str] | None = None) -> 
     The host's notes list the assumptions. Raise `InvalidError` if the file or variable is invalid.
     """
     environ = os.environ if environ is None else environ
-    found = host.read(path) if path else probe.host()
+    host = model.read(path) if path else probe.host()
     if path:
-        found = _noted(found, f"this is the host of {path}, not this machine")
+        host = _noted(host, f"this is the host of {path}, not this machine")
     text = environ.get(GPU_VARIABLE, "").strip()
-    return _noted(_assume(found, text), f"assumed: {GPU_VARIABLE}={text}") if text else found
+    return _noted(_assume(host, text), f"assumed: {GPU_VARIABLE}={text}") if text else host
 
 
 def is_assumed(path: Path | None, environ: Mapping[str, str] | None = None) -> bool:
@@ -57,7 +56,7 @@ def _noted(found: Host, note: str) -> Host:
     return msgspec.structs.replace(found, notes=(note, *found.notes))
 
 
-def _assume(found: Host, text: str) -> Host:
+def _assume(host: Host, text: str) -> Host:
     vendor, _, rest = text.lower().partition(":")
     values = dict(part.partition("=")[::2] for part in rest.split(",") if part)
     keys, assume = _ASSUMABLE.get(vendor, ((), lambda values: None))
@@ -67,7 +66,7 @@ def _assume(found: Host, text: str) -> Host:
     changes = assume(values)
     if changes is None:
         raise InvalidError(f"{GPU_VARIABLE}: {text!r} is not understood", _HINT)
-    return msgspec.structs.replace(found, peers=(), **changes)
+    return msgspec.structs.replace(host, peers=(), **changes)
 
 
 def _nvidia(values: Mapping[str, str]) -> dict[str, Any]:
@@ -88,16 +87,16 @@ def _intel(values: Mapping[str, str]) -> dict[str, Any] | None:
     device_id = values.get("id")
     if device_id is None:
         return None
-    known = tables.intel_gpu(device_id)
-    name = f"Intel {known.name or known.family}" if known else "Intel GPU"
+    row = tables.intel_gpu(device_id)
+    name = f"Intel {row.name or row.family}" if row else "Intel GPU"
     gpu = Gpu(
         vendor="intel",
         name=f"{name} ({device_id.upper()})",
-        state="usable" if known else "unknown",
-        detail="assumed" if known else f"PCI id {device_id} is not in envbuilder's table",
+        state="usable" if row else "unknown",
+        detail="assumed" if row else f"PCI id {device_id} is not in envbuilder's table",
         device_id=device_id,
-        family=known.family if known else None,
-        support=known.support if known else None,
+        family=row.family if row else None,
+        support=row.support if row else None,
         kernel_driver="xe or i915, assumed",
         render_node_readable=True,
     )

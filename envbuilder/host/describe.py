@@ -118,8 +118,10 @@ def _gpu(gpu: Gpu) -> str:
 def _containers(containers: Containers) -> str:
     parts = []
     for engine in containers.engines:
-        said = engine.version or "" if engine.state == "usable" else f"({engine.detail or UNKNOWN})"
-        parts.append(f"{engine.name if engine.name != UNKNOWN else engine.socket} {said}".strip())
+        status = (
+            engine.version or "" if engine.state == "usable" else f"({engine.detail or UNKNOWN})"
+        )
+        parts.append(f"{engine.name if engine.name != UNKNOWN else engine.socket} {status}".strip())
     if containers.buildx:
         parts.append(f"buildx {containers.buildx_version or ''}".strip())
     parts += containers.runtimes

@@ -56,12 +56,12 @@ def nvidia(gpu: Gpu, host: Host, needed: str = "") -> str:
     if host.wsl:
         # docs.nvidia.com/cuda/wsl-user-guide: a Linux driver would hide the one from Windows.
         return (
-            f"Install NVIDIA's driver{newer} in Windows (nvidia.com/drivers), none inside WSL;"
+            f"Install NVIDIA's driver{newer} in Windows (nvidia.com/drivers), not inside WSL;"
             " then run `wsl --shutdown` there."
         )
     if host.container:
         return f"Install NVIDIA's driver{newer} on the machine itself; a container uses that one."
-    check = f"; `nvidia-smi` must say {needed} or newer" if needed else ""
+    check = f"; `nvidia-smi` must report {needed} or newer" if needed else ""
     return f"{_nvidia_packages(gpu, host, needed, newer)}, then restart{check}.{_branch(gpu)}"
 
 
@@ -118,8 +118,10 @@ def intel(gpu: Gpu, host: Host) -> str:
         )
     driver = "xe" if since else "i915" if family.startswith(_I915) else ""
     if not driver:
-        return "Update Linux: i915 or xe of a newer one may know it (`sudo dmesg` says why not)."
-    return f"Run `sudo modprobe {driver}`; if nothing changes, `sudo dmesg | grep {driver}` tells."
+        return "Update Linux: i915 or xe of a newer one may know it (`sudo dmesg` shows why not)."
+    return (
+        f"Run `sudo modprobe {driver}`; if nothing changes, `sudo dmesg | grep {driver}` shows why."
+    )
 
 
 def _newer_kernel(host: Host) -> str:
@@ -164,14 +166,14 @@ def level_zero_natively(host: Host) -> str:
 def _level_zero_commands(host: Host) -> tuple[tuple[str, ...], str]:
     """Return the commands that install both, and a note; no commands if there are no packages."""
     name, number = release(host)
-    here = version(number)
+    current = version(number)
     install = "sudo apt install libze1 libze-intel-gpu1"
-    if name == "Debian" and (here is None or here >= _DEBIAN_HAS):
+    if name == "Debian" and (current is None or current >= _DEBIAN_HAS):
         return (install,), ""
-    if name == "Ubuntu" and here and here >= _UBUNTU_HAS:
+    if name == "Ubuntu" and current and current >= _UBUNTU_HAS:
         return (install,), ""
-    if name == "Ubuntu" and here and here >= _PPA_SERVES:
-        return (_PPA, install), f"Ubuntu {number}'s own are too old"
+    if name == "Ubuntu" and current and current >= _PPA_SERVES:
+        return (_PPA, install), f"Ubuntu {number}'s own packages are too old"
     if name == "Fedora":
         # The loader is oneapi-level-zero, the driver intel-level-zero.
         return ("sudo dnf install intel-compute-runtime intel-level-zero oneapi-level-zero",), ""

@@ -87,18 +87,18 @@ def find(
     found and why each was rejected.
     """
     search = _Search(machine, runner, os.environ if environ is None else environ)
-    wanted = [version] if version else _order(supported)
-    for one in wanted:
-        found = search.installed(one)
-        if found is not None:
-            return found
-    for one in wanted:
-        found = search.managed(one)
-        if found is not None:
-            return found
+    versions = [version] if version else _order(supported)
+    for release in versions:
+        interpreter = search.installed(release)
+        if interpreter is not None:
+            return interpreter
+    for release in versions:
+        interpreter = search.managed(release)
+        if interpreter is not None:
+            return interpreter
     raise ToolError(
-        f"no Python {' or '.join(wanted)} for {machine} was found{search.told()}",
-        f"`python -m uv python install {wanted[0]}` installs one that uv manages; or"
+        f"no Python {' or '.join(versions)} for {machine} was found{search.rejections()}",
+        f"`python -m uv python install {versions[0]}` installs one that uv manages; or"
         " choose another version with --python-version.",
     )
 
@@ -120,7 +120,7 @@ class _Search:
         self._machine = _spelled(machine)
         self._runner = runner
         self._environ = environ
-        self._known: dict[Path, Interpreter | str] = {}
+        self._answers: dict[Path, Interpreter | str] = {}
 
     def installed(self, version: str) -> Interpreter | None:
         """Return the first candidate on this machine that has this version."""
@@ -137,11 +137,11 @@ class _Search:
         line = done.stdout.strip()
         return self._first([Path(line)], version) if done.returncode == 0 and line else None
 
-    def told(self) -> str:
+    def rejections(self) -> str:
         """Return what was found and why it was rejected, for an error message."""
         texts = [
-            f"{path} ({known if isinstance(known, str) else 'Python ' + known.version})"
-            for path, known in self._known.items()
+            f"{path} ({answer if isinstance(answer, str) else 'Python ' + answer.version})"
+            for path, answer in self._answers.items()
         ]
         more = len(texts) - _MOST_REJECTED
         tail = f" and {more} more" if more > 0 else ""
@@ -170,12 +170,12 @@ class _Search:
     def _remembered(self, path: Path) -> Interpreter | str:
         # Resolve the folder, not the file: a venv's python is a link to its base.
         key = path.parent.resolve() / path.name
-        if key not in self._known:
+        if key not in self._answers:
             try:
-                self._known[key] = self._ask(path)
+                self._answers[key] = self._ask(path)
             except _RejectedError as error:
-                self._known[key] = str(error)
-        return self._known[key]
+                self._answers[key] = str(error)
+        return self._answers[key]
 
     def _ask(self, path: Path) -> Interpreter:
         """Identify an interpreter, or the base interpreter of its venv."""
@@ -224,7 +224,7 @@ class _Search:
         try:
             return msgspec.json.decode(done.stdout, type=_Answer)
         except (msgspec.DecodeError, UnicodeError) as error:
-            raise _RejectedError("gave an answer that is not a Python's") from error
+            raise _RejectedError("did not answer like a Python interpreter") from error
 
 
 def _patch(installed: Path) -> tuple[int, ...]:

@@ -21,15 +21,15 @@ def pools(host: Host, vendor: Vendor | None) -> tuple[Pool, ...]:
     dedicated = [g for g in gpus if g.memory_kind != "shared"]
     if gpus and not dedicated:
         return (_shared(gpus[0], host.memory),)
-    return (*(_own(g) for g in dedicated), _main(host.memory))
+    return (*(_of_gpu(g) for g in dedicated), _main(host.memory))
 
 
-def _own(gpu: Gpu) -> Pool:
-    whole = gpu.usable_bytes if gpu.usable_bytes is not None else gpu.memory_bytes
+def _of_gpu(gpu: Gpu) -> Pool:
+    total = gpu.usable_bytes if gpu.usable_bytes is not None else gpu.memory_bytes
     return Pool(
         name=gpu.name,
         # A process gets one instance of a split GPU, and which one is unknown.
-        usable_bytes=None if gpu.mig else whole,
+        usable_bytes=None if gpu.mig else total,
         bandwidth=gpu.bandwidth,
         kind="accelerator",
     )
@@ -45,10 +45,10 @@ def _shared(gpu: Gpu, memory: Memory) -> Pool:
 
 
 def _main(memory: Memory) -> Pool:
-    known = [n for n in (memory.total_bytes, memory.limit_bytes) if n is not None]
+    sizes = [n for n in (memory.total_bytes, memory.limit_bytes) if n is not None]
     return Pool(
         name="main memory",
-        usable_bytes=min(known) if known else None,
+        usable_bytes=min(sizes) if sizes else None,
         bandwidth=memory.bandwidth,
         kind="memory",
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder.core import types as words
+from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ class Host(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     kernel: str | None = None
     machine: str = "unknown"
     """The hardware's architecture (x86_64, aarch64, arm64), also under Rosetta."""
-    platform: words.Platform | None = None
+    platform: types.Platform | None = None
     wsl: bool = False
     container: bool = False
     rosetta: bool | None = None

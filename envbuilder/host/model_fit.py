@@ -133,8 +133,8 @@ def parse_model(text: str) -> Model:
     Raise `InvalidError` for anything else, and for counts outside 10^6 to 10^14.
     """
     text = text.strip()
-    found = _MODEL.fullmatch(text)
-    if found is None:
+    match = _MODEL.fullmatch(text)
+    if match is None:
         hint = "write parameters as 350M, 1.5B, 70B or 1T, or total and active as 30B-A3B"
         if _EXPERTS.fullmatch(text):
             hint = (
@@ -143,8 +143,8 @@ def parse_model(text: str) -> Model:
             )
         raise InvalidError(f"{_quoted(text)} is not the size of a model", hint)
     # Decimal, because in binary floating point 1.001 × 10^9 is not a whole number.
-    parameters = int(Decimal(found[1]) * _UNITS[found[2].lower()])
-    active = int(Decimal(found[3]) * _UNITS[found[4].lower()]) if found[3] else parameters
+    parameters = int(Decimal(match[1]) * _UNITS[match[2].lower()])
+    active = int(Decimal(match[3]) * _UNITS[match[4].lower()]) if match[3] else parameters
     for count in (parameters, active):
         if not PARAMETERS_MIN <= count <= PARAMETERS_MAX:
             raise InvalidError(
@@ -168,7 +168,7 @@ def bits_of(quant: str) -> float:
     close = " or ".join(get_close_matches(name[:40], QUANTS, n=2))
     hint = f"did you mean {close}? " if close else ""
     raise InvalidError(
-        f"{_quoted(quant)} is not a known format of weights", f"{hint}known: {', '.join(QUANTS)}"
+        f"{_quoted(quant)} is not a known weight format", f"{hint}known: {', '.join(QUANTS)}"
     )
 
 
@@ -203,19 +203,24 @@ def estimate(model: Model, quant: str, pools: Sequence[Pool]) -> Estimate:
     )
 
 
-def sentences(found: Estimate) -> tuple[str, ...]:
+def sentences(estimate: Estimate) -> tuple[str, ...]:
     """Format the estimate for a terminal: two or three lines of at most `LINE_WIDTH` columns."""
-    size = f"{found.model.text} as {found.quant}: {gibibytes(found.weights_bytes)} of weights"
-    if found.active_bytes < found.weights_bytes:
-        size += f", {gibibytes(found.active_bytes)} read per token"
-    spare = found.spare_bytes or 0
-    if found.verdict == "unknown":
-        more = f" and {n} more" if (n := len(found.unknown_sizes) - 1) else ""
-        lines = [size, f"cannot be said: unknown size of {_short(found.unknown_sizes[0])}{more}"]
-    elif found.verdict == "no":
+    weights = gibibytes(estimate.weights_bytes)
+    size = f"{estimate.model.text} as {estimate.quant}: {weights} of weights"
+    if estimate.active_bytes < estimate.weights_bytes:
+        size += f", {gibibytes(estimate.active_bytes)} read per token"
+    spare = estimate.spare_bytes or 0
+    if estimate.verdict == "unknown":
+        more = f" and {n} more" if (n := len(estimate.unknown_sizes) - 1) else ""
+        lines = [
+            size,
+            f"cannot be determined: unknown size of {_short(estimate.unknown_sizes[0])}{more}",
+        ]
+    elif estimate.verdict == "no":
         lines = [size, f"does not fit: {gibibytes(-spare)} are missing"]
     else:
-        lines = [size, _where(found), f"{_speed(found)}; {gibibytes(spare)} left for its cache"]
+        left = f"{gibibytes(spare)} left for its cache"
+        lines = [size, _where(estimate), f"{_speed(estimate)}; {left}"]
     return tuple(clipped(line, LINE_WIDTH) for line in lines)
 
 
@@ -223,17 +228,17 @@ def _verdict(
     weights: int, first: Sequence[Pool], rest: Sequence[Pool]
 ) -> tuple[Verdict, int | None]:
     """Return the verdict, and the spare bytes if known."""
-    left = sum(map(_size, first)) - weights
-    if left >= 0:
-        return "fits", left
+    spare = sum(map(_size, first)) - weights
+    if spare >= 0:
+        return "fits", spare
     if any(pool.usable_bytes is None for pool in first):
         return "unknown", None
-    left += sum(map(_size, rest))
-    if left >= 0:
-        return "split", left
+    spare += sum(map(_size, rest))
+    if spare >= 0:
+        return "split", spare
     if any(pool.usable_bytes is None for pool in rest):
         return "unknown", None
-    return "no", left
+    return "no", spare
 
 
 def _shares(weights: int, pools: Sequence[Pool]) -> list[tuple[Pool, int]]:
@@ -262,9 +267,9 @@ def _bandwidth(pool: Pool) -> int:
     return max(0, pool.bandwidth or 0)
 
 
-def _where(found: Estimate) -> str:
+def _where(estimate: Estimate) -> str:
     groups: dict[str, list[int]] = {}
-    for name, size in found.placement:
+    for name, size in estimate.placement:
         groups.setdefault(_short(name), []).append(size)
     texts = [
         f"{gibibytes(sum(sizes))} in {f'{len(sizes)} × ' if len(sizes) > 1 else ''}{name}"
@@ -274,7 +279,7 @@ def _where(found: Estimate) -> str:
         *_, last = groups
         front = [size for name, sizes in groups.items() if name != last for size in sizes]
         texts = [f"{gibibytes(sum(front))} in {len(front)} devices", texts[-1]]
-    return f"{found.verdict}: {', '.join(texts)}"
+    return f"{estimate.verdict}: {', '.join(texts)}"
 
 
 def _speed(found: Estimate) -> str:

@@ -103,16 +103,16 @@ class Reader:
         """Record whether a device node may be opened, and which group owns it."""
         full = self.root / path
         try:
-            found = full.stat()
+            status = full.stat()
         except (OSError, ValueError) as error:
             self._failed(path, error)
             return
         if self.live:
             self.nodes[path] = os.access(full, os.R_OK | os.W_OK)
-            self.groups[path] = found.st_gid
+            self.groups[path] = status.st_gid
         else:
             # Root may read everything, so the mode is checked, too.
-            self.nodes[path] = bool(found.st_mode & 0o444) and os.access(full, os.R_OK)
+            self.nodes[path] = bool(status.st_mode & 0o444) and os.access(full, os.R_OK)
 
     def opened(self, path: str) -> None:
         """Record the same as `node`, by opening it: for nodes whose opening has no side effects.

@@ -6,7 +6,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from envbuilder.core import types as words
+from envbuilder.core import types
 from envbuilder.host.cpu import cgroups, cpu
 from envbuilder.host.engines import engines
 from envbuilder.host.gpus import amd, apple, intel, nvidia, pci
@@ -79,7 +79,7 @@ def _linux(snapshot: Snapshot, environ: Mapping[str, str]) -> Host:
         os_version=_distribution(snapshot),
         kernel=_kernel(snapshot),
         machine=machine,
-        platform=words.container_platform(machine),
+        platform=types.container_platform(machine),
         wsl=wsl,
         container=container,
         # The vendor that Rosetta's virtual machine reports to x86_64 programs on Apple silicon.
@@ -113,10 +113,10 @@ def _container(snapshot: Snapshot, environ: Mapping[str, str]) -> bool:
 
 
 def _libc(snapshot: Snapshot) -> str | None:
-    said = clean(snapshot.files.get("libc.txt"))
-    if said is not None:
-        name, _, number = said.partition(" ")
-        return said if name in _LIBCS and (not number or version(number)) else None
+    libc = clean(snapshot.files.get("libc.txt"))
+    if libc is not None:
+        name, _, number = libc.partition(" ")
+        return libc if name in _LIBCS and (not number or version(number)) else None
     # Some glibc systems also have musl's loader; then it proves nothing.
     if any(snapshot.has(path) for path in _MUSL) and not any(snapshot.has(p) for p in _GLIBC):
         return "musl"
@@ -127,32 +127,32 @@ def _gpus(
     snapshot: Snapshot, environ: Mapping[str, str], *, wsl: bool, container: bool
 ) -> tuple[Gpu, ...]:
     devices = pci.devices(snapshot)
-    known = (
+    gpus = (
         *nvidia.decide(snapshot, devices, environ, wsl=wsl, container=container),
         *intel.decide(snapshot, devices, wsl=wsl),
         *amd.decide(snapshot, devices),
     )
-    return (*known, *_unknown(snapshot, devices, known, wsl=wsl))
+    return (*gpus, *_unknown(snapshot, devices, gpus, wsl=wsl))
 
 
 def _unknown(
-    snapshot: Snapshot, devices: tuple[Device, ...], known: tuple[Gpu, ...], *, wsl: bool
+    snapshot: Snapshot, devices: tuple[Device, ...], gpus: tuple[Gpu, ...], *, wsl: bool
 ) -> tuple[Gpu, ...]:
     """Return what may be a GPU: its absence must not be concluded."""
-    addresses = {gpu.bus for gpu in known}
-    untold: list[tuple[str, Obstacle]] = [
+    addresses = {gpu.bus for gpu in gpus}
+    missing: list[tuple[str, Obstacle]] = [
         (f"The PCI device at {device.bus} could not be read.", "unread")
         for device in devices
         if (device.vendor is None and device.display is not False and device.bus not in addresses)
         or (device.vendor == intel.VENDOR and device.display is None and not intel.is_gpu(device))
     ]
     if PCI not in snapshot.folders and not _has_no_pci(snapshot):
-        untold.append(("PCI devices could not be listed.", "unread"))
-    if wsl and not known and snapshot.has("dev/dxg") is not False:
-        untold.append(("WSL does not show which GPU Windows has.", "wsl"))
+        missing.append(("PCI devices could not be listed.", "unread"))
+    if wsl and not gpus and snapshot.has("dev/dxg") is not False:
+        missing.append(("WSL does not show which GPU Windows has.", "wsl"))
     return tuple(
         Gpu(vendor="unknown", name="unknown", state="unknown", detail=detail, obstacle=obstacle)
-        for detail, obstacle in untold
+        for detail, obstacle in missing
     )
 
 
@@ -177,7 +177,7 @@ def _distribution(snapshot: Snapshot) -> str | None:
 
 def _notes(snapshot: Snapshot) -> list[str]:
     notes = []
-    for path, what in (
+    for path, subject in (
         ("proc/cpuinfo", "the CPU's model and flags"),
         ("proc/self/status", "which CPUs this process may use"),
         ("proc/meminfo", "the memory"),
@@ -186,7 +186,7 @@ def _notes(snapshot: Snapshot) -> list[str]:
     ):
         if snapshot.has(path) is not True:
             why = snapshot.unreadable.get(path, "not there")
-            notes.append(f"/{path} could not be read ({why}): {what} may be unknown.")
+            notes.append(f"/{path} could not be read ({why}): {subject} may be unknown.")
     hidden = cgroups.unreadable(snapshot)
     if hidden:
         path, why = hidden

@@ -179,10 +179,10 @@ def distribution_glibc(release: str | None) -> str | None:
 
 def with_implied_flags(flags: Iterable[str]) -> frozenset[str]:
     """Return the flags of an x86 CPU, with those that they imply."""
-    found = frozenset(flags)
-    while more := {row["has"] for row in _rows("x86-flags.csv") if row["flag"] in found} - found:
-        found |= more
-    return found
+    result = frozenset(flags)
+    while more := {row["has"] for row in _rows("x86-flags.csv") if row["flag"] in result} - result:
+        result |= more
+    return result
 
 
 def apple_bandwidth(brand: str) -> int | None:

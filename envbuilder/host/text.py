@@ -37,24 +37,24 @@ def lines(value: str | None) -> list[str]:
 
 def fields(value: str | None) -> dict[str, str]:
     """Parse `key : value` lines; the first line of a key counts."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for line in lines(value):
         key, separator, rest = line.partition(":")
         if separator:
-            found.setdefault(key.strip(), rest.strip())
-    return found
+            values.setdefault(key.strip(), rest.strip())
+    return values
 
 
 def cpu_list(value: str | None, most: int = 8192) -> frozenset[int] | None:
     """Parse a kernel CPU list such as "0-3,8"; return None if it is not one."""
-    found: set[int] = set()
+    cpus: set[int] = set()
     for part in (value or "").strip().split(","):
         first, _, last = part.partition("-")
         low, high = integer(first), integer(last or first)
         if low is None or high is None or not low <= high < most:
             return None
-        found.update(range(low, high + 1))
-    return frozenset(found)
+        cpus.update(range(low, high + 1))
+    return frozenset(cpus)
 
 
 def version(value: str | None) -> tuple[int, ...] | None:

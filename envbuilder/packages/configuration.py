@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from envbuilder.core import settings
 from envbuilder.packages import configured_names
-from envbuilder.profiles import profile as profiles
+from envbuilder.profiles.profile import search_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,5 +25,5 @@ def load(
     """
     environ = os.environ if environ is None else environ
     read, files = settings.read(environ, cwd, note)
-    configured_names.require(files, environ, profiles.search_path(read.project, read.config_dir))
+    configured_names.require(files, environ, search_path(read.project, read.config_dir))
     return read

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.schema import parse_yaml, place, read_text
-from envbuilder.profiles import locked_file as lock_entries
+from envbuilder.profiles import locked_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -43,13 +43,13 @@ def require(files: Sequence[File], environ: Mapping[str, str], folders: Sequence
 
 def _require_indexes(file: File, folders: Sequence[Path]) -> None:
     for name in file.read.indexes:
-        known = _unless_known(name.__eq__, folders)
-        if known:
+        names = _unless_known(name.__eq__, folders)
+        if names:
             spot = place(file.where, file.text, ["indexes", name])
             raise InvalidError(
                 f"{spot}: indexes: there is no index {_shown(name)}",
-                f"{_did_you_mean(name.lower().replace('_', '-'), known)}Known:"
-                f" {', '.join(sorted(known))}. {_PYPI}"
+                f"{_did_you_mean(name.lower().replace('_', '-'), names)}Known:"
+                f" {', '.join(sorted(names))}. {_PYPI}"
                 f" {_OWN_INDEX}",
             )
 
@@ -58,12 +58,12 @@ def _require_variables(environ: Mapping[str, str], folders: Sequence[Path]) -> N
     from envbuilder.packages.python.indexes import variable
 
     for stated in sorted(v for v in environ if v.startswith(_PREFIX) and environ[v]):
-        known = [*map(variable, _unless_known(partial(_sets, stated), folders))]
-        if known:
+        names = [*map(variable, _unless_known(partial(_sets, stated), folders))]
+        if names:
             name = stated.removeprefix(_PREFIX).lower().replace("_", "-")
             raise InvalidError(
                 f"{_shown(stated)} in the environment: there is no index {_shown(name)}",
-                f"{_did_you_mean(variable(name), known)}Known: {', '.join(sorted(known))}. {_PYPI}"
+                f"{_did_you_mean(variable(name), names)}Known: {', '.join(sorted(names))}. {_PYPI}"
                 f" {_OWN_INDEX}",
             )
 
@@ -82,10 +82,10 @@ def _unless_known(is_meant: Callable[[str], bool], folders: Sequence[Path]) -> s
     """
     from envbuilder.packages.python import indexes
 
-    known = {*indexes.upstreams(), lock_entries.MAIN, lock_entries.SECURITY}
-    if not any(map(is_meant, known)):
-        known |= _of_profiles(folders, _index_names)
-    return set() if any(map(is_meant, known)) else known
+    names = {*indexes.upstreams(), locked_file.MAIN, locked_file.SECURITY}
+    if not any(map(is_meant, names)):
+        names |= _of_profiles(folders, _index_names)
+    return set() if any(map(is_meant, names)) else names
 
 
 def _index_names(profile: Mapping[str, Any]) -> Iterator[Any]:
@@ -101,16 +101,16 @@ def _index_names(profile: Mapping[str, Any]) -> Iterator[Any]:
 def _require_base_images(file: File, folders: Sequence[Path]) -> None:
     if not file.read.base_images:
         return
-    known = _of_profiles(folders, _base_names)
+    names = _of_profiles(folders, _base_names)
     for name in file.read.base_images:
-        if name not in known:
-            known |= {ref for folder in folders for ref in _of_locks(folder / "locks")}
-        if name not in known:
+        if name not in names:
+            names |= {ref for folder in folders for ref in _of_locks(folder / "locks")}
+        if name not in names:
             spot = place(file.where, file.text, ["base_images", name])
             raise InvalidError(
                 f"{spot}: base_images: no profile is built on {_shown(name)}",
-                f"{_did_you_mean(_plain(name), known)}Known, without digests:"
-                f" {', '.join(sorted(known))}. For an image of your own: --base-image REF.",
+                f"{_did_you_mean(_plain(name), names)}Known, without digests:"
+                f" {', '.join(sorted(names))}. For an image of your own: --base-image REF.",
             )
 
 
@@ -159,7 +159,7 @@ def _host_problem(host: str) -> tuple[str, str] | None:
     from envbuilder.containers.oci import reference
 
     if host in _DOCKER_HUB:
-        return "is in no image's reference", "Docker Hub is called docker.io."
+        return "appears in no image reference", "Docker Hub is called docker.io."
     try:
         right = reference.parse(f"{host}/any/image").host == host
     except InvalidError:
@@ -167,21 +167,21 @@ def _host_problem(host: str) -> tuple[str, str] | None:
     if right:
         return None
     hint = "Write a host, and a port if need be: docker.io, ghcr.io, registry.example:5000."
-    return "is no registry's host", hint
+    return "is not a registry's host", hint
 
 
 def _of_profiles(
     folders: Sequence[Path], names: Callable[[Mapping[str, Any]], Iterator[Any]]
 ) -> set[str]:
     """Return what `names` yields for the profiles in some folders; unreadable ones are skipped."""
-    found: set[str] = set()
+    collected: set[str] = set()
     for path in (p for folder in folders for p in sorted(folder.glob("*.yaml"))):
         try:
             profile = parse_yaml(read_text(path), str(path))
         except InvalidError:
             continue
-        found |= {name for name in names(profile) if isinstance(name, str)}
-    return found
+        collected |= {name for name in names(profile) if isinstance(name, str)}
+    return collected
 
 
 def _of_locks(folder: Path) -> Iterator[str]:
@@ -199,12 +199,12 @@ def _of_locks(folder: Path) -> Iterator[str]:
                 yield ref
 
 
-def _did_you_mean(name: str, known: Collection[str]) -> str:
+def _did_you_mean(name: str, names: Collection[str]) -> str:
     from difflib import get_close_matches
 
-    longer = [one for one in sorted(known) if one.startswith(name)]
-    close = longer if len(longer) < len(known) else []
-    close = close or get_close_matches(name, sorted(known), n=1)
+    longer = [candidate for candidate in sorted(names) if candidate.startswith(name)]
+    close = longer if len(longer) < len(names) else []
+    close = close or get_close_matches(name, sorted(names), n=1)
     return f"Did you mean {' or '.join(map(repr, close))}? " if close else ""
 
 

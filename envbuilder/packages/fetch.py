@@ -21,7 +21,7 @@ from envbuilder.core.errors import BuildError, WrongHashError
 from envbuilder.core.files import file_sha256
 from envbuilder.core.http import UnavailableError, download, full_or_broken, host_of, open_session
 from envbuilder.core.settings import require_writable
-from envbuilder.packages import locations as origins
+from envbuilder.packages import locations
 from envbuilder.packages.python import indexes
 from envbuilder.packages.store import Store
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     import requests
 
-    from envbuilder.core import types as words
+    from envbuilder.core import types
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.lock import Target
@@ -45,15 +45,15 @@ def fetch(files: Sequence[File], target: Target, settings: Settings, progress: P
     Raise `BuildError` if a file is unavailable or is not what the lock states.
     """
     store = Store(require_writable(settings.store_dir))
-    wanted = [f for f in files if not store.has(f.sha256)]
-    if not wanted:
+    missing = [f for f in files if not store.has(f.sha256)]
+    if not missing:
         return 0
-    folders = origins.find_links()
-    remaining = [f for f in wanted if not _take_local(f, store, folders)]
+    folders = locations.find_links()
+    remaining = [f for f in missing if not _take_local(f, store, folders)]
     if remaining:
         urls = _locate(target, remaining, settings)
         _download_all(remaining, urls, store, progress)
-    return len(wanted)
+    return len(missing)
 
 
 def _take_local(file: File, store: Store, folders: Sequence[Path]) -> bool:
@@ -80,11 +80,11 @@ def _locate(
     target: Target, files: Sequence[File], settings: Settings
 ) -> dict[str, tuple[str, ...]]:
     """Return the URLs of each file by sha256, best first; empty if none is known."""
-    found: dict[str, tuple[str, ...]] = {}
+    urls: dict[str, tuple[str, ...]] = {}
     by_source: dict[tuple[str, bool], list[File]] = {}
     for file in files:
-        if file.kind in origins.BY_PATH:
-            found[file.sha256] = origins.urls(file, settings)
+        if file.kind in locations.BY_PATH:
+            urls[file.sha256] = locations.urls(file, settings)
         else:
             by_source.setdefault((file.source, file.kind == "tool"), []).append(file)
     for (source, tools), group in by_source.items():
@@ -92,13 +92,13 @@ def _locate(
         platform = None if tools else target.platform
         listed = _ask_uv(platform, target.python, source, group, settings)
         for file in group:
-            found[file.sha256] = tuple(u for u in [listed.get(file.basename)] if u)
-    return found
+            urls[file.sha256] = tuple(u for u in [listed.get(file.basename)] if u)
+    return urls
 
 
 def _ask_uv(
-    platform: words.Platform | None,
-    python: words.PythonVersion,
+    platform: types.Platform | None,
+    python: types.PythonVersion,
     source: str,
     files: Sequence[File],
     settings: Settings,
@@ -108,11 +108,13 @@ def _ask_uv(
     `platform` is None for files of any platform.
     """
     work = require_writable(settings.cache_dir / "locate", private=True)
-    wanted = work / f"{(platform or 'any/platform').replace('/', '-')}-{python}-{source}.txt"
+    requirements = work / f"{(platform or 'any/platform').replace('/', '-')}-{python}-{source}.txt"
     hashes: dict[str, list[str]] = {}
     for file in files:
         hashes.setdefault(f"{file.name}=={file.version}", []).append(f"--hash=sha256:{file.sha256}")
-    wanted.write_text("".join(f"{pin} {' '.join(found)}\n" for pin, found in hashes.items()))
+    requirements.write_text(
+        "".join(f"{pin} {' '.join(options)}\n" for pin, options in hashes.items())
+    )
     chosen = ("--python-platform", indexes.UV_PLATFORM[platform]) if platform else ("--universal",)
     done = process.run(
         [
@@ -123,9 +125,9 @@ def _ask_uv(
             # Any interpreter will do, but uv requires one, and the target's may not be installed.
             *("--python-version", python, "--python", sys.executable),
             *("--cache-dir", str(require_writable(settings.uv_dir, private=True))),
-            str(wanted),
+            str(requirements),
         ],
-        env={"MACOSX_DEPLOYMENT_TARGET": "14.0", **origins.uv_variables(source, settings)},
+        env={"MACOSX_DEPLOYMENT_TARGET": "14.0", **locations.uv_variables(source, settings)},
         timeout=300,
     )
     if done.returncode != 0:

@@ -43,8 +43,8 @@ def places() -> tuple[Place, ...]:
     uv itself is run, since only it knows all of its settings, including its default index. Raise
     `ToolError` if it fails.
     """
-    found = pip_settings.sources()
-    variables = indexes.uv_environment(found, os.environ)
+    configuration = pip_settings.sources()
+    variables = indexes.uv_environment(configuration, os.environ)
     with tempfile.TemporaryDirectory(prefix="envbuilder-places-") as folder:
         nothing = Path(folder) / "requirements.in"
         nothing.touch()
@@ -59,14 +59,14 @@ def places() -> tuple[Place, ...]:
         )
     if done.returncode != 0:
         raise ToolError(
-            f"uv does not say which indexes it uses (exit {done.returncode})",
+            f"uv does not report which indexes it uses (exit {done.returncode})",
             "Check uv's settings: python -m uv pip compile --emit-index-url requirements.txt",
         )
     no_index = variables.get("UV_NO_INDEX") or os.environ.get("UV_NO_INDEX")
-    said = [line.partition(" ") for line in done.stdout.splitlines()]
-    listed = [Place(url=url) for flag, _, url in said if flag.endswith("index-url")]
-    flat = [url for flag, _, url in said if flag == "--find-links"]
-    flat += pip_settings.links(found, os.environ)
+    options = [line.partition(" ") for line in done.stdout.splitlines()]
+    listed = [Place(url=url) for flag, _, url in options if flag.endswith("index-url")]
+    flat = [url for flag, _, url in options if flag == "--find-links"]
+    flat += pip_settings.links(configuration, os.environ)
     return tuple(
         dict.fromkeys((*([] if no_index else listed), *(Place(url=u, flat=True) for u in flat)))
     )
@@ -76,19 +76,19 @@ def urls(file: File, settings: Settings) -> tuple[str, ...]:
     """Return the URLs of a .deb or conda package, whose path the lock states; best first."""
     if file.kind == "conda":
         return (f"{indexes.url(file.source, settings)}/{file.file}",)
-    from envbuilder.packages.debian import mirrors as archives
+    from envbuilder.packages.debian import mirrors
 
-    return archives.urls(file, settings)
+    return mirrors.urls(file, settings)
 
 
 def uv_variables(source: str, settings: Settings) -> dict[str, str]:
     """Return variables that make uv search a source: the user's indexes, or the upstream index."""
-    found = indexes.uv_environment(pip_settings.sources(), os.environ)
+    variables = indexes.uv_environment(pip_settings.sources(), os.environ)
     if source != indexes.DEFAULT:
         # Only this index: the file is pinned by hash, and other indexes would only cost time.
-        found.pop("UV_INDEX", None)
-        found["UV_DEFAULT_INDEX"] = indexes.url(source, settings)
-    return found
+        variables.pop("UV_INDEX", None)
+        variables["UV_DEFAULT_INDEX"] = indexes.url(source, settings)
+    return variables
 
 
 def rendered_urls(lock: Lock, settings: Settings) -> dict[str, str]:
@@ -97,12 +97,12 @@ def rendered_urls(lock: Lock, settings: Settings) -> dict[str, str]:
     The user's own index is never among them.
     """
     named = {f.source: f for f in lock.files if f.source != indexes.DEFAULT}
-    found: dict[str, str] = {}
+    urls: dict[str, str] = {}
     for source, file in sorted(named.items()):
         if file.kind == "deb":
-            from envbuilder.packages.debian import mirrors as archives
+            from envbuilder.packages.debian import mirrors
 
-            found[source] = archives.snapshot(file, settings)
+            urls[source] = mirrors.snapshot(file, settings)
         else:
-            found[source] = indexes.url(source, settings)
-    return found
+            urls[source] = indexes.url(source, settings)
+    return urls

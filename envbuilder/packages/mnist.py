@@ -58,13 +58,13 @@ def from_folder(folder: Path) -> Dataset:
         if path is None:
             raise InvalidError(f"{folder}: no {name} (nor {name}.gz)", hint)
         try:
-            found = _raw_sha256(path)
+            actual = _raw_sha256(path)
         except OSError as error:
             raise InvalidError(f"{path}: cannot be read: {error.strerror}", hint) from error
-        if found != expected:
+        if actual != expected:
             raise InvalidError(
                 f"{path}: not MNIST's file (truncated or changed): expected sha256 {expected} of"
-                f" the unpacked file, found {found}",
+                f" the unpacked file, found {actual}",
                 hint,
             )
     return Dataset(folder=folder.absolute(), name=f"MNIST ({folder})", subset=False)
@@ -78,7 +78,7 @@ def _raw_sha256(path: Path) -> str:
         with gzip.open(path) as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
     except _BROKEN_GZIP as error:
-        raise InvalidError(f"{path}: not a whole gzip file: {error}") from error
+        raise InvalidError(f"{path}: not a complete gzip file: {error}") from error
 
 
 def local(folder: Path | None, *, quick: bool) -> Dataset | None:
@@ -96,7 +96,7 @@ def obtain(settings: Settings, progress: Progress) -> Dataset:
     cache = _cache(settings)
     if _complete(cache):
         return Dataset(folder=cache, name="MNIST", subset=False)
-    _made(settings)
+    _ensure_cache(settings)
     problems: list[str] = []
     from filelock import FileLock
 
@@ -129,7 +129,7 @@ def take(name: str, chunks: Iterable[bytes], settings: Settings) -> None:
     """
     from filelock import FileLock
 
-    cache = _made(settings)
+    cache = _ensure_cache(settings)
     part = cache / f"{name}.part"
     with FileLock(cache / ".lock"):
         try:
@@ -145,7 +145,7 @@ def _cache(settings: Settings) -> Path:
     return settings.cache_dir / "datasets" / "mnist"
 
 
-def _made(settings: Settings) -> Path:
+def _ensure_cache(settings: Settings) -> Path:
     """Return the cache's folder, created if it is missing."""
     cache = _cache(settings)
     require_writable(cache.parent)

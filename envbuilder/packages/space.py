@@ -83,16 +83,16 @@ def _missing(files: Iterable[File], settings: Settings) -> list[File]:
 
 def disks(rooms: Iterable[Room]) -> tuple[Disk, ...]:
     """Return the file systems that some rooms are on; a folder that fails to stat is left out."""
-    found: dict[int, Disk] = {}
+    by_device: dict[int, Disk] = {}
     for room in rooms:
         folder = existing(Path(room.folder))
         try:
             device, free = folder.stat().st_dev, shutil.disk_usage(folder).free
         except OSError:
             continue
-        known = found.get(device) or Disk(folder=room.folder, free=free, needed=0)
-        found[device] = replace(known, needed=known.needed + room.bytes)
-    return tuple(found.values())
+        disk = by_device.get(device) or Disk(folder=room.folder, free=free, needed=0)
+        by_device[device] = replace(disk, needed=disk.needed + room.bytes)
+    return tuple(by_device.values())
 
 
 def existing(folder: Path) -> Path:

@@ -44,11 +44,11 @@ class Store:
 
         Only one process writes a given file at a time; the others wait.
         """
-        with self._alone(file.sha256) as part:
+        with self._locked_part(file.sha256) as part:
             yield part
 
     @contextlib.contextmanager
-    def _alone(self, sha256: str) -> Iterator[Path]:
+    def _locked_part(self, sha256: str) -> Iterator[Path]:
         from filelock import FileLock
 
         folders.ensure(self.root)
@@ -60,14 +60,14 @@ class Store:
 
     def accept(self, part: Path, file: File, origin: str) -> None:
         """Move a complete file into the store; raise `WrongHashError` if its hash is wrong."""
-        found = file_sha256(part)
-        if found != file.sha256:
+        actual = file_sha256(part)
+        if actual != file.sha256:
             part.unlink()
             raise WrongHashError(
                 f"{file.basename} from {origin}: wrong hash:"
-                f" expected sha256 {file.sha256}, got {found}",
-                "The file changed upstream, or something on the way changes it. Nothing was kept."
-                " If the new bytes are right, make the lock anew: envbuilder lock",
+                f" expected sha256 {file.sha256}, got {actual}",
+                "The file changed upstream, or a proxy changes it. Nothing was kept."
+                " If the new bytes are right, make the lock again: envbuilder lock",
             )
         self._keep(part, file.sha256)
 
@@ -76,7 +76,7 @@ class Store:
 
         If anything is raised, including `OSError` on a full disk, no partial file is kept.
         """
-        with self._alone(sha256) as part:
+        with self._locked_part(sha256) as part:
             try:
                 with part.open("wb") as out:
                     for chunk in chunks:
@@ -99,13 +99,13 @@ class Store:
     def checked(self, file: File) -> Path:
         """Return the file's path after checking its hash again; a damaged file is removed."""
         source = self.path(file.sha256)
-        found = file_sha256(source)
-        if found != file.sha256:
+        actual = file_sha256(source)
+        if actual != file.sha256:
             source.unlink()
             raise BuildError(
                 f"{file.basename}: damaged in the store ({source}):"
-                f" expected sha256 {file.sha256}, found {found}",
-                "The damaged file was removed; run the same command again to fetch it anew.",
+                f" expected sha256 {file.sha256}, found {actual}",
+                "The damaged file was removed; run the same command again to fetch it again.",
             )
         return source
 

@@ -223,7 +223,7 @@ def search_path(project: Path | None, user: Path) -> tuple[Path, ...]:
     The user's is omitted if other users could have written it.
     """
     found = [project / "profiles"] if project else []
-    if not ownership.objection(user, ownership.here()):
+    if not ownership.objection(user, ownership.current_trust()):
         found.append(user / "profiles")
     return (*found, resources.profiles_dir())
 

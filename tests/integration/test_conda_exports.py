@@ -123,7 +123,7 @@ def test_a_mirror_is_not_exported_and_a_folder_is_refused(
     for target in ("conda", "conda-explicit", "pixi"):
         done = cli("render", "--profile", "lab", "--target", target, environment=folder)
         assert done.returncode == 2
-        assert "'lab' is a folder of this machine" in done.stderr
+        assert "'lab' is a folder on this machine" in done.stderr
         assert "ENVBUILDER_INDEX_LAB" in done.stderr
         assert done.stdout == ""
     shipped = {"ENVBUILDER_INDEX_CONDA_FORGE": served.url}

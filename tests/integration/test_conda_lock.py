@@ -213,7 +213,7 @@ def test_a_record_for_another_platform_is_refused(
     profile(tmp_path, "placed")
     done = lock(cli, channel.as_uri())
     assert done.returncode == 1
-    assert "is offered for linux-64, but says it is for osx-arm64" in done.stderr
+    assert "is offered for linux-64, but its record is for osx-arm64" in done.stderr
 
 
 @pytest.mark.parametrize("secret", ["token", "password"])

@@ -91,7 +91,7 @@ def test_what_was_pushed_is_known_again(push: Any, registry: Registry) -> None:
     assert again["artifact"] == built["artifact"]
     other = push(f"{registry.host}/another/name:2")
     assert other["artifact"]["digest"] == built["artifact"]["digest"]
-    assert "in 0 blobs (0 were there, 5 came from other repositories)" in other["said"]
+    assert "in 0 blobs (0 were already there, 5 came from other repositories)" in other["said"]
 
 
 def test_what_somebody_else_pushed_there_is_not_ours(push: Any, registry: Registry) -> None:

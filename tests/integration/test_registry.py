@@ -162,7 +162,7 @@ options = configuration.load()
 connection = registry.connect(found, options)
 image = layout.index().manifests[0]
 progress = Progress(lambda line: None)
-done = registry.push(connection, found.wanted, layout, image, options.uploads_dir, progress)
+done = registry.push(connection, found.tag_or_digest, layout, image, options.uploads_dir, progress)
 print(done.bytes)
 """
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from envbuilder.build.attestation.licences import METADATA_LIMIT, stated
 from envbuilder.core.errors import InvalidError
-from envbuilder.profiles import locked_file as lock_entries
+from envbuilder.profiles import locked_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -117,7 +117,7 @@ def pypi_purl(name: str, version: str) -> str:
 
 def debian_purl(file: File, architecture: str) -> str:
     """Return the package URL of a locked .deb; its vendor is Debian, or else its source's name."""
-    vendor = "debian" if file.source in {lock_entries.MAIN, lock_entries.SECURITY} else file.source
+    vendor = "debian" if file.source in {locked_file.MAIN, locked_file.SECURITY} else file.source
     return _deb_purl(vendor, file.name, file.version, architecture, suite(file))
 
 
@@ -163,13 +163,13 @@ def image_purl(ref: str, digest: str, platform: str, *, published: bool) -> str:
 
 def installed(prefix: Path) -> tuple[Component, ...]:
     """Return the Python distributions in a prefix, read from `dist-info`; sorted by package URL."""
-    found = []
+    components = []
     for path in prefix.glob("lib/python3.*/site-packages/*.dist-info/METADATA"):
         with path.open("rb") as stream:
             component = of_metadata(stream.read(METADATA_LIMIT))
         if component is not None:
-            found.append(component)
-    return tuple(sorted(found, key=lambda c: c.purl))
+            components.append(component)
+    return tuple(sorted(components, key=lambda c: c.purl))
 
 
 def of_metadata(metadata: bytes) -> Component | None:
@@ -191,7 +191,7 @@ def of_metadata(metadata: bytes) -> Component | None:
 
 def of_packages(packages: Mapping[str, str], distro: str) -> tuple[Component, ...]:
     """Return a Debian system's packages (name → version) as components, sorted by package URL."""
-    found = (
+    components = (
         Component(
             kind="library",
             name=name,
@@ -200,4 +200,4 @@ def of_packages(packages: Mapping[str, str], distro: str) -> tuple[Component, ..
         )
         for name, version in packages.items()
     )
-    return tuple(sorted(found, key=lambda c: c.purl))
+    return tuple(sorted(components, key=lambda c: c.purl))

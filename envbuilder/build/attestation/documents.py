@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from envbuilder.build.attestation import components, licences, provenance, sbom
-from envbuilder.core import files as atomic
 from envbuilder.core.errors import BuildError, EnvbuilderError
+from envbuilder.core.files import save
 from envbuilder.packages.store import Store
 
 if TYPE_CHECKING:
@@ -61,16 +61,16 @@ def ensure(
 
     `versions` are those of further builders. Raise `BuildError` if a file cannot be written.
     """
-    found = places(plan, artifact, settings)
-    if anew or not all(Path(path).is_file() for path in found.values()):
-        seen = installed(plan, artifact, progress)
+    paths = places(plan, artifact, settings)
+    if anew or not all(Path(path).is_file() for path in paths.values()):
+        extra = installed(plan, artifact, progress)
         contents = {
-            "sbom": bill(_about(plan), plan.files, plan.base, settings, seen, _of_channels(plan)),
+            "sbom": bill(_about(plan), plan.files, plan.base, settings, extra, _of_channels(plan)),
             "provenance": provenance.statement(plan, [subject(artifact)], versions=versions),
         }
-        for name, path in found.items():
-            atomic.save(Path(path), contents[name], BuildError, _FULL)
-    return found
+        for name, path in paths.items():
+            save(Path(path), contents[name], BuildError, _FULL)
+    return paths
 
 
 def installed(
@@ -90,7 +90,7 @@ def installed(
     except EnvbuilderError as error:
         why = error.message
     if packages is None:
-        progress.note(f"note: the packages of the base are in no bill of materials: {why}")
+        progress.note(f"note: the SBOM lacks the base image's packages: {why}")
         return ()
     suites = (components.suite(f) for f in plan.files if f.kind == "deb")
     return components.of_packages(packages, next(suites, ""))
@@ -98,19 +98,19 @@ def installed(
 
 def _packages(plan: Plan, artifact: Artifact, progress: Progress) -> dict[str, str] | None:
     """Return the packages of an assembly's base image, else of the image in the engine."""
-    from envbuilder.build.image import base_layers as base
+    from envbuilder.build.image import base_layers
     from envbuilder.build.image.layer_cache import LayerCache
     from envbuilder.build.plan import Assemble
     from envbuilder.containers.engine import connection
-    from envbuilder.packages.debian import base_image as base_status
+    from envbuilder.packages.debian import base_image
 
     for step in plan.steps:
         if isinstance(step, Assemble):
             cache = LayerCache(Path(step.cache), progress.note, fresh=False)
-            below = base.read(step.base, step.platform, cache)
-            return base_status.of_contents(below.root.contents, plan.platform, step.base)
+            below = base_layers.read(step.base, step.platform, cache)
+            return base_image.of_contents(below.root.contents, plan.platform, step.base)
     with connection.connect() as engine:
-        return base_status.of_engine(engine, artifact.ref, plan.platform)
+        return base_image.of_engine(engine, artifact.ref, plan.platform)
 
 
 def _about(plan: Plan) -> About:
@@ -128,18 +128,18 @@ def bill(
     files: Sequence[File],
     base: UsedBase | None,
     settings: Settings,
-    seen: Iterable[components.Component] = (),
+    extra: Iterable[components.Component] = (),
     stated: Mapping[str, tuple[str, ...]] | None = None,
 ) -> bytes:
-    """Return an SBOM of a base, locked files and further installed components (`seen`).
+    """Return an SBOM of a base, locked files and further installed components (`extra`).
 
     Licences are read from the wheels in the store; `stated` adds those of other files, by sha256.
     """
-    known = licences.of_wheels(files, Store(settings.store_dir)) | dict(stated or {})
+    licence_names = licences.of_wheels(files, Store(settings.store_dir)) | dict(stated or {})
     parts = [components.of_base(base.ref, base.digest, about.platform)] if base else []
-    parts += components.locked(files, known)
+    parts += components.locked(files, licence_names)
     named = {_unqualified(part) for part in parts}
-    parts += [part for part in seen if _unqualified(part) not in named]
+    parts += [part for part in extra if _unqualified(part) not in named]
     locks = {"lock": about.lock, "conda-lock": about.conda_lock}
     facts = {
         **{name: digest for name, digest in locks.items() if digest},

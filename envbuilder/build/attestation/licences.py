@@ -41,14 +41,14 @@ def _usable(text: str, limit: int) -> bool:
 
 def of_wheels(files: Iterable[File], store: Store) -> dict[str, tuple[str, ...]]:
     """Return sha256 → licences of the wheels that are in the store."""
-    found = {}
+    licences = {}
     for file in files:
         path = store.path(file.sha256)
         if file.kind in {"wheel", "tool"} and path.is_file():
-            said = stated(read_metadata(path))
-            if said:
-                found[file.sha256] = said
-    return found
+            names = stated(read_metadata(path))
+            if names:
+                licences[file.sha256] = names
+    return licences
 
 
 def of_conda(packages: Iterable[Package]) -> dict[str, tuple[str, ...]]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from envbuilder import __version__
-from envbuilder.build import payload as pack
+from envbuilder.build import payload
 from envbuilder.build.attestation import components
 
 if TYPE_CHECKING:
@@ -78,12 +78,12 @@ def also_about(content: bytes, subject: Subject) -> bytes:
     try:
         document = json.loads(content)
         ours = document["predicate"]["buildDefinition"]["buildType"] == BUILD_TYPE
-        known = [s["digest"] for s in document["subject"]]
+        digests = [s["digest"] for s in document["subject"]]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"no provenance statement: {error}") from error
+        raise ValueError(f"not a provenance statement: {error}") from error
     if not ours:
         raise ValueError("a provenance statement of another builder")
-    if subject.digest not in known:
+    if subject.digest not in digests:
         document["subject"].append({"name": subject.name, "digest": subject.digest})
     return _encode(document)
 
@@ -105,20 +105,20 @@ def _parameters(plan: Plan) -> dict[str, str]:
 
 def dependencies(plan: Plan) -> list[dict[str, Any]]:
     """Return all inputs of a build as in-toto resource descriptors."""
-    found: list[dict[str, Any]] = []
+    resources: list[dict[str, Any]] = []
     if plan.lock:
-        found.append(
+        resources.append(
             _resource(f"{plan.profile}.lock", f"urn:envbuilder:lock:{plan.profile}", plan.lock)
         )
     if plan.conda_lock:
         name, uri = f"{plan.profile}.conda.lock", f"urn:envbuilder:conda-lock:{plan.profile}"
-        found.append(_resource(name, uri, plan.conda_lock))
+        resources.append(_resource(name, uri, plan.conda_lock))
     if plan.base:
         base = components.of_base(plan.base.ref, plan.base.digest, plan.platform)
-        found.append(_resource(base.name, base.purl, base.sha256))
-    found += [_resource(f.basename, components.file_purl(f), f.sha256) for f in plan.files]
-    found.append(_resource("payload.pyz", "urn:envbuilder:payload", pack.payload_sha256()))
-    return found
+        resources.append(_resource(base.name, base.purl, base.sha256))
+    resources += [_resource(f.basename, components.file_purl(f), f.sha256) for f in plan.files]
+    resources.append(_resource("payload.pyz", "urn:envbuilder:payload", payload.payload_sha256()))
+    return resources
 
 
 def _resource(name: str, uri: str, sha256: str) -> dict[str, Any]:

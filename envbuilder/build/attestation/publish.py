@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envbuilder.build.attestation import provenance, sbom
-from envbuilder.build.image import records as images
+from envbuilder.build.image import records as image_records
 from envbuilder.containers.oci import reference
 from envbuilder.containers.oci.layout import Layout
-from envbuilder.containers.registry import manifests, referrers
-from envbuilder.containers.registry import push_blob as send
-from envbuilder.containers.registry import transfer as registry
+from envbuilder.containers.registry import manifests, push_blob, referrers, transfer
 from envbuilder.containers.registry.connection import Connection
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError
@@ -29,17 +27,19 @@ MEDIA_TYPES = {"sbom": sbom.MEDIA_TYPE, "provenance": provenance.MEDIA_TYPE}
 
 def push(step: Push, progress: Progress) -> None:
     """Push the image of a layout, report how much was transferred, and keep a record of it."""
-    found = reference.parse(step.ref)
-    connection = Connection(found, plain_http=step.plain_http)
+    target = reference.parse(step.ref)
+    connection = Connection(target, plain_http=step.plain_http)
     layout = Layout(Path(step.layout))
     image = layout.index().manifests[0]
     config = layout.read_manifest(image).config.digest
-    done = registry.push(connection, found.wanted, layout, image, Path(step.uploads), progress)
-    progress.note(
-        f"pushed {found.name}@{done.digest}: {done.bytes / 1e6:.1f} MB in {done.sent} blobs"
-        f" ({done.present} were there, {done.mounted} came from other repositories)"
+    done = transfer.push(
+        connection, target.tag_or_digest, layout, image, Path(step.uploads), progress
     )
-    record = images.ImageRecord(
+    progress.note(
+        f"pushed {target.name}@{done.digest}: {done.bytes / 1e6:.1f} MB in {done.sent} blobs"
+        f" ({done.present} were already there, {done.mounted} came from other repositories)"
+    )
+    record = image_records.ImageRecord(
         profile=step.profile,
         fingerprint=step.fingerprint,
         ref=step.ref,
@@ -48,21 +48,23 @@ def push(step: Push, progress: Progress) -> None:
         builder="layers",
         made_by=step.made_by,
     )
-    images.keep(Path(step.folder), record)
+    image_records.keep(Path(step.folder), record)
 
 
-def there(ref: str, fingerprint: str, settings: Settings) -> images.ImageRecord | None:
+def pushed_record(
+    ref: str, fingerprint: str, settings: Settings
+) -> image_records.ImageRecord | None:
     """Return the record of the image that a tag names, if built here for this fingerprint."""
-    records = images.read(settings.records_dir / fingerprint)
+    records = image_records.read(settings.records_dir / fingerprint)
     if not records:
         return None
-    known = _tagged(_connect(ref, settings), ref)
-    return next((r for r in records if known and known.digest in r.ids), None)
+    pushed = _tagged(_connect(ref, settings), ref)
+    return next((r for r in records if pushed and pushed.digest in r.ids), None)
 
 
 def require_allowed(ref: str, settings: Settings) -> None:
     """Raise `BuildError` if pushing to a reference is not allowed."""
-    send.require_allowed(_connect(ref, settings))
+    push_blob.require_allowed(_connect(ref, settings))
 
 
 def attach(
@@ -80,11 +82,11 @@ def attach(
 
     connection = _connect(ref, settings)
     image = _tagged(connection, ref)
-    records = images.read(settings.records_dir / fingerprint)
+    records = image_records.read(settings.records_dir / fingerprint)
     if image is None or not any(image.digest in r.ids for r in records):
         raise BuildError(
             f"{ref}: names another image than the one that was just pushed",
-            "Somebody else pushed there. Run the same command again, or use another tag.",
+            "Another push replaced it. Run the same command again, or use another tag.",
         )
     about = provenance.Subject(name=connection.name, digest={"sha256": image.digest[7:]})
     silent = PlainProgress(lambda line: None)  # they are small
@@ -101,9 +103,9 @@ def attach(
 
 
 def _connect(ref: str, settings: Settings) -> Connection:
-    return registry.connect(reference.parse(ref), settings)
+    return transfer.connect(reference.parse(ref), settings)
 
 
 def _tagged(connection: Connection, ref: str) -> Descriptor | None:
-    found = manifests.find(connection, reference.parse(ref).wanted)
+    found = manifests.find(connection, reference.parse(ref).tag_or_digest)
     return found[0] if found else None

@@ -68,7 +68,7 @@ def _of_layout(plan: Plan, wanted: BaseCheck, settings: Settings, progress: Prog
     try:
         below.root.python(plan.python, image.environment(below.config)["PATH"])
     except rootfs.OtherPythonError as error:
-        return error.found
+        return error.version
     return None
 
 

@@ -21,8 +21,7 @@ from msgspec.structs import replace
 from envbuilder.build import workflow
 from envbuilder.build.backends.environment import Product
 from envbuilder.build.plan import BuildResult, MakeBase
-from envbuilder.build.reproduce import contents
-from envbuilder.build.reproduce import differences as reproduce
+from envbuilder.build.reproduce import contents, differences
 from envbuilder.core import folders
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
 from envbuilder.core.http import full_or_broken
@@ -68,14 +67,16 @@ def run(request: Request, settings: Settings, progress: Progress) -> Outcome:
         # `clean` removes folders whose lock is missing or not held.
         stack.callback(Path(f"{folder}.lock").unlink, missing_ok=True)
         stack.enter_context(FileLock(f"{folder}.lock"))
-        one, other = folder / "first", folder / "second"
-        other.mkdir()
-        progress.note("first build, as it is here")
-        first = _build(request, replace(settings, data_dir=one / "data"), progress, stack)
-        elsewhere = replace(settings, cache_dir=other / "cache", data_dir=other / "data")
+        first_folder, second_folder = folder / "first", folder / "second"
+        second_folder.mkdir()
+        progress.note("first build, in this environment")
+        first = _build(request, replace(settings, data_dir=first_folder / "data"), progress, stack)
+        elsewhere = replace(
+            settings, cache_dir=second_folder / "cache", data_dir=second_folder / "data"
+        )
         _copy(first.product.plan, settings, elsewhere, progress)
-        progress.note("second build, elsewhere and from copies")
-        with _surroundings(other):
+        progress.note("second build, in another folder and from copies")
+        with _surroundings(second_folder):
             second = _build(request, elsewhere, progress, stack)
         return _compare(first, second, folder, progress)
 
@@ -107,13 +108,13 @@ def _forget(name: str, progress: Progress) -> None:
         with connection.connect() as engine:
             engine.forget(name)
     except EnvbuilderError as error:
-        progress.note(f"note: an image of these builds is left: {error.message}")
+        progress.note(f"note: an image of these builds remains: {error.message}")
 
 
 def _copy(plan: Plan, settings: Settings, elsewhere: Settings, progress: Progress) -> None:
     """Copy the store's files to another store; link existing base images."""
     source, target = Store(settings.store_dir), Store(elsewhere.store_dir)
-    with progress.task("copy the files elsewhere", len(plan.files)) as task:
+    with progress.task("copy the files to another folder", len(plan.files)) as task:
         for file in plan.files:
             path = target.path(file.sha256)
             try:
@@ -124,17 +125,17 @@ def _copy(plan: Plan, settings: Settings, elsewhere: Settings, progress: Progres
             task.advance(1)
     bases, others = settings.cache_dir / "bases", elsewhere.cache_dir / "bases"
     others.mkdir(parents=True)
-    made = {Path(s.layout).name for s in plan.steps if isinstance(s, MakeBase)}
+    rebuilt = {Path(s.layout).name for s in plan.steps if isinstance(s, MakeBase)}
     # Existing base images are inputs, named by digest; bases made from packages are made twice.
     for base in bases.iterdir() if bases.is_dir() else ():
-        if base.is_dir() and base.name not in made:
+        if base.is_dir() and base.name not in rebuilt:
             (others / base.name).symlink_to(base)
 
 
 @contextlib.contextmanager
 def _surroundings(folder: Path) -> Iterator[None]:
     """Set another umask, time zone, language and working folder, also for child processes."""
-    here, umask = Path.cwd(), os.umask(UMASK)
+    cwd, umask = Path.cwd(), os.umask(UMASK)
     before = {name: os.environ.get(name) for name in SURROUNDINGS}
     try:
         os.chdir(folder)
@@ -143,7 +144,7 @@ def _surroundings(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.umask(umask)
-        os.chdir(here)
+        os.chdir(cwd)
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)
@@ -153,40 +154,40 @@ def _surroundings(folder: Path) -> Iterator[None]:
 
 
 def _compare(first: Trial, second: Trial, folder: Path, progress: Progress) -> Outcome:
-    one, other = first.result, second.result
-    digests = str(one.artifact.digest), str(other.artifact.digest)
-    outcome = reproduce.Outcome(
+    first_result, second_result = first.result, second.result
+    digests = str(first_result.artifact.digest), str(second_result.artifact.digest)
+    outcome = differences.Outcome(
         status="equal" if digests[0] == digests[1] else "different",
-        profile=one.profile,
-        backend=one.backend,
-        builder=one.builder,
-        fingerprint=one.fingerprint,
-        made_by=other.made_by,
+        profile=first_result.profile,
+        backend=first_result.backend,
+        builder=first_result.builder,
+        fingerprint=first_result.fingerprint,
+        made_by=second_result.made_by,
         digests=digests,
-        seconds=(one.seconds, other.seconds),
+        seconds=(first_result.seconds, second_result.seconds),
     )
     if outcome.status == "equal":
         return outcome
     try:
-        with progress.task("look for what differs"):
-            found, more, text = _differing(_sides(first, second, folder), folder)
+        with progress.task("compare the contents"):
+            shown, more, text = _differing(_sides(first, second, folder), folder)
     except (EnvbuilderError, OSError) as error:
-        progress.note(f"note: what differs cannot be told: {error}")
+        progress.note(f"note: the differences cannot be determined: {error}")
         return outcome
-    return replace(outcome, differences=found, more=more, diffoscope=text)
+    return replace(outcome, differences=shown, more=more, diffoscope=text)
 
 
 def _sides(first: Trial, second: Trial, folder: Path) -> contents.Sides:
     if first.result.artifact.kind != "image":
         return contents.Prefixes(*(Path(t.result.artifact.ref) for t in (first, second)))
     from envbuilder.containers.engine import connection
-    from envbuilder.containers.engine import images as engines
+    from envbuilder.containers.engine import images as engine_images
 
     def layout(engine: Engine, trial: Trial) -> Layout:
         image = engine.image(trial.result.artifact.ref)
         if image is None:
-            raise BuildError(f"{trial.result.artifact.ref}: is not in the engine any more")
-        return engines.export(engine, image, folder / "images")
+            raise BuildError(f"{trial.result.artifact.ref}: is no longer in the engine")
+        return engine_images.export(engine, image, folder / "images")
 
     with connection.connect() as engine:
         layouts = layout(engine, first), layout(engine, second)
@@ -198,6 +199,6 @@ def _differing(
 ) -> tuple[tuple[Difference, ...], int, str | None]:
     """Return the differences to list, the number of further ones, and diffoscope's output."""
     found = iter(sides.differences())
-    listed = tuple(islice(found, reproduce.LISTED))
+    listed = tuple(islice(found, differences.LISTED))
     more = sum(1 for _ in found)
     return listed, more, contents.diffoscope(sides, listed, folder / "differing")

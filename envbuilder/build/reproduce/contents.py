@@ -7,9 +7,8 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Protocol
 
-from envbuilder.build.backends import integrity as seal
-from envbuilder.build.backends import tree_digest as tree
-from envbuilder.build.reproduce import differences as reproduce
+from envbuilder.build.backends import integrity, tree_digest
+from envbuilder.build.reproduce import differences
 from envbuilder.containers.oci.members import content, members
 from envbuilder.core import process
 from envbuilder.core.errors import BuildError
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
     from envbuilder.build.reproduce.differences import Difference, Member
     from envbuilder.containers.oci.layout import Layout
-    from envbuilder.core import types as words
+    from envbuilder.core import types
 
 FILES = 20
 """Maximum number of differing files that diffoscope compares."""
@@ -50,9 +49,9 @@ class Prefixes:
 
     def differences(self) -> Iterator[Difference]:
         """Yield what differs, except for host-dependent files."""
-        bound = seal.OURS.union(*map(seal.host_bound, self._roots))
-        first, second = (tree.read(root, bound) for root in self._roots)
-        return reproduce.of_trees(tree.differences(first, second))
+        bound = integrity.OURS.union(*map(integrity.host_bound, self._roots))
+        first, second = (tree_digest.read(root, bound) for root in self._roots)
+        return differences.of_trees(tree_digest.differences(first, second))
 
     def copies(self, paths: Collection[str]) -> tuple[Files, Files]:
         """Return path and content of those of these files that are small, in each result."""
@@ -70,14 +69,14 @@ def _read(root: Path, paths: Collection[str]) -> Files:
 class _Image:
     """An image in a layout: its configuration, and its layers by the digests of their tars."""
 
-    def __init__(self, layout: Layout, platform: words.Platform) -> None:
+    def __init__(self, layout: Layout, platform: types.Platform) -> None:
         manifest = layout.manifest(platform)
         self.layout, self.config = layout, layout.read_config(manifest)
         root = self.config.get("rootfs")
-        found = root.get("diff_ids") if isinstance(root, dict) else None
-        if not isinstance(found, list) or len(found) != len(manifest.layers):
+        diff_ids = root.get("diff_ids") if isinstance(root, dict) else None
+        if not isinstance(diff_ids, list) or len(diff_ids) != len(manifest.layers):
             raise BuildError(f"{manifest.config.digest}: names other layers than its manifest")
-        self.layers = dict(zip(map(str, found), manifest.layers, strict=True))
+        self.layers = dict(zip(map(str, diff_ids), manifest.layers, strict=True))
 
     def apart_from(self, other: _Image) -> Iterator[Path]:
         """Yield the layers that the other image lacks, lowest first."""
@@ -89,13 +88,13 @@ class _Image:
 class Images:
     """Two images; only layers that are not in both are read."""
 
-    def __init__(self, first: Layout, second: Layout, platform: words.Platform) -> None:
+    def __init__(self, first: Layout, second: Layout, platform: types.Platform) -> None:
         self._first, self._second = _Image(first, platform), _Image(second, platform)
 
     def differences(self) -> Iterator[Difference]:
         """Yield differing configuration keys, then paths whose content or metadata differs."""
-        yield from reproduce.of_configurations(self._first.config, self._second.config)
-        yield from reproduce.of_members(
+        yield from differences.of_configurations(self._first.config, self._second.config)
+        yield from differences.of_members(
             _listed(self._first.apart_from(self._second)),
             _listed(self._second.apart_from(self._first)),
         )
@@ -109,10 +108,10 @@ class Images:
 
 
 def _listed(layers: Iterable[Path]) -> dict[str, Member]:
-    found: dict[str, Member] = {}
+    entries: dict[str, Member] = {}
     for layer in layers:
-        found.update(reproduce.members(members(layer)))
-    return found
+        entries.update(differences.members(members(layer)))
+    return entries
 
 
 def _taken(layers: Iterable[Path], paths: Collection[str]) -> Files:
@@ -122,14 +121,14 @@ def _taken(layers: Iterable[Path], paths: Collection[str]) -> Files:
                 yield entry.name, content(entry, archive)
 
 
-def diffoscope(sides: Sides, found: Iterable[Difference], folder: Path) -> str | None:
+def diffoscope(sides: Sides, differing: Iterable[Difference], folder: Path) -> str | None:
     """Return diffoscope's output on the files whose content differs.
 
     None if diffoscope is not installed or there is no such file. The files are copied below
     `folder`, which is created.
     """
-    wanted = {d.path for d in found if "content" in d.how.split(", ")}
-    named = frozenset(islice((p for p in sorted(wanted) if _stays_inside(p)), FILES))
+    paths = {d.path for d in differing if "content" in d.how.split(", ")}
+    named = frozenset(islice((p for p in sorted(paths) if _stays_inside(p)), FILES))
     if not named or process.which("diffoscope") is None:
         return None
     roots = folder / "first", folder / "second"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import tarfile
     from collections.abc import Iterable, Iterator, Mapping
 
-    from envbuilder.build.backends import tree_digest as tree
+    from envbuilder.build.backends import tree_digest
 
 Kind = Literal["file", "folder", "link", "hard link", "other"]
 LISTED = 1000
@@ -64,7 +64,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
 def members(layer: Iterable[tuple[tarfile.TarInfo, tarfile.TarFile]]) -> dict[str, Member]:
     """Return every path of a layer, as yielded by `oci.members`; nothing is unpacked."""
-    found = {}
+    by_path = {}
     for entry, archive in layer:
         content = entry.linkname
         kind: Kind = "other"
@@ -79,7 +79,7 @@ def members(layer: Iterable[tuple[tarfile.TarInfo, tarfile.TarFile]]) -> dict[st
         elif entry.isdev():
             content = f"{entry.devmajor}:{entry.devminor}"
         extra = {k: v for k, v in sorted(entry.pax_headers.items()) if k not in _STATED}
-        found[entry.name] = Member(
+        by_path[entry.name] = Member(
             kind=kind,
             mode=f"{entry.mode:o}",
             owner=f"{entry.uid}:{entry.gid}",
@@ -87,7 +87,7 @@ def members(layer: Iterable[tuple[tarfile.TarInfo, tarfile.TarFile]]) -> dict[st
             content=content,
             extra=str(extra) if extra else "",
         )
-    return found
+    return by_path
 
 
 _STATED = frozenset({"path", "linkpath", "size", "uid", "gid", "mtime"})
@@ -106,35 +106,37 @@ def _hashed(archive: tarfile.TarFile, entry: tarfile.TarInfo) -> str:
 def of_members(first: Mapping[str, Member], second: Mapping[str, Member]) -> Iterator[Difference]:
     """Yield the paths that differ between layers, and how."""
     for path in sorted(first.keys() | second.keys()):
-        one, other = first.get(path), second.get(path)
-        if one is None or other is None:
-            yield Difference(path=path, how=f"only in the {'second' if one is None else 'first'}")
-        elif one != other:
-            yield Difference(path=path, how=", ".join(_fields(one, other)))
+        before, after = first.get(path), second.get(path)
+        if before is None or after is None:
+            yield Difference(
+                path=path, how=f"only in the {'second' if before is None else 'first'}"
+            )
+        elif before != after:
+            yield Difference(path=path, how=", ".join(_fields(before, after)))
 
 
-def _fields(one: Member, other: Member) -> Iterator[str]:
+def _fields(first: Member, second: Member) -> Iterator[str]:
     for name in Member.__struct_fields__:
-        before, after = getattr(one, name), getattr(other, name)
+        before, after = getattr(first, name), getattr(second, name)
         if before != after:
-            told = name == "content" and one.kind == "file"
-            yield name if told else f"{name} {_short(before)} and {_short(after)}"
+            hidden = name == "content" and first.kind == "file"
+            yield name if hidden else f"{name} {_short(before)} and {_short(after)}"
 
 
-def of_trees(found: Iterable[tree.Difference]) -> Iterator[Difference]:
+def of_trees(differences: Iterable[tree_digest.Difference]) -> Iterator[Difference]:
     """Yield the paths that differ between two environments."""
     how = {"changed": "content", "added": "only in the second", "missing": "only in the first"}
-    for difference in found:
+    for difference in differences:
         yield Difference(path=difference.path, how=how[difference.how])
 
 
 def of_configurations(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[Difference]:
     """Yield what differs between two images' configurations, except their lists of layers."""
-    one, other = (dict(_leaves("", c)) for c in (first, second))
-    for key in sorted(one.keys() | other.keys()):
-        if key.startswith("rootfs.") or one.get(key) == other.get(key):
+    first_leaves, second_leaves = (dict(_leaves("", c)) for c in (first, second))
+    for key in sorted(first_leaves.keys() | second_leaves.keys()):
+        if key.startswith("rootfs.") or first_leaves.get(key) == second_leaves.get(key):
             continue
-        before, after = one.get(key, "nothing"), other.get(key, "nothing")
+        before, after = first_leaves.get(key, "nothing"), second_leaves.get(key, "nothing")
         yield Difference(path=f"configuration: {key}", how=f"{_short(before)} and {_short(after)}")
 
 

@@ -24,7 +24,7 @@ from envbuilder.core.files import file_sha256
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from envbuilder.core import types as words
+    from envbuilder.core import types
 
 NAME = "io.containerd.image.name"
 """The annotation from which `load` of Docker and containerd takes an image's name."""
@@ -38,7 +38,7 @@ def named(ref: str) -> dict[str, str]:
     return {NAME: qualified(ref), _TAG: ref.rpartition(":")[2]}
 
 
-def pieces(layout: Layout, without: Collection[words.Digest] = ()) -> Iterator[bytes]:
+def pieces(layout: Layout, without: Collection[types.Digest] = ()) -> Iterator[bytes]:
     """Yield a layout's one image as a tar, without the blobs in `without`."""
     listed = layout.index().manifests
     manifest = layout.read_manifest(listed[0])
@@ -65,18 +65,18 @@ def save(layout: Layout, target: Path) -> None:
     if target.suffix == ".tar":
         write(layout, target)
         return
-    there = Layout.create(target)
+    destination = Layout.create(target)
     listed = layout.index().manifests
     manifest = layout.read_manifest(listed[0])
     for blob in (listed[0], manifest.config, *manifest.layers):
         with contextlib.suppress(BuildError):
-            there.checked(blob)
+            destination.checked(blob)
             continue
-        place(layout.checked(blob), there.blob(blob.digest), link=False)
+        place(layout.checked(blob), destination.blob(blob.digest), link=False)
     names = {d.annotations.get(NAME) for d in listed}
-    index = there.index()
-    kept = tuple(d for d in index.manifests if d.annotations.get(NAME) not in names)
-    there.write_index(msgspec.structs.replace(index, manifests=(*kept, *listed)))
+    index = destination.index()
+    others = tuple(d for d in index.manifests if d.annotations.get(NAME) not in names)
+    destination.write_index(msgspec.structs.replace(index, manifests=(*others, *listed)))
 
 
 def write(layout: Layout, path: Path) -> None:
@@ -92,7 +92,7 @@ def write(layout: Layout, path: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def held(path: Path) -> Iterator[tuple[dict[str, Any], words.Digest]]:
+def held(path: Path) -> Iterator[tuple[dict[str, Any], types.Digest]]:
     """Yield the configuration and its digest of each image in a layout or archive.
 
     Every blob is hashed. Raise `EnvbuilderError` if one is damaged or `path` is neither.
@@ -168,7 +168,7 @@ def _take(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> No
         raise BuildError(f"{member.name}: damaged in the archive: its sha256 is {found}")
 
 
-def _path(digest: words.Digest) -> str:
+def _path(digest: types.Digest) -> str:
     return str(_BLOBS / digest.rpartition(":")[2])
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder.core import types as words
+from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
 
 INDEX = "application/vnd.oci.image.index.v1+json"
@@ -44,7 +44,7 @@ class Platform(Struct, frozen=True, kw_only=True, omit_defaults=True):
     os: str
     variant: str = ""
 
-    def is_of(self, platform: words.Platform) -> bool:
+    def is_of(self, platform: types.Platform) -> bool:
         """Return whether this is the given platform, ignoring the variant."""
         return f"{self.os}/{self.architecture}" == platform
 
@@ -53,7 +53,7 @@ class Descriptor(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="
     """A reference to bytes: their media type, digest and size."""
 
     media_type: MediaType
-    digest: words.Digest
+    digest: types.Digest
     size: Bytes
     annotations: dict[str, str] = {}
     platform: Platform | None = None
@@ -81,13 +81,13 @@ class Index(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel
     annotations: dict[str, str] = {}
 
 
-def platform(ours: words.Platform) -> Platform:
+def platform(ours: types.Platform) -> Platform:
     """Return an envbuilder platform in OCI terms."""
     os, _, architecture = ours.partition("/")
     return Platform(architecture=architecture, os=os)
 
 
-def digest_of(data: bytes) -> words.Digest:
+def digest_of(data: bytes) -> types.Digest:
     """Return the sha256 digest of bytes."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
@@ -104,4 +104,4 @@ def decode(data: bytes, kind: type[_T], where: str) -> _T:
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise InvalidError(f"{where}: not what OCI says: {error}") from error
+        raise InvalidError(f"{where}: does not follow the OCI specification: {error}") from error

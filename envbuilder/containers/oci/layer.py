@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol
 from msgspec import Struct
 
 from envbuilder.containers.oci.descriptor import LAYER_ZSTD, Bytes, Descriptor
-from envbuilder.core import types as words
+from envbuilder.core import types
 from envbuilder.core.errors import BuildError
 from envbuilder.core.member_paths import Folders, objection
 
@@ -66,9 +66,9 @@ class Member(Struct, frozen=True, kw_only=True):
 class Layer(Struct, frozen=True, kw_only=True):
     """A written layer: the compressed blob and the tar in it."""
 
-    digest: words.Digest
+    digest: types.Digest
     size: Bytes
-    diff_id: words.Digest
+    diff_id: types.Digest
     unpacked: Bytes
     """Bytes of the tar."""
 
@@ -169,7 +169,7 @@ def tar(members: Iterable[Member], epoch: int) -> Iterator[bytes]:
     last = None
     for member in sorted(members, key=lambda m: os.fsencode(m.path)):
         if member.path == last:
-            raise BuildError(f"{member.path}: twice in one layer")
+            raise BuildError(f"{member.path}: appears twice in one layer")
         last = member.path
         entry = tarfile.TarInfo(member.path + ("/" if member.kind == "folder" else ""))
         entry.type = _TYPES[member.kind]
@@ -191,19 +191,19 @@ def tar(members: Iterable[Member], epoch: int) -> Iterator[bytes]:
 
 def clean(members: Iterable[Member]) -> list[Member]:
     """Return the members sorted by path; raise `BuildError` if one is unsafe to unpack."""
-    found = sorted(members, key=lambda m: os.fsencode(m.path))
+    ordered = sorted(members, key=lambda m: os.fsencode(m.path))
     folders = Folders()
-    for member in found:
+    for member in ordered:
         wrong = objection(member.path)
         wrong = wrong or folders.objection(member.path, is_folder=member.kind == "folder")
         if member.kind == "link" and not (member.target and member.target.isprintable()):
             wrong = wrong or f"{member.path!r} is a link to {member.target!r}"
         if wrong:
             raise BuildError(
-                f"a layer cannot be made: {wrong}",
-                "A package brings it: leave it out of the profile, or pin another version.",
+                f"a layer cannot be created: {wrong}",
+                "It comes from a package: leave that out of the profile, or pin another version.",
             )
-    return found
+    return ordered
 
 
 def _file(entry: tarfile.TarInfo, source: Path) -> Iterator[bytes]:
@@ -253,11 +253,11 @@ def tree(root: Path, prefix: str) -> Iterator[Member]:
 
 def folders_above(paths: Iterable[str]) -> Iterator[Member]:
     """Yield the parent folders of these paths, each once."""
-    found: set[str] = set()
+    folders: set[str] = set()
     for path in paths:
         folder = path.rpartition("/")[0]
-        while folder and folder not in found:
-            found.add(folder)
+        while folder and folder not in folders:
+            folders.add(folder)
             folder = folder.rpartition("/")[0]
-    for folder in sorted(found):
+    for folder in sorted(folders):
         yield Member(path=folder, kind="folder", mode=0o755)

@@ -28,14 +28,14 @@ from envbuilder.containers.oci.descriptor import (
     digest_of,
     encode,
 )
-from envbuilder.core import files as atomic
+from envbuilder.core import files
 from envbuilder.core.errors import BuildError, InvalidError, WrongHashError
 from envbuilder.core.files import file_sha256
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from envbuilder.core import types as words
+    from envbuilder.core import types
 
 MARK = "oci-layout"
 _VERSION = {"imageLayoutVersion": "1.0.0"}
@@ -58,7 +58,7 @@ class Layout:
         if not (folder / MARK).is_file():
             (folder / "blobs" / "sha256").mkdir(parents=True, exist_ok=True)
             layout.write_index(Index(schema_version=2, media_type=INDEX, manifests=()))
-            atomic.save(folder / MARK, json.dumps(_VERSION).encode(), BuildError, _FULL)
+            files.save(folder / MARK, json.dumps(_VERSION).encode(), BuildError, _FULL)
         return layout
 
     @classmethod
@@ -78,12 +78,12 @@ class Layout:
 
     # --- blobs
 
-    def blob(self, digest: words.Digest) -> Path:
+    def blob(self, digest: types.Digest) -> Path:
         """Return the path of a blob, whether it exists or not."""
-        found = _DIGEST.fullmatch(digest)
-        if found is None:
+        match = _DIGEST.fullmatch(digest)
+        if match is None:
             raise InvalidError(f"{digest!r}: not a sha256 digest")
-        return self.folder / "blobs" / "sha256" / found[1]
+        return self.folder / "blobs" / "sha256" / match[1]
 
     def has(self, of: Descriptor) -> bool:
         """Return whether a blob of this size is present; its bytes are not checked."""
@@ -99,15 +99,15 @@ class Layout:
             digest, size = digest_of(content), len(content)
         else:
             digest, size = f"sha256:{file_sha256(content)}", content.stat().st_size
-        found = Descriptor(media_type=media_type, digest=digest, size=size, **fields)
-        if self.has(found):
-            return found
+        descriptor = Descriptor(media_type=media_type, digest=digest, size=size, **fields)
+        if self.has(descriptor):
+            return descriptor
         target = self.blob(digest)
         if isinstance(content, bytes):
-            atomic.write(target, content)
+            files.write(target, content)
         else:
             place(content, target)
-        return found
+        return descriptor
 
     def checked(self, of: Descriptor) -> Path:
         """Return the path of a blob after checking its size and hash.
@@ -147,23 +147,23 @@ class Layout:
 
     def write_index(self, index: Index) -> None:
         """Write the index atomically."""
-        atomic.save(self.folder / "index.json", encode(index), BuildError, _FULL)
+        files.save(self.folder / "index.json", encode(index), BuildError, _FULL)
 
     def images(self) -> Iterator[Descriptor]:
         """Yield the manifests of the layout, also those in nested indexes, each with its platform.
 
         Artifacts that are not images (attestations, signatures) are left out.
         """
-        seen: set[str] = set()
-        for found in self._walk(self.index().manifests, _DEPTH):
-            if found.digest in seen:
+        digests: set[str] = set()
+        for image in self._walk(self.index().manifests, _DEPTH):
+            if image.digest in digests:
                 continue
-            seen.add(found.digest)
-            platform = found.platform or self._platform(found)
+            digests.add(image.digest)
+            platform = image.platform or self._platform(image)
             if platform and platform.os not in {"", "unknown"}:
-                yield msgspec.structs.replace(found, platform=platform)
+                yield msgspec.structs.replace(image, platform=platform)
 
-    def find(self, platform: words.Platform) -> Descriptor:
+    def find(self, platform: types.Platform) -> Descriptor:
         """Return the only image for a platform; raise `InvalidError` unless there is just one."""
         images = list(self.images())
         fitting = [d for d in images if d.platform and d.platform.is_of(platform)]
@@ -175,7 +175,7 @@ class Layout:
             f"It holds: {', '.join(have) or 'no image at all'}. One image for it is needed.",
         )
 
-    def manifest(self, platform: words.Platform) -> Manifest:
+    def manifest(self, platform: types.Platform) -> Manifest:
         """Return the manifest of the only image for a platform."""
         return self.read_manifest(self.find(platform))
 
@@ -188,11 +188,11 @@ class Layout:
         return decode(self.read(manifest.config), dict[str, Any], manifest.config.digest)
 
     def _walk(self, descriptors: tuple[Descriptor, ...], depth: int) -> Iterator[Descriptor]:
-        for found in descriptors:
-            if found.media_type in MANIFESTS:
-                yield found
-            elif found.media_type in INDEXES and depth and self.has(found):
-                within = decode(self.read(found), Index, found.digest)
+        for descriptor in descriptors:
+            if descriptor.media_type in MANIFESTS:
+                yield descriptor
+            elif descriptor.media_type in INDEXES and depth and self.has(descriptor):
+                within = decode(self.read(descriptor), Index, descriptor.digest)
                 # A layout need not hold all of an index: the other platforms may be elsewhere.
                 held = tuple(d for d in within.manifests if self.has(d))
                 yield from self._walk(held, depth - 1)

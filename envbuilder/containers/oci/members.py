@@ -40,20 +40,20 @@ def members(layer: Path) -> Iterator[tuple[tarfile.TarInfo, tarfile.TarFile]]:
                     yield member, archive
                     cast("Any", archive).members.clear()  # a layer may have millions
     except faults as error:
-        raise InvalidError(f"{where}: not a layer that can be read: {error}") from error
+        raise InvalidError(f"{where}: not a readable layer: {error}") from error
 
 
 def content(member: tarfile.TarInfo, archive: tarfile.TarFile) -> bytes:
     """Return a regular file's bytes; raise `InvalidError` if it is none or over `READ_LIMIT`."""
     stream = archive.extractfile(member) if member.isreg() else None
     if stream is None:
-        raise InvalidError(f"{member.name}: in its layer it is no plain file; not read")
+        raise InvalidError(f"{member.name}: not a regular file in its layer; not read")
     if member.size > READ_LIMIT:
         raise InvalidError(f"{member.name}: {member.size} bytes; at most {READ_LIMIT} are read")
     try:
         return stream.read()
     except _faults() as error:
-        raise InvalidError(f"{member.name}: not a layer that can be read: {error}") from error
+        raise InvalidError(f"{member.name}: not a readable layer: {error}") from error
 
 
 def _faults() -> tuple[type[Exception], ...]:

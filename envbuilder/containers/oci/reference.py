@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder.core import types as words
+from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Reference(Struct, frozen=True, kw_only=True):
     host: str
     repository: str
     tag: str | None = None
-    digest: words.Digest | None = None
+    digest: types.Digest | None = None
 
     def __str__(self) -> str:
         tag = f":{self.tag}" if self.tag else ""
@@ -52,7 +52,7 @@ class Reference(Struct, frozen=True, kw_only=True):
         return f"{self.host}/{self.repository}"
 
     @property
-    def wanted(self) -> str:
+    def tag_or_digest(self) -> str:
         """Return what to request from the registry: the digest, else the tag, else `latest`."""
         return self.digest or self.tag or DEFAULT_TAG
 
@@ -76,9 +76,9 @@ def parse(text: str) -> Reference:
     if colon and not _TAG.fullmatch(tag):
         raise _invalid(text, "a tag has letters, digits, '_', '.' and '-', 128 at most")
     if not _host_ok(host):
-        raise _invalid(text, f"{host!r} is no host with an optional port")
+        raise _invalid(text, f"{host!r} is not a host with an optional port")
     if not _REPOSITORY.fullmatch(repository):
-        raise _invalid(text, "a repository has lower-case letters and digits, parted by . _ - /")
+        raise _invalid(text, "a repository has lower-case letters and digits, separated by . _ - /")
     if host == "index.docker.io":
         host = DEFAULT_HOST
     if host == DEFAULT_HOST and "/" not in repository:
@@ -90,23 +90,23 @@ def parse(text: str) -> Reference:
     return Reference(host=host, repository=repository, tag=tag or None, digest=digest or None)
 
 
-def mirrored(found: Reference, mirrors: Mapping[str, str]) -> tuple[Reference, ...]:
+def mirrored(reference: Reference, mirrors: Mapping[str, str]) -> tuple[Reference, ...]:
     """Return where to look for an image, in order: its registry's mirror, the registry itself.
 
     `mirrors` maps registries to locations such as `mirror.example:5000/hub`. Raise `InvalidError`
     if such a location does not begin with a registry's host.
     """
-    place = mirrors.get(found.host)
+    place = mirrors.get(reference.host)
     if place is None:
-        return (found,)
-    rest = str(found).removeprefix(f"{found.host}/")
+        return (reference,)
+    rest = str(reference).removeprefix(f"{reference.host}/")
     other = parse(f"{place}/{rest}")
     if other.host != place.partition("/")[0]:
         raise InvalidError(
-            f"mirrors: {found.host}: {place!r} begins with no registry's host",
+            f"mirrors: {reference.host}: {place!r} begins with no registry's host",
             "For example: mirrors: {docker.io: 'mirror.example:5000/hub'}",
         )
-    return (other, found)
+    return (other, reference)
 
 
 def is_loopback(host: str) -> bool:

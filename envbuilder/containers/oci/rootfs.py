@@ -26,14 +26,16 @@ if TYPE_CHECKING:
 class OtherPythonError(BuildError):
     """The base image lacks the required Python (exit 1); `found` says what it has instead."""
 
-    def __init__(self, needed: str, found: str, locked: Collection[str] = ()) -> None:
-        own = ".".join(found.split(".")[:2])
-        other = f", or build for its own: --python-version {own}" if own in locked else ""
+    def __init__(self, needed: str, version: str, locked: Collection[str] = ()) -> None:
+        minor = ".".join(version.split(".")[:2])
+        other = (
+            f", or build for the image's own: --python-version {minor}" if minor in locked else ""
+        )
         super().__init__(
-            f"Python {needed} is needed; the base image has {found}",
+            f"Python {needed} is needed; the base image has {version}",
             f"Name one with Python {needed}: --base-image REF{other}",
         )
-        self.found = found
+        self.version = version
 
 
 Kind = Literal["file", "folder", "link", "other"]
@@ -97,10 +99,10 @@ class RootFs(Struct, frozen=True, kw_only=True):
         for name in (f"python{minor}", "python3"):
             for folder in search.split(":"):
                 path = f"{folder}/{name}"
-                found = self.resolve(path)
-                if found is None or self.entries[found].kind != "file":
+                resolved = self.resolve(path)
+                if resolved is None or self.entries[resolved].kind != "file":
                     continue
-                version = self.versions.get(found) or self._library_version(minor)
+                version = self.versions.get(resolved) or self._library_version(minor)
                 if version and version.startswith(f"{minor}."):
                     return path, version
                 other = version or other
@@ -126,11 +128,11 @@ def read(layout: Layout, manifest: Manifest) -> RootFs:
 
 def over(root: RootFs, layer: Path) -> RootFs:
     """Return the root filesystem with one more layer on top."""
-    made = RootFs(
+    result = RootFs(
         entries=dict(root.entries), contents=dict(root.contents), versions=dict(root.versions)
     )
-    _apply(layer, made)
-    return made
+    _apply(layer, result)
+    return result
 
 
 def _apply(layer: Path, root: RootFs) -> None:
@@ -175,8 +177,8 @@ def _put(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str, root: Roo
         linked = str(PurePosixPath("/", member.linkname)).lstrip("/")
         if linked in root.entries:
             root.entries[path] = root.entries[linked]
-        for kept in (root.contents, root.versions):
-            values = cast("dict[str, object]", kept)
+        for table in (root.contents, root.versions):
+            values = cast("dict[str, object]", table)
             if linked in values:
                 values[path] = values[linked]
         return
@@ -189,11 +191,11 @@ def _put(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str, root: Roo
         kind = "link"
     time = int(member.mtime)
     root.entries[path] = Entry(kind, member.mode, member.uid, member.gid, time, member.linkname)
-    wanted, python = _KEPT.fullmatch(path), _PYTHON.fullmatch(path.rpartition("/")[2])
-    if kind != "file" or member.size > READ_LIMIT or not (wanted or python):
+    readable, python = _KEPT.fullmatch(path), _PYTHON.fullmatch(path.rpartition("/")[2])
+    if kind != "file" or member.size > READ_LIMIT or not (readable or python):
         return
     data = content(member, archive)
-    if wanted:
+    if readable:
         root.contents[path] = data
     if python and (version := _version(data, python[1])):
         root.versions[path] = version

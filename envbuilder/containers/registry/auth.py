@@ -50,32 +50,32 @@ class Login:
     def answer(self, header: str) -> str:
         """Return the `Authorization` for a `WWW-Authenticate`; raise `DeniedError` without one."""
         offered = challenges.parse(header)
-        known = self._known
+        credential = self._credential
         bearer = next((c for c in offered if c.scheme == "bearer"), None)
         if bearer is not None:
-            token = self._token(bearer, known)
+            token = self._token(bearer, credential)
             self.secrets.add(token)
             return f"Bearer {token}"
         if not any(c.scheme == "basic" for c in offered):
-            raise DeniedError("it wants a kind of login that is not known here")
-        if known is None or known.is_token:
+            raise DeniedError("it requires an unsupported kind of login")
+        if credential is None or credential.is_token:
             raise DeniedError("not logged in")
-        return _basic(known)
+        return _basic(credential)
 
     @functools.cached_property
-    def _known(self) -> Credential | None:
-        found = credentials.find(self._host)
-        if found is not None:
-            self.secrets |= {found.secret, _basic(found).removeprefix("Basic ")}
-        return found
+    def _credential(self) -> Credential | None:
+        credential = credentials.find(self._host)
+        if credential is not None:
+            self.secrets |= {credential.secret, _basic(credential).removeprefix("Basic ")}
+        return credential
 
-    def _token(self, challenge: Challenge, known: Credential | None) -> str:
+    def _token(self, challenge: Challenge, credential: Credential | None) -> str:
         """Return a token for the stored credential, or an anonymous one without a credential."""
         import requests
 
         realm = challenge.parameters.get("realm", "")
         server = self._checked(realm)
-        request = _request(realm, challenge.parameters, known)
+        request = _request(realm, challenge.parameters, credential)
         problem = ""
         for attempt in range(ATTEMPTS):
             if attempt:
@@ -87,10 +87,10 @@ class Login:
                 problem = reason(error)
                 continue
             status = response.status_code
-            found = challenges.token(data) if status == requests.codes.ok else ""
-            if found:
-                return found
-            who = "anybody" if known is None else "this login"
+            token = challenges.token(data) if status == requests.codes.ok else ""
+            if token:
+                return token
+            who = "anybody" if credential is None else "this login"
             problem = f"no token for {who} (HTTP {status})"
             if status < 500 and status != requests.codes.too_many_requests:
                 break
@@ -106,27 +106,27 @@ class Login:
             parts = urlsplit(realm)
             server = parts.hostname or ""
         except ValueError:
-            raise DeniedError("its token server has no proper address") from None
+            raise DeniedError("the address of its token server is invalid") from None
         here = is_loopback(parts.netloc) and is_loopback(self._host)
         same = self._plain and parts.hostname == urlsplit(f"//{self._host}").hostname
         safe = parts.scheme == "https" or (parts.scheme == "http" and (here or same))
         if "@" in parts.netloc or not server or not safe:
             raise DeniedError(
-                f"its token server {server or '?'} is not at an https address; nothing was sent"
+                f"its token server {server or '?'} does not use https; nothing was sent"
             )
         return server
 
 
 def _request(
-    realm: str, asked: Mapping[str, str], known: Credential | None
+    realm: str, parameters: Mapping[str, str], credential: Credential | None
 ) -> tuple[str, str, dict[str, str], bytes | None]:
     """Return method, URL, headers and body of a request for a token."""
-    service, scope = asked.get("service", ""), asked.get("scope", "")
-    if known is not None and known.is_token:
+    service, scope = parameters.get("service", ""), parameters.get("scope", "")
+    if credential is not None and credential.is_token:
         form = {
             "grant_type": "refresh_token",
             "client_id": "envbuilder",
-            "refresh_token": known.secret,
+            "refresh_token": credential.secret,
             "service": service,
             "scope": scope,
         }
@@ -134,7 +134,7 @@ def _request(
     query = [("service", service)] if service else []
     query += [("scope", s) for s in scope.split()]
     url = f"{realm}{'&' if '?' in realm else '?'}{urlencode(query)}"
-    return "GET", url, {"Authorization": _basic(known)} if known else {}, None
+    return "GET", url, {"Authorization": _basic(credential)} if credential else {}, None
 
 
 def _basic(known: Credential) -> str:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from envbuilder.containers.oci import reference
 from envbuilder.containers.oci.descriptor import INDEX, Descriptor, Index, decode
 from envbuilder.containers.oci.layout import MARK, Layout
-from envbuilder.containers.registry import manifests
-from envbuilder.containers.registry import transfer as registry
+from envbuilder.containers.registry import manifests, transfer
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
 from envbuilder.core.http import full_or_broken
 from envbuilder.core.settings import require_writable
@@ -20,26 +19,26 @@ from envbuilder.core.settings import require_writable
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from envbuilder.core import types as words
+    from envbuilder.core import types
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
 
 
-def folder(digest: words.Digest, platform: words.Platform, settings: Settings) -> Path:
+def folder(digest: types.Digest, platform: types.Platform, settings: Settings) -> Path:
     """Return the path of a base image, present or not; `digest` names its manifest or an index."""
     name = f"{digest.removeprefix('sha256:')}-{platform.replace('/', '-')}"
     return settings.cache_dir / "bases" / name
 
 
-def is_intact(digest: words.Digest, platform: words.Platform, settings: Settings) -> bool:
+def is_intact(digest: types.Digest, platform: types.Platform, settings: Settings) -> bool:
     """Return whether a base image is on this disk with the right bytes."""
     return _damage(folder(digest, platform, settings), digest, platform) is None
 
 
 def obtain(
     ref: str,
-    digest: words.Digest,
-    platform: words.Platform,
+    digest: types.Digest,
+    platform: types.Platform,
     settings: Settings,
     progress: Progress,
 ) -> Layout:
@@ -59,7 +58,7 @@ def obtain(
             if problem is None:
                 return Layout(place)
             if problem:
-                progress.note(f"warning: {problem}; it is fetched anew")
+                progress.note(f"warning: {problem}; it is fetched again")
             (place / MARK).unlink(missing_ok=True)  # so that its index is recreated, too
             layout = Layout.create(place)
             _pull(ref, digest, layout, platform, settings, progress)
@@ -70,9 +69,9 @@ def obtain(
 
 def _pull(
     ref: str,
-    digest: words.Digest,
+    digest: types.Digest,
     layout: Layout,
-    platform: words.Platform,
+    platform: types.Platform,
     settings: Settings,
     progress: Progress,
 ) -> None:
@@ -80,7 +79,7 @@ def _pull(
     problems: list[str] = []
     for place in reference.mirrored(reference.parse(ref), settings.configuration.mirrors):
         try:
-            registry.pull(registry.connect(place, settings), digest, layout, platform, progress)
+            transfer.pull(transfer.connect(place, settings), digest, layout, platform, progress)
         except BuildError as error:
             problems.append(error.message)
             last = error
@@ -89,7 +88,7 @@ def _pull(
     raise type(last)("; ".join(problems), last.hint)
 
 
-def _damage(place: Path, digest: words.Digest, platform: words.Platform) -> str | None:
+def _damage(place: Path, digest: types.Digest, platform: types.Platform) -> str | None:
     """Return what is wrong with a base image: None if intact, empty if it was never complete."""
     if not (place / MARK).is_file():
         return ""
@@ -109,7 +108,7 @@ def _damage(place: Path, digest: words.Digest, platform: words.Platform) -> str 
 
 
 def _require_listed(
-    layout: Layout, image: Descriptor, digest: words.Digest, platform: words.Platform
+    layout: Layout, image: Descriptor, digest: types.Digest, platform: types.Platform
 ) -> None:
     """Raise `BuildError` if the index is missing, `InvalidError` if it does not list the image."""
     path = layout.blob(digest)

@@ -30,19 +30,19 @@ class _Answer(Struct, frozen=True):
 
 def parse(header: str) -> tuple[Challenge, ...]:
     """Return the challenges of a `WWW-Authenticate` header; malformed parts are skipped."""
-    found: list[Challenge] = []
+    challenges: list[Challenge] = []
     for piece in parse_http_list(header):
         match = _PIECE.fullmatch(piece.strip())
         if match is None:
             continue
         if match["scheme"]:
-            found.append(Challenge(match["scheme"].lower(), {}))
-        if match["name"] and found:
+            challenges.append(Challenge(match["scheme"].lower(), {}))
+        if match["name"] and challenges:
             value = match["value"].strip()
             if len(value) >= 2 and value[0] == value[-1] == '"':
                 value = value[1:-1]
-            found[-1].parameters.setdefault(match["name"].lower(), value)
-    return tuple(found)
+            challenges[-1].parameters.setdefault(match["name"].lower(), value)
+    return tuple(challenges)
 
 
 def token(body: bytes) -> str:

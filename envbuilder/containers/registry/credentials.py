@@ -98,7 +98,7 @@ def _in_file(path: Path, host: str) -> Credential | None:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         # The file holds secrets: messages name the problem, never the content.
         raise InvalidError(
-            f"{path}: not a configuration of docker: {error}", "Log in again: docker login"
+            f"{path}: not a Docker configuration: {error}", "Log in again: docker login"
         ) from None
     keys = _keys(host)
     helpers, entries = read.cred_helpers or {}, read.auths or {}
@@ -129,7 +129,7 @@ def _read_entry(entry: _Entry, path: Path, host: str) -> Credential | None:
         user, colon, secret = text.rstrip("\0").partition(":")
         if not colon:
             raise InvalidError(
-                f"{path}: what is kept for {host} is no user and password",
+                f"{path}: the entry for {host} is not a user name and a password",
                 f"Log in again: docker login {host}",
             )
     if entry.identitytoken:
@@ -140,7 +140,7 @@ def _read_entry(entry: _Entry, path: Path, host: str) -> Credential | None:
 def _ask(helper: str, server: str, path: Path) -> Credential | None:
     """Return the credential from a helper; its output is not quoted, as it may hold a secret."""
     if not _HELPER.fullmatch(helper):
-        raise InvalidError(f"{path}: {helper!r} is no name of a credential helper")
+        raise InvalidError(f"{path}: {helper!r} is not the name of a credential helper")
     program = f"docker-credential-{helper}"
     if process.which(program) is None:
         raise ToolError(

@@ -47,8 +47,8 @@ def receive(
     except OSError as error:
         raise full_or_broken(error, part) from error
     raise WrongHashError(
-        f"{connection.name}: {blob.digest}: other bytes came than the digest names",
-        "The registry, or something on the way, changes them. Nothing was kept.",
+        f"{connection.name}: {blob.digest}: the received content does not match the digest",
+        "The registry or a proxy changes the content. Nothing was kept.",
     )
 
 

@@ -21,8 +21,7 @@ from envbuilder.containers.oci.descriptor import (
     decode,
     encode,
 )
-from envbuilder.containers.registry import manifests
-from envbuilder.containers.registry import transfer as registry
+from envbuilder.containers.registry import manifests, transfer
 from envbuilder.containers.registry.responses import BrokenOffError, limited
 from envbuilder.core.errors import BuildError
 
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
     from envbuilder.containers.oci.layout import Layout
     from envbuilder.containers.registry.connection import Connection
-    from envbuilder.core import types as words
+    from envbuilder.core import types
     from envbuilder.core.console import Progress
 
 _WRITES = 3
@@ -68,9 +67,9 @@ def attach(
     attachment: Descriptor,
     notes: Path,
     progress: Progress,
-) -> registry.Pushed:
+) -> transfer.Pushed:
     """Push a referrer from `make` to the image's repository, and ensure that it is listed."""
-    pushed = registry.push(connection, attachment.digest, layout, attachment, notes, progress)
+    pushed = transfer.push(connection, attachment.digest, layout, attachment, notes, progress)
     subject = layout.read_manifest(attachment).subject
     if subject is None:
         raise BuildError(f"{attachment.digest}: names no subject")
@@ -80,7 +79,7 @@ def attach(
 
 
 def find(
-    connection: Connection, digest: words.Digest, artifact_type: str = ""
+    connection: Connection, digest: types.Digest, artifact_type: str = ""
 ) -> tuple[Descriptor, ...]:
     """Return the referrers of an image, only those of `artifact_type` if it is given."""
     index = _listed(connection, digest) or _tagged(connection, digest)
@@ -88,20 +87,20 @@ def find(
     return tuple(d for d in found if not artifact_type or d.artifact_type == artifact_type)
 
 
-def _listed(connection: Connection, digest: words.Digest) -> Index | None:
+def _listed(connection: Connection, digest: types.Digest) -> Index | None:
     """Return the registry's own list of referrers; None if it keeps none."""
     return _index(connection, f"referrers/{digest}", (manifests.OK, *_NO_LISTS))
 
 
-def _tagged(connection: Connection, digest: words.Digest) -> Index | None:
+def _tagged(connection: Connection, digest: types.Digest) -> Index | None:
     path = f"manifests/{digest.replace(':', '-')}"
     return _index(connection, path, (manifests.OK, manifests.NOT_FOUND))
 
 
 def _index(connection: Connection, path: str, accept: tuple[int, ...]) -> Index | None:
-    what = f"the list of attachments ({path.rpartition('/')[2]})"
+    subject = f"the list of referrers ({path.rpartition('/')[2]})"
     response = connection.request(
-        "GET", connection.url(path), what, accept=accept, headers=manifests.ACCEPT
+        "GET", connection.url(path), subject, accept=accept, headers=manifests.ACCEPT
     )
     with response:
         kind = response.headers.get("Content-Type", "").partition(";")[0]
@@ -110,21 +109,21 @@ def _index(connection: Connection, path: str, accept: tuple[int, ...]) -> Index 
         try:
             data = limited(response, JSON_LIMIT)
         except BrokenOffError as error:
-            raise connection.failure(what, str(error)) from None
+            raise connection.failure(subject, str(error)) from None
     if data is None:
-        raise connection.failure(what, f"has more than {JSON_LIMIT} bytes")
-    return decode(data, Index, f"{connection.name}: {what}")
+        raise connection.failure(subject, f"has more than {JSON_LIMIT} bytes")
+    return decode(data, Index, f"{connection.name}: {subject}")
 
 
-def _list_by_tag(connection: Connection, attachment: Descriptor, digest: words.Digest) -> None:
+def _list_by_tag(connection: Connection, attachment: Descriptor, digest: types.Digest) -> None:
     """Add a referrer to the tagged list, and read it again: other processes may write to it."""
     tag = digest.replace(":", "-")
     for _ in range(_WRITES):
-        known = _tagged(connection, digest) or Index(
+        current = _tagged(connection, digest) or Index(
             schema_version=2, media_type=INDEX, manifests=()
         )
-        if any(d.digest == attachment.digest for d in known.manifests):
+        if any(d.digest == attachment.digest for d in current.manifests):
             return
-        listed = replace(known, manifests=(*known.manifests, attachment))
+        listed = replace(current, manifests=(*current.manifests, attachment))
         manifests.put(connection, tag, INDEX, encode(listed))
-    raise connection.failure(tag, "the list of attachments does not keep what is added to it")
+    raise connection.failure(tag, "the list of referrers loses what is added to it")

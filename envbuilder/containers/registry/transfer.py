@@ -17,7 +17,7 @@ from envbuilder.containers.registry import manifests
 from envbuilder.containers.registry.connection import Connection
 from envbuilder.containers.registry.pull_blob import receive
 from envbuilder.containers.registry.push_blob import send
-from envbuilder.core import types as words
+from envbuilder.core import types
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.text import gigabytes
 
@@ -48,7 +48,7 @@ class Pulled(Struct, frozen=True, kw_only=True):
 class Pushed(Struct, frozen=True, kw_only=True):
     """The result of a push."""
 
-    digest: words.Digest
+    digest: types.Digest
     bytes: int
     """Bytes of blobs and manifests transferred."""
     sent: int
@@ -75,27 +75,27 @@ def connect(reference: Reference, settings: Settings) -> Connection:
 
 def pull(
     connection: Connection,
-    wanted: str,
+    reference: str,
     layout: Layout,
-    platform: words.Platform,
+    platform: types.Platform,
     progress: Progress,
 ) -> Pulled:
-    """Pull the image of one platform into a layout; `wanted` is a digest or a tag.
+    """Pull the image of one platform into a layout; `reference` is a digest or a tag.
 
     Of an index, only this platform's image is pulled; the index itself is kept as a blob, so that
     its digest can be checked later. Blobs already in the layout are checked and not pulled again.
     Raise `BuildError` if the pull fails, `WrongHashError` for bytes that do not match their digest,
     `InvalidError` if there is no image for the platform.
     """
-    where = f"{connection.name}: {wanted}"
-    found, data = manifests.read(connection, wanted)
-    if found.media_type in INDEXES:
-        _keep(layout, found, data)
+    where = f"{connection.name}: {reference}"
+    descriptor, data = manifests.read(connection, reference)
+    if descriptor.media_type in INDEXES:
+        _keep(layout, descriptor, data)
         chosen = manifests.choose(decode(data, Index, where), platform, where)
-        found, data = manifests.read(connection, chosen.digest)
+        descriptor, data = manifests.read(connection, chosen.digest)
     manifest = decode(data, Manifest, where)
-    _keep(layout, found, data)
-    missing = [b for b in _unique((manifest.config, *manifest.layers)) if not _there(layout, b)]
+    _keep(layout, descriptor, data)
+    missing = [b for b in _unique((manifest.config, *manifest.layers)) if not _has(layout, b)]
     _require_room(layout, sum(b.size for b in missing))
     brought = _side_by_side(
         [lambda advance, b=b: receive(connection, b, layout, advance) for b in missing],
@@ -104,7 +104,7 @@ def pull(
         progress,
     )
     _require_platform(layout, manifest, platform, where)
-    image = replace(found, platform=platform_of(platform))
+    image = replace(descriptor, platform=platform_of(platform))
     others = tuple(d for d in layout.index().manifests if d.digest != image.digest)
     with contextlib.suppress(OSError):
         (layout.folder / "partial").rmdir()
@@ -115,7 +115,7 @@ def pull(
 
 def push(
     connection: Connection,
-    wanted: str,
+    reference: str,
     layout: Layout,
     image: Descriptor,
     notes: Path,
@@ -124,13 +124,15 @@ def push(
 ) -> Pushed:
     """Push an image of a layout, or an index with all of its images, to a registry.
 
-    `wanted` is the tag or the digest to push to. `notes` is a folder that records which
+    `reference` is the tag or the digest to push to. `notes` is a folder that records which
     repository has which blob (`Settings.uploads_dir`). `mount_from` is a repository of the same
     registry that may have some of the blobs. Raise `BuildError` if the push fails; the next one
     does not transfer again the blobs that have arrived.
     """
-    if wanted.startswith("sha256:") and wanted != image.digest:
-        raise InvalidError(f"{connection.name}@{wanted}: the image is another: {image.digest}")
+    if reference.startswith("sha256:") and reference != image.digest:
+        raise InvalidError(
+            f"{connection.name}@{reference}: the image has another digest: {image.digest}"
+        )
     described = _below(layout, image, _DEPTH)
     blobs = _unique(
         b
@@ -145,7 +147,7 @@ def push(
         sum(b.size for b in blobs),
         progress,
     )
-    names = (*(d.digest for d in described[:-1]), wanted)
+    names = (*(d.digest for d in described[:-1]), reference)
     written = sum(
         manifests.put(connection, name, d.media_type, layout.read(d))
         for name, d in zip(names, described, strict=True)
@@ -165,7 +167,7 @@ def _below(layout: Layout, of: Descriptor, depth: int) -> tuple[Descriptor, ...]
     if of.media_type not in INDEXES:
         return (of,)
     if not depth:
-        raise InvalidError(f"{of.digest}: an index within indexes, too deep")
+        raise InvalidError(f"{of.digest}: image indexes are nested too deeply")
     parts = decode(layout.read(of), Index, of.digest).manifests
     return _unique((*(d for p in parts for d in _below(layout, p, depth - 1)), of))
 
@@ -174,12 +176,12 @@ def _unique(descriptors: Iterable[Descriptor]) -> tuple[Descriptor, ...]:
     return tuple({d.digest: d for d in descriptors}.values())
 
 
-def _keep(layout: Layout, found: Descriptor, data: bytes) -> None:
-    if not _there(layout, found):
-        layout.add(data, found.media_type)
+def _keep(layout: Layout, descriptor: Descriptor, data: bytes) -> None:
+    if not _has(layout, descriptor):
+        layout.add(data, descriptor.media_type)
 
 
-def _there(layout: Layout, blob: Descriptor) -> bool:
+def _has(layout: Layout, blob: Descriptor) -> bool:
     """Return whether a layout has a blob with the right bytes; remove wrong ones."""
     if not layout.blob(blob.digest).is_file():
         return False
@@ -203,13 +205,13 @@ def _require_room(layout: Layout, needed: int) -> None:
 
 
 def _require_platform(
-    layout: Layout, manifest: Manifest, wanted: words.Platform, where: str
+    layout: Layout, manifest: Manifest, platform: types.Platform, where: str
 ) -> None:
     """Raise `InvalidError` if an image's configuration names another platform."""
     config = layout.read_config(manifest)
-    said = f"{config.get('os')}/{config.get('architecture')}"
-    if said != wanted:
-        raise InvalidError(f"{where}: is for {said}, not for {wanted}")
+    actual = f"{config.get('os')}/{config.get('architecture')}"
+    if actual != platform:
+        raise InvalidError(f"{where}: is for {actual}, not for {platform}")
 
 
 def _side_by_side(

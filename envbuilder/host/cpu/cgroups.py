@@ -35,21 +35,21 @@ def read(reader: Reader) -> None:
 
 def quota(snapshot: Snapshot) -> float | None:
     """Return the tightest quota, in CPUs, of this process's cgroup and its parents, if any."""
-    found = []
+    quotas = []
     for folder, version in _folders(snapshot, "cpu"):
         texts = [snapshot.files.get(f"{folder}/{name}", "") for name in _FILES["cpu", version]]
-        found.append(threads.parse_cfs(*texts) if version == 1 else threads.parse_cpu_max(*texts))
-    return min((value for value in found if value is not None), default=None)
+        quotas.append(threads.parse_cfs(*texts) if version == 1 else threads.parse_cpu_max(*texts))
+    return min((value for value in quotas if value is not None), default=None)
 
 
 def memory(snapshot: Snapshot) -> int | None:
     """Return the tightest limit, in bytes, of this process's cgroup and its parents, if any."""
-    found = []
+    limits = []
     for folder, version in _folders(snapshot, "memory"):
         (name,) = _FILES["memory", version]
         # No limit: "max" in version 2, 2**63 minus a page in version 1; `integer` rejects both.
-        found.append(integer(snapshot.files.get(f"{folder}/{name}")))
-    return min((value for value in found if value is not None), default=None)
+        limits.append(integer(snapshot.files.get(f"{folder}/{name}")))
+    return min((value for value in limits if value is not None), default=None)
 
 
 def unreadable(snapshot: Snapshot) -> tuple[str, str] | None:

@@ -58,25 +58,25 @@ def read(reader: Reader) -> None:
         for cpu in sorted(online):
             reader.file(f"{_CPUS}/cpu{cpu}/topology/thread_siblings_list")
             reader.file(f"{_CPUS}/cpu{cpu}/topology/physical_package_id")
-    seen: frozenset[int] = frozenset()
+    covered: frozenset[int] = frozenset()
     for cpu in sorted(online):
-        if cpu not in seen:  # CPUs that share a cache report the same
+        if cpu not in covered:  # CPUs that share a cache report the same
             cache = f"{_CPUS}/cpu{cpu}/cache"
             shared = cpu_list(reader.file(f"{cache}/index3/shared_cpu_list"))
-            seen |= shared or frozenset()
+            covered |= shared or frozenset()
             for name in ("index3/level", "index3/size") if shared else ("index2/level",):
                 reader.file(f"{cache}/{name}")
 
 
 def machine(snapshot: Snapshot) -> str:
     """Return the architecture from uname, from the kernel, or inferred from `/proc/cpuinfo`."""
-    said = snapshot.machine or clean(snapshot.files.get("proc/sys/kernel/arch"))
-    if said:
-        return {"amd64": "x86_64"}.get(said, said)
-    known = _first(snapshot)
-    if "vendor_id" in known and "lm" in known.get("flags", "lm").split():
+    reported = snapshot.machine or clean(snapshot.files.get("proc/sys/kernel/arch"))
+    if reported:
+        return {"amd64": "x86_64"}.get(reported, reported)
+    description = _first(snapshot)
+    if "vendor_id" in description and "lm" in description.get("flags", "lm").split():
         return "x86_64"
-    return "aarch64" if known.get("CPU architecture") == "8" else "unknown"
+    return "aarch64" if description.get("CPU architecture") == "8" else "unknown"
 
 
 def virtual(snapshot: Snapshot) -> bool:
@@ -86,16 +86,16 @@ def virtual(snapshot: Snapshot) -> bool:
 
 def linux(snapshot: Snapshot) -> Cpu:
     """Return the CPU of a Linux host."""
-    known = _first(snapshot)
-    family, model = integer(known.get("cpu family")), integer(known.get("model"))
-    words = known.get("flags", known.get("Features"))
+    description = _first(snapshot)
+    family, model = integer(description.get("cpu family")), integer(description.get("model"))
+    words = description.get("flags", description.get("Features"))
     flags = TRACKED_FLAGS & set(words.split()) if words else None
     text = snapshot.files.get("proc/cpuinfo", "")
     processors = _processors(text)
     # A truncated description does not give the number of CPUs.
     described = frozenset(p.number for p in processors if text.endswith("\n"))
-    vendor = clean(known.get("vendor_id")) or _ARM.get(
-        integer(known.get("CPU implementer"), 16) or 0
+    vendor = clean(description.get("vendor_id")) or _ARM.get(
+        integer(description.get("CPU implementer"), 16) or 0
     )
     generation = (
         _arm_cores(processors)
@@ -113,7 +113,7 @@ def linux(snapshot: Snapshot) -> Cpu:
     quota = cgroups.quota(snapshot)
     return Cpu(
         vendor=vendor,
-        model_name=clean(known.get("model name")),
+        model_name=clean(description.get("model name")),
         family=family,
         model=model,
         generation=generation,
@@ -138,15 +138,15 @@ def _first(snapshot: Snapshot) -> dict[str, str]:
 
 def _processors(text: str) -> tuple[_Processor, ...]:
     """Return all CPUs of `/proc/cpuinfo`. An unterminated last line may be cut off: ignore it."""
-    found = []
+    processors = []
     for block in text.rpartition("\n")[0].split("\n\n"):
         number = integer(_field(block, "processor"))
         if number is None or number >= threads.MOST_CPUS:
             continue
         socket, core = integer(_field(block, "physical id")), integer(_field(block, "core id"))
         maker, part = _field(block, "CPU implementer"), _field(block, "CPU part")
-        found.append(_Processor(number, socket, core, (integer(maker, 16), integer(part, 16))))
-    return tuple(found)
+        processors.append(_Processor(number, socket, core, (integer(maker, 16), integer(part, 16))))
+    return tuple(processors)
 
 
 def _field(block: str, key: str) -> str | None:
@@ -177,7 +177,7 @@ def _threads(allowed: int, quota: float | None, physical: int | None) -> int | N
 
 
 def _cores(
-    snapshot: Snapshot, processors: Iterable[_Processor], wanted: frozenset[int]
+    snapshot: Snapshot, processors: Iterable[_Processor], cpus: frozenset[int]
 ) -> Mapping[object, int] | None:
     """Return how many of the wanted CPUs each physical core has; None if any core is unknown."""
     stated = {
@@ -186,13 +186,13 @@ def _cores(
         for processor in processors
         if processor.core is not None
     }
-    if wanted and wanted <= stated.keys():
-        return Counter(stated[cpu] for cpu in wanted)
+    if cpus and cpus <= stated.keys():
+        return Counter(stated[cpu] for cpu in cpus)
     siblings = [
         cpu_list(snapshot.files.get(f"{_CPUS}/cpu{cpu}/topology/thread_siblings_list"))
-        for cpu in wanted
+        for cpu in cpus
     ]
-    return Counter(siblings) if wanted and all(siblings) else None
+    return Counter(siblings) if cpus and all(siblings) else None
 
 
 def _sockets(
@@ -217,9 +217,9 @@ def _nodes(snapshot: Snapshot) -> int | None:
 
 def _l3(snapshot: Snapshot, everything: frozenset[int]) -> int | None:
     """Return the total size of all level-3 caches; None if one of them could not be read."""
-    total, seen = 0, set[int]()
+    total, counted = 0, set[int]()
     for cpu in sorted(everything):
-        if cpu in seen:
+        if cpu in counted:
             continue
         cache = f"{_CPUS}/cpu{cpu}/cache"
         path = f"{cache}/index3/shared_cpu_list"
@@ -230,7 +230,7 @@ def _l3(snapshot: Snapshot, everything: frozenset[int]) -> int | None:
         level = integer(snapshot.files.get(f"{cache}/index3/level"))
         if shared is None or cpu not in shared or size is None or level != 3:
             return None
-        seen |= shared
+        counted |= shared
         total += size
     return total or None
 

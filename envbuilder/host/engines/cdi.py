@@ -52,15 +52,15 @@ def read(reader: Reader, folders: Iterable[str]) -> None:
 
 def decide(snapshot: Snapshot, folders: Iterable[str]) -> tuple[set[str], list[str]]:
     """Return the devices of all specifications, and a note on each that could not be used."""
-    found: set[str] = set()
+    devices: set[str] = set()
     notes = []
     for path in _paths(snapshot, folders):
         try:
-            found |= _devices(path, snapshot)
+            devices |= _devices(path, snapshot)
         except (ValueError, msgspec.DecodeError, RecursionError) as error:
             why = clean(str(error))
-            notes.append(f"/{clean(path)} tells of no CDI devices ({why}): there may be some.")
-    return found, notes
+            notes.append(f"/{clean(path)} lists no usable CDI devices ({why}); there may be some.")
+    return devices, notes
 
 
 def _paths(snapshot: Reader | Snapshot, folders: Iterable[str]) -> list[str]:
@@ -92,11 +92,11 @@ def _devices(path: str, snapshot: Snapshot) -> set[str]:
         spec = msgspec.json.decode(text, type=_Spec)
     else:
         spec = msgspec.convert(_yaml(text), _Spec)
-    found = {f"{spec.kind}={device.name}" for device in spec.devices}
-    wrong = sorted(device for device in found if not is_device(device))
-    if wrong or not found:
+    devices = {f"{spec.kind}={device.name}" for device in spec.devices}
+    wrong = sorted(device for device in devices if not is_device(device))
+    if wrong or not devices:
         raise ValueError(f"{wrong[0][:60]!r} names no device" if wrong else "it has no device")
-    return found
+    return devices
 
 
 @functools.lru_cache(maxsize=_FILES)  # called once for the devices and once for the notes

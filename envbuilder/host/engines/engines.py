@@ -94,14 +94,14 @@ def decide(snapshot: Snapshot) -> Containers:
 def notes(snapshot: Snapshot) -> list[str]:
     """Return what could not be read, as notes."""
     answers = _answers(snapshot.files)
-    found = [
+    problems = [
         f"Whether an engine listens at {_shown(path)} is not known: {answer.error}."
         for path, answer in answers.items()
         if answer.error == sockets.HIDDEN
     ]
     if not answers and snapshot.files.get(_ANSWERS, "{}") != "{}":
-        found.append(f"{_ANSWERS} is damaged: container engines are not known.")
-    return [*found, *cdi.decide(snapshot, _spec_folders(answers))[1]]
+        problems.append(f"{_ANSWERS} is damaged: container engines are not known.")
+    return [*problems, *cdi.decide(snapshot, _spec_folders(answers))[1]]
 
 
 def _read_full(reader: Reader) -> None:
@@ -116,8 +116,8 @@ def _read_full(reader: Reader) -> None:
     except (ToolError, OSError):
         return
     if done.returncode == 0:
-        said = {**_full(reader.files), _BUILDX_VERSION: done.stdout}
-        reader.files[_FULL] = msgspec.json.encode(said).decode()
+        recorded = {**_full(reader.files), _BUILDX_VERSION: done.stdout}
+        reader.files[_FULL] = msgspec.json.encode(recorded).decode()
 
 
 def _program(reader: Reader, path: str) -> None:
@@ -148,13 +148,13 @@ def _infos(answers: Mapping[str, Answer]) -> list[Info]:
 
 def _spec_folders(answers: Mapping[str, Answer]) -> tuple[str, ...]:
     """Return the default folders, and those that an engine is configured to search."""
-    told = [
+    configured = [
         path.strip("/")
         for info in _infos(answers)
         for path in (info.spec_folders or ())[:_MOST]
         if path.startswith("/") and ".." not in path
     ]
-    return tuple(dict.fromkeys((*cdi.FOLDERS, *told)))
+    return tuple(dict.fromkeys((*cdi.FOLDERS, *configured)))
 
 
 def _shown(path: str) -> str:
@@ -180,11 +180,11 @@ def _judged(path: str, answer: Answer) -> tuple[State, str]:
     error = answer.error.lower()
     if "permission denied" in error or "not permitted" in error:
         if path in sockets.DOCKERS:
-            hint = "join the group docker, which is as good as root"
+            hint = "join the group docker, which is equivalent to root access"
             return "present", f"This user may not open it: {hint}."
         return "present", "This user may not open it."
     if "connection refused" in error:
-        return "present", "Nobody listens: its engine does not run."
+        return "present", "Nothing listens on it: the engine is not running."
     if error or not answer.version:
         why = clean(answer.error) or "it names no version"
         return "unknown", f"No usable answer: {why}."

@@ -86,25 +86,25 @@ def ask(environ: Mapping[str, str], home: str, *, full: bool) -> str:
     requests more. `home` is the user's home folder, relative to the root.
     """
     named = environ.get(NAMED, "")
-    found: dict[str, Answer] = {}
-    seen = set()
+    answers: dict[str, Answer] = {}
+    identities = set()
     for path in _places(environ.get("XDG_RUNTIME_DIR", "").strip("/"), home, named):
         # JSON needs valid text; environment variables may contain any bytes.
         key = os.fsencode(path).decode(errors="replace")
         try:
             status = Path("/", path).stat()
         except PermissionError:
-            found[key] = Answer(error=HIDDEN)
+            answers[key] = Answer(error=HIDDEN)
             continue
         except (OSError, ValueError):
             continue
         identity = (status.st_dev, status.st_ino)
-        if stat.S_ISSOCK(status.st_mode) and identity not in seen:
-            seen.add(identity)
-            found[key] = _answer(f"/{path}", full=full)
+        if stat.S_ISSOCK(status.st_mode) and identity not in identities:
+            identities.add(identity)
+            answers[key] = _answer(f"/{path}", full=full)
     if named and not named.startswith("unix:///"):
-        found[NAMED] = Answer(error="it names no Unix socket, and was not asked")
-    return msgspec.json.encode(found).decode()
+        answers[NAMED] = Answer(error="it is not a Unix socket, so it was not queried")
+    return msgspec.json.encode(answers).decode()
 
 
 def parse(text: str | None) -> dict[str, Answer]:
@@ -113,16 +113,16 @@ def parse(text: str | None) -> dict[str, Answer]:
     A damaged answer has an `error`.
     """
     try:
-        said = msgspec.json.decode(text or "{}", type=dict[str, Any])
+        recorded = msgspec.json.decode(text or "{}", type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return {}
-    found = {}
-    for path, data in list(said.items())[:_MOST]:
+    answers = {}
+    for path, data in list(recorded.items())[:_MOST]:
         try:
-            found[path] = msgspec.convert(data, Answer)
+            answers[path] = msgspec.convert(data, Answer)
         except (msgspec.ValidationError, RecursionError) as error:
-            found[path] = Answer(error=str(error))
-    return found
+            answers[path] = Answer(error=str(error))
+    return answers
 
 
 def _places(session: str, home: str, named: str) -> Iterator[str]:
@@ -171,14 +171,14 @@ def get(path: str, target: str, *, seconds: float, limit: int = _LIMIT) -> bytes
         link.sendall(f"GET {target} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode())
         while part := link.recv(1 << 16):
             answer += part
-            left = deadline - time.monotonic()
-            if left <= 0:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
                 raise TimeoutError("timed out")
             if len(answer) > limit:
-                raise ValueError("the answer is too long")
-            link.settimeout(left)
+                raise ValueError("the response is too long")
+            link.settimeout(remaining)
     head, _, body = bytes(answer).partition(b"\r\n\r\n")
     if not _OK.match(head):
         first = head.split(b"\r\n", 1)[0][:60].decode("ascii", "replace")
-        raise ValueError(f"it answered {first!r}" if first else "it said nothing")
+        raise ValueError(f"it answered {first!r}" if first else "it sent no response")
     return body

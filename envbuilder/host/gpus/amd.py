@@ -82,10 +82,10 @@ def _node(snapshot: Snapshot, address: str) -> dict[str, int]:
     for name in snapshot.folders.get(_NODES, ()):
         text = snapshot.files.get(f"{_NODES}/{name}/properties")
         pairs = [line.split(" ") for line in lines(text)]
-        found = {p[0]: n for p in pairs if len(p) == 2 and (n := integer(p[1])) is not None}
-        here = (found.get("domain", 0), found.get("location_id")) == (parts[0], place)
-        if here and found.get("simd_count"):
-            return found
+        properties = {p[0]: n for p in pairs if len(p) == 2 and (n := integer(p[1])) is not None}
+        matches = (properties.get("domain", 0), properties.get("location_id")) == (parts[0], place)
+        if matches and properties.get("simd_count"):
+            return properties
     return {}
 
 

@@ -50,41 +50,41 @@ def read(reader: Reader, *, full: bool) -> None:
 def decide(snapshot: Snapshot) -> Host:
     """Return the host that a macOS snapshot describes."""
     text = snapshot.files.get("sysctl.txt")
-    known = fields(text)
+    sysctl = fields(text)
     notes = []
-    if not known:
+    if not sysctl:
         why = snapshot.unreadable.get("sysctl.txt", "empty or damaged")
         notes.append(f"sysctl could not be read ({why}): nothing is known about this Mac.")
-    arm = known.get("hw.optional.arm64") == "1" or (
+    arm = sysctl.get("hw.optional.arm64") == "1" or (
         # A native process on Apple silicon; a translated one sees x86_64 here.
         snapshot.machine == "arm64"
     )
-    translated = {"0": False, "1": True}.get(known.get("sysctl.proc_translated", ""))
-    if known and translated is None:
+    translated = {"0": False, "1": True}.get(sysctl.get("sysctl.proc_translated", ""))
+    if sysctl and translated is None:
         # An Intel Mac has neither key (Apple, "About the Rosetta translation environment").
         translated = None if arm else False
-    machine = "arm64" if arm else "x86_64" if known else "unknown"
-    physical, logical = integer(known.get("hw.physicalcpu")), integer(known.get("hw.logicalcpu"))
+    machine = "arm64" if arm else "x86_64" if sysctl else "unknown"
+    physical, logical = integer(sysctl.get("hw.physicalcpu")), integer(sysctl.get("hw.logicalcpu"))
     return Host(
         os="macos",
-        os_version=clean(known.get("kern.osproductversion")),
-        kernel=clean(known.get("kern.osrelease")),
+        os_version=clean(sysctl.get("kern.osproductversion")),
+        kernel=clean(sysctl.get("kern.osrelease")),
         machine=machine,
         platform="macos/arm64" if arm else None,
         rosetta=translated,
         cpu=Cpu(
             vendor="Apple" if arm else None,
-            model_name=clean(known.get("machdep.cpu.brand_string")),
-            flags=_flags(known),
+            model_name=clean(sysctl.get("machdep.cpu.brand_string")),
+            flags=_flags(sysctl),
             logical=logical,
             physical=physical,
             threads=physical or logical,
         ),
         memory=Memory(
-            total_bytes=integer(known.get("hw.memsize")),
-            bandwidth=_bandwidth(known) if arm else None,
+            total_bytes=integer(sysctl.get("hw.memsize")),
+            bandwidth=_bandwidth(sysctl) if arm else None,
         ),
-        gpus=_gpus(known, arm),
+        gpus=_gpus(sysctl, arm),
         containers=engines.decide(snapshot),
         notes=(*notes, *engines.notes(snapshot)),
     )
@@ -99,13 +99,13 @@ def _flags(known: dict[str, str]) -> tuple[str, ...] | None:
     return tuple(sorted(X86_FLAGS & set(names)))
 
 
-def _gpus(known: dict[str, str], arm: bool) -> tuple[Gpu, ...]:
-    if not known or not arm:
+def _gpus(sysctl: dict[str, str], arm: bool) -> tuple[Gpu, ...]:
+    if not sysctl or not arm:
         return ()
-    name = f"{clean(known.get('machdep.cpu.brand_string')) or 'Apple silicon'} GPU"
-    virtual = known.get("kern.hv_vmm_present") == "1"
+    name = f"{clean(sysctl.get('machdep.cpu.brand_string')) or 'Apple silicon'} GPU"
+    virtual = sysctl.get("kern.hv_vmm_present") == "1"
     detail = "macOS runs in a virtual machine, where Metal may be missing." if virtual else ""
-    total = integer(known.get("hw.memsize"))
+    total = integer(sysctl.get("hw.memsize"))
     return (
         Gpu(
             vendor="apple",
@@ -116,19 +116,19 @@ def _gpus(known: dict[str, str], arm: bool) -> tuple[Gpu, ...]:
             obstacle="virtual" if virtual else None,
             memory_kind="shared",
             memory_bytes=total,
-            usable_bytes=None if virtual or total is None else _usable(known, total),
+            usable_bytes=None if virtual or total is None else _usable(sysctl, total),
         ),
     )
 
 
-def _usable(known: dict[str, str], total: int) -> int:
+def _usable(sysctl: dict[str, str], total: int) -> int:
     """Return how much memory Metal lets a program use; an estimate if no limit was set.
 
     The default is two thirds below 36 GiB and three quarters from 36 GiB on: the
     `recommendedMaxWorkingSetSize` that llama.cpp prints (10.7 of 16 GiB, 16 of 24, 27 of 36, 96 of
     128). Apple does not document it, and newer systems allow more (107.5 of 128 GiB on macOS 26).
     """
-    limit = integer(known.get("iogpu.wired_limit_mb"))
+    limit = integer(sysctl.get("iogpu.wired_limit_mb"))
     if limit:
         return min(limit * 2**20, total)
     return total * 2 // 3 if total < 36 * _GIB else total * 3 // 4

@@ -78,16 +78,16 @@ def is_gpu(device: Device) -> bool:
 
 
 def _gpu(snapshot: Snapshot, device: Device) -> Gpu:
-    known = tables.intel_gpu(device.device_id or "")
+    row = tables.intel_gpu(device.device_id or "")
     number = (device.device_id or "unknown id").upper()
-    name = f"Intel {known.name or known.family}" if known else "Intel GPU"
+    name = f"Intel {row.name or row.family}" if row else "Intel GPU"
     folder = f"{pci.PCI}/{device.bus}"
-    size = _memory(snapshot, device, folder, known.memory if known else None)
+    size = _memory(snapshot, device, folder, row.memory if row else None)
     readable = snapshot.nodes.get((device.render_node or "").lstrip("/"))
     access = _driver(device) or _node(snapshot, device, readable) or USABLE
-    if known is None and access.state == "usable":
+    if row is None and access.state == "usable":
         access = Access("unknown", f"PCI id {number} is not in envbuilder's table.", "unlisted")
-    if known is not None and known.support == "unsupported":
+    if row is not None and row.support == "unsupported":
         detail = f"{name} ({number}) is not supported by torch.xpu."
         access = Access("present", detail, "unsupported")
     return Gpu(
@@ -98,8 +98,8 @@ def _gpu(snapshot: Snapshot, device: Device) -> Gpu:
         obstacle=access.obstacle,
         bus=device.bus,
         device_id=device.device_id,
-        family=known.family if known else None,
-        support=known.support if known else None,
+        family=row.family if row else None,
+        support=row.support if row else None,
         kernel_driver=device.driver,
         memory_kind=size.kind,
         memory_bytes=size.total,
@@ -117,13 +117,13 @@ def _gpu(snapshot: Snapshot, device: Device) -> Gpu:
 def _memory(
     snapshot: Snapshot, device: Device, folder: str, kind: tables.MemoryKind | None
 ) -> Size:
-    own = _own_memory(snapshot, folder)
+    local = _own_memory(snapshot, folder)
     if kind == "shared":
         total = memory.total(snapshot)
         return Size("shared", total, _shared(snapshot, device.driver, total))
-    if kind == "dedicated" or own:
+    if kind == "dedicated" or local:
         facts = tables.intel_memory(device.device_id or "")
-        total = own or (facts.memory_bytes if facts else None)
+        total = local or (facts.memory_bytes if facts else None)
         usable = total * _OWN_PERCENT // 100 if total is not None else None
         return Size("dedicated", total, usable, facts.bandwidth if facts else None)
     return Size()
@@ -164,12 +164,12 @@ def _shared(snapshot: Snapshot, driver: str | None, total: int | None) -> int | 
 
 def _driver(device: Device) -> Access | None:
     if device.bound is False:
-        detail = "No kernel driver has it: torch.xpu needs i915 or xe."
+        detail = "No kernel driver is bound to it: torch.xpu needs i915 or xe."
         return Access("present", detail, "driver-missing")
     if device.driver is None:
         return Access("unknown", "Its kernel driver could not be read.", "driver-unread")
     if device.driver not in ("i915", "xe"):
-        detail = f"The kernel driver {device.driver} has it; torch.xpu needs i915 or xe."
+        detail = f"The kernel driver {device.driver} is bound to it; torch.xpu needs i915 or xe."
         return Access("present", detail, "driver-other")
     return None
 
@@ -183,7 +183,7 @@ def _node(snapshot: Snapshot, device: Device, readable: bool | None) -> Access |
         if "dev/dri" in snapshot.folders or snapshot.has("dev/dri") is False:
             detail = f"{node} is missing: a container needs --device /dev/dri."
             return Access("present", detail, "node-missing")
-        return Access("unknown", f"Whether {node} is there could not be read.", "node-unread")
+        return Access("unknown", f"Whether {node} exists could not be read.", "node-unread")
     if not readable:
         group = pci.node_group(snapshot, node) or "render"
         return Access(

@@ -66,34 +66,34 @@ def decide(
     answer = nvml.parse(snapshot.files.get("nvml.json"))
     driver = _driver(snapshot, answer)
     access = _access(snapshot, answer, driver, environ, wsl=wsl, container=container)
-    told = {device.bus: device for device in answer.devices if device.bus} if answer else {}
-    nowhere = [device for device in answer.devices if not device.bus] if answer else []
+    reported = {device.bus: device for device in answer.devices if device.bus} if answer else {}
+    unplaced = [device for device in answer.devices if not device.bus] if answer else []
     shown = {device.bus: device for device in devices if device.vendor == VENDOR}
-    buses = sorted({*shown, *_named(snapshot), *told})
+    buses = sorted({*shown, *_named(snapshot), *reported})
     reached = {bus: _bound(shown[bus], access) if bus in shown else access for bus in buses}
     if not wsl:
         minors = {
-            bus: _minor(snapshot, bus, told.get(bus))
+            bus: _minor(snapshot, bus, reported.get(bus))
             for bus in buses
             if reached[bus].state == "usable"
         }
-        reached |= nvidia_nodes.of_cards(snapshot, minors, frozenset(told), container=container)
+        reached |= nvidia_nodes.of_cards(snapshot, minors, frozenset(reported), container=container)
     gpus = []
     for bus in buses:
-        card, own = shown.get(bus), reached[bus]
-        if own.state == "usable" and answer and bus not in told and not nowhere:
+        card, card_access = shown.get(bus), reached[bus]
+        if card_access.state == "usable" and answer and bus not in reported and not unplaced:
             detail = "The driver does not give this GPU to this process."
-            own = Access("present", detail, "not-given")
-        gpus.append(_gpu(snapshot, card or bus, told.get(bus), driver, own))
-    gpus.extend(_gpu(snapshot, None, device, driver, access) for device in nowhere)
+            card_access = Access("present", detail, "not-given")
+        gpus.append(_gpu(snapshot, card or bus, reported.get(bus), driver, card_access))
+    gpus.extend(_gpu(snapshot, None, device, driver, access) for device in unplaced)
     return tuple(gpus) or _without_pci(snapshot, wsl=wsl)
 
 
-def _minor(snapshot: Snapshot, bus: str, told: nvml.Device | None) -> int | None:
+def _minor(snapshot: Snapshot, bus: str, device: nvml.Device | None) -> int | None:
     """Return N of the card's /dev/nvidiaN, from the kernel driver, else from NVML."""
     information = fields(snapshot.files.get(f"{_GPUS}/{bus}/information"))
-    said = integer(information.get("Device Minor"))
-    return said if said is not None else told.minor if told else None
+    number = integer(information.get("Device Minor"))
+    return number if number is not None else device.minor if device else None
 
 
 def _named(snapshot: Snapshot) -> tuple[str, ...]:
@@ -120,7 +120,7 @@ def peers(snapshot: Snapshot) -> tuple[Peer, ...]:
 def _gpu(
     snapshot: Snapshot,
     shown: Device | str | None,
-    told: nvml.Device | None,
+    reported: nvml.Device | None,
     driver: str | None,
     access: Access,
 ) -> Gpu:
@@ -128,14 +128,14 @@ def _gpu(
     card = shown if not isinstance(shown, str) else None
     bus = card.bus if card else shown if isinstance(shown, str) else None
     device_id = card.device_id if card else None
-    known = tables.nvidia_gpu(device_id) if device_id else None
-    name = told.name if told else _model(snapshot, bus)
-    if name is None and known is not None:
-        name = f"NVIDIA {known.name or known.chip}"
-    if access.state == "usable" and told and told.mig:
+    row = tables.nvidia_gpu(device_id) if device_id else None
+    name = reported.name if reported else _model(snapshot, bus)
+    if name is None and row is not None:
+        name = f"NVIDIA {row.name or row.chip}"
+    if access.state == "usable" and reported and reported.mig:
         access = nvidia_nodes.of_instances(snapshot)
-    told = told or nvml.Device(name="")
-    size = _memory(snapshot, told)
+    reported = reported or nvml.Device(name="")
+    size = _memory(snapshot, reported)
     return Gpu(
         vendor="nvidia",
         name=name or f"NVIDIA GPU {device_id or ''}".strip(),
@@ -144,18 +144,18 @@ def _gpu(
         obstacle=access.obstacle,
         bus=bus,
         device_id=device_id,
-        family=known.chip if known else None,
+        family=row.chip if row else None,
         kernel_driver=card.driver if card else None,
         driver_version=driver,
-        sm=told.sm or (known.sm if known else None) or (_by_name(name) if name else None),
+        sm=reported.sm or (row.sm if row else None) or (_by_name(name) if name else None),
         memory_kind=size.kind,
         memory_bytes=size.total,
         usable_bytes=size.usable,
         bandwidth=size.bandwidth,
-        link=None if size.kind == "shared" else _link(told, card.link if card else None),
-        power_limit_watts=_watts(told.power_limit_milliwatts),
-        power_default_watts=_watts(told.power_default_milliwatts),
-        mig=told.mig,
+        link=None if size.kind == "shared" else _link(reported, card.link if card else None),
+        power_limit_watts=_watts(reported.power_limit_milliwatts),
+        power_default_watts=_watts(reported.power_default_milliwatts),
+        mig=reported.mig,
     )
 
 
@@ -171,26 +171,26 @@ def _by_name(name: str) -> str | None:
     return tables.nvidia_sm(name.removeprefix("GRID "))
 
 
-def _memory(snapshot: Snapshot, told: nvml.Device) -> Size:
-    if told.shared_memory and not told.mig and told.memory_bytes is None:
+def _memory(snapshot: Snapshot, device: nvml.Device) -> Size:
+    if device.shared_memory and not device.mig and device.memory_bytes is None:
         # GB10 and Jetson: NVML answers "Not Supported" (NVIDIA, DGX Spark known issues). How much
         # main memory CUDA can allocate depends on what else uses it.
         return Size(kind="shared", total=memory.total(snapshot))
-    if told.memory_bytes is None:
+    if device.memory_bytes is None:
         return Size()
     usable = None
-    if told.reserved_bytes is not None and told.reserved_bytes <= told.memory_bytes:
-        usable = told.memory_bytes - told.reserved_bytes
+    if device.reserved_bytes is not None and device.reserved_bytes <= device.memory_bytes:
+        usable = device.memory_bytes - device.reserved_bytes
     bandwidth = None
-    if told.memory_mhz and told.memory_bits:
+    if device.memory_mhz and device.memory_bits:
         # As in CUDA's samples: two transfers per clock. NVML's clock fits that for all kinds of
         # memory: GDDR6X (RTX 4090: 10501 MHz, 384 bits, 1008 GB/s), GDDR7 (RTX 5070: 14001 MHz,
         # 192 bits, 672 GB/s), HBM3 (H100 SXM: 2619 MHz, 5120 bits, 3352 GB/s).
-        bandwidth = 2 * told.memory_mhz * 10**6 * told.memory_bits // 8
-    return Size("dedicated", told.memory_bytes, None if told.mig else usable, bandwidth)
+        bandwidth = 2 * device.memory_mhz * 10**6 * device.memory_bits // 8
+    return Size("dedicated", device.memory_bytes, None if device.mig else usable, bandwidth)
 
 
-def _link(told: nvml.Device, shown: Link | None) -> Link | None:
+def _link(device: nvml.Device, shown: Link | None) -> Link | None:
     """Return the link as NVML reports it, with sysfs for missing values.
 
     NVML's maximum width is that of card and slot together, sysfs's that of the card alone. The
@@ -198,10 +198,10 @@ def _link(told: nvml.Device, shown: Link | None) -> Link | None:
     """
     shown = shown or Link()
     link = Link(
-        speed=_speed(told.link_generation) or shown.speed,
-        width=told.link_width or shown.width,
-        max_speed=_speed(told.max_link_generation) or shown.max_speed,
-        max_width=max(told.max_link_width or 0, shown.max_width or 0) or None,
+        speed=_speed(device.link_generation) or shown.speed,
+        width=device.link_width or shown.width,
+        max_speed=_speed(device.max_link_generation) or shown.max_speed,
+        max_width=max(device.max_link_width or 0, shown.max_width or 0) or None,
     )
     return link if link != Link() else None
 
@@ -224,10 +224,10 @@ def _driver(snapshot: Snapshot, answer: nvml.Answer | None) -> str | None:
 def _bound(card: Device, access: Access) -> Access:
     """Return `access`, corrected by what the card's own kernel driver implies."""
     if card.driver not in (None, "nvidia"):
-        detail = f"The kernel driver {card.driver} has it; CUDA needs NVIDIA's own driver."
+        detail = f"The kernel driver {card.driver} is bound to it; CUDA needs NVIDIA's own driver."
         return Access("present", detail, "driver-other")
     if card.bound is False and access.state != "unknown":
-        detail = "No kernel driver has it: install NVIDIA's driver."
+        detail = "No kernel driver is bound to it: install NVIDIA's driver."
         return Access("present", detail, "driver-missing")
     if card.display is None and access.state == "usable":
         return Access("unknown", "Its PCI class could not be read.", "unread")
@@ -272,7 +272,7 @@ def _without_pci(snapshot: Snapshot, *, wsl: bool) -> tuple[Gpu, ...]:
         name, detail = "NVIDIA Tegra", "Jetson is not supported: its torch comes from NVIDIA."
         obstacle = "unlisted"
     elif snapshot.has(VERSION):
-        detail = "NVIDIA's driver is loaded, but no GPU of it could be listed."
+        detail = "NVIDIA's driver is loaded, but none of its GPUs could be listed."
     else:
         return ()
     return (Gpu(vendor="nvidia", name=name, state="unknown", detail=detail, obstacle=obstacle),)

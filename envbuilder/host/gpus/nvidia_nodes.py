@@ -61,22 +61,26 @@ def shared(snapshot: Snapshot, *, wsl: bool, container: bool) -> Access | None:
 def of_cards(
     snapshot: Snapshot,
     minors: Mapping[str, int | None],
-    told: frozenset[str],
+    listed: frozenset[str],
     *,
     container: bool,
 ) -> dict[str, Access]:
     """Return the access that each card's own node allows, by PCI address.
 
-    `minors`: the number of each card's node, None if unknown; `told`: the addresses that NVML
+    `minors`: the number of each card's node, None if unknown; `listed`: the addresses that NVML
     lists, which are those of the cards that it could open.
     """
-    there = {int(m[1]) for path in snapshot.nodes if (m := _CARD.match(path.removeprefix("dev/")))}
+    present = {
+        int(m[1]) for path in snapshot.nodes if (m := _CARD.match(path.removeprefix("dev/")))
+    }
     unnamed = [bus for bus, minor in minors.items() if minor is None]
-    left = there - {minor for minor in minors.values() if minor is not None}
+    unclaimed = present - {minor for minor in minors.values() if minor is not None}
     return {
-        bus: _of_unnamed(snapshot, left, len(unnamed), listed=bool(told), container=container)
+        bus: _of_unnamed(
+            snapshot, unclaimed, len(unnamed), listed=bool(listed), container=container
+        )
         if minor is None
-        else _of_named(snapshot, minor, others=bool(there - {minor}), container=container)
+        else _of_named(snapshot, minor, others=bool(present - {minor}), container=container)
         for bus, minor in minors.items()
     }
 
@@ -90,13 +94,13 @@ def _of_named(snapshot: Snapshot, minor: int, *, others: bool, container: bool) 
 
 
 def _of_unnamed(
-    snapshot: Snapshot, left: Iterable[int], cards: int, *, listed: bool, container: bool
+    snapshot: Snapshot, unclaimed: Iterable[int], cards: int, *, listed: bool, container: bool
 ) -> Access:
     """Return the access to a card whose own node is unknown.
 
     If NVML lists cards, it distinguishes them: unlisted cards were not given to this process.
     """
-    paths = [f"dev/nvidia{minor}" for minor in sorted(left)]
+    paths = [f"dev/nvidia{minor}" for minor in sorted(unclaimed)]
     if not paths and "dev" in snapshot.folders:
         return _missing(snapshot, "dev/nvidia0", container=container)
     closed = [path for path in paths if not snapshot.nodes[path]]
@@ -120,7 +124,7 @@ def _node(snapshot: Snapshot, path: str, *, container: bool) -> Access | None:
     if snapshot.has(path) is False:
         return _missing(snapshot, path, container=container)
     if path not in snapshot.nodes:
-        return Access("unknown", f"Whether /{path} is there could not be read.", "node-unread")
+        return Access("unknown", f"Whether /{path} exists could not be read.", "node-unread")
     return None if snapshot.nodes[path] else _closed(path)
 
 
@@ -138,6 +142,6 @@ def _missing(snapshot: Snapshot, path: str, *, container: bool) -> Access:
     # unified memory node rarely exists before its first use; all others are created at boot.
     helps = snapshot.has(_MODPROBE)
     if helps or (path == _MEMORY and helps is None):
-        detail = f"/{path} is missing: CUDA makes it at its first use, by nvidia-modprobe."
+        detail = f"/{path} is missing: CUDA creates it on first use, through nvidia-modprobe."
         return Access("unknown", detail, "node-missing")
     return Access("present", f"/{path} is missing: run nvidia-modprobe.", "node-missing")

@@ -189,9 +189,9 @@ def _device(snapshot: Snapshot, address: str) -> Device:
 
 
 def _link(snapshot: Snapshot, folder: str, vendor: int | None) -> Link | None:
-    own = _link_of(snapshot, folder)
+    link = _link_of(snapshot, folder)
     if vendor not in _OWN_SWITCH:
-        return own
+        return link
     bridges = _bridges(snapshot.links.get(folder))
     makers = [integer(snapshot.files.get(f"{b}/vendor"), 16) for b in (bridges or ())[-2:]]
     if not bridges or None in makers:
@@ -201,7 +201,7 @@ def _link(snapshot: Snapshot, folder: str, vendor: int | None) -> Link | None:
         # The switch's upstream port; `bridges[0]` belongs to the CPU.
         return _link_of(snapshot, bridges[-2])
     # No GPU is built for one lane: this one is behind a switch that is not visible.
-    return own if own is not None and (own.max_width or 1) > 1 else None
+    return link if link is not None and (link.max_width or 1) > 1 else None
 
 
 def _bridges(target: str | None) -> tuple[str, ...] | None:

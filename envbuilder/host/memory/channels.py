@@ -30,15 +30,15 @@ _MOST = 3  # slots per channel
 def channels(devices: Sequence[Device]) -> Sequence[Hashable]:
     """Return the channel of each device, as a comparable key; None if its name does not show it."""
     names = [(device.bank.lower(), device.locator.lower()) for device in devices]
-    found = [_named(bank, locator) for bank, locator in names]
+    keys = [_named(bank, locator) for bank, locator in names]
     slots = [match for _, locator in names if (match := _SLOT.search(locator))]
-    if None in found and len(slots) == len(names):
-        found = _lettered(slots)
-    full = Counter(name for name in found if name is not None)
+    if None in keys and len(slots) == len(names):
+        keys = _lettered(slots)
+    full = Counter(name for name in keys if name is not None)
     # Duplicate names, or more slots than a channel can have: the names mean something else.
     if len(set(names)) < len(names) or max(full.values(), default=0) > _MOST:
         return [None] * len(devices)
-    return found
+    return keys
 
 
 def _named(bank: str, locator: str) -> Hashable:

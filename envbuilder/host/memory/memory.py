@@ -27,12 +27,12 @@ def read(reader: Reader) -> None:
 
 def decide(snapshot: Snapshot) -> Memory:
     """Return the memory of a Linux host."""
-    whole = total(snapshot)
+    total_bytes = total(snapshot)
     return msgspec.structs.replace(
         modules.decide(snapshot, virtual=cpu.virtual(snapshot)),
-        total_bytes=whole,
+        total_bytes=total_bytes,
         limit_bytes=cgroups.memory(snapshot),
-        shm_bytes=_shared(snapshot, whole),
+        shm_bytes=_shared(snapshot, total_bytes),
     )
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from envbuilder.host.snapshot import Reader, Snapshot
 
 _TABLE = "sys/firmware/dmi/tables/DMI"
-_VIRTUAL = "This is a virtual machine, which does not show the modules of the real one."
+_VIRTUAL = "This is a virtual machine, which does not show its host's memory modules."
 _ROOT = "Only root may read the firmware's table of memory modules: run this as root to see all."
 _HIDDEN = (
     "There is no table of memory modules here:"
@@ -26,8 +26,8 @@ _HIDDEN = (
 _DAMAGED = "The firmware's table of memory modules is damaged."
 _EMPTY = "The firmware's table lists no memory module."
 _MIXED = "There are modules of several kinds."
-_NAMELESS = "The firmware's names of the memory slots do not tell which share a channel."
-_SPEEDLESS = "The firmware does not say how fast the memory runs."
+_NAMELESS = "The firmware's names of the memory slots do not show which share a channel."
+_SPEEDLESS = "The firmware does not report the memory's speed."
 # The lowest transfer rate of each kind (JEDEC JESD79-3, -4, -5). Less is the clock rate, half the
 # transfer rate: some firmware reports that instead.
 _SLOWEST = {"DDR3": 800, "DDR4": 1600, "DDR5": 3200}
@@ -72,16 +72,16 @@ def _from_firmware(devices: Sequence[Device]) -> Memory:
     names = list(range(len(devices))) if soldered else channels(devices)
     used = [name for name, device in zip(names, devices, strict=True) if device.populated]
     certain = all(device.populated is not None for device in devices)
-    known = certain and None not in used
+    named = certain and None not in used
     speeds = [_plausible(device.speed, kind) for device in filled]
     speed = min((s for s in speeds if s is not None), default=None) if all(speeds) else None
-    reasons = ((kinds, _MIXED), (not known, _NAMELESS), (speed is None, _SPEEDLESS))
+    reasons = ((kinds, _MIXED), (not named, _NAMELESS), (speed is None, _SPEEDLESS))
     details = [text for applies, text in reasons if applies]
     return Memory(
         kind=kind,
         speed=speed,
-        channels=len(set(used)) if known else None,
-        channels_available=len(set(names)) if known and None not in names else None,
+        channels=len(set(used)) if named else None,
+        channels_available=len(set(names)) if named and None not in names else None,
         modules=len(filled) if certain else None,
         slots=len(devices),
         bandwidth=None if details else _bandwidth(used, filled, speed),

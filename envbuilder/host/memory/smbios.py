@@ -121,27 +121,27 @@ def _structures(table: bytes) -> Iterator[_Structure]:
         at = end + 2
 
 
-def _device(found: _Structure) -> Device:
-    size, code = found.number(0x0C, 2), found.number(0x12, 1)
-    if len(found.data) < _SHORTEST:
+def _device(structure: _Structure) -> Device:
+    size, code = structure.number(0x0C, 2), structure.number(0x12, 1)
+    if len(structure.data) < _SHORTEST:
         size = 0xFFFF
-    if code == _LOGICAL or found.number(0x28, 1) in _PERSISTENT:
+    if code == _LOGICAL or structure.number(0x28, 1) in _PERSISTENT:
         size = 0
-    width = found.number(0x0A, 2)
+    width = structure.number(0x0A, 2)
     width = _DATA_BITS.get(width, width)
     return Device(
         # 0x7FFF means that the size is in another field; here only its presence matters.
         populated=None if size == 0xFFFF else size > 0,
         kind=_KINDS.get(code),
         width=width if width in {8, 16, 32, 64, 128, 256, 512, 1024} else None,
-        speed=_speed(found),
-        locator=found.text(0x10),
-        bank=found.text(0x11),
+        speed=_speed(structure),
+        locator=structure.text(0x10),
+        bank=structure.text(0x11),
     )
 
 
-def _speed(found: _Structure) -> int | None:
-    speed = found.number(0x20, 2)
+def _speed(structure: _Structure) -> int | None:
+    speed = structure.number(0x20, 2)
     if speed == 0xFFFF:
-        speed = found.number(0x58, 4)
+        speed = structure.number(0x58, 4)
     return speed if 0 < speed < 1 << 20 else None

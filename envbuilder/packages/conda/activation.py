@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import resources, templates
-from envbuilder.core import types as words
+from envbuilder.core import resources, templates, types
 from envbuilder.core.errors import BuildError
 from envbuilder.core.resources import OWN
 
@@ -92,23 +91,27 @@ def _pairs(variables: Mapping[str, str]) -> list[tuple[str, Quoted]]:
 
 def package_variables(env: Path) -> dict[str, str]:
     """Return the variables that packages of a prefix set, as conda does: the last file wins."""
-    return {name: value for path, said in _said(env) for name, value in _checked(path, said)}
+    return {
+        name: value
+        for path, declared in _declarations(env)
+        for name, value in _checked(path, declared)
+    }
 
 
-def _said(env: Path) -> Iterator[tuple[Path, Any]]:
+def _declarations(env: Path) -> Iterator[tuple[Path, Any]]:
     for path in sorted((env / _PACKAGE_VARIABLES).glob("*.json")):
         try:
             yield path, json.loads(path.read_bytes())
         except (OSError, ValueError, RecursionError) as error:
-            raise BuildError(f"{path.name}: is no list of variables: {error}") from error
+            raise BuildError(f"{path.name}: is not a list of variables: {error}") from error
 
 
-def _checked(path: Path, said: Any) -> Iterator[tuple[str, str]]:
+def _checked(path: Path, declared: Any) -> Iterator[tuple[str, str]]:
     try:
-        found = msgspec.convert(said, dict[words.Variable, str])
+        variables = msgspec.convert(declared, dict[types.Variable, str])
     except msgspec.ValidationError as error:
-        raise BuildError(f"{path.name}: sets variables that no shell knows: {error}") from error
-    for name, value in found.items():
+        raise BuildError(f"{path.name}: sets invalid variables: {error}") from error
+    for name, value in variables.items():
         if "\0" in value:
             raise BuildError(f"{path.name}: {name}: its value holds a null character")
         yield name, value

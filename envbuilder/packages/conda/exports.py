@@ -13,14 +13,14 @@ from urllib.parse import urlsplit, urlunsplit
 
 from msgspec import Struct
 
-from envbuilder.core import types as words
+from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
 from envbuilder.host.model import X86_FLAGS
 from envbuilder.packages.conda import records
 from envbuilder.packages.conda.lock import SUBDIRS, again
 from envbuilder.packages.python import indexes
 from envbuilder.profiles import accelerators
-from envbuilder.profiles import needs as wheels
+from envbuilder.profiles.needs import needs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -41,7 +41,7 @@ _BASELINE = {"linux-64": "x86_64", "linux-aarch64": "aarch64", "osx-arm64": "m1"
 class Channel(Struct, frozen=True, kw_only=True):
     """A channel as it is named in files for other users."""
 
-    name: words.Source
+    name: types.Source
     url: str
     """Without credentials."""
     private: bool
@@ -71,7 +71,8 @@ def _channel(name: str, url: str) -> Channel:
     parts = urlsplit(url)
     if parts.scheme == "file":
         raise InvalidError(
-            f"the channel '{name}' is a folder of this machine, which no file for others can name",
+            f"the channel '{name}' is a folder on this machine,"
+            " which a file for other machines cannot name",
             f"Serve it over http, and set its URL in {indexes.variable(name)}.",
         )
     host = parts.netloc.rpartition("@")[2]
@@ -81,14 +82,14 @@ def _channel(name: str, url: str) -> Channel:
 
 def targets(lock: Lock, python: str) -> tuple[Target, ...]:
     """Return the lock's targets for one Python; raise `InvalidError` if there are none."""
-    found = tuple(t for t in lock.targets if t.python == python)
-    if not found:
-        known = ", ".join(sorted({t.python for t in lock.targets}))
+    selected = tuple(t for t in lock.targets if t.python == python)
+    if not selected:
+        covered = ", ".join(sorted({t.python for t in lock.targets}))
         raise InvalidError(
             f"the conda lock of '{lock.profile}' has no Python {python}",
-            f"It covers Python {known}. Make it anew: {again(lock.profile)}",
+            f"It covers Python {covered}. Make it again: {again(lock.profile)}",
         )
-    return found
+    return selected
 
 
 # ---- environment.yml
@@ -110,8 +111,8 @@ def at_a_glance(profile: Profile, lock: WheelLock) -> tuple[tuple[str, str], ...
     return tuple((label, text) for label, text in rows if text)
 
 
-def _needs(profile: Profile, lock: WheelLock, platform: words.Platform) -> Iterator[str]:
-    needed = wheels.needs(profile, lock, platform)
+def _needs(profile: Profile, lock: WheelLock, platform: types.Platform) -> Iterator[str]:
+    needed = needs(profile, lock, platform)
     if needed.nvidia_driver:
         yield f"NVIDIA driver {needed.nvidia_driver} or newer"
     if needed.sm:
@@ -151,12 +152,12 @@ def explicit_name(target: Target) -> str:
     return f"conda-{target.subdir}-py{target.python.replace('.', '')}.txt"
 
 
-def explicit_lines(target: Target, found: Iterable[Channel]) -> tuple[str, ...]:
+def explicit_lines(target: Target, channels: Iterable[Channel]) -> tuple[str, ...]:
     """Return one URL per package with the sha256 of its file, dependencies first.
 
     conda and mamba install such a list in its order, without solving.
     """
-    roots = {c.name: c.url for c in found}
+    roots = {c.name: c.url for c in channels}
     return tuple(
         f"{roots[p.channel]}/{p.as_file.file}#{p.sha256}" for p in _ordered(target.packages)
     )
@@ -184,7 +185,7 @@ def _ordered(packages: Iterable[Package]) -> tuple[Package, ...]:
 
 
 def pixi_lock(
-    profile: Profile, found: tuple[Target, ...], known: tuple[Channel, ...], head: str
+    profile: Profile, targets: tuple[Target, ...], channels: tuple[Channel, ...], head: str
 ) -> str:
     """Return the pixi.lock of these targets, below the comment `head`.
 
@@ -205,19 +206,19 @@ def pixi_lock(
                 for name, text in sorted(target.virtual_packages.items())
             ],
         )
-        for target in found
+        for target in targets
     ]
-    roots = {c.name: f"{c.url}/" for c in known}
-    made = LockFile(platforms)
-    made.set_channels("default", [LockChannel(root) for root in roots.values()])
-    for target, platform in zip(found, platforms, strict=True):
+    roots = {c.name: f"{c.url}/" for c in channels}
+    lock_file = LockFile(platforms)
+    lock_file.set_channels("default", [LockChannel(root) for root in roots.values()])
+    for target, platform in zip(targets, platforms, strict=True):
         for package in target.packages:
             root = roots[package.channel]
             record = records.record(package, f"{root}{package.as_file.file}", root)
-            made.add_conda_package("default", platform, record)
+            lock_file.add_conda_package("default", platform, record)
     with tempfile.TemporaryDirectory(prefix="envbuilder-pixi-") as folder:
         path = Path(folder) / "pixi.lock"
-        made.to_path(path)
+        lock_file.to_path(path)
         return head + path.read_text(encoding="utf-8")
 
 
@@ -232,11 +233,11 @@ def pixi_platform(target: Target) -> dict[str, str]:
     `__unix` and the oldest microarchitecture are implied.
     """
     virtual = target.virtual_packages
-    said = {key: virtual[name] for name, key in _PIXI_KEYS.items() if name in virtual}
+    declared = {key: virtual[name] for name, key in _PIXI_KEYS.items() if name in virtual}
     build = virtual.get("__archspec", "").partition("=")[2]
     if build and build != _BASELINE[target.subdir]:
-        said["archspec"] = build
-    return said
+        declared["archspec"] = build
+    return declared
 
 
 def pixi_dependencies(wanted: Iterable[str]) -> dict[str, str]:

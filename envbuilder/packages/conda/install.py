@@ -78,13 +78,13 @@ def rehome(step: Rehome) -> None:
 async def _install(step: InstallConda) -> None:
     import rattler
 
-    found = []
+    package_records = []
     for package in step.packages:
         url = archive(step, package).as_uri()
-        found.append(records.record(package, url, step.channels[package.channel]))
+        package_records.append(records.record(package, url, step.channels[package.channel]))
     try:
         await rattler.install(
-            found,
+            package_records,
             step.env,
             cache_dir=Path(step.cache),
             platform=rattler.Subdir(step.subdir),
@@ -99,8 +99,8 @@ async def _install(step: InstallConda) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), step.env) from error
         raise BuildError(
             f"conda packages cannot be installed: {_plain(str(error), step)}",
-            "Where a package is at fault, leave it out or pin another version of it in the"
-            " profile's conda.packages, and make the lock anew: envbuilder lock --backend conda",
+            "If a package is at fault, leave it out or pin another version of it in the"
+            " profile's conda.packages, and make the lock again: envbuilder lock --backend conda",
         ) from error
 
 
@@ -134,22 +134,22 @@ def _paths(package: Package, path: Path) -> Iterator[Any]:
     from rattler import PathsJson
 
     try:
-        found = PathsJson.from_package_archive(path)
+        listing = PathsJson.from_package_archive(path)
     except Exception as error:
         raise BuildError(
-            f"{package.file}: states no paths that can be read: {str(error).splitlines()[0]}"
+            f"{package.file}: its list of paths cannot be read: {str(error).splitlines()[0]}"
         ) from error
-    yield from found.paths
+    yield from listing.paths
 
 
 def _require_apart(installed: list[prefix_records.Installed], env: Path) -> None:
     """Raise `BuildError` if two packages install different content at one path."""
-    found = prefix_records.clash(installed, env)
-    if found is None:
+    conflict = prefix_records.clash(installed, env)
+    if conflict is None:
         return
-    path, first, second = found
+    path, first, second = conflict
     raise BuildError(
         f"the conda packages {first} and {second} both install {path}, with different content",
         "Leave one of them out, or pin another version of it in the profile's conda.packages, and"
-        " make the lock anew: envbuilder lock --backend conda",
+        " make the lock again: envbuilder lock --backend conda",
     )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder.core import types as words
+from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
 from envbuilder.profiles.lock import decoded, text
 from envbuilder.profiles.locked_file import File
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Profile
 
 SCHEMA = 1
-SUBDIRS: dict[words.Platform, words.CondaSubdir] = {
+SUBDIRS: dict[types.Platform, types.CondaSubdir] = {
     "linux/amd64": "linux-64",
     "linux/arm64": "linux-aarch64",
     "macos/arm64": "osx-arm64",
@@ -39,22 +39,22 @@ _DEPENDENCY = re.compile(r"[A-Za-z0-9_.-]+")
 class Package(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One conda package: all that its installation must know before it is opened."""
 
-    name: words.CondaName
-    version: words.FileVersion
+    name: types.CondaName
+    version: types.FileVersion
     build: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.+]+\Z")]
     build_number: Annotated[int, Meta(ge=0)]
-    subdir: words.CondaSubdir
+    subdir: types.CondaSubdir
     file: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+!~-]*\.(conda|tar\.bz2)\Z")]
-    channel: words.Source
-    sha256: words.Sha256
-    size: words.FileSize | None
+    channel: types.Source
+    sha256: types.Sha256
+    size: types.FileSize | None
     """Bytes; null if the channel does not state it."""
-    depends: tuple[words.Sentence, ...] = ()
-    constrains: tuple[words.Sentence, ...] = ()
+    depends: tuple[types.Sentence, ...] = ()
+    constrains: tuple[types.Sentence, ...] = ()
     noarch: Literal["", "generic", "python"] = ""
     timestamp: int | None = None
     """Build time in milliseconds, as the channel states it."""
-    license: words.Sentence = ""
+    license: types.Sentence = ""
 
     @property
     def dependencies(self) -> frozenset[str]:
@@ -81,14 +81,14 @@ class Package(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
 class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All conda packages for one platform and Python, sorted by name."""
 
-    platform: words.Platform
-    python: words.PythonVersion
-    virtual_packages: dict[words.VirtualPackage, words.VirtualVersion]
+    platform: types.Platform
+    python: types.PythonVersion
+    virtual_packages: dict[types.VirtualPackage, types.VirtualVersion]
     """What the solver assumed about the machine; the host must provide it, too."""
     packages: tuple[Package, ...]
 
     @property
-    def subdir(self) -> words.CondaSubdir:
+    def subdir(self) -> types.CondaSubdir:
         """Return the platform as channels name it."""
         return SUBDIRS[self.platform]
 
@@ -97,10 +97,10 @@ class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The conda lock of one profile."""
 
     schema: int
-    profile: words.Name
-    inputs: words.Sha256
+    profile: types.Name
+    inputs: types.Sha256
     """Digest of everything in the profile that determines the solution."""
-    channels: tuple[words.Source, ...]
+    channels: tuple[types.Source, ...]
     targets: tuple[Target, ...]
 
 
@@ -143,7 +143,7 @@ def _check(lock: Lock, path: Path) -> None:
         names = Counter(p.name for p in target.packages)
         twice = sorted(name for name, times in names.items() if times > 1)
         if twice:
-            raise InvalidError(f"{where}: {twice[0]} is there twice")
+            raise InvalidError(f"{where}: {twice[0]} appears twice")
         if wrong := _problem(target.packages):
             raise InvalidError(f"{where}: {wrong}")
         for package in target.packages:
@@ -164,10 +164,10 @@ def select(lock: Lock, platform: str, python: str) -> Target:
     for target in lock.targets:
         if (target.platform, target.python) == (platform, python):
             return target
-    known = ", ".join(f"{t.platform} Python {t.python}" for t in lock.targets)
+    covered = ", ".join(f"{t.platform} Python {t.python}" for t in lock.targets)
     raise InvalidError(
         f"the conda lock of '{lock.profile}' has no packages for {platform} with Python {python}",
-        f"It covers: {known}. Make it anew: {again(lock.profile)}",
+        f"It covers: {covered}. Make it again: {again(lock.profile)}",
     )
 
 
@@ -197,5 +197,5 @@ def _problem(packages: Iterable[Package]) -> str:
     for package in packages:
         stem = package.file.removesuffix(".conda").removesuffix(".tar.bz2")
         if stem != f"{package.name}-{package.version}-{package.build}":
-            return f"{package.file}: name, version and build say another file"
+            return f"{package.file}: the file name does not match name, version and build"
     return ""

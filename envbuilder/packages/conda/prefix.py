@@ -46,16 +46,16 @@ class Installed(Struct, frozen=True):
 
 def read(prefix: Path) -> list[Installed]:
     """Return the records of a prefix, sorted by name; raise `BuildError` if one is unreadable."""
-    found = []
+    records = []
     for path in sorted((prefix / FOLDER).glob("*.json")):
         try:
             data = json.loads(path.read_bytes())
         except (OSError, ValueError, RecursionError) as error:
             raise BuildError(f"{path}: cannot be read: {error}") from error
         if not isinstance(data, dict):
-            raise BuildError(f"{path}: is no record of a package")
-        found.append(Installed(path.name, data))
-    return found
+            raise BuildError(f"{path}: is not the record of a package")
+        records.append(Installed(path.name, data))
+    return records
 
 
 def clash(installed: Sequence[Installed], prefix: Path) -> tuple[str, str, str] | None:
@@ -72,23 +72,23 @@ def clash(installed: Sequence[Installed], prefix: Path) -> tuple[str, str, str] 
     return None
 
 
-def _same(one: Path, other: Path) -> bool:
-    if one.is_symlink() or other.is_symlink():
-        links = one.is_symlink() and other.is_symlink()
-        return links and one.readlink() == other.readlink()
-    return one.is_file() and other.is_file() and one.read_bytes() == other.read_bytes()
+def _same(first: Path, second: Path) -> bool:
+    if first.is_symlink() or second.is_symlink():
+        links = first.is_symlink() and second.is_symlink()
+        return links and first.readlink() == second.readlink()
+    return first.is_file() and second.is_file() and first.read_bytes() == second.read_bytes()
 
 
 def placed(installed: Iterable[Installed]) -> Iterator[str]:
     """Yield the files that name the prefix, and the records that hold their hashes."""
     for package in installed:
-        own = [
+        paths = [
             entry["_path"]
             for entry in package.paths
             if entry.get("prefix_placeholder") or entry.get("path_type") == _ENTRY_POINT
         ]
-        yield from own
-        if own:
+        yield from paths
+        if paths:
             yield f"{FOLDER}/{package.file}"
 
 

@@ -29,7 +29,7 @@ def record(package: Package, url: str, channel: str) -> RepoDataRecord:
     """Return py-rattler's record of a locked package whose archive is at `url`."""
     from rattler import BuildString, PackageRecord, RepoDataRecord
 
-    made = PackageRecord(
+    package_record = PackageRecord(
         package.name,
         package.version,
         BuildString(package.build),
@@ -45,28 +45,30 @@ def record(package: Package, url: str, channel: str) -> RepoDataRecord:
     if package.timestamp is not None:
         import datetime
 
-        made.timestamp = datetime.datetime.fromtimestamp(package.timestamp / 1000, datetime.UTC)
-    return RepoDataRecord(made, package.file, url, channel)
+        package_record.timestamp = datetime.datetime.fromtimestamp(
+            package.timestamp / 1000, datetime.UTC
+        )
+    return RepoDataRecord(package_record, package.file, url, channel)
 
 
-def package(found: Any, channel: str, sha256: str) -> dict[str, Any]:
+def package(solved: Any, channel: str, sha256: str) -> dict[str, Any]:
     """Return a solved record as plain data of a locked package, which is validated later."""
-    noarch = found.noarch
+    noarch = solved.noarch
     kind = "python" if noarch.python else "generic" if noarch.generic else ""
-    when = found.timestamp
+    when = solved.timestamp
     return {
-        "name": found.name.normalized,
-        "version": str(found.version),
-        "build": str(found.build),
-        "build_number": found.build_number,
-        "subdir": found.subdir,
-        "file": found.file_name,
+        "name": solved.name.normalized,
+        "version": str(solved.version),
+        "build": str(solved.build),
+        "build_number": solved.build_number,
+        "subdir": solved.subdir,
+        "file": solved.file_name,
         "channel": channel,
         "sha256": sha256,
-        "size": found.size,
-        "depends": list(found.depends),
-        "constrains": list(found.constrains),
+        "size": solved.size,
+        "depends": list(solved.depends),
+        "constrains": list(solved.constrains),
         "noarch": kind,
         "timestamp": round(when.timestamp() * 1000) if when else None,
-        "license": found.license or "",
+        "license": solved.license or "",
     }

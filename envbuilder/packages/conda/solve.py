@@ -21,12 +21,12 @@ from envbuilder.core.files import file_sha256
 from envbuilder.packages.conda import records
 from envbuilder.packages.conda.lock import SCHEMA, SUBDIRS, Lock, Package, Target, inputs_digest
 from envbuilder.packages.python import indexes
-from envbuilder.profiles import profile as profiles
+from envbuilder.profiles.profile import require_backend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from envbuilder.core import types as words
+    from envbuilder.core import types
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.profile import Profile
 
@@ -45,7 +45,7 @@ def lock(
     Raise `InvalidError` if the profile does not use conda or its requirements are unsatisfiable,
     `BuildError` if a channel cannot be read or states no hash, `ToolError` without py-rattler.
     """
-    profiles.require_backend(profile, "conda")
+    require_backend(profile, "conda")
     records.require_rattler()
     channels = {name: indexes.url(name, settings) for name in profile.conda.channels}
     targets = asyncio.run(_targets(profile, channels, previous, on_progress))
@@ -58,7 +58,7 @@ def lock(
     )
 
 
-def wanted(profile: Profile, python: str) -> tuple[str, ...]:
+def specs(profile: Profile, python: str) -> tuple[str, ...]:
     """Return what is requested from the channels, in conda's syntax."""
     return (f"python {python}.*", *profile.conda.packages)
 
@@ -85,12 +85,12 @@ async def _targets(
         for platform in profile.platforms:
             for python in profile.python.supported:
                 on_progress(f"{profile.name}: solving {platform} with Python {python}")
-                kept = _of(previous, platform, python)
+                locked = _of(previous, platform, python)
                 try:
-                    found = await _solve(profile, platform, python, channels, kept, gateway)
+                    solution = await _solve(profile, platform, python, channels, locked, gateway)
                 except Exception as error:
                     raise _explained(error, profile, platform, python) from error
-                packages = (_package(record, channels, SUBDIRS[platform]) for record in found)
+                packages = (_package(record, channels, SUBDIRS[platform]) for record in solution)
                 targets.append(
                     Target(
                         platform=platform,
@@ -102,16 +102,16 @@ async def _targets(
     return targets
 
 
-def _declared(profile: Profile, platform: words.Platform) -> dict[str, str]:
+def _declared(profile: Profile, platform: types.Platform) -> dict[str, str]:
     return profile.conda.virtual_packages.get(platform, {})
 
 
 async def _solve(
     profile: Profile,
-    platform: words.Platform,
+    platform: types.Platform,
     python: str,
     channels: Mapping[str, str],
-    kept: Iterable[Package],
+    locked: Iterable[Package],
     gateway: Any,
 ) -> list[Any]:
     import rattler
@@ -120,30 +120,30 @@ async def _solve(
     subdirs: list[Any] = [SUBDIRS[platform], "noarch"]
     return await rattler.solve(
         sources,
-        # Not strict: conda's users write `python 3.11.*`; words.CondaSpec is the check.
-        [rattler.MatchSpec(spec, strict=False) for spec in wanted(profile, python)],
+        # Not strict: conda's users write `python 3.11.*`; types.CondaSpec is the check.
+        [rattler.MatchSpec(spec, strict=False) for spec in specs(profile, python)],
         gateway=gateway,
         platforms=subdirs,
-        locked_packages=await _still_offered(kept, gateway, sources, subdirs),
+        locked_packages=await _still_offered(locked, gateway, sources, subdirs),
         virtual_packages=[_virtual(*v) for v in sorted(_declared(profile, platform).items())],
         timeout=datetime.timedelta(seconds=_SECONDS),
     )
 
 
 async def _still_offered(
-    kept: Iterable[Package], gateway: Any, sources: list[Any], subdirs: list[Any]
+    locked: Iterable[Package], gateway: Any, sources: list[Any], subdirs: list[Any]
 ) -> list[Any]:
     """Return the channels' current records of packages that an earlier lock names.
 
     The solver would trust the lock even if a channel no longer has a package, or has other bytes.
     """
-    known = {p.as_file.file: p for p in kept}
-    if not known:
+    by_file = {p.as_file.file: p for p in locked}
+    if not by_file:
         return []
-    found = await gateway.query(
-        sources, subdirs, sorted({p.name for p in known.values()}), recursive=False
+    answers = await gateway.query(
+        sources, subdirs, sorted({p.name for p in by_file.values()}), recursive=False
     )
-    return [r for repodata in found for r in repodata if _is(r, known)]
+    return [r for repodata in answers for r in repodata if _is(r, by_file)]
 
 
 def _is(record: Any, known: Mapping[str, Package]) -> bool:
@@ -160,15 +160,15 @@ def _virtual(name: str, text: str) -> Any:
     )
 
 
-def _package(record: Any, channels: Mapping[str, str], subdir: words.CondaSubdir) -> Package:
+def _package(record: Any, channels: Mapping[str, str], subdir: types.CondaSubdir) -> Package:
     """Return a solved record as a locked package, after checking what the channel states."""
     pairs = ((n, u) for n, u in channels.items() if record.url.startswith(f"{u}/"))
     name, root = next(pairs, ("", ""))
     if not root:
-        raise BuildError(f"{record.file_name}: is in none of the channels that were asked")
+        raise BuildError(f"{record.file_name}: is in none of the requested channels")
     shown = f"{name}: {record.file_name}"
     if record.subdir not in {subdir, "noarch"}:
-        raise BuildError(f"{shown}: is offered for {subdir}, but says it is for {record.subdir}")
+        raise BuildError(f"{shown}: is offered for {subdir}, but its record is for {record.subdir}")
     if record.url != f"{root}/{record.subdir}/{record.file_name}":
         raise BuildError(f"{shown}: is not in the folder of its platform, {record.subdir}")
     stated = record.sha256.hex() if record.sha256 else ""
@@ -188,23 +188,23 @@ def _hash(url: str, stated: str, shown: str) -> str:
         if not stated:
             raise BuildError(
                 f"{shown}: its channel states no sha256, so it cannot be locked",
-                "Index the channel anew, or take the package from another one.",
+                "Index the channel again, or take the package from another one.",
             )
         return stated
     try:
-        found = file_sha256(Path(unquote(urlsplit(url).path)))
+        actual = file_sha256(Path(unquote(urlsplit(url).path)))
     except OSError as error:
         raise BuildError(f"{shown}: cannot be read: {error.strerror}") from error
-    if stated and stated != found:
+    if stated and stated != actual:
         raise BuildError(
-            f"{shown}: has the sha256 {found}, and its channel states {stated}",
+            f"{shown}: has the sha256 {actual}, and its channel states {stated}",
             "The archive was changed after the channel was indexed.",
         )
-    return found
+    return actual
 
 
 def _explained(
-    error: Exception, profile: Profile, platform: words.Platform, python: str
+    error: Exception, profile: Profile, platform: types.Platform, python: str
 ) -> Exception:
     """Return py-rattler's failures as errors of envbuilder; any other error unchanged."""
     from rattler.exceptions import GatewayError, SolverError

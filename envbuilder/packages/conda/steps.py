@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from envbuilder.core import types as words
+from envbuilder.core import types
 from envbuilder.core.step import Action
 from envbuilder.packages.conda.lock import Package
 
@@ -11,10 +11,10 @@ class InstallConda(Action, frozen=True, kw_only=True):
     """Install conda packages into a prefix, without running any of their scripts."""
 
     packages: tuple[Package, ...]
-    subdir: words.CondaSubdir
+    subdir: types.CondaSubdir
     folder: str
     """The folder of the archives: FOLDER/CHANNEL/SUBDIR/FILE."""
-    channels: dict[words.Source, str]
+    channels: dict[types.Source, str]
     """Public URLs, which the prefix's own records name."""
     env: str
     """The path at which the prefix is made."""
@@ -43,6 +43,6 @@ class WriteActivation(Action, frozen=True, kw_only=True):
     """The final path of the environment."""
     venv: str
     """The final path of the virtual environment in it; empty if there is none."""
-    variables: dict[words.Variable, str]
+    variables: dict[types.Variable, str]
     preload: tuple[str, ...]
     """Final paths of libraries."""

@@ -32,49 +32,49 @@ _FITS = Finding("note", "")
 
 def findings(target: Target, host: Host) -> Iterator[Finding]:
     """Yield what rules out a target on a host: `impossible` and `no`, or a warning if unknown."""
-    for name, wanted in sorted(target.virtual_packages.items()):
+    for name, required in sorted(target.virtual_packages.items()):
         judge = _JUDGES.get(name)
         if judge is None:
-            text = f"whether this machine has {name} {wanted} is not known"
+            text = f"whether this machine has {name} {required} is not known"
             yield Finding("warning", text, "unread")
             continue
-        found = judge(host, wanted)
-        if found.level != "note":
-            yield found
+        finding = judge(host, required)
+        if finding.level != "note":
+            yield finding
 
 
-def _at_least(name: str, found: str | None, wanted: str) -> Finding:
-    needed, here = version(wanted), version(found)
-    if here is None or needed is None:
-        text = f"whether {name} is {wanted} or newer could not be read"
+def _at_least(name: str, actual: str | None, required: str) -> Finding:
+    least, current = version(required), version(actual)
+    if current is None or least is None:
+        text = f"whether {name} is {required} or newer could not be read"
         return Finding("warning", text, "system-unread")
-    if here < needed:
-        text = f"{name} {found} is older than {wanted}, which its conda packages are locked for"
+    if current < least:
+        text = f"{name} {actual} is older than {required}, which its conda packages are locked for"
         return Finding("impossible", text, "system-old")
     return _FITS
 
 
-def _glibc(host: Host, wanted: str) -> Finding:
+def _glibc(host: Host, required: str) -> Finding:
     if host.os != "linux":
         return _of_another(host, "glibc")
     name, _, number = (host.libc or "glibc").partition(" ")
     if name != "glibc":
         text = f"the C library is {name}, and the conda packages need glibc"
         return Finding("impossible", text, "libc-other")
-    return _at_least("glibc", number, wanted)
+    return _at_least("glibc", number, required)
 
 
-def _linux(host: Host, wanted: str) -> Finding:
+def _linux(host: Host, required: str) -> Finding:
     if host.os != "linux":
         return _of_another(host, "Linux")
     numbers = re.match(r"[0-9]+(\.[0-9]+)*", host.kernel or "", re.ASCII)
-    return _at_least("the Linux kernel", numbers[0] if numbers else None, wanted)
+    return _at_least("the Linux kernel", numbers[0] if numbers else None, required)
 
 
-def _osx(host: Host, wanted: str) -> Finding:
+def _osx(host: Host, required: str) -> Finding:
     if host.os != "macos":
         return _of_another(host, "macOS")
-    return _at_least("macOS", host.os_version, wanted)
+    return _at_least("macOS", host.os_version, required)
 
 
 def _unix(host: Host, wanted: str) -> Finding:
@@ -97,26 +97,26 @@ def _archspec(host: Host, wanted: str) -> Finding:
         return Finding("warning", text, "unread")
     missing = sorted(flags - set(host.cpu.flags))
     if missing:
-        text = f"the CPU is no {named}, which the conda packages are locked for: no {missing[0]}"
+        text = f"the CPU is not {named}, which the conda packages are locked for: no {missing[0]}"
         return Finding("no", text, "cpu-flags")
     return _FITS
 
 
-def _cuda(host: Host, wanted: str) -> Finding:
+def _cuda(host: Host, required: str) -> Finding:
     gpus = [gpu for gpu in host.gpus if gpu.vendor in {"nvidia", "unknown"}]
     if not gpus:
-        text = f"no NVIDIA GPU was found, and the conda packages are locked for CUDA {wanted}"
+        text = f"no NVIDIA GPU was found, and the conda packages are locked for CUDA {required}"
         return Finding("no", text, "no-gpu")
-    major = wanted.partition(".")[0]
+    major = required.partition(".")[0]
     oldest = tables.cuda_driver(int(major)) if major.isdecimal() else None
     drivers = [v for v in (version(gpu.driver_version) for gpu in gpus) if v is not None]
     needed = version(oldest)
     if needed is None or not drivers:
-        text = f"whether NVIDIA's driver can do CUDA {wanted} could not be read"
+        text = f"whether NVIDIA's driver can do CUDA {required} could not be read"
         return Finding("warning", text, "driver-unread")
     if max(drivers) < needed:
-        here = ".".join(map(str, max(drivers)))
-        text = f"NVIDIA driver {here} is older than {oldest}, which CUDA {wanted} needs"
+        newest = ".".join(map(str, max(drivers)))
+        text = f"NVIDIA driver {newest} is older than {oldest}, which CUDA {required} needs"
         return Finding("no", text, "driver-old")
     return _FITS
 

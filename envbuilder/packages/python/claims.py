@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from envbuilder.core import resources
-from envbuilder.core import types as words
+from envbuilder.core import resources, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.schema import decode, parse_yaml, read_text
 
@@ -33,17 +32,17 @@ class Metadata(_Strict, frozen=True):
     """The requirements of the wheels of a release."""
 
     requires_dist: tuple[RequiresDist, ...]
-    provenance: words.Provenance
-    by: words.Sentence
-    requires_python: words.Sentence = ""
+    provenance: types.Provenance
+    by: types.Sentence
+    requires_python: types.Sentence = ""
 
 
 class ClaimedFile(_Strict, frozen=True):
     """One wheel: its name and hash, and the source that states them."""
 
-    file: words.FilePath
-    sha256: words.Sha256
-    by: words.Sentence
+    file: types.FilePath
+    sha256: types.Sha256
+    by: types.Sentence
     provenance: Literal["read", "claim"] = "claim"
     """`read` if the bytes themselves were hashed, which `by` then states."""
     size: int | None = None
@@ -52,9 +51,9 @@ class ClaimedFile(_Strict, frozen=True):
 class Claim(_Strict, frozen=True):
     """The wheels of one release on one index."""
 
-    distribution: words.Distribution
-    version: words.FileVersion
-    index: words.Source
+    distribution: types.Distribution
+    version: types.FileVersion
+    index: types.Source
     metadata: Metadata
     files: tuple[ClaimedFile, ...]
 
@@ -77,20 +76,20 @@ def _check(claim: Claim, path: Path) -> None:
             Requirement(line)
         except InvalidRequirement as error:
             raise InvalidError(f"{path}: metadata.requires_dist: {line!r}: {error}") from error
-    wanted = (canonicalize_name(claim.distribution), Version(claim.version))
-    seen = set()
+    expected = (canonicalize_name(claim.distribution), Version(claim.version))
+    listed = set()
     for entry in claim.files:
         try:
             name, version, _, _ = parse_wheel_filename(entry.file)
         except InvalidWheelFilename as error:
             raise InvalidError(f"{path}: files: {entry.file}: not the name of a wheel") from error
-        if (name, version) != wanted:
+        if (name, version) != expected:
             raise InvalidError(
                 f"{path}: files: {entry.file}: is not {claim.distribution} {claim.version}"
             )
-        if entry.file in seen:
+        if entry.file in listed:
             raise InvalidError(f"{path}: files: {entry.file}: appears twice")
-        seen.add(entry.file)
+        listed.add(entry.file)
 
 
 def load_all(folder: Path | None = None) -> tuple[Claim, ...]:

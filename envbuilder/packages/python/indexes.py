@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder.core import resources
-from envbuilder.core import types as words
+from envbuilder.core import resources, types
 from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.core.pip_settings import Sources, local_folder, parsed_url
 from envbuilder.core.schema import decode, parse_yaml, read_text
@@ -33,7 +32,7 @@ class Upstream(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     kind: Literal["simple", "folder", "archive", "channel"]
     url: Annotated[str, Meta(pattern=r"^https?://[^\s\x00-\x1f]+[^/\s]\Z")]
-    what: words.Sentence
+    what: types.Sentence
 
 
 def upstreams(folder: Path | None = None) -> dict[str, Upstream]:
@@ -43,12 +42,12 @@ def upstreams(folder: Path | None = None) -> dict[str, Upstream]:
     """
     path = (folder or resources.profiles_dir()) / "indexes.yaml"
     text = read_text(path)
-    found: dict[str, Upstream] = {}
+    table: dict[str, Upstream] = {}
     for name, entry in parse_yaml(text, str(path)).items():
         if not isinstance(entry, dict):
             raise InvalidError(f"{path}: {name}: expected the keys kind, url and what")
-        found[name] = decode(entry, Upstream, f"{path}: {name}")
-    return found
+        table[name] = decode(entry, Upstream, f"{path}: {name}")
+    return table
 
 
 def variable(name: str) -> str:
@@ -59,10 +58,10 @@ def variable(name: str) -> str:
 def override(name: str, settings: Settings, environ: Mapping[str, str] | None = None) -> str:
     """Return the URL that the environment or the configuration sets for a source, else empty."""
     environ = os.environ if environ is None else environ
-    found = environ.get(variable(name)) or settings.configuration.indexes.get(name, "")
+    configured = environ.get(variable(name)) or settings.configuration.indexes.get(name, "")
     try:
         # The URL goes into rendered files. It may hold a token, so the message does not repeat it.
-        return parsed_url(msgspec.convert(found, words.Url)).rstrip("/") if found else ""
+        return parsed_url(msgspec.convert(configured, types.Url)).rstrip("/") if configured else ""
     except (msgspec.ValidationError, ValueError) as error:
         raise InvalidError(
             f"the URL of the source '{name}' ({variable(name)}, or indexes: in envbuilder.yaml)"
@@ -77,20 +76,20 @@ def url(name: str, settings: Settings, environ: Mapping[str, str] | None = None)
 
     Raise `InvalidError` for a name that none of them has.
     """
-    found = override(name, settings, environ)
-    if found:
-        return found
-    known = upstreams()
-    if name not in known:
+    custom = override(name, settings, environ)
+    if custom:
+        return custom
+    shipped = upstreams()
+    if name not in shipped:
         raise InvalidError(
             f"the source '{name}' has no URL",
             f"Set it in envbuilder.yaml (indexes: {name}: https://…) or in {variable(name)}.",
         )
-    return known[name].url
+    return shipped[name].url
 
 
 def uv_environment(
-    found: Sources, environ: Mapping[str, str], first: tuple[str, ...] = ()
+    configuration: Sources, environ: Mapping[str, str], first: tuple[str, ...] = ()
 ) -> dict[str, str]:
     """Return variables that make uv use pip's configuration; `first` are indexes to query first.
 
@@ -98,13 +97,15 @@ def uv_environment(
     """
     result: dict[str, str] = {}
     own_index = environ.get("UV_DEFAULT_INDEX") or environ.get("UV_INDEX_URL")
-    if found.index_url and not own_index:
-        result["UV_DEFAULT_INDEX"] = found.index_url
+    if configuration.index_url and not own_index:
+        result["UV_DEFAULT_INDEX"] = configuration.index_url
     extra = environ.get("UV_INDEX", "").split()
     if not extra and not environ.get("UV_EXTRA_INDEX_URL"):
         # pip skips an extra index that does not exist; uv would stop.
-        gone = {u for u in found.extra_index_urls if (f := local_folder(u)) and not f.is_dir()}
-        extra = [u for u in found.extra_index_urls if u not in gone]
+        gone = {
+            u for u in configuration.extra_index_urls if (f := local_folder(u)) and not f.is_dir()
+        }
+        extra = [u for u in configuration.extra_index_urls if u not in gone]
         if extra and not environ.get("UV_INDEX_STRATEGY"):
             # pip takes the best version from all its indexes. uv by default stops at the first
             # index that has the package at all, and searches extra indexes first: one stale copy in
@@ -112,16 +113,16 @@ def uv_environment(
             result["UV_INDEX_STRATEGY"] = "unsafe-best-match"
     if first or extra:
         result["UV_INDEX"] = " ".join((*first, *extra))
-    if found.no_index and not own_index:
+    if configuration.no_index and not own_index:
         result["UV_NO_INDEX"] = "1"
-    if found.trusted_hosts and not environ.get("UV_INSECURE_HOST"):
-        result["UV_INSECURE_HOST"] = " ".join(found.trusted_hosts)
-    if found.cert and not environ.get("SSL_CERT_FILE"):
-        result["SSL_CERT_FILE"] = found.cert
-    if found.proxy and not any(environ.get(v) for v in ("ALL_PROXY", "all_proxy")):
-        result["ALL_PROXY"] = found.proxy
-    if found.timeout.isdigit() and not environ.get("UV_HTTP_TIMEOUT"):
-        result["UV_HTTP_TIMEOUT"] = found.timeout
+    if configuration.trusted_hosts and not environ.get("UV_INSECURE_HOST"):
+        result["UV_INSECURE_HOST"] = " ".join(configuration.trusted_hosts)
+    if configuration.cert and not environ.get("SSL_CERT_FILE"):
+        result["SSL_CERT_FILE"] = configuration.cert
+    if configuration.proxy and not any(environ.get(v) for v in ("ALL_PROXY", "all_proxy")):
+        result["ALL_PROXY"] = configuration.proxy
+    if configuration.timeout.isdigit() and not environ.get("UV_HTTP_TIMEOUT"):
+        result["UV_HTTP_TIMEOUT"] = configuration.timeout
     return result
 
 

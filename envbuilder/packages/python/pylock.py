@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
-from envbuilder.core import types as words
+from envbuilder.core import types
 from envbuilder.core.errors import BuildError
 from envbuilder.packages.python.indexes import canonical
 
@@ -32,7 +32,7 @@ class Wheel(Struct, frozen=True, kw_only=True):
     size: int | None = None
 
 
-def parse(text: str, platform: words.Platform, python: str) -> tuple[Wheel, ...]:
+def parse(text: str, platform: types.Platform, python: str) -> tuple[Wheel, ...]:
     """Return the packages of a pylock.toml (PEP 751) that uv wrote for one platform and Python.
 
     If uv lists several wheels that fit, the one that pip would take is returned. Raise `BuildError`
@@ -46,13 +46,13 @@ def parse(text: str, platform: words.Platform, python: str) -> tuple[Wheel, ...]
         raise BuildError(f"uv wrote a lock that cannot be read: {error}") from error
 
 
-def _tags(platform: words.Platform, python: str) -> tuple[Tag, ...]:
+def _tags(platform: types.Platform, python: str) -> tuple[Tag, ...]:
     """Return the wheel tags that a target accepts, best first."""
     from packaging import tags
 
     version = tuple(int(part) for part in python.split("."))
-    machine = words.machine(platform)
-    if words.system(platform) == "darwin":
+    machine = types.machine(platform)
+    if types.system(platform) == "darwin":
         major, minor = (int(part) for part in MACOS.split("."))
         platforms = list(tags.mac_platforms((major, minor), machine))
     else:
@@ -83,7 +83,7 @@ def _wheel(package: dict[str, Any], ranks: Mapping[Tag, int]) -> Wheel:
         if found:
             fitting.append((min(found), file, location, wheel))
     if not fitting:
-        raise ValueError(f"{package['name']}: no wheel that fits")
+        raise ValueError(f"{package['name']}: no matching wheel")
     _, file, location, wheel = min(fitting, key=lambda item: item[:2])
     return Wheel(
         name=canonical(package["name"]),

@@ -88,7 +88,7 @@ def _json_links(text: str, url: str) -> list[dict[str, Any]]:
 def _html_links(text: str, url: str) -> list[dict[str, Any]]:
     parser = _Links()
     parser.feed(text)
-    found = []
+    files = []
     for anchor in parser.anchors:
         try:
             location, fragment = urldefrag(urljoin(url, anchor["href"]))
@@ -96,7 +96,7 @@ def _html_links(text: str, url: str) -> list[dict[str, Any]]:
             continue
         sha256 = fragment.removeprefix("sha256=") if fragment.startswith("sha256=") else ""
         stated = anchor.get("data-core-metadata") or anchor.get("data-dist-info-metadata")
-        found.append(
+        files.append(
             {
                 "file": unquote(location.rpartition("/")[2]),
                 "location": location,
@@ -105,7 +105,7 @@ def _html_links(text: str, url: str) -> list[dict[str, Any]]:
                 "core_metadata": bool(stated),
             }
         )
-    return found
+    return files
 
 
 def _version(file: str, distribution: str) -> str:
@@ -139,7 +139,7 @@ def read_wheel(path: Path) -> Offer:
         with path.open("rb") as stream:
             sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
     except (OSError, zipfile.BadZipFile, InvalidWheelFilename, StopIteration, KeyError) as error:
-        raise InvalidError(f"{path}: not a wheel that can be read: {error}") from error
+        raise InvalidError(f"{path}: not a readable wheel: {error}") from error
     return Offer(
         distribution=name,
         version=str(version),
@@ -180,15 +180,15 @@ def from_claim(claim: claims.Claim) -> tuple[Offer, ...]:
     return tuple(offers)
 
 
-def local_wheels(locations: Iterable[str], wanted: Sequence[str]) -> tuple[Offer, ...]:
+def local_wheels(locations: Iterable[str], distributions: Sequence[str]) -> tuple[Offer, ...]:
     """Return the wheels of the wanted distributions in folders on this machine."""
-    names = {canonical(w) for w in wanted}
-    found: list[Offer] = []
+    names = {canonical(w) for w in distributions}
+    result: list[Offer] = []
     for location in locations:
         folder = pip_settings.local_folder(location)
         wheels = sorted(folder.glob("*.whl")) if folder and folder.is_dir() else []
-        found += [read_wheel(w) for w in wheels if canonical(w.name.partition("-")[0]) in names]
-    return tuple(found)
+        result += [read_wheel(w) for w in wheels if canonical(w.name.partition("-")[0]) in names]
+    return tuple(result)
 
 
 def merge(
@@ -212,7 +212,7 @@ def merge(
             continue
         if claim and claim.sha256 != offer.sha256:
             notes.append(
-                f"{offer.file}: the index {source} states another hash than public locks do; "
+                f"{offer.file}: the index {source} states a different hash than public locks do; "
                 "taken from the index"
             )
         if not offer.core_metadata and claim:
@@ -221,22 +221,23 @@ def merge(
     for file, claim in stated.items():
         result.setdefault(file, claim)
     for offer in local:
-        known = result.get(offer.file)
-        if known and known.sha256 != offer.sha256:
+        existing = result.get(offer.file)
+        if existing and existing.sha256 != offer.sha256:
             raise InvalidError(
-                f"{offer.location}: sha256 is {offer.sha256}, but {known.by} says {known.sha256}",
+                f"{offer.location}: sha256 is {offer.sha256},"
+                f" but {existing.by} states {existing.sha256}",
                 "Remove the file, or take it from its index again.",
             )
-        own = msgspec.structs.replace(offer, source=source)
-        if known and known.provenance == "read":
+        local_offer = msgspec.structs.replace(offer, source=source)
+        if existing and existing.provenance == "read":
             # Keep the public origin, so that a lock does not depend on the machine that made it.
-            own = msgspec.structs.replace(own, by=known.by)
-        result[offer.file] = own
+            local_offer = msgspec.structs.replace(local_offer, by=existing.by)
+        result[offer.file] = local_offer
     return tuple(result[f] for f in sorted(result)), tuple(notes)
 
 
 def offers(
-    wanted: dict[str, str],
+    sources: dict[str, str],
     settings: Settings,
     find_links: Sequence[str],
     on_progress: Callable[[str], None],
@@ -247,10 +248,10 @@ def offers(
     An unreachable index is not an error: claims are used instead. Raise `InvalidError` for a source
     without a URL, damaged claims, or a local wheel that contradicts them.
     """
-    known = claims.load_all()
-    found: list[Offer] = []
+    all_claims = claims.load_all()
+    result: list[Offer] = []
     silent: set[str] = set()
-    for distribution, source in sorted(wanted.items()):
+    for distribution, source in sorted(sources.items()):
         page: tuple[Offer, ...] = ()
         if source not in silent:
             address = f"{indexes.url(source, settings)}/{canonical(distribution)}/"
@@ -259,15 +260,15 @@ def offers(
                 page = parse_page(text, address, distribution, source)
             except OSError as error:
                 silent.add(source)
-                on_progress(f"{source}: out of reach ({type(error).__name__}); using claims")
+                on_progress(f"{source}: unreachable ({type(error).__name__}); using claims")
         claimed = [
             offer
-            for claim in known
+            for claim in all_claims
             if canonical(claim.distribution) == canonical(distribution) and claim.index == source
             for offer in from_claim(claim)
         ]
         merged, notes = merge(page, local_wheels(find_links, [distribution]), claimed, source)
         for note in notes:
             on_progress(note)
-        found += merged
-    return tuple(found)
+        result += merged
+    return tuple(result)

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import pip_settings
-from envbuilder.core import types as words
+from envbuilder.core import pip_settings, types
 from envbuilder.core.errors import BuildError
 from envbuilder.packages.python import indexes, pylock
 from envbuilder.packages.python.indexes import DEFAULT, canonical
@@ -55,7 +54,7 @@ class Uv(Struct, frozen=True, kw_only=True):
     def compile(
         self,
         requirements: Sequence[str],
-        platform: words.Platform,
+        platform: types.Platform,
         python: str,
         preferred: Mapping[str, str],
     ) -> tuple[Found, ...]:
@@ -79,7 +78,7 @@ class Uv(Struct, frozen=True, kw_only=True):
         self,
         how: str,
         requirements: Sequence[str],
-        platform: words.Platform,
+        platform: types.Platform,
         python: str,
         preferred: Mapping[str, str],
     ) -> tuple[Found, ...]:
@@ -115,11 +114,11 @@ class Uv(Struct, frozen=True, kw_only=True):
                 "Check that your package index can be reached: pip download --no-deps six",
             )
         return tuple(
-            self._found(w)
+            self._resolved(w)
             for w in pylock.parse(result.read_text(encoding="utf-8"), platform, python)
         )
 
-    def _found(self, wheel: pylock.Wheel) -> Found:
+    def _resolved(self, wheel: pylock.Wheel) -> Found:
         offer = self.index.find(wheel.location)
         if offer is not None:
             file = _checked(
@@ -165,7 +164,7 @@ def _checked(**fields: object) -> File:
         return msgspec.convert({"kind": "wheel", **fields}, File)
     except msgspec.ValidationError as error:
         raise BuildError(
-            f"the index offers something odd: {fields.get('file')!r}: {error}"
+            f"the index lists an invalid file: {fields.get('file')!r}: {error}"
         ) from error
 
 

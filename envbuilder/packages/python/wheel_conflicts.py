@@ -43,15 +43,15 @@ def require_compatible(files: Iterable[File], python: str, store: Store) -> None
     whose RECORD is unusable. A wheel that is damaged in the store is a `BuildError`, and removed.
     """
     wheels = [f for f in files if f.kind == "wheel" and store.has(f.sha256)]
-    found = clash({wheel: _read(wheel, python, store) for wheel in wheels})
-    if found is None:
+    conflict = clash({wheel: _read(wheel, python, store) for wheel in wheels})
+    if conflict is None:
         return
-    path, first, second = found
+    path, first, second = conflict
     raise InvalidError(
         f"{first.basename} and {second.basename} both install {path}, and nothing says that its"
         " content is the same: which one an environment gets would be chance",
         f"Leave {first.name} or {second.name} out of the profile's requirements, or pin another"
-        " version of one of them, and make the lock anew: envbuilder lock",
+        " version of one of them, and make the lock again: envbuilder lock",
     )
 
 
@@ -94,20 +94,20 @@ def contents(
         "headers": f"include/site/python{python}/{canonical(stem.partition('-')[0])}/",
         "data": "",
     }
-    found = {}
+    installed = {}
     for path in listed:
         place = site + path
         if path.startswith(data):
             kind, _, rest = path.removeprefix(data).partition("/")
             if kind not in places:
-                raise ValueError(f"{path!r} is for none of the places that wheels install to")
+                raise ValueError(f"{path!r} is in none of the folders that wheels install to")
             place = places[kind] + rest
-        found[place] = hashes.get(path, "")
-    found |= scripts
-    for path in found:
+        installed[place] = hashes.get(path, "")
+    installed |= scripts
+    for path in installed:
         if wrong := objection(path) or of_the_build(path, with_python=True):
             raise ValueError(wrong)
-    return found
+    return installed
 
 
 def _scripts(entry_points: str) -> dict[str, str]:
@@ -132,7 +132,7 @@ def _read(wheel: File, python: str, store: Store) -> dict[str, str]:
     except (*UNREADABLE, OSError) as error:
         store.checked(wheel)
         raise InvalidError(
-            f"{wheel.basename}: not a wheel that can be installed the same everywhere: {error}",
+            f"{wheel.basename}: not a wheel that installs the same everywhere: {error}",
             "These are the bytes that the lock names. Tell its makers, and pin another version of"
             f" {wheel.name} in the profile's requirements.",
         ) from error
@@ -141,10 +141,10 @@ def _read(wheel: File, python: str, store: Store) -> dict[str, str]:
 def _opened(path: Path, python: str) -> dict[str, str]:
     with zipfile.ZipFile(path) as archive:
         members = [name for name in archive.namelist() if not name.endswith("/")]
-        found = records(members)
-        if len(found) != 1:
-            raise ValueError(f"it has {len(found)} files {_INFO}RECORD, not one")
-        stem = found[0].removesuffix(f"{_INFO}RECORD")
+        record_paths = records(members)
+        if len(record_paths) != 1:
+            raise ValueError(f"it has {len(record_paths)} files {_INFO}RECORD, not one")
+        stem = record_paths[0].removesuffix(f"{_INFO}RECORD")
         texts = [text(archive, f"{stem}{_INFO}{n}") for n in ("RECORD", "entry_points.txt")]
     return contents(stem, python, members, *texts)
 

@@ -287,7 +287,9 @@ def test_of_uv_the_locked_version_goes_along_whatever_is_installed(
         preferred.update(pins)
         return ()
 
-    monkeypatch.setattr(own, "_here", lambda installed: {"uv": "99.0", "click": "8.3.0"})
+    monkeypatch.setattr(
+        own, "_installed_versions", lambda installed: {"uv": "99.0", "click": "8.3.0"}
+    )
     monkeypatch.setattr(own, "requirements", lambda wheel, extra: (("click", "uv"), ""))
     monkeypatch.setattr(uv_compile.Uv, "compile", compiled)
     itself = own.Wheel(file="e.whl", content=b"e")
@@ -308,7 +310,9 @@ def test_no_changed_byte_goes_unnoticed(data: st.DataObject) -> None:
     changed[at] ^= data.draw(st.integers(1, 255))
     with pytest.raises(EnvbuilderError) as caught:
         _read_bytes(bytes(changed))
-    assert caught.value.exit_code == (2 if "not a bundle" in caught.value.message else 1)
+    assert caught.value.exit_code == (
+        2 if "not an envbuilder bundle" in caught.value.message else 1
+    )
 
 
 @given(st.data())
@@ -371,7 +375,7 @@ def test_another_schema_is_2(schema: Any, bundle: Path, there: Settings) -> None
 def test_what_is_no_bundle_is_2(content: bytes, tmp_path: Path, there: Settings) -> None:
     path = tmp_path / "x.tar"
     path.write_bytes(content)
-    with pytest.raises(InvalidError, match="not a bundle"):
+    with pytest.raises(InvalidError, match="not an envbuilder bundle"):
         unpack(path, there)
 
 
@@ -424,14 +428,14 @@ def test_a_full_disk_is_foreseen(
 
 def test_everything_gets_to_its_place(bundle: Path, there: Settings, found: Settings) -> None:
     taken = unpack(bundle, there)
-    assert (taken.new, taken.there) == (3, 0)
+    assert (taken.new, taken.present) == (3, 0)
     assert Store(there.store_dir).path(sha(WHEEL)).read_bytes() == WHEEL
     for name in ("tiny.yaml", "_mine.yaml", "locks/tiny.json"):
         mine = there.config_dir / "profiles" / name
         assert mine.read_bytes() == (found.config_dir / "profiles" / name).read_bytes()
     assert len(taken.written) == 3
     again = unpack(bundle, there)
-    assert (again.new, again.there, again.written) == (0, 3, ())
+    assert (again.new, again.present, again.written) == (0, 3, ())
 
 
 def test_a_damaged_file_of_the_store_is_replaced(bundle: Path, there: Settings) -> None:
@@ -487,7 +491,7 @@ def test_broken_off_anywhere_and_run_again(bundle: Path, there: Settings, step: 
     assert not store.has(sha(WHEEL)) or store.sound(sha(WHEEL))
     assert left_over(there) == []
     taken = unpack(bundle, there)
-    assert taken.new + taken.there == 3
+    assert taken.new + taken.present == 3
     assert store.sound(sha(WHEEL))
 
 
@@ -509,7 +513,7 @@ def test_files_of_the_user_are_kept_and_the_difference_shown(
     mine.parent.mkdir(parents=True)
     mine.write_text("mine: 1\n")
     shown: list[str] = []
-    with pytest.raises(InvalidError, match="differs from what the bundle brings") as caught:
+    with pytest.raises(InvalidError, match="differs from the bundle") as caught:
         unpacking.unpack(bundle, there, PlainProgress(shown.append), force=False)
     assert "--force" in caught.value.hint
     assert "-mine: 1" in "\n".join(shown)
@@ -730,7 +734,7 @@ def with_base(found: Settings) -> images.Packed:
     layout = Layout.create(bases.folder(listed.digest, "linux/amd64", found))
     image = made.image(layout, b"layer for amd64")
     layout.add(scratch.blob(listed.digest), listed.media_type)
-    wanted = images.Wanted(ref="python:3.11", platform="linux/amd64", digest=listed.digest)
+    wanted = images.Needed(ref="python:3.11", platform="linux/amd64", digest=listed.digest)
     packed, lacks = images.collect([wanted], found, QUIET)
     assert lacks == ()
     assert packed[0].index.manifests[0].digest == image.digest
@@ -776,12 +780,12 @@ def test_an_incomplete_base_image_is_refused(
 
 @pytest.mark.usefixtures("no_engine")
 def test_a_base_image_that_cannot_be_had_is_named(found: Settings) -> None:
-    wanted = images.Wanted(ref="python:3.11", platform="linux/amd64")
+    wanted = images.Needed(ref="python:3.11", platform="linux/amd64")
     said: list[str] = []
     packed, lacks = images.collect([wanted], found, PlainProgress(said.append))
     assert packed == ()
     assert lacks == ("the base image python:3.11 for linux/amd64",)
-    assert said == [f"note: {lacks[0]} cannot be had: no engine has it"]
+    assert said == [f"note: {lacks[0]} is unavailable: no container engine has it"]
 
 
 # --- envbuilder itself

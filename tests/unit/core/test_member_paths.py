@@ -35,7 +35,7 @@ STRAY = [
 def test_stray_paths_are_refused(path: str) -> None:
     assert member_paths.objection(path)
     assert len(member_paths.objection(path)) < 200
-    with pytest.raises(BuildError, match="a layer cannot be made"):
+    with pytest.raises(BuildError, match="a layer cannot be created"):
         layer.clean([Member(path=path)])
 
 
@@ -64,7 +64,7 @@ def paths_of(members: Iterable[Member]) -> list[str]:
 def test_nothing_leads_through_a_link_or_a_file() -> None:
     link = Member(path="a", kind="link", target="/etc")
     for below in ("a/passwd", "a/b/c"):
-        with pytest.raises(BuildError, match="leads through 'a', which is no folder"):
+        with pytest.raises(BuildError, match="leads through 'a', which is not a folder"):
             layer.clean([Member(path=below), link])
     with pytest.raises(BuildError, match="leads through 'f'"):
         layer.clean([Member(path="f"), Member(path="f/g")])
@@ -88,7 +88,7 @@ def test_nothing_leads_through_a_link_or_a_file() -> None:
     ],
 )  # fmt: skip
 def test_a_wheel_brings_no_file_of_the_build(path: str) -> None:
-    with pytest.raises(ValueError, match=r"delete another file|clean path|writes itself"):
+    with pytest.raises(ValueError, match=r"delete another|not a normalized path|writes itself"):
         wheel_records.contents("x-1", "3.11", [path, "x-1.dist-info/RECORD"], "", "")
 
 

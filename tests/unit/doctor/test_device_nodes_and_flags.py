@@ -106,10 +106,10 @@ NVIDIA: dict[str, tuple[str, tuple[str, ...], dict[str, str], dict[str, bool], s
         "rtx3090-two-without-p2p", ("nvml.json",), INSIDE, {}, "warnings", "Which /dev/nvidia*",
     ),
     "machine before the first use of uvm": (
-        "rtx4090", (UVM,), MODPROBE, {}, "warnings", "CUDA makes it at its first use",
+        "rtx4090", (UVM,), MODPROBE, {}, "warnings", "CUDA creates it on first use",
     ),
     "machine before the first use of uvm, programs not recorded": (
-        "rtx4090", (UVM,), {}, {}, "warnings", "CUDA makes it at its first use",
+        "rtx4090", (UVM,), {}, {}, "warnings", "CUDA creates it on first use",
     ),
     "machine without uvm and nvidia-modprobe": (
         "rtx4090", (UVM,), {"usr/bin/env": ""}, {}, "no", "run nvidia-modprobe",

@@ -256,7 +256,10 @@ def engine(state: Any, detail: str, socket: str = "/run/docker.sock") -> Engine:
     ("found", "said"),
     [
         (engine("present", "This user may not open it: join the group."), "usermod -aG docker"),
-        (engine("present", "Nobody listens: its engine does not run."), "systemctl start docker"),
+        (
+            engine("present", "Nothing listens on it: the engine is not running."),
+            "systemctl start docker",
+        ),
         (engine("unknown", "No usable answer: timed out."), "`docker version`"),
         (
             engine("present", "This user may not open it.", "/run/podman/podman.sock"),

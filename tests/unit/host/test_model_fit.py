@@ -403,7 +403,7 @@ def test_no_ceiling_above_the_fastest_or_below_the_slowest_memory(
             [card(None, name="x\x1b[31m\ny"), memory(None)],
             (
                 "70B as q4: 36.7 GiB of weights",
-                "cannot be said: unknown size of x [31m y and 1 more",
+                "cannot be determined: unknown size of x [31m y and 1 more",
             ),
         ),
     ],

@@ -321,7 +321,7 @@ def test_an_index_without_hashes_is_refused(own: Settings, offered: list[Offer])
 
 def test_odd_names_do_not_enter_a_lock(own: Settings, offered: list[Offer]) -> None:
     uv = FakeUv(lambda *_: package("a", "1; rm", "https://i/a-1-py3-none-any.whl"))
-    with pytest.raises(BuildError, match="something odd"):
+    with pytest.raises(BuildError, match="an invalid file"):
         made(own, uv)
 
 
@@ -471,7 +471,7 @@ def test_the_wheel_pip_would_take() -> None:
     (found,) = pylock.parse(text, "linux/arm64", "3.11")
     assert (found.file, found.sha256) == ("x-1-py3-none-any.whl", "1")
     only = text.replace("py3-none-any", "cp39-cp39-win_amd64")
-    with pytest.raises(BuildError, match="x: no wheel that fits"):
+    with pytest.raises(BuildError, match="x: no matching wheel"):
         pylock.parse(only, "macos/arm64", "3.11")
 
 

@@ -191,14 +191,20 @@ def test_base_images_of_profiles_and_of_their_locks_can_be_replaced(tmp_path: Pa
     ("text", "message"),
     [
         ("mirrors:\n  https://docker.io: m.example", "mirrors: 'https://docker.io' is no"),
-        ("mirrors:\n  docker.io/library: m.example", "'docker.io/library' is no registry's host"),
-        ("mirrors:\n  dockerhub: m.example", "'dockerhub' is no registry's host"),
-        ("mirrors:\n  index.docker.io: m.example", "'index.docker.io' is in no image's reference"),
-        ("mirrors:\n  registry-1.docker.io: m.example", "is in no image's reference"),
-        ("mirrors:\n  '': m.example", "'' is no registry's host"),
+        (
+            "mirrors:\n  docker.io/library: m.example",
+            "'docker.io/library' is not a registry's host",
+        ),
+        ("mirrors:\n  dockerhub: m.example", "'dockerhub' is not a registry's host"),
+        (
+            "mirrors:\n  index.docker.io: m.example",
+            "'index.docker.io' appears in no image reference",
+        ),
+        ("mirrors:\n  registry-1.docker.io: m.example", "appears in no image reference"),
+        ("mirrors:\n  '': m.example", "'' is not a registry's host"),
         ("plain_http:\n- http://lab.example", "plain_http: 'http://lab.example' is no"),
-        ("plain_http:\n- lab.example/path", "plain_http: 'lab.example/path' is no registry's"),
-        ("plain_http:\n- lab", "'lab' is no registry's host"),
+        ("plain_http:\n- lab.example/path", "plain_http: 'lab.example/path' is not a registry's"),
+        ("plain_http:\n- lab", "'lab' is not a registry's host"),
     ],
 )
 def test_a_host_that_no_reference_has_is_refused(text: str, message: str, tmp_path: Path) -> None:

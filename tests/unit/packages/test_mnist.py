@@ -219,7 +219,7 @@ def test_a_full_disk_is_an_error_and_no_subset(
 
 def test_a_cache_that_cannot_be_made_is_named(found: Settings) -> None:
     found.cache_dir.write_text("a file")
-    with pytest.raises(InvalidError, match="cannot be made"):
+    with pytest.raises(InvalidError, match="cannot be created"):
         obtain(found)
 
 
@@ -400,10 +400,10 @@ def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
         (LABELS, RAW[LABELS].upper(), "not MNIST's file"),
         (LABELS, RAW[IMAGES], "not MNIST's file"),
         (f"{LABELS}.gz", gzip.compress(b"changed", mtime=0), "not MNIST's file"),
-        (f"{LABELS}.gz", PACKED[f"{LABELS}.gz"][:-5], "not a whole gzip file"),
-        (f"{LABELS}.gz", RAW[LABELS], "not a whole gzip file"),
-        (f"{LABELS}.gz", PACKED[f"{LABELS}.gz"][:10] + b"\xff" * 40, "not a whole gzip file"),
-        (f"{LABELS}.gz", PACKED[f"{LABELS}.gz"][:-8] + bytes(8), "not a whole gzip file"),
+        (f"{LABELS}.gz", PACKED[f"{LABELS}.gz"][:-5], "not a complete gzip file"),
+        (f"{LABELS}.gz", RAW[LABELS], "not a complete gzip file"),
+        (f"{LABELS}.gz", PACKED[f"{LABELS}.gz"][:10] + b"\xff" * 40, "not a complete gzip file"),
+        (f"{LABELS}.gz", PACKED[f"{LABELS}.gz"][:-8] + bytes(8), "not a complete gzip file"),
     ],
 )
 def test_damaged_files_are_named(tmp_path: Path, name: str, content: bytes, said: str) -> None:

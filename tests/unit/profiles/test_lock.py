@@ -109,7 +109,7 @@ def test_one_file_a_line() -> None:
         ("[" * 100_000, "nested too deeply"),
         ('{"schema": 1, "schema": 1}', "key 'schema' appears twice"),
         ('{"schema": 1, "profile": "cpu", "a": {"b": 1, "b": 2}}', "key 'b' appears twice"),
-        ('{"schema": 1, "profile": "cpu", "a": NaN}', "NaN is no number"),
+        ('{"schema": 1, "profile": "cpu", "a": NaN}', "NaN is not a JSON number"),
         (f'{{"schema": {"9" * 5000}}}', "not a lock"),
         ('{"schema": 2, "profile": "zendnn"}', "says 'zendnn': it is another profile's lock"),
         ('{"schema": 2, "profile": ["cpu"]}', "another profile's lock"),

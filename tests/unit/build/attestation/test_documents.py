@@ -246,7 +246,7 @@ def test_an_image_that_cannot_be_read_is_noted(
     said: list[str] = []
     written = documents.ensure(made, artifact, found, PlainProgress(said.append), anew=True)
     assert Path(written["sbom"]).is_file()
-    why = "note: the packages of the base are in no bill of materials: "
+    why = "note: the SBOM lacks the base image's packages: "
     assert said == [f"{why}the engine does not answer"]
     # podman shows no single file of an image.
     FakeEngine().serve(monkeypatch)

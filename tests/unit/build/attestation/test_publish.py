@@ -101,10 +101,10 @@ def documents(tmp_path: Path) -> dict[str, str]:
 def test_what_travelled_is_said_and_what_was_pushed_recorded(
     server: FakeRegistry, pushed: list[str], found: Settings
 ) -> None:
-    assert any("MB in 2 blobs (0 were there, 0 came from other" in n for n in pushed)
+    assert any("MB in 2 blobs (0 were already there, 0 came from other" in n for n in pushed)
     (record,) = records.read(found.records_dir / FINGERPRINT)
     assert record.ref == f"{server.host}/a:t"
-    assert publish.there(record.ref, FINGERPRINT, found) == record
+    assert publish.pushed_record(record.ref, FINGERPRINT, found) == record
 
 
 def test_a_tag_that_names_something_else_is_not_ours(
@@ -113,9 +113,9 @@ def test_a_tag_that_names_something_else_is_not_ours(
     other = Layout.create(tmp_path / "other")
     push(server, other, images.image(other, b"another layer"), found)
     ref = f"{server.host}/a:t"
-    assert publish.there(ref, FINGERPRINT, found) is None
-    assert publish.there(f"{server.host}/a:elsewhere", FINGERPRINT, found) is None
-    assert publish.there(ref, "cd" * 32, found) is None
+    assert publish.pushed_record(ref, FINGERPRINT, found) is None
+    assert publish.pushed_record(f"{server.host}/a:elsewhere", FINGERPRINT, found) is None
+    assert publish.pushed_record(ref, "cd" * 32, found) is None
     with pytest.raises(BuildError, match="names another image than the one"):
         publish.attach(ref, FINGERPRINT, documents(tmp_path), found, SILENT)
     assert [n for _, n in server.manifests if n.startswith("sha256-")] == []

@@ -235,7 +235,7 @@ def test_an_image_that_cannot_be_removed_is_told(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(engine, "forget", fail)
     said: list[str] = []
     trials._forget("trial:1", PlainProgress(said.append))
-    assert said == ["note: an image of these builds is left: trial:1: cannot be removed: timed out"]
+    assert said == ["note: an image of these builds remains: trial:1: cannot be removed: timed out"]
 
 
 def test_podman_is_refused_before_anything_is_built(

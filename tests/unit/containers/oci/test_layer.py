@@ -107,7 +107,7 @@ def test_what_goes_in_comes_out(
 
 
 def test_a_path_twice_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BuildError, match="a: twice in one layer"):
+    with pytest.raises(BuildError, match="a: appears twice in one layer"):
         written(tmp_path, [Member(path="a"), Member(path="a", kind="folder")])
 
 

@@ -87,9 +87,9 @@ def test_limits_are_exact() -> None:
 
 
 def test_what_to_ask_for() -> None:
-    assert reference.parse("python").wanted == "latest"
-    assert reference.parse("python:3").wanted == "3"
-    assert reference.parse(f"python:3@{DIGEST}").wanted == DIGEST
+    assert reference.parse("python").tag_or_digest == "latest"
+    assert reference.parse("python:3").tag_or_digest == "3"
+    assert reference.parse(f"python:3@{DIGEST}").tag_or_digest == DIGEST
     assert reference.parse("python").endpoint == "registry-1.docker.io"
     assert reference.parse("ghcr.io/a").endpoint == "ghcr.io"
 

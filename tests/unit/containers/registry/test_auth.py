@@ -104,7 +104,9 @@ def test_a_token_server_elsewhere_gets_no_password(
 ) -> None:
     server.demands, server.realm = "bearer", realm
     log_in(tmp_path, server.host)
-    with pytest.raises(BuildError, match=r"is not at an https address|no proper address"):
+    with pytest.raises(
+        BuildError, match=r"does not use https|the address of its token server is invalid"
+    ):
         pull(server, "t", tmp_path / "b")
     assert server.authorizations == [""]
 

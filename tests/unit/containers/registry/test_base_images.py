@@ -94,7 +94,7 @@ def test_damage_is_named_and_mended(
         path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     notes: list[str] = []
     obtain(server, index, found, notes)
-    assert "fetched anew" in notes[0]
+    assert "fetched again" in notes[0]
     assert path.name in notes[0]
     notes.clear()
     server.log.clear()
@@ -112,7 +112,7 @@ def test_a_damaged_index_is_named_and_mended(
     server.log.clear()
     notes: list[str] = []
     obtain(server, index, found, notes)
-    assert "fetched anew" in notes[0]
+    assert "fetched again" in notes[0]
     assert not [line for line in server.log if "/blobs/" in line]
     Layout.open(folder).find("linux/amd64")
 
@@ -125,7 +125,7 @@ def test_a_base_of_another_index_is_not_taken(
     images.image(layout, b"something else")
     notes: list[str] = []
     found_ = obtain(server, index, found, notes).manifest("linux/amd64")
-    assert "fetched anew" in notes[0]
+    assert "fetched again" in notes[0]
     assert found_.layers[0].size == len(b"layer for amd64")
 
 

@@ -161,7 +161,7 @@ def test_a_helper_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("name", ["../evil", "a b", "-x", "x;y", "x/y"])
 def test_a_helper_s_name_is_a_name(tmp_path: Path, helper: list[Any], name: str) -> None:
-    with pytest.raises(InvalidError, match="is no name of a credential helper"):
+    with pytest.raises(InvalidError, match="is not the name of a credential helper"):
         credentials.find("x.example", docker(tmp_path, {"credsStore": name}))
     assert helper[2:] == []
 

@@ -84,7 +84,7 @@ def test_an_index_goes_with_its_images(
 def test_a_tag_or_the_right_digest(server: FakeRegistry, source: Layout, found: Settings) -> None:
     image = images.image(source, SMALL)
     push(server, source, image, found, image.digest)
-    with pytest.raises(InvalidError, match="the image is another"):
+    with pytest.raises(InvalidError, match="the image has another digest"):
         push(server, source, image, found, digest_of(b"other"))
 
 
@@ -211,7 +211,7 @@ def test_a_registry_that_changes_manifests_is_found_out(
 ) -> None:
     image = images.image(source, SMALL)
     server.faults = [("PUT .*manifests", f"201 Docker-Content-Digest: {digest_of(b'other')}")]
-    with pytest.raises(WrongHashError, match="the registry made"):
+    with pytest.raises(WrongHashError, match="the registry reports digest"):
         push(server, source, image, found)
 
 

@@ -122,5 +122,5 @@ def test_a_registry_that_forgets_the_list_is_named(
         return done
 
     monkeypatch.setattr(manifests, "put", put)
-    with pytest.raises(BuildError, match="does not keep what is added"):
+    with pytest.raises(BuildError, match="loses what is added"):
         attach(server, source, image, found, SBOM)

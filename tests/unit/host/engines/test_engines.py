@@ -167,7 +167,7 @@ def test_an_engine_that_answers_is_usable(ask: Any, serve: Any, folder: Path) ->
     [
         (silent, "timed out"),
         (trickling, "timed out"),
-        (closing, "it said nothing"),
+        (closing, "it sent no response"),
         (garbage, "it answered '"),
         (says(DOCKER, status="403 Forbidden"), "403 Forbidden"),
         (says(b"{"), "truncated"),
@@ -214,12 +214,12 @@ def test_the_deadline_is_for_all_of_the_answer(serve: Any, monkeypatch: pytest.M
     assert given_[1] < 60
 
 
-def test_a_socket_that_nobody_listens_on(ask: Any, folder: Path) -> None:
+def test_a_socket_that_nothing_listens_on(ask: Any, folder: Path) -> None:
     with socket.socket(socket.AF_UNIX) as stale:
         stale.bind(str(folder / "docker.sock"))
     found = ask()["docker.sock"]
     assert (found.name, found.state) == ("unknown", "present")
-    assert found.detail.startswith("Nobody listens")
+    assert found.detail.startswith("Nothing listens")
 
 
 def test_no_socket_is_no_engine(ask: Any, folder: Path) -> None:
@@ -562,7 +562,7 @@ def test_a_damaged_specification_is_noted_and_others_count(text: str, why: str) 
     found, notes = devices(bad_yaml=text, good_yaml=NVIDIA)
     assert len(found) == 3
     assert len(notes) == 1
-    assert notes[0].startswith("/etc/cdi/bad.yaml tells of no CDI devices (")
+    assert notes[0].startswith("/etc/cdi/bad.yaml lists no usable CDI devices (")
     assert why in notes[0]
     assert notes[0].isprintable()
 
@@ -575,7 +575,7 @@ def test_a_specification_that_cannot_be_read_is_noted(tmp_path: Path) -> None:
     (tmp_path / "etc/cdi/odd.json").mkdir(parents=True)
     found, notes = look(tmp_path)
     assert found.cdi == ()
-    assert "/etc/cdi/odd.json tells of no CDI devices (not a file)" in notes[0]
+    assert "/etc/cdi/odd.json lists no usable CDI devices (not a file)" in notes[0]
 
 
 def test_aliases_that_multiply_cost_nothing() -> None:

@@ -190,14 +190,14 @@ REAL: dict[str, tuple[list[bytes], tuple[int | None, ...], str, int | None]] = {
     "hp": (
         slots(HP, range(0, 24, 2), "DDR3", megabytes=8192, speed=1333, length=40),
         (None, None, 12, 24),
-        "do not tell",
+        "do not show",
         None,
     ),
     # PowerEdge M420: the letter is the processor's (Owner's Manual, "Memory Socket Locations")
     "dell": (
         slots([("", f"{p}{n}") for p in "AB" for n in range(1, 7)], range(12), "DDR3", speed=1600),
         (None, None, 12, 12),
-        "do not tell",
+        "do not show",
         None,
     ),
 }  # fmt: skip

@@ -246,7 +246,7 @@ def test_a_mirror_of_a_shipped_channel_is_the_own_business(
 
 @pytest.mark.parametrize("target", render.CONDA_TARGETS)
 def test_a_folder_of_this_machine_is_refused(target: render.RenderTarget) -> None:
-    with pytest.raises(InvalidError, match="'lab' is a folder of this machine"):
+    with pytest.raises(InvalidError, match="'lab' is a folder on this machine"):
         rendered(target, conda_lock(), {**URLS, "lab": "file:///srv/lab"})
 
 
