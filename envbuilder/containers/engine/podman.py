@@ -146,7 +146,11 @@ class PodmanEngine(Engine):
         self, container: Container, on_stdout: Callable[[str], None], timeout: float
     ) -> process.Completed:
         """Run a container to its end."""
-        flags = [*_flags(container)]
+        # Podman's own settings could add the host's variables and proxies; a remote client has no
+        # such option for variables.
+        flags = [*_flags(container), "--http-proxy=false"]
+        if not self._remote:
+            flags.append("--env-host=false")
         if container.devices:
             flags += self.run_flags(container.devices)
         return podman_run.run(
@@ -222,8 +226,6 @@ def _flags(container: Container) -> tuple[str, ...]:
         *(("--user", container.user) if container.user else ()),
         *((*memory, "--workdir", container.home) if container.home else ()),
         *(f"--mount={bound(*mount)}" for mount in container.mounts.items()),
-        # Podman's own settings could add the host's variables and proxies.
-        *("--env-host=false", "--http-proxy=false"),
         *(f"--env={name}={value}" for name, value in container.variables.items()),
         *("--entrypoint", json.dumps(container.entrypoint)),
     )

@@ -74,6 +74,19 @@ def test_a_container_becomes_flags_of_the_client(monkeypatch: pytest.MonkeyPatch
     assert not {"--tmpfs", "--workdir", "--shm-size"} & set(other)
 
 
+@pytest.mark.parametrize("remote", [False, True])
+def test_a_remote_client_gets_only_the_flags_that_it_has(
+    remote: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tried with 5.4.2: with `--url` it refuses --env-host, and can pass no such variables."""
+    started: list[Any] = []
+    monkeypatch.setattr(podman_run, "run", lambda command, flags, *rest: started.extend(flags))
+    engine = PodmanEngine(["podman", "--url", "unix:///x"], rootless=False, remote=remote)
+    engine.run(Container(image="x:1", entrypoint=("sh",)), print, 60)
+    assert ("--env-host=false" in started) is not remote
+    assert "--http-proxy=false" in started
+
+
 def test_it_is_asked_for_full_names(programs: dict[str, tuple[int, str, str]]) -> None:
     assert PODMAN.pull_name("python:3.11") == "docker.io/library/python:3.11"
     programs["podman pull --quiet --platform linux/amd64 b:1"] = (1, "", "Error: denied\n")
