@@ -19,7 +19,14 @@ from urllib.parse import unquote, urlsplit
 from envbuilder.core import process
 from envbuilder.core.errors import BuildError, WrongHashError
 from envbuilder.core.files import file_sha256
-from envbuilder.core.http import UnavailableError, download, full_or_broken, host_of, open_session
+from envbuilder.core.http import (
+    UnavailableError,
+    download,
+    full_or_broken,
+    host_of,
+    open_session,
+    printed_reason,
+)
 from envbuilder.core.settings import require_writable
 from envbuilder.packages import locations as origins
 from envbuilder.packages.python import indexes
@@ -130,9 +137,10 @@ def _ask_uv(
     )
     if done.returncode != 0:
         names = ", ".join(f.name for f in files[:5]) + (" …" if len(files) > 5 else "")
+        why = printed_reason(done.stderr)
         raise BuildError(
-            f"cannot find {len(files)} file(s) of the lock ({names}) at '{source}':\n"
-            f"{done.last_words}",
+            f"cannot find {len(files)} file(s) of the lock ({names}) at '{source}':"
+            f" {why or chr(10) + done.last_words}",
             "Check the network and the index settings of pip or uv, or put the wheels into a"
             " folder and name it in PIP_FIND_LINKS. A mirror for this source can be set with"
             f" {indexes.variable(source)}.",

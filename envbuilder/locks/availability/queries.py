@@ -46,7 +46,8 @@ class Asker:
 
     def __init__(self, session: requests.Session | None = None) -> None:
         self._session = download.open_session() if session is None else session
-        self._silences: list[str] = []
+        self._silences: dict[str, list[str]] = {}
+        """Host → why each request to it got no response."""
 
     def __enter__(self) -> Self:
         return self
@@ -99,15 +100,16 @@ class Asker:
             host = urlsplit(url).netloc
         except ValueError as error:
             return None, str(error)
-        if self._silences.count(host) >= sizes.PATIENCE:
-            return None, "did not answer before"
+        silences = self._silences.setdefault(host, [])
+        if len(silences) >= sizes.PATIENCE:
+            return None, f"not asked again: {silences[-1]}"
         try:
             answer = self._session.request(
                 method, url, headers=headers, timeout=upstream.TIMEOUT, allow_redirects=True
             )
         except (requests.ConnectionError, requests.Timeout) as error:
-            self._silences.append(host)
-            return None, reason(error)
+            silences.append(reason(error))
+            return None, silences[-1]
         except (requests.RequestException, ValueError, OSError) as error:
             return None, reason(error)
         return answer, ""

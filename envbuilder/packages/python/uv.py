@@ -14,6 +14,7 @@ from msgspec import Struct
 from envbuilder.core import pip_settings
 from envbuilder.core import types as words
 from envbuilder.core.errors import BuildError
+from envbuilder.core.http import printed_reason
 from envbuilder.packages.python import indexes, pylock
 from envbuilder.packages.python.indexes import DEFAULT, canonical
 from envbuilder.packages.python.loopback import Offer
@@ -111,7 +112,8 @@ class Uv(Struct, frozen=True, kw_only=True):
         if done.returncode != 0:
             raise BuildError(
                 f"uv could not resolve {', '.join(requirements)} for {platform} with Python "
-                f"{python} (exit {done.returncode}):\n{_scrub(done.last_words)}",
+                f"{python} (exit {done.returncode}):"
+                f" {printed_reason(done.stderr) or chr(10) + _scrub(done.last_words)}",
                 "Check that your package index can be reached: pip download --no-deps six",
             )
         return tuple(
