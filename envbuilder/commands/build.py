@@ -52,6 +52,9 @@ def command(
 ) -> None:
     """Fetch the files that the profile's lock names, then build from them without a network.
 
+    Of an image it prints the digest of the manifest, which registries show, and that of the
+    configuration, which engines call its id. --json has both, and under `digest` the latter.
+
     \b
     Examples:
       envbuilder build --profile cpu --backend venv
@@ -94,3 +97,7 @@ def command(
         return
     how = f"built in {result.seconds:.1f} s" if result.status == "built" else "unchanged, reused"
     click.echo(f"{result.artifact.ref} ({how})")
+    if result.artifact.manifest_digest:
+        click.echo(f"  manifest {result.artifact.manifest_digest}")
+    if result.artifact.config_digest:
+        click.echo(f"  config   {result.artifact.config_digest}")

@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from envbuilder.build import conventions as facts
 from envbuilder.build import isolation
 from envbuilder.build.backends import devices, foreign_programs
@@ -52,7 +50,7 @@ class DockerEnvironment:
         record = self._record()
         if record is None:
             return None
-        return msgspec.structs.replace(self.plan.artifact, digest=record.digest)
+        return self.plan.artifact.identified(record.digest, record.manifest_digest)
 
     def made_by(self) -> dict[str, str]:
         """Return the programs that built the image (BuildKit, Buildah, …) → their versions."""

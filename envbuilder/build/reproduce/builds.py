@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from envbuilder.build import workflow
@@ -155,6 +155,7 @@ def _surroundings(folder: Path) -> Iterator[None]:
 def _compare(first: Trial, second: Trial, folder: Path, progress: Progress) -> Outcome:
     one, other = first.result, second.result
     digests = str(one.artifact.digest), str(other.artifact.digest)
+    manifests = one.artifact.manifest_digest, other.artifact.manifest_digest
     outcome = reproduce.Outcome(
         status="equal" if digests[0] == digests[1] else "different",
         profile=one.profile,
@@ -163,6 +164,8 @@ def _compare(first: Trial, second: Trial, folder: Path, progress: Progress) -> O
         fingerprint=one.fingerprint,
         made_by=other.made_by,
         digests=digests,
+        compared="tree" if one.artifact.config_digest is UNSET else "config",
+        manifest_digests=UNSET if UNSET in manifests else (str(manifests[0]), str(manifests[1])),
         seconds=(one.seconds, other.seconds),
     )
     if outcome.status == "equal":
