@@ -16,6 +16,31 @@ WIDEST = 120
 """Maximum columns on a terminal: longer lines are hard to read."""
 
 
+class Verbosity:
+    """How much commands report apart from results and errors; set by the command line."""
+
+    quiet = False
+    verbose = False
+
+    def reset(self) -> None:
+        """Report as usual."""
+        self.quiet = self.verbose = False
+
+
+VERBOSITY = Verbosity()
+
+
+def detail(text: str) -> None:
+    """Report what only --verbose shows, such as a program that is run; `text` holds no secret."""
+    if VERBOSITY.verbose:
+        _report(f"+ {text}")
+
+
+def _report(line: str) -> None:
+    if not VERBOSITY.quiet:
+        print(line, file=sys.stderr, flush=True)  # noqa: T201
+
+
 class Task(Protocol):
     """A long-running task in progress."""
 
@@ -42,7 +67,7 @@ class PlainProgress:
     """Progress as plain lines: one when a task starts, one when a longer task ends."""
 
     def __init__(self, write: Callable[[str], object] | None = None) -> None:
-        self._write = write or (lambda line: print(line, file=sys.stderr, flush=True))  # noqa: T201
+        self._write = write or _report
 
     def note(self, text: str) -> None:
         """Print the line."""
@@ -125,8 +150,8 @@ class _RichTask:
 
 
 def progress() -> Progress:
-    """Return progress bars if stderr is a terminal, plain lines otherwise."""
-    return RichProgress() if sys.stderr.isatty() else PlainProgress()
+    """Return progress bars if stderr is a terminal, plain lines otherwise; none with --quiet."""
+    return RichProgress() if sys.stderr.isatty() and not VERBOSITY.quiet else PlainProgress()
 
 
 def rich_console(*, stderr: bool = False) -> Any:

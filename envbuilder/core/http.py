@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from envbuilder.core import pip_settings
+from envbuilder.core import console, pip_settings
 from envbuilder.core.errors import BuildError
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ def download(
         except requests.RequestException as error:
             status = error.response.status_code if error.response is not None else None
             problem = reason(error)
+            console.detail(f"{shown(url)}: {problem}")
             if status is not None and 400 <= status < 500 and status not in {408, 416, 429}:
                 break
         except OSError as error:
@@ -204,6 +205,12 @@ def host_of(url: str) -> str:
     return parts.hostname or parts.path
 
 
+def shown(url: str) -> str:
+    """Return a URL without user, password, query and fragment, for messages."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
 def open_session() -> requests.Session:
     """Return a session with the user's proxy and certificates (environment first, then pip's)."""
     import requests
@@ -221,4 +228,11 @@ def open_session() -> requests.Session:
     bundle = os.environ.get("SSL_CERT_FILE") or pip.cert
     if bundle and not own:
         made.verify = bundle
+    made.hooks["response"].append(_detail)
     return made
+
+
+def _detail(response: requests.Response, **options: object) -> None:
+    del options
+    request = response.request
+    console.detail(f"{request.method} {shown(response.url)}: HTTP {response.status_code}")

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
+
+_COMMAND = re.compile(r"`[^`]*`")
+_HARD_SPACE = "\N{NO-BREAK SPACE}"
+
 
 def printable(text: str, limit: int = 1000) -> str:
     """Return untrusted text on one line that cannot move a terminal's cursor or hide other text.
@@ -10,6 +16,23 @@ def printable(text: str, limit: int = 1000) -> str:
     """
     clean = "".join(c if c.isprintable() else "?" for c in text).strip()
     return clean if len(clean) <= limit else f"{clean[: limit - 1]}…"
+
+
+def wrapped(text: str, width: int, first: str = "", rest: str = "  ") -> str:
+    """Wrap one line between words; a command in backticks stays whole, so that it can be copied.
+
+    `first` and `rest` are put before the first line and before the others.
+    """
+    whole = _COMMAND.sub(lambda match: match[0].replace(" ", _HARD_SPACE), text)
+    lines = textwrap.wrap(
+        whole,
+        width,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(lines).replace(_HARD_SPACE, " ")
 
 
 def amount(value: float) -> str:

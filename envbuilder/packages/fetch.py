@@ -58,7 +58,8 @@ def fetch(files: Sequence[File], target: Target, settings: Settings, progress: P
     folders = origins.find_links()
     remaining = [f for f in wanted if not _take_local(f, store, folders)]
     if remaining:
-        urls = _locate(target, remaining, settings)
+        with progress.task(f"look for {len(remaining)} files"):
+            urls = _locate(target, remaining, settings)
         _download_all(remaining, urls, store, progress)
     return len(wanted)
 

@@ -18,9 +18,10 @@ from msgspec import Struct
 from envbuilder.containers.oci.reference import Reference, is_loopback
 from envbuilder.containers.registry.auth import DeniedError, Login
 from envbuilder.containers.registry.responses import ATTEMPTS, BrokenOffError, limited
+from envbuilder.core import console
 from envbuilder.core import http as download
 from envbuilder.core.errors import BuildError
-from envbuilder.core.http import host_of, reason
+from envbuilder.core.http import host_of, reason, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -181,7 +182,9 @@ class Connection:
 
     def _silence(self, error: requests.RequestException) -> str:
         """Return which host does not answer, which may be one that the registry redirects to."""
-        asked = host_of(error.request.url or "") if error.request is not None else ""
+        url = error.request.url if error.request is not None else None
+        console.detail(f"{shown(url or self._base)}: {reason(error)}")
+        asked = host_of(url) if url else ""
         host = asked if asked and asked != host_of(self._base) else self.host
         return f"{host} does not answer ({reason(error)})"
 

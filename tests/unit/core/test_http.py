@@ -10,7 +10,8 @@ import pytest
 import requests
 from urllib3 import exceptions as urllib3
 
-from envbuilder.core.http import printed_reason, reason
+from envbuilder.core import console
+from envbuilder.core.http import open_session, printed_reason, reason, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -142,3 +143,20 @@ def test_a_failure_of_uv_has_its_reason(cause: str, why: str) -> None:
 
 def test_what_is_no_failure_of_the_network_has_no_such_reason() -> None:
     assert printed_reason("error: No solution found\n  cause: a needs b") == ""
+
+
+def test_a_shown_url_has_no_secret() -> None:
+    assert shown(SECRET) == "https://index.example/simple/a/"
+
+
+def test_verbose_shows_requests_without_secrets(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (hook,) = open_session().hooks["response"]
+    answer = response(404, "Not Found")
+    answer.request = requests.Request("GET", SECRET).prepare()
+    hook(answer)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(console.VERBOSITY, "verbose", True)
+    hook(answer)
+    assert capsys.readouterr().err == "+ GET https://index.example/simple/a/: HTTP 404\n"
