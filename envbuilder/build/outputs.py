@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from envbuilder.build.plan import Push, Save, tool_versions
 from envbuilder.containers.engine.interface import LABEL
+from envbuilder.core import console
 from envbuilder.core.errors import EnvbuilderError
 
 if TYPE_CHECKING:
@@ -56,10 +57,11 @@ def _pushed(step: Push, fingerprint: str, settings: Settings) -> _Digests | None
     """Return the image's digests if its tag names what a build here pushed; else None."""
     from envbuilder.build.attestation import publish
 
-    record = publish.there(step.ref, fingerprint, settings)
-    if record is None:
-        publish.require_allowed(step.ref, settings)
-        return None
+    with console.progress().task(f"ask for {step.ref}"):
+        record = publish.there(step.ref, fingerprint, settings)
+        if record is None:
+            publish.require_allowed(step.ref, settings)
+            return None
     return record.digest, record.manifest_digest
 
 

@@ -266,10 +266,7 @@ def _fix(source: Source) -> str:
             f"Use an image you have: --base-image REF, or a mirror: mirrors: {{{source.name}: …}}"
             " in envbuilder.yaml (docs/guides/registries.md)."
         )
-    network = "Check the network, and HTTPS_PROXY if there is a proxy"
-    if source.name == indexes.DEFAULT:
-        return f"{network}. Another index: pip's index-url or UV_DEFAULT_INDEX."
     return (
-        f"{network}. A mirror of it: {indexes.variable(source.name)}=URL, or indexes: in"
-        " envbuilder.yaml. Wheels in a folder: PIP_FIND_LINKS."
+        "Check the network, and HTTPS_PROXY if there is a proxy. A mirror:"
+        f" {indexes.mirror_setting(source.name)}. Wheels in a folder: PIP_FIND_LINKS."
     )

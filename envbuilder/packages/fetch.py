@@ -141,10 +141,9 @@ def _ask_uv(
         why = printed_reason(done.stderr)
         raise BuildError(
             f"cannot find {len(files)} file(s) of the lock ({names}) at '{source}':"
-            f" {why or chr(10) + done.last_words}",
-            "Check the network and the index settings of pip or uv, or put the wheels into a"
-            " folder and name it in PIP_FIND_LINKS. A mirror for this source can be set with"
-            f" {indexes.variable(source)}.",
+            f"{f' {why}' if why else chr(10) + done.last_words}",
+            "Check the network, or put the wheels into a folder and name it in PIP_FIND_LINKS. A"
+            f" mirror: {indexes.mirror_setting(source)}.",
         )
     packages = tomllib.loads(done.stdout).get("packages", [])
     urls = [w["url"] for p in packages for w in p.get("wheels", []) if "url" in w]

@@ -87,11 +87,12 @@ def pull(
     `InvalidError` if there is no image for the platform.
     """
     where = f"{connection.name}: {wanted}"
-    found, data = manifests.read(connection, wanted)
-    if found.media_type in INDEXES:
-        _keep(layout, found, data)
-        chosen = manifests.choose(decode(data, Index, where), platform, where)
-        found, data = manifests.read(connection, chosen.digest)
+    with progress.task(f"ask {connection.host} for {connection.repository}"):
+        found, data = manifests.read(connection, wanted)
+        if found.media_type in INDEXES:
+            _keep(layout, found, data)
+            chosen = manifests.choose(decode(data, Index, where), platform, where)
+            found, data = manifests.read(connection, chosen.digest)
     manifest = decode(data, Manifest, where)
     _keep(layout, found, data)
     missing = [b for b in _unique((manifest.config, *manifest.layers)) if not _there(layout, b)]

@@ -110,10 +110,11 @@ class Uv(Struct, frozen=True, kw_only=True):
         if done.returncode == 1 and "No solution found" in done.stderr:
             raise UnresolvableError(f"{platform} with Python {python}: {_sentence(done.stderr)}")
         if done.returncode != 0:
+            why = printed_reason(done.stderr)
             raise BuildError(
                 f"uv could not resolve {', '.join(requirements)} for {platform} with Python "
                 f"{python} (exit {done.returncode}):"
-                f" {printed_reason(done.stderr) or chr(10) + _scrub(done.last_words)}",
+                f"{f' {why}' if why else chr(10) + _scrub(done.last_words)}",
                 "Check that your package index can be reached: pip download --no-deps six",
             )
         return tuple(
