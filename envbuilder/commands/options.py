@@ -16,6 +16,7 @@ from envbuilder.core import types as words
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.types import BACKENDS, BUILDERS
 from envbuilder.packages import configuration
+from envbuilder.profiles.backends import makes_image
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -80,6 +80,11 @@ def quoted(argv: Iterable[str]) -> str:
     return shlex.join(argv)
 
 
+def _shown(argument: str) -> str:
+    """Return an argument for messages, without programs and without JSON, which holds variables."""
+    return "…" if "\n" in argument or argument.startswith("{") else argument
+
+
 def run(
     argv: Sequence[str],
     *,
@@ -101,7 +106,7 @@ def run(
     program = which(argv[0])
     if program is None:
         raise ToolError(f"{argv[0]}: not found or not executable")
-    console.detail(quoted("…" if "\n" in argument else argument for argument in argv))
+    console.detail(quoted(map(_shown, argv)))
     started = time.monotonic()
     out, err = Tail(), Tail()
     readers: list[threading.Thread] = []

@@ -191,7 +191,7 @@ def _registries(
     for registry, place in mirrors.items():
         yield Source(kind="mirror", name=registry, url=_root(place.partition("/")[0], settings))
     locked = target.base if target else None
-    if profile is None or locked is None or "docker" not in profile.backends:
+    if profile is None or locked is None or not profile.makes_images:
         return
     named = settings.configuration.base_images.get(locked.ref, locked.ref)
     ref = os.environ.get("ENVBUILDER_BASE_IMAGE") or named
