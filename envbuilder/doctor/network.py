@@ -225,10 +225,11 @@ def _root(registry: str, settings: Settings) -> str:
 def _in_engine(host: Host, ref: str) -> bool:
     if not any(e.state == "usable" for e in host.containers.engines):
         return False
-    from envbuilder.containers.engine import client as engine
+    from envbuilder.containers.engine import connection
 
     try:
-        return engine.image(engine.connect(), ref) is not None
+        with connection.connect() as engine:
+            return engine.image(ref) is not None
     except EnvbuilderError:
         return False
 

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from envbuilder.build import conventions as facts
 from envbuilder.build import isolation
 from envbuilder.build.backends import devices, foreign_programs
