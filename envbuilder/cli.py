@@ -216,8 +216,8 @@ def _leave(code: int) -> NoReturn:
 
 def _run(arguments: list[str]) -> int:  # noqa: PLR0911 (one return per outcome reads best)
     words = [a for a in arguments if not a.startswith("-")]
-    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    debug = "--debug" in own
+    # What follows `--` belongs to the program that `run` starts.
+    debug = "--debug" in arguments[: arguments.index("--") if "--" in arguments else None]
     through = bool(words) and words[0] in PASSES_CODE_THROUGH
     try:
         result: Any = cli.main(args=arguments, prog_name="envbuilder", standalone_mode=False)

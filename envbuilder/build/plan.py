@@ -267,8 +267,8 @@ class Artifact(Struct, frozen=True, kw_only=True):
 
     def identified(self, config: str, manifest: str | None) -> Artifact:
         """Return the artifact of an image with its digests."""
-        known = manifest or UNSET
-        return replace(self, digest=config, config_digest=config, manifest_digest=known)
+        stated = manifest or UNSET
+        return replace(self, digest=config, config_digest=config, manifest_digest=stated)
 
 
 class UsedBase(Struct, frozen=True, kw_only=True):

@@ -123,8 +123,8 @@ def reason(error: Exception) -> str:
             f"the proxy {'refuses' if refused else 'fails'}: {answer if refused else _why(causes)}"
         )
     if isinstance(error, requests.exceptions.SSLError):
-        own = "; a proxy's own CA goes into REQUESTS_CA_BUNDLE" if "verify failed" in text else ""
-        return f"TLS error: {_tls(text)}{own}"
+        advice = "; a proxy's own CA goes into REQUESTS_CA_BUNDLE"
+        return f"TLS error: {_tls(text)}{advice if 'verify failed' in text else ''}"
     if isinstance(error, requests.exceptions.ChunkedEncodingError):
         return "broke off"
     if isinstance(error, requests.ConnectionError | requests.Timeout):
@@ -160,16 +160,16 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 def _why(causes: Sequence[BaseException]) -> str:
     """Return why there is no connection, or why it ended."""
     whole, last = str(causes[0]), str(causes[-1])
-    known = next(filter(None, map(_known, causes)), "")
+    if stated := next(filter(None, map(_of_system, causes)), ""):
+        return stated
     # requests reports a timeout within the body as a ConnectionError.
-    if not known and "timed out" in whole:
+    if "timed out" in whole:
         limit = _LIMIT.search(whole)
-        known = f"timed out after {float(limit[1]):g} s" if limit else "timed out"
-    plain = last if last and "://" not in last and len(last) <= 100 else "no connection"
-    return known or plain
+        return f"timed out after {float(limit[1]):g} s" if limit else "timed out"
+    return last if last and "://" not in last and len(last) <= 100 else "no connection"
 
 
-def _known(cause: BaseException) -> str:
+def _of_system(cause: BaseException) -> str:
     """Return the reason that an operating system's error states; empty for other errors."""
     if isinstance(cause, socket.gaierror):
         unsure = cause.errno == socket.EAI_AGAIN

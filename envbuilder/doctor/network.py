@@ -18,6 +18,7 @@ from envbuilder.doctor.problem import Problem
 from envbuilder.packages import locations
 from envbuilder.packages.python import indexes
 from envbuilder.packages.store import Store
+from envbuilder.profiles import lock as lockfile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
     from envbuilder.host.model import Host
     from envbuilder.packages.locations import Place
-    from envbuilder.profiles.lock import Target
+    from envbuilder.profiles.lock import Lock, Target
+    from envbuilder.profiles.locked_file import File
     from envbuilder.profiles.profile import Profile
 
 TIMEOUT_SECONDS = (3.0, 4.0)
@@ -61,7 +63,7 @@ class Silence(Struct, frozen=True, kw_only=True):
 
 def look(
     profile: Profile | None,
-    target: Target | None,
+    lock: Lock | None,
     host: Host,
     settings: Settings,
     ask: Callable[[Source], str] | None = None,
@@ -74,11 +76,14 @@ def look(
         listed = locations.places()
     except ToolError:  # uv does not work, which other checks report
         listed = ()
-    found = [
-        *_indexes(profile, target, settings, listed),
+    target = lockfile.first(lock, host.platform)
+    wheels = target.of_kind("wheel") if target else ()
+    tools = [f for p, f in lock.tools.items() if p == host.platform] if lock else []
+    sources = [
+        *_indexes(profile, (*wheels, *tools), settings, listed),
         *_registries(profile, target, host, settings),
     ]
-    return silences(found, ask or Http().ask)
+    return silences(sources, ask or Http().ask)
 
 
 def silences(
@@ -136,11 +141,10 @@ def _objection(source: Source, response: requests.Response) -> str:
 
 
 def _indexes(
-    profile: Profile | None, target: Target | None, settings: Settings, listed: Sequence[Place]
+    profile: Profile | None, files: Sequence[File], settings: Settings, listed: Sequence[Place]
 ) -> Iterator[Source]:
-    """Yield the user's own indexes, those that the lock's wheels come from, and configured ones."""
-    wheels = target.of_kind("wheel") if target else ()
-    page = {file.source: indexes.canonical(file.name) for file in reversed(wheels)}
+    """Yield the user's own indexes, those that the lock's files come from, and configured ones."""
+    page = {file.source: indexes.canonical(file.name) for file in reversed(files)}
     usual = page.pop(indexes.DEFAULT, _USUAL_PROJECT)
     for place in listed:
         if place.url.startswith(("http://", "https://")):
@@ -149,7 +153,7 @@ def _indexes(
                 kind="index",
                 name=indexes.DEFAULT,
                 url=url,
-                rest=_stock(profile, target, indexes.DEFAULT, settings),
+                rest=_stock(profile, files, indexes.DEFAULT, settings),
             )
     for name, project in page.items():
         yield Source(
@@ -157,7 +161,7 @@ def _indexes(
             name=name,
             url=f"{indexes.url(name, settings)}/{project}/",
             must_have=True,
-            rest=_stock(profile, target, name, settings),
+            rest=_stock(profile, files, name, settings),
         )
     for name in settings.configuration.indexes:
         if name not in page:
@@ -166,9 +170,9 @@ def _indexes(
                 yield Source(kind="index", name=name, url=f"{url}/")
 
 
-def _stock(profile: Profile | None, target: Target | None, source: str, settings: Settings) -> str:
+def _stock(profile: Profile | None, locked: Sequence[File], source: str, settings: Settings) -> str:
     """Return how many of the files that a profile takes from a source are on this machine."""
-    files = [f for f in target.of_kind("wheel") if f.source == source] if target else []
+    files = [f for f in locked if f.source == source]
     if profile is None or not files:
         return ""
     store, folders = Store(settings.store_dir), locations.find_links()
@@ -178,9 +182,9 @@ def _stock(profile: Profile | None, target: Target | None, source: str, settings
         if not store.has(f.sha256) and not any((d / f.basename).is_file() for d in folders)
     ]
     if missing:
-        count = f"{len(missing)} of the {len(files)} wheels"
+        count = f"{len(missing)} of the {len(files)} files"
         return f"{count} that {profile.name} takes from it are not here yet"
-    return f"{profile.name} can be built, since its wheels are here, but not locked again"
+    return f"{profile.name} can be built, since its files are here, but not locked again"
 
 
 def _registries(
@@ -191,7 +195,7 @@ def _registries(
     for registry, place in mirrors.items():
         yield Source(kind="mirror", name=registry, url=_root(place.partition("/")[0], settings))
     locked = target.base if target else None
-    if profile is None or locked is None or not profile.makes_images:
+    if profile is None or target is None or locked is None or not profile.makes_images:
         return
     named = settings.configuration.base_images.get(locked.ref, locked.ref)
     ref = os.environ.get("ENVBUILDER_BASE_IMAGE") or named
@@ -203,14 +207,15 @@ def _registries(
         return
     if registry in mirrors:
         return
-    kept = base_images.folder(locked.digest, target.platform, settings) if target else None
-    here = bool(kept and (kept / MARK).is_file()) or _in_engine(host, ref)
+    layout = base_images.folder(locked.digest, target.platform, settings)
+    pulled = ref == locked.ref and (layout / MARK).is_file()
+    present = pulled or _in_engine(host, ref)
     yield Source(
         kind="registry",
         name=registry,
         url=_root(registry, settings),
         rest=f"the base image {ref} is here, so images can be built"
-        if here
+        if present
         else f"the base image {ref} cannot be pulled; native environments need none",
     )
 
@@ -255,8 +260,8 @@ def _text(silence: Silence) -> str:
         "registry": f"the registry {source.name}",
     }[source.kind]
     answers = silence.reason.startswith("HTTP ")
-    said = f"answers {silence.reason}" if answers else f"does not answer ({silence.reason})"
-    return f"{what} ({host}) {said}{f': {source.rest}' if source.rest else ''}"
+    how = f"answers {silence.reason}" if answers else f"does not answer ({silence.reason})"
+    return f"{what} ({host}) {how}{f': {source.rest}' if source.rest else ''}"
 
 
 def _fix(source: Source) -> str:

@@ -89,7 +89,7 @@ def look(profile: Profile | None, lock: Lock | None, host: Host, settings: Setti
         python_fix=python_fix,
         engine=engine,
         engine_fix=engine_fix,
-        silent=network.look(profile, lockfile.first(lock, host.platform), host, settings),
+        silent=network.look(profile, lock, host, settings),
     )
 
 

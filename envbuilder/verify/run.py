@@ -120,8 +120,8 @@ class Events:
         if self._task is None or not isinstance(done, int) or not isinstance(total, int):
             return
         if 0 <= done <= total <= _STEPS:
-            known = isinstance(loss, float) and 0 <= loss < _LOSS
-            self._task.update(done, total, f"loss {loss:.3f}" if known else "")
+            proper = isinstance(loss, float) and 0 <= loss < _LOSS
+            self._task.update(done, total, f"loss {loss:.3f}" if proper else "")
 
     def _start(self, name: str) -> None:
         if name == self._name:

@@ -294,7 +294,8 @@ def test_debug_is_taken_after_the_command_and_not_from_a_program(
     def defect(*args: Any, **options: Any) -> None:
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr(workflow, "prepare", defect)
+    monkeypatch.setattr(workflow, "prepare_to_build", defect)
+    monkeypatch.setattr(workflow, "prepare_to_run", defect)
     with pytest.raises(ZeroDivisionError):
         cli.main(["build", "--profile", "cpu", "--debug"])
     assert run("run", "--profile", "cpu", "--", "python", "x.py", "--debug") == 125
@@ -318,7 +319,7 @@ def test_how_much_is_reported(
         arguments[2].note("a note")
         raise BuildError("it failed", "Do this.")
 
-    monkeypatch.setattr(workflow, "prepare", prepare)
+    monkeypatch.setattr(workflow, "prepare_to_build", prepare)
     given = [option] if option else []
     command = ["build", "--profile", "cpu"]
     assert run(*(given + command if before else command + given)) == 1
@@ -363,7 +364,7 @@ def test_a_base_image_from_a_variable_is_for_images_only(
     def prepare(*arguments: Any, **options: Any) -> None:
         raise BuildError("reached")
 
-    monkeypatch.setattr(workflow, "prepare", prepare)
+    monkeypatch.setattr(workflow, "prepare_to_build", prepare)
     monkeypatch.setenv("ENVBUILDER_BASE_IMAGE", "python:3.11")
     assert run("build", "--backend", "venv") == 1
     assert "reached" in capsys.readouterr().err

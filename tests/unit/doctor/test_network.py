@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.core.settings import Settings
-    from envbuilder.profiles.lock import Target
+    from envbuilder.profiles.lock import Lock
 
 HOST = replace(LINUX, containers=Containers())
 PYPI = Place(url="https://me:token@index.example/simple")
@@ -41,18 +41,15 @@ def configured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def target() -> Target:
-    lock = locks.load(resources.profiles_dir() / "locks" / "cpu.json")
-    found = locks.first(lock, "linux/amd64")
-    assert found is not None
-    return found
+def lock() -> Lock:
+    return locks.load(resources.profiles_dir() / "locks" / "cpu.json")
 
 
-def look(found: Settings, target: Target | None, answers: dict[str, str]) -> dict[str, str]:
+def look(found: Settings, lock: Lock | None, answers: dict[str, str]) -> dict[str, str]:
     """Return what is said of each source that `answers` has a reason for, by its code."""
     silent = network.look(
-        BY_NAME["cpu"] if target else None,
-        target,
+        BY_NAME["cpu"] if lock else None,
+        lock,
         HOST,
         found,
         lambda source: answers.get(source.name, ""),
@@ -60,7 +57,7 @@ def look(found: Settings, target: Target | None, answers: dict[str, str]) -> dic
     return {p.code: f"{p.text} {p.fix}" for p in network.problems(silent)}
 
 
-def asked(found: Settings, target: Target | None) -> dict[str, str]:
+def asked(found: Settings, lock: Lock | None) -> dict[str, str]:
     """Return the URL that is requested of each source."""
     seen: dict[str, str] = {}
 
@@ -68,24 +65,24 @@ def asked(found: Settings, target: Target | None) -> dict[str, str]:
         seen[source.name] = source.url
         return ""
 
-    network.look(BY_NAME["cpu"] if target else None, target, HOST, found, ask)
+    network.look(BY_NAME["cpu"] if lock else None, lock, HOST, found, ask)
     return seen
 
 
-def test_what_a_profile_needs_is_asked(found: Settings, target: Target) -> None:
-    urls = asked(found, target)
+def test_what_a_profile_needs_is_asked(found: Settings, lock: Lock) -> None:
+    urls = asked(found, lock)
     assert set(urls) == {"default", "pytorch-cpu", "docker.io"}
     assert urls["default"].startswith("https://me:token@index.example/simple/")
     assert urls["pytorch-cpu"] == "https://download.pytorch.org/whl/cpu/torch/"
     assert urls["docker.io"] == "https://registry-1.docker.io/v2/"
 
 
-def test_what_is_configured_is_asked(found: Settings, target: Target) -> None:
+def test_what_is_configured_is_asked(found: Settings, lock: Lock) -> None:
     configuration = Configuration(
         mirrors={"docker.io": "127.0.0.1:5000/hub"},
         indexes={"pytorch-cpu": "https://m.example/cpu", "debian": "https://m.example/debian"},
     )
-    urls = asked(replace(found, configuration=configuration), target)
+    urls = asked(replace(found, configuration=configuration), lock)
     assert urls["docker.io"] == "http://127.0.0.1:5000/v2/"
     assert urls["pytorch-cpu"] == "https://m.example/cpu/torch/"
     assert urls["debian"] == "https://m.example/debian/"
@@ -96,33 +93,37 @@ def test_without_a_profile_the_indexes_are_asked(found: Settings) -> None:
 
 
 def test_an_image_on_disk_needs_no_registry(
-    found: Settings, target: Target, monkeypatch: pytest.MonkeyPatch
+    found: Settings, lock: Lock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ENVBUILDER_BASE_IMAGE", "oci:/srv/base")
-    assert "docker.io" not in asked(found, target)
+    assert "docker.io" not in asked(found, lock)
 
 
-def test_everything_answers(found: Settings, target: Target) -> None:
-    assert look(found, target, {}) == {}
+def test_everything_answers(found: Settings, lock: Lock) -> None:
+    assert look(found, lock, {}) == {}
 
 
-def test_what_is_missing_is_said_and_no_credential(found: Settings, target: Target) -> None:
-    said = look(found, target, {"default": "name not found", "docker.io": "connection refused"})
-    count = sum(f.source == "default" for f in target.of_kind("wheel"))
+def test_what_is_missing_is_said_and_no_credential(found: Settings, lock: Lock) -> None:
+    said = look(found, lock, {"default": "name not found", "docker.io": "connection refused"})
+    target = locks.first(lock, HOST.platform)
+    assert target is not None
+    count = sum(f.source == "default" for f in target.of_kind("wheel")) + 1  # uv
     assert (
         "your package index (index.example) does not answer (name not found)"
         in (said["index-silent"])
     )
-    assert f"{count} of the {count} wheels that cpu takes from it" in said["index-silent"]
+    assert f"{count} of the {count} files that cpu takes from it" in said["index-silent"]
     assert "token" not in said["index-silent"]
     assert "cannot be pulled; native environments need none" in said["registry-silent"]
     assert "--base-image REF" in said["registry-silent"]
 
 
 def test_a_machine_that_has_everything_is_not_called_broken(
-    found: Settings, target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    found: Settings, lock: Lock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for file in target.of_kind("wheel"):
+    target = locks.first(lock, HOST.platform)
+    assert target is not None
+    for file in (*target.of_kind("wheel"), lock.tool(HOST.platform)):
         (tmp_path / file.basename).touch()
     monkeypatch.setattr(locations, "find_links", lambda: (tmp_path,))
     assert target.base is not None
@@ -130,14 +131,14 @@ def test_a_machine_that_has_everything_is_not_called_broken(
     kept = base_images.folder(target.base.digest, target.platform, found)
     kept.mkdir(parents=True)
     (kept / MARK).touch()
-    silent = network.look(BY_NAME["cpu"], target, HOST, found, lambda source: "timed out")
+    silent = network.look(BY_NAME["cpu"], lock, HOST, found, lambda source: "timed out")
     problems = network.problems(silent)
     assert {p.severity for p in problems} == {"limits"}
     assert ["can be built" in p.text for p in problems] == [True] * len(problems)
 
 
-def test_a_refusal_is_no_silence(found: Settings, target: Target) -> None:
-    said = look(found, target, {"pytorch-cpu": "HTTP 403 Forbidden"})
+def test_a_refusal_is_no_silence(found: Settings, lock: Lock) -> None:
+    said = look(found, lock, {"pytorch-cpu": "HTTP 403 Forbidden"})
     assert "index pytorch-cpu (download.pytorch.org) answers HTTP 403" in said["index-silent"]
     assert "ENVBUILDER_INDEX_PYTORCH_CPU=URL" in said["index-silent"]
 
