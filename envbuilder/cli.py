@@ -66,6 +66,47 @@ def spelled(arguments: list[str]) -> list[str]:
     return arguments
 
 
+def _set_verbosity(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if not value:
+        return
+    from envbuilder.core.console import VERBOSITY
+
+    setattr(VERBOSITY, str(param.name), True)
+    ctx.find_root().call_on_close(VERBOSITY.reset)
+    if VERBOSITY.quiet and VERBOSITY.verbose:
+        raise click.UsageError("--quiet and --verbose exclude each other", ctx)
+
+
+def global_options() -> list[click.Option]:
+    """Return the options that envbuilder takes before and after every command."""
+    return [
+        click.Option(
+            ["-q", "--quiet"],
+            is_flag=True,
+            expose_value=False,
+            callback=_set_verbosity,
+            help="Only print results and errors.",
+        ),
+        click.Option(
+            ["-v", "--verbose"],
+            is_flag=True,
+            expose_value=False,
+            callback=_set_verbosity,
+            help="Also print the programs that are run, and requests.",
+        ),
+        # `_run` reads it, since anything may fail before options are parsed.
+        click.Option(["--debug"], is_flag=True, expose_value=False, help="Show tracebacks."),
+    ]
+
+
+def _with_global_options(command: click.Command) -> click.Command:
+    if all(param.name != "quiet" for param in command.params):
+        command.params += global_options()
+        for below in command.commands.values() if isinstance(command, click.Group) else ():
+            _with_global_options(below)
+    return command
+
+
 class LazyGroup(click.Group):
     """A group whose commands live in `envbuilder.commands.NAME` and load on first use."""
 
@@ -78,7 +119,7 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = import_module(f"envbuilder.commands.{cmd_name}").command
-        return command
+        return _with_global_options(command)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands from `COMMANDS`, without importing them."""
@@ -107,10 +148,8 @@ class LazyGroup(click.Group):
     epilog="Start with: envbuilder detect, then envbuilder verify.",
 )
 @click.version_option(__version__, message="%(prog)s %(version)s")
-@click.option("--debug", is_flag=True, help="Show tracebacks.")
-def cli(debug: bool) -> None:
+def cli() -> None:
     """Build deep-learning environments for the hardware you have, and prove that they work."""
-    del debug  # read by `_run`, which needs it before anything can fail
     try:
         os.getcwd()  # noqa: PTH109 (checks whether there is one)
     except OSError as error:
@@ -118,6 +157,9 @@ def cli(debug: bool) -> None:
             f"the working folder cannot be used: {error.strerror}",
             "It may have been removed. Change to a folder that exists: cd",
         ) from error
+
+
+cli.params += global_options()
 
 
 class Terminated(BaseException):
@@ -173,8 +215,9 @@ def _leave(code: int) -> NoReturn:
 
 
 def _run(arguments: list[str]) -> int:  # noqa: PLR0911 (one return per outcome reads best)
-    debug = "--debug" in arguments
     words = [a for a in arguments if not a.startswith("-")]
+    # What follows `--` belongs to the program that `run` starts.
+    debug = "--debug" in arguments[: arguments.index("--") if "--" in arguments else None]
     through = bool(words) and words[0] in PASSES_CODE_THROUGH
     try:
         result: Any = cli.main(args=arguments, prog_name="envbuilder", standalone_mode=False)
@@ -230,7 +273,21 @@ def _complain(message: str, hint: str) -> None:
 
 def _print_error(message: str, hint: str) -> None:
     plain = False if os.environ.get("NO_COLOR") else None
-    click.secho("error: ", fg="red", bold=True, nl=False, err=True, color=plain)
-    click.echo(message, err=True)
+    prefix = "error: "
+    click.secho(prefix, fg="red", bold=True, nl=False, err=True, color=plain)
+    click.echo(_fitted(prefix + message).removeprefix(prefix), err=True)
     if hint:
-        click.echo(hint, err=True)
+        click.echo(_fitted(hint), err=True)
+
+
+def _fitted(text: str) -> str:
+    """Return text whose lines are broken between words if stderr is a terminal."""
+    if not sys.stderr.isatty():
+        return text
+    from shutil import get_terminal_size
+
+    from envbuilder.core.text import wrapped
+
+    width = min(get_terminal_size().columns, 120)
+    lines = text.splitlines()
+    return "\n".join(n if len(n) <= width else wrapped(n, width) for n in lines)

@@ -24,14 +24,14 @@ from envbuilder.packages.store import Store
 if TYPE_CHECKING:
     import tarfile
 
-    from envbuilder.core.console import Progress
+    from envbuilder.core.console import Progress, Task
     from envbuilder.core.settings import Settings
 _REMOVE_TRIES = 50
 _REMOVE_PAUSE_SECONDS = 0.2
 
 
-def execute(plan: plans.Plan, settings: Settings, progress: Progress) -> float:
-    """Run a plan's steps and return the seconds they took.
+def execute(plan: plans.Plan, settings: Settings, progress: Progress) -> None:
+    """Run a plan's steps.
 
     Only one process at a time builds a given artifact. The working folder is always removed; the
     artifact appears with a single move or load at the end. Raises `BuildError`.
@@ -42,15 +42,14 @@ def execute(plan: plans.Plan, settings: Settings, progress: Progress) -> float:
     require_writable(workdir.parent, marked=False)
     logs = require_writable(settings.logs_dir, private=True)
     log = logs / f"{plan.profile}-{plan.fingerprint[:12]}.log"
-    started = time.monotonic()
     with FileLock(f"{workdir}.lock"):
         _remove(workdir)  # left by a killed build
         try:
             folders.ensure(workdir, private=True)
             log.write_text("")
             for step in plan.steps:
-                with progress.task(step.what):
-                    _perform(step, Store(settings.store_dir), log, progress)
+                with progress.task(step.what) as task:
+                    _perform(step, Store(settings.store_dir), log, progress, task)
         except (OSError, shutil.Error) as error:
             cause = error if isinstance(error, OSError) else OSError(str(error))
             raise full_or_broken(cause, Path(cause.filename or workdir)) from error
@@ -63,10 +62,9 @@ def execute(plan: plans.Plan, settings: Settings, progress: Progress) -> float:
             raise
         finally:
             _remove(workdir)
-    return time.monotonic() - started
 
 
-def _perform(step: plans.Step, store: Store, log: Path, progress: Progress) -> None:
+def _perform(step: plans.Step, store: Store, log: Path, progress: Progress, task: Task) -> None:
     match step:
         case plans.Write() | plans.WritePayload() | plans.WritePrograms():
             _write(step)
@@ -90,7 +88,7 @@ def _perform(step: plans.Step, store: Store, log: Path, progress: Progress) -> N
         case plans.Move():
             _move(Path(step.source), Path(step.target))
         case _:
-            _perform_on_image(step, store, log, progress)
+            _perform_on_image(step, store, log, progress, task)
 
 
 def _write(step: plans.Write | plans.WritePayload | plans.WritePrograms) -> None:
@@ -139,7 +137,9 @@ def _perform_on_conda(
             assert_never(step)
 
 
-def _perform_on_image(step: plans.ImageStep, store: Store, log: Path, progress: Progress) -> None:
+def _perform_on_image(
+    step: plans.ImageStep, store: Store, log: Path, progress: Progress, task: Task
+) -> None:
     match step:
         case plans.MakeBase():
             _make_base(step, store, log)
@@ -149,13 +149,13 @@ def _perform_on_image(step: plans.ImageStep, store: Store, log: Path, progress: 
             from envbuilder.build.image.assemble import Assembly
 
             def run(part: plans.Step) -> None:
-                _perform(part, store, log, progress)
+                _perform(part, store, log, progress, task)
 
-            Assembly(step, store, run, progress.note).make()
+            Assembly(step, store, run, progress.note, task.update).make()
         case plans.Load():
             _load(step)
         case plans.Save():
-            _save(step)
+            _save(step, task)
         case plans.Push():
             from envbuilder.build.attestation import publish
 
@@ -211,11 +211,11 @@ def _load(step: plans.Load) -> None:
     images.keep(Path(step.folder), record)
 
 
-def _save(step: plans.Save) -> None:
+def _save(step: plans.Save, task: Task) -> None:
     from envbuilder.containers.oci import archive
     from envbuilder.containers.oci.layout import Layout
 
-    archive.save(Layout(Path(step.layout)), Path(step.target))
+    archive.save(Layout(Path(step.layout)), Path(step.target), task.update)
 
 
 def _record(step: plans.RecordImage) -> None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from envbuilder.build.plan import Push, Save, tool_versions
 from envbuilder.containers.engine.interface import LABEL
+from envbuilder.core import console
 from envbuilder.core.errors import EnvbuilderError
 
 if TYPE_CHECKING:
     from envbuilder.build.plan import Artifact, Plan
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.lock import Target
+
+_Digests = tuple[str, str | None]
+"""Of an image's configuration and of its manifest, if that is known."""
 
 
 class Output:
@@ -29,13 +31,16 @@ class Output:
         Raises `BuildError` if it is to be pushed and may not be: better known before a build than
         after it.
         """
-        digests: list[str | None] = []
+        digests: list[_Digests | None] = []
         for step in self.plan.steps:
             if isinstance(step, Push):
                 digests.append(_pushed(step, self.plan.fingerprint, self._settings))
             elif isinstance(step, Save):
                 digests.append(_saved(step, self.plan.fingerprint))
-        return replace(self.plan.artifact, digest=digests[0]) if digests and all(digests) else None
+        if not digests or not all(digests):
+            return None
+        assert digests[0] is not None, "all were found"
+        return self.plan.artifact.identified(*digests[0])
 
     def changed(self) -> str:
         """Return an empty string: an image that is not intact byte by byte is built again."""
@@ -48,26 +53,27 @@ class Output:
         return tool_versions(self.plan) | {"zstd": str(compressor()["zstd"])}
 
 
-def _pushed(step: Push, fingerprint: str, settings: Settings) -> str | None:
-    """Return the image's digest if its tag names what a build here pushed; else None."""
+def _pushed(step: Push, fingerprint: str, settings: Settings) -> _Digests | None:
+    """Return the image's digests if its tag names what a build here pushed; else None."""
     from envbuilder.build.attestation import publish
 
-    record = publish.pushed_record(step.ref, fingerprint, settings)
-    if record is None:
-        publish.require_allowed(step.ref, settings)
-        return None
-    return record.digest
+    with console.progress().task(f"ask for {step.ref}"):
+        record = publish.pushed_record(step.ref, fingerprint, settings)
+        if record is None:
+            publish.require_allowed(step.ref, settings)
+            return None
+    return record.digest, record.manifest_digest
 
 
-def _saved(step: Save, fingerprint: str) -> str | None:
-    """Return the image's digest if the file or folder holds it, every byte intact; else None."""
+def _saved(step: Save, fingerprint: str) -> _Digests | None:
+    """Return the image's digests if the file or folder holds it, every byte intact; else None."""
     from envbuilder.containers.oci import archive
 
     try:
-        for config, digest in archive.held(Path(step.target)):
+        for config, digest, manifest in archive.held(Path(step.target)):
             labels = (config.get("config") or {}).get("Labels") or {}
             if labels.get(f"{LABEL}fingerprint") == fingerprint:
-                return digest
+                return digest, manifest
     except EnvbuilderError:
         return None
     return None

@@ -6,7 +6,8 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import UNSET, Struct, UnsetType, field
+from msgspec.structs import replace
 
 from envbuilder.core import types as words
 from envbuilder.core.step import Action
@@ -257,6 +258,17 @@ class Artifact(Struct, frozen=True, kw_only=True):
     """Of an image: the digest of its configuration, which names layers by their uncompressed bytes
     and so depends on neither the compression nor the kind of engine. Of a prefix: the digest of its
     tree, without host-dependent files."""
+    config_digest: str | UnsetType = UNSET
+    """Of an image: the digest of its configuration, the image id of Docker's classic store and of
+    podman."""
+    manifest_digest: str | UnsetType = UNSET
+    """Of an image, if known: the digest of its manifest, by which registries name it and
+    `REF@sha256:…` pulls it. The image id of Docker's containerd store."""
+
+    def identified(self, config: str, manifest: str | None) -> Artifact:
+        """Return the artifact of an image with its digests."""
+        stated = manifest or UNSET
+        return replace(self, digest=config, config_digest=config, manifest_digest=stated)
 
 
 class UsedBase(Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ tool check.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, cast
 
 from msgspec import Struct
@@ -222,7 +223,7 @@ def build(
 
     plan = product.plan
     artifact = None if request.rebuild else product.existing()
-    status, seconds = "reused", 0.0
+    status, started = "reused", time.monotonic()
     if artifact is None:
         if changed := product.changed():
             progress.note(f"note: {changed}; it is built anew")
@@ -233,8 +234,9 @@ def build(
         wheel_records.require_compatible(plan.files, plan.python, store)
         if backends.makes_image(plan.backend):
             deb_members.require_clean(plan.files, store)
-        seconds = execute(plan, settings, progress)
-        status, artifact = "built", product.existing()
+        execute(plan, settings, progress)
+        with progress.task("check what was built"):
+            status, artifact = "built", product.existing()
         if artifact is None:
             raise BuildError(
                 f"{plan.artifact.ref} is not there after its build, or was changed meanwhile",
@@ -256,7 +258,7 @@ def build(
         artifact=artifact,
         documents=written,
         fingerprint=plan.fingerprint,
-        seconds=round(seconds, 3),
+        seconds=round(time.monotonic() - started, 3) if status == "built" else 0.0,
         made_by=made_by,
     )
 

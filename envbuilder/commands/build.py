@@ -15,6 +15,7 @@ from envbuilder.commands.options import (
     json_option,
     output_option,
     push_option,
+    require_image,
     target_host_option,
 )
 from envbuilder.core import console
@@ -52,6 +53,9 @@ def command(
 ) -> None:
     """Fetch the files that the profile's lock names, then build from them without a network.
 
+    Of an image it prints the digest of the manifest, which registries show, and that of the
+    configuration, which engines call its id. --json has both, and under `digest` the latter.
+
     \b
     Examples:
       envbuilder build --profile cpu --backend venv
@@ -79,12 +83,14 @@ def command(
     settings = configuration.load()
     progress = console.progress()
     product = workflow.prepare_to_build(request, settings, progress).product
-    image_only = {"--tag": tag, "--builder": builder, "--output": output, "--push": push}
-    for option, given in image_only.items():
-        if given and not makes_image(product.plan.backend):
-            raise InvalidError(f"{option} is for images", "Add --backend docker, or leave it out.")
+    require_image(product.plan.backend)
+    if output and not makes_image(product.plan.backend):
+        raise InvalidError("--output is for images", "Add --backend docker, or leave it out.")
     if tag and push and not output:
-        raise InvalidError("--tag names an image in the engine", "Name it in --push alone.")
+        raise InvalidError(
+            "--tag names the image in an engine, and with --push it goes into a registry only",
+            f"For a second name there, push again: --push {tag}. It sends no layer twice.",
+        )
     if dry_run:
         click.echo(msgspec.json.format(msgspec.json.encode(product.plan), indent=1).decode())
         return
@@ -94,3 +100,7 @@ def command(
         return
     how = f"built in {result.seconds:.1f} s" if result.status == "built" else "unchanged, reused"
     click.echo(f"{result.artifact.ref} ({how})")
+    if result.artifact.manifest_digest:
+        click.echo(f"  manifest {result.artifact.manifest_digest}")
+    if result.artifact.config_digest:
+        click.echo(f"  config   {result.artifact.config_digest}")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import sys
-import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +12,7 @@ import msgspec
 from envbuilder.commands.options import json_option, profile_option, root_option
 from envbuilder.core import console, process
 from envbuilder.core.errors import NOTHING_FITS, HostError
+from envbuilder.core.text import wrapped
 from envbuilder.host import probe
 from envbuilder.packages import configuration
 from envbuilder.profiles import choice
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
 
 _HEADINGS = {"blocks": "in the way", "limits": "works less", "slows": "costs speed"}
 _STYLES = {"blocks": "bold red", "limits": "yellow", "slows": "cyan"}
-_COMMAND = re.compile(r"`[^`]*`")
-_HARD_SPACE = "\N{NO-BREAK SPACE}"
 
 
 @click.command("doctor", short_help="Say what stands in the way here, and fix what is safe.")
@@ -44,8 +41,9 @@ _HARD_SPACE = "\N{NO-BREAK SPACE}"
 def command(profile: str | None, fix: bool, yes: bool, root: Path, as_json: bool) -> int:
     """Report the problems of this machine, worst first, each with its fix.
 
-    Also reports what costs performance. With --profile, reports what keeps that profile from
-    working. Exits with 3 if a problem is blocking; after --fix, if one is still blocking.
+    Also reports what costs performance, and which indexes, mirrors and registries do not answer.
+    With --profile, reports what keeps that profile from working. Exits with 3 if a problem is
+    blocking; after --fix, if one is still blocking.
 
     \b
     Examples:
@@ -109,24 +107,11 @@ def _print(problems: Sequence[Problem]) -> None:
         out.print(Text("nothing stands in the way", style="green"))
     for problem in problems:
         heading = f"{_HEADINGS[problem.severity]}: "
-        text = Text(_wrapped(heading + problem.text, ""))
+        text = Text(wrapped(heading + problem.text, console.WIDTH))
         text.stylize(_STYLES[problem.severity], 0, len(heading))
         out.print(text, soft_wrap=True)
-        out.print(Text(_wrapped(problem.fix, "    ")), soft_wrap=True)
-
-
-def _wrapped(text: str, indent: str) -> str:
-    """Wrap text at 80 columns; a command stays on one line, so that it can be copied."""
-    whole = _COMMAND.sub(lambda match: match[0].replace(" ", _HARD_SPACE), text)
-    lines = textwrap.wrap(
-        whole,
-        console.WIDTH,
-        initial_indent=indent,
-        subsequent_indent=indent or "  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    return "\n".join(lines).replace(_HARD_SPACE, " ")
+        fix = wrapped(problem.fix, console.WIDTH, "    ", "    ")
+        out.print(Text(fix), soft_wrap=True)
 
 
 def _offered(problems: Sequence[Problem], seen: Around) -> tuple[Repair, ...]:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
+from click.core import ParameterSource
 
 from envbuilder.containers.oci import image_names as places
+from envbuilder.core import process
 from envbuilder.core import types as words
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.types import BACKENDS, BUILDERS
 from envbuilder.packages import configuration
+from envbuilder.profiles.backends import makes_image
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,9 +80,23 @@ def base_image_ref(ctx: click.Context, param: click.Parameter, value: str | None
     return image_ref(ctx, param, value)
 
 
-def _output(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+def _only(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> str | None:
+    """Return the value of an option that is given once: of several, Click drops all but the last.
+
+    Such an option is declared with `multiple=True`.
+    """
+    if len(values) > 1:
+        raise click.UsageError(
+            f"{param.opts[0]} is given {len(values)} times, and a build has one: build again with"
+            " the other, which reuses what is there",
+            ctx,
+        )
+    return values[0] if values else None
+
+
+def _output(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> str | None:
     """Return the location of an image on disk, with its absolute path."""
-    del ctx
+    value = _only(ctx, param, values)
     if value is None:
         return None
     if not places.on_disk(value) or not value.removeprefix("oci:"):
@@ -86,9 +104,9 @@ def _output(ctx: click.Context, param: click.Parameter, value: str | None) -> st
     return places.absolute(value)
 
 
-def _push(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+def _push(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> str | None:
     """Return the location of an image in a registry: a full reference with a tag."""
-    del ctx
+    value = _only(ctx, param, values)
     if value is None:
         return None
     from envbuilder.containers.oci import reference
@@ -117,19 +135,53 @@ builder_option: Decorator = click.option(
 output_option: Decorator = click.option(
     "--output",
     metavar="PLACE",
+    multiple=True,
     callback=_output,
     help="Write the image to oci:DIR (an OCI layout) or FILE.tar instead of loading it.",
 )
 push_option: Decorator = click.option(
     "--push",
     metavar="REF",
+    multiple=True,
     callback=_push,
     help="Push the image to a registry instead of loading it, and attach its documents there.",
 )
 
 
+_IMAGE_ONLY = {
+    "base_image": "--base-image",
+    "builder": "--builder",
+    "push": "--push",
+    "tag": "--tag",
+}
+"""Parameters that only images have → their options."""
+
+
+def require_image(backend: str | None) -> None:
+    """Raise `InvalidError` if the command line has an option of images, and the backend makes none.
+
+    What variables set does not count: they are for all commands.
+    """
+    context = click.get_current_context(silent=True)
+    if backend is None or makes_image(backend) or context is None:
+        return
+    for name, option in _IMAGE_ONLY.items():
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise InvalidError(
+                f"{option} is for images, and the backend {backend} makes none",
+                f"Add --backend docker, or leave {option} out.",
+            )
+
+
 def environment_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--profile --backend --python-version --base-image`."""
+    """Add `--profile --backend --python-version --base-image`, and require that they agree."""
+
+    @functools.wraps(function)
+    def checked(**options: Any) -> Any:
+        require_image(options["backend"])
+        return inner(**options)
+
+    inner, function = function, checked
     for option in reversed(
         (
             profile_option,
@@ -145,6 +197,15 @@ def environment_options(function: Callable[..., Any]) -> Callable[..., Any]:
     ):
         function = option(function)
     return function
+
+
+class _Interpreter(click.Path):
+    """A program, by its path or by its name on PATH."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the program's path."""
+        by_name = isinstance(value, str) and "/" not in value and not Path(value).exists()
+        return super().convert(process.which(value) or value if by_name else value, param, ctx)
 
 
 def payload_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -170,7 +231,7 @@ def payload_options(function: Callable[..., Any]) -> Callable[..., Any]:
             click.option(
                 "--python",
                 "executable",
-                type=click.Path(path_type=Path, dir_okay=False, exists=True),
+                type=_Interpreter(path_type=Path, dir_okay=False, exists=True),
                 help="Use this interpreter as it is, instead of an environment of ours.",
             ),
             click.option(

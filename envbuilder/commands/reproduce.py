@@ -32,6 +32,9 @@ def command(
 ) -> int:
     """Build twice from nothing, compare the digests, and name the files that differ.
 
+    Of images it compares the digest of the configuration, which covers every layer's uncompressed
+    bytes; of other environments that of the tree of files.
+
     The second build reads copies of all files from another folder, uses no cache of the first, and
     runs with another umask, time zone, language and working folder. Neither result is kept. Exits
     with 0 if both are equal, 1 if they differ.
@@ -67,11 +70,13 @@ def _print(outcome: Outcome) -> None:
     what = f"{outcome.profile} ({outcome.backend}, {made_by or outcome.builder})"
     took = f"built in {first:.1f} s and {second:.1f} s"
     if outcome.status == "equal":
-        click.echo(f"{what}: equal, {outcome.digests[0]}, {took}")
+        click.echo(f"{what}: equal, {outcome.compared} {outcome.digests[0]}, {took}")
+        if outcome.manifest_digests and outcome.manifest_digests[0] == outcome.manifest_digests[1]:
+            click.echo(f"  manifest {outcome.manifest_digests[0]}, as a registry shows it")
         return
     click.echo(f"{what}: different, {took}")
     for which, digest in zip(("first", "second"), outcome.digests, strict=True):
-        click.echo(f"  {which:6} {digest}")
+        click.echo(f"  {which:6} {outcome.compared} {digest}")
     for difference in outcome.differences[:_SHOWN]:
         click.echo(f"  {difference.path}: {difference.how}")
     more = len(outcome.differences) - _SHOWN + outcome.more

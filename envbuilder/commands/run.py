@@ -8,7 +8,7 @@ import click
 
 from envbuilder.build import shadowing, workflow
 from envbuilder.build.request import Request
-from envbuilder.commands.options import environment_options
+from envbuilder.commands.options import environment_options, require_image
 from envbuilder.core import console
 from envbuilder.packages import configuration
 
@@ -49,6 +49,7 @@ def enter(request: Request, argv: tuple[str, ...]) -> None:
     settings = configuration.load()
     progress = console.progress()
     _, environment = workflow.prepare_to_run(request, settings, progress)
+    require_image(environment.plan.backend)
     workflow.build(environment, request, settings, progress)
     if environment.plan.artifact.kind != "image":
         for warning in shadowing.warnings(shadowing.look(os.environ)):

@@ -61,3 +61,4 @@ def command(
         click.echo(content, nl=False)
     else:
         atomic.save(output, content, InvalidError, "Name another file with --output.")
+        click.echo(f"{output}: {chosen.name}, {target.platform}, Python {target.python}")

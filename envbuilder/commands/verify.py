@@ -13,7 +13,12 @@ import msgspec
 
 from envbuilder import __version__
 from envbuilder.build.request import Request
-from envbuilder.commands.options import environment_options, json_option, payload_options
+from envbuilder.commands.options import (
+    environment_options,
+    json_option,
+    payload_options,
+    require_image,
+)
 from envbuilder.core import console, settings
 from envbuilder.core.errors import (
     VERIFY_FAILED,
@@ -132,6 +137,7 @@ def command(
 
     def sensible(profile: str, backend: str, accelerator: str) -> None:
         """Reject unusable devices, or a missing comparison, before any build or training."""
+        require_image(backend)
         scaling.require(devices, accelerator)
         if yardstick is not None:
             yardstick.require(profile=profile, backend=backend, quick=small, like=None)

@@ -16,14 +16,39 @@ WIDEST = 120
 """Maximum columns on a terminal: longer lines are hard to read."""
 
 
+class Verbosity:
+    """How much commands report apart from results and errors; set by the command line."""
+
+    quiet = False
+    verbose = False
+
+    def reset(self) -> None:
+        """Report as usual."""
+        self.quiet = self.verbose = False
+
+
+VERBOSITY = Verbosity()
+
+
+def detail(text: str) -> None:
+    """Report what only --verbose shows, such as a program that is run; `text` holds no secret."""
+    if VERBOSITY.verbose:
+        _report(f"+ {text}")
+
+
+def _report(line: str) -> None:
+    if not VERBOSITY.quiet:
+        print(line, file=sys.stderr, flush=True)  # noqa: T201
+
+
 class Task(Protocol):
     """A long-running task in progress."""
 
     def advance(self, amount: int) -> None:
         """Add `amount` to the work done."""
 
-    def update(self, done: int, total: int | None = None) -> None:
-        """Set the work done so far, and the total if it is given."""
+    def update(self, done: int, total: int | None = None, detail: str = "") -> None:
+        """Set the work done so far, and the total and a detail to show if they are given."""
 
 
 class Progress(Protocol):
@@ -42,7 +67,7 @@ class PlainProgress:
     """Progress as plain lines: one when a task starts, one when a longer task ends."""
 
     def __init__(self, write: Callable[[str], object] | None = None) -> None:
-        self._write = write or (lambda line: print(line, file=sys.stderr, flush=True))  # noqa: T201
+        self._write = write or _report
 
     def note(self, text: str) -> None:
         """Print the line."""
@@ -71,11 +96,12 @@ class _PlainTask:
     def advance(self, amount: int) -> None:
         self.update(self._done + amount)
 
-    def update(self, done: int, total: int | None = None) -> None:
+    def update(self, done: int, total: int | None = None, detail: str = "") -> None:
         self._done, self._total = done, total or self._total
         if self._total and time.monotonic() >= self._next:
             self._next = time.monotonic() + self.PERIOD_SECONDS
-            self._write(f"  {self._name}: {100 * self._done / self._total:.0f} %")
+            share = f"{100 * self._done / self._total:.0f} %"
+            self._write(f"  {self._name}: {share}{f', {detail}' if detail else ''}")
 
 
 class RichProgress:
@@ -91,32 +117,41 @@ class RichProgress:
     @contextlib.contextmanager
     def task(self, name: str, total: int | None = None, unit: str = "") -> Iterator[Task]:
         """Show a progress bar, or a spinner if the total is unknown."""
-        from rich import progress as bars
+        from rich.progress import Progress
 
-        columns: list[Any] = [bars.SpinnerColumn(), bars.TextColumn("{task.description}")]
-        if total:
-            columns.append(bars.BarColumn(bar_width=24))
-        if unit == "bytes":
-            columns += [bars.DownloadColumn(), bars.TransferSpeedColumn()]
-        columns.append(bars.TimeElapsedColumn())
-        with bars.Progress(*columns, console=self._console, transient=True) as bar:
-            yield _RichTask(bar, bar.add_task(name, total=total))
+        columns = _columns(unit, sized=bool(total))
+        with Progress(*columns, console=self._console, transient=True) as bar:
+            yield _RichTask(bar, bar.add_task(name, total=total), name, unit)
+
+
+def _columns(unit: str, *, sized: bool) -> tuple[Any, ...]:
+    from rich import progress as bars
+
+    columns: list[Any] = [bars.SpinnerColumn(), bars.TextColumn("{task.description}")]
+    if sized:
+        columns += [bars.BarColumn(bar_width=24), bars.TaskProgressColumn()]
+    if unit == "bytes":
+        columns += [bars.DownloadColumn(), bars.TransferSpeedColumn()]
+    return (*columns, bars.TimeElapsedColumn())
 
 
 class _RichTask:
-    def __init__(self, bar: Any, number: Any) -> None:
-        self._bar, self._number = bar, number
+    def __init__(self, bar: Any, number: Any, name: str, unit: str) -> None:
+        self._bar, self._number, self._name, self._unit = bar, number, name, unit
 
     def advance(self, amount: int) -> None:
         self._bar.advance(self._number, amount)
 
-    def update(self, done: int, total: int | None = None) -> None:
-        self._bar.update(self._number, completed=done, total=total)
+    def update(self, done: int, total: int | None = None, detail: str = "") -> None:
+        if total and self._bar.tasks[0].total is None:
+            self._bar.columns = _columns(self._unit, sized=True)
+        text = f"{self._name}, {detail}" if detail else self._name
+        self._bar.update(self._number, completed=done, total=total, description=text)
 
 
 def progress() -> Progress:
-    """Return progress bars if stderr is a terminal, plain lines otherwise."""
-    return RichProgress() if sys.stderr.isatty() else PlainProgress()
+    """Return progress bars if stderr is a terminal, plain lines otherwise; none with --quiet."""
+    return RichProgress() if sys.stderr.isatty() and not VERBOSITY.quiet else PlainProgress()
 
 
 def rich_console(*, stderr: bool = False) -> Any:

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import socket
 import time
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from envbuilder.core import pip_settings
+from envbuilder.core import console, pip_settings
 from envbuilder.core.errors import BuildError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     import requests
@@ -23,6 +25,22 @@ if TYPE_CHECKING:
 ATTEMPTS = 4
 TIMEOUT_SECONDS = (10.0, 30.0)  # connect, between two reads
 _CHUNK = 1 << 16
+_UNREACHABLE = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN})
+_LIMIT = re.compile(r"(?:connect |read )?timeout=([0-9.]+)")
+_ENDS = {ConnectionRefusedError: "connection refused", ConnectionResetError: "connection reset"}
+_FETCHED = re.compile(r"Failed to fetch: `?([^\s`]+)")
+_CAUSE = re.compile(r"^\s*(?:cause|Caused by): (.*)$", re.MULTILINE)
+_STATUS = re.compile(r"HTTP status \w+ error \(([^)]+)\)")
+_PRINTED = {
+    "failed to lookup address": "name not found",
+    "connection refused": "connection refused",
+    "connection reset": "connection reset",
+    "unreachable": "network unreachable",
+    "timed out": "timed out",
+    "certificate": "TLS error: its certificate is not trusted; a proxy's own CA goes into"
+    " SSL_CERT_FILE",
+}
+"""What uv prints as its last cause, in lower case → the reason as `reason` states it."""
 
 
 class UnavailableError(Exception):
@@ -52,6 +70,7 @@ def download(
         except requests.RequestException as error:
             status = error.response.status_code if error.response is not None else None
             problem = reason(error)
+            console.detail(f"{shown(url)}: {problem}")
             if status is not None and 400 <= status < 500 and status not in {408, 416, 429}:
                 break
         except OSError as error:
@@ -88,21 +107,82 @@ def _once(session: requests.Session, url: str, part: Path, on_bytes: Callable[[i
 
 
 def reason(error: Exception) -> str:
-    """Return a short description of a network failure, without the noise of nested exceptions."""
+    """Return why a request failed, in a few words and without its URL, which may hold a token.
+
+    For example: name not found, connection refused, timed out after 10 s, HTTP 404 Not Found.
+    """
     import requests
 
     if isinstance(error, requests.HTTPError) and error.response is not None:
         return f"HTTP {error.response.status_code} {error.response.reason}".strip()
+    causes = [*_causes(error)]
+    text = str(causes[-1])
+    if isinstance(error, requests.exceptions.ProxyError):
+        _, refused, answer = text.rpartition("Tunnel connection failed: ")
+        return (
+            f"the proxy {'refuses' if refused else 'fails'}: {answer if refused else _why(causes)}"
+        )
     if isinstance(error, requests.exceptions.SSLError):
-        return f"TLS failed ({str(error)[-120:]}); a proxy's CA belongs into REQUESTS_CA_BUNDLE"
-    # requests reports a timeout within the body as a ConnectionError.
-    if isinstance(error, requests.Timeout) or "Read timed out" in str(error):
-        return "timed out"
-    if isinstance(error, requests.ConnectionError):
-        return str(error) if "broke off" in str(error) else "cannot be reached"
+        advice = "; a proxy's own CA goes into REQUESTS_CA_BUNDLE"
+        return f"TLS error: {_tls(text)}{advice if 'verify failed' in text else ''}"
     if isinstance(error, requests.exceptions.ChunkedEncodingError):
         return "broke off"
+    if isinstance(error, requests.ConnectionError | requests.Timeout):
+        return _why(causes)
     return str(error) or type(error).__name__
+
+
+def printed_reason(text: str) -> str:
+    """Return the host and the reason that uv's error messages state; empty if neither is there."""
+    fetched = _FETCHED.search(text)
+    causes = _CAUSE.findall(text)
+    if not fetched or not causes:
+        return ""
+    host, last = host_of(fetched[1]), causes[-1]
+    if status := _STATUS.search(last):
+        return f"{host}: HTTP {status[1]}"
+    why = next((why for printed, why in _PRINTED.items() if printed in last.lower()), last[:150])
+    return f"{host} does not answer ({why})"
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and what it wraps: urllib3 keeps causes in `reason` or among the arguments."""
+    inner: BaseException | None = error
+    for _ in range(8):
+        if inner is None:
+            return
+        yield inner
+        stated = (getattr(inner, "reason", None), *inner.args)
+        wrapped = (e for e in stated if isinstance(e, BaseException))
+        inner = next(wrapped, None) or inner.__cause__ or inner.__context__
+
+
+def _why(causes: Sequence[BaseException]) -> str:
+    """Return why there is no connection, or why it ended."""
+    whole, last = str(causes[0]), str(causes[-1])
+    if stated := next(filter(None, map(_of_system, causes)), ""):
+        return stated
+    # requests reports a timeout within the body as a ConnectionError.
+    if "timed out" in whole:
+        limit = _LIMIT.search(whole)
+        return f"timed out after {float(limit[1]):g} s" if limit else "timed out"
+    return last if last and "://" not in last and len(last) <= 100 else "no connection"
+
+
+def _of_system(cause: BaseException) -> str:
+    """Return the reason that an operating system's error states; empty for other errors."""
+    if isinstance(cause, socket.gaierror):
+        unsure = cause.errno == socket.EAI_AGAIN
+        return "the name server does not answer" if unsure else "name not found"
+    if isinstance(cause, OSError) and cause.errno in _UNREACHABLE:
+        return "network unreachable"
+    return next((words for kind, words in _ENDS.items() if isinstance(cause, kind)), "")
+
+
+def _tls(text: str) -> str:
+    """Return OpenSSL's reason without its codes and source lines."""
+    plain = re.sub(r"\[[A-Z0-9_: ]*\]\s*|\s*\(_ssl\.c:\d+\)", "", text).strip(" .")
+    return plain[:150] or "no secure connection"
 
 
 def full_or_broken(error: OSError, path: Path) -> BuildError:
@@ -125,6 +205,12 @@ def host_of(url: str) -> str:
     return parts.hostname or parts.path
 
 
+def shown(url: str) -> str:
+    """Return a URL without user, password, query and fragment, for messages."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
 def open_session() -> requests.Session:
     """Return a session with the user's proxy and certificates (environment first, then pip's)."""
     import requests
@@ -142,4 +228,11 @@ def open_session() -> requests.Session:
     bundle = os.environ.get("SSL_CERT_FILE") or pip.cert
     if bundle and not own:
         made.verify = bundle
+    made.hooks["response"].append(_detail)
     return made
+
+
+def _detail(response: requests.Response, **options: object) -> None:
+    del options
+    request = response.request
+    console.detail(f"{request.method} {shown(response.url)}: HTTP {response.status_code}")

@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from msgspec import Struct
 
+from envbuilder.core import console
 from envbuilder.core.errors import ToolError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
 GRACE_SECONDS = 10.0
@@ -74,9 +75,14 @@ def which(program: str) -> str | None:
     return shutil.which(program)
 
 
-def quoted(argv: Sequence[str]) -> str:
+def quoted(argv: Iterable[str]) -> str:
     """Return a command quoted for a shell."""
     return shlex.join(argv)
+
+
+def _shown(argument: str) -> str:
+    """Return an argument for messages, without programs and without JSON, which holds variables."""
+    return "…" if "\n" in argument or argument.startswith("{") else argument
 
 
 def run(
@@ -100,6 +106,7 @@ def run(
     program = which(argv[0])
     if program is None:
         raise ToolError(f"{argv[0]}: not found or not executable")
+    console.detail(quoted(map(_shown, argv)))
     started = time.monotonic()
     out, err = Tail(), Tail()
     readers: list[threading.Thread] = []

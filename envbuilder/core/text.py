@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_COMMAND = re.compile(r"`[^`]*`")
+_HARD_SPACE = "\N{NO-BREAK SPACE}"
 LONGEST = 1000
 """Length at which text is cut if its caller names no other."""
 
@@ -44,6 +48,23 @@ def clipped(text: str, limit: int) -> str:
 
 def _shown(character: str) -> bool:
     return character.isprintable() and character not in _BLANK
+
+
+def wrapped(text: str, width: int, first: str = "", rest: str = "  ") -> str:
+    """Wrap one line between words; a command in backticks stays whole, so that it can be copied.
+
+    `first` and `rest` are put before the first line and before the others.
+    """
+    whole = _COMMAND.sub(lambda match: match[0].replace(" ", _HARD_SPACE), text)
+    lines = textwrap.wrap(
+        whole,
+        width,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(lines).replace(_HARD_SPACE, " ")
 
 
 def amount(value: float) -> str:

@@ -27,12 +27,13 @@ def diagnose(
     asked: Profile | None = None,
 ) -> tuple[Problem, ...]:
     """Return all problems of this host, or only those that affect the requested profile."""
-    from envbuilder.doctor import accelerators, slowness
+    from envbuilder.doctor import accelerators, network, slowness
     from envbuilder.doctor import builds as tools
 
     found = [
         *accelerators.problems(host, candidates, locks, around, asked),
         *tools.problems(host, around, asked, locks.get(asked.name) if asked else None),
+        *network.problems(around.silent),
         *slowness.problems(host, around),
     ]
     return tuple(sorted(found, key=lambda p: SEVERITIES.index(p.severity)))

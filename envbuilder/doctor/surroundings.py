@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from envbuilder.core import process
 from envbuilder.core.errors import EnvbuilderError
+from envbuilder.doctor import network
 from envbuilder.packages import space
 from envbuilder.packages.space import Disk, disks, downloads, existing
 from envbuilder.profiles import lock as lockfile
@@ -60,6 +61,8 @@ class Around(Struct, frozen=True, kw_only=True):
     engine: str = ""
     """Why the engine cannot be used; empty if it can, or if there is none."""
     engine_fix: str = ""
+    silent: tuple[network.Silence, ...] = ()
+    """Sources of packages and images that do not answer."""
 
 
 def look(profile: Profile | None, lock: Lock | None, host: Host, settings: Settings) -> Around:
@@ -89,6 +92,7 @@ def look(profile: Profile | None, lock: Lock | None, host: Host, settings: Setti
         python_fix=python_fix,
         engine=engine,
         engine_fix=engine_fix,
+        silent=network.look(profile, lock, host, settings),
     )
 
 

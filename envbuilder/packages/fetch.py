@@ -19,7 +19,14 @@ from urllib.parse import unquote, urlsplit
 from envbuilder.core import process
 from envbuilder.core.errors import BuildError, WrongHashError
 from envbuilder.core.files import file_sha256
-from envbuilder.core.http import UnavailableError, download, full_or_broken, host_of, open_session
+from envbuilder.core.http import (
+    UnavailableError,
+    download,
+    full_or_broken,
+    host_of,
+    open_session,
+    printed_reason,
+)
 from envbuilder.core.settings import require_writable
 from envbuilder.packages import locations
 from envbuilder.packages.python import indexes
@@ -51,7 +58,8 @@ def fetch(files: Sequence[File], target: Target, settings: Settings, progress: P
     folders = locations.find_links()
     remaining = [f for f in missing if not _take_local(f, store, folders)]
     if remaining:
-        urls = _locate(target, remaining, settings)
+        with progress.task(f"look for {len(remaining)} files"):
+            urls = _locate(target, remaining, settings)
         _download_all(remaining, urls, store, progress)
     return len(missing)
 
@@ -132,12 +140,12 @@ def _ask_uv(
     )
     if done.returncode != 0:
         names = ", ".join(f.name for f in files[:5]) + (" …" if len(files) > 5 else "")
+        why = printed_reason(done.stderr)
         raise BuildError(
-            f"cannot find {len(files)} file(s) of the lock ({names}) at '{source}':\n"
-            f"{done.last_words}",
-            "Check the network and the index settings of pip or uv, or put the wheels into a"
-            " folder and name it in PIP_FIND_LINKS. A mirror for this source can be set with"
-            f" {indexes.variable(source)}.",
+            f"cannot find {len(files)} file(s) of the lock ({names}) at '{source}':"
+            f"{f' {why}' if why else chr(10) + done.last_words}",
+            "Check the network, or put the wheels into a folder and name it in PIP_FIND_LINKS. A"
+            f" mirror: {indexes.mirror_setting(source)}.",
         )
     packages = tomllib.loads(done.stdout).get("packages", [])
     urls = [w["url"] for p in packages for w in p.get("wheels", []) if "url" in w]

@@ -9,7 +9,7 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, Optional, TextIO
 
-PROGRESS_INTERVAL = 0.25
+PROGRESS_INTERVAL = 0.5
 """Minimum seconds between two progress events of one phase; its last one is always written."""
 
 
@@ -41,14 +41,23 @@ class Events:
         self._last_progress = None
         self._write({"event": "phase", "name": name})
 
-    def progress(self, phase: str, done: int, total: int) -> None:
-        """Write that ``done`` of ``total`` steps are finished, at most about four a second."""
+    def progress(
+        self, phase: str, done: int, total: int, loss: Optional[Callable[[], float]] = None
+    ) -> None:
+        """Write that ``done`` of ``total`` steps are finished, at most about twice a second.
+
+        ``loss`` fetches the loss of the last step from the device. It is called for events that are
+        written only, since it waits for the device.
+        """
         now = self._clock()
         recent = self._last_progress is not None and now - self._last_progress < PROGRESS_INTERVAL
         if recent and done < total:
             return
         self._last_progress = now
-        self._write({"event": "progress", "phase": phase, "done": done, "total": total})
+        event: Dict[str, Any] = {"event": "progress", "phase": phase, "done": done, "total": total}
+        if loss is not None:
+            event["loss"] = finite(loss())
+        self._write(event)
 
     def error(self, message: str) -> None:
         """Write why there will be no report, such as damaged data."""

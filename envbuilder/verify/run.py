@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from envbuilder.verify.blind_test import BlindTest, Score
     from envbuilder.verify.report.consistency import Request
 
+_STEPS, _LOSS = 10**9, 1e6
+"""Bounds of what is shown of a progress event."""
+
 
 class Outcome(Struct, frozen=True, kw_only=True):
     """A finished verification: the typed parts and the payload's report as received."""
@@ -103,10 +106,8 @@ class Events:
                 self._timeline.arrived(str(event.get("name")), arrival)
             self._start(str(event.get("name")))
         elif kind == "progress":
-            self._start(str(event.get("phase")), event.get("total"))
-            done = event.get("done")
-            if self._task and isinstance(done, int):
-                self._task.update(done)
+            self._start(str(event.get("phase")))
+            self._show(event.get("done"), event.get("total"), event.get("loss"))
         elif kind == "questions" and self._blind_test is not None:
             self._blind_test.ask()
         elif kind == "answers" and self._blind_test is not None:
@@ -114,13 +115,21 @@ class Events:
         elif kind == "report":
             self.run_id, self.report = event.get("run_id"), event.get("report")
 
-    def _start(self, name: str, total: object = None) -> None:
+    def _show(self, done: object, total: object, loss: object) -> None:
+        """Show how far a phase is, and its loss, if an environment sent proper numbers."""
+        if self._task is None or not isinstance(done, int) or not isinstance(total, int):
+            return
+        if 0 <= done <= total <= _STEPS:
+            proper = isinstance(loss, float) and 0 <= loss < _LOSS
+            self._task.update(done, total, f"loss {loss:.3f}" if proper else "")
+
+    def _start(self, name: str) -> None:
         if name == self._name:
             return
         self.close()
         # The name is shown on the user's terminal: no control characters from an environment.
         self._name, clean = name, printable(name, 60)
-        self._open = self._progress.task(clean, total if isinstance(total, int) else None)
+        self._open = self._progress.task(clean)
         self._task = self._open.__enter__()
 
     def close(self) -> None:

@@ -135,7 +135,7 @@ def test_failures_have_their_exit_codes(
     registry.stop()
     gone = push(f"{registry.host}/a:1", failing=True)
     assert gone.returncode == 1
-    assert "cannot be reached" in gone.stderr
+    assert "does not answer (connection refused)" in gone.stderr
     assert "Traceback" not in gone.stderr + closed.stderr
 
 

@@ -296,7 +296,7 @@ def test_a_registry_that_is_gone_is_named(
 ) -> None:
     image = images.image(layout, b"small")
     registry.stop(signal.SIGKILL)
-    with pytest.raises(BuildError, match=rf"{registry.host}/envbuilder/cpu.*cannot be reached"):
+    with pytest.raises(BuildError, match=rf"{registry.host}/envbuilder/cpu.*does not answer"):
         push(registry.host, layout, image, found)
 
 

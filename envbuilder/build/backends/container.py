@@ -52,7 +52,7 @@ class DockerEnvironment:
         record = self._record()
         if record is None:
             return None
-        return msgspec.structs.replace(self.plan.artifact, digest=record.digest)
+        return self.plan.artifact.identified(record.digest, record.manifest_digest)
 
     def made_by(self) -> dict[str, str]:
         """Return the programs that built the image (BuildKit, Buildah, …) → their versions."""

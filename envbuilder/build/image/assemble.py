@@ -63,8 +63,11 @@ class Assembly:
         store: Store,
         run: Callable[[Step], None],
         note: Callable[[str], None],
+        show: Callable[[int, int], object] = lambda done, total: None,
     ) -> None:
-        self._step, self._store, self._run = step, store, run
+        """`show` receives the bytes written so far, and all that are to be written."""
+        self._step, self._store, self._run, self._show = step, store, run, show
+        self._written = self._to_write = 0
         self._cache = LayerCache(Path(step.cache), note, fresh=step.fresh)
         self._work = Path(step.work)
         self._work.mkdir(parents=True)
@@ -132,6 +135,7 @@ class Assembly:
         missing = [part for part in wanted if found[part] is None]
         installed = {w.sha256: w for p in missing if not p.files for w in p.wheels}
         self._to_install = tuple(installed.values())
+        self._to_write = sum(map(self._unpacked, missing))
         added: list[Added] = []
         for part in wanted:
             kept = found[part]
@@ -161,12 +165,21 @@ class Assembly:
 
     def _packed(self, part: Part) -> int:
         """Return the compressed size of a layer's files within their wheels."""
-        found = 0
+        return sum(file.packed for file in self._members(part))
+
+    def _unpacked(self, part: Part) -> int:
+        return sum(file.size for file in self._members(part))
+
+    def _members(self, part: Part) -> Iterator[Packed]:
         for wheel in part.wheels:
             files = self._wheel(wheel).files
-            names = part.files or files.keys() - {*part.without}
-            found += sum(files[name].packed for name in names)
-        return found
+            yield from (files[n] for n in part.files or files.keys() - {*part.without})
+
+    def _count(self, amount: int) -> None:
+        """Show how much of the wheels is written; headers and other layers come on top of it."""
+        self._written += amount
+        if self._to_write:
+            self._show(min(self._written, self._to_write), self._to_write)
 
     def _frame(self) -> Added:
         """Return the venv scaffold layer, bound to this base's Python and users."""
@@ -216,7 +229,7 @@ class Assembly:
             above = [self._as_in_base(f, changed=f.path in changed) for f in above]
         listed += above
         part = self._work / "layer"
-        made = layer.write(listed, part, self._step.epoch)
+        made = layer.write(listed, part, self._step.epoch, self._count)
         return self._cache.keep(made_from, made, part)
 
     def _as_in_base(self, folder: Member, *, changed: bool) -> Member:

@@ -143,7 +143,11 @@ def _of_engine(
         ref, _ = identified(engine, ref, platform)
         # `identified` does not pull an image that is named by digest.
         image = engine.image(ref) or pulled(engine, ref, platform)
-        layout = engines.export(engine, image, require_writable(settings.bases_dir))
+        bases = require_writable(settings.bases_dir)
+        was_copied = (bases / image.id.removeprefix("sha256:")).is_dir()
+        copying = console.progress().task(f"copy the base image {ref} from the engine")
+        with contextlib.nullcontext() if was_copied else copying:
+            layout = engines.export(engine, image, bases)
     engines.remember(layout, Layout(settings.cache_dir / "layers"))
     return layout
 

@@ -46,6 +46,11 @@ class ImageRecord(Struct, frozen=True, kw_only=True):
     names: tuple[str, ...] = ()
     """All names that the build gave it; empty in records of earlier versions."""
 
+    @property
+    def manifest_digest(self) -> words.Digest | None:
+        """The digest of its manifest; None if its builder did not report it."""
+        return next((digest for digest in self.ids if digest != self.digest), None)
+
 
 class LoadedImage(Struct, frozen=True, kw_only=True):
     """An intermediate image that a build put into the engine: its base, or a part of its image."""

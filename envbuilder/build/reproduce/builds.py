@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from envbuilder.build import workflow
@@ -156,6 +156,7 @@ def _surroundings(folder: Path) -> Iterator[None]:
 def _compare(first: Trial, second: Trial, folder: Path, progress: Progress) -> Outcome:
     first_result, second_result = first.result, second.result
     digests = str(first_result.artifact.digest), str(second_result.artifact.digest)
+    manifests = first_result.artifact.manifest_digest, second_result.artifact.manifest_digest
     outcome = differences.Outcome(
         status="equal" if digests[0] == digests[1] else "different",
         profile=first_result.profile,
@@ -164,6 +165,8 @@ def _compare(first: Trial, second: Trial, folder: Path, progress: Progress) -> O
         fingerprint=first_result.fingerprint,
         made_by=second_result.made_by,
         digests=digests,
+        compared="tree" if first_result.artifact.config_digest is UNSET else "config",
+        manifest_digests=UNSET if UNSET in manifests else (str(manifests[0]), str(manifests[1])),
         seconds=(first_result.seconds, second_result.seconds),
     )
     if outcome.status == "equal":

@@ -6,7 +6,7 @@ import hashlib
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from envbuilder.core.text import printable
 
@@ -54,6 +54,11 @@ class Outcome(Struct, frozen=True, kw_only=True):
     fingerprint: str
     made_by: dict[str, str]
     digests: tuple[str, str]
+    compared: Literal["config", "tree"]
+    """What `digests` are of: an image's configuration, which names its layers by their uncompressed
+    bytes, or a prefix's tree of files."""
+    manifest_digests: tuple[str, str] | UnsetType = UNSET
+    """Of images, if known: the digests of their manifests, which registries show."""
     seconds: tuple[float, float]
     differences: tuple[Difference, ...] = ()
     more: int = 0

@@ -22,7 +22,7 @@ from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.files import file_sha256
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from envbuilder.core import types
 
@@ -56,19 +56,25 @@ def pieces(layout: Layout, without: Collection[types.Digest] = ()) -> Iterator[b
     return gathered(tar(members, epoch=0))
 
 
-def save(layout: Layout, target: Path) -> None:
+def save(
+    layout: Layout, target: Path, show: Callable[[int, int], object] = lambda done, total: None
+) -> None:
     """Write a layout's one image to an archive, or add it to a layout.
 
+    `show` receives the bytes written so far, and all that are to be written.
     In a layout it replaces images of the same names. Files are copied, never linked, so that users
     cannot change a cache through them. Raise `OSError` on a full disk.
     """
     if target.suffix == ".tar":
-        write(layout, target)
+        write(layout, target, show)
         return
     destination = Layout.create(target)
     listed = layout.index().manifests
     manifest = layout.read_manifest(listed[0])
+    total, done = _size(layout), 0
     for blob in (listed[0], manifest.config, *manifest.layers):
+        show(done, total)
+        done += blob.size
         with contextlib.suppress(BuildError):
             destination.checked(blob)
             continue
@@ -79,31 +85,45 @@ def save(layout: Layout, target: Path) -> None:
     destination.write_index(msgspec.structs.replace(index, manifests=(*others, *listed)))
 
 
-def write(layout: Layout, path: Path) -> None:
+def _size(layout: Layout) -> int:
+    """Return the bytes of a layout's one image."""
+    image = layout.index().manifests[0]
+    manifest = layout.read_manifest(image)
+    return sum(blob.size for blob in (image, manifest.config, *manifest.layers))
+
+
+def write(
+    layout: Layout, path: Path, show: Callable[[int, int], object] = lambda done, total: None
+) -> None:
     """Write a layout's one image to an archive, atomically; raise `OSError` on a full disk."""
     part = path.with_name(f".{path.name}.part")
     path.parent.mkdir(parents=True, exist_ok=True)
+    total, done = _size(layout), 0
     try:
         with part.open("wb") as out:
             for piece in pieces(layout):
                 out.write(piece)
+                done += len(piece)
+                show(min(done, total), total)
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
 
 
-def held(path: Path) -> Iterator[tuple[dict[str, Any], types.Digest]]:
-    """Yield the configuration and its digest of each image in a layout or archive.
+def held(path: Path) -> Iterator[tuple[dict[str, Any], types.Digest, types.Digest]]:
+    """Yield each image's configuration, and the digests of that and of its manifest.
 
     Every blob is hashed. Raise `EnvbuilderError` if one is damaged or `path` is neither.
     """
     with tempfile.TemporaryDirectory() as scratch:
-        layout = unpack(path, Path(scratch) / "layout") if path.is_file() else Layout.open(path)
+        packed = path.is_file()
+        layout = unpack(path, Path(scratch) / "layout") if packed else Layout.open(path)
         for found in layout.images():
             manifest = layout.read_manifest(found)
             for blob in manifest.layers:
-                layout.checked(blob)
-            yield layout.read_config(manifest), manifest.config.digest
+                if not (packed and layout.has(blob)):  # what was unpacked has been hashed
+                    layout.checked(blob)
+            yield layout.read_config(manifest), manifest.config.digest, found.digest
 
 
 def opened(path: Path, folder: Path) -> Layout:

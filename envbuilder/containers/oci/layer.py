@@ -22,7 +22,7 @@ from envbuilder.core.errors import BuildError
 from envbuilder.core.member_paths import Folders, objection
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 Kind = Literal["file", "folder", "link"]
 _TYPES = {"file": tarfile.REGTYPE, "folder": tarfile.DIRTYPE, "link": tarfile.SYMTYPE}
@@ -86,16 +86,24 @@ def compressor() -> Mapping[str, str | int]:
     return {"zstd": version, "level": _LEVEL, "job": _JOB}
 
 
-def write(members: Iterable[Member], path: Path, epoch: int) -> Layer:
+def write(
+    members: Iterable[Member],
+    path: Path,
+    epoch: int,
+    on_bytes: Callable[[int], object] = lambda amount: None,
+) -> Layer:
     """Write a layer; no time in it is later than `epoch` (seconds).
 
+    `on_bytes` receives the bytes of its tar as they are written.
     Raise `BuildError` if it gets too large, a file changes meanwhile or a member is unsafe,
     `OSError` on a full disk.
     """
-    return pack(_meanwhile(gathered(tar(clean(members), epoch))), path)
+    return pack(_meanwhile(gathered(tar(clean(members), epoch))), path, on_bytes)
 
 
-def pack(pieces: Iterable[bytes], path: Path) -> Layer:
+def pack(
+    pieces: Iterable[bytes], path: Path, on_bytes: Callable[[int], object] = lambda amount: None
+) -> Layer:
     """Write a layer from the pieces of its tar."""
     import zstandard
 
@@ -122,6 +130,7 @@ def pack(pieces: Iterable[bytes], path: Path) -> Layer:
                 )
             unpacked.update(piece)
             size += _write(out, packer.compress(piece), packed)
+            on_bytes(len(piece))
         size += _write(out, packer.flush(), packed)
     return Layer(
         digest=f"sha256:{packed.hexdigest()}",

@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
 
+WAY_OUT = (
+    "Or use an image you have: --base-image REF; or a mirror: mirrors: in envbuilder.yaml"
+    " (docs/guides/registries.md)."
+)
+"""What to do if a base image cannot be pulled."""
+
 
 def folder(digest: types.Digest, platform: types.Platform, settings: Settings) -> Path:
     """Return the path of a base image, present or not; `digest` names its manifest or an index."""
@@ -85,7 +91,7 @@ def _pull(
             last = error
         else:
             return
-    raise type(last)("; ".join(problems), last.hint)
+    raise type(last)("; ".join(problems), f"{last.hint}\n{WAY_OUT}")
 
 
 def _damage(place: Path, digest: types.Digest, platform: types.Platform) -> str | None:

@@ -18,9 +18,10 @@ from msgspec import Struct
 from envbuilder.containers.oci.reference import Reference, is_loopback
 from envbuilder.containers.registry.auth import DeniedError, Login
 from envbuilder.containers.registry.responses import ATTEMPTS, BrokenOffError, limited
+from envbuilder.core import console
 from envbuilder.core import http as download
 from envbuilder.core.errors import BuildError
-from envbuilder.core.http import reason
+from envbuilder.core.http import host_of, reason, shown
 from envbuilder.core.text import printable
 
 if TYPE_CHECKING:
@@ -127,14 +128,14 @@ class Connection:
         """
         import requests
 
-        problem = ""
+        problem, status = "", 0
         for attempt in range(ATTEMPTS if retry else 1):
             if attempt:
                 self.pause(2.0 ** (attempt - 1))
             try:
                 response = self._authorized(method, url, what, headers or {}, data)
             except requests.RequestException as error:
-                problem = reason(error)
+                problem, status = self._silence(error), 0
                 continue
             if response.status_code in accept:
                 return response
@@ -147,7 +148,7 @@ class Connection:
                 self.pause(wait)
         if not retry:
             raise BrokenOffError(problem)
-        raise self.failure(what, problem)
+        raise self.failure(what, problem, status)
 
     def resolve(self, location: str, base: str, what: str) -> str:
         """Return the absolute URL of a `Location` header; raise `BuildError` if it leaves https."""
@@ -166,13 +167,27 @@ class Connection:
         """Return the error for something that could not be pulled or pushed."""
         login = f"docker login {self.host}"
         hints = {
+            0: "Check the host and the network; a proxy is set by HTTPS_PROXY. What was done is"
+            " kept.",
             401: f"Log in first ({login}), or check that you may do this there.",
             403: f"Log in first ({login}), or check that you may do this there.",
             404: f"Check the name. Registries also say so of what one may not see: {login}",
             429: f"The registry wants fewer requests: wait, or {login}",
         }
-        usual = "Try again later. What was done is kept."
+        usual = (
+            "The registry has trouble of its own. Try again later. What was done is kept."
+            if status >= 500 or status in _BUSY
+            else "The registry will not take it, now or later: check the name, and its limits."
+        )
         return BuildError(f"{self.name}: {what}: {problem}", hints.get(status, usual))
+
+    def _silence(self, error: requests.RequestException) -> str:
+        """Return which host does not answer, which may be one that the registry redirects to."""
+        url = error.request.url if error.request is not None else None
+        console.detail(f"{shown(url or self._base)}: {reason(error)}")
+        asked = host_of(url) if url else ""
+        host = asked if asked and asked != host_of(self._base) else self.host
+        return f"{host} does not answer ({reason(error)})"
 
     def _authorized(
         self, method: str, url: str, what: str, headers: Mapping[str, str], data: bytes | None

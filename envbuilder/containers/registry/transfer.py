@@ -88,11 +88,12 @@ def pull(
     `InvalidError` if there is no image for the platform.
     """
     where = f"{connection.name}: {reference}"
-    descriptor, data = manifests.read(connection, reference)
-    if descriptor.media_type in INDEXES:
-        _keep(layout, descriptor, data)
-        chosen = manifests.choose(decode(data, Index, where), platform, where)
-        descriptor, data = manifests.read(connection, chosen.digest)
+    with progress.task(f"ask {connection.host} for {connection.repository}"):
+        descriptor, data = manifests.read(connection, reference)
+        if descriptor.media_type in INDEXES:
+            _keep(layout, descriptor, data)
+            chosen = manifests.choose(decode(data, Index, where), platform, where)
+            descriptor, data = manifests.read(connection, chosen.digest)
     manifest = decode(data, Manifest, where)
     _keep(layout, descriptor, data)
     missing = [b for b in _unique((manifest.config, *manifest.layers)) if not _has(layout, b)]

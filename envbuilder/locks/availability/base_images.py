@@ -109,7 +109,7 @@ def _ask(pin: BasePin, settings: Settings, connect: Connect) -> tuple[Status, st
     except EnvbuilderError as error:
         return "unknown", error.message
     except BrokenOffError as error:
-        return "unknown", f"{where.host}: {error}"
+        return "unknown", str(error) if where.host in str(error) else f"{where.host}: {error}"
     if answer.status in _GONE:
         return "vanished", f"{where.host} has it no more"
     return "fine", ""

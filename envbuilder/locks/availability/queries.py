@@ -52,7 +52,8 @@ class Queries:
 
     def __init__(self, session: requests.Session | None = None) -> None:
         self._session = http.open_session() if session is None else session
-        self._silences: list[str] = []
+        self._silences: dict[str, list[str]] = {}
+        """Host → why each request to it got no response."""
 
     def __enter__(self) -> Self:
         return self
@@ -105,14 +106,18 @@ class Queries:
 
         try:
             host = urlsplit(url).netloc
-            if self._silences.count(host) >= PATIENCE:
-                return None, "did not answer before"
+        except ValueError as error:
+            return None, str(error)
+        silences = self._silences.setdefault(host, [])
+        if len(silences) >= PATIENCE:
+            return None, f"not asked again: {silences[-1]}"
+        try:
             return self._session.request(
                 method, url, headers=headers, timeout=upstream.TIMEOUT, allow_redirects=True
             ), ""
         except (requests.ConnectionError, requests.Timeout) as error:
-            self._silences.append(host)
-            return None, reason(error)
+            silences.append(reason(error))
+            return None, silences[-1]
         except (requests.RequestException, ValueError, OSError) as error:
             return None, reason(error)
 

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.core.http import reason
 from envbuilder.packages.debian import mirrors as archives
 from envbuilder.packages.debian.package import (
     Package,
@@ -142,8 +143,9 @@ def _release(
         except OSError as error:
             problem = error
     if required:
+        why = reason(problem) if problem else "there is none"
         raise BuildError(
-            f"no mirror of Debian answers for the suite {name} ({type(problem).__name__})",
+            f"no mirror of Debian answers for the suite {name} ({why})",
             f"Set {indexes.variable(source)} to the URL of a mirror.",
         )
     return None
@@ -154,7 +156,7 @@ def _answer(read: Callable[[str], bytes], url: str) -> bytes:
         return read(url)
     except OSError as error:
         path = urlsplit(url).path
-        raise BuildError(f"Debian's mirror does not give {path}: {type(error).__name__}") from error
+        raise BuildError(f"Debian's mirror does not give {path}: {reason(error)}") from error
 
 
 def _read(url: str) -> bytes:

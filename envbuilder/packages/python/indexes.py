@@ -55,6 +55,13 @@ def variable(name: str) -> str:
     return "ENVBUILDER_INDEX_" + name.upper().replace("-", "_")
 
 
+def mirror_setting(name: str) -> str:
+    """Return how another URL is set for a symbolic source, for messages."""
+    if name == DEFAULT:
+        return "pip's index-url or UV_DEFAULT_INDEX"
+    return f"{variable(name)}=URL, or indexes: in envbuilder.yaml"
+
+
 def override(name: str, settings: Settings, environ: Mapping[str, str] | None = None) -> str:
     """Return the URL that the environment or the configuration sets for a source, else empty."""
     environ = os.environ if environ is None else environ

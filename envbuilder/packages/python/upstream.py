@@ -17,6 +17,7 @@ import msgspec
 
 from envbuilder.core import pip_settings
 from envbuilder.core.errors import InvalidError
+from envbuilder.core.http import reason
 from envbuilder.packages.python import claims, indexes
 from envbuilder.packages.python.indexes import canonical
 from envbuilder.packages.python.static_index import Offer
@@ -260,7 +261,7 @@ def offers(
                 page = parse_page(text, address, distribution, source)
             except OSError as error:
                 silent.add(source)
-                on_progress(f"{source}: unreachable ({type(error).__name__}); using claims")
+                on_progress(f"{source}: out of reach ({reason(error)}); using claims")
         claimed = [
             offer
             for claim in all_claims

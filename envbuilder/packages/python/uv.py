@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from envbuilder.core import pip_settings, types
 from envbuilder.core.errors import BuildError
+from envbuilder.core.http import printed_reason
 from envbuilder.packages.python import indexes, pylock
 from envbuilder.packages.python.indexes import DEFAULT, canonical
 from envbuilder.packages.python.static_index import StaticIndex
@@ -108,9 +109,11 @@ class Uv(Struct, frozen=True, kw_only=True):
         if done.returncode == 1 and "No solution found" in done.stderr:
             raise UnresolvableError(f"{platform} with Python {python}: {_sentence(done.stderr)}")
         if done.returncode != 0:
+            why = printed_reason(done.stderr)
             raise BuildError(
                 f"uv could not resolve {', '.join(requirements)} for {platform} with Python "
-                f"{python} (exit {done.returncode}):\n{_scrub(done.last_words)}",
+                f"{python} (exit {done.returncode}):"
+                f"{f' {why}' if why else chr(10) + _scrub(done.last_words)}",
                 "Check that your package index can be reached: pip download --no-deps six",
             )
         return tuple(

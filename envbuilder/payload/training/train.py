@@ -31,7 +31,8 @@ MEAN, DEVIATION = 0.1307, 0.3081
 POINTS = 200
 """Maximum number of points of a loss curve."""
 
-Progress = Callable[[int, int], None]
+Progress = Callable[[int, int, Callable[[], float]], None]
+"""Receives the steps done, all steps, and a function that fetches the loss of the last step."""
 
 
 @dataclass
@@ -172,7 +173,7 @@ def epoch(job: Job, data: Tensors, progress: Progress) -> Dict[str, float]:
             device.synchronize(torch, job.accelerator)
             job.on_first_step()
             job.on_first_step = None
-        progress(number + 1, steps)
+        progress(number + 1, steps, loss.item)
     device.synchronize(torch, job.accelerator)
     seconds = clock.since(began)
     job.scheduler.step()

@@ -11,10 +11,10 @@ real_epoch = train.epoch
 
 
 def epoch(job, data, progress):
-    def stopping(done, total):
+    def stopping(done, total, loss):
         if done == total:
             hidden[0] = STOPPED
-        progress(done, total)
+        progress(done, total, loss)
 
     return real_epoch(job, data, stopping)
 

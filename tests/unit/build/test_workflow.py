@@ -6,6 +6,7 @@ import json
 import shutil
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -569,15 +570,16 @@ def finish(made: Any) -> None:
 def test_what_is_missing_is_built_and_what_exists_is_reused(
     found: Settings, doings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def performed(made: Any, *rest: Any) -> float:
+    def performed(made: Any, *rest: Any) -> None:
         doings.append("execute")
         finish(made)
-        return 1.23456
 
+    clock = iter([100.0, 112.34567])  # from before the fetch until after the attestations
+    monkeypatch.setattr(workflow, "time", SimpleNamespace(monotonic=lambda: next(clock, 0.0)))
     monkeypatch.setattr(execute, "execute", performed)
     first = go(found, profile="cpu", backend="venv")
     assert doings == ["fetch", "execute"]
-    assert (first.status, first.seconds) == ("built", 1.235)
+    assert (first.status, first.seconds) == ("built", 12.346)
     assert Path(first.artifact.ref).is_dir()
     second = go(found, profile="cpu", backend="venv")
     assert doings == ["fetch", "execute"]

@@ -8,10 +8,12 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
+import click
 import pytest
 
 from envbuilder import cli
 from envbuilder.build import workflow
+from envbuilder.core import console
 from envbuilder.core.errors import (
     BuildError,
     EnvbuilderError,
@@ -22,6 +24,7 @@ from envbuilder.core.errors import (
 )
 from envbuilder.host import model as host
 from envbuilder.host import probe
+from envbuilder.verify import start
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -283,3 +286,131 @@ def test_words_of_other_tools_are_understood(words: list[str], meant: list[str])
 def test_help_of_a_command_is_found_by_the_word(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("help", "build") == 0
     assert "envbuilder build" in capsys.readouterr().out
+
+
+def test_debug_is_taken_after_the_command_and_not_from_a_program(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def defect(*args: Any, **options: Any) -> None:
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr(workflow, "prepare_to_build", defect)
+    monkeypatch.setattr(workflow, "prepare_to_run", defect)
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["build", "--profile", "cpu", "--debug"])
+    assert run("run", "--profile", "cpu", "--", "python", "x.py", "--debug") == 125
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize(
+    ("option", "reported"),
+    [(None, ["a note"]), ("-q", []), ("--verbose", ["+ uv --version", "a note"])],
+)
+def test_how_much_is_reported(
+    option: str | None,
+    reported: list[str],
+    before: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def prepare(*arguments: Any, **options: Any) -> None:
+        console.detail("uv --version")
+        arguments[2].note("a note")
+        raise BuildError("it failed", "Do this.")
+
+    monkeypatch.setattr(workflow, "prepare_to_build", prepare)
+    given = [option] if option else []
+    command = ["build", "--profile", "cpu"]
+    assert run(*(given + command if before else command + given)) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.splitlines() == [*reported, "error: it failed", "Do this."]
+    assert not console.VERBOSITY.quiet
+    assert not console.VERBOSITY.verbose
+
+
+def test_quiet_and_verbose_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("-q", "profiles", "-v") == 2
+    assert "--quiet and --verbose exclude each other" in capsys.readouterr().err
+
+
+def test_every_command_takes_the_global_options() -> None:
+    for name in cli.COMMANDS:
+        command = cli.cli.get_command(None, name)  # type: ignore[arg-type]
+        assert command is not None
+        below = command.commands.values() if isinstance(command, click.Group) else ()
+        for one in (command, *below):
+            given = [option for param in one.params for option in param.opts]
+            assert [o for o in given if o in {"-q", "-v", "--debug"}] == ["-q", "-v", "--debug"]
+
+
+@pytest.mark.parametrize("command", ["build", "run", "verify", "reproduce", "shell"])
+@pytest.mark.parametrize("backend", ["venv", "conda"])
+def test_a_base_image_without_an_image_is_refused(
+    command: str, backend: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--backend", backend, "--base-image", "python:3.11"]
+    rest = ["--", "true"] if command == "run" else []
+    assert run(command, *arguments, *rest) == (125 if command in cli.PASSES_CODE_THROUGH else 2)
+    shown = capsys.readouterr().err
+    assert f"--base-image is for images, and the backend {backend} makes none" in shown
+    assert "Add --backend docker" in shown
+
+
+def test_a_base_image_from_a_variable_is_for_images_only(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def prepare(*arguments: Any, **options: Any) -> None:
+        raise BuildError("reached")
+
+    monkeypatch.setattr(workflow, "prepare_to_build", prepare)
+    monkeypatch.setenv("ENVBUILDER_BASE_IMAGE", "python:3.11")
+    assert run("build", "--backend", "venv") == 1
+    assert "reached" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "values"),
+    [("--output", ("a.tar", "oci:b")), ("--push", ("h.example/a:1", "h.example/a:2"))],
+)
+def test_a_second_output_is_not_dropped(
+    option: str, values: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("build", option, values[0], option, values[1]) == 2
+    assert f"{option} is given 2 times" in capsys.readouterr().err
+
+
+def test_an_interpreter_is_found_on_path(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[Any] = []
+
+    def prepare(request: Any, executable: Any, *rest: Any, **options: Any) -> None:
+        seen.append(executable)
+        raise BuildError("reached")
+
+    (tmp_path / "mypython").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(start, "prepare", prepare)
+    monkeypatch.chdir("/")
+    assert run("verify", "--quick", "--python", "mypython") == 1
+    assert seen == [tmp_path / "mypython"]
+    assert run("verify", "--quick", "--python", "nopython") == 2
+
+
+def test_errors_break_between_words_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = f"{'word ' * 30}end\n  an excerpt"
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("NO_COLOR", "1")
+    cli._print_error(message, "Run `envbuilder lock --profile cpu`.")
+    whole = capsys.readouterr().err
+    assert f"error: {message}" in whole  # a file gets the lines as they are
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    cli._print_error(message, "Run `envbuilder lock --profile cpu`.")
+    lines = capsys.readouterr().err.splitlines()
+    assert max(map(len, lines)) <= 60
+    assert "  an excerpt" in lines
+    assert " ".join(" ".join(lines).split()) == " ".join(whole.split())

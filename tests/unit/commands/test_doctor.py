@@ -16,6 +16,7 @@ from envbuilder import cli
 from envbuilder.commands import doctor as command
 from envbuilder.core import process
 from envbuilder.core.errors import HostError, ToolError
+from envbuilder.core.text import wrapped
 from envbuilder.doctor import remedies, repair
 from envbuilder.doctor import surroundings as around
 from envbuilder.doctor.problem import Problem, Repair
@@ -268,7 +269,7 @@ def test_what_is_printed_fits_80_columns_and_keeps_commands_whole(machine: Machi
 def test_lines_are_short_and_a_command_is_never_broken(words: list[str], place: int) -> None:
     command_line = "`sudo first --second third`"
     words.insert(place, command_line)
-    said = command._wrapped(" ".join(words), "    ")
+    said = wrapped(" ".join(words), 80, "    ", "    ")
     assert command_line in said
     assert all(len(line) <= 80 and line == line.rstrip() for line in said.splitlines())
     assert " ".join(said.split()) == " ".join(words)

@@ -157,3 +157,8 @@ def test_a_signal_while_a_child_is_born_still_ends_it(
     finally:
         signal.signal(signal.SIGINT, before)
     assert born[0].poll() is not None
+
+
+def test_verbose_shows_no_program_text_and_no_variables() -> None:
+    shown = [process._shown(a) for a in ("uv", "import a\nb", '{"variables": {"A": "secret"}}')]
+    assert shown == ["uv", "…", "…"]

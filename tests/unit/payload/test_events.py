@@ -50,13 +50,22 @@ def test_a_blind_test_is_asked_for_and_answered() -> None:
     ]
 
 
-def test_progress_is_limited_to_four_a_second() -> None:
+def test_progress_is_limited_to_two_a_second() -> None:
     stream, clock = io.StringIO(), Clock()
     events = Events(stream, clock=clock)
-    for done in range(1, 101):
+    fetched: list[int] = []
+
+    def loss() -> float:
+        fetched.append(1)
+        return math.nan if len(fetched) == 1 else 0.25
+
+    for done in range(1, 201):
         clock.now += 0.01
-        events.progress("epoch 1", done, 1000)
-    assert 3 <= len(lines(stream)) <= 5
+        events.progress("epoch 1", done, 1000, loss)
+    written = lines(stream)
+    assert 3 <= len(written) <= 5
+    assert len(fetched) == len(written)  # fetching it waits for the device
+    assert [event["loss"] for event in written] == [None, *[0.25] * (len(written) - 1)]
 
 
 def test_the_last_progress_is_never_dropped() -> None:

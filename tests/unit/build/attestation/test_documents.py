@@ -288,6 +288,7 @@ def test_a_profiles_bill_is_printed_or_written(
     assert printed["specVersion"] == "1.6"
     assert sbom("--profile", "cpu", "--output", "cpu.json") == 0
     assert json.loads((tmp_path / "cpu.json").read_text()) == printed
+    assert capsys.readouterr().out == "cpu.json: cpu, linux/amd64, Python 3.11\n"
     assert sbom("--profile", "cpu", "--platform", "linux/arm64", "--python-version", "3.12") == 0
     other = capsys.readouterr().out
     assert "arm64" in other

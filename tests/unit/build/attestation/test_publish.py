@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -167,7 +168,10 @@ def test_a_pushed_image_is_known_again(
     image: Any = Output(target, replace(made, fingerprint=FINGERPRINT), found)
     known = image.existing()
     (record,) = records.read(found.records_dir / FINGERPRINT)
-    assert known == plan.Artifact(kind="registry", ref=ref, digest=record.digest)
+    assert known.digest == known.config_digest == record.digest
+    # What `REF@sha256:…` pulls: the digest of what the registry has under the tag.
+    content = server.manifests["a", "t"][1]
+    assert known.manifest_digest == f"sha256:{hashlib.sha256(content).hexdigest()}"
     del server.manifests["a", "t"]
     server.log.clear()
     assert image.existing() is None

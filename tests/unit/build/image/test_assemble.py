@@ -80,6 +80,7 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         self.folder, self.uv = folder, Uv()
         self.notes: list[str] = []
+        self.shown: list[tuple[int, int]] = []
         self.store = Store(folder / "store")
         self.base = image(folder / "base")
         self.count = 0
@@ -96,7 +97,10 @@ class Bench:
             "fresh": False, "work": str(work / "stage"), "records": str(self.folder / "records"),
         }  # fmt: skip
         step = Assemble(**{**stated, **changes})
-        layout = Assembly(step, self.store, self.uv, self.notes.append).make()
+        show = self.shown
+        layout = Assembly(
+            step, self.store, self.uv, self.notes.append, lambda *so_far: show.append(so_far)
+        ).make()
         return layout, layout.manifest("linux/amd64")
 
 
@@ -117,6 +121,20 @@ def wheels(bench: Bench) -> list[File]:
         wheel(bench.store, "torch", {"torch/lib.so": bytes(5000)}),
         wheel(bench.store, "tiny", {"tiny.py": b"2"}),
     ]
+
+
+def test_it_shows_how_much_of_the_missing_layers_is_written(
+    bench: Bench, wheels: list[File]
+) -> None:
+    bench.make(wheels)
+    done, totals = zip(*bench.shown, strict=True)
+    assert len(set(totals)) == 1
+    assert totals[0] > 5000
+    assert list(done) == sorted(done)
+    assert done[-1] == totals[0]
+    bench.shown.clear()
+    bench.make(wheels)  # everything is in the cache
+    assert bench.shown == []
 
 
 def test_the_image_is_the_base_the_wheels_the_environment_and_the_payload(

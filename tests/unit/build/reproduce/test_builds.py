@@ -174,7 +174,7 @@ def test_a_builder_is_for_images(builds: tuple[list[Seen], list[Write]]) -> None
 def test_what_is_equal_exits_0(builds: tuple[list[Seen], list[Write]]) -> None:
     done = CliRunner().invoke(reproducing.command, ["--profile", "x"], standalone_mode=False)
     assert done.return_value == 0
-    assert done.stdout.startswith("x (venv, uv 1): equal, sha256:")
+    assert done.stdout.startswith("x (venv, uv 1): equal, tree sha256:")
 
 
 def test_a_build_that_fails_leaves_nothing(

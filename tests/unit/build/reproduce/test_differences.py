@@ -133,6 +133,7 @@ def test_an_outcome_is_json_with_a_schema() -> None:
         fingerprint="f",
         made_by={"buildkit": "v0.13.2"},
         digests=("a", "b"),
+        compared="config",
         seconds=(1.0, 2.0),
         differences=(Difference(path="etc/stamp", how="content"),),
     )
@@ -140,3 +141,4 @@ def test_an_outcome_is_json_with_a_schema() -> None:
     assert data["schema"] == 1
     assert data["differences"] == [{"path": "etc/stamp", "how": "content"}]
     assert data["diffoscope"] is None
+    assert "manifest_digests" not in data  # unknown

@@ -123,7 +123,10 @@ def named(folder: Path) -> Layout:
 
 def test_an_archive_is_the_layout_again_and_always_the_same(tmp_path: Path) -> None:
     layout = named(tmp_path / "layout")
-    archive.save(layout, tmp_path / "a.tar")
+    shown: list[tuple[int, int]] = []
+    archive.save(layout, tmp_path / "a.tar", lambda *so_far: shown.append(so_far))
+    assert [done for done, _ in shown] == sorted(done for done, _ in shown)
+    assert shown[-1][0] == shown[-1][1] > 0
     archive.save(layout, tmp_path / "b.tar")
     assert (tmp_path / "a.tar").read_bytes() == (tmp_path / "b.tar").read_bytes()
     back = archive.unpack(tmp_path / "a.tar", tmp_path / "back")

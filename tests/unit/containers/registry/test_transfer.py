@@ -123,7 +123,7 @@ def test_a_later_pull_goes_on_where_an_earlier_one_broke_off(
 ) -> None:
     big = source.manifest("linux/amd64").layers[0]
     server.faults = [(big.digest, "cut")] + [(big.digest, "drop")] * 16
-    with pytest.raises(BuildError, match=rf"{big.digest}: cannot be reached"):
+    with pytest.raises(BuildError, match=rf"{big.digest}: .*connection reset"):
         pull(server, there.digest, tmp_path / "b")
     part = tmp_path / "b" / "partial" / big.digest.removeprefix("sha256:")
     kept = part.stat().st_size

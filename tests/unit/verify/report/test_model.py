@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder.core.console import PlainProgress
+from envbuilder.core.console import PlainProgress, _PlainTask
 from envbuilder.core.errors import VerifyError
 from envbuilder.core.process import Completed
 from envbuilder.payload.report import BLIND_TEST, REQUIRED
@@ -208,6 +208,28 @@ json_values = st.recursive(
 def test_no_data_breaks_the_check(data: Any) -> None:
     with pytest.raises(VerifyError):
         report.check(data)
+
+
+def test_an_epoch_shows_its_share_and_its_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_PlainTask, "PERIOD_SECONDS", 0.0)
+    shown: list[str] = []
+    events = verify.Events(PlainProgress(shown.append))
+    events.line('{"event": "phase", "name": "epoch 1"}')
+    for sent in (
+        '"done": 1, "total": 4, "loss": 0.12345',
+        '"done": 2, "total": 4, "loss": null',
+        '"done": 3, "total": 4, "loss": 1e300',
+        '"done": 5, "total": 4',
+        f'"done": 1, "total": {10**400}',
+    ):
+        events.line(f'{{"event": "progress", "phase": "epoch 1", {sent}}}')
+    events.close()
+    assert shown == [
+        "· epoch 1",
+        "  epoch 1: 25 %, loss 0.123",
+        "  epoch 1: 50 %",
+        "  epoch 1: 75 %",
+    ]
 
 
 @given(st.text())

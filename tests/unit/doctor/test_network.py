@@ -1,0 +1,202 @@
+"""Sources that do not answer: which are asked, how long, and what is said about them."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import TYPE_CHECKING
+
+import pytest
+from msgspec.structs import replace
+
+from envbuilder.containers.oci.layout import MARK
+from envbuilder.containers.registry import base_images
+from envbuilder.core import resources
+from envbuilder.core.settings import Configuration
+from envbuilder.doctor import network
+from envbuilder.doctor.network import Silence, Source
+from envbuilder.host.model import Containers
+from envbuilder.packages import locations
+from envbuilder.packages.locations import Place
+from envbuilder.profiles import lock as locks
+from tests.support.broken_hosts import BY_NAME, LINUX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from envbuilder.core.settings import Settings
+    from envbuilder.profiles.lock import Lock
+
+HOST = replace(LINUX, containers=Containers())
+PYPI = Place(url="https://me:token@index.example/simple")
+
+
+@pytest.fixture(autouse=True)
+def configured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locations, "places", lambda: (PYPI, Place(url="/opt/wheels", flat=True)))
+    monkeypatch.setattr(locations, "find_links", lambda: ())
+
+
+@pytest.fixture
+def lock() -> Lock:
+    return locks.load(resources.profiles_dir() / "locks" / "cpu.json")
+
+
+def look(found: Settings, lock: Lock | None, answers: dict[str, str]) -> dict[str, str]:
+    """Return what is said of each source that `answers` has a reason for, by its code."""
+    silent = network.look(
+        BY_NAME["cpu"] if lock else None,
+        lock,
+        HOST,
+        found,
+        lambda source: answers.get(source.name, ""),
+    )
+    return {p.code: f"{p.text} {p.fix}" for p in network.problems(silent)}
+
+
+def asked(found: Settings, lock: Lock | None) -> dict[str, str]:
+    """Return the URL that is requested of each source."""
+    seen: dict[str, str] = {}
+
+    def ask(source: Source) -> str:
+        seen[source.name] = source.url
+        return ""
+
+    network.look(BY_NAME["cpu"] if lock else None, lock, HOST, found, ask)
+    return seen
+
+
+def test_what_a_profile_needs_is_asked(found: Settings, lock: Lock) -> None:
+    urls = asked(found, lock)
+    assert set(urls) == {"default", "pytorch-cpu", "docker.io"}
+    assert urls["default"].startswith("https://me:token@index.example/simple/")
+    assert urls["pytorch-cpu"] == "https://download.pytorch.org/whl/cpu/torch/"
+    assert urls["docker.io"] == "https://registry-1.docker.io/v2/"
+
+
+def test_what_is_configured_is_asked(found: Settings, lock: Lock) -> None:
+    configuration = Configuration(
+        mirrors={"docker.io": "127.0.0.1:5000/hub"},
+        indexes={"pytorch-cpu": "https://m.example/cpu", "debian": "https://m.example/debian"},
+    )
+    urls = asked(replace(found, configuration=configuration), lock)
+    assert urls["docker.io"] == "http://127.0.0.1:5000/v2/"
+    assert urls["pytorch-cpu"] == "https://m.example/cpu/torch/"
+    assert urls["debian"] == "https://m.example/debian/"
+
+
+def test_without_a_profile_the_indexes_are_asked(found: Settings) -> None:
+    assert set(asked(found, None)) == {"default"}
+
+
+def test_an_image_on_disk_needs_no_registry(
+    found: Settings, lock: Lock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENVBUILDER_BASE_IMAGE", "oci:/srv/base")
+    assert "docker.io" not in asked(found, lock)
+
+
+def test_everything_answers(found: Settings, lock: Lock) -> None:
+    assert look(found, lock, {}) == {}
+
+
+def test_what_is_missing_is_said_and_no_credential(found: Settings, lock: Lock) -> None:
+    said = look(found, lock, {"default": "name not found", "docker.io": "connection refused"})
+    target = locks.first(lock, HOST.platform)
+    assert target is not None
+    count = sum(f.source == "default" for f in target.of_kind("wheel")) + 1  # uv
+    assert (
+        "your package index (index.example) does not answer (name not found)"
+        in (said["index-silent"])
+    )
+    assert f"{count} of the {count} files that cpu takes from it" in said["index-silent"]
+    assert "token" not in said["index-silent"]
+    assert "cannot be pulled; native environments need none" in said["registry-silent"]
+    assert "--base-image REF" in said["registry-silent"]
+
+
+def test_a_machine_that_has_everything_is_not_called_broken(
+    found: Settings, lock: Lock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = locks.first(lock, HOST.platform)
+    assert target is not None
+    for file in (*target.of_kind("wheel"), lock.tool(HOST.platform)):
+        (tmp_path / file.basename).touch()
+    monkeypatch.setattr(locations, "find_links", lambda: (tmp_path,))
+    assert target.base is not None
+    assert target.base.digest is not None
+    kept = base_images.folder(target.base.digest, target.platform, found)
+    kept.mkdir(parents=True)
+    (kept / MARK).touch()
+    silent = network.look(BY_NAME["cpu"], lock, HOST, found, lambda source: "timed out")
+    problems = network.problems(silent)
+    assert {p.severity for p in problems} == {"limits"}
+    assert ["can be built" in p.text for p in problems] == [True] * len(problems)
+
+
+def test_a_refusal_is_no_silence(found: Settings, lock: Lock) -> None:
+    said = look(found, lock, {"pytorch-cpu": "HTTP 403 Forbidden"})
+    assert "index pytorch-cpu (download.pytorch.org) answers HTTP 403" in said["index-silent"]
+    assert "ENVBUILDER_INDEX_PYTORCH_CPU=URL" in said["index-silent"]
+
+
+def test_a_source_that_hangs_does_not_delay_the_others() -> None:
+    end = threading.Event()
+    slow, quick = (Source(kind="index", name=n, url=f"https://{n}.example") for n in ("a", "b"))
+
+    def ask(source: Source) -> str:
+        return "" if source == quick or end.wait(60) else "x"
+
+    before = time.monotonic()
+    silent = network.silences([slow, quick], ask, patience=0.1)
+    assert time.monotonic() - before < 30
+    end.set()
+    assert silent == (Silence(source=slow, reason="timed out after 0.1 s"),)
+
+
+@pytest.fixture
+def answering(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A server that answers every request with one status."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(request.param)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *arguments: object) -> None:
+            del arguments
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("answering", "kind", "must_have", "why"),
+    [
+        (200, "index", True, ""),
+        (404, "index", True, "HTTP 404 Not Found"),
+        (404, "index", False, ""),
+        (401, "registry", False, ""),
+        (404, "mirror", False, "HTTP 404 Not Found"),
+        (503, "index", False, "HTTP 503 Service Unavailable"),
+    ],
+    indirect=["answering"],
+)
+def test_a_status(answering: str, kind: str, must_have: bool, why: str) -> None:
+    source = Source(kind=kind, name="x", url=answering, must_have=must_have)  # type: ignore[arg-type]
+    assert network.Http().ask(source) == why
+
+
+def test_a_closed_port() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}/v2/"
+        source = Source(kind="registry", name="x", url=url)
+        assert network.Http().ask(source) == "connection refused"
