@@ -15,6 +15,7 @@ from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import needs as wheels
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles import selection
+from envbuilder.profiles.finding import Needs
 from envbuilder.profiles.lock import Lock, Target
 from envbuilder.profiles.locked_file import File
 from envbuilder.profiles.profile import Requires
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 SHIPPED = (resources.profiles_dir(),)
 
 
-def needs_of(name: str, platform: words.Platform) -> wheels.Needs:
+def needs_of(name: str, platform: words.Platform) -> Needs:
     path = lockfile.path_for(name, SHIPPED)
     assert path is not None
     return wheels.needs(profiles.load(name, SHIPPED), lockfile.load(path), platform)
@@ -68,8 +69,8 @@ def test_the_shipped_locks_say_what_the_hardware_notes_say() -> None:
     legacy = needs_of("cuda-legacy", "linux/amd64")
     assert legacy.sm[:3] == ("5.0", "6.0", "7.0")
     assert (legacy.sm_ptx, legacy.nvidia_driver) == (False, "525")
-    assert needs_of("mps", "macos/arm64") == wheels.Needs(macos="14.0")
-    assert needs_of("cpu", "linux/amd64") == wheels.Needs(glibc="2.28")
+    assert needs_of("mps", "macos/arm64") == Needs(macos="14.0")
+    assert needs_of("cpu", "linux/amd64") == Needs(glibc="2.28")
 
 
 def test_what_a_profile_states_goes_before_what_its_lock_says() -> None:
@@ -115,7 +116,7 @@ def test_each_wheel_may_have_several_tags_and_the_newest_wheel_decides() -> None
     )
     mine = profile("cpu")
     assert wheels.needs(mine, lock_of(*files), "linux/amd64").glibc == "2.24"
-    assert wheels.needs(mine, lock_of(*files), "linux/arm64") == wheels.Needs()
+    assert wheels.needs(mine, lock_of(*files), "linux/arm64") == Needs()
     mac = (
         wheel("a-1-cp312-cp312-macosx_11_0_arm64.whl"),
         wheel("b-1-cp312-cp312-macosx_14_0_arm64.whl"),
@@ -166,4 +167,4 @@ def test_without_a_usable_lock_nothing_is_chosen() -> None:
 def test_any_file_name_and_version_is_survived(text: str) -> None:
     files = (wheel(text, version=text), wheel(text, "nvidia-cuda-runtime", text))
     found = wheels.needs(profile("cuda", requires=Requires()), lock_of(*files), "linux/amd64")
-    assert isinstance(found, wheels.Needs)
+    assert isinstance(found, Needs)

@@ -274,7 +274,7 @@ def test_sockets_of_the_home_and_the_one_that_is_named(ask: Any, serve: Any, fol
 def test_an_engine_that_is_named_elsewhere_is_unknown(value: str, ask: Any) -> None:
     found = ask({"DOCKER_HOST": value})["DOCKER_HOST"]
     assert (found.name, found.state) == ("unknown", "unknown")
-    assert "not asked" in found.detail
+    assert "not queried" in found.detail
     assert "secret" not in str(found)
 
 

@@ -253,9 +253,9 @@ def test_an_empty_slot_without_a_name_leaves_the_number_of_channels_open() -> No
 @pytest.mark.parametrize(
     ("change", "fact"),
     [
-        ({"speed": 0}, "how fast"),
-        ({"speed": 2400}, "how fast"),  # the clock, stated in place of the transfers
-        ({"length": 0x1B}, "how fast"),  # SMBIOS 2.3 has no such field
+        ({"speed": 0}, "the memory's speed"),
+        ({"speed": 2400}, "the memory's speed"),  # the clock, stated in place of the transfers
+        ({"length": 0x1B}, "the memory's speed"),  # SMBIOS 2.3 has no such field
         ({"kind": "DDR4", "speed": 2400}, "several kinds"),
     ],
 )
