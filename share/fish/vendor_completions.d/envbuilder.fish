@@ -48,7 +48,6 @@ complete -c envbuilder -n '__fish_seen_subcommand_from lock' -l bundle -r -F -d 
 complete -c envbuilder -n '__fish_seen_subcommand_from lock' -l backend -x -a 'conda' -d 'Lock the packages of this backend\'s channels instead of the wheels.'
 complete -c envbuilder -n '__fish_seen_subcommand_from lock' -l upgrade -d 'Move to the newest versions the profile allows.'
 complete -c envbuilder -n '__fish_seen_subcommand_from lock' -l output-dir -r -F -d 'Folder for the lock. Without it: beside envbuilder.yaml, or your configuration folder.'
-complete -c envbuilder -n '__fish_seen_subcommand_from lock' -l base-image -x -d 'Choose system packages for this base image instead of the profile\'s own.'
 complete -c envbuilder -n '__fish_seen_subcommand_from lock' -l json -d 'Print the result as JSON.'
 complete -c envbuilder -n '__fish_seen_subcommand_from lock' -s h -l help -d 'Show help and exit.'
 complete -c envbuilder -n '__fish_seen_subcommand_from sbom' -l profile -x -a '(__envbuilder_profiles)' -d 'Profile to use. Without it, this machine\'s hardware decides.'
