@@ -1,7 +1,7 @@
 # Everything here is a thin name for a command that works without make.
 PYTHON ?= python3
 
-.PHONY: verify test test-all lint types check golden docs requirements soak clean
+.PHONY: verify test test-all lint types check golden docs site requirements soak clean
 
 verify:          ## set up, then detect, build and verify on this machine
 	$(PYTHON) bootstrap.py
@@ -25,8 +25,12 @@ check: lint types test
 golden: .venv/dev  ## rewrite the golden files, then look at the diff
 	.venv/bin/python -m pytest tests/unit/build/test_golden.py --rewrite-golden -q
 
-docs: .venv/dev    ## rewrite the generated pages of docs/reference
+docs: .venv/dev    ## rewrite what is generated: pages of docs/reference, man pages, completions
 	.venv/bin/python tools/refresh_docs.py
+	.venv/bin/python tools/refresh_shell_files.py
+
+site: .venv/dev    ## build the site into build/site; a broken link is an error
+	.venv/bin/zensical build --clean --strict
 
 requirements: .venv/dev  ## lock what envbuilder needs; UPGRADE=--upgrade for the newest versions
 	.venv/bin/python tools/refresh_requirements.py $(UPGRADE)

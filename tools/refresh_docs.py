@@ -195,9 +195,9 @@ def _alias(name: str) -> str:
 
 def _kinds() -> str:
     return (
-        "\n## Names of indexes\n\nThe symbolic sources that `indexes:` may name are those of"
-        " [`profiles/indexes.yaml`](../../profiles/indexes.yaml) and those that `indexes:` of"
-        " your\nconfiguration or `ENVBUILDER_INDEX_NAME` gives a URL.\n"
+        "\n## Names of indexes\n\nThe symbolic sources that `indexes:` may name are"
+        " [those that envbuilder knows](../guides/mirrors.md)\nand those that `indexes:` of your"
+        " configuration or `ENVBUILDER_INDEX_NAME` gives a URL.\n"
     )
 
 

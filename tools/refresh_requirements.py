@@ -5,12 +5,12 @@
     make requirements UPGRADE='--upgrade-package rich --upgrade-package uv==0.13.9'
 
 `.venv/bin/python` of `bootstrap.py setup dev` runs it, and the uv installed there resolves. There
-is one resolution, of the set `dev`; `test` and `run` are taken from it. They hold what an editable
-install needs, too: the build backend and what it asks for. Everything is locked for each platform
-that envbuilder runs on and each Python of pyproject.toml's classifiers, and nothing is written
-unless all of them have a wheel. Only the package index itself is asked: local folders and extra
-indexes of this machine would give hashes of files that others cannot get. Prints what changed. Exit
-code 4: uv could not resolve.
+is one resolution, of the set `dev`; `test`, `docs` and `run` are taken from it. They hold what an
+editable install needs, too: the build backend and what it asks for. Everything is locked for each
+platform that envbuilder runs on and each Python of pyproject.toml's classifiers, and nothing is
+written unless all of them have a wheel. Only the package index itself is asked: local folders and
+extra indexes of this machine would give hashes of files that others cannot get. Prints what
+changed. Exit code 4: uv could not resolve.
 """
 
 from __future__ import annotations
@@ -40,7 +40,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
-SETS = {"dev": ("--extra", "dev"), "test": ("--extra", "test"), "run": ()}
+SETS = {
+    "dev": ("--extra", "dev"),
+    "test": ("--extra", "test"),
+    "docs": ("--extra", "docs"),
+    "run": (),
+}
 """The largest first: the others take its versions."""
 PINNED = re.compile(r"^(?P<name>[a-z0-9-]+)==(?P<version>[^ ;\\]+)(?P<marker>[^\\]*)", re.MULTILINE)
 CLASSIFIER = "Programming Language :: Python :: 3."

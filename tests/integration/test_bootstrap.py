@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.network
 
 COPIED = ("bootstrap.py", "pyproject.toml", "README.md", "LICENSE")
-FOLDERS = ("envbuilder", "profiles", "requirements", "templates")
+FOLDERS = ("envbuilder", "profiles", "requirements", "share", "templates")
 TEST_FILE = "tests/unit/core/test_pip_config.py"
 
 

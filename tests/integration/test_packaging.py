@@ -36,8 +36,10 @@ pytestmark = pytest.mark.network
 INFO = f"envbuilder_ml-{__version__}.dist-info"
 DATA = "envbuilder/data"
 """Where a wheel has what lies beside the package in a checkout."""
+SHARED = f"envbuilder_ml-{__version__}.data/data"
+"""Where a wheel has what is installed below the prefix itself."""
 PARTS = (
-    *("envbuilder", "profiles", "templates", "requirements"),
+    *("envbuilder", "profiles", "templates", "requirements", "share"),
     *("tests", "benchmarks", "docs", "tools"),
 )
 RUBBISH = ("__pycache__", "*.pyc", ".*_cache", ".hypothesis")
@@ -162,11 +164,12 @@ def test_the_wheel_holds_the_package_its_data_and_nothing_else(
 ) -> None:
     expected = {f for f in source_files if f.startswith("envbuilder/")}
     expected |= {f"{DATA}/{f}" for f in source_files if f.startswith(("profiles/", "templates/"))}
+    expected |= {f"{SHARED}/{f}" for f in source_files if f.startswith("share/")}
     about = {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE"}
     assert set(members) == expected | {f"{INFO}/{name}" for name in about}
     for name in expected:
         here = copy / name
-        beside = copy / name.removeprefix(f"{DATA}/")
+        beside = copy / name.removeprefix(f"{DATA}/").removeprefix(f"{SHARED}/")
         assert members[name] == (here if here.is_file() else beside).read_bytes(), name
 
 
@@ -209,7 +212,7 @@ def test_every_profile_comes_with_its_lock(members: dict[str, bytes]) -> None:
 
 def test_nothing_of_the_makers_is_in_the_wheel(members: dict[str, bytes]) -> None:
     tops = {name.partition("/")[0] for name in members}
-    assert tops == {"envbuilder", INFO}
+    assert tops == {"envbuilder", INFO, SHARED.partition("/")[0]}
     assert not [n for n in members if "__pycache__" in n or n.endswith((".pyc", ".part"))]
     assert not [n for n in members if n.startswith(("envbuilder/tests", "envbuilder/docs"))]
 
@@ -316,6 +319,14 @@ def test_it_renders_the_same_files(installed: Installed, cli: Cli, tmp_path: Pat
     here = {p.name: p.read_bytes() for p in (tmp_path / "here").iterdir()}
     assert set(here) == {"Dockerfile", "requirements.txt", "payload.pyz"}
     assert {p.name: p.read_bytes() for p in (tmp_path / "there").iterdir()} == here
+
+
+def test_man_pages_and_completions_are_where_they_are_looked_for(
+    prefix: Path, source_files: set[str]
+) -> None:
+    shared = {f for f in source_files if f.startswith("share/")}
+    assert {f"share/{name}" for name in below(prefix / "share")} == shared
+    assert "share/man/man1/envbuilder.1" in shared
 
 
 SUBSET = """\

@@ -83,3 +83,44 @@ def test_every_exit_code_has_a_row(repository: Path) -> None:
 def test_generated_pages_are_fresh(name: str, repository: Path) -> None:
     made = refresh_docs.pages()[name]
     assert (repository / "docs" / "reference" / name).read_text() == made, "run: make docs"
+
+
+def prose(page: Path) -> Iterator[tuple[int, str]]:
+    """The numbered lines of a page that are neither code nor a table."""
+    code = False
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        code ^= line.lstrip().startswith("```")
+        if not code and not line.startswith("|"):
+            yield number, line
+
+
+def test_lines_of_prose_are_wrapped(repository: Path) -> None:
+    exempt = {repository / "docs" / "reference" / name for name in refresh_docs.pages()}
+    exempt.add(repository / "CHANGELOG.md")  # every change adds to it
+    long = [
+        f"{page.relative_to(repository)}:{number}"
+        for page in pages(repository)
+        if page not in exempt
+        for number, line in prose(page)
+        if len(line) > 120
+    ]
+    assert long == []
+
+
+def test_no_page_links_out_of_the_site(repository: Path) -> None:
+    """A page may be read on the site, which holds nothing but docs/."""
+    docs = repository / "docs"
+    outside = [
+        f"{page.relative_to(repository)}: {link}"
+        for page in sorted(docs.rglob("*.md"))
+        for link in links(page)
+        if not re.match(r"[a-z]+:", link)
+        and not (page.parent / link.partition("#")[0]).resolve().is_relative_to(docs)
+    ]
+    assert outside == []
+
+
+def test_the_readme_fits_two_screens(repository: Path) -> None:
+    lines = (repository / "README.md").read_text().splitlines()
+    assert len(lines) <= 100
+    assert max(map(len, lines)) <= 100

@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 if TYPE_CHECKING:
     from pathlib import Path
 
-SETS = {"run": None, "test": "test", "dev": "dev"}
+SETS = {"run": None, "test": "test", "docs": "docs", "dev": "dev"}
 """Names of the files, and the extra that each is for."""
 PLATFORMS = {
     "linux/amd64": {"sys_platform": "linux", "platform_machine": "x86_64"},
@@ -141,8 +141,9 @@ def test_a_change_of_pyproject_is_seen(
 
 def test_the_sets_are_one_resolution(project: Project, files: dict[str, str]) -> None:
     for environment in environments(project):
-        run, test, dev = (pins(files[name], environment).items() for name in SETS)
+        run, test, docs, dev = (pins(files[name], environment).items() for name in SETS)
         assert run < test < dev
+        assert run < docs < dev
 
 
 def test_nothing_for_tests_is_in_what_users_install(

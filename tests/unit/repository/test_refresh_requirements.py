@@ -88,6 +88,7 @@ def test_the_smaller_sets_start_from_the_largest(
     assert texts == {
         "dev.txt": "dev.txt after old",
         "test.txt": "test.txt after dev.txt after old",
+        "docs.txt": "docs.txt after dev.txt after old",
         "run.txt": "run.txt after dev.txt after old",
     }
     assert "wrote requirements/run.txt" in capsys.readouterr().out
@@ -100,7 +101,7 @@ def test_only_what_is_asked_for_is_upgraded_and_only_once(
 ) -> None:
     uv = Uv()
     assert run(monkeypatch, uv, "--upgrade-package", "rich") == 0
-    assert [("--upgrade-package=rich" in r) for r in uv.runs[:3]] == [True, False, False]
+    assert [("--upgrade-package=rich" in r) for r in uv.runs[:4]] == [True, False, False, False]
     assert not any("--upgrade" in r for r in uv.runs)
     assert run(monkeypatch, uv, "--upgrade") == 0
     assert sum("--upgrade" in r for r in uv.runs) == 1

@@ -1,0 +1,97 @@
+"""The site builds without a broken link, and its pages load nothing from another host."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.conftest import missing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LOADED = {
+    *(("script", "src"), ("img", "src"), ("img", "srcset"), ("iframe", "src"), ("source", "src")),
+    *(("video", "src"), ("audio", "src"), ("embed", "src"), ("object", "data")),
+}
+LINKED = {"stylesheet", "icon", "preload", "modulepreload", "preconnect", "dns-prefetch"}
+ELSEWHERE = re.compile(r"\s*(?:[a-z]+:)?//", re.IGNORECASE)
+
+
+class Resources(HTMLParser):
+    """What a page makes a browser load."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        self.found |= {value or "" for name, value in attrs if (tag, name) in LOADED}
+        if tag == "link" and LINKED & set((values.get("rel") or "").split()):
+            self.found.add(values.get("href") or "")
+
+
+@pytest.fixture(scope="module")
+def site(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built from a copy of its sources."""
+    program = Path(sys.executable).with_name("zensical")
+    if not program.exists():
+        missing("zensical", "it comes with `python3 bootstrap.py setup dev`")
+    folder = tmp_path_factory.mktemp("site")
+    shutil.copy(repository / "zensical.toml", folder)
+    shutil.copytree(repository / "docs", folder / "docs")
+    done = subprocess.run(
+        [program, "build", "--strict"], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "build" / "site"
+
+
+def elsewhere(site: Path) -> Iterator[str]:
+    for page in sorted(site.rglob("*.html")):
+        resources = Resources()
+        resources.feed(page.read_text(encoding="utf-8"))
+        yield from (f"{page.name}: {u}" for u in resources.found if ELSEWHERE.match(u))
+    for sheet in sorted(site.rglob("*.css")):
+        text = sheet.read_text(encoding="utf-8")
+        urls = re.findall(r"url\(\s*[\"']?([^)\"']+)|@import\s+[\"']([^\"']+)", text)
+        yield from (f"{sheet.name}: {u}" for pair in urls for u in pair if ELSEWHERE.match(u))
+
+
+def test_nothing_is_loaded_from_another_host(site: Path) -> None:
+    assert list(elsewhere(site)) == []
+
+
+def test_every_page_is_built_and_in_the_navigation(site: Path, repository: Path) -> None:
+    docs = repository / "docs"
+    pages = {p.relative_to(docs).with_suffix(".html").as_posix() for p in docs.rglob("*.md")}
+    index = (site / "index.html").read_text(encoding="utf-8")
+    for page in pages:
+        assert (site / page).is_file()
+        assert f'href="{page}"' in index, page
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        '<script src="https://example.org/x.js"></script>',
+        "<img src=//example.org/x.png>",
+        '<link rel="stylesheet" href="http://example.org/x.css">',
+    ],
+)
+def test_a_page_that_loads_something_is_seen(page: str, tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text(page)
+    assert len(list(elsewhere(tmp_path))) == 1
+
+
+def test_a_link_to_a_page_elsewhere_is_none(tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text('<a href="https://example.org/">there</a>')
+    assert list(elsewhere(tmp_path)) == []

@@ -1,0 +1,58 @@
+"""Man pages and completions are those of the commands as they are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from envbuilder import cli
+from tools import refresh_shell_files
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_the_files_are_fresh(repository: Path) -> None:
+    folder = repository / "share"
+    present = {
+        p.relative_to(folder).as_posix(): p.read_text(encoding="utf-8")
+        for p in folder.rglob("*")
+        if p.is_file()
+    }
+    assert present == refresh_shell_files.files(), "run: make docs"
+
+
+def test_every_command_has_a_page_and_is_completed() -> None:
+    files = refresh_shell_files.files()
+    for name in cli.COMMANDS:
+        assert f"man/man1/envbuilder-{name}.1" in files
+        for shell, text in files.items():
+            assert shell.startswith("man/") or f"{name}" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "escaped"),
+    [
+        (".PP", r"\&.PP"),
+        ("'quoted", r"\&'quoted"),
+        ("--json", r"\-\-json"),
+        ("a\\b", r"a\eb"),
+        ("threads …", r"threads \[u2026]"),
+    ],
+)
+def test_no_text_is_a_request_or_an_escape(text: str, escaped: str) -> None:
+    assert refresh_shell_files._roff(text) == escaped
+
+
+def test_examples_keep_their_lines() -> None:
+    text = "First\nparagraph.\n\n\b\nExamples:\n  one\n  two\n"
+    assert list(refresh_shell_files._description(text)) == [
+        *("First paragraph.", ".PP", ".nf", "Examples:", "  one", "  two", ".fi"),
+    ]
+
+
+def test_hidden_options_are_not_completed() -> None:
+    """They are refused with the way to go, and must not be found by chance."""
+    for name, text in refresh_shell_files.files().items():
+        assert "--audit" not in text, name
