@@ -123,6 +123,21 @@ def test_extends_merges_mappings_and_replaces_the_rest(tmp_path: Path) -> None:
     assert not child.opt_in
 
 
+def test_bases_of_other_pythons_are_not_inherited(tmp_path: Path) -> None:
+    load(
+        tmp_path,
+        MINIMAL.replace('["3.11"]', '["3.11", "3.12"]')
+        + 'base: {"3.11": {ref: python:3.11}, "3.12": {ref: python:3.12}}\n',
+    )
+    child = load(
+        tmp_path, 'extends: mine\ndescription: Other\npython: {supported: ["3.11"]}\n', "one"
+    )
+    assert list(child.base) == ["3.11"]
+    stray = 'extends: mine\npython: {supported: ["3.11"]}\nbase: {"3.12": {ref: python:3.12}}\n'
+    with pytest.raises(InvalidError, match=r"base\.3\.12: is not in python\.supported"):
+        load(tmp_path, f"{stray}description: Other\n", "two")
+
+
 def test_extends_in_a_circle(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("extends: b\n")
     (tmp_path / "b.yaml").write_text("extends: a\n")
