@@ -28,7 +28,7 @@ _TELLING: dict[Verdict, tuple[Level, ...]] = {
     "no": ("no",),
 }
 _SHIPPED = ("cuda", "xpu", "mps", "cuda-legacy")
-_SHIPPED_CPU = ("cpu", "zendnn", "cpu-ipex")
+_SHIPPED_CPU = ("cpu", "zendnn", "cpu-debian", "zendnn-debian", "cpu-ipex")
 _ACCELERATORS = ("cuda", "xpu", "mps", "cpu")
 
 
