@@ -120,7 +120,7 @@ def build(
 ) -> Callable[[Path, dict[str, str], int], tuple[str, Layout]]:
     """`build(folder, variables, umask)` makes the image with `folder/cache` for a cache."""
     if shutil.which("mmdebstrap") is None:
-        missing("engine", "mmdebstrap is not installed")
+        missing("mmdebstrap", "mmdebstrap is not installed")
 
     def run(folder: Path, variables: dict[str, str], umask: int) -> tuple[str, Layout]:
         shutil.copytree(project, folder, dirs_exist_ok=True)

@@ -1,6 +1,6 @@
 """The layers of the wheels of `cpu`: the bytes that they had when they were recorded.
 
-After a wanted change: run this with --rewrite-golden, then say in the commit why they moved.
+After a wanted change: `make golden`, then say in the commit why they moved.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ def layers(cli: Cli, session_environment: dict[str, str], tmp_path: Path) -> lis
 
 
 def test_wheel_layers_are_the_golden_ones(
-    layers: list[dict[str, Any]], repository: Path, request: pytest.FixtureRequest
+    layers: list[dict[str, Any]], repository: Path, rewrite_golden: bool
 ) -> None:
     made = {"compressor": dict(compressor()), "layers": layers}
     path = repository / "tests" / "golden" / "cpu" / "wheel-layers.json"
-    if request.config.getoption("--rewrite-golden"):
+    if rewrite_golden:
         path.write_text(json.dumps(made, indent=1) + "\n")
     golden = json.loads(path.read_text())
     names = ("what", "diff_id")
