@@ -109,7 +109,7 @@ def target(lock: lockfile.Lock, own: Settings) -> Target:
 
 def made(wanted: MakeBase, own: Settings) -> Layout:
     if shutil.which("mmdebstrap") is None:
-        missing("engine", "mmdebstrap is not installed")
+        missing("mmdebstrap", "mmdebstrap is not installed")
     lines: list[str] = []
     try:
         return debian_base.make(wanted, Store(own.store_dir), lines.append)
