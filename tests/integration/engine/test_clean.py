@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = pytest.mark.engine
-
 
 @pytest.fixture
 def name(docker_client: Any) -> Iterator[str]:

@@ -19,7 +19,6 @@ from envbuilder.containers.engine import client as engine
 if TYPE_CHECKING:
     from tests.integration.conftest import Cli
 
-pytestmark = pytest.mark.engine
 LOOK = (
     "id -u; echo $OMP_NUM_THREADS; ls -A /tmp;"
     " find /opt \\( -name '*.whl' -o -name '*.pyc' -o -name '.uv' -o -name uv_cache.json"

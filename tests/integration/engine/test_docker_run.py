@@ -23,7 +23,6 @@ from envbuilder.verify import run as verify
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.engine
 LABEL = "envbuilder-test"
 CHILD = """\
 import functools, json, signal, sys

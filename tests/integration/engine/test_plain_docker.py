@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from tests.integration.conftest import Cli
 
-pytestmark = [pytest.mark.engine, pytest.mark.network]
+pytestmark = pytest.mark.network
 TAG = "envbuilder-test/plain:cpu"
 
 

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from tests.integration.conftest import Cli
 
-pytestmark = pytest.mark.engine
 TINY = ("--profile", "tiny", "--backend", "docker", "--base-image")
 BASE = "localhost/envbuilder-test-podman-base:1"
 CHILD = """\

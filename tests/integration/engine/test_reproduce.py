@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from envbuilder.containers.oci.layout import Layout
     from tests.integration.conftest import Cli
 
-pytestmark = pytest.mark.engine
 BUILDKIT = ("--backend", "docker", "--builder", "buildkit", "--base-image")
 IMAGE = ("--profile", "tiny", *BUILDKIT)
 ALLOWED = {"etc", "etc/passwd", "home", "home/user", "opt", "opt/env", "work"}

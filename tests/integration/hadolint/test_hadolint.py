@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import missing
 
-GOLDEN = Path(__file__).parent.parent / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 DOCKERFILES = sorted(GOLDEN.glob("*/dockerfile/Dockerfile"))
 
 

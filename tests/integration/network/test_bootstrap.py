@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = pytest.mark.network
 
 COPIED = ("bootstrap.py", "pyproject.toml", "README.md", "LICENSE")
 FOLDERS = ("envbuilder", "profiles", "requirements", "templates")

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from tests.integration.conftest import Cli
     from tests.support.registry_server import Registry
 
-pytestmark = pytest.mark.network
 # No base image, unless a test names one: the registry of the locked one may be out of reach.
 BUNDLE = ("bundle", "--profile", "tiny", "--base-image", "envbuilder-test-none:1", "--json")
 # Loopback up, and proof that nothing else is there.
@@ -89,7 +88,7 @@ class Machine:
 
     def envbuilder(self, *argv: str | Path, code: int = 0) -> str:
         """This envbuilder, there."""
-        self.environment["PYTHONPATH"] = str(Path(__file__).parents[2])
+        self.environment["PYTHONPATH"] = str(Path(__file__).parents[3])
         return self.run(sys.executable, "-m", "envbuilder", *argv, code=code)
 
 
@@ -256,7 +255,7 @@ def test_a_corrupted_bundle_is_1_and_names_the_member(bundle: Path, there: Machi
 
 def test_killed_at_any_point_and_run_again(bundle: Path, there: Machine) -> None:
     python = (sys.executable, "-m", "envbuilder")
-    there.environment["PYTHONPATH"] = str(Path(__file__).parents[2])
+    there.environment["PYTHONPATH"] = str(Path(__file__).parents[3])
     for _ in range(4):
         process = there.start(*python, "unbundle", bundle)
         time.sleep(random.uniform(0.1, 0.8))

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from tests.integration.conftest import Cli
 
-pytestmark = pytest.mark.network
 PLATFORM = "linux/arm64" if platform.machine() == "aarch64" else "linux/amd64"
 LOCK = lockfile.load(resources.profiles_dir() / "locks" / "cpu.json")
 TARGET = lockfile.select(LOCK, PLATFORM, "3.11")

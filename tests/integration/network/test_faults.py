@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from tests.integration.conftest import Cli
 
-pytestmark = pytest.mark.network
 BUILD = ("build", "--profile", "tiny", "--backend", "venv", "--json")
 
 

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from tests.integration.conftest import Cli
 
-pytestmark = pytest.mark.network
 
 OWN = {"dev", "etc/hostname", "etc/hosts", "etc/mtab", "etc/resolv.conf", ".dockerenv"}
 """What every container has besides its image."""

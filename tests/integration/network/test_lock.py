@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from envbuilder.profiles.lock import Lock
     from envbuilder.profiles.profile import Profile
 
-pytestmark = pytest.mark.network
 
 SHIPPED = (resources.profiles_dir(),)
 

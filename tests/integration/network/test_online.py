@@ -11,12 +11,11 @@ import pytest
 
 from envbuilder.packages.python import loopback, upstream
 from tests.integration.conftest import start
-from tests.integration.test_lock import wheel
+from tests.integration.network.test_lock import wheel
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.network
 
 PROFILE = """\
 description: Two tiny wheels

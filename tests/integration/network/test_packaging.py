@@ -31,7 +31,6 @@ from tests.conftest import missing
 if TYPE_CHECKING:
     from tests.integration.conftest import Cli
 
-pytestmark = pytest.mark.network
 
 INFO = f"envbuilder_ml-{__version__}.dist-info"
 DATA = "envbuilder/data"

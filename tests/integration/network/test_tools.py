@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from envbuilder.core import types as words
 
-pytestmark = pytest.mark.network
 
 ARM = """\
 extends: _cpu

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from tests.integration.conftest import Cli
 
-pytestmark = pytest.mark.network
 
 PAIR = """\
 extends: _cpu

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tests.integration.conftest import Cli
 
-pytestmark = [pytest.mark.registry, pytest.mark.engine, pytest.mark.network]
+pytestmark = [pytest.mark.engine, pytest.mark.network]
 
 
 @pytest.fixture(scope="module")

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from envbuilder.containers.oci.descriptor import Descriptor
 
-pytestmark = pytest.mark.registry
 SILENT = PlainProgress(lambda line: None)
 BIG = 2 * PIECE + PIECE // 2
 """Three pieces."""

@@ -18,7 +18,7 @@ SOME, MANY = (1, 2, 3), (1, 2, 3, 4, 4, 3, 2, 1)
 """How many verifications run at the same time, one group after the other: 6 and 20 in all. On two
 cores they are each other's load, from none to twice what the machine can do."""
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("groups", [SOME, pytest.param(MANY, marks=pytest.mark.soak)], ids=sum)

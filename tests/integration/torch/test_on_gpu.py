@@ -16,7 +16,7 @@ import pytest
 
 from envbuilder.host import probe
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 def start(repository: Path, out: Path, python: Path, *options: str) -> subprocess.Popen[str]:

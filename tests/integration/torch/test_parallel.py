@@ -29,7 +29,6 @@ SUBSET = resources.mnist_subset_dir()
 ROOT = Path(envbuilder.__file__).parents[1]
 FEW = ("--steps", "5")
 
-pytestmark = pytest.mark.torch
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="no /proc")
 needs_two = pytest.mark.skipif(

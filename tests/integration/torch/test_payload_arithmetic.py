@@ -12,8 +12,6 @@ import pytest
 from envbuilder import payload
 from envbuilder.payload.numerics.cases import CASES
 
-pytestmark = pytest.mark.torch
-
 Seen = dict[str, list[str]]
 
 

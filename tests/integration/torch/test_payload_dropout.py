@@ -8,11 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from envbuilder import payload
-
-pytestmark = pytest.mark.torch
 
 PROGRAM = """
 import json, torch

@@ -25,8 +25,6 @@ SUBSET = resources.mnist_subset_dir()
 RUN_ONLY = ("--quick", "--epochs", "1", "--min-accuracy", "0")
 """Few digits are learned badly; most faults show all the same."""
 
-pytestmark = pytest.mark.torch
-
 
 @pytest.fixture(scope="session")
 def pyz(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -41,7 +41,6 @@ COMMAND = (sys.executable, "-m", "envbuilder")
 
 Words = tuple[str | Path, ...]
 
-pytestmark = pytest.mark.torch
 soak = pytest.mark.soak
 
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-pytestmark = pytest.mark.torch
 
 EXPECTS = profiles.Expects(device="cpu", torch="2.13.0+cpu")
 FEW = ("--steps", "4", "--warm-up", "1")

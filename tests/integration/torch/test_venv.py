@@ -19,8 +19,6 @@ from tests.integration.conftest import start
 if TYPE_CHECKING:
     from tests.integration.conftest import Cli
 
-pytestmark = pytest.mark.torch
-
 
 def test_an_unchanged_build_is_reused(cli: Cli, torch_prefix: Path) -> None:
     done = cli("build", "--profile", "cpu", "--backend", "venv", "--json")

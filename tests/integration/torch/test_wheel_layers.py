@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tests.integration.conftest import Cli
 
-pytestmark = [pytest.mark.network, pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 ABOVE = 3
 """Layers above those of wheels: the allocator's package, the environment, the payload."""
