@@ -22,8 +22,8 @@ types: .venv/dev
 
 check: lint types test
 
-golden: .venv/dev  ## rewrite the golden files, then look at the diff
-	.venv/bin/python -m pytest tests/unit/build/test_golden.py --rewrite-golden -q
+golden: .venv/dev  ## rewrite all golden files, digests of images among them, then look at the diff
+	.venv/bin/python -m pytest --rewrite-golden --all -q
 
 docs: .venv/dev    ## rewrite what is generated: pages of docs/reference, man pages, completions
 	.venv/bin/python tools/refresh_docs.py

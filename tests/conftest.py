@@ -36,7 +36,9 @@ def need() -> object:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--rewrite-golden", action="store_true", help="write golden files anew")
+    parser.addoption(
+        "--rewrite-golden", action="store_true", help="write golden files, run no other test"
+    )
     parser.addoption("--all", action="store_true", help="run the tests marked slow, too")
     parser.addoption("--soak", action="store_true", help="run the tests marked soak, too")
 
@@ -54,10 +56,12 @@ def left_out(config: pytest.Config) -> tuple[str, ...]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the tests that were not asked for."""
     markers = left_out(config)
+    golden_alone = config.getoption("--rewrite-golden")
     kept, deselected = [], []
     for item in items:
-        marked = any(item.get_closest_marker(marker) for marker in markers)
-        (deselected if marked else kept).append(item)
+        out = any(item.get_closest_marker(marker) for marker in markers)
+        out |= golden_alone and "rewrite_golden" not in getattr(item, "fixturenames", ())
+        (deselected if out else kept).append(item)
         item.add_marker(pytest.mark.xdist_group(group_of(item)))
     if deselected:
         config.hook.pytest_deselected(items=deselected)
@@ -99,6 +103,12 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     )
     for reason, count in sorted(reasons.items()):
         terminalreporter.write_line(f"skipped {count}: {reason}")
+
+
+@pytest.fixture(scope="session")
+def rewrite_golden(request: pytest.FixtureRequest) -> bool:
+    """Whether golden files are written before they are compared: `make golden`."""
+    return bool(request.config.getoption("--rewrite-golden"))
 
 
 @pytest.fixture(scope="session")

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-FAULTS_DIR = ROOT / "tests" / "integration" / "sabotage"
+FAULTS_DIR = ROOT / "tests" / "integration" / "torch" / "sabotage"
 _SUBSET = ROOT / "envbuilder" / "data" / "mnist-subset"
 GROUPS = ("host", "verify", "epoch", "refusals", "faults", "tune", "devices", "jax")
 MOST_BYTES = 15 * 2**20  # of one file in OUT

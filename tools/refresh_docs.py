@@ -34,8 +34,8 @@ PROFILE = """\
 A profile says what a kind of hardware needs. Shipped ones are in `profiles/`; your own are in
 `profiles/NAME.yaml` next to your `envbuilder.yaml` or in your configuration folder. `extends:`
 takes over another profile: mappings are merged key by key, every other value is replaced, and
-`add_requirements:` adds to the inherited `requirements:`. Unknown keys are refused with file, line
-and a suggestion.
+`add_requirements:` adds to the inherited `requirements:`. Bases of Python versions that the profile
+does not support are not inherited. Unknown keys are refused with file, line and a suggestion.
 
 ```yaml
 # profiles/mine.yaml

@@ -65,7 +65,7 @@ ACCELERATORS: dict[words.Accelerator, Accelerator] = {
         judge=lambda gpu, wanted, native: apple.judge(gpu),
         hardware="Apple silicon",
     ),
-    "cpu": Accelerator(variants=("zendnn", "cpu-ipex")),
+    "cpu": Accelerator(variants=("zendnn", "cpu-debian", "zendnn-debian", "cpu-ipex")),
 }
 
 

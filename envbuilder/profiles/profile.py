@@ -270,8 +270,21 @@ def _merged(
     inherited, _, _ = _merged(parent, folders, (*seen, name))
     for key in ("extends", "description", "warnings", "opt_in"):
         inherited.pop(key, None)
+    _drop_unsupported(inherited, own)
     own = requirements.combined(name, own, inherited, str(path), text)
     return _merge(inherited, own), str(path), text
+
+
+def _drop_unsupported(inherited: dict[str, Any], own: dict[str, Any]) -> None:
+    """Drop inherited bases of Python versions that `own` no longer supports."""
+    python = own.get("python")
+    supported = python.get("supported") if isinstance(python, dict) else None
+    if not isinstance(supported, list):  # unchanged, or not valid, which decoding reports
+        return
+    for key in ("base", "debian_base"):
+        bases = inherited.get(key)
+        if isinstance(bases, dict):
+            inherited[key] = {v: base for v, base in bases.items() if v in supported}
 
 
 def chain(name: str, folders: Sequence[Path]) -> tuple[Path, ...]:

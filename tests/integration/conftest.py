@@ -37,6 +37,13 @@ if TYPE_CHECKING:
     from envbuilder.profiles import locked_file as lock_entries
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
+FOLDER = Path(__file__).parent
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark a test with what it needs, which is the name of its folder."""
+    if item.path.parent != FOLDER:
+        item.add_marker(item.path.parent.name)
 
 
 @pytest.fixture(scope="session")

@@ -10,18 +10,26 @@ from typing import TYPE_CHECKING
 from envbuilder.profiles.locked_file import File
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from envbuilder.packages.store import Store
 
 
-def tar(members: dict[str, bytes], mtime: int = 0) -> bytes:
+def tar(members: Mapping[str, bytes | str | None], mtime: int = 0) -> bytes:
+    """Bytes make a file, text a link to it, None a folder; files below `bin` are programs."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as archive:
-        for name, data in members.items():
+        for name, content in members.items():
             entry = tarfile.TarInfo(f"./{name}")
-            entry.size, entry.mtime = len(data), mtime
-            archive.addfile(entry, io.BytesIO(data))
+            entry.mtime = mtime
+            if content is None:
+                entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+            elif isinstance(content, str):
+                entry.type, entry.linkname = tarfile.SYMTYPE, content
+            else:
+                entry.size, entry.mode = len(content), 0o755 if "bin/" in name else 0o644
+            archive.addfile(entry, io.BytesIO(content if isinstance(content, bytes) else b""))
     return out.getvalue()
 
 
@@ -29,7 +37,7 @@ def deb(
     name: str,
     version: str = "1",
     control_files: dict[str, bytes] | None = None,
-    data: dict[str, bytes] | None = None,
+    data: Mapping[str, bytes | str | None] | None = None,
     **fields: str,
 ) -> bytes:
     stated = {"Package": name, "Version": version, "Architecture": "amd64", **fields}

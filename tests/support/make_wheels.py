@@ -36,9 +36,10 @@ def write(
     record = "".join(f"{path},{recorded(content)},\n" for path, content in members.items())
     path = folder / f"{name}-{version}-{tag}.whl"
     with zipfile.ZipFile(path, "w") as archive:
-        for member, content in members.items():
-            archive.writestr(member, content)
-        archive.writestr(f"{info}/RECORD", f"{record}{info}/RECORD,,\n")
+        for member, content in {**members, f"{info}/RECORD": f"{record}{info}/RECORD,,\n"}.items():
+            entry = zipfile.ZipInfo(member)  # without a date: the same wheel every time
+            entry.external_attr = 0o600 << 16
+            archive.writestr(entry, content)
     return path
 
 

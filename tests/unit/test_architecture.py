@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from fnmatch import fnmatch
 from typing import TYPE_CHECKING
@@ -182,6 +183,15 @@ def test_unit_tests_mirror_the_rooms(repository: Path) -> None:
         if not any(name == room or name.startswith(f"{room}.") for name in names):
             lost.append(f"{path.relative_to(folder)} imports nothing of {room}")
     assert lost == []
+
+
+def test_integration_tests_stand_where_their_need_is_named(repository: Path) -> None:
+    """Each folder of them is one that CI requires (and a marker, else collecting fails)."""
+    text = (repository / ".ci" / "run").read_text()
+    required = ",".join(re.findall(r"ENVBUILDER_REQUIRE\+?=(\S+)", text))
+    folder = repository / "tests" / "integration"
+    needs = {p.parent.relative_to(folder).as_posix() for p in folder.rglob("test_*.py")} - {"."}
+    assert needs <= set(required.split(","))
 
 
 def test_every_unit_test_is_collected(request: pytest.FixtureRequest, repository: Path) -> None:

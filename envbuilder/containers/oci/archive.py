@@ -118,12 +118,12 @@ def held(path: Path) -> Iterator[tuple[dict[str, Any], types.Digest, types.Diges
     with tempfile.TemporaryDirectory() as scratch:
         packed = path.is_file()
         layout = unpack(path, Path(scratch) / "layout") if packed else Layout.open(path)
-        for found in layout.images():
-            manifest = layout.read_manifest(found)
+        for descriptor in layout.images():
+            manifest = layout.read_manifest(descriptor)
             for blob in manifest.layers:
                 if not (packed and layout.has(blob)):  # what was unpacked has been hashed
                     layout.checked(blob)
-            yield layout.read_config(manifest), manifest.config.digest, found.digest
+            yield layout.read_config(manifest), manifest.config.digest, descriptor.digest
 
 
 def opened(path: Path, folder: Path) -> Layout:

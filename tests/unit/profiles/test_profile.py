@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Profile
 
 SHIPPED = (resources.profiles_dir(),)
-NAMES = ("cpu", "cpu-ipex", "cuda", "cuda-legacy", "mps", "xpu", "xpu-ipex", "zendnn")
+NAMES = (
+    *("cpu", "cpu-debian", "cpu-ipex", "cuda", "cuda-legacy", "mps", "xpu", "xpu-ipex"),
+    *("zendnn", "zendnn-debian"),
+)
 
 MINIMAL = """\
 name: mine
@@ -41,8 +45,10 @@ def load(folder: Path, text: str, name: str = "mine") -> Profile:
     return profiles.load(name, (folder,))
 
 
-def test_all_eight_are_shipped() -> None:
+def test_all_of_them_are_shipped(repository: Path) -> None:
     assert profiles.names(SHIPPED) == NAMES
+    listed = re.findall(r"^\| `([a-z-]+)` \|", (repository / "README.md").read_text(), re.MULTILINE)
+    assert sorted(listed) == list(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -75,6 +81,7 @@ def test_states_of_shipped_locks() -> None:
     folder = resources.profiles_dir() / "locks"
     states = {n: lockfile.load(folder / f"{n}.json").state for n in NAMES}
     assert states["cuda"] == states["mps"] == "locked"
+    assert states["cpu-debian"] == states["zendnn-debian"] == "locked"
     assert states["xpu-ipex"] == "unlocked"
     assert states["cpu"] == states["zendnn"] == states["xpu"] == "claimed"
 
@@ -83,8 +90,21 @@ def test_archived_extensions_are_opt_in_and_warn() -> None:
     for name in NAMES:
         profile = profiles.load(name, SHIPPED)
         ipex = profile.expects.extension == "ipex"
-        assert profile.opt_in == ipex
+        assert profile.opt_in == (ipex or name.endswith("-debian"))
         assert ipex == any("archived" in w for w in profile.warnings)
+
+
+@pytest.mark.parametrize("name", ["cpu", "zendnn"])
+def test_a_base_of_debian_packages_is_all_that_its_variant_changes(name: str) -> None:
+    one, other = profiles.load(name, SHIPPED), profiles.load(f"{name}-debian", SHIPPED)
+    differ = {f for f in one.__struct_fields__ if getattr(one, f) != getattr(other, f)}
+    states = {"name", "description", "extends", "opt_in"}
+    assert differ - {"platforms"} == states | {"python", "backends", "base", "debian_base"}
+    folder = resources.profiles_dir() / "locks"
+    locks = [lockfile.load(folder / f"{n}.json") for n in (name, other.name)]
+    assert locks[0].tools == locks[1].tools
+    wheels = [lockfile.select(k, "linux/amd64", "3.11").of_kind("wheel") for k in locks]
+    assert wheels[0] == wheels[1]
 
 
 def test_the_python_of_an_image_is_the_locked_one() -> None:
@@ -121,6 +141,21 @@ def test_extends_merges_mappings_and_replaces_the_rest(tmp_path: Path) -> None:
     assert child.requirements == ("torch==2.14.0",)
     assert child.warnings == ()
     assert not child.opt_in
+
+
+def test_bases_of_other_pythons_are_not_inherited(tmp_path: Path) -> None:
+    load(
+        tmp_path,
+        MINIMAL.replace('["3.11"]', '["3.11", "3.12"]')
+        + 'base: {"3.11": {ref: python:3.11}, "3.12": {ref: python:3.12}}\n',
+    )
+    child = load(
+        tmp_path, 'extends: mine\ndescription: Other\npython: {supported: ["3.11"]}\n', "one"
+    )
+    assert list(child.base) == ["3.11"]
+    stray = 'extends: mine\npython: {supported: ["3.11"]}\nbase: {"3.12": {ref: python:3.12}}\n'
+    with pytest.raises(InvalidError, match=r"base\.3\.12: is not in python\.supported"):
+        load(tmp_path, f"{stray}description: Other\n", "two")
 
 
 def test_extends_in_a_circle(tmp_path: Path) -> None:

@@ -91,11 +91,11 @@ TARGETS = [
 
 
 def test_the_document_of_the_cpu_profile_is_the_golden_one(
-    repository: Path, found: Settings, request: pytest.FixtureRequest
+    repository: Path, found: Settings, rewrite_golden: bool
 ) -> None:
     golden = repository / "tests" / "golden" / "cpu" / "sbom.cdx.json"
     content = of_lock("cpu", 0, found)
-    if request.config.getoption("--rewrite-golden"):
+    if rewrite_golden:
         golden.write_bytes(content)
     assert content == golden.read_bytes()
 

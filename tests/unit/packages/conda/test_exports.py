@@ -255,12 +255,12 @@ def test_a_folder_of_this_machine_is_refused(target: render.RenderTarget) -> Non
 
 @pytest.mark.parametrize("target", ["conda-explicit", "pixi"])
 def test_exports_are_the_golden_ones(
-    target: render.RenderTarget, repository: Path, request: pytest.FixtureRequest
+    target: render.RenderTarget, repository: Path, rewrite_golden: bool
 ) -> None:
     folder = repository / "tests" / "golden" / "conda-exports" / target
     files = rendered(target, conda_lock())
     assert files.pop("requirements.txt")
-    if request.config.getoption("--rewrite-golden"):
+    if rewrite_golden:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
             (folder / name).write_text(text)

@@ -1,0 +1,128 @@
+"""A rendered folder builds with plain `docker build`: every file downloaded, no envbuilder about.
+
+PyTorch's own index is used where it answers. Elsewhere the one wheel that only it has comes out of
+the store, through an index on the loopback address; all other files are downloaded for real.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import requests
+
+from envbuilder.core import resources, settings
+from envbuilder.packages import configuration
+from envbuilder.packages.debian import mirrors as archives
+from envbuilder.packages.python import indexes
+from envbuilder.packages.store import Store
+from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles import locked_file as lock_entries
+from tests.integration.conftest import offer_of
+from tests.support import index_server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.integration.conftest import Cli
+
+pytestmark = pytest.mark.network
+TAG = "envbuilder-test/plain:cpu"
+
+
+@pytest.fixture
+def path_without_envbuilder() -> str:
+    """PATH without the folders that hold envbuilder."""
+    folders = os.environ["PATH"].split(os.pathsep)
+    path = os.pathsep.join(f for f in folders if not (Path(f) / "envbuilder").exists())
+    assert shutil.which("envbuilder", path=path) is None
+    return path
+
+
+@pytest.fixture
+def own(session_environment: dict[str, str]) -> settings.Settings:
+    """The settings of the commands that the tests start."""
+    return configuration.load({**os.environ, **session_environment})
+
+
+@contextlib.contextmanager
+def pytorch_index(own: settings.Settings) -> Iterator[str]:
+    """PyTorch's CPU index; where it does not answer, one that has the locked wheel."""
+    upstream = indexes.url("pytorch-cpu", own)
+    with contextlib.suppress(requests.RequestException):
+        if requests.get(f"{upstream}/torch/", timeout=20).ok:
+            yield upstream
+            return
+    lock = lockfile.load(resources.profiles_dir() / "locks" / "cpu.json")
+    machine = "arm64" if platform.machine() == "aarch64" else "amd64"
+    target = lockfile.select(lock, f"linux/{machine}", "3.11")
+    torch = next(f for f in target.of_kind("wheel") if f.name == "torch")
+    offer = offer_of(torch, Store(own.store_dir).path(torch.sha256))
+    with index_server.serve([offer]) as url:
+        yield url
+
+
+def build_options(own: settings.Settings) -> list[str]:
+    """What a user of this machine says to `docker build`: its mirrors, and whom it trusts."""
+    options = []
+    for source in (lock_entries.MAIN, lock_entries.SECURITY):
+        name = f"{source.upper().replace('-', '_')}_MIRROR"
+        options += ["--build-arg", f"{name}={archives.roots(source, own)[0]}"]
+    for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"):
+        if os.environ.get(name):
+            return [*options, "--secret", f"id=ca,src={os.environ[name]}"]
+    return options
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("torch_prefix")
+def test_a_rendered_folder_builds_and_trains(
+    cli: Cli,
+    docker_client: Any,
+    base_image: str,
+    mnist_dir: Path,
+    own: settings.Settings,
+    path_without_envbuilder: str,
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "image"
+    assert cli("render", "--profile", "cpu", "-o", str(folder)).returncode == 0
+    assert {p.name for p in folder.iterdir()} == {"Dockerfile", "requirements.txt", "payload.pyz"}
+
+    def docker(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["docker", *arguments],
+            env={**os.environ, "PATH": path_without_envbuilder, "DOCKER_BUILDKIT": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=900,
+        )
+
+    try:
+        with pytorch_index(own) as index:
+            done = docker(
+                *("build", "--network", "host", "--tag", TAG),
+                *("--build-arg", f"BASE_IMAGE={base_image}"),
+                *("--build-arg", f"PYTORCH_CPU_INDEX={index}"),
+                *(*build_options(own), str(folder)),
+            )
+        assert done.returncode == 0, done.stderr[-4000:]
+        done = docker(
+            *("run", "--rm", "--network", "none", "--volume", f"{mnist_dir}:/data:ro", TAG),
+            *("python", "/opt/envbuilder/payload.pyz", "verify", "--device", "cpu"),
+            *("--data", "/data", "--quick"),
+        )
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout.splitlines()[-1])["report"]["status"] == "passed"
+        labels = docker_client.images.get(TAG).labels
+        assert labels["io.envbuilder.profile"] == "cpu"
+    finally:
+        docker("image", "rm", "--force", TAG)

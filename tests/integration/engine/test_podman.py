@@ -1,0 +1,347 @@
+"""The docker backend with podman as the engine: its client alone, and its socket named.
+
+podman is not needed to work on envbuilder: without a podman that runs containers, these tests skip.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from envbuilder.containers.engine import podman, podman_run
+from envbuilder.core.errors import ToolError, VerifyError
+from tests.conftest import missing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from envbuilder.containers.engine.podman import PodmanEngine
+    from tests.integration.conftest import Cli
+
+TINY = ("--profile", "tiny", "--backend", "docker", "--base-image")
+BASE = "localhost/envbuilder-test-podman-base:1"
+CHILD = """\
+import signal, sys
+from envbuilder import cli
+from envbuilder.containers.engine import podman_run
+signal.signal(signal.SIGTERM, cli._terminate)
+try:
+    argv = ["python3", "-u", "-c", CODE]
+    podman_run.run(["podman"], sys.argv[2:], sys.argv[1], argv, print, 600)
+except cli.Terminated:
+    sys.exit(143)
+"""
+IGNORES = (
+    "import signal, time; [signal.signal(n, signal.SIG_IGN) for n in (2, 15)];"
+    " print('up', flush=True); time.sleep(600)"
+)
+
+
+def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["podman", *arguments], capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def engine_of_podman(base_image: str, tmp_path_factory: pytest.TempPathFactory) -> PodmanEngine:
+    """podman with the test's base image in it."""
+    if shutil.which("podman") is None:
+        missing("podman", "it is not installed")
+    try:
+        found = podman.connect(None)
+    except ToolError as error:
+        missing("podman", error.message)
+    if found.image(BASE) is None:
+        archive = tmp_path_factory.mktemp("base") / "base.tar"
+        subprocess.run(["docker", "save", "--output", str(archive), base_image], check=True)
+        loaded = call("load", "--input", str(archive))
+        archive.unlink()
+        if loaded.returncode != 0:
+            missing("podman", f"it cannot load an image here: {loaded.stderr[-300:]}")
+        call("tag", loaded.stdout.strip().rpartition(" ")[2], BASE)
+    tried = call("run", "--rm", "--network", "none", BASE, "true")
+    if tried.returncode != 0:
+        missing("podman", f"it cannot run a container here: {tried.stderr[-300:]}")
+    return found
+
+
+@pytest.fixture
+def alone(engine_of_podman: PodmanEngine, tmp_path: Path) -> dict[str, str]:
+    """An environment in which podman is all there is: its client, and no docker."""
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    for directory in os.environ["PATH"].split(os.pathsep):
+        for program in sorted(Path(directory).glob("*")):
+            if not program.name.startswith("docker") and not (folder / program.name).is_symlink():
+                (folder / program.name).symlink_to(program)
+    return {"PATH": str(folder), "DOCKER_HOST": "", "DOCKER_CONTEXT": ""}
+
+
+@pytest.fixture
+def socket(engine_of_podman: PodmanEngine, tmp_path: Path) -> Iterator[dict[str, str]]:
+    """An environment with podman's own socket as DOCKER_HOST."""
+    path = tmp_path / "podman.sock"
+    url = f"unix://{path}"
+    service = subprocess.Popen(["podman", "system", "service", "--time", "0", url])
+    try:
+        for _ in range(100):
+            if path.exists():
+                break
+            time.sleep(0.1)
+        yield {"DOCKER_HOST": url}
+    finally:
+        service.send_signal(signal.SIGINT)
+        service.wait(30)
+
+
+@pytest.fixture(params=["alone", "socket"])
+def environment(request: pytest.FixtureRequest) -> dict[str, str]:
+    found: dict[str, str] = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def tag(engine_of_podman: PodmanEngine) -> Iterator[str]:
+    """A name for an image, which is removed."""
+    named = f"envbuilder-test/podman:{secrets.token_hex(4)}"
+    yield named
+    if engine_of_podman.image(named):
+        engine_of_podman.remove(named)
+
+
+def built(
+    cli: Cli, environment: dict[str, str] | None, base: str, *options: str, profile: str = "tiny"
+) -> dict[str, Any]:
+    done = cli(
+        *("build", "--profile", profile, "--backend", "docker", "--base-image", base, "--json"),
+        *options,
+        environment=environment,
+    )
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def test_an_image_is_built_reused_run_and_removed(
+    cli: Cli,
+    environment: dict[str, str],
+    engine_of_podman: PodmanEngine,
+    tiny: Path,
+    tmp_path: Path,
+    tag: str,
+) -> None:
+    result = built(cli, environment, BASE, "--rebuild", "--tag", tag)
+    assert result["builder"] == "layers"
+    found = engine_of_podman._inspect(tag)
+    assert found is not None
+    assert result["artifact"]["digest"] == f"sha256:{found['Id']}"
+    assert found["Labels"]["io.envbuilder.fingerprint"] == result["fingerprint"]
+    assert found["Config"]["User"] == "1000:1000"
+    # It is kept as it was made, not as an older kind of image: a manifest of OCI, and no other.
+    assert found["ManifestType"] == "application/vnd.oci.image.manifest.v1+json"
+    assert sorted(found["RepoTags"]) == sorted(
+        f"localhost/{name}" for name in (result["artifact"]["ref"], "envbuilder/tiny:latest", tag)
+    )
+
+    again = built(cli, environment, BASE)
+    assert again["status"] == "reused"
+    assert again["artifact"] == result["artifact"]
+
+    script = "import setuptools; open('made', 'w').write(setuptools.__version__); exit(9)"
+    ran = cli("run", *TINY, BASE, "--", "python", "-c", script, environment=environment)
+    assert ran.returncode == 9, ran.stderr
+    assert (tmp_path / "made").read_text() == "80.9.0"
+    assert (tmp_path / "made").stat().st_uid == os.getuid()
+
+    # There is no torch in it; that the payload says so is what is looked at here.
+    verified = cli("verify", *TINY, BASE, "--quick", "--json", environment=environment)
+    assert verified.returncode == 5, verified.stderr
+    assert "No module named 'torch'" in verified.stdout
+
+    cleaned = cli("clean", "--profile", "tiny", environment=environment)
+    assert cleaned.returncode == 0, cleaned.stderr
+    assert f"localhost/{tag}" in cleaned.stdout
+    assert engine_of_podman.image(tag) is None
+    assert engine_of_podman.image(BASE) is not None
+
+
+def test_buildah_builds_and_its_names_go_to_the_next_image(
+    cli: Cli,
+    environment: dict[str, str],
+    engine_of_podman: PodmanEngine,
+    tiny: Path,
+    tag: str,
+) -> None:
+    asked = ("--builder", "buildkit", "--tag", tag)
+    first = built(cli, environment, BASE, *asked, "--rebuild")
+    assert first["builder"] == "buildah"
+    found = engine_of_podman._inspect(tag)
+    assert found is not None
+    assert first["artifact"]["digest"] == f"sha256:{found['Id']}"
+    again = built(cli, environment, BASE, *asked)
+    assert again["status"] == "reused"
+    assert again["artifact"] == first["artifact"]
+
+    # podman looks for a short name among its own before it looks among Docker Hub's.
+    second = built(cli, environment, BASE, "--tag", tag, "--rebuild")
+    found = engine_of_podman._inspect(tag)
+    assert found is not None
+    assert second["artifact"]["digest"] == f"sha256:{found['Id']}"
+    assert call("run", "--rm", tag, "id", "-u").stdout == "1000\n"
+    cli("clean", "--profile", "tiny", environment=environment)
+
+
+def test_it_is_the_same_image_in_podman_in_docker_and_in_an_archive(
+    cli: Cli,
+    alone: dict[str, str],
+    base_image: str,
+    engine_of_podman: PodmanEngine,
+    tiny: Path,
+    tmp_path: Path,
+) -> None:
+    """The digest is the configuration's: podman compresses the layers of its base anew."""
+    digests = {
+        built(cli, alone, BASE, "--rebuild")["artifact"]["digest"],
+        built(cli, alone, BASE, "--output", "tiny.tar")["artifact"]["digest"],
+        built(cli, None, base_image, "--builder", "layers")["artifact"]["digest"],
+    }
+    assert len(digests) == 1
+    cli("clean", "--profile", "tiny", environment=alone)
+
+    loaded = call("load", "--input", str(tmp_path / "tiny.tar"))
+    assert loaded.returncode == 0, loaded.stderr
+    name = "docker.io/envbuilder/tiny:latest"
+    found = engine_of_podman._inspect(name)
+    assert found is not None
+    assert {f"sha256:{found['Id']}"} == digests
+    assert call("run", "--rm", name, "id", "-u").stdout == "1000\n"
+    call("rmi", "--force", found["Id"])
+
+
+@pytest.mark.torch
+def test_cpu_trains_in_podman_and_is_the_image_that_docker_has(
+    cli: Cli, alone: dict[str, str], base_image: str, engine_of_podman: PodmanEngine
+) -> None:
+    asked = ("--profile", "cpu", "--backend", "docker", "--base-image")
+    verified = cli("verify", *asked, BASE, "--quick", "--json", environment=alone)
+    assert verified.returncode == 0, verified.stderr
+    made = built(cli, alone, BASE, profile="cpu")
+    assert made["status"] == "reused"
+    there = built(cli, None, base_image, "--builder", "layers", profile="cpu")
+    assert made["artifact"]["digest"] == there["artifact"]["digest"]
+    call("rmi", "--force", made["artifact"]["digest"].removeprefix("sha256:"))
+
+
+@pytest.mark.soak
+def test_system_packages_that_buildah_installed_are_those_that_docker_installed(
+    cli: Cli, alone: dict[str, str], base_image: str, engine_of_podman: PodmanEngine
+) -> None:
+    """`zendnn` with its compiler: scripts run in the engine, at another time, on other mounts."""
+    made = built(cli, alone, BASE, "--rebuild", profile="zendnn")
+    there = built(cli, None, base_image, "--builder", "layers", "--rebuild", profile="zendnn")
+    assert made["artifact"]["digest"] == there["artifact"]["digest"]
+    call("rmi", "--force", made["artifact"]["digest"].removeprefix("sha256:"))
+
+
+@pytest.mark.parametrize("options", [(), ("--builder", "buildkit")])
+def test_a_base_image_that_cannot_be_had_is_named(
+    options: tuple[str, ...], cli: Cli, alone: dict[str, str], tiny: Path
+) -> None:
+    for ref in ("127.0.0.1:1/none:1", f"127.0.0.1:1/none@sha256:{'0' * 64}"):
+        done = cli("build", *TINY, ref, *options, environment=alone)
+        assert done.returncode == 1
+        assert f"The base image {ref} is not in the engine" in done.stderr
+        assert "--base-image REF" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("pretends", "code", "said"),
+    [
+        ('[ "$1" = --version ] && echo podman version 4.3.1 && exit', 4, "4.8 or newer is needed"),
+        ('[ "$1" = pull ] && echo no space left >&2 && exit 125', 1, "podman pull: no space left"),
+        ('[ "$1" = pull ] && kill -9 $$', 1, "podman pull: signal 9"),
+        ('[ "$1" = pull ] && exit', 1, "podman tag: "),
+        ('[ "$1" = tag ] && exit', 1, "the engine has no such image after it was loaded"),
+    ],
+)
+def test_a_podman_that_does_not_do_its_work_is_told(
+    pretends: str, code: int, said: str, cli: Cli, alone: dict[str, str], tiny: Path
+) -> None:
+    cli("clean", "--profile", "tiny", environment=alone)
+    program = Path(alone["PATH"]) / "podman"
+    real = program.resolve()
+    program.unlink()
+    program.write_text(f'#!/bin/sh\n{pretends}\nexec {real} "$@"\n')
+    program.chmod(0o755)
+    done = cli("build", *TINY, BASE, "--builder", "layers", environment=alone)
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    program.unlink()
+    program.symlink_to(real)
+    assert built(cli, alone, BASE)["status"] == "built"
+    cli("clean", "--profile", "tiny", environment=alone)
+
+
+def left(label: str) -> str:
+    return call("ps", "--all", "--quiet", "--filter", f"label={label}").stdout
+
+
+@pytest.fixture
+def label() -> str:
+    return f"envbuilder-test={secrets.token_hex(6)}"
+
+
+def test_containers_end_and_are_told(
+    engine_of_podman: PodmanEngine, label: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def run(code: str, *flags: str, timeout: float = 60) -> Any:
+        every = ["--network", "none", "--label", label, *flags]
+        argv = ["python3", "-u", "-c", code]
+        return podman_run.run(command, every, BASE, argv, seen.append, timeout)
+
+    seen, command = list[str](), engine_of_podman.command
+    done = run("import sys; print('out'); print('err', file=sys.stderr); sys.exit(7)")
+    assert (done.returncode, done.stdout, done.stderr) == (7, "out\n", "err\n")
+    assert seen == ["out"]
+    assert run("x = bytearray(10**9)", "--memory", "64m").returncode == 137
+    assert list(tmp_path.iterdir()) == []
+    late = run(IGNORES, timeout=3)
+    assert late.timed_out
+    assert late.stdout == "up\n"
+    with pytest.raises(ToolError, match=r"nvidia\.com/gpu=nothing"):
+        run("", "--device", "nvidia.com/gpu=nothing")
+    with pytest.raises(VerifyError, match="image not known"):
+        podman_run.run(command, [], f"nowhere/none:{secrets.token_hex(4)}", [], seen.append, 60)
+    assert left(label) == ""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, -2), (signal.SIGTERM, 143)])
+def test_an_interrupted_run_leaves_no_container(
+    number: signal.Signals, code: int, engine_of_podman: PodmanEngine, label: str
+) -> None:
+    program = CHILD.replace("CODE", repr("import time; print('up', flush=True); time.sleep(600)"))
+    child = subprocess.Popen(
+        [sys.executable, "-uc", program, BASE, "--network", "none", "--label", label],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "up\n"
+    assert left(label) != ""
+    child.send_signal(number)
+    _, said = child.communicate(timeout=60)
+    assert child.returncode == code, said
+    assert left(label) == ""

@@ -1,0 +1,32 @@
+"""Every rendered Dockerfile passes hadolint."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import missing
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+DOCKERFILES = sorted(GOLDEN.glob("*/dockerfile/Dockerfile"))
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda p: p.parent.parent.name)
+def test_hadolint_accepts(path: Path) -> None:
+    program = shutil.which("hadolint", path=str(Path(sys.executable).parent)) or shutil.which(
+        "hadolint"
+    )
+    if program is None:
+        missing("hadolint", "it is not installed (python3 bootstrap.py setup dev)")
+    done = subprocess.run(
+        [program, "--no-color", path], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_there_are_dockerfiles() -> None:
+    assert len(DOCKERFILES) >= 6

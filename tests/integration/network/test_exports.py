@@ -1,0 +1,260 @@
+"""What `render` exports does what its header says: with plain pip, with uv, with a shell."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from envbuilder.core import resources
+from envbuilder.packages import configuration
+from envbuilder.packages.python import indexes
+from envbuilder.packages.store import Store
+from envbuilder.profiles import lock as lockfile
+from tests.integration.conftest import offer_of
+from tests.support import index_server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.integration.conftest import Cli
+
+PLATFORM = "linux/arm64" if platform.machine() == "aarch64" else "linux/amd64"
+LOCK = lockfile.load(resources.profiles_dir() / "locks" / "cpu.json")
+TARGET = lockfile.select(LOCK, PLATFORM, "3.11")
+CLOSED = "http://127.0.0.1:1/whl"
+"""An index that is out of reach: only root could listen there."""
+
+
+@pytest.fixture(scope="module")
+def torch_wheels(
+    torch_prefix: Path,
+    session_environment: dict[str, str],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """A folder with the wheels of the `cpu` lock for this platform, out of the store."""
+    store = Store(configuration.load({**os.environ, **session_environment}).store_dir)
+    folder = tmp_path_factory.mktemp("wheels")
+    for file in TARGET.of_kind("wheel"):
+        store.link(file, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def torch_index(torch_wheels: Path) -> Iterator[str]:
+    """An index that has torch, as PyTorch's own does."""
+    torch = next(f for f in TARGET.of_kind("wheel") if f.name == "torch")
+    offer = offer_of(torch, torch_wheels / torch.basename)
+    with index_server.serve([offer]) as url:
+        yield url
+
+
+def run(*argv: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a program. What only costs time is left out: second tries, and pip's bytecode."""
+    quick = {"PIP_RETRIES": "0", "UV_HTTP_RETRIES": "0", "PIP_NO_COMPILE": "1"}
+    return subprocess.run(
+        [str(a) for a in argv],
+        env={**os.environ, **quick},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        **options,
+    )
+
+
+def uv(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    """The uv that envbuilder uses, without its cache."""
+    return run(indexes.uv_program(), *arguments, "--no-cache", **options)
+
+
+def torch_of(python: Path) -> str:
+    """The version of torch that is installed for an interpreter."""
+    script = "from importlib.metadata import version; print(version('torch'))"
+    done = run(python, "-c", script)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def fresh(torch_python: Path, tmp_path: Path) -> Iterator[Callable[..., Path]]:
+    """`fresh(*options)`: the interpreter of a new, empty environment with the lock's Python."""
+    folder = tmp_path / "env"
+
+    def make(*options: str) -> Path:
+        subprocess.run([torch_python, "-m", "venv", *options, folder], check=True)
+        return folder / "bin" / "python"
+
+    yield make
+    shutil.rmtree(folder, ignore_errors=True)  # pytest would keep it, and it is large
+
+
+def header(path: Path, program: str) -> list[str]:
+    """The command for `program` that a file's header states."""
+    line = next(x for x in path.read_text().splitlines() if x.startswith(f"#   {program}"))
+    return line.removeprefix("#").split()[1:]
+
+
+@pytest.fixture
+def walled(cli: Cli, torch_wheels: Path, tmp_path: Path) -> Path:
+    """The requirements of `cpu` where PyTorch's index is out of reach, with all the wheels."""
+    done = cli(
+        *("render", "--profile", "cpu", "--target", "requirements", "-o", "out"),
+        environment={"ENVBUILDER_INDEX_PYTORCH_CPU": CLOSED},
+    )
+    assert done.returncode == 0, done.stderr
+    path = tmp_path / "out" / "requirements.txt"
+    assert f"\n--extra-index-url {CLOSED}\n" in path.read_text()
+    (tmp_path / "out" / "wheels").symlink_to(torch_wheels)
+    return path
+
+
+@pytest.mark.slow
+def test_pip_takes_requirements_though_an_index_is_out_of_reach(
+    walled: Path, fresh: Callable[..., Path]
+) -> None:
+    """Where it finds every wheel elsewhere, pip only warns. (The script below installs.)"""
+    python = fresh()
+    options = ("--dry-run", "--find-links", "wheels")
+    done = run(python, "-m", "pip", *header(walled, "pip"), *options, cwd=walled.parent)
+    assert done.returncode == 0, done.stderr
+    assert "torch-2.13.0+cpu" in done.stdout.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_uv_needs_every_index_or_none(walled: Path, fresh: Callable[..., Path]) -> None:
+    """uv gives up where an index does not answer; from a folder of wheels it needs no index."""
+    python = fresh("--without-pip")
+    words = header(walled, "uv")
+    done = uv(*words, "--find-links", "wheels", "--python", python, cwd=walled.parent)
+    assert done.returncode != 0
+    assert CLOSED in done.stderr
+    offline = ("--no-index", "--find-links", "wheels", "--python", python)
+    done = uv(*words, *offline, cwd=walled.parent)
+    assert done.returncode == 0, done.stderr
+    assert torch_of(python) == "2.13.0+cpu"
+
+
+def test_uv_installs_requirements_from_a_mirror(
+    cli: Cli, torch_index: str, fresh: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Who is behind a wall renders with the mirror's URL."""
+    cli(
+        *("render", "--profile", "cpu", "--target", "requirements", "-o", "out"),
+        environment={"ENVBUILDER_INDEX_PYTORCH_CPU": torch_index},
+    )
+    python = fresh("--without-pip")
+    words = header(tmp_path / "out" / "requirements.txt", "uv")
+    done = uv(*words, "--python", python, cwd=tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert torch_of(python) == "2.13.0+cpu"
+
+
+@pytest.mark.slow
+def test_the_script_makes_an_environment(
+    cli: Cli, torch_index: str, torch_python: Path, tmp_path: Path
+) -> None:
+    done = cli(
+        *("render", "--profile", "cpu", "--target", "script", "-o", "out"),
+        environment={"ENVBUILDER_INDEX_PYTORCH_CPU": torch_index},
+    )
+    assert done.returncode == 0, done.stderr
+    script = ("env", f"PYTHON={torch_python}", "sh", "out/setup-venv.sh", "made")
+    done = run(*script, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "torch 2.13.0+cpu is ready" in done.stdout
+    again = run(*script, cwd=tmp_path)
+    assert again.returncode == 2
+    assert "exists already" in again.stderr
+    shutil.rmtree(tmp_path / "made")
+
+
+@pytest.mark.slow
+def test_a_script_that_fails_leaves_no_environment(
+    cli: Cli, tiny: Path, torch_python: Path, tmp_path: Path
+) -> None:
+    cli("render", "--profile", "tiny", "--target", "script", "-o", "out")
+    wanted = tmp_path / "out" / "requirements.txt"
+    wanted.write_text(re.sub(r"sha256:\w{64}", "sha256:" + "0" * 64, wanted.read_text()))
+    done = run("env", f"PYTHON={torch_python}", "sh", "out/setup-venv.sh", "made", cwd=tmp_path)
+    assert done.returncode != 0
+    assert "DO NOT MATCH THE HASHES" in done.stderr
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.fixture
+def pylock(cli: Cli, torch_wheels: Path, tmp_path: Path) -> Path:
+    """The pylock file of `cpu` with the folder of wheels that its header describes."""
+    done = cli("render", "--profile", "cpu", "--target", "pylock", "-o", "out")
+    assert done.returncode == 0, done.stderr
+    wheels = tmp_path / "out" / "wheels"
+    wheels.mkdir()
+    for path in torch_wheels.iterdir():
+        (wheels / path.name).symlink_to(path)
+    return tmp_path / "out" / "pylock.cpu-py311.toml"
+
+
+@pytest.mark.slow
+def test_uv_installs_pylock_offline(pylock: Path, fresh: Callable[..., Path]) -> None:
+    python = fresh("--without-pip")
+    words = header(pylock, "uv")
+    assert "--offline" in words
+    done = uv(*words, "--python", python, cwd=pylock.parent)
+    assert done.returncode == 0, done.stderr
+    assert torch_of(python) == "2.13.0+cpu"
+
+
+def test_uv_refuses_a_changed_wheel(pylock: Path, fresh: Callable[..., Path]) -> None:
+    wheel = next((pylock.parent / "wheels").glob("mpmath-*"))
+    content = wheel.read_bytes()
+    wheel.unlink()  # a link
+    # As long as it was and still a ZIP (an entry has another time): only its hash gives it away.
+    wheel.write_bytes(content[:10] + bytes([content[10] ^ 1]) + content[11:])
+    python = fresh("--without-pip")
+    done = uv(*header(pylock, "uv"), "--python", python, cwd=pylock.parent)
+    assert done.returncode != 0
+    assert "ash mismatch" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_new_pip_takes_pylock(pylock: Path, fresh: Callable[..., Path]) -> None:
+    """pip reads such files from 26.1 on. A dry run checks every wheel, and unpacks none."""
+    python = fresh()
+    done = run(python, "-m", "pip", "install", "--quiet", "--upgrade", "pip>=26.1")
+    assert done.returncode == 0, done.stderr
+    words = header(pylock, "pip install")
+    done = run(python, "-m", "pip", *words, "--dry-run", cwd=pylock.parent)
+    assert done.returncode == 0, done.stderr
+    assert "torch-2.13.0+cpu" in done.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_pip_takes_what_conda_hands_it(
+    damaged: bool, cli: Cli, tiny: Path, fresh: Callable[..., Path], tmp_path: Path
+) -> None:
+    """conda writes the lines under `pip:` into a file beside its own, and has pip read that."""
+    done = cli("render", "--profile", "tiny", "--target", "conda", "-o", "out")
+    assert done.returncode == 0, done.stderr
+    out = tmp_path / "out"
+    data = yaml.safe_load((out / "environment.yml").read_text())
+    assert data["dependencies"][:2] == ["python 3.11.*", "pip"]
+    handed = out / "condaenv.requirements.txt"
+    handed.write_text("\n".join(data["dependencies"][-1]["pip"]))
+    wanted = out / "requirements.txt"
+    if damaged:
+        wanted.write_text(re.sub(r"sha256:\w{64}", "sha256:" + "0" * 64, wanted.read_text()))
+    options = ("-U", "--exists-action=b", "--dry-run", "--ignore-installed")
+    done = run(fresh(), "-m", "pip", "install", "-r", handed, *options, cwd=out)
+    if damaged:
+        assert "DO NOT MATCH THE HASHES" in done.stderr
+        assert done.returncode != 0
+    else:
+        assert done.returncode == 0, done.stderr
+        assert "setuptools-80.9.0" in done.stdout.splitlines()[-1]

@@ -1,0 +1,310 @@
+"""Locks made by the real uv, against an index of tiny wheels on this machine's loopback address."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from envbuilder.core import resources
+from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.core.settings import Configuration, Settings
+from envbuilder.locks import resolve
+from envbuilder.packages.python import upstream
+from envbuilder.packages.python.static_index import Offer
+from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles import profile as profiles
+from tests.support import index_server
+from tests.support import make_wheels as small_wheels
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from envbuilder.profiles.lock import Lock
+    from envbuilder.profiles.profile import Profile
+
+
+SHIPPED = (resources.profiles_dir(),)
+
+
+def wheel(folder: Path, name: str, version: str, *needs: str, tag: str = "py3-none-any") -> Path:
+    """A wheel without code."""
+    return small_wheels.write(folder, name, {}, version=version, needs=needs, tag=tag)
+
+
+@pytest.fixture(autouse=True)
+def only_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No index but the test's own."""
+    for name in (
+        "PIP_FIND_LINKS",
+        "PIP_EXTRA_INDEX_URL",
+        "PIP_INDEX_URL",
+        "UV_INDEX",
+        "UV_FIND_LINKS",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Settings:
+    return Settings(
+        project=None, config_dir=tmp_path, cache_dir=tmp_path / "cache", data_dir=tmp_path,
+        configuration=Configuration(indexes={"pytorch-cpu": "http://127.0.0.1:9/none"}),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def wheels(tmp_path: Path) -> Path:
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    wheel(folder, "top", "1.0", "leaf>=1")
+    wheel(folder, "leaf", "1.0")
+    wheel(folder, "uv", "0.13.8")
+    return folder
+
+
+class Default:
+    """The default index: what a folder of wheels holds, offered anew at each start."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self.monkeypatch = monkeypatch
+
+    def lock(
+        self, asked: Profile, own: Settings, previous: Lock | None = None, upgrade: bool = False
+    ) -> Lock:
+        found = [upstream.read_wheel(p) for p in sorted(self.folder.glob("*.whl"))]
+        with index_server.serve(found) as url:
+            self.monkeypatch.setenv("UV_DEFAULT_INDEX", url)
+            lock = resolve.resolve(asked, own, previous, upgrade)
+            assert url not in lockfile.dump(lock)
+            return lock
+
+
+@pytest.fixture
+def default(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> Default:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    return Default(wheels, monkeypatch)
+
+
+def profile(*requirements: str, **changes: object) -> Profile:
+    plain = msgspec.structs.replace(
+        profiles.load("cpu", SHIPPED),
+        platforms=("linux/amd64",),
+        python=profiles.Python(default="3.11", supported=("3.11",)),
+        requirements=requirements or ("top",),
+        indexes={},
+        system_packages=(),
+        preload=(),
+    )
+    return msgspec.structs.replace(plain, **changes)
+
+
+def versions(lock: Lock) -> dict[str, str]:
+    return {f.name: f.version for f in lock.files}
+
+
+def test_names_versions_and_hashes(default: Default, wheels: Path, own: Settings) -> None:
+    lock = default.lock(profile(), own)
+    assert versions(lock) == {"leaf": "1.0", "top": "1.0", "uv": "0.13.8"}
+    assert lock.state == "locked"
+    for file in lock.files:
+        data = (wheels / file.file).read_bytes()
+        assert file.sha256 == hashlib.sha256(data).hexdigest()
+        assert file.source == "default"
+
+
+def test_twice_gives_the_same_text(default: Default, own: Settings) -> None:
+    one = default.lock(profile(), own)
+    assert lockfile.dump(default.lock(profile(), own)) == lockfile.dump(one)
+    assert lockfile.dump(default.lock(profile(), own, one)) == lockfile.dump(one)
+
+
+def test_only_an_upgrade_moves_pins(default: Default, wheels: Path, own: Settings) -> None:
+    before = default.lock(profile(), own)
+    wheel(wheels, "leaf", "1.1")
+    wheel(wheels, "top", "2.0", "leaf>=1")
+    assert versions(default.lock(profile(), own, before)) == versions(before)
+    moved = default.lock(profile("top==1.0"), own, before, upgrade=True)
+    assert versions(moved) == {"leaf": "1.1", "top": "1.0", "uv": "0.13.8"}
+    assert versions(default.lock(profile(), own, before, upgrade=True))["top"] == "2.0"
+
+
+def test_what_no_longer_fits_moves_alone(default: Default, wheels: Path, own: Settings) -> None:
+    wheel(wheels, "other", "1.0")
+    before = default.lock(profile("top", "other"), own)
+    wheel(wheels, "leaf", "1.1")
+    wheel(wheels, "other", "1.1")
+    after = default.lock(profile("top", "other>=1.1"), own, before)
+    assert versions(after) == {"leaf": "1.0", "other": "1.1", "top": "1.0", "uv": "0.13.8"}
+
+
+def test_changed_bytes_change_the_lock(default: Default, wheels: Path, own: Settings) -> None:
+    before = default.lock(profile(), own)
+    with zipfile.ZipFile(wheels / "leaf-1.0-py3-none-any.whl", "a") as archive:
+        archive.writestr("leaf.py", "")
+    after = default.lock(profile(), own, before)
+    assert versions(after) == versions(before)
+    assert after != before
+
+
+def test_each_target_gets_its_wheel(default: Default, wheels: Path, own: Settings) -> None:
+    for tag in (
+        "cp311-cp311-manylinux_2_28_x86_64", "cp312-cp312-manylinux_2_28_x86_64",
+        "cp311-cp311-manylinux_2_28_aarch64", "cp311-cp311-macosx_14_0_arm64",
+        "cp311-cp311-musllinux_1_2_x86_64", "cp311-cp311-win_amd64",
+    ):  # fmt: skip
+        wheel(wheels, "native", "1.0", tag=tag)
+    asked = profile(
+        "native",
+        platforms=("linux/amd64", "linux/arm64", "macos/arm64"),
+        base={},
+        backends=("venv",),
+    )
+    found = {t.platform: t.files[0].file for t in default.lock(asked, own).targets}
+    assert found == {
+        "linux/amd64": "native-1.0-cp311-cp311-manylinux_2_28_x86_64.whl",
+        "linux/arm64": "native-1.0-cp311-cp311-manylinux_2_28_aarch64.whl",
+        "macos/arm64": "native-1.0-cp311-cp311-macosx_14_0_arm64.whl",
+    }
+
+
+def test_no_choice_makes_it_unlocked(default: Default, own: Settings) -> None:
+    lock = default.lock(profile("top", "leaf<1"), own)
+    assert lock.state == "unlocked"
+    assert "leaf" in lock.reason
+    assert "://" not in lock.reason
+
+
+def test_an_index_out_of_reach_is_no_lock_at_all(
+    own: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+    with pytest.raises(BuildError, match="could not resolve top"):
+        resolve.resolve(profile(), own)
+
+
+def claimed(folder: Path, sha256: str = "e" * 64) -> Offer:
+    return Offer(
+        distribution="leaf", version="5.0+up", file="leaf-5.0+up-py3-none-any.whl", sha256=sha256,
+        source="pytorch-cpu", provenance="claim", by="a public lock",
+        requires_dist=("top",),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("configured", ["", "UV_NO_CONFIG", "UV_CONFIG_FILE"])
+def test_claims_are_resolved_with_their_requirements(
+    default: Default,
+    wheels: Path,
+    own: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    configured: str,
+) -> None:
+    if configured:  # what uv reads of the user does not hide the requirements of a claim
+        (wheels.parent / "named.toml").write_text("no-binary = false\n")
+        values = {"UV_NO_CONFIG": "1", "UV_CONFIG_FILE": str(wheels.parent / "named.toml")}
+        monkeypatch.setenv(configured, values[configured])
+    monkeypatch.setattr(upstream, "from_claim", lambda _: (claimed(wheels),))
+    asked = profile("leaf==5.0+up", indexes={"torch": "pytorch-cpu"})
+    lock = default.lock(asked, own)
+    assert versions(lock) == {"leaf": "5.0+up", "top": "1.0", "uv": "0.13.8"}
+    leaf = lock.targets[0].files[0]
+    assert (leaf.source, leaf.provenance, leaf.by) == ("pytorch-cpu", "claim", "a public lock")
+    assert leaf.sha256 == "e" * 64
+    assert lock.state == "claimed"
+
+
+def test_a_local_wheel_confirms_or_contradicts_a_claim(
+    default: Default, wheels: Path, own: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    links = tmp_path / "links"
+    links.mkdir()
+    real = wheel(links, "torch", "5.0+up")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(links))
+    asked = profile("torch==5.0+up", indexes={"torch": "pytorch-cpu"})
+    offers = [upstream.read_wheel(real)]
+    torch = msgspec.structs.replace(
+        offers[0], provenance="claim", by="a lock", source="pytorch-cpu", location=""
+    )
+    monkeypatch.setattr(upstream, "from_claim", lambda _: (torch,))
+    lock = default.lock(asked, own)
+    assert lock.state == "locked"
+    assert lock.targets[0].files[0].source == "pytorch-cpu"
+    real.write_bytes(real.read_bytes() + b"x")
+    with pytest.raises(InvalidError, match=r"torch-5\.0\+up.*sha256 is .* but a lock says"):
+        default.lock(asked, own)
+
+
+def test_find_links_are_used_as_pip_would(
+    default: Default, own: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    links = tmp_path / "links"
+    links.mkdir()
+    local = wheel(links, "leaf", "3.0")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(links))
+    lock = default.lock(profile(), own)
+    leaf = lock.targets[0].files[0]
+    assert (leaf.name, leaf.version, leaf.source) == ("leaf", "3.0", "default")
+    assert leaf.sha256 == hashlib.sha256(local.read_bytes()).hexdigest()
+
+
+def test_every_file_has_its_size_although_the_index_states_none(
+    default: Default, wheels: Path, own: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    links = tmp_path / "links"
+    links.mkdir()
+    local = wheel(links, "leaf", "3.0")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(links))
+    stated = default.lock(profile(), own)
+    read = upstream.read_wheel
+    monkeypatch.setattr(
+        upstream, "read_wheel", lambda path: msgspec.structs.replace(read(path), size=None)
+    )
+    asked = default.lock(profile(), own)
+    real = {p.name: p.stat().st_size for p in (*wheels.iterdir(), local)}
+    files = asked.files
+    assert [f.name for f in files] == ["uv", "uv", "uv", "leaf", "top"]
+    assert {f.file: f.size for f in files} == {f.file: real[f.file] for f in files}
+    assert asked == stated
+
+
+def test_an_upstream_wheel_is_read(default: Default, own: Settings, tmp_path: Path) -> None:
+    folder = tmp_path / "upstream"
+    folder.mkdir()
+    real = upstream.read_wheel(wheel(folder, "torch", "7.0+up", "leaf"))
+    with index_server.serve([real]) as url:
+        there = Configuration(indexes={"pytorch-cpu": url})
+        lock = default.lock(
+            profile("torch==7.0+up", indexes={"torch": "pytorch-cpu"}),
+            msgspec.structs.replace(own, configuration=there),
+        )
+    assert versions(lock) == {"leaf": "1.0", "torch": "7.0+up", "uv": "0.13.8"}
+    torch = next(f for f in lock.targets[0].files if f.name == "torch")
+    assert (torch.sha256, torch.provenance, torch.by) == (
+        real.sha256, "read", "the index pytorch-cpu",
+    )  # fmt: skip
+    assert torch.size == real.size
+    assert lock.state == "locked"
+
+
+def test_an_upstream_wheel_has_its_size_although_its_index_states_none(
+    default: Default, own: Settings, tmp_path: Path
+) -> None:
+    folder = tmp_path / "upstream"
+    folder.mkdir()
+    path = wheel(folder, "torch", "7.0+up", "leaf")
+    silent = msgspec.structs.replace(upstream.read_wheel(path), size=None)
+    with index_server.serve([silent]) as url:
+        there = Configuration(indexes={"pytorch-cpu": url})
+        lock = default.lock(
+            profile("torch==7.0+up", indexes={"torch": "pytorch-cpu"}),
+            msgspec.structs.replace(own, configuration=there),
+        )
+    sizes = {f.name: f.size for f in lock.targets[0].files}
+    assert sizes["torch"] == path.stat().st_size

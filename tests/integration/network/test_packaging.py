@@ -1,0 +1,349 @@
+"""The wheel holds what the tool needs and nothing else, and works outside the checkout.
+
+Everything is built from a copy of the checkout: first the source distribution, then from that the
+wheel, so a file that is missing in either is missing in the end.
+"""
+
+from __future__ import annotations
+
+import email.parser
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from packaging.requirements import Requirement
+
+from envbuilder import __version__
+from envbuilder.packages import configuration
+from envbuilder.packages import locations as origins
+from envbuilder.packages.python import indexes
+from tests.conftest import missing
+
+if TYPE_CHECKING:
+    from tests.integration.conftest import Cli
+
+
+INFO = f"envbuilder_ml-{__version__}.dist-info"
+DATA = "envbuilder/data"
+"""Where a wheel has what lies beside the package in a checkout."""
+SHARED = f"envbuilder_ml-{__version__}.data/data"
+"""Where a wheel has what is installed below the prefix itself."""
+PARTS = (
+    *("envbuilder", "profiles", "templates", "requirements", "share"),
+    *("tests", "benchmarks", "docs", "tools"),
+)
+RUBBISH = ("__pycache__", "*.pyc", ".*_cache", ".hypothesis")
+Installed = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def uv(*arguments: str, environment: dict[str, str]) -> None:
+    """Run uv with the user's own index; it must succeed."""
+    done = ask_uv(*arguments, environment=environment)
+    assert done.returncode == 0, done.stderr
+
+
+def ask_uv(*arguments: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    found = configuration.load({**os.environ, **environment})
+    return subprocess.run(
+        [indexes.uv_program(), *arguments],
+        env={
+            **os.environ,
+            **origins.uv_variables(indexes.DEFAULT, found),
+            "UV_CACHE_DIR": str(found.cache_dir / "uv-tests"),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def copy(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkout without its history, with rubbish as it gathers in one."""
+    folder = tmp_path_factory.mktemp("source") / "envbuilder"
+    folder.mkdir()
+    for part in PARTS:
+        shutil.copytree(repository / part, folder / part, ignore=shutil.ignore_patterns(*RUBBISH))
+    for file in repository.iterdir():
+        if file.is_file():
+            shutil.copy(file, folder)
+    return folder
+
+
+def below(folder: Path) -> set[str]:
+    """Paths of all files below a folder."""
+    return {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.fixture(scope="module")
+def source_files(copy: Path) -> set[str]:
+    """What the copy held before anything was built or thrown in."""
+    return below(copy)
+
+
+@pytest.fixture(scope="module")
+def built(copy: Path, source_files: set[str], session_environment: dict[str, str]) -> Path:
+    """A folder with the sdist and the wheel that was built from it."""
+    for place in ("envbuilder", "envbuilder/payload", "tests", "profiles/locks"):
+        (copy / place / "__pycache__").mkdir()
+        (copy / place / "__pycache__" / "x.cpython-311.pyc").write_bytes(b"rubbish")
+    (copy / ".venv" / "bin").mkdir(parents=True)
+    (copy / ".venv" / "bin" / "python").write_text("rubbish")
+    # Whether the index answers is asked apart: a project that does not build is a failure.
+    wanted = copy.parent / "wanted.in"
+    project = tomllib.loads((copy / "pyproject.toml").read_text())
+    needed = (*project["build-system"]["requires"], *project["project"]["dependencies"])
+    wanted.write_text("\n".join(needed))
+    asked = ask_uv("pip", "compile", "--quiet", str(wanted), environment=session_environment)
+    if asked.returncode != 0:
+        missing("network", f"the package index cannot be asked: {asked.stderr[-800:]}")
+    out = copy.parent / "dist"
+    uv("build", "--quiet", "--out-dir", str(out), str(copy), environment=session_environment)
+    return out
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> Path:
+    (found,) = built.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def members(wheel: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {n: archive.read(n) for n in archive.namelist()}
+
+
+@pytest.fixture(scope="module")
+def prefix(
+    wheel: Path, session_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A fresh environment with the wheel and what it depends on."""
+    folder = tmp_path_factory.mktemp("installed") / "env"
+    run = {"environment": session_environment}
+    uv("venv", "--quiet", "--no-project", "--python", sys.executable, str(folder), **run)
+    python = str(folder / "bin" / "python")
+    uv("pip", "install", "--quiet", "--python", python, str(wheel), **run)
+    uv("pip", "check", "--quiet", "--python", python, **run)
+    return folder
+
+
+@pytest.fixture
+def installed(prefix: Path, session_environment: dict[str, str], tmp_path: Path) -> Installed:
+    """`installed(program, *arguments)`: run a program of the fresh environment elsewhere."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+
+    def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [prefix / "bin" / program, *arguments],
+            env={**kept, **session_environment},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return run
+
+
+# ---- what is inside
+
+
+def test_the_wheel_holds_the_package_its_data_and_nothing_else(
+    members: dict[str, bytes], source_files: set[str], copy: Path
+) -> None:
+    expected = {f for f in source_files if f.startswith("envbuilder/")}
+    expected |= {f"{DATA}/{f}" for f in source_files if f.startswith(("profiles/", "templates/"))}
+    expected |= {f"{SHARED}/{f}" for f in source_files if f.startswith("share/")}
+    about = {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE"}
+    assert set(members) == expected | {f"{INFO}/{name}" for name in about}
+    for name in expected:
+        here = copy / name
+        beside = copy / name.removeprefix(f"{DATA}/").removeprefix(f"{SHARED}/")
+        assert members[name] == (here if here.is_file() else beside).read_bytes(), name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "py.typed",
+        "cli.py",
+        "payload/verify.py",
+        "payload/entry.py",
+        "data/mnist-subset/README.md",
+        "data/mnist-subset/train-images-idx3-ubyte.gz",
+        "data/mnist-subset/t10k-labels-idx1-ubyte.gz",
+        "data/templates/docker/Dockerfile.j2",
+        "data/templates/venv/setup-venv.sh.j2",
+        "data/templates/requirements.txt.j2",
+        "data/profiles/indexes.yaml",
+        "data/profiles/_defaults.yaml",
+        "data/profiles/cpu.yaml",
+        "data/profiles/locks/cpu.json",
+        "data/profiles/claims/torch-2.13.0-cpu.yaml",
+        "data/profiles/devices/nvidia-sm.csv",
+    ],
+)
+def test_the_wheel_holds(members: dict[str, bytes], name: str) -> None:
+    assert members[f"envbuilder/{name}"] or name == "py.typed"
+
+
+def test_every_profile_comes_with_its_lock(members: dict[str, bytes]) -> None:
+    folder = f"{DATA}/profiles/"
+    names = {
+        n.removeprefix(folder).removesuffix(".yaml")
+        for n in members
+        if n.startswith(folder) and n.count("/") == 3 and not n.startswith(f"{folder}_")
+    }
+    assert len(names) >= 6
+    for name in names - {"indexes"}:
+        assert f"{folder}locks/{name}.json" in members
+
+
+def test_nothing_of_the_makers_is_in_the_wheel(members: dict[str, bytes]) -> None:
+    tops = {name.partition("/")[0] for name in members}
+    assert tops == {"envbuilder", INFO, SHARED.partition("/")[0]}
+    assert not [n for n in members if "__pycache__" in n or n.endswith((".pyc", ".part"))]
+    assert not [n for n in members if n.startswith(("envbuilder/tests", "envbuilder/docs"))]
+
+
+def test_the_metadata_say_what_pyproject_says(members: dict[str, bytes]) -> None:
+    data = email.parser.BytesParser().parsebytes(members[f"{INFO}/METADATA"])
+    assert (data["Name"], data["Version"]) == ("envbuilder-ml", __version__)
+    assert data["License-Expression"] == "Apache-2.0"
+    assert data["Requires-Python"] == ">=3.11"
+    assert data.get_payload()
+    required = [Requirement(r) for r in data.get_all("Requires-Dist", [])]
+    plain = {r.name for r in required if "extra" not in str(r.marker)}
+    assert {"click", "docker", "filelock", "jinja2", "msgspec", "uv"} <= plain
+    assert not plain & {"torch", "pytest", "mypy", "ruff", "hatchling"}
+    assert b"envbuilder = envbuilder.cli:main" in members[f"{INFO}/entry_points.txt"]
+    # Pure Python: the same wheel for every platform.
+    assert b"Root-Is-Purelib: true" in members[f"{INFO}/WHEEL"]
+    assert b"Tag: py3-none-any" in members[f"{INFO}/WHEEL"]
+
+
+def test_the_sdist_holds_what_one_needs_to_work_on_it(built: Path, source_files: set[str]) -> None:
+    (path,) = built.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        names = {m.name.partition("/")[2] for m in archive if m.isreg()}
+        assert {m.name.partition("/")[0] for m in archive} == {f"envbuilder_ml-{__version__}"}
+    parts = tuple(f"{part}/" for part in PARTS)
+    assert {n for n in names if n.startswith(parts)} == {
+        f for f in source_files if f.startswith(parts)
+    }
+    top = {n for n in names if "/" not in n}
+    assert {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "PKG-INFO"} <= top
+    assert names == top | {n for n in names if n.startswith(parts)}
+
+
+# ---- does it work
+
+
+def test_it_is_the_installed_one_that_runs(installed: Installed, prefix: Path) -> None:
+    """Else all that follows would prove nothing."""
+    asked = "from envbuilder.core import resources as r; print(r.profiles_dir(), r.templates_dir())"
+    done = installed("python", "-c", asked)
+    assert done.returncode == 0, done.stderr
+    for folder in done.stdout.split():
+        assert Path(folder).is_relative_to(prefix.resolve())
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        ("envbuilder",),
+        ("python", "-m", "envbuilder"),
+        ("python", "-I", "-m", "envbuilder"),
+        ("python", "-I", "-X", "dev", "-W", "error", "-m", "envbuilder"),
+        ("python", "-OO", "-m", "envbuilder"),
+    ],
+    ids=" ".join,
+)
+def test_every_way_to_start_it(installed: Installed, how: tuple[str, ...]) -> None:
+    done = installed(*how, "--version")
+    assert (done.returncode, done.stdout) == (0, f"envbuilder {__version__}\n"), done.stderr
+    done = installed(*how, "profiles", "show", "cpu", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["profile"]["name"] == "cpu"
+    assert done.stderr == ""
+
+
+def test_the_script_runs_isolated(installed: Installed, prefix: Path) -> None:
+    done = installed("python", "-I", str(prefix / "bin" / "envbuilder"), "--version")
+    assert (done.returncode, done.stdout) == (0, f"envbuilder {__version__}\n"), done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("profiles", "--json"),
+        ("profiles", "show", "zendnn", "--json"),
+        ("detect", "--json"),
+        ("render", "--profile", "cpu"),
+        ("render", "--profile", "zendnn", "--target", "requirements"),
+        ("render", "--profile", "cpu", "--target", "pylock"),
+        ("render", "--profile", "mps", "--target", "script"),
+        ("lock", "--check", "--profile", "cpu"),
+        ("--help",),
+    ],
+    ids=" ".join,
+)
+def test_it_says_what_the_checkout_says(
+    installed: Installed, cli: Cli, arguments: tuple[str, ...]
+) -> None:
+    here, there = cli(*arguments), installed("envbuilder", *arguments)
+    assert here.returncode == 0, here.stderr
+    assert there.returncode == 0, there.stderr
+    assert there.stdout
+    if "--json" in arguments:
+        assert json.loads(there.stdout) == json.loads(here.stdout)
+    elif "lock" not in arguments:  # names the lock's place
+        assert there.stdout == here.stdout
+
+
+def test_it_renders_the_same_files(installed: Installed, cli: Cli, tmp_path: Path) -> None:
+    """The payload, too, byte for byte: it is part of the fingerprint."""
+    assert cli("render", "--profile", "cpu", "-o", "here").returncode == 0
+    assert installed("envbuilder", "render", "--profile", "cpu", "-o", "there").returncode == 0
+    here = {p.name: p.read_bytes() for p in (tmp_path / "here").iterdir()}
+    assert set(here) == {"Dockerfile", "requirements.txt", "payload.pyz"}
+    assert {p.name: p.read_bytes() for p in (tmp_path / "there").iterdir()} == here
+
+
+def test_man_pages_and_completions_are_where_they_are_looked_for(
+    prefix: Path, source_files: set[str]
+) -> None:
+    shared = {f for f in source_files if f.startswith("share/")}
+    assert {f"share/{name}" for name in below(prefix / "share")} == shared
+    assert "share/man/man1/envbuilder.1" in shared
+
+
+SUBSET = """\
+from envbuilder.packages import mnist
+print(len(list(mnist.subset().folder.glob("*.gz"))))
+"""
+
+
+def test_the_shipped_digits_are_found(installed: Installed) -> None:
+    asked = SUBSET
+    assert installed("python", "-I", "-c", asked).stdout == "4\n"
+
+
+def test_running_leaves_nothing_in_the_installation(
+    installed: Installed, prefix: Path, members: dict[str, bytes]
+) -> None:
+    """Locks and reports go to the user's folders, never into the package."""
+    assert installed("envbuilder", "detect").returncode == 0
+    (package,) = prefix.glob("lib/python*/site-packages/envbuilder")
+    found = {f"envbuilder/{n}" for n in below(package) if "__pycache__" not in n}
+    assert found == {n for n in members if n.startswith("envbuilder/")}

@@ -1,0 +1,117 @@
+"""Two real wheels that carry one path with other bytes: refused by `lock` and by every builder."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zipfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from envbuilder.packages.python.wheel_conflicts import contents
+from tests.support import make_wheels as small_wheels
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.integration.conftest import Cli
+
+
+PAIR = """\
+extends: _cpu
+description: Two small wheels
+platforms: [linux/amd64]
+requirements: [left==1.0, right==1.0]
+system_packages: []
+preload: []
+expects: {torch: 2.13.0+cpu}
+"""
+SHARED = "shared/data.txt"
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> dict[str, str]:
+    """A project whose profile `pair` has two wheels from a folder; the command's variables."""
+    (tmp_path / "envbuilder.yaml").write_text("")
+    (tmp_path / "profiles").mkdir()
+    (tmp_path / "profiles" / "pair.yaml").write_text(PAIR)
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    small_wheels.write(wheels, "left", {SHARED: b"left"}, "tool = left:main")
+    small_wheels.write(wheels, "right", {SHARED: b"right"}, "tool = left:main")
+    return {
+        "PIP_FIND_LINKS": str(wheels),
+        "ENVBUILDER_DATA_DIR": str(tmp_path / "data"),
+        "ENVBUILDER_CACHE_DIR": str(tmp_path / "cache"),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("builder", ["venv", "layers", "buildkit"])
+def test_wheels_that_do_not_go_together(
+    cli: Cli, pair: dict[str, str], tmp_path: Path, builder: str, request: pytest.FixtureRequest
+) -> None:
+    options: tuple[str, ...] = ("--backend", "venv")
+    if builder != "venv":
+        base = request.getfixturevalue("base_image")
+        options = ("--builder", builder, "--base-image", base, "--python-version", "3.11")
+    lock = tmp_path / "profiles" / "locks" / "pair.json"
+    wanted = ("--profile", "pair")
+
+    # Nothing was fetched yet, so the lock can be made; the build looks before it installs.
+    made = cli("lock", *wanted, environment=pair)
+    assert made.returncode == 0, made.stderr
+    before = lock.read_bytes()
+    done = cli("build", *wanted, *options, environment=pair)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "left-1.0-py3-none-any.whl and right-1.0-py3-none-any.whl both install" in done.stderr
+    assert SHARED in done.stderr
+    assert not [*(tmp_path / "data").glob("*/*")]
+    assert not (tmp_path / "cache" / "logs").exists()
+
+    # What was fetched is looked at when a lock is made, and the old one stays.
+    made = cli("lock", *wanted, environment=pair)
+    assert made.returncode == 2, made.stdout + made.stderr
+    assert SHARED in made.stderr
+    assert lock.read_bytes() == before
+
+    if builder == "venv":
+        small_wheels.write(tmp_path / "wheels", "right", {SHARED: b"left"}, "tool = left:main")
+        made = cli("lock", *wanted, environment=pair)
+        assert made.returncode == 0, made.stderr
+        done = cli("build", *wanted, *options, "--json", environment=pair)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["status"] == "built"
+
+
+def test_wheels_are_known_to_put_their_files_where_uv_puts_them(tmp_path: Path) -> None:
+    data = "Left_Wheel-1.0.data"
+    files = {
+        "left/__init__.py": b"",
+        "left.data/scripts/plain": b"",
+        **{f"{data}/{kind}/{kind}.txt": b"x" for kind in ("purelib", "platlib", "headers")},
+        f"{data}/scripts/carried": b"#!python\n",
+        f"{data}/data/share/man/left.1": b"",
+    }
+    scripts = "written = left:main\nOther = left.cli : main [extra]"
+    wheel = small_wheels.write(tmp_path, "Left_Wheel", files, scripts)
+    uv, env = (sys.executable, "-m", "uv"), tmp_path / "env"
+
+    def run(*argv: str) -> None:
+        subprocess.run([*uv, *argv], check=True, capture_output=True)
+
+    run("venv", "--offline", "--python", sys.executable, str(env))
+    before = {path for path in env.rglob("*") if path.is_file()}
+    install = ("pip", "install", "--offline", "--no-index", "--no-installer-metadata", str(wheel))
+    run(*install, "--python", str(env / "bin" / "python"))
+    installed = {path for path in env.rglob("*") if path.is_file()} - {*before, env / ".lock"}
+    with zipfile.ZipFile(wheel) as archive:
+        record, points = (
+            archive.read(f"Left_Wheel-1.0.dist-info/{name}").decode()
+            for name in ("RECORD", "entry_points.txt")
+        )
+        python = f"{sys.version_info.major}.{sys.version_info.minor}"
+        known = contents("Left_Wheel-1.0", python, archive.namelist(), record, points)
+    assert {str(path.relative_to(env)) for path in installed} == known.keys()

@@ -1,0 +1,522 @@
+"""The packed payload as a process, in a real interpreter with a real torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import envbuilder
+from envbuilder.build import payload as pack
+from envbuilder.core import resources
+from envbuilder.payload.training import dataset, idx
+from envbuilder.verify.report import model as report
+
+SUBSET = resources.mnist_subset_dir()
+
+RUN_ONLY = ("--quick", "--epochs", "1", "--min-accuracy", "0")
+"""Few digits are learned badly; most faults show all the same."""
+
+
+@pytest.fixture(scope="session")
+def pyz(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("payload") / "payload.pyz"
+    path.write_bytes(pack.payload_pyz())
+    return path
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The first 320 and 100 digits of the subset: too few to learn from, enough to run on."""
+    folder = tmp_path_factory.mktemp("tiny")
+    for stem in dataset.MNIST_SHA256:
+        found = idx.read(SUBSET / f"{stem}.gz", 3 if "images" in stem else 1)
+        count = 320 if stem.startswith("train") else 100
+        size = len(found.content) // found.shape[0]
+        shape = (count, *found.shape[1:])
+        header = struct.pack(f">BBBB{len(shape)}I", 0, 0, 8, len(shape), *shape)
+        (folder / stem).write_bytes(header + found.content[: count * size])
+    return folder
+
+
+class Done:
+    """A finished payload: exit code, events, and the report if there is one."""
+
+    def __init__(self, done: subprocess.CompletedProcess[str]) -> None:
+        self.code = done.returncode
+        self.stderr = done.stderr
+        self.events = [json.loads(line) for line in done.stdout.splitlines()]
+
+    @property
+    def report(self) -> dict[str, Any]:
+        last = self.events[-1]
+        assert last["event"] == "report", (self.code, self.stderr[-2000:])
+        report: dict[str, Any] = last["report"]
+        return report
+
+    def check(self, name: str) -> dict[str, Any]:
+        return next(check for check in self.report["checks"] if check["name"] == name)
+
+
+def verify(
+    python: Path, pyz: Path, *arguments: str, data: Path = SUBSET, **environment: str
+) -> Done:
+    command = [str(python), str(pyz), "verify", "--device", "cpu", "--data", str(data), *arguments]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, **environment}, check=False
+    )
+    return Done(done)
+
+
+def sabotaged(python: Path, tmp_path: Path, code: str, *arguments: str, data: Path) -> Done:
+    """Run verify from the checkout after ``code`` has changed something in it."""
+    script = tmp_path / "sabotage.py"
+    script.write_text(
+        f"{code}\nfrom envbuilder.payload.cli import main\nraise SystemExit(main())\n"
+    )
+    root = str(Path(envbuilder.__file__).parents[1])
+    return verify(python, script, *arguments, data=data, PYTHONPATH=root)
+
+
+@pytest.fixture(scope="session")
+def quick(torch_python: Path, pyz: Path) -> Done:
+    return verify(torch_python, pyz, "--quick", "--torch-version", "2.13.0")
+
+
+@pytest.mark.slow
+def test_quick_passes_and_reports_what_happened(quick: Done) -> None:
+    report = quick.report
+    assert (quick.code, report["status"], report["reasons"]) == (0, "passed", [])
+    assert report["device"]["used"] == report["device"]["requested"] == "cpu"
+    assert report["dataset"]["name"] == "mnist-subset"
+    assert report["dataset"]["subset"] is True
+    assert report["torch"]["version"].startswith("2.13.0")
+    # Started by hand it takes its environment as it finds it, and says so.
+    others = {check["name"]: check["status"] for check in report["checks"]}
+    assert {others.pop("isolation"), others.pop("origins")} == {"warning"}
+    assert report["origins"]["as_found"] is True
+    assert set(others.values()) == {"passed"}
+    assert any("convolution" in name for name in report["kernels"]["training"])
+
+
+@pytest.mark.slow
+def test_times_add_up(quick: Done) -> None:
+    training = quick.report["training"]
+    for epoch in training["epochs"]:
+        assert epoch["seconds"] == pytest.approx(epoch["data_seconds"] + epoch["compute_seconds"])
+        assert epoch["samples_per_second"] == pytest.approx(3000 / epoch["seconds"])
+    assert training["cold_start_seconds"] > quick.check("import")["seconds"]
+
+
+@pytest.mark.slow
+def test_what_was_measured_is_believed_by_the_core(quick: Done) -> None:
+    measured = report.check(quick.report)
+    measurements = measured.measurements
+    assert measurements is not None
+    assert [m.dtype for m in measurements.matmul or ()] == ["float32", "bfloat16"]
+    assert measurements.bandwidth is not None
+    assert measurements.bandwidth.device is not None
+    assert measurements.bandwidth.host_to_device is None
+    for part in ("launch_seconds", "inference", "peak_memory_bytes", "logging"):
+        assert getattr(measurements, part) is not None, part
+    # 4.3 TFLOP an epoch of 60,000 images is the figure that is measured and published elsewhere.
+    assert measurements.epoch_flops == pytest.approx(4.294e12 / 20, rel=1e-3)
+    assert 0 < (measurements.matmul_share or 0) < 1.5
+    assert measured.determinism is not None
+    assert measured.determinism.equal
+
+
+@pytest.mark.slow
+def test_the_loss_curve_spans_all_epochs_and_falls(quick: Done) -> None:
+    losses = quick.report["training"]["losses"]
+    assert [step for step, _ in losses] == list(range(1, 142))
+    assert losses[0][1] == pytest.approx(2.3, abs=0.3)
+    assert sum(loss for _, loss in losses[-10:]) < sum(loss for _, loss in losses[:10]) / 3
+
+
+def test_events_come_before_the_report(quick: Done) -> None:
+    kinds = [event["event"] for event in quick.events]
+    assert kinds[0] == "phase"
+    assert kinds.count("report") == 1
+    last = [e for e in quick.events if e["event"] == "progress" and e["phase"] == "epoch 3"][-1]
+    assert last["done"] == last["total"] == 47
+
+
+def test_a_cpu_build_does_not_pass_as_cuda(torch_python: Path, pyz: Path) -> None:
+    done = verify(torch_python, pyz, "--quick", "--device", "cuda")
+    assert done.code == 5
+    (reason,) = done.report["reasons"]
+    assert "is a cpu build and cannot use cuda; install a CUDA build" in reason
+    assert done.report["device"]["used"] is None
+    assert done.check("accuracy")["status"] == "skipped"
+
+
+def test_another_torch_than_expected_fails(torch_python: Path, pyz: Path) -> None:
+    done = verify(torch_python, pyz, "--quick", "--torch-version", "2.12.1+cpu")
+    assert done.code == 5
+    assert "but 2.12.1+cpu is expected" in done.report["reasons"][0]
+
+
+def test_damaged_data_is_named_before_torch_is_imported(
+    torch_python: Path, pyz: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(SUBSET, tmp_path, dirs_exist_ok=True)
+    damaged = tmp_path / "train-images-idx3-ubyte.gz"
+    damaged.write_bytes(damaged.read_bytes()[:-1000])
+    done = verify(torch_python, pyz, "--quick", data=tmp_path)
+    assert done.code == 2
+    assert "train-images-idx3-ubyte.gz" in done.stderr
+    assert [event["event"] for event in done.events] == ["phase", "error"]
+
+
+@pytest.mark.slow
+def test_lower_precision_from_the_environment_fails(
+    torch_python: Path, pyz: Path, tiny: Path
+) -> None:
+    done = verify(torch_python, pyz, *RUN_ONLY, data=tiny, ONEDNN_DEFAULT_FPMATH_MODE="BF16")
+    assert done.code == 5
+    assert any("bfloat16 is in effect" in reason for reason in done.report["reasons"])
+
+
+@pytest.mark.slow
+def test_a_kernel_that_never_ran_fails(torch_python: Path, pyz: Path, tiny: Path) -> None:
+    done = verify(torch_python, pyz, *RUN_ONLY, "--require-kernels", "torch_ipex::", data=tiny)
+    assert done.code == 5
+    assert done.report["reasons"] == [
+        "kernels: required kernels did not run; torch_ipex:: in training: none"
+    ]
+
+
+def test_an_extension_that_is_not_there_fails(torch_python: Path, pyz: Path) -> None:
+    done = verify(torch_python, pyz, "--quick", "--extension", "ipex")
+    assert done.code == 5
+    assert "No module named 'intel_extension_for_pytorch'" in done.report["reasons"][0]
+
+
+def test_the_user_s_thread_count_is_honoured(torch_python: Path, pyz: Path) -> None:
+    done = verify(torch_python, pyz, "--quick", "--device", "cuda", OMP_NUM_THREADS="1")
+    threads = done.report["threads"]
+    assert (threads["torch"], threads["OMP_NUM_THREADS"]) == (1, "1")
+
+
+ZERO_GRADIENT = """
+from envbuilder.payload.training import model
+build = model.build
+def broken(torch, seed, form, shares=(0.25, 0.5)):
+    net = build(torch, seed, form, shares)
+    if form.pool_first:
+        net.conv1.weight.register_hook(lambda gradient: gradient * 0)
+    return net
+model.build = broken
+"""
+
+STALE_WEIGHTS = """
+from envbuilder.payload.numerics import numerics
+load = numerics.load_weights
+seen = []
+def once(torch, net, trial):
+    if id(net) not in seen:
+        seen.append(id(net))
+        load(torch, net, trial)
+numerics.load_weights = once
+"""
+
+SLIGHTLY_WRONG_CONVOLUTION = """
+import torch
+real = torch.nn.functional.conv2d
+def rounded(images, *rest, **options):
+    if images.dtype == torch.float32:
+        images = images.bfloat16().float()
+    return real(images, *rest, **options)
+torch.nn.functional.conv2d = rounded
+"""
+
+NO_LEARNING = """
+from envbuilder.payload.training import train
+train.LEARNING_RATE = 0.0
+"""
+
+DOUBLE_TENSORS = """
+from envbuilder.payload.training import model, train
+arrange = model.arrange
+model.arrange = lambda torch, value, form: (
+    value.double() if isinstance(value, torch.nn.Module) else arrange(torch, value, form).double()
+)
+"""
+
+VAE_OVERFLOWS = """
+import torch
+real = torch.exp
+torch.exp = lambda values: real(values) * float("inf")
+"""
+
+VAE_DOES_NOT_LEARN = """
+from envbuilder.payload.numerics import vae
+vae.LEARNING_RATE = 0.0
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("code", "check", "words"),
+    [
+        (ZERO_GRADIENT, "gradients", "conv1.weight"),
+        (STALE_WEIGHTS, "gradients", "wrong gradients"),
+        (SLIGHTLY_WRONG_CONVOLUTION, "arithmetic", "conv2d"),
+        (NO_LEARNING, "accuracy", "is needed"),
+        (DOUBLE_TENSORS, "precision", "tensors of float64"),
+        (VAE_OVERFLOWS, "vae", "not finite from step 1"),
+        (VAE_DOES_NOT_LEARN, "vae", "is expected"),
+    ],
+    ids=[
+        "zero gradient",
+        "stale weights",
+        "rounded convolution",
+        "no learning",
+        "float64",
+        "vae overflows",
+        "vae does not learn",
+    ],
+)
+def test_sabotage_is_found(
+    torch_python: Path, tmp_path: Path, tiny: Path, code: str, check: str, words: str
+) -> None:
+    gate = "0.2" if check == "accuracy" else "0"
+    options = ("--quick", "--epochs", "1", "--min-accuracy", gate)
+    done = sabotaged(torch_python, tmp_path, code, *options, data=tiny)
+    assert done.code == 5
+    assert done.check(check)["status"] == "failed"
+    assert words in done.check(check)["detail"]
+
+
+@pytest.mark.slow
+def test_without_sabotage_the_same_run_passes(
+    torch_python: Path, tmp_path: Path, tiny: Path
+) -> None:
+    done = sabotaged(torch_python, tmp_path, "", *RUN_ONLY[:-1], "0.2", data=tiny)
+    assert (done.code, done.report["reasons"]) == (0, [])
+
+
+TIME_RUNS_BACKWARDS = """
+import time
+real, start = time.perf_counter, time.perf_counter()
+time.perf_counter = lambda: 2 * start - real()
+"""
+
+TIME_RUNS_SLOWLY = """
+import time
+real, start = time.perf_counter, time.perf_counter()
+time.perf_counter = time.monotonic = lambda: start + (real() - start) / 4
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [(TIME_RUNS_BACKWARDS, "moved by -"), (TIME_RUNS_SLOWLY, "no duration can be trusted")],
+    ids=["backwards", "slowly"],
+)
+def test_a_clock_that_lies_fails(
+    torch_python: Path, tmp_path: Path, tiny: Path, code: str, words: str
+) -> None:
+    done = sabotaged(torch_python, tmp_path, code, *RUN_ONLY, data=tiny)
+    assert done.code == 5
+    assert any(words in reason for reason in done.report["reasons"])
+
+
+@pytest.mark.slow
+def test_a_wall_clock_that_jumps_changes_nothing(
+    torch_python: Path, tmp_path: Path, tiny: Path
+) -> None:
+    code = "import time\nreal = time.time\ntime.time = lambda: 2e9 - 100 * real()\n"
+    done = sabotaged(torch_python, tmp_path, code, *RUN_ONLY, data=tiny)
+    assert (done.code, done.report["reasons"]) == (0, [])
+    assert "the wall clock was moved by -" in done.check("clock")["detail"]
+    assert all(check["seconds"] >= 0 for check in done.report["checks"])
+
+
+@pytest.mark.slow
+def test_seeds_that_are_ignored_are_told(torch_python: Path, tmp_path: Path, tiny: Path) -> None:
+    code = "import torch\ntorch.manual_seed = lambda seed: torch.seed()\n"
+    done = sabotaged(torch_python, tmp_path, code, *RUN_ONLY, data=tiny)
+    assert done.code == 0, "a difference is reported, not judged"
+    assert done.check("determinism")["status"] == "warning"
+    found = done.report["determinism"]
+    assert found["equal"] is False
+    assert found["largest_difference"] > 0
+
+
+@pytest.mark.slow
+def test_a_measurement_that_fails_is_null_and_a_warning(
+    torch_python: Path, tmp_path: Path, tiny: Path
+) -> None:
+    code = "from envbuilder.payload.speed import bandwidth, measure\n"
+    code += "bandwidth._triad = measure._inference = lambda *arguments: 1 / 0\n"
+    done = sabotaged(torch_python, tmp_path, code, *RUN_ONLY, data=tiny)
+    assert done.code == 0
+    measurements = done.report["measurements"]
+    assert measurements["bandwidth"]["device"] is measurements["inference"] is None
+    assert measurements["matmul"][0]["flops_per_second"] > 0
+    detail = done.check("measurements")["detail"]
+    assert f"measurements: {detail}" in done.report["warnings"]
+    assert "bandwidth device could not be measured" in detail
+    assert report.check(done.report).status == "passed"
+
+
+@pytest.mark.parametrize("code", [0, 1, 127])
+def test_an_extension_whose_import_ends_the_process_fails(
+    torch_python: Path, pyz: Path, tiny: Path, tmp_path: Path, code: int
+) -> None:
+    module = tmp_path / "intel_extension_for_pytorch.py"
+    module.write_text(f"import os\nprint('wrong minor', flush=True)\nos._exit({code})\n")
+    extension = ("--extension", "ipex")
+    done = verify(torch_python, pyz, *RUN_ONLY, *extension, data=tiny, PYTHONPATH=str(tmp_path))
+    assert done.code == 5
+    (reason,) = done.report["reasons"]
+    assert f"cannot be imported (exit {code}): wrong minor" in reason
+
+
+@pytest.mark.slow
+def test_without_shared_memory_all_works_and_the_report_says_so(
+    torch_python: Path, pyz: Path, tiny: Path, tmp_path: Path
+) -> None:
+    hide = tmp_path / "python"
+    # What was mounted below /dev/shm is hidden in a mount namespace of this process only.
+    hide.write_text(
+        "#!/bin/sh\nexec unshare --mount sh -c "
+        f'\'mount -t tmpfs -o ro,size=4k none /dev/shm && exec {torch_python} "$@"\' sh "$@"\n'
+    )
+    hide.chmod(0o755)
+    tried = subprocess.run([hide, "-c", ""], capture_output=True, text=True, check=False)
+    if tried.returncode:
+        pytest.skip(f"no mount namespace of our own here: {tried.stderr.strip()}")
+    done = verify(hide, pyz, *RUN_ONLY, data=tiny)
+    assert done.code == 0
+    assert done.check("shared memory")["status"] == "warning"
+    assert "/dev/shm cannot be written" in done.check("shared memory")["detail"]
+
+
+def test_a_crash_still_reports(torch_python: Path, tmp_path: Path, tiny: Path) -> None:
+    code = "from envbuilder.payload.training import train\ntrain.prepare = None\n"
+    done = sabotaged(torch_python, tmp_path, code, *RUN_ONLY, data=tiny)
+    assert done.code == 5
+    assert "TypeError" in done.report["reasons"][0]
+    assert "train.prepare" in done.report["traceback"]
+
+
+@pytest.mark.soak
+def test_a_full_epoch_reaches_the_published_accuracy(
+    torch_python: Path, pyz: Path, mnist_dir: Path
+) -> None:
+    done = verify(torch_python, pyz, data=mnist_dir)
+    assert done.code == 0
+    assert done.report["dataset"]["name"] == "mnist"
+    (epoch,) = done.report["training"]["epochs"]
+    assert epoch["accuracy"] >= 0.975
+
+
+@pytest.mark.slow
+def test_inductor_is_checked_before_its_numbers_count(
+    torch_python: Path, pyz: Path, tiny: Path
+) -> None:
+    if shutil.which("g++") is None:
+        pytest.skip("no g++: Inductor cannot compile")
+    done = verify(torch_python, pyz, *RUN_ONLY[1:], "--compile-backend", "inductor", data=tiny)
+    assert done.code == 0, "a fault of a compile backend is a warning, not a failure"
+    (entry,) = done.report["compile"]
+    assert entry["training"]["counts"] is entry["gradients"]["passed"]
+    assert entry["inference"]["counts"] is True
+    if done.report["device"]["capability"] == "AVX512":
+        # torch 2.13.0+cpu's known fault.
+        published = entry["gradients"]["forms"]["published"]["gradients"]
+        assert published["conv1.weight"] == pytest.approx(1.0)
+        assert done.check("compile inductor")["status"] == "warning"
+        advice = "do not use torch.compile for training"
+        assert any(advice in warning for warning in done.report["warnings"])
+
+
+@pytest.mark.slow
+def test_a_missing_compiler_is_told_in_plain_words(
+    torch_python: Path, pyz: Path, tiny: Path, tmp_path: Path
+) -> None:
+    backend = ("--compile-backend", "inductor")
+    done = verify(torch_python, pyz, *RUN_ONLY[1:], *backend, data=tiny, PATH=str(tmp_path))
+    assert done.code == 0
+    (entry,) = done.report["compile"]
+    assert "install g++" in entry["error"]
+    assert entry["training"]["counts"] is entry["inference"]["counts"] is False
+
+
+def test_probe_prints_facts(torch_python: Path, pyz: Path) -> None:
+    command = [str(torch_python), str(pyz), "probe"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    facts = json.loads(done.stdout)
+    assert facts["schema"] == 1
+    assert facts["torch"]["version"].startswith("2.13.0")
+    assert facts["available"]["cuda"] is False
+
+
+def execute(pyz: Path, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    variables = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
+    return subprocess.run(
+        [sys.executable, str(pyz), "exec", "--", *command],
+        capture_output=True,
+        text=True,
+        env={**variables, **environment},
+        check=False,
+    )
+
+
+def test_exec_becomes_the_command_with_a_thread_count(pyz: Path) -> None:
+    code = "import os; print(os.environ['OMP_NUM_THREADS']); raise SystemExit(7)"
+    done = execute(pyz, sys.executable, "-c", code)
+    assert done.returncode == 7
+    assert int(done.stdout) >= 1
+    assert execute(pyz, sys.executable, "-c", code, OMP_NUM_THREADS="3").stdout == "3\n"
+
+
+def test_exec_of_what_is_not_there_or_not_executable(pyz: Path, tmp_path: Path) -> None:
+    plain = tmp_path / "plain"
+    plain.write_text("text")
+    missing, refused = execute(pyz, "no-such-command"), execute(pyz, str(plain))
+    assert (missing.returncode, refused.returncode) == (127, 126)
+    assert missing.stderr == "payload exec: no-such-command: command not found\n"
+    assert "Permission denied" in refused.stderr
+
+
+def test_exec_leaves_sigpipe_to_the_command(pyz: Path) -> None:
+    if not Path("/proc/self/status").exists():
+        pytest.skip("no /proc: not Linux")
+    done = execute(pyz, "grep", "SigIgn", "/proc/self/status")
+    ignored = int(done.stdout.split()[1], 16)
+    assert not ignored & (1 << 12), "signal 13, SIGPIPE, is still ignored"
+
+
+def test_every_file_compiles_in_python_3_9(tmp_path: Path) -> None:
+    versions = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    found = [*versions.glob("3.9.*/bin/python"), shutil.which("python3.9")]
+    # Executed, not just found: a shim of pyenv is there for versions that are not active.
+    works = (str(path) for path in found if path and not subprocess.call([path, "-c", ""]))
+    python = next(works, None)
+    if python is None:
+        pytest.skip("no Python 3.9 here")
+    pyz = tmp_path / "payload.pyz"
+    pyz.write_bytes(pack.payload_pyz())
+    zipfile.ZipFile(pyz).extractall(tmp_path / "x")
+    command = [python, "-W", "error", "-m", "compileall", "-q", str(tmp_path / "x")]
+    subprocess.run(command, check=True)
+    # Importing evaluates what compiling does not: decorators, defaults, base classes.
+    folder = tmp_path / "x"
+    modules = (path.relative_to(folder).with_suffix("") for path in folder.rglob("payload/**/*.py"))
+    names = [".".join(path.parts) for path in modules if not path.stem.startswith("__")]
+    assert "payload.checks" in names
+    code = "".join(f"import {name}\n" for name in names)
+    subprocess.run([python, "-c", code], check=True, cwd=tmp_path / "x")

@@ -1,0 +1,676 @@
+"""Ways to fool a verification, each tried on a real environment: the verdict must not believe it.
+
+A fault is injected into an environment, never into the check: an `Overlay` is a native environment
+with all that another one has, in which one small module of `sabotage/` is imported when the
+interpreter starts or as soon as torch is imported. It is verified by the real commands. Every test
+asks for the exit code, the report's verdict and the name of the check that found the cause.
+
+A third of this runs always; all of it with `make soak`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from envbuilder.build import payload as pack
+from envbuilder.core import resources
+from envbuilder.payload.report import BLIND_TEST, REQUIRED
+from envbuilder.payload.training import idx
+from envbuilder.payload.training.dataset import MNIST_SHA256
+from tests.support.pretended_payload import quick_report
+from tests.support.reports import epoch, measured
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MODULES = Path(__file__).with_name("sabotage")
+ONE_EPOCH = ("--quick", "--epochs", "1")
+COMMAND = (sys.executable, "-m", "envbuilder")
+
+Words = tuple[str | Path, ...]
+
+soak = pytest.mark.soak
+
+
+class Overlay:
+    """A native environment of its own with the files of another one, and a fault.
+
+    Files are shared by hard links: what is imported from elsewhere is foreign, and would fail.
+    """
+
+    def __init__(self, folder: Path, prefix: Path) -> None:
+        shutil.copytree(prefix, folder, copy_function=os.link, symlinks=True, dirs_exist_ok=True)
+        self.site = next(folder.glob("lib/python3.*/site-packages"))
+        self.python = folder / "bin" / "python"
+
+    def at_start(self, fault: str) -> Overlay:
+        """Import a module of `sabotage/` when the interpreter starts."""
+        return self._inject(fault, "sabotage_fault")
+
+    def after_torch(self, fault: str) -> Overlay:
+        """Import a module of `sabotage/` as soon as torch has been imported."""
+        shutil.copy(MODULES / "starter.py", self.site / "sabotage_starter.py")
+        return self._inject(fault, "sabotage_starter")
+
+    def package(self, name: str, fault: str) -> Overlay:
+        """Put a module of `sabotage/` in a package's place."""
+        shutil.copy(MODULES / f"{fault}.py", self.site / f"{name}.py")
+        return self
+
+    def _inject(self, fault: str, first: str) -> Overlay:
+        shutil.copy(MODULES / f"{fault}.py", self.site / "sabotage_fault.py")
+        (self.site / "sabotage.pth").write_text(f"import {first}\n")
+        return self
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a command ended and what it reported."""
+
+    code: int
+    report: dict[str, Any]
+    stderr: str
+
+    def check(self, name: str) -> dict[str, Any]:
+        return next(check for check in self.report["checks"] if check["name"] == name)
+
+    def require_failed(self, check: str, words: str) -> None:
+        """The verdict is "failed" with exit code 5, and this check names this cause."""
+        assert (self.code, self.report["status"]) == (5, "failed"), self.report
+        found = self.check(check)
+        assert found["status"] == "failed", self.report["reasons"]
+        assert words in found["detail"]
+        assert any(words in reason for reason in self.report["reasons"])
+
+
+class Bench:
+    """The commands, in a working folder of their own."""
+
+    def __init__(self, folder: Path, prefix: Path, environment: dict[str, str]) -> None:
+        self.folder, self.prefix = folder, prefix
+        self.environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "OMP_WAIT_POLICY": "PASSIVE",
+            **environment,
+        }
+
+    @property
+    def overlay(self) -> Overlay:
+        """A new environment without a fault."""
+        return Overlay(self.folder / "overlay", self.prefix)
+
+    def run(self, *command: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+        words = [str(word) for word in command]
+        given = {"cwd": self.folder, "env": self.environment, **options}
+        return subprocess.run(words, capture_output=True, text=True, check=False, **given)
+
+    def envbuilder(self, *arguments: str | Path, command: Words = COMMAND) -> Verdict:
+        """`envbuilder verify ARGUMENTS --json` as a process."""
+        done = self.run(*command, "verify", *arguments, "--json")
+        report = json.loads(done.stdout) if done.stdout else {}
+        return Verdict(done.returncode, report, done.stderr)
+
+    def verify(
+        self,
+        overlay: Overlay,
+        *options: str | Path,
+        profile: str = "cpu",
+        command: Words = COMMAND,
+    ) -> Verdict:
+        """Verify an overlay quickly, through the command line."""
+        which = ("--python", overlay.python, "--profile", profile, *ONE_EPOCH)
+        return self.envbuilder(*which, *options, command=command)
+
+    def payload(self, overlay: Overlay, *options: str | Path) -> Verdict:
+        """Run the payload alone in an overlay."""
+        pyz = self.folder / "payload.pyz"
+        pyz.write_bytes(pack.payload_pyz())
+        done = self.run(overlay.python, pyz, "verify", *options)
+        last = json.loads(done.stdout.splitlines()[-1])
+        return Verdict(done.returncode, last.get("report", {}), done.stderr)
+
+
+@pytest.fixture
+def bench(tmp_path: Path, torch_prefix: Path, session_environment: dict[str, str]) -> Bench:
+    return Bench(tmp_path, torch_prefix, session_environment)
+
+
+@pytest.fixture(scope="session")
+def few_digits(tmp_path_factory: pytest.TempPathFactory) -> Words:
+    """Options for a payload that trains on 320 digits: seconds, and too few to learn from."""
+    folder = tmp_path_factory.mktemp("digits")
+    for stem in MNIST_SHA256:
+        found = idx.read(resources.mnist_subset_dir() / f"{stem}.gz", 3 if "images" in stem else 1)
+        count = 320 if stem.startswith("train") else 100
+        size = len(found.content) // found.shape[0]
+        shape = (count, *found.shape[1:])
+        header = struct.pack(f">BBBB{len(shape)}I", 0, 0, 8, len(shape), *shape)
+        (folder / stem).write_bytes(header + found.content[: count * size])
+    return (*ONE_EPOCH, "--min-accuracy", "0", "--data", folder)
+
+
+# Without a fault, the same commands pass: what fails below fails for its fault.
+
+
+@pytest.mark.slow
+def test_an_overlay_without_a_fault_passes(bench: Bench) -> None:
+    found = bench.verify(bench.overlay)
+    assert (found.code, found.report["status"], found.report["reasons"]) == (0, "passed", [])
+
+
+# The device.
+
+
+@pytest.mark.parametrize(
+    ("fault", "profile", "check", "words"),
+    [
+        (None, "cuda", "build", "is a cpu build and cannot use cuda"),
+        ("cuda_that_is_not_there", "cuda", "device", "not compiled with CUDA"),
+        ("device_that_fails_at_first_use", "mps", "device", "mps cannot compute"),
+    ],
+)
+def test_a_device_that_cannot_be_used(
+    bench: Bench, fault: str | None, profile: str, check: str, words: str
+) -> None:
+    overlay = bench.overlay
+    found = bench.verify(
+        overlay.after_torch(fault) if fault else overlay, "--force", profile=profile
+    )
+    found.require_failed(check, words)
+    assert found.report["device"] == {
+        **found.report["device"],
+        "requested": profile,
+        "used": None,
+    }
+
+
+NUMBERS = [
+    pytest.param("matmul_a_thousandth_off", "arithmetic", "float32 matmul", marks=soak),
+    pytest.param("conv_without_weight_gradient", "gradients", "conv2.weight"),
+    pytest.param("sum_that_ignores_strides", "arithmetic", "sum of a strided view", marks=soak),
+    pytest.param("layer_without_gradient", "gradients", "conv1.weight", marks=soak),
+    pytest.param("autocast_everywhere", "precision", "autocast is in effect", marks=soak),
+    pytest.param("layers_in_bfloat16", "precision", "bfloat16 took part", marks=soak),
+    pytest.param("lower_matmul_precision", "precision", "bfloat16 is in effect", marks=soak),
+    pytest.param("newer_precision_setting", "precision", "bfloat16 is in effect", marks=soak),
+    pytest.param("evaluation_with_dropout", "dropout", "in evaluation mode", marks=soak),
+    pytest.param("training_without_dropout", "dropout", "dropped 0%", marks=soak),
+    pytest.param("profiler_that_sees_nothing", "device used", "no convolution", marks=soak),
+    pytest.param("profiler_that_invents_kernels", "device used", "work elsewhere", marks=soak),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("fault", "check", "words"), NUMBERS)
+def test_wrong_numbers_and_wrong_witnesses(
+    bench: Bench, few_digits: Words, fault: str, check: str, words: str
+) -> None:
+    overlay = bench.overlay.after_torch(fault)
+    bench.payload(overlay, "--device", "cpu", *few_digits).require_failed(check, words)
+
+
+@soak
+def test_a_device_that_does_its_work_on_the_cpu(bench: Bench, few_digits: Words) -> None:
+    overlay = bench.overlay.after_torch("device_that_is_the_cpu")
+    found = bench.payload(overlay, "--device", "mps", *few_digits)
+    found.require_failed("device used", "tensors of the training step lived on cpu")
+    assert found.report["device"]["used"] == "cpu"
+
+
+# Learning.
+
+
+@soak
+@pytest.mark.parametrize(
+    ("fault", "check", "words"),
+    [
+        ("loss_that_is_nan", "accuracy", "loss is not finite"),
+        ("optimizer_that_does_nothing", "accuracy", "is needed"),
+        ("nothing_learned", "learning", "the training did not change conv1.weight"),
+        ("labels_shuffled_in_memory", "data copied", "training labels"),
+        ("tested_on_training_data", "data copied", "test images"),
+    ],
+)
+def test_learning_that_did_not_happen(bench: Bench, fault: str, check: str, words: str) -> None:
+    bench.verify(bench.overlay.after_torch(fault)).require_failed(check, words)
+
+
+def test_learning_is_scored_outside_of_the_environment(bench: Bench) -> None:
+    """Where all that runs inside says that it learned, the answers to unknown images do not."""
+    found = bench.verify(bench.overlay.after_torch("learning_made_up"))
+    found.require_failed("run", "the blind test failed")
+    assert "at least 85.00% is needed" in found.check("run")["detail"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "check", "words"),
+    [
+        pytest.param("clock_that_stops", "clock", "and the kernel", marks=soak),
+        ("epoch_shorter_than_it_was", "run", "measured from outside it took"),
+    ],
+)
+def test_an_epoch_that_hides_a_second(bench: Bench, fault: str, check: str, words: str) -> None:
+    bench.verify(bench.overlay.after_torch(fault)).require_failed(check, words)
+
+
+@soak
+def test_a_compile_backend_with_wrong_gradients_counts_for_nothing(
+    bench: Bench, few_digits: Words
+) -> None:
+    overlay = bench.overlay.after_torch("inductor_with_wrong_gradients")
+    options = [word for word in few_digits if word != "--quick"]
+    backend = ("--compile-backend", "inductor")
+    found = bench.payload(overlay, "--device", "cpu", *options, *backend)
+    assert found.code == 0, "a fault of a compile backend is a warning, not a failure"
+    assert found.check("compile inductor")["status"] == "warning"
+    (entry,) = found.report["compile"]
+    assert entry["gradients"]["passed"] is entry["training"]["counts"] is False
+    assert entry["gradients"]["forms"]["published"]["gradients"]["conv1.weight"] == 1.0
+
+
+# The data.
+
+
+def permuted(content: bytes) -> bytes:
+    return content[:8] + content[9:] + content[8:9]
+
+
+def truncated(content: bytes) -> bytes:
+    return content[:-784]
+
+
+def replaced(content: bytes) -> bytes:
+    return content[:16] + bytes(len(content) - 16)
+
+
+@pytest.mark.parametrize(
+    ("stem", "change"),
+    [
+        ("train-labels-idx1-ubyte", permuted),
+        ("train-images-idx3-ubyte", truncated),
+        ("t10k-images-idx3-ubyte", replaced),
+    ],
+)
+def test_data_that_are_not_mnist_are_refused(
+    bench: Bench, mnist_dir: Path, stem: str, change: Callable[[bytes], bytes]
+) -> None:
+    data = bench.folder / "mnist"
+    data.mkdir()
+    for other in MNIST_SHA256:
+        (data / other).symlink_to(mnist_dir / other)
+    (data / stem).unlink()
+    (data / stem).write_bytes(change((mnist_dir / stem).read_bytes()))
+    found = bench.verify(bench.overlay, "--data", data)
+    assert (found.code, found.report) == (2, {})
+    assert f"{data / stem}: not MNIST's file" in found.stderr
+
+
+@soak
+def test_labels_shuffled_in_the_files_are_not_learned(bench: Bench) -> None:
+    data = bench.folder / "digits"
+    data.mkdir()
+    for stem in MNIST_SHA256:
+        packed = (resources.mnist_subset_dir() / f"{stem}.gz").read_bytes()
+        content = gzip.decompress(packed)
+        (data / stem).write_bytes(permuted(content) if "labels" in stem else content)
+    found = bench.payload(bench.overlay, "--device", "cpu", *ONE_EPOCH, "--data", data)
+    found.require_failed("accuracy", "is needed")
+    assert found.check("dataset")["status"] == "warning"
+
+
+# Extensions.
+
+WITH_EXTENSION = """\
+extends: cpu
+description: The profile of another extension, over the environment of cpu
+opt_in: true
+expects:
+  extension: {name}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "fault", "check", "words"),
+    [
+        (
+            *("zentorch", "zentorch", "extension_of_another_minor"),
+            *("extension zentorch", "undefined symbol"),
+        ),
+        (
+            *("ipex", "intel_extension_for_pytorch", "extension_that_ends_the_process"),
+            *("extension ipex", "(exit 127): ERROR!"),
+        ),
+        pytest.param(
+            *("ipex", "intel_extension_for_pytorch", "extension_that_ends_the_payload"),
+            *("run", "the payload ended with exit code 0"),
+            marks=soak,
+        ),
+    ],
+)
+def test_an_extension_that_does_not_go_with_this_torch(
+    bench: Bench, name: str, module: str, fault: str, check: str, words: str
+) -> None:
+    (bench.folder / "envbuilder.yaml").write_text("")
+    (bench.folder / "profiles").mkdir()
+    (bench.folder / "profiles" / "other.yaml").write_text(WITH_EXTENSION.format(name=name))
+    overlay = bench.overlay.package(module, fault)
+    bench.verify(overlay, profile="other").require_failed(check, words)
+
+
+@soak
+def test_an_extension_that_does_nothing(bench: Bench, few_digits: Words) -> None:
+    overlay = bench.overlay.package("zentorch", "extension_that_does_nothing")
+    options = [word for word in few_digits if word != "--quick"]
+    wanted = ("--extension", "zentorch", "--require-kernels", "zentorch::")
+    backend = ("--compile-backend", "zentorch")
+    found = bench.payload(overlay, "--device", "cpu", *options, *wanted, *backend)
+    found.require_failed("kernels", "required kernels did not run")
+
+
+# How the payload ends.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("killed", "killed (signal 9)"),
+        pytest.param("crashed", "ended by signal 11", marks=soak),
+    ],
+)
+def test_a_payload_that_dies(bench: Bench, fault: str, words: str) -> None:
+    bench.verify(bench.overlay.after_torch(fault)).require_failed("run", words)
+
+
+@soak
+def test_memory_that_runs_out(bench: Bench) -> None:
+    found = bench.verify(bench.overlay.after_torch("out_of_memory"))
+    assert (found.code, found.report["status"]) == (5, "failed")
+    said = " ".join(found.report["reasons"]).lower()
+    assert "memory" in said or "thread creation failed" in said
+
+
+SHORT = """\
+from envbuilder import cli
+from envbuilder.build import payload as pack
+pack.TIMEOUT_SECONDS = 3.0
+cli.main()
+"""
+
+
+def test_a_payload_that_hangs(bench: Bench) -> None:
+    overlay = bench.overlay.at_start("hanging")
+    began = time.monotonic()
+    found = bench.verify(overlay, command=(sys.executable, "-c", SHORT))
+    found.require_failed("run", "did not end within")
+    assert time.monotonic() - began < 60
+
+
+# Reports.
+
+
+def forged(bench: Bench, report: dict[str, Any], code: int, run_id: str = "RUN-ID") -> Overlay:
+    """An environment whose interpreter prints this report in place of the payload's."""
+    overlay = bench.overlay.at_start("forged_report")
+    line = json.dumps({"event": "report", "run_id": run_id, "report": report}) + "\n"
+    (overlay.site / "forged.jsonl").write_text(line)
+    (overlay.site / "forged.code").write_text(str(code))
+    return overlay
+
+
+ALL_CHECKS = [
+    {"name": n, "status": "passed", "seconds": 0.01, "detail": ""} for n in (BLIND_TEST, *REQUIRED)
+]
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "words"),
+    [
+        ({}, 5, "reported passed, not to be trusted: the payload ended with exit code 5"),
+        ({"checks": []}, 0, "passed without these checks: isolation, import"),
+        ({"checks": ALL_CHECKS[:-1]}, 0, "passed without these checks: clock"),
+        ({"training__epochs": [epoch(float("nan"))]}, 0, "is not finite"),
+        ({"training__epochs": [epoch(-1.0)]}, 0, "an epoch took -1 s"),
+        (
+            {"checks": [{**ALL_CHECKS[0], "seconds": -1.0}, *ALL_CHECKS[1:]]},
+            0,
+            "blind test took -1 s",
+        ),
+        ({"training__epochs": []}, 0, "passed without a trained epoch"),
+        ({"device__used": "cuda"}, 0, "passed on cuda"),
+    ],
+)
+def test_a_forged_report(bench: Bench, changes: dict[str, Any], code: int, words: str) -> None:
+    report = measured(**{"checks": ALL_CHECKS, **changes})
+    bench.verify(forged(bench, report, code)).require_failed("run", words)
+
+
+PASS = epoch(0.4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"training__epochs": [{**PASS, "seconds": 0.001}]}, "and its parts"),
+        ({"dataset__train": 60_000}, "training images: 3000 was asked for, 60000 is reported"),
+        ({"quick": False}, "quick: True was asked for, False is reported"),
+        ({"dataset__sha256": {}}, "the data's sha256"),
+        ({"torch__version": "2.14.1+cu130"}, "was not seen to begin and end"),
+        ({"training__epochs": [epoch(31.7)]}, "took 31.70 s, in a process that lived"),
+        ({"training__epochs": [{**PASS, "loss": 2.3129}]}, "the training loss is 2.313"),
+        ({}, "epoch 1 is reported, but was not seen to begin and end"),
+    ],
+)
+def test_a_forged_report_that_contradicts_what_is_known_outside(
+    bench: Bench, changes: dict[str, Any], words: str
+) -> None:
+    """Also where every check passed and the run is named: its process trained nothing."""
+    own = {"training__epochs": [PASS], "training__cold_start_seconds": 0.1, "checks": ALL_CHECKS}
+    report = quick_report(**{**own, **changes})
+    bench.verify(forged(bench, report, 0)).require_failed("run", words)
+
+
+def test_a_report_of_another_run(bench: Bench) -> None:
+    """What a payload printed here once is printed again, without training."""
+    recorded = forged(bench, measured(checks=ALL_CHECKS), 0, run_id="0123456789abcdef")
+    bench.verify(recorded).require_failed("run", "the report is not of this run")
+
+
+def test_an_exit_code_that_lies(bench: Bench) -> None:
+    overlay = bench.overlay.at_start("exit_code_that_lies")
+    found = bench.verify(overlay, "--force", profile="cuda")
+    found.require_failed(
+        "run", "reported failed, not to be trusted: the payload ended with exit code 0"
+    )
+
+
+@pytest.mark.parametrize("place", ["output", "page"])
+def test_a_report_that_cannot_be_written_leaves_the_verdict(bench: Bench, place: str) -> None:
+    (bench.folder / "file").write_text("")
+    option = {"output": "--output", "page": "--html"}[place]
+    nowhere = (option, bench.folder / "file" / "report")
+    found = bench.verify(bench.overlay, "--force", *nowhere, profile="cuda")
+    found.require_failed("build", "is a cpu build")
+    assert "cannot be written" in found.stderr
+
+
+@soak
+def test_a_passed_verification_without_its_report_is_1(bench: Bench) -> None:
+    (bench.folder / "file").write_text("")
+    found = bench.verify(bench.overlay, "--output", bench.folder / "file" / "report.json")
+    assert (found.code, found.report["status"]) == (1, "passed")
+    assert "the report cannot be written" in found.stderr
+
+
+def in_namespace(bench: Bench, mount: str) -> Words:
+    """A command whose mounts nobody else sees; `mount` is run first."""
+    command = ("unshare", "--mount", "sh", "-c", f'{mount} && exec "$@"', "sh")
+    if shutil.which("unshare") is None or bench.run(*command, "true").returncode:
+        pytest.skip("no mount namespace of our own here")
+    return (*command, *COMMAND)
+
+
+@soak
+def test_a_full_disk_leaves_the_verdict(bench: Bench) -> None:
+    full = bench.folder / "full"
+    full.mkdir()
+    command = in_namespace(bench, f"mount -t tmpfs -o size=4k none {full}")
+    nowhere = ("--output", full / "report.json")
+    found = bench.verify(bench.overlay, "--force", *nowhere, profile="cuda", command=command)
+    found.require_failed("build", "is a cpu build")
+    assert "No space left" in found.stderr
+
+
+@soak
+def test_without_shared_memory_training_works_and_loaders_are_warned_of(bench: Bench) -> None:
+    command = in_namespace(bench, "mount -t tmpfs -o ro,size=4k none /dev/shm")
+    found = bench.verify(bench.overlay, command=command)
+    assert (found.code, found.report["status"]) == (0, "passed")
+    assert found.check("shared memory")["status"] == "warning"
+    assert "/dev/shm cannot be written" in found.check("shared memory")["detail"]
+
+
+# Time.
+
+
+@soak
+@pytest.mark.parametrize(
+    ("fault", "check", "words"),
+    [
+        ("time_runs_backwards", "run", "the clock that times the work moved by -"),
+        ("time_runs_slowly", "clock", "no duration can be trusted"),
+    ],
+)
+def test_a_clock_that_lies(
+    bench: Bench, few_digits: Words, fault: str, check: str, words: str
+) -> None:
+    overlay = bench.overlay.at_start(fault)
+    bench.payload(overlay, "--device", "cpu", *few_digits).require_failed(check, words)
+
+
+@soak
+def test_a_wall_clock_that_jumps_changes_nothing(bench: Bench, few_digits: Words) -> None:
+    overlay = bench.overlay.at_start("wall_clock_jumps")
+    found = bench.payload(overlay, "--device", "cpu", *few_digits)
+    assert (found.code, found.report["reasons"]) == (0, [])
+    assert "the wall clock was moved by -" in found.check("clock")["detail"]
+
+
+# An environment of ours, changed after the build.
+
+
+class Changed:
+    """A copy of the built environment where envbuilder looks for it: one to be changed."""
+
+    def __init__(self, bench: Bench) -> None:
+        data = bench.folder / "data"
+        prefix = data / "envs" / bench.prefix.name
+        prefix.parent.mkdir(parents=True)
+        # Links, not copies: whoever changes a file puts a new one in its place.
+        shutil.copytree(bench.prefix, prefix, symlinks=True, copy_function=os.link)
+        bench.environment["ENVBUILDER_DATA_DIR"] = str(data)
+        self.bench = bench
+        self.prefix = prefix
+        self.torch = next(prefix.glob("lib/python3.*/site-packages/torch"))
+
+    def replace(self, file: Path, content: bytes) -> None:
+        assert file.read_bytes() != content
+        file.unlink()
+        file.write_bytes(content)
+
+    def verify(self) -> Verdict:
+        which = ("--profile", "cpu", "--backend", "venv")
+        found = self.bench.envbuilder(*which, *ONE_EPOCH)
+        if found.report["artifact"]["ref"] != str(self.prefix):
+            raise RuntimeError("built anew: the change was not looked at")
+        return found
+
+    def verify_as_it_is(self) -> Verdict:
+        python = self.prefix / "bin" / "python"
+        return self.bench.envbuilder("--profile", "cpu", "--python", python, *ONE_EPOCH)
+
+
+@pytest.fixture
+def changed(bench: Bench) -> Changed:
+    return Changed(bench)
+
+
+def test_another_torch_put_in_place_after_the_build(changed: Changed) -> None:
+    file = changed.torch / "version.py"
+    changed.replace(file, file.read_bytes().replace(b"2.13.0+cpu", b"2.12.0+cpu"))
+    changed.verify().require_failed("run", "torch/version.py (changed)")
+
+
+EDITED = b"""
+_right = conv2d
+def conv2d(images, weight, *rest, **options):
+    return _right(images, weight, *rest, **options) * (1 if images.element_size() == 8 else 1.001)
+"""
+
+
+@soak
+def test_torch_edited_after_the_build_so_that_results_change(changed: Changed) -> None:
+    file = changed.torch / "nn" / "functional.py"
+    changed.replace(file, file.read_bytes() + EDITED)
+    changed.verify().require_failed("run", "torch/nn/functional.py (changed)")
+    changed.verify_as_it_is().require_failed("arithmetic", "float32 conv2d")
+
+
+def test_a_payload_put_in_place_after_the_build(changed: Changed) -> None:
+    report = {"event": "report", "report": measured(checks=ALL_CHECKS)}
+    changed.replace(
+        changed.prefix / "lib" / "envbuilder" / "payload.pyz",
+        f"print({json.dumps(report)!r})\n".encode(),
+    )
+    changed.verify().require_failed("run", "payload.pyz")
+
+
+@soak
+def test_an_edit_that_changes_no_result(changed: Changed) -> None:
+    file = changed.torch / "nn" / "functional.py"
+    changed.replace(file, file.read_bytes() + b"\n# edited\n")
+    changed.verify().require_failed("run", "torch/nn/functional.py (changed)")
+
+
+def test_a_module_added_after_the_build(changed: Changed) -> None:
+    (changed.torch.parent / "sitecustomize.py").write_text("")
+    changed.verify().require_failed("run", "sitecustomize.py (added)")
+
+
+BYTECODE = """
+import importlib.util, marshal, os, struct, sys
+source = sys.argv[1]
+cached = importlib.util.cache_from_source(source)
+os.makedirs(os.path.dirname(cached), exist_ok=True)
+found = os.stat(source)
+code = marshal.dumps(compile("print('this bytecode ran')", source, "exec"))
+if os.path.exists(cached):
+    os.unlink(cached)
+with open(cached, "wb") as stream:
+    stream.write(importlib.util.MAGIC_NUMBER)
+    stream.write(struct.pack("<3I", 0, int(found.st_mtime), found.st_size) + code)
+"""
+
+
+@pytest.mark.slow
+def test_bytecode_put_beside_a_module_is_not_run(changed: Changed) -> None:
+    """Python believes bytecode that states its source's time and size; verification does not."""
+    python = changed.prefix / "bin" / "python"
+    changed.bench.run(python, "-c", BYTECODE, changed.torch / "version.py")
+    assert "this bytecode ran" in changed.bench.run(python, "-c", "import torch").stdout
+    found = changed.verify()
+    assert (found.code, found.report["reasons"]) == (0, [])

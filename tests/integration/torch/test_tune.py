@@ -1,0 +1,120 @@
+"""Trials in a real interpreter with a real torch: settings that take effect, and a whole tuning."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from envbuilder.build import payload as pack
+from envbuilder.core import console, process
+from envbuilder.core.errors import VerifyError
+from envbuilder.packages import mnist
+from envbuilder.profiles import profile as profiles
+from envbuilder.verify.tuning import candidates
+from envbuilder.verify.tuning import measure as tune
+from envbuilder.verify.tuning import rules as tuning
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+
+EXPECTS = profiles.Expects(device="cpu", torch="2.13.0+cpu")
+FEW = ("--steps", "4", "--warm-up", "1")
+# One thread: this must not take minutes where others use the processors too.
+QUIET = {"OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(scope="module")
+def pyz(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("payload") / "payload.pyz"
+    path.write_bytes(pack.payload_pyz())
+    return path
+
+
+@pytest.fixture(scope="module")
+def ask(torch_python: Path, pyz: Path) -> tune.Ask:
+    def start(
+        arguments: Callable[[Mapping[str, str]], Sequence[str]],
+        folders: Mapping[str, Path],
+        on_line: Callable[[str], None],
+    ) -> process.Completed:
+        seen = {name: str(folder) for name, folder in folders.items()}
+        argv = [str(torch_python), str(pyz), *arguments(seen)]
+        return process.run(argv, env=QUIET, timeout=300, on_stdout=on_line)
+
+    return tune.asking(start, mnist.subset(), EXPECTS)
+
+
+@pytest.mark.slow
+def test_variables_take_effect_in_the_same_environment(ask: tune.Ask, torch_prefix: Path) -> None:
+    preloaded = str((torch_prefix / "lib/envbuilder/libtcmalloc_minimal.so.4").resolve())
+    plain = tuning.read(ask(FEW))
+    set_here = ("--set", "OMP_NUM_THREADS=2", "--set", f"LD_PRELOAD={preloaded}")
+    other = tuning.read(ask((*FEW, *set_here)))
+    assert (plain.settings["threads"], plain.settings["allocator"]) == (1, "libc")
+    assert (other.settings["threads"], other.settings["allocator"]) == (2, preloaded)
+    assert other.accuracy == pytest.approx(plain.accuracy, abs=0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_workers_start_from_the_packed_payload(ask: tune.Ask, method: str) -> None:
+    trial = tuning.read(ask((*FEW, "--workers", "2", "--start-method", method)))
+    assert trial.settings["start_method"] == method
+    # The same images in the same order as from the device, so the same learning.
+    assert trial.loss == pytest.approx(tuning.read(ask(FEW)).loss, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_bfloat16_takes_part(ask: tune.Ask) -> None:
+    trial = tuning.read(ask((*FEW, "--bfloat16")))
+    assert trial.settings["dtypes"] == ["bfloat16", "float32"]
+    assert tuning.read(ask(FEW)).settings["dtypes"] == ["float32"]
+
+
+@pytest.mark.slow
+def test_a_trial_that_hangs_is_given_up(ask: tune.Ask) -> None:
+    with pytest.raises(VerifyError):
+        ask(("--steps", "100000", "--limit", "5"))
+
+
+@pytest.mark.slow
+def test_survey_and_two_settings(ask: tune.Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    survey = candidates.read(ask(("--survey",)))
+    assert survey.threads.used == 1
+    found = {s.name: s for s in candidates.candidates(survey, "cpu")}
+    two = (found["relu before max-pool"], found["batch 256"])
+    monkeypatch.setattr(candidates, "candidates", lambda survey, device: two)
+    monkeypatch.setattr(tune, "QUICK_STEPS", 8)
+    monkeypatch.setattr(tune, "QUICK_WARM_UP", 2)
+    outcome = tune.run(ask, EXPECTS, console.PlainProgress(lambda line: None), quick=True)
+    assert [f.setting for f in outcome.findings] == list(two)
+    assert all(f.verdict != "failed" for f in outcome.findings), outcome.findings
+    assert all(len(f.pairs) >= 2 for f in outcome.findings)
+    assert outcome.findings[1].verdict != "helps", "another batch is another workload"
+
+
+@pytest.mark.slow
+def test_an_interrupt_ends_the_trial_and_writes_nothing(
+    torch_python: Path, session_environment: dict[str, str], tmp_path: Path
+) -> None:
+    config = tmp_path / "config"
+    own = {**session_environment, "ENVBUILDER_CONFIG_DIR": str(config)}
+    command = [sys.executable, "-m", "envbuilder", "tune", "--quick"]
+    command += ["--profile", "cpu", "--python", str(torch_python)]
+    with subprocess.Popen(
+        command, env={**os.environ, **own}, stderr=subprocess.PIPE, text=True, cwd=tmp_path
+    ) as child:
+        assert child.stderr is not None
+        next(line for line in child.stderr if "try settings" in line)
+        child.send_signal(signal.SIGINT)
+        child.stderr.read()
+    assert child.returncode == 130
+    assert not config.exists()
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,216 @@
+"""The venv backend for real: build, verify, run, tamper, kill."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.integration.conftest import start
+
+if TYPE_CHECKING:
+    from tests.integration.conftest import Cli
+
+
+def test_an_unchanged_build_is_reused(cli: Cli, torch_prefix: Path) -> None:
+    done = cli("build", "--profile", "cpu", "--backend", "venv", "--json")
+    result = json.loads(done.stdout)
+    assert result["status"] == "reused"
+    digest = json.loads((torch_prefix / "envbuilder.json").read_text())["digest"]
+    assert result["artifact"] == {"kind": "venv", "ref": str(torch_prefix), "digest": digest}
+
+
+@pytest.mark.slow
+def test_quick_verification_passes_and_tells(cli: Cli, torch_prefix: Path, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    done = cli(
+        *("verify", "--profile", "cpu", "--backend", "venv", "--quick", "--output", str(report))
+    )
+    assert done.returncode == 0, done.stderr
+    assert "VERIFIED: cpu did the work" in done.stdout
+    data = json.loads(report.read_text())
+    assert data["schema"] == 1
+    assert data["profile"] == "cpu"
+    assert data["backend"] == "venv"
+    assert data["artifact"]["ref"] == str(torch_prefix)
+    assert data["device"]["used"] == "cpu"
+    assert data["dataset"]["subset"] is True
+    assert data["training"]["epochs"][0]["seconds"] > 0
+    assert "libtcmalloc" in data["threads"]["allocator"]
+
+
+@pytest.mark.soak
+def test_a_full_epoch_reaches_the_accuracy(cli: Cli, torch_prefix: Path, mnist_dir: Path) -> None:
+    done = cli(
+        *("verify", "--profile", "cpu", "--backend", "venv", "--data", str(mnist_dir), "--json")
+    )
+    assert done.returncode == 0, done.stderr
+    data = json.loads(done.stdout)
+    assert data["dataset"]["subset"] is False
+    assert data["training"]["epochs"][0]["accuracy"] >= 0.975
+
+
+@pytest.mark.slow
+def test_cuda_is_3_here_and_5_when_forced(cli: Cli, torch_python: Path) -> None:
+    if Path("/dev/nvidiactl").exists():
+        pytest.skip("this machine has an NVIDIA GPU")
+    done = cli("verify", "--profile", "cuda", "--python", str(torch_python), "--quick")
+    assert done.returncode == 3
+    assert "NVIDIA" in done.stderr
+    done = cli("verify", "--profile", "cuda", "--python", str(torch_python), "--quick", "--force")
+    assert done.returncode == 5
+    assert "NOT VERIFIED" in done.stdout
+
+
+def test_run_passes_the_code_and_the_environment_through(cli: Cli, torch_prefix: Path) -> None:
+    script = "import os, sys; print(sys.prefix, os.environ['LD_PRELOAD']); sys.exit(7)"
+    done = cli("run", "--profile", "cpu", "--backend", "venv", "--", "python", "-c", script)
+    assert done.returncode == 7
+    assert done.stdout.startswith(f"{torch_prefix} {torch_prefix}/lib/envbuilder/libtcmalloc")
+    done = cli("run", "--profile", "cpu", "--backend", "venv", "--", "no-such-program")
+    assert done.returncode == 125
+
+
+def test_no_command_reaches_another_environments_installer(
+    cli: Cli, tiny: Path, tmp_path: Path
+) -> None:
+    """The host has a pip on PATH, and so have shells and scripts."""
+    trace = tmp_path / "trace"
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for name in ("pip", "pip3.11", "conda", "jupyter", "some-tool"):
+        program = elsewhere / name
+        program.write_text(f"#!{sys.executable}\nopen({str(trace)!r}, 'w')\n")
+        program.chmod(0o755)
+    path = {"PATH": f"{elsewhere}:{os.environ['PATH']}"}
+    tiny_here = ("--profile", "tiny", "--backend", "venv", "--")
+    for command in (["pip", "install", "x"], ["pip3.11", "list"], ["conda"], ["some-tool"]):
+        done = cli("run", *tiny_here, *command, environment=path)
+        assert done.returncode == 125
+        assert f"{command[0]} is not in this environment" in done.stderr
+        assert "add_requirements: (or requirements:) in profiles/tiny.yaml" in done.stderr
+        assert "envbuilder lock --profile tiny" in done.stderr
+    for inner in ("pip install x", "conda list", "jupyter lab"):
+        done = cli("run", *tiny_here, "bash", "-c", inner, environment=path)
+        assert done.returncode == 125, done.stderr
+        assert f"{inner.split()[0]} is not in this environment" in done.stderr
+    assert not trace.exists()
+    done = cli("run", *tiny_here, str(elsewhere / "some-tool"), environment=path)
+    assert done.returncode == 0, done.stderr
+    assert trace.exists(), "what is named by its path is meant"
+    done = cli("run", *tiny_here, "git", "--version", environment=path)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "sh", "fish"])
+def test_a_shell_reaches_no_other_environment_whatever_its_own_files_do(
+    session_environment: dict[str, str], tiny: Path, tmp_path: Path, shell: str
+) -> None:
+    program = shutil.which(shell)
+    if program is None:
+        pytest.skip(f"{shell} is not installed")
+    home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for name in ("pip", "python"):
+        (elsewhere / name).write_text("#!/bin/sh\necho another $0\n")
+        (elsewhere / name).chmod(0o755)
+    (home / ".config" / "fish").mkdir(parents=True)
+    (home / ".bashrc").write_text(f'PATH="{elsewhere}:$PATH"\nMINE=read\n')
+    fish = f"set -gx PATH {elsewhere} $PATH\nset MINE read\n"
+    (home / ".config" / "fish" / "config.fish").write_text(fish)
+    path = f"{elsewhere}:{os.environ['PATH']}"
+    places = {"HOME": str(home), "XDG_CONFIG_HOME": str(home / ".config"), "PATH": path}
+    done = start(
+        ("shell", "--profile", "tiny", "--backend", "venv"),
+        {**session_environment, **places, "SHELL": program},
+        cwd=tmp_path,
+        input="echo mine=$MINE\npip install x\npython -c 'import sys; print(sys.prefix)'\nexit 7\n",
+    )
+    assert done.returncode == 7, done.stderr
+    assert "another" not in done.stdout
+    assert "pip is not in this environment" in done.stderr
+    assert f"{session_environment['ENVBUILDER_DATA_DIR']}/envs/tiny-" in done.stdout
+    assert ("mine=read" in done.stdout) == (shell != "sh"), "its own files are read"
+
+
+@pytest.mark.slow
+def test_an_edited_file_does_not_reach_the_next_environment(
+    cli: Cli, torch_prefix: Path, tmp_path: Path
+) -> None:
+    edited = torch_prefix / "lib/python3.11/site-packages/filelock/version.py"
+    if not edited.exists():
+        edited = next((torch_prefix / "lib").glob("python3.*/site-packages/filelock/version.py"))
+    right = edited.read_bytes()
+    edited.write_bytes(b"raise SystemExit('tampered')\n")
+    try:
+        done = cli(
+            *("build", "--profile", "cpu", "--backend", "venv", "--json"),
+            environment={"ENVBUILDER_DATA_DIR": str(tmp_path / "second")},
+        )
+        assert done.returncode == 0, done.stderr
+        second = Path(json.loads(done.stdout)["artifact"]["ref"])
+        assert (second / edited.relative_to(torch_prefix)).read_bytes() == right
+    finally:
+        edited.write_bytes(right)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_a_killed_build_leaves_nothing_that_is_trusted(
+    number: signal.Signals,
+    cli: Cli,
+    torch_prefix: Path,
+    session_environment: dict[str, str],
+    tmp_path: Path,
+) -> None:
+    environment = {**session_environment, "ENVBUILDER_DATA_DIR": str(tmp_path / "data")}
+    command = [sys.executable, "-m", "envbuilder", "build", "--profile", "cpu", "--backend", "venv"]
+    child = subprocess.Popen(
+        command,
+        env={**os.environ, **environment},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    envs = tmp_path / "data" / "envs"
+    wait_for(lambda: list(envs.glob(".*.partial/env")))
+    child.send_signal(number)
+    _, said = child.communicate(timeout=60)
+    assert (
+        child.returncode
+        == {
+            signal.SIGKILL: -9,
+            signal.SIGINT: 130,
+            signal.SIGTERM: 143,
+        }[number]
+    ), said
+    assert not [p for p in envs.iterdir() if not p.name.startswith(".")]
+    if number != signal.SIGKILL:
+        assert not list(envs.glob(".*.partial"))
+        assert "Traceback" not in said
+    done = cli(*command[3:], "--json", environment=environment)
+    assert done.returncode == 0, done.stderr
+    prefix = Path(json.loads(done.stdout)["artifact"]["ref"])
+    again = subprocess.run(
+        [prefix / "bin" / "python", "-c", "import torch; print(torch.__version__)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert again.stdout == "2.13.0+cpu\n"
+    assert not list(envs.glob(".*.partial"))
+
+
+def wait_for(condition: Any, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
