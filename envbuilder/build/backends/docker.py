@@ -26,7 +26,7 @@ def unavailable(profile: Profile, request: Request, settings: Settings) -> str:
     if not connection.configured():
         return "no container engine was found"
     if python in profile.debian_base and not request.base_image:
-        return _unmade()
+        return _base_unavailable()
     base = profile.base.get(python)
     if base is None:
         return f"the profile has no base image for Python {python}"
@@ -41,7 +41,7 @@ def unavailable(profile: Profile, request: Request, settings: Settings) -> str:
     return f"the base image {base.ref} is not in the engine"
 
 
-def _unmade() -> str:
+def _base_unavailable() -> str:
     """Return why a base of Debian packages cannot be made for an engine here; empty if it can."""
     from envbuilder.build.image import debian_base
 
