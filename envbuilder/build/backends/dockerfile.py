@@ -56,7 +56,7 @@ def plan(
     `made_base` is the step that makes the base, if it is not a published image.
     """
     # The stages that download are replaced, so upstream URLs must not affect the fingerprint.
-    files = render.render(profile, lock, "dockerfile", target.python, render.nowhere(lock))
+    files = render.render(profile, lock, "dockerfile", target.python, render.placeholder_urls(lock))
     texts = {f.name: f.content.decode() for f in files if f.name != "payload.pyz"}
     facts = {
         "backend": "docker",

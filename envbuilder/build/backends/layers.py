@@ -257,7 +257,7 @@ def _system(
 
 def _stage(profile: Profile, lock: Lock, target: Target) -> str:
     """Return the Dockerfile up to the stage `system`, which then is its last."""
-    urls = render.nowhere(lock)
+    urls = render.placeholder_urls(lock)
     dockerfile = next(render.render(profile, lock, "dockerfile", target.python, urls))
     text, marker, _ = dockerfile.content.decode().partition(_AFTER_SYSTEM)
     assert marker, "the Dockerfile's stages are marked"

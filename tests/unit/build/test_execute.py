@@ -18,7 +18,7 @@ import pytest
 from envbuilder.build import plan
 from envbuilder.build.backends.integrity import MARKER
 from envbuilder.build.execute import execute
-from envbuilder.build.image import records as images
+from envbuilder.build.image import records
 from envbuilder.core import process
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError
@@ -118,7 +118,7 @@ def test_a_built_image_is_recorded_outside_of_it(found: Settings) -> None:
     }
     versions = plan.Write(what="v", path=step.versions, text="BuildKit version: v0.13.2\n")
     run(found, plan.Write(what="m", path=step.metadata, text=json.dumps(told)), versions, step)
-    (record,) = images.read(found.records_dir / ("f" * 64))
+    (record,) = records.read(found.records_dir / ("f" * 64))
     assert record.digest == f"sha256:{1:064}"
     assert record.ids == (f"sha256:{1:064}", f"sha256:{2:064}")
     assert record.made_by == {"docker": "26.1", "buildkit": "v0.13.2"}
