@@ -346,7 +346,7 @@ GPU = Gpu(vendor="nvidia", name="NVIDIA L4", state="usable", driver_version="550
         ({"__unix": "0"}, {"os": "other"}, "impossible", "are for a Unix"),
         ({"__archspec": "1=x86_64"}, {}, "", ""),
         ({"__archspec": "1=x86_64_v3"}, {}, "", ""),
-        ({"__archspec": "1=x86_64_v4"}, {}, "no", "the CPU is no x86_64_v4"),
+        ({"__archspec": "1=x86_64_v4"}, {}, "no", "the CPU is not x86_64_v4"),
         ({"__archspec": "1=x86_64_v3"}, {"cpu": Cpu()}, "warning", "is not known"),
         ({"__archspec": "1=zen4"}, {}, "warning", "is not known"),
         ({"__cuda": "12.4"}, {}, "no", "no NVIDIA GPU was found"),
