@@ -132,7 +132,7 @@ def _move(source: Path, target: Path) -> None:
     exists = target.exists() or target.is_symlink()
     if exists and not (folders.is_folder(target) and integrity.is_sealed(target)):
         raise BuildError(
-            f"{target}: is in the way, and envbuilder did not make it",
+            f"{target}: exists already, and envbuilder did not make it",
             "Move it elsewhere, then run the same command again.",
         )
     if exists:
@@ -201,7 +201,7 @@ def _run(step: Run, log: Path) -> None:
         advice = [hint for text, hint in step.hints.items() if text in printed]
         raise BuildError(
             f"{step.what}: failed ({how}):\n{_failing_step(printed) or done.last_words}",
-            "\n".join([*advice, f"The whole output is in {log}"]),
+            "\n".join([*advice, f"The full output is in {log}"]),
         )
 
 
@@ -263,7 +263,7 @@ def _make_base(step: MakeBase, store: Store, log: Path) -> None:
         try:
             debian_base.make(step, store, keep)
         except BuildError as error:
-            hint = "\n".join(filter(None, [error.hint, f"The whole output is in {log}"]))
+            hint = "\n".join(filter(None, [error.hint, f"The full output is in {log}"]))
             raise type(error)(error.message, hint) from error
 
 
@@ -331,8 +331,9 @@ def _unpack_libraries(step: UnpackLibraries, store: Store) -> None:
                 missing.discard(base)
     if missing:
         raise BuildError(
-            f"{', '.join(sorted(missing))}: in none of {', '.join(f.basename for f in step.files)}",
-            "The profile's preload and system_packages do not go together.",
+            f"{', '.join(sorted(missing))}: not in any of"
+            f" {', '.join(f.basename for f in step.files)}",
+            "The profile's preload names a library that its system_packages do not contain.",
         )
 
 

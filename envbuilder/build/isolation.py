@@ -129,16 +129,16 @@ def differences(report: Mapping[str, Any], artifact: Mapping[str, Any], *, as_fo
     """
     origins = report.get("origins")
     if not isinstance(origins, dict):
-        return "the report does not say where its code came from"
+        return "the report does not state where its code came from"
     if bool(origins.get("as_found")) != as_found:
-        return "the payload was not started in the mode that was asked for"
+        return "the payload was not started in the requested mode"
     if as_found:
         return ""
     expected = conventions.PREFIX if artifact["kind"] == "image" else str(artifact["ref"])
     key = "executable" if artifact["kind"] == "interpreter" else "prefix"
     actual = origins.get(key)
     if not isinstance(actual, str) or not _same(key, actual, expected):
-        return f"the report is of {printable(str(actual))}, not of {expected}"
+        return f"the report is about {printable(str(actual))}, not {expected}"
     torch, roots = origins.get("torch"), [expected]
     if key == "executable":
         roots = [str(origins.get("prefix")), str(origins.get("base_prefix"))]
@@ -168,11 +168,11 @@ def unreached(
     if executable is None or not re.search(r"No module named '?torch\b", reasons):
         return []
     lost = [name for name in left_out(environ) if name.startswith(("PYTHON", "LD_", "DYLD_"))]
-    also = f", nor what {', '.join(lost)} name" if lost else ""
+    also = f", nor is anything named by {', '.join(lost)}" if lost else ""
     return [
         VerifyError(
             f"{executable} has no torch of its own: the user's packages are not part of it{also}",
-            "Where torch is provided that way, add --inherit-environment: the verdict then says"
-            " that the environment is as found.",
+            "If torch is provided that way, add --inherit-environment: the verdict then says that"
+            " the environment is as found.",
         )
     ]

@@ -198,7 +198,7 @@ class Load(Action, frozen=True, kw_only=True):
 
 
 class LoadBase(Action, frozen=True, kw_only=True):
-    """Load a base image that was made here into the engine, unless it has it."""
+    """Load a locally made base image into the engine, unless the engine has it."""
 
     layout: str
     cache: str

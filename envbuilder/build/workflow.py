@@ -190,15 +190,15 @@ def choose_backend(
     """
     usable = backends.automatic(profile.backends)
     if len(usable) == 1:
-        return usable[0], f"the one that '{profile.name}' has"
+        return usable[0], f"the only one that '{profile.name}' has"
     if backends.IMAGE in usable and _image_options(request):
-        return backends.IMAGE, "an image was asked for"
+        return backends.IMAGE, "an image was requested"
     best = {way.backend for way in judged if way.works or way.level == judged[0].level}
     possible = [name for name in usable if name in best]
     if len(possible) == 1:
         (name,) = possible
         only = ways.only_image(tuple(judged))
-        return name, f"image only: {only}" if only else f"here only {name} is possible"
+        return name, f"image only: {only}" if only else f"only {name} is possible on this host"
     from envbuilder.build.backends import docker
 
     reason = docker.unavailable(profile, request, settings)
@@ -225,7 +225,7 @@ def build(
     status, started = "reused", time.monotonic()
     if artifact is None:
         if changed := product.changed():
-            progress.note(f"note: {changed}; it is built anew")
+            progress.note(f"note: {changed}; it is built again")
         space.require(plan.files, plan.room, settings)
         base_python.require(plan, settings, progress)
         fetch(plan.files, product.target, settings, progress)
@@ -238,7 +238,7 @@ def build(
             status, artifact = "built", product.existing()
         if artifact is None:
             raise BuildError(
-                f"{plan.artifact.ref} is not there after its build, or was changed meanwhile",
+                f"{plan.artifact.ref} is missing after its build, or was changed in the meantime",
                 "Run the same command again.",
             )
     made_by = product.made_by() | _base_made_by(plan)

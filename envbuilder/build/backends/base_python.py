@@ -81,7 +81,7 @@ def _of_engine(plan: Plan, base_check: BaseCheck, progress: Progress) -> str | N
         image = engine.image(base_check.ref)
         if image is None:
             image = image_base.pulled(engine, base_check.ref, plan.platform)
-        with progress.task("look at the base image's Python"):
+        with progress.task("check the base image's Python"):
             try:
                 output = _output(engine, image.id, plan)
             except (VerifyError, ToolError):

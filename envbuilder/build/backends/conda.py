@@ -188,7 +188,7 @@ def _venv_steps(
             system_site=system_site,
         ),
         Rehome(
-            what="let it find its interpreter",
+            what="point it to its interpreter",
             env=str(env / VENV),
             settings={
                 "home": str(prefix / "bin"),
@@ -255,7 +255,7 @@ def _bash() -> str:
     path = process.which("bash")
     if path is None:
         raise ToolError(
-            "bash is not on PATH, and conda environments are activated by it",
+            "bash is not on PATH, and conda environments need it for their activation",
             "Install bash, or use --backend venv.",
         )
     return path
@@ -307,8 +307,7 @@ def _check_folder(folder: Path) -> None:
     """
     if re.search(r"[:\"'$`\\\x00-\x1f]", str(folder)):
         raise InvalidError(
-            f"{folder}: conda environments name their place in shell scripts, where this name"
-            " would mean something else",
+            f"{folder}: shell scripts of conda environments contain this path and would misread it",
             "Set ENVBUILDER_DATA_DIR to a folder without colon, quotes, dollar sign or backslash.",
         )
 
@@ -320,7 +319,7 @@ def _check_host(conda: conda_locks.Target, host: Host, request: Request) -> None
         if decides and not request.force:
             raise HostError(
                 f"the conda lock does not fit this host: {finding.text}",
-                "What it was locked for is in the profile's conda.virtual_packages. To see this"
+                "The profile's conda.virtual_packages state what it was locked for. To see this"
                 " machine: envbuilder detect",
             )
         progress().note(f"warning: {finding.text}")

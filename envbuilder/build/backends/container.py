@@ -89,7 +89,7 @@ class DockerEnvironment:
         if changed:
             raise VerifyError(
                 changed,
-                "Build it anew: add --rebuild to envbuilder build. To keep what is there now, give"
+                "Build it again: add --rebuild to envbuilder build. To keep the present image, give"
                 " it another name first.",
             )
 

@@ -117,14 +117,14 @@ def plan(
                 "exec format error": f"This engine cannot run {target.platform} programs: build on"
                 " such a machine, or install emulation (qemu-user-static with binfmt).",
                 "failed to prepare extraction snapshot": "The engine dropped a layer of an image"
-                " that lost its name meanwhile: run the same command again.",
+                " that lost its name during the build: run the same command again.",
                 "no space left on device": "The engine's disk is full: envbuilder clean removes"
-                " images of ours, docker (or podman) system df shows the rest.",
+                " the images it built; docker (or podman) system df shows the rest.",
             },
         )
     )
     steps += [
-        Run(what="ask for the builder's version", argv=build.version_argv, output=versions),
+        Run(what="read the builder's version", argv=build.version_argv, output=versions),
         RecordImage(
             what="record the image",
             profile=profile.name,

@@ -222,8 +222,8 @@ def refusal(program: Program, argv: Sequence[str], place: Place, how: str) -> To
         return ToolError(f"{changes} would change this environment", how) if changes else None
     if "/" in program.name:
         return None
-    name, at = program.name, f": on PATH there is {program.path}" if program.path else ""
-    as_it_is = f"To run it all the same, name its path: {program.path}"
+    name, at = program.name, f": the one on PATH is {program.path}" if program.path else ""
+    as_it_is = f"To run it anyway, give its path: {program.path}"
     match verdict.kind:
         case "installer":
             return ToolError(f"{name} is not in this environment{at}", how)

@@ -83,8 +83,8 @@ def require_unchanged(
     to, if known.
     """
     hint = (
-        f"Build it anew: add --rebuild to envbuilder build. To check it as it is: envbuilder verify"
-        f" --python {prefix / python}"
+        "Build it again: add --rebuild to envbuilder build. To check it as it is: envbuilder"
+        f" verify --python {prefix / python}"
     )
     try:
         entries = tree_digest.read(prefix, OURS)

@@ -110,7 +110,7 @@ def plan(
     steps: tuple[Step, ...] = (
         *base.make,
         Assemble(
-            what="put the image together",
+            what="assemble the image",
             base=base.folder,
             layout=layout,
             platform=target.platform,
@@ -201,7 +201,7 @@ def _end(
         artifact = Artifact(kind=kind, ref=str(image_names.path(request.output)))
         end.insert(0, Save(what=f"write {artifact.ref}", layout=layout, target=artifact.ref))
     load = Load(
-        what="load it into the engine",
+        what="load the image into the engine",
         layout=layout,
         cache=str(settings.cache_dir / "layers"),
         profile=profile.name,
@@ -228,7 +228,7 @@ def _system(
     if build is None or image_names.on_disk(base.ref):
         raise ToolError(
             f"the system packages of '{profile.name}' run scripts when they are installed: that"
-            " takes an engine, and a base image that it can have",
+            " requires an engine, and a base image that the engine can use",
             "Start Docker, and name a base image by its reference (--base-image REF).",
         )
     assert target.base is not None, "a target with a base"

@@ -88,13 +88,13 @@ def last_steps(
     return (
         WritePayload(what="add the payload", path=str(env / OWN / "payload.pyz")),
         WritePrograms(
-            what="add what stands for programs of other environments",
+            what="add stubs for programs of other environments",
             folder=str(env / foreign_programs.FOLDER),
             names=foreign_programs.REFUSED,
             text=foreign_programs.script(profile.name),
         ),
-        Seal(what="write down what is in it", folder=str(env), facts=marks),
-        Move(what="put in place", source=str(env), target=str(folders.prefix)),
+        Seal(what="write the integrity manifest", folder=str(env), facts=marks),
+        Move(what="move it into place", source=str(env), target=str(folders.prefix)),
     )
 
 
@@ -117,7 +117,7 @@ def check_tools(profile: Profile) -> None:
             f"profile '{profile.name}' needs a C++ compiler, and none of"
             f" {', '.join(compilers)} is on PATH",
             "Install one (Debian, Ubuntu: sudo apt install g++), or use --backend docker, whose"
-            " image brings it.",
+            " image contains one.",
         )
 
 
@@ -254,7 +254,7 @@ class NativeEnvironment:
         payload = self.prefix / OWN / "payload.pyz"
         if not payload.is_file() or payload.read_bytes() != payload_pyz():
             raise VerifyError(
-                f"{payload}: was changed after the build, so that nothing it says can be trusted",
+                f"{payload}: was changed after the build, so its report cannot be trusted",
                 f"Remove {self.prefix}, and build again.",
             )
         # Checks the environment before anything in it runs, its activation included.

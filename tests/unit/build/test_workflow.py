@@ -491,7 +491,7 @@ def test_a_profile_that_leaves_no_choice(
     found: Settings, backends: tuple[Any, ...], expected: str
 ) -> None:
     profile = msgspec.structs.replace(CPU, backends=backends)
-    assert chosen(found, profile) == (expected, "the one that 'cpu' has")
+    assert chosen(found, profile) == (expected, "the only one that 'cpu' has")
 
 
 @pytest.mark.parametrize(
@@ -502,7 +502,7 @@ def test_conda_is_chosen_only_where_there_is_nothing_else(
     found: Settings, has: tuple[types.Backend, ...], expected: str
 ) -> None:
     profile = msgspec.structs.replace(CPU, backends=has)
-    assert chosen(found, profile) == (expected, "the one that 'cpu' has")
+    assert chosen(found, profile) == (expected, "the only one that 'cpu' has")
 
 
 def test_the_choice_of_a_backend_is_noted(
