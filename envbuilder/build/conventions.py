@@ -27,7 +27,7 @@ PATH = f"{PREFIX}/bin"
 
 def variables(profile: Profile) -> dict[str, str]:
     """Return the variables that an image sets in addition to PATH, in this order."""
-    found = {"VIRTUAL_ENV": PREFIX, **dict(sorted(profile.environment.items()))}
+    values = {"VIRTUAL_ENV": PREFIX, **dict(sorted(profile.environment.items()))}
     if profile.preload:
-        found["LD_PRELOAD"] = ":".join(profile.preload)
-    return found
+        values["LD_PRELOAD"] = ":".join(profile.preload)
+    return values

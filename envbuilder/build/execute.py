@@ -10,10 +10,28 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
-from envbuilder.build import plan as plans
-from envbuilder.build.backends import integrity as seal
-from envbuilder.build.image import records as images
+from envbuilder.build.backends import integrity
+from envbuilder.build.image import records
 from envbuilder.build.payload import payload_pyz
+from envbuilder.build.plan import (
+    Assemble,
+    LinkFiles,
+    Load,
+    LoadBase,
+    MakeBase,
+    Move,
+    Push,
+    RecordImage,
+    Remove,
+    Run,
+    Save,
+    Seal,
+    UnpackLibraries,
+    UnpackTool,
+    Write,
+    WritePayload,
+    WritePrograms,
+)
 from envbuilder.core import folders, process
 from envbuilder.core.errors import BuildError, EnvbuilderError
 from envbuilder.core.http import full_or_broken
@@ -24,13 +42,14 @@ from envbuilder.packages.store import Store
 if TYPE_CHECKING:
     import tarfile
 
+    from envbuilder.build.plan import ImageStep, Plan, Step
     from envbuilder.core.console import Progress, Task
     from envbuilder.core.settings import Settings
 _REMOVE_TRIES = 50
 _REMOVE_PAUSE_SECONDS = 0.2
 
 
-def execute(plan: plans.Plan, settings: Settings, progress: Progress) -> None:
+def execute(plan: Plan, settings: Settings, progress: Progress) -> None:
     """Run a plan's steps.
 
     Only one process at a time builds a given artifact. The working folder is always removed; the
@@ -64,35 +83,35 @@ def execute(plan: plans.Plan, settings: Settings, progress: Progress) -> None:
             _remove(workdir)
 
 
-def _perform(step: plans.Step, store: Store, log: Path, progress: Progress, task: Task) -> None:
+def _perform(step: Step, store: Store, log: Path, progress: Progress, task: Task) -> None:
     match step:
-        case plans.Write() | plans.WritePayload() | plans.WritePrograms():
+        case Write() | WritePayload() | WritePrograms():
             _write(step)
-        case plans.LinkFiles():
+        case LinkFiles():
             folder = Path(step.folder)
             folder.mkdir(parents=True, exist_ok=True)
             for file in step.files:
                 store.link(file, folder)
-        case plans.UnpackTool():
+        case UnpackTool():
             _unpack_tool(step, store)
-        case plans.UnpackLibraries():
+        case UnpackLibraries():
             _unpack_libraries(step, store)
-        case plans.Run():
+        case Run():
             _run(step, log)
-        case plans.Seal():
-            seal.close(Path(step.folder), step.facts)
+        case Seal():
+            integrity.close(Path(step.folder), step.facts)
         case steps.InstallConda() | steps.WriteActivation() | steps.Rehome():
             _perform_on_conda(step, progress)
-        case plans.Remove():
+        case Remove():
             _remove(Path(step.path))
-        case plans.Move():
+        case Move():
             _move(Path(step.source), Path(step.target))
         case _:
             _perform_on_image(step, store, log, progress, task)
 
 
-def _write(step: plans.Write | plans.WritePayload | plans.WritePrograms) -> None:
-    if isinstance(step, plans.WritePrograms):
+def _write(step: Write | WritePayload | WritePrograms) -> None:
+    if isinstance(step, WritePrograms):
         for name in step.names:
             program = Path(step.folder) / name
             program.parent.mkdir(parents=True, exist_ok=True)
@@ -101,7 +120,7 @@ def _write(step: plans.Write | plans.WritePayload | plans.WritePrograms) -> None
         return
     path = Path(step.path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(payload_pyz() if isinstance(step, plans.WritePayload) else step.text.encode())
+    path.write_bytes(payload_pyz() if isinstance(step, WritePayload) else step.text.encode())
 
 
 def _move(source: Path, target: Path) -> None:
@@ -111,9 +130,9 @@ def _move(source: Path, target: Path) -> None:
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     exists = target.exists() or target.is_symlink()
-    if exists and not (folders.is_folder(target) and seal.is_sealed(target)):
+    if exists and not (folders.is_folder(target) and integrity.is_sealed(target)):
         raise BuildError(
-            f"{target}: is in the way, and envbuilder did not make it",
+            f"{target}: exists already, and envbuilder did not make it",
             "Move it elsewhere, then run the same command again.",
         )
     if exists:
@@ -128,9 +147,9 @@ def _perform_on_conda(
 
     match step:
         case steps.InstallConda():
-            seal.bind(Path(step.env), install.install(step, progress.note))
+            integrity.bind(Path(step.env), install.install(step, progress.note))
         case steps.WriteActivation():
-            seal.bind(Path(step.env), activation.write(step))
+            integrity.bind(Path(step.env), activation.write(step))
         case steps.Rehome():
             install.rehome(step)
         case _:
@@ -138,35 +157,35 @@ def _perform_on_conda(
 
 
 def _perform_on_image(
-    step: plans.ImageStep, store: Store, log: Path, progress: Progress, task: Task
+    step: ImageStep, store: Store, log: Path, progress: Progress, task: Task
 ) -> None:
     match step:
-        case plans.MakeBase():
+        case MakeBase():
             _make_base(step, store, log)
-        case plans.LoadBase():
+        case LoadBase():
             _load_base(step)
-        case plans.Assemble():
+        case Assemble():
             from envbuilder.build.image.assemble import Assembly
 
-            def run(part: plans.Step) -> None:
+            def run(part: Step) -> None:
                 _perform(part, store, log, progress, task)
 
             Assembly(step, store, run, progress.note, task.update).make()
-        case plans.Load():
+        case Load():
             _load(step)
-        case plans.Save():
+        case Save():
             _save(step, task)
-        case plans.Push():
+        case Push():
             from envbuilder.build.attestation import publish
 
             publish.push(step, progress)
-        case plans.RecordImage():
+        case RecordImage():
             _record(step)
         case _:
             assert_never(step)
 
 
-def _run(step: plans.Run, log: Path) -> None:
+def _run(step: Run, log: Path) -> None:
     with log.open("a") as out:
         out.write(f"$ {process.quoted(step.argv)}\n")
 
@@ -182,23 +201,22 @@ def _run(step: plans.Run, log: Path) -> None:
         advice = [hint for text, hint in step.hints.items() if text in printed]
         raise BuildError(
             f"{step.what}: failed ({how}):\n{_failing_step(printed) or done.last_words}",
-            "\n".join([*advice, f"The whole output is in {log}"]),
+            "\n".join([*advice, f"The full output is in {log}"]),
         )
 
 
-def _load(step: plans.Load) -> None:
-    from envbuilder.containers.engine import connection
-    from envbuilder.containers.engine import images as engines
+def _load(step: Load) -> None:
+    from envbuilder.containers.engine import connection, images
     from envbuilder.containers.oci.layout import Layout
 
-    layout, made = Layout(Path(step.layout)), Layout(Path(step.cache))
+    layout, cache = Layout(Path(step.layout)), Layout(Path(step.cache))
     with connection.connect() as engine:
-        ids = engines.load(engine, layout, made, step.names, step.ahead)
+        ids = images.load(engine, layout, cache, step.names, step.ahead)
         if step.ahead:
             engine.forget(step.ahead)
     if step.ahead:
-        images.forget(Path(step.folder), step.ahead)
-    record = images.ImageRecord(
+        records.forget(Path(step.folder), step.ahead)
+    record = records.ImageRecord(
         profile=step.profile,
         fingerprint=step.fingerprint,
         ref=step.names[0],
@@ -208,32 +226,32 @@ def _load(step: plans.Load) -> None:
         made_by=step.made_by,
         names=step.names,
     )
-    images.keep(Path(step.folder), record)
+    records.keep(Path(step.folder), record)
 
 
-def _save(step: plans.Save, task: Task) -> None:
+def _save(step: Save, task: Task) -> None:
     from envbuilder.containers.oci import archive
     from envbuilder.containers.oci.layout import Layout
 
     archive.save(Layout(Path(step.layout)), Path(step.target), task.update)
 
 
-def _record(step: plans.RecordImage) -> None:
-    told = images.digests(Path(step.metadata).read_text())
-    record = images.ImageRecord(
+def _record(step: RecordImage) -> None:
+    ids = records.digests(Path(step.metadata).read_text())
+    record = records.ImageRecord(
         profile=step.profile,
         fingerprint=step.fingerprint,
         ref=step.ref,
-        digest=told[0],
-        ids=told,
+        digest=ids[0],
+        ids=ids,
         builder=step.builder,
-        made_by=step.engine | images.versions(Path(step.versions).read_text()),
+        made_by=step.engine | records.versions(Path(step.versions).read_text()),
         names=step.names,
     )
-    images.keep(Path(step.folder), record)
+    records.keep(Path(step.folder), record)
 
 
-def _make_base(step: plans.MakeBase, store: Store, log: Path) -> None:
+def _make_base(step: MakeBase, store: Store, log: Path) -> None:
     from envbuilder.build.image import debian_base
 
     with log.open("a") as out:
@@ -245,33 +263,32 @@ def _make_base(step: plans.MakeBase, store: Store, log: Path) -> None:
         try:
             debian_base.make(step, store, keep)
         except BuildError as error:
-            said = "\n".join(filter(None, [error.hint, f"The whole output is in {log}"]))
-            raise type(error)(error.message, said) from error
+            hint = "\n".join(filter(None, [error.hint, f"The full output is in {log}"]))
+            raise type(error)(error.message, hint) from error
 
 
-def _load_base(step: plans.LoadBase) -> None:
-    from envbuilder.containers.engine import connection
-    from envbuilder.containers.engine import images as engines
+def _load_base(step: LoadBase) -> None:
+    from envbuilder.containers.engine import connection, images
     from envbuilder.containers.oci.layout import Layout
 
     layout = Layout(Path(step.layout))
-    (found,) = layout.index().manifests
-    ids = (layout.read_manifest(found).config.digest, found.digest)
+    (descriptor,) = layout.index().manifests
+    ids = (layout.read_manifest(descriptor).config.digest, descriptor.digest)
     with connection.connect() as engine:
         image = engine.image(step.ref)
-        loaded = images.LoadedImage(profile=None, fingerprint=step.identity, ref=step.ref, ids=ids)
-        images.note(Path(step.folder), loaded)
+        loaded = records.LoadedImage(profile=None, fingerprint=step.identity, ref=step.ref, ids=ids)
+        records.note(Path(step.folder), loaded)
         if image is None or image.id not in ids:
-            engines.load(engine, layout, Layout(Path(step.cache)), (step.ref,))
+            images.load(engine, layout, Layout(Path(step.cache)), (step.ref,))
 
 
 def _failing_step(printed: str) -> str:
     """Return BuildKit's excerpt of the failing step: its last lines only quote the Dockerfile."""
-    found = re.findall(r"^-{6}\n > \[.*\n((?:.*\n)*?)-{6}$", printed, re.MULTILINE)
-    return found[-1].rstrip() if found else ""
+    excerpts = re.findall(r"^-{6}\n > \[.*\n((?:.*\n)*?)-{6}$", printed, re.MULTILINE)
+    return excerpts[-1].rstrip() if excerpts else ""
 
 
-def _unpack_tool(step: plans.UnpackTool, store: Store) -> None:
+def _unpack_tool(step: UnpackTool, store: Store) -> None:
     """Extract an executable from a wheel, which has it in `NAME-VERSION.data/scripts/`."""
     wheel = store.checked(step.file)
     with zipfile.ZipFile(wheel) as archive:
@@ -286,36 +303,37 @@ def _unpack_tool(step: plans.UnpackTool, store: Store) -> None:
     target.chmod(0o755)
 
 
-def _unpack_libraries(step: plans.UnpackLibraries, store: Store) -> None:
+def _unpack_libraries(step: UnpackLibraries, store: Store) -> None:
     """Write each library's bytes under its soname, following links inside a package."""
-    from envbuilder.packages.debian import members as deb_members
+    from envbuilder.packages.debian.members import members, opened
 
     folder = Path(step.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = set(step.libraries)
+    missing = set(step.libraries)
     for file in step.files:
-        with deb_members.opened(file, store.checked(file)) as package:
+        with opened(file, store.checked(file)) as package:
             data: tarfile.TarFile = package.data.tgz()
-            members = dict(deb_members.members(file, data))
-            for name, member in sorted(members.items()):
+            by_name = dict(members(file, data))
+            for name, member in sorted(by_name.items()):
                 base = name.rpartition("/")[2]
-                if base not in wanted:
+                if base not in missing:
                     continue
                 target = member
                 if member.issym():
                     # An absolute link starts at the package's root.
                     linked = Path("/", name).parent / member.linkname
-                    target = members.get(os.path.normpath(linked).lstrip("/"), member)
+                    target = by_name.get(os.path.normpath(linked).lstrip("/"), member)
                 stream = data.extractfile(target) if target.isreg() else None
                 if stream is None:
                     continue
                 with (folder / base).open("wb") as out:
                     shutil.copyfileobj(stream, out)
-                wanted.discard(base)
-    if wanted:
+                missing.discard(base)
+    if missing:
         raise BuildError(
-            f"{', '.join(sorted(wanted))}: in none of {', '.join(f.basename for f in step.files)}",
-            "The profile's preload and system_packages do not go together.",
+            f"{', '.join(sorted(missing))}: not in any of"
+            f" {', '.join(f.basename for f in step.files)}",
+            "The profile's preload names a library that its system_packages do not contain.",
         )
 
 
@@ -323,13 +341,13 @@ def _remove(path: Path) -> None:
     if path.is_symlink() or path.is_file():
         path.unlink()
     # An installer whose parent was killed keeps writing until its folder is gone.
-    for left in reversed(range(_REMOVE_TRIES)):
+    for tries_left in reversed(range(_REMOVE_TRIES)):
         if not path.exists():
             return
         try:
             shutil.rmtree(path)
         except OSError as error:
-            if not left:
+            if not tries_left:
                 raise BuildError(
                     f"{path}: cannot be removed: {error.strerror or error}",
                     "Another process may still write there: end it, or remove the folder.",

@@ -11,7 +11,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
-from envbuilder.build import conventions as facts
+from envbuilder.build import conventions
 from envbuilder.core.errors import EnvbuilderError, VerifyError
 from envbuilder.core.text import printable
 from envbuilder.payload.start import DRIVER_FOLDERS, INJECTING, Start, below, guarded
@@ -55,9 +55,9 @@ CONTAINER_BYTECODE = "/tmp/envbuilder-bytecode"  # noqa: S108 (private to the co
 
 def payload_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the caller's variables that the payload gets; the profile's own are added later."""
-    kept = {k: v for k, v in environ.items() if k in _NAMES or k.startswith(_PREFIXES)}
+    allowed = {k: v for k, v in environ.items() if k in _NAMES or k.startswith(_PREFIXES)}
     drivers = driver_folders(environ.get("LD_LIBRARY_PATH", ""))
-    return {**kept, **({"LD_LIBRARY_PATH": drivers} if drivers else {})}
+    return {**allowed, **({"LD_LIBRARY_PATH": drivers} if drivers else {})}
 
 
 def driver_folders(value: str) -> str:
@@ -68,8 +68,8 @@ def driver_folders(value: str) -> str:
 
 def left_out(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the caller's variables that could load other code and are not passed on."""
-    kept = payload_environment(environ)
-    lost = {n: v for n, v in guarded(environ).items() if v != kept.get(n)}
+    passed = payload_environment(environ)
+    lost = {n: v for n, v in guarded(environ).items() if v != passed.get(n)}
     injected = [n for n in ("BASH_ENV",) if environ.get(n)]
     return tuple(sorted({*lost, *injected}))
 
@@ -77,14 +77,14 @@ def left_out(environ: Mapping[str, str]) -> tuple[str, ...]:
 def notes(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the notes on the caller's variables to print before a verification, if any."""
     lost, override = left_out(environ), environ.get("HSA_OVERRIDE_GFX_VERSION")
-    found = []
+    lines = []
     if lost:
-        found.append(f"not passed to the verification: {', '.join(map(printable, lost))}")
+        lines.append(f"not passed to the verification: {', '.join(map(printable, lost))}")
     if override:
-        found.append(
+        lines.append(
             f"HSA_OVERRIDE_GFX_VERSION={printable(override)} decides how the GPU is driven"
         )
-    return tuple(found)
+    return tuple(lines)
 
 
 def promised(environ: Mapping[str, str]) -> dict[str, str]:
@@ -107,16 +107,16 @@ def container_variables(
     image = dict(pair.split("=", 1) for pair in inherited if "=" in pair)
     cleared = dict.fromkeys((*_CLEARED, *guarded(image)), "")
     drivers = driver_folders(image.get("LD_LIBRARY_PATH", ""))
-    own = guarded(profile_variables)
-    return {**cleared, **({"LD_LIBRARY_PATH": drivers} if drivers else {}), **own}
+    of_profile = guarded(profile_variables)
+    return {**cleared, **({"LD_LIBRARY_PATH": drivers} if drivers else {}), **of_profile}
 
 
 def container_start(variables: Mapping[str, str]) -> Start:
     """Return the `--promise` for a payload in an image: how it is going to be started."""
     return Start(
         as_found=False,
-        prefix=facts.PREFIX,
-        executable=f"{facts.PREFIX}/bin/python",
+        prefix=conventions.PREFIX,
+        executable=f"{conventions.PREFIX}/bin/python",
         bytecode=CONTAINER_BYTECODE,
         variables=guarded(variables),
     )
@@ -129,17 +129,17 @@ def differences(report: Mapping[str, Any], artifact: Mapping[str, Any], *, as_fo
     """
     origins = report.get("origins")
     if not isinstance(origins, dict):
-        return "the report does not say where its code came from"
+        return "the report does not state where its code came from"
     if bool(origins.get("as_found")) != as_found:
-        return "the payload was not started in the mode that was asked for"
+        return "the payload was not started in the requested mode"
     if as_found:
         return ""
-    place = facts.PREFIX if artifact["kind"] == "image" else str(artifact["ref"])
+    expected = conventions.PREFIX if artifact["kind"] == "image" else str(artifact["ref"])
     key = "executable" if artifact["kind"] == "interpreter" else "prefix"
     actual = origins.get(key)
-    if not isinstance(actual, str) or not _same(key, actual, place):
-        return f"the report is of {printable(str(actual))}, not of {place}"
-    torch, roots = origins.get("torch"), [place]
+    if not isinstance(actual, str) or not _same(key, actual, expected):
+        return f"the report is about {printable(str(actual))}, not {expected}"
+    torch, roots = origins.get("torch"), [expected]
     if key == "executable":
         roots = [str(origins.get("prefix")), str(origins.get("base_prefix"))]
     if not isinstance(torch, str) or not any(below(torch, root) for root in roots):
@@ -147,10 +147,10 @@ def differences(report: Mapping[str, Any], artifact: Mapping[str, Any], *, as_fo
     return ""
 
 
-def _same(key: str, actual: str, place: str) -> bool:
+def _same(key: str, actual: str, expected: str) -> bool:
     if key == "prefix":
-        return below(actual, place)
-    return os.path.realpath(actual) == os.path.realpath(place)
+        return below(actual, expected)
+    return os.path.realpath(actual) == os.path.realpath(expected)
 
 
 def require(report: Mapping[str, Any], artifact: Mapping[str, Any], *, as_found: bool) -> None:
@@ -168,11 +168,11 @@ def unreached(
     if executable is None or not re.search(r"No module named '?torch\b", reasons):
         return []
     lost = [name for name in left_out(environ) if name.startswith(("PYTHON", "LD_", "DYLD_"))]
-    also = f", nor what {', '.join(lost)} name" if lost else ""
+    also = f", nor is anything named by {', '.join(lost)}" if lost else ""
     return [
         VerifyError(
             f"{executable} has no torch of its own: the user's packages are not part of it{also}",
-            "Where torch is provided that way, add --inherit-environment: the verdict then says"
-            " that the environment is as found.",
+            "If torch is provided that way, add --inherit-environment: the verdict then says that"
+            " the environment is as found.",
         )
     ]

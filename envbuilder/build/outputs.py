@@ -28,8 +28,8 @@ class Output:
     def existing(self) -> Artifact | None:
         """Return the image if an earlier build delivered exactly this one wherever the plan does.
 
-        Raises `BuildError` if it is to be pushed and may not be: better known before a build than
-        after it.
+        Raises `BuildError` if it is to be pushed and may not be, so that the build does not fail
+        at its end.
         """
         digests: list[_Digests | None] = []
         for step in self.plan.steps:
@@ -57,7 +57,7 @@ def _pushed(step: Push, fingerprint: str, settings: Settings) -> _Digests | None
     """Return the image's digests if its tag names what a build here pushed; else None."""
     from envbuilder.build.attestation import publish
 
-    with console.progress().task(f"ask for {step.ref}"):
+    with console.progress().task(f"look up {step.ref}"):
         record = publish.pushed_record(step.ref, fingerprint, settings)
         if record is None:
             publish.require_allowed(step.ref, settings)

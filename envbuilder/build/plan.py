@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
 from msgspec.structs import replace
 
-from envbuilder.core import types as words
+from envbuilder.core import types
 from envbuilder.core.step import Action
 from envbuilder.packages.conda.steps import InstallConda, Rehome, WriteActivation
 from envbuilder.packages.space import Room
@@ -66,12 +66,12 @@ class UnpackLibraries(Action, frozen=True, kw_only=True):
 class MakeBase(Action, frozen=True, kw_only=True):
     """Make a base image from locked Debian packages, as an OCI layout, unless it exists."""
 
-    identity: words.Sha256
+    identity: types.Sha256
     """Hash of everything that decides its bytes."""
-    ref: words.ImageRef
+    ref: types.ImageRef
     """Its name in engines."""
-    suite: words.DebianSuite
-    platform: words.Platform
+    suite: types.DebianSuite
+    platform: types.Platform
     files: tuple[File, ...]
     epoch: int
     unpacked: bool
@@ -112,8 +112,8 @@ class Move(Action, frozen=True, kw_only=True):
 class RecordImage(Action, frozen=True, kw_only=True):
     """Record what a build reports about the image it made, outside the image."""
 
-    profile: words.Name
-    fingerprint: words.Sha256
+    profile: types.Name
+    fingerprint: types.Sha256
     ref: str
     builder: str
     metadata: str
@@ -130,7 +130,7 @@ class RecordImage(Action, frozen=True, kw_only=True):
 class System(Struct, frozen=True, kw_only=True):
     """System packages whose maintainer scripts must run: an engine installs them, once per base."""
 
-    recipe: words.Sha256
+    recipe: types.Sha256
     """Hash of the Dockerfile text that installs them."""
     steps: tuple[LinkFiles | Write | Run, ...]
     """Steps that build the engine's image; skipped if the layer is cached."""
@@ -154,8 +154,8 @@ class Assemble(Action, frozen=True, kw_only=True):
     """Folder of the base's layout."""
     layout: str
     """Folder for the image's layout."""
-    platform: words.Platform
-    python: words.PythonVersion
+    platform: types.Platform
+    python: types.PythonVersion
     epoch: int
     """Timestamp of everything in the image, in seconds."""
     uv: File
@@ -187,8 +187,8 @@ class Load(Action, frozen=True, kw_only=True):
 
     layout: str
     cache: str
-    profile: words.Name
-    fingerprint: words.Sha256
+    profile: types.Name
+    fingerprint: types.Sha256
     names: tuple[str, ...]
     ahead: str
     """Name of the preloaded layers, removed after loading; empty if there was no preload."""
@@ -198,12 +198,12 @@ class Load(Action, frozen=True, kw_only=True):
 
 
 class LoadBase(Action, frozen=True, kw_only=True):
-    """Load a base image that was made here into the engine, unless it has it."""
+    """Load a locally made base image into the engine, unless the engine has it."""
 
     layout: str
     cache: str
-    ref: words.ImageRef
-    identity: words.Sha256
+    ref: types.ImageRef
+    identity: types.Sha256
     folder: str
     """Folder for the record that it was loaded."""
 
@@ -223,8 +223,8 @@ class Push(Action, frozen=True, kw_only=True):
     plain_http: bool
     uploads: str
     """Folder for the state with which a later attempt resumes."""
-    profile: words.Name
-    fingerprint: words.Sha256
+    profile: types.Name
+    fingerprint: types.Sha256
     made_by: dict[str, str]
     folder: str
     """Folder for the record."""
@@ -285,7 +285,7 @@ class BaseCheck(Struct, frozen=True, kw_only=True):
     ref: str
     layout: str
     """Folder of its OCI layout; empty if it is checked in the engine."""
-    pythons: tuple[words.PythonVersion, ...]
+    pythons: tuple[types.PythonVersion, ...]
     """The versions for which the lock has images on this platform."""
 
 
@@ -293,11 +293,11 @@ class Plan(Struct, frozen=True, kw_only=True):
     """Everything one build will do."""
 
     schema: int = 1
-    profile: words.Name
-    backend: words.Backend
+    profile: types.Name
+    backend: types.Backend
     builder: str
-    platform: words.Platform
-    python: words.PythonVersion
+    platform: types.Platform
+    python: types.PythonVersion
     fingerprint: str
     artifact: Artifact
     lock: str = ""

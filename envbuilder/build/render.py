@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from msgspec import Struct
 
-from envbuilder.build import conventions as image_facts
-from envbuilder.core import types as words
+from envbuilder.build import conventions
+from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.resources import MARK
 from envbuilder.core.templates import filled
-from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.locked_file import File
+from envbuilder.profiles.profile import require_backend
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -54,14 +54,14 @@ def default_target(profile: Profile) -> RenderTarget:
 
 def targets_for(lock: Lock, python: str) -> tuple[Target, ...]:
     """Return the lock's targets for one Python; raise `InvalidError` if there are none."""
-    found = tuple(t for t in lock.targets if t.python == python)
-    if not found:
-        known = sorted({t.python for t in lock.targets})
+    targets = tuple(t for t in lock.targets if t.python == python)
+    if not targets:
+        pythons = sorted({t.python for t in lock.targets})
         raise InvalidError(
             f"the lock of '{lock.profile}' has no Python {python}",
-            f"It covers Python {', '.join(known) or '(nothing)'}.",
+            f"It covers Python {', '.join(pythons) or '(nothing)'}.",
         )
-    return found
+    return targets
 
 
 def requirements(targets: tuple[Target, ...]) -> tuple[Requirement, ...]:
@@ -71,10 +71,10 @@ def requirements(targets: tuple[Target, ...]) -> tuple[Requirement, ...]:
         for file in target.of_kind("wheel"):
             by_pin.setdefault((file.name.lower(), file.version), []).append((target, file))
     lines = []
-    for (name, version), found in sorted(by_pin.items()):
-        platforms = list(dict.fromkeys(t.platform for t, _ in found))
+    for (name, version), entries in sorted(by_pin.items()):
+        platforms = list(dict.fromkeys(t.platform for t, _ in entries))
         everywhere = len(platforms) == len(targets)
-        files = {f.sha256: f for _, f in found}
+        files = {f.sha256: f for _, f in entries}
         lines.append(
             Requirement(
                 name=name,
@@ -102,9 +102,9 @@ def _tools(lock: Lock, targets: tuple[Target, ...]) -> tuple[Requirement, ...]:
     return (line,)
 
 
-def _marker(platforms: list[words.Platform]) -> str:
+def _marker(platforms: list[types.Platform]) -> str:
     return " or ".join(
-        f"(sys_platform == '{words.system(p)}' and platform_machine == '{words.machine(p)}')"
+        f"(sys_platform == '{types.system(p)}' and platform_machine == '{types.machine(p)}')"
         for p in platforms
     )
 
@@ -118,7 +118,7 @@ def requirements_text(
     )
 
 
-def nowhere(lock: Lock) -> dict[str, str]:
+def placeholder_urls(lock: Lock) -> dict[str, str]:
     """Return placeholder URLs of a lock's sources, for a build that downloads nothing."""
     return {f.source: f"https://{f.source}.invalid" for f in lock.files}
 
@@ -169,12 +169,12 @@ def _conda(
 ) -> Iterator[RenderedFile]:
     """Yield the files of a conda target, except the requirements of its wheels."""
     from envbuilder.packages.conda import exports
-    from envbuilder.packages.conda import lock as conda_lockfile
+    from envbuilder.packages.conda.lock import require_usable
     from envbuilder.packages.conda.solve import specs
 
-    profiles.require_backend(profile, "conda")
+    require_backend(profile, "conda")
     python = context["python"]
-    context = {**context, "exports": exports, "wanted": specs(profile, python)}
+    context = {**context, "exports": exports, "specs": specs(profile, python)}
     if target == "conda":
         context |= {
             "channels": exports.channels(profile.conda.channels, urls),
@@ -182,17 +182,19 @@ def _conda(
         }
         yield _rendered("environment.yml", "conda/environment.yml.j2", context)
         return
-    usable = conda_lockfile.require_usable(profile, conda_lock)
-    found = exports.targets(usable, python)
+    usable = require_usable(profile, conda_lock)
+    targets = exports.targets(usable, python)
     channels = exports.channels(usable.channels, urls)
-    context |= {"channels": channels, "found": found}
+    context |= {"channels": channels, "conda_targets": targets}
     if target == "conda-explicit":
-        for one in found:
-            name = exports.explicit_name(one)
-            yield _rendered(name, "conda/explicit.txt.j2", {**context, "one": one})
+        for conda_target in targets:
+            name = exports.explicit_name(conda_target)
+            yield _rendered(
+                name, "conda/explicit.txt.j2", {**context, "conda_target": conda_target}
+            )
         return
     head = f"# {MARK} from the conda lock of profile '{profile.name}'; pixi.toml belongs to it.\n"
-    text = exports.pixi_lock(profile, found, channels, head)
+    text = exports.pixi_lock(profile, targets, channels, head)
     yield RenderedFile(name="pixi.lock", content=text.encode())
     yield _rendered("pixi.toml", "conda/pixi.toml.j2", context)
 
@@ -208,16 +210,16 @@ def _image(profile: Profile, context: Mapping[str, Any], urls: Mapping[str, str]
     targets = tuple(t for t in context["targets"] if t.platform.startswith("linux/"))
     base = targets[0].base if targets else None
     if base is None:
-        have = sorted(profile.image_pythons)
+        pythons = sorted(profile.image_pythons)
         raise InvalidError(
             f"profile '{profile.name}' has no base image for Python {context['python']}",
-            f"It has one for Python {', '.join(have)}: use --python-version.",
+            f"It has one for Python {', '.join(pythons)}: use --python-version.",
         )
     debs = {t.platform: t.of_kind("deb") for t in targets}
     return {
         **context,
         "base": base,
-        "image": image_facts,
+        "image": conventions,
         "tools": _tools(context["lock"], targets),
         "debs": debs if any(debs.values()) else {},
         "urls": urls,

@@ -60,28 +60,30 @@ def warnings(facts: Facts) -> Iterator[str]:
     """Yield one line for each variable or folder that shadows the environment; pure."""
     environ = facts.environ
     for folder, names in facts.modules.items():
-        found = _modules(names, FRAMEWORKS | HOOKS)
-        if found:
-            yield f"PYTHONPATH: {_at(folder)} holds {found}, used before the environment's own"
+        modules = _modules(names, FRAMEWORKS | HOOKS)
+        if modules:
+            yield f"PYTHONPATH: {_at(folder)} holds {modules}, used before the environment's own"
     if environ.get("PYTHONHOME"):
-        place = _at(environ["PYTHONHOME"])
-        yield f"PYTHONHOME={place} is where Python's standard library is taken from"
+        folder = _at(environ["PYTHONHOME"])
+        yield f"PYTHONHOME={folder} is where Python's standard library is taken from"
     for name in ("LD_PRELOAD", "DYLD_INSERT_LIBRARIES"):
         if environ.get(name):
             yield f"{name}={_at(environ[name])} is loaded into every program"
     for folder, names in facts.libraries.items():
-        held = sorted(name for name in names if _LIBRARY.match(name))
-        if held and not any(below(folder, drivers) for drivers in DRIVER_FOLDERS):
-            more = f" and {len(held) - 1} more" if len(held) > 1 else ""
-            library = f"{printable(held[0], 80)}{more}"
+        matches = sorted(name for name in names if _LIBRARY.match(name))
+        if matches and not any(below(folder, drivers) for drivers in DRIVER_FOLDERS):
+            more = f" and {len(matches) - 1} more" if len(matches) > 1 else ""
+            library = f"{printable(matches[0], 80)}{more}"
             yield f"library path: {_at(folder)} holds {library}, used before the environment's own"
 
 
-def _modules(names: Sequence[str], wanted: frozenset[str]) -> str:
-    """Return the wanted modules among a folder's entries: packages, files, extension modules."""
-    found = {name.partition(".")[0] for name in names if name.endswith((".py", ".pyc", ".so"))}
-    found |= {name for name in names if "." not in name}
-    return ", ".join(sorted(found & wanted))
+def _modules(entries: Sequence[str], names: frozenset[str]) -> str:
+    """Return the modules of these names in a folder: packages, files, extension modules."""
+    modules = {
+        entry.partition(".")[0] for entry in entries if entry.endswith((".py", ".pyc", ".so"))
+    }
+    modules |= {entry for entry in entries if "." not in entry}
+    return ", ".join(sorted(modules & names))
 
 
 def _at(path: str) -> str:

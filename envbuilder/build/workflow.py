@@ -13,17 +13,16 @@ from typing import TYPE_CHECKING, cast
 from msgspec import Struct
 from msgspec.structs import replace
 
-from envbuilder.build.backends import environment as environments
+from envbuilder.build.backends import environment
 from envbuilder.build.backends.environment import Environment, Product
 from envbuilder.build.plan import BuildResult, MakeBase, Plan
 from envbuilder.core.errors import BuildError, HostError, InvalidError, ToolError
 from envbuilder.host import assumed, probe
 from envbuilder.host.model import Host
 from envbuilder.profiles import backends, choice, fitting, ways
-from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.library import Library
 from envbuilder.profiles.lock import Lock
-from envbuilder.profiles.profile import Profile
+from envbuilder.profiles.profile import Profile, require_backend
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -112,8 +111,8 @@ def _decide(
     name = request.backend
     if name is None:
         lock = library.lock(profile.name)
-        every = () if request.force else ways.judged(profile, host, lock)
-        name, reason = choose_backend(profile, request, settings, every)
+        judged = () if request.force else ways.judged(profile, host, lock)
+        name, reason = choose_backend(profile, request, settings, judged)
         progress.note(f"backend {name}: {reason}")
     way_out = ""
     if not request.force:
@@ -137,7 +136,7 @@ def _decide(
 def _require_offered(profile: Profile, request: Request) -> None:
     """Raise `InvalidError` if the profile lacks the requested backend or Python."""
     if request.backend is not None:
-        profiles.require_backend(profile, request.backend)
+        require_backend(profile, request.backend)
     if request.python is not None and request.python not in profile.python.supported:
         raise InvalidError(
             f"profile '{profile.name}' has no Python {request.python}",
@@ -150,7 +149,7 @@ def _plan(
 ) -> Prepared:
     """Plan with the backend, which checks its tools; note which hashes are claims."""
     profile, host = decision.profile, decision.host
-    prepare = environments.prepare(decision.backend)
+    prepare = environment.prepare(decision.backend)
     try:
         product = prepare(profile, decision.lock, host, request, settings)
     except ToolError as error:
@@ -166,12 +165,12 @@ def _plan(
     return Prepared(profile=profile, host=host, product=product)
 
 
-def _require_platform(wanted: str | None, own: str | None) -> None:
+def _require_platform(platform: str | None, this_platform: str | None) -> None:
     """Raise `HostError` unless a native environment is built on the platform it is for."""
-    if wanted != own:
+    if platform != this_platform:
         raise HostError(
-            f"a native environment for {wanted or 'an unknown platform'} cannot be made on"
-            f" {own or 'this system'}",
+            f"a native environment for {platform or 'an unknown platform'} cannot be made on"
+            f" {this_platform or 'this system'}",
             "Run the build on that machine, or use --backend docker.",
         )
 
@@ -182,24 +181,24 @@ def _image_options(request: Request) -> str | None:
 
 
 def choose_backend(
-    profile: Profile, request: Request, settings: Settings, every: Sequence[Way] = ()
+    profile: Profile, request: Request, settings: Settings, judged: Sequence[Way] = ()
 ) -> tuple[types.Backend, str]:
-    """Return the backend that works on the host, and why; `every`: the ways judged there.
+    """Return the backend that works on the host, and why; `judged`: its ways on that host.
 
     If several work: the preferred one whose means are at hand (for an image an engine that answers
     and has the base image), else the last one.
     """
     usable = backends.automatic(profile.backends)
     if len(usable) == 1:
-        return usable[0], f"the one that '{profile.name}' has"
+        return usable[0], f"the only one that '{profile.name}' has"
     if backends.IMAGE in usable and _image_options(request):
-        return backends.IMAGE, "an image was asked for"
-    best = {way.backend for way in every if way.works or way.level == every[0].level}
+        return backends.IMAGE, "an image was requested"
+    best = {way.backend for way in judged if way.works or way.level == judged[0].level}
     possible = [name for name in usable if name in best]
     if len(possible) == 1:
         (name,) = possible
-        only = ways.only_image(tuple(every))
-        return name, f"image only: {only}" if only else f"here only {name} is possible"
+        only = ways.only_image(tuple(judged))
+        return name, f"image only: {only}" if only else f"only {name} is possible on this host"
     from envbuilder.build.backends import docker
 
     reason = docker.unavailable(profile, request, settings)
@@ -216,9 +215,9 @@ def build(
     from envbuilder.build.backends import base_python
     from envbuilder.build.execute import execute
     from envbuilder.packages import space
-    from envbuilder.packages.debian import members as deb_members
+    from envbuilder.packages.debian.members import require_clean
     from envbuilder.packages.fetch import fetch
-    from envbuilder.packages.python import wheel_conflicts as wheel_records
+    from envbuilder.packages.python import wheel_conflicts
     from envbuilder.packages.store import Store
 
     plan = product.plan
@@ -226,37 +225,37 @@ def build(
     status, started = "reused", time.monotonic()
     if artifact is None:
         if changed := product.changed():
-            progress.note(f"note: {changed}; it is built anew")
+            progress.note(f"note: {changed}; it is built again")
         space.require(plan.files, plan.room, settings)
         base_python.require(plan, settings, progress)
         fetch(plan.files, product.target, settings, progress)
         store = Store(settings.store_dir)
-        wheel_records.require_compatible(plan.files, plan.python, store)
+        wheel_conflicts.require_compatible(plan.files, plan.python, store)
         if backends.makes_image(plan.backend):
-            deb_members.require_clean(plan.files, store)
+            require_clean(plan.files, store)
         execute(plan, settings, progress)
         with progress.task("check what was built"):
             status, artifact = "built", product.existing()
         if artifact is None:
             raise BuildError(
-                f"{plan.artifact.ref} is not there after its build, or was changed meanwhile",
+                f"{plan.artifact.ref} is missing after its build, or was changed in the meantime",
                 "Run the same command again.",
             )
     made_by = product.made_by() | _base_made_by(plan)
-    written = documents.ensure(
+    attestations = documents.ensure(
         plan, artifact, settings, progress, anew=status == "built", versions=made_by
     )
     if request.push:
         from envbuilder.build.attestation import publish
 
-        publish.attach(request.push, plan.fingerprint, written, settings, progress)
+        publish.attach(request.push, plan.fingerprint, attestations, settings, progress)
     return BuildResult(
         status=status,
         profile=plan.profile,
         backend=plan.backend,
         builder=plan.builder,
         artifact=artifact,
-        documents=written,
+        documents=attestations,
         fingerprint=plan.fingerprint,
         seconds=round(time.monotonic() - started, 3) if status == "built" else 0.0,
         made_by=made_by,

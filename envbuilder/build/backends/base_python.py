@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _SECONDS = 60
 # Looks for Python as the Dockerfile does.
-_ASK = (
+_QUERY = (
     "python=$(command -v python{minor} || command -v python3) || {{ echo none; exit 0; }};"
     """ exec "$python" -I -c 'import sys; print("%d.%d" % sys.version_info[:2])'"""
 )
@@ -35,8 +35,8 @@ def check(lock: Lock, target: Target, ref: str, layout: str = "") -> BaseCheck |
 
     `layout` is the folder of the base's OCI layout; empty if an engine has the base, or will.
     """
-    brings = re.compile(rf"python{re.escape(target.python)}(-minimal)?")
-    if any(brings.fullmatch(deb.name) for deb in target.of_kind("deb")):
+    interpreters = re.compile(rf"python{re.escape(target.python)}(-minimal)?")
+    if any(interpreters.fullmatch(deb.name) for deb in target.of_kind("deb")):
         return None
     locked = (t.python for t in lock.targets if t.platform == target.platform and t.base)
     return BaseCheck(ref=ref, layout=layout, pythons=tuple(locked))
@@ -50,37 +50,38 @@ def require(plan: Plan, settings: Settings, progress: Progress) -> None:
     if plan.base_check is None:
         return
     if plan.base_check.layout:
-        found = _of_layout(plan, plan.base_check, settings, progress)
+        version = _of_layout(plan, plan.base_check, settings, progress)
     else:
-        found = _of_engine(plan, plan.base_check, progress)
-    if found is not None and found != plan.python:
-        raise rootfs.OtherPythonError(plan.python, found, plan.base_check.pythons)
+        version = _of_engine(plan, plan.base_check, progress)
+    if version is not None and version != plan.python:
+        raise rootfs.OtherPythonError(plan.python, version, plan.base_check.pythons)
 
 
-def _of_layout(plan: Plan, wanted: BaseCheck, settings: Settings, progress: Progress) -> str | None:
+def _of_layout(
+    plan: Plan, base_check: BaseCheck, settings: Settings, progress: Progress
+) -> str | None:
     """Return the Python of the layout; None if it is the right one."""
-    from envbuilder.build.image import base_layers as base
-    from envbuilder.build.image import config as image
+    from envbuilder.build.image import base_layers, config
     from envbuilder.build.image.layer_cache import LayerCache
 
     cache = LayerCache(settings.cache_dir / "layers", progress.note, fresh=False)
-    below = base.read(wanted.layout, plan.platform, cache)
+    base = base_layers.read(base_check.layout, plan.platform, cache)
     try:
-        below.root.python(plan.python, image.environment(below.config)["PATH"])
+        base.root.python(plan.python, config.environment(base.config)["PATH"])
     except rootfs.OtherPythonError as error:
         return error.version
     return None
 
 
-def _of_engine(plan: Plan, wanted: BaseCheck, progress: Progress) -> str | None:
+def _of_engine(plan: Plan, base_check: BaseCheck, progress: Progress) -> str | None:
     """Return the Python X.Y that the build would use, or that there is none; None if unknown."""
     from envbuilder.build.image import base as image_base
 
     with connection.connect() as engine:
-        image = engine.image(wanted.ref)
+        image = engine.image(base_check.ref)
         if image is None:
-            image = image_base.pulled(engine, wanted.ref, plan.platform)
-        with progress.task("look at the base image's Python"):
+            image = image_base.pulled(engine, base_check.ref, plan.platform)
+        with progress.task("check the base image's Python"):
             try:
                 output = _output(engine, image.id, plan)
             except (VerifyError, ToolError):
@@ -96,7 +97,7 @@ def _output(engine: Engine, identity: str, plan: Plan) -> str:
     container = Container(
         image=identity,
         entrypoint=("/bin/sh",),
-        arguments=("-c", _ASK.format(minor=plan.python)),
+        arguments=("-c", _QUERY.format(minor=plan.python)),
         platform=plan.platform,
         user="0:0",
     )

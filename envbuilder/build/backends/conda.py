@@ -13,14 +13,13 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from envbuilder.build.backends import foreign_programs
-from envbuilder.build.backends import integrity as seal
+from envbuilder.build.backends import foreign_programs, integrity
 from envbuilder.build.backends.native import (
     NativeEnvironment,
     check_tools,
     folders_for,
     last_steps,
-    own_variables,
+    machine_variables,
     preload_paths,
     preload_steps,
     preloaded,
@@ -33,14 +32,13 @@ from envbuilder.build.plan import Artifact, LinkFiles, Plan, Step, fingerprint, 
 from envbuilder.core import process
 from envbuilder.core.console import progress
 from envbuilder.core.errors import HostError, InvalidError, ToolError
-from envbuilder.packages.conda import activation, records
-from envbuilder.packages.conda import lock as conda_lockfile
+from envbuilder.packages.conda import activation, records, virtual_packages
+from envbuilder.packages.conda import lock as conda_locks
 from envbuilder.packages.conda import prefix as prefix_records
-from envbuilder.packages.conda import virtual_packages as machine
 from envbuilder.packages.conda.steps import InstallConda, Rehome, WriteActivation
 from envbuilder.packages.python import indexes
-from envbuilder.profiles import lock as lockfile
-from envbuilder.profiles import profile as profiles
+from envbuilder.profiles.lock import Target, lock_digest, select
+from envbuilder.profiles.profile import search_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -50,10 +48,10 @@ if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
     from envbuilder.host.model import Host
     from envbuilder.packages.conda.lock import Package
-    from envbuilder.profiles.lock import Lock, Target
+    from envbuilder.profiles.lock import Lock
     from envbuilder.profiles.profile import Profile
 
-ALONE = {"PYTHONNOUSERSITE": "1"}
+NO_USER_SITE = {"PYTHONNOUSERSITE": "1"}
 """An environment that sees conda's libraries would also see those in the user's home, and import
 them first. A profile may override this."""
 VENV = "venv"
@@ -68,8 +66,8 @@ def plan(
     profile: Profile,
     lock: Lock,
     target: Target,
-    conda_lock: conda_lockfile.Lock,
-    conda: conda_lockfile.Target,
+    conda_lock: conda_locks.Lock,
+    conda: conda_locks.Target,
     *,
     rattler: str,
     channels: Mapping[str, str],
@@ -86,7 +84,7 @@ def plan(
     contents = (*(p.as_file for p in conda.packages), *wheels, *libraries)
     files = (*contents, *tools)
     version = next(p.version for p in conda.packages if p.name == "python")
-    variables = {**ALONE, **profile.environment}
+    variables = {**NO_USER_SITE, **profile.environment}
     facts = {
         "backend": "conda",
         "profile": profile.name,
@@ -103,8 +101,8 @@ def plan(
     }
     digest = fingerprint(facts)
     name = f"{profile.name}-conda-py{target.python}-{digest[:12]}"
-    places = folders_for(settings, name)
-    prefix, work, env = places.prefix, places.work, places.env
+    folders = folders_for(settings, name)
+    prefix, work, env = folders.prefix, folders.work, folders.env
     steps: tuple[Step, ...] = (
         *_conda_steps(conda, channels, work, prefix),
         *(_venv_steps(profile, lock, target, conda, version, work, prefix) if wheels else ()),
@@ -117,7 +115,7 @@ def plan(
             variables=variables,
             preload=preload_paths(profile, prefix),
         ),
-        *last_steps(profile, places, digest, facts, prefix=str(prefix)),
+        *last_steps(profile, folders, digest, facts, prefix=str(prefix)),
     )
     return Plan(
         profile=profile.name,
@@ -127,8 +125,8 @@ def plan(
         python=target.python,
         fingerprint=digest,
         artifact=Artifact(kind="conda", ref=str(prefix)),
-        lock=lockfile.lock_digest(lock) if profile.takes_lock("conda") else "",
-        conda_lock=lockfile.lock_digest(conda_lock),
+        lock=lock_digest(lock) if profile.takes_lock("conda") else "",
+        conda_lock=lock_digest(conda_lock),
         workdir=str(work),
         files=files,
         steps=steps,
@@ -137,23 +135,23 @@ def plan(
 
 
 def _conda_steps(
-    conda: conda_lockfile.Target, channels: Mapping[str, str], work: Path, prefix: Path
+    conda: conda_locks.Target, channels: Mapping[str, str], work: Path, prefix: Path
 ) -> tuple[Step, ...]:
     """Return the steps that install the conda packages.
 
     Archives go into a folder per channel and platform, in which their names are unique.
     """
-    places: dict[str, list[Package]] = {}
+    by_folder: dict[str, list[Package]] = {}
     for package in conda.packages:
-        places.setdefault(f"{package.channel}/{package.subdir}", []).append(package)
+        by_folder.setdefault(f"{package.channel}/{package.subdir}", []).append(package)
     return (
         *(
             LinkFiles(
-                what=f"check conda packages of {place}",
-                files=tuple(p.as_file for p in found),
-                folder=str(work / "packages" / place),
+                what=f"check conda packages of {folder}",
+                files=tuple(p.as_file for p in packages),
+                folder=str(work / "packages" / folder),
             )
-            for place, found in sorted(places.items())
+            for folder, packages in sorted(by_folder.items())
         ),
         InstallConda(
             what=f"install {len(conda.packages)} conda packages",
@@ -172,7 +170,7 @@ def _venv_steps(
     profile: Profile,
     lock: Lock,
     target: Target,
-    conda: conda_lockfile.Target,
+    conda: conda_locks.Target,
     version: str,
     work: Path,
     prefix: Path,
@@ -190,7 +188,7 @@ def _venv_steps(
             system_site=system_site,
         ),
         Rehome(
-            what="let it find its interpreter",
+            what="point it to its interpreter",
             env=str(env / VENV),
             settings={
                 "home": str(prefix / "bin"),
@@ -206,7 +204,7 @@ def _venv_steps(
     )
 
 
-def brings_libraries(conda: conda_lockfile.Target) -> bool:
+def brings_libraries(conda: conda_locks.Target) -> bool:
     """Return whether any conda package is a Python library, which the wheels' venv must see."""
     return any(
         package.name not in _INTERPRETER and "python" in package.dependencies
@@ -229,7 +227,7 @@ class CondaEnvironment(NativeEnvironment):
 
     def existing(self) -> Artifact | None:
         """Return the environment if an earlier build finished it at this very location."""
-        moved = seal.marker(self.prefix).get("prefix") != str(self.prefix)
+        moved = integrity.marker(self.prefix).get("prefix") != str(self.prefix)
         return None if moved else super().existing()
 
     def made_by(self) -> dict[str, str]:
@@ -244,7 +242,7 @@ class CondaEnvironment(NativeEnvironment):
         # Activation prepends the environment's own programs.
         refused = str(self.prefix / foreign_programs.FOLDER)
         path = os.pathsep.join(filter(None, (refused, environ.get("PATH"))))
-        variables = {**own_variables(environ), "PATH": path}
+        variables = {**machine_variables(environ), "PATH": path}
         return [_bash(), "-c", _INSIDE, script, *argv], variables
 
     def owner(self, path: str) -> str:
@@ -254,13 +252,13 @@ class CondaEnvironment(NativeEnvironment):
 
 def _bash() -> str:
     """Return the path of bash; raise `ToolError` if it is missing."""
-    found = process.which("bash")
-    if found is None:
+    path = process.which("bash")
+    if path is None:
         raise ToolError(
-            "bash is not on PATH, and conda environments are activated by it",
+            "bash is not on PATH, and conda environments need it for their activation",
             "Install bash, or use --backend venv.",
         )
-    return found
+    return path
 
 
 def prepare(
@@ -271,58 +269,57 @@ def prepare(
     Raises `InvalidError` (exit 2) without a usable lock, `HostError` (3) if the host lacks what the
     lock assumes, `ToolError` (4) if py-rattler, bash or a compiler is missing.
     """
-    folders = profiles.search_path(settings.project, settings.config_dir)
-    found = conda_lockfile.find(profile.name, folders)
-    conda_lock = conda_lockfile.require_usable(profile, found)
+    folders = search_path(settings.project, settings.config_dir)
+    stored = conda_locks.find(profile.name, folders)
+    conda_lock = conda_locks.require_usable(profile, stored)
     platform, python = str(host.platform), request.python or profile.python.default
-    conda = conda_lockfile.select(conda_lock, platform, python)
+    conda = conda_locks.select(conda_lock, platform, python)
     target = (
-        lockfile.select(lock, platform, python)
+        select(lock, platform, python)
         if profile.takes_lock("conda")
-        else lockfile.Target(platform=conda.platform, python=conda.python, base=None, files=())
+        else Target(platform=conda.platform, python=conda.python, base=None, files=())
     )
-    _check_place(settings.envs_dir)
+    _check_folder(settings.envs_dir)
     _check_host(conda, host, request)
     rattler = records.require_rattler()
     _bash()
     if not any(p.name.startswith(_COMPILERS) for p in conda.packages):
         check_tools(profile)
-    known = indexes.upstreams()
+    upstreams = indexes.upstreams()
     channels = {
         # A user's own URL may contain a token and must not be recorded.
-        name: known[name].url if name in known else f"https://{name}.invalid"
+        name: upstreams[name].url if name in upstreams else f"https://{name}.invalid"
         for name in sorted({p.channel for p in conda.packages})
     }
-    made = plan(
+    planned = plan(
         *(profile, lock, target, conda_lock, conda),
         rattler=rattler,
         channels=channels,
         settings=settings,
     )
-    return CondaEnvironment(profile, target, made)
+    return CondaEnvironment(profile, target, planned)
 
 
-def _check_place(folder: Path) -> None:
+def _check_folder(folder: Path) -> None:
     """Raise `InvalidError` for a folder whose name would be misread in packages' shell scripts.
 
     A space is allowed: macOS's folder for application data has one.
     """
     if re.search(r"[:\"'$`\\\x00-\x1f]", str(folder)):
         raise InvalidError(
-            f"{folder}: conda environments name their place in shell scripts, where this name"
-            " would mean something else",
+            f"{folder}: shell scripts of conda environments contain this path and would misread it",
             "Set ENVBUILDER_DATA_DIR to a folder without colon, quotes, dollar sign or backslash.",
         )
 
 
-def _check_host(conda: conda_lockfile.Target, host: Host, request: Request) -> None:
+def _check_host(conda: conda_locks.Target, host: Host, request: Request) -> None:
     """Raise `HostError` if the lock cannot work on the host; note all other findings."""
-    for finding in machine.findings(conda, host):
+    for finding in virtual_packages.findings(conda, host):
         decides = finding.level == "impossible" or (finding.level == "no" and request.to_run)
         if decides and not request.force:
             raise HostError(
                 f"the conda lock does not fit this host: {finding.text}",
-                "What it was locked for is in the profile's conda.virtual_packages. To see this"
+                "The profile's conda.virtual_packages state what it was locked for. To see this"
                 " machine: envbuilder detect",
             )
         progress().note(f"warning: {finding.text}")

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from envbuilder.build import conventions as facts
-from envbuilder.build import isolation
+from envbuilder.build import conventions, isolation
 from envbuilder.build.backends import devices, foreign_programs
-from envbuilder.build.image import records as images
+from envbuilder.build.image import records
 from envbuilder.build.payload import TIMEOUT_SECONDS
 from envbuilder.containers.engine.container import Container
 from envbuilder.core import process
@@ -37,15 +36,15 @@ class DockerEnvironment:
         self,
         profile: Profile,
         target: Target,
-        made: Plan,
+        plan: Plan,
         engine: Engine,
         settings: Settings,
         *,
         force: bool,
     ) -> None:
-        self.profile, self.target, self.plan = profile, target, made
+        self.profile, self.target, self.plan = profile, target, plan
         self._engine, self._force = engine, force
-        self._records = settings.records_dir / made.fingerprint
+        self._records = settings.records_dir / plan.fingerprint
 
     def existing(self) -> Artifact | None:
         """Return the image if an earlier build made exactly this one."""
@@ -61,20 +60,20 @@ class DockerEnvironment:
 
     def changed(self) -> str:
         """Return a message if the tag names another image than the one built, else empty."""
-        found = self._engine.image(self.plan.artifact.ref)
-        records = images.read(self._records)
-        built = [i for r in records for i in r.ids]
-        if found is None or not built or found.id in built:
+        image = self._engine.image(self.plan.artifact.ref)
+        builds = records.read(self._records)
+        built = [i for r in builds for i in r.ids]
+        if image is None or not built or image.id in built:
             return ""
         return (
-            f"{self.plan.artifact.ref} was changed after the build: it is {found.id}, and"
+            f"{self.plan.artifact.ref} was changed after the build: it is {image.id}, and"
             f" {' or '.join(built)} was built"
         )
 
-    def _record(self) -> images.ImageRecord | None:
-        found = self._engine.image(self.plan.artifact.ref)
-        records = images.read(self._records) if found else ()
-        return next((r for r in records if found and found.id in r.ids), None)
+    def _record(self) -> records.ImageRecord | None:
+        image = self._engine.image(self.plan.artifact.ref)
+        builds = records.read(self._records) if image else ()
+        return next((r for r in builds if image and image.id in r.ids), None)
 
     def run_payload(
         self,
@@ -90,32 +89,32 @@ class DockerEnvironment:
         if changed:
             raise VerifyError(
                 changed,
-                "Build it anew: add --rebuild to envbuilder build. To keep what is there now, give"
+                "Build it again: add --rebuild to envbuilder build. To keep the present image, give"
                 " it another name first.",
             )
 
-        seen = {name: f"/{name}" for name in folders}
-        program = isolation.python(f"{facts.PREFIX}/bin/python", isolation.CONTAINER_BYTECODE)
+        paths = {name: f"/{name}" for name in folders}
+        program = isolation.python(f"{conventions.PREFIX}/bin/python", isolation.CONTAINER_BYTECODE)
         inherited = self._engine.variables(self.plan.artifact.ref)
-        variables = isolation.container_variables(inherited, facts.variables(self.profile))
+        variables = isolation.container_variables(inherited, conventions.variables(self.profile))
         start = isolation.container_start(variables)
         container = Container(
             image=self.plan.artifact.ref,
-            entrypoint=(*program, facts.PAYLOAD, "exec", "--"),
-            arguments=(*program, facts.PAYLOAD, "--promise", start.text(), *arguments(seen)),
+            entrypoint=(*program, conventions.PAYLOAD, "exec", "--"),
+            arguments=(*program, conventions.PAYLOAD, "--promise", start.text(), *arguments(paths)),
             variables=variables,
-            home=facts.HOME,
-            home_owner=facts.ID,
-            mounts={str(folder): seen[name] for name, folder in folders.items()},
+            home=conventions.HOME,
+            home_owner=conventions.ID,
+            mounts={str(folder): paths[name] for name, folder in folders.items()},
             devices=self._devices(),
         )
         return self._engine.run(container, on_line, TIMEOUT_SECONDS)
 
     def _devices(self) -> Devices:
-        wanted = devices.devices(self.profile, devices.host_nodes(self.profile))
-        if self._force and wanted.gpus and not self._engine.knows_gpus():
-            return msgspec.structs.replace(wanted, gpus="")
-        return wanted
+        access = devices.devices(self.profile, devices.host_nodes(self.profile))
+        if self._force and access.gpus and not self._engine.knows_gpus():
+            return msgspec.structs.replace(access, gpus="")
+        return access
 
     def become(self, argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
         """Replace this process with the client's `run`: as the user, with the working folder."""
@@ -126,17 +125,17 @@ class DockerEnvironment:
         flags = self._engine.run_flags(self._devices())
         if self._engine.rootless:
             flags += ("--userns", "keep-id")  # otherwise the container's root owns the folder
-        here = str(Path.cwd())
-        if "," in here:
-            raise InvalidError(f"{here}: a folder with ',' in its name cannot be mounted")
+        folder = str(Path.cwd())
+        if "," in folder:
+            raise InvalidError(f"{folder}: a folder with ',' in its name cannot be mounted")
         process.replace(
             [
-                # It was built here; an image of that name in a registry is another one.
+                # The image was built locally; one of that name in a registry is another.
                 *(*self._engine.command, "run", "--rm", "--pull=never", "--interactive"),
                 *(["--tty"] if terminal else []),
                 *("--user", f"{os.getuid()}:{os.getgid()}", "--env", "HOME=/tmp"),
-                *("--mount", f"type=bind,source={here},target={facts.WORK}"),
-                *("--workdir", facts.WORK),
+                *("--mount", f"type=bind,source={folder},target={conventions.WORK}"),
+                *("--workdir", conventions.WORK),
                 *flags,
                 *(self.plan.artifact.ref, *argv),
             ],

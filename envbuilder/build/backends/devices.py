@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 def host_nodes(profile: Profile) -> dict[str, int]:
     """Return the host's device nodes and folders that the flags depend on → their group ids."""
-    found = {}
+    nodes = {}
     paths = [*profile.run.devices, *profile.run.volumes]
     for pattern in profile.run.groups_of:
         paths += glob.glob(pattern)  # noqa: PTH207 (an absolute pattern)
     for path in paths:
         if Path(path).exists():
-            found[path] = Path(path).stat().st_gid
-    return found
+            nodes[path] = Path(path).stat().st_gid
+    return nodes
 
 
 def devices(profile: Profile, nodes: Mapping[str, int]) -> Devices:

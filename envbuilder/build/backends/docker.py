@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 def unavailable(profile: Profile, request: Request, settings: Settings) -> str:
-    """Return why docker is not the default here; empty if engine and base image are at hand."""
+    """Return why docker is not the default; empty if engine and base image are available."""
     python = request.python or profile.image_python
     if not connection.configured():
         return "no container engine was found"
     if python in profile.debian_base and not request.base_image:
-        return _unmade()
+        return _base_unavailable()
     base = profile.base.get(python)
     if base is None:
         return f"the profile has no base image for Python {python}"
@@ -41,8 +41,8 @@ def unavailable(profile: Profile, request: Request, settings: Settings) -> str:
     return f"the base image {base.ref} is not in the engine"
 
 
-def _unmade() -> str:
-    """Return why a base of Debian packages cannot be made for an engine here; empty if it can."""
+def _base_unavailable() -> str:
+    """Return why a base of Debian packages cannot be made for an engine; empty if it can."""
     from envbuilder.build.image import debian_base
 
     try:
@@ -66,7 +66,7 @@ def prepare(
         reason = layers.unsuitable(build, profile, target)
         note = console.progress().note
         if not reason:
-            note("builder layers: it makes the Dockerfile's image, and faster")
+            note("builder layers: it makes the same image as the Dockerfile, but faster")
             return layers.prepare(profile, lock, target, request, settings, engine)
         note(f"builder {build.builder}: {reason}")
     return dockerfile.prepare(profile, lock, target, request, settings, engine)

@@ -29,7 +29,7 @@ from envbuilder.build.plan import (
 from envbuilder.containers.engine.interface import no_base
 from envbuilder.core.errors import InvalidError
 from envbuilder.packages.space import Room, unpacked
-from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles.lock import lock_digest
 
 if TYPE_CHECKING:
     from envbuilder.build.backends.container import DockerEnvironment
@@ -56,7 +56,7 @@ def plan(
     `made_base` is the step that makes the base, if it is not a published image.
     """
     # The stages that download are replaced, so upstream URLs must not affect the fingerprint.
-    files = render.render(profile, lock, "dockerfile", target.python, render.nowhere(lock))
+    files = render.render(profile, lock, "dockerfile", target.python, render.placeholder_urls(lock))
     texts = {f.name: f.content.decode() for f in files if f.name != "payload.pyz"}
     facts = {
         "backend": "docker",
@@ -68,7 +68,7 @@ def plan(
         "payload": payload_sha256(),
     }
     digest = fingerprint(facts)
-    locked = lockfile.lock_digest(lock)
+    locked = lock_digest(lock)
     tags = image_base.names(profile, target, digest, request)
     work = settings.cache_dir / "build" / f"{profile.name}-{digest[:12]}"
     context = work / "context"
@@ -107,8 +107,8 @@ def plan(
                 str(context),
             ),
             hints={
-                said: no_base(base[0])
-                for said in ("failed to resolve source metadata", "creating build container")
+                text: no_base(base[0])
+                for text in ("failed to resolve source metadata", "creating build container")
             }
             | {
                 # Matches the step's output, not its echoed text, which has a variable instead of 3.
@@ -117,14 +117,14 @@ def plan(
                 "exec format error": f"This engine cannot run {target.platform} programs: build on"
                 " such a machine, or install emulation (qemu-user-static with binfmt).",
                 "failed to prepare extraction snapshot": "The engine dropped a layer of an image"
-                " that lost its name meanwhile: run the same command again.",
+                " that lost its name during the build: run the same command again.",
                 "no space left on device": "The engine's disk is full: envbuilder clean removes"
-                " images of ours, docker (or podman) system df shows the rest.",
+                " the images it built; docker (or podman) system df shows the rest.",
             },
         )
     )
     steps += [
-        Run(what="ask for the builder's version", argv=build.version_argv, output=versions),
+        Run(what="read the builder's version", argv=build.version_argv, output=versions),
         RecordImage(
             what="record the image",
             profile=profile.name,
@@ -163,8 +163,8 @@ def plan(
 
 def _digest(identity: str) -> str:
     """Return the digest in `name@digest` or in an engine's id; empty if only a name is known."""
-    found = re.search(r"(?:^|@)(?:sha256:)?([0-9a-f]{64})\Z", identity)
-    return f"sha256:{found[1]}" if found else ""
+    match = re.search(r"(?:^|@)(?:sha256:)?([0-9a-f]{64})\Z", identity)
+    return f"sha256:{match[1]}" if match else ""
 
 
 def prepare(

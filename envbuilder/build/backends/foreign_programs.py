@@ -117,12 +117,12 @@ def _started(script: str, program: Program, place: Place) -> str:
     if quoted and _is_foreign(quoted[1], place):
         return quoted[1]
     text = re.sub(r"['\"]", "", script)
-    found = _EXEC.search(text)
-    if found:
-        folder = found["folder"] or ""
+    match = _EXEC.search(text)
+    if match:
+        folder = match["folder"] or ""
         if "$" in folder:  # next to the script, which is not in the environment
             folder = f"{_folder(program.target)}/"
-        interpreter = f"{folder}{found['name']}"
+        interpreter = f"{folder}{match['name']}"
         return interpreter if _is_foreign(interpreter, place) else ""
     shim = _SHIM.search(text)
     others = shim and shim["name"] == "asdf" and "asdf-plugin: python" not in script
@@ -222,8 +222,8 @@ def refusal(program: Program, argv: Sequence[str], place: Place, how: str) -> To
         return ToolError(f"{changes} would change this environment", how) if changes else None
     if "/" in program.name:
         return None
-    name, at = program.name, f": on PATH there is {program.path}" if program.path else ""
-    as_it_is = f"To run it all the same, name its path: {program.path}"
+    name, at = program.name, f": the one on PATH is {program.path}" if program.path else ""
+    as_it_is = f"To run it anyway, give its path: {program.path}"
     match verdict.kind:
         case "installer":
             return ToolError(f"{name} is not in this environment{at}", how)
@@ -248,11 +248,11 @@ def require_own(
 
     `path` is where its program was found; `folders` are those of the environment below `prefix`.
     """
-    places = tuple(str(prefix / folder) for folder in folders)
+    paths = tuple(str(prefix / folder) for folder in folders)
     program = look(argv[0], path)
     place = Place(
-        folders=places,
-        programs=frozenset(name for one in places for name in _listed(one)),
+        folders=paths,
+        programs=frozenset(name for path in paths for name in _listed(path)),
     )
     refused = refusal(program, argv, place, advice(profile))
     if refused is not None:

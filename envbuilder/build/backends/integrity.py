@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from envbuilder.build.backends import tree_digest as tree
+from envbuilder.build.backends import tree_digest
 from envbuilder.core.errors import VerifyError
 from envbuilder.core.resources import OWN
 
@@ -33,11 +33,11 @@ SHOWN = 3
 def close(prefix: Path, facts: dict[str, Any]) -> None:
     """Write the integrity manifest of a finished environment, and its marker with these facts."""
     (prefix / FILES).parent.mkdir(parents=True, exist_ok=True)
-    found = tree.read(prefix, OURS)
-    (prefix / FILES).write_text(tree.dump(found))
+    entries = tree_digest.read(prefix, OURS)
+    (prefix / FILES).write_text(tree_digest.dump(entries))
     bound = host_bound(prefix)
-    portable = tree.digest(e for e in found if e.path not in bound)
-    marker = {**facts, "digest": portable, "tree": tree.digest(found)}
+    portable = tree_digest.digest(e for e in entries if e.path not in bound)
+    marker = {**facts, "digest": portable, "tree": tree_digest.digest(entries)}
     (prefix / MARKER).write_text(json.dumps(marker, indent=1) + "\n")
 
 
@@ -63,10 +63,10 @@ def _placed(prefix: Path) -> list[str]:
 def marker(prefix: Path) -> dict[str, Any]:
     """Return an environment's build metadata; empty if envbuilder did not finish one there."""
     try:
-        found = json.loads((prefix / MARKER).read_text())
+        metadata = json.loads((prefix / MARKER).read_text())
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return metadata if isinstance(metadata, dict) else {}
 
 
 def is_sealed(prefix: Path) -> bool:
@@ -83,25 +83,25 @@ def require_unchanged(
     to, if known.
     """
     hint = (
-        f"Build it anew: add --rebuild to envbuilder build. To check it as it is: envbuilder verify"
-        f" --python {prefix / python}"
+        "Build it again: add --rebuild to envbuilder build. To check it as it is: envbuilder"
+        f" verify --python {prefix / python}"
     )
     try:
-        found = tree.read(prefix, OURS)
+        entries = tree_digest.read(prefix, OURS)
     except OSError as error:
         message = f"{error.filename}: cannot be read: {error.strerror}"
         raise VerifyError(
             f"the environment was changed after the build: {message}", hint
         ) from error
-    if tree.digest(found) == marker(prefix).get("tree"):
+    if tree_digest.digest(entries) == marker(prefix).get("tree"):
         return
     try:
-        before = tree.parse((prefix / FILES).read_text())
+        before = tree_digest.parse((prefix / FILES).read_text())
     except (OSError, ValueError):
         before = ()
-    changed = tree.differences(before, found) if before else ()
-    told = ((d, owner(d.path)) for d in changed[:SHOWN])
-    named = ", ".join(f"{d.path} ({d.how}{f', of {o}' if o else ''})" for d, o in told)
+    changed = tree_digest.differences(before, entries) if before else ()
+    owners = ((d, owner(d.path)) for d in changed[:SHOWN])
+    named = ", ".join(f"{d.path} ({d.how}{f', of {o}' if o else ''})" for d, o in owners)
     named = named or f"its list of files ({FILES})"
     more = f" and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
     raise VerifyError(f"{prefix} was changed after the build: {named}{more}", hint)

@@ -10,8 +10,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from envbuilder.build import conventions as image_facts
-from envbuilder.build import render
+from envbuilder.build import conventions, render
 from envbuilder.build.backends import base_python
 from envbuilder.build.image import base as image_base
 from envbuilder.build.image import parts
@@ -34,11 +33,11 @@ from envbuilder.build.plan import (
     fingerprint,
 )
 from envbuilder.containers.engine import connection
-from envbuilder.containers.oci import image_names as places
-from envbuilder.core import types as words
+from envbuilder.containers.oci import image_names
+from envbuilder.core import types
 from envbuilder.core.errors import ToolError
 from envbuilder.packages.space import Room, unpacked
-from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles.lock import lock_digest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -64,21 +63,21 @@ def plan(
     base: image_base.Base,
     request: Request,
     settings: Settings,
-    own: words.Platform | None,
+    machine: types.Platform | None,
     build: BuildCommand | None,
 ) -> Plan:
     """Return the plan of the image; pure.
 
-    `own` is this machine's platform, whose uv installs the wheels. Raises `ToolError` if packages
-    with maintainer scripts must be installed and there is no engine.
+    `machine` is this machine's platform, whose uv installs the wheels. Raises `ToolError` if
+    packages with maintainer scripts must be installed and there is no engine.
     """
     from envbuilder.build.image.layer_cache import FORMAT, SYSTEM_FORMAT
     from envbuilder.containers.oci.layer import compressor
 
     assert target.base is not None, "a target with a base"
-    uv = lock.tool(own)
+    uv = lock.tool(machine)
     wheels, debs = target.of_kind("wheel"), target.of_kind("deb")
-    variables = image_facts.variables(profile)
+    variables = conventions.variables(profile)
     made_by = {"layers": str(FORMAT), "uv": uv.version, "zstd": str(compressor()["zstd"])}
     facts = {
         "backend": "docker",
@@ -96,22 +95,22 @@ def plan(
     scripts = _runs_scripts(profile, target)
     digest = fingerprint(facts | ({"system": SYSTEM_FORMAT} if scripts else {}))
     tags = image_base.names(profile, target, digest, request)
-    locked = lockfile.lock_digest(lock)
+    locked = lock_digest(lock)
     labels = image_base.labels(profile, digest, locked)
     work = settings.cache_dir / "build" / f"{profile.name}-{digest[:12]}"
     system = None
     if scripts:
         system = _system(profile, lock, target, base, request, labels, work, build)
     cache, layout = str(settings.cache_dir / "layers"), str(work / "layout")
-    goes_aside = request.output or request.push
-    overlaps = build is not None and build.keeps_blobs and not goes_aside
+    is_delivered = request.output or request.push
+    overlaps = build is not None and build.keeps_blobs and not is_delivered
     ahead = f"envbuilder/ahead:{digest[:12]}" if overlaps else ""
-    below = tuple(f for step in base.make if isinstance(step, MakeBase) for f in step.files)
-    files = (*below, *wheels, *debs, uv)
-    made: tuple[Step, ...] = (
+    base_files = tuple(f for step in base.make if isinstance(step, MakeBase) for f in step.files)
+    files = (*base_files, *wheels, *debs, uv)
+    steps: tuple[Step, ...] = (
         *base.make,
         Assemble(
-            what="put the image together",
+            what="assemble the image",
             base=base.folder,
             layout=layout,
             platform=target.platform,
@@ -150,7 +149,7 @@ def plan(
         else base_python.check(lock, target, base.ref, base.folder),
         workdir=str(work),
         files=files,
-        steps=(*made, *end),
+        steps=(*steps, *end),
         room=_room(wheels, request, settings, build),
     )
 
@@ -162,7 +161,7 @@ def _room(
     packed = sum(f.size or 0 for f in wheels)
     rooms = [Room(folder=str(settings.cache_dir), bytes=packed)]
     if request.output:
-        rooms.append(Room(folder=str(places.path(request.output).parent), bytes=packed))
+        rooms.append(Room(folder=str(image_names.path(request.output).parent), bytes=packed))
     elif build and build.storage and not request.push:
         rooms.append(Room(folder=build.storage, bytes=packed + unpacked(wheels)))
     return tuple(rooms)
@@ -170,7 +169,7 @@ def _room(
 
 def _end(
     profile: Profile,
-    digest: words.Sha256,
+    digest: types.Sha256,
     layout: str,
     tags: tuple[str, ...],
     ahead: str,
@@ -198,11 +197,11 @@ def _end(
             )
         )
     if request.output:
-        kind = "archive" if places.is_archive(request.output) else "layout"
-        artifact = Artifact(kind=kind, ref=str(places.path(request.output)))
+        kind = "archive" if image_names.is_archive(request.output) else "layout"
+        artifact = Artifact(kind=kind, ref=str(image_names.path(request.output)))
         end.insert(0, Save(what=f"write {artifact.ref}", layout=layout, target=artifact.ref))
     load = Load(
-        what="load it into the engine",
+        what="load the image into the engine",
         layout=layout,
         cache=str(settings.cache_dir / "layers"),
         profile=profile.name,
@@ -226,10 +225,10 @@ def _system(
     build: BuildCommand | None,
 ) -> System:
     """Return the Dockerfile's stage of system packages, which an engine builds and exports."""
-    if build is None or places.on_disk(base.ref):
+    if build is None or image_names.on_disk(base.ref):
         raise ToolError(
             f"the system packages of '{profile.name}' run scripts when they are installed: that"
-            " takes an engine, and a base image that it can have",
+            " requires an engine, and a base image that the engine can use",
             "Start Docker, and name a base image by its reference (--base-image REF).",
         )
     assert target.base is not None, "a target with a base"
@@ -258,32 +257,32 @@ def _system(
 
 def _stage(profile: Profile, lock: Lock, target: Target) -> str:
     """Return the Dockerfile up to the stage `system`, which then is its last."""
-    nowhere = render.nowhere(lock)
-    dockerfile = next(render.render(profile, lock, "dockerfile", target.python, nowhere))
-    text, found, _ = dockerfile.content.decode().partition(_AFTER_SYSTEM)
-    assert found, "the Dockerfile's stages are marked"
+    urls = render.placeholder_urls(lock)
+    dockerfile = next(render.render(profile, lock, "dockerfile", target.python, urls))
+    text, marker, _ = dockerfile.content.decode().partition(_AFTER_SYSTEM)
+    assert marker, "the Dockerfile's stages are marked"
     return text
 
 
 # --- queries of this machine and its engine
 
 
-def own_platform() -> words.Platform | None:
+def own_platform() -> types.Platform | None:
     """Return this machine's platform; None if it is not supported."""
     machine = os.uname().machine
     if sys.platform == "darwin":
         return "macos/arm64" if machine == "arm64" else None
-    return words.container_platform(machine) if sys.platform == "linux" else None
+    return types.container_platform(machine) if sys.platform == "linux" else None
 
 
 def unsuitable(build: BuildCommand, profile: Profile, target: Target) -> str:
     """Return why another builder is the default for this engine and profile; empty if this is."""
     if not build.exports_layouts:
         return f"Docker {build.docker_version} cannot export a base image as an OCI layout"
-    own = own_platform()
-    if own is None:
+    machine = own_platform()
+    if machine is None:
         return "no uv is locked for this machine"
-    if _runs_scripts(profile, target) and target.platform != own:
+    if _runs_scripts(profile, target) and target.platform != machine:
         return f"packages of '{profile.name}' run scripts on {target.platform}"
     return ""
 
@@ -309,8 +308,8 @@ def prepare(
     """
     from envbuilder.build.backends.container import DockerEnvironment
 
-    own = own_platform()
-    lock.tool(own)  # fails before an engine is queried
+    machine = own_platform()
+    lock.tool(machine)  # fails before an engine is queried
     scripts = _runs_scripts(profile, target)
     aside = request.output or request.push
     if engine is None and (not aside or scripts):
@@ -319,7 +318,7 @@ def prepare(
         engine.require_builder()
     base = image_base.find(target, engine, request, settings, scripts=scripts)
     build = engine.build_command if engine else None
-    made = plan(profile, lock, target, base, request, settings, own, build)
+    planned = plan(profile, lock, target, base, request, settings, machine, build)
     if aside or engine is None:
-        return Output(target, made, settings)
-    return DockerEnvironment(profile, target, made, engine, settings, force=request.force)
+        return Output(target, planned, settings)
+    return DockerEnvironment(profile, target, planned, engine, settings, force=request.force)

@@ -19,9 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from envbuilder.build import isolation, render
-from envbuilder.build import plan as plans
-from envbuilder.build.backends import foreign_programs
-from envbuilder.build.backends import integrity as seal
+from envbuilder.build.backends import foreign_programs, integrity
 from envbuilder.build.payload import TIMEOUT_SECONDS, payload_pyz
 from envbuilder.build.plan import (
     LinkFiles,
@@ -34,6 +32,7 @@ from envbuilder.build.plan import (
     Write,
     WritePayload,
     WritePrograms,
+    tool_versions,
 )
 from envbuilder.core import process
 from envbuilder.core.console import progress
@@ -74,7 +73,7 @@ def folders_for(settings: Settings, name: str) -> Folders:
 
 
 def last_steps(
-    profile: Profile, places: Folders, digest: str, facts: Mapping[str, Any], **more: str
+    profile: Profile, folders: Folders, digest: str, facts: Mapping[str, Any], **more: str
 ) -> tuple[Step, ...]:
     """Return the last steps of a build; the environment's marker holds these facts and `more`."""
     marks = {
@@ -85,17 +84,17 @@ def last_steps(
         **more,
         "facts": facts,
     }
-    env = places.env
+    env = folders.env
     return (
         WritePayload(what="add the payload", path=str(env / OWN / "payload.pyz")),
         WritePrograms(
-            what="add what stands for programs of other environments",
+            what="add stubs for programs of other environments",
             folder=str(env / foreign_programs.FOLDER),
             names=foreign_programs.REFUSED,
             text=foreign_programs.script(profile.name),
         ),
-        Seal(what="write down what is in it", folder=str(env), facts=marks),
-        Move(what="put in place", source=str(env), target=str(places.prefix)),
+        Seal(what="write the integrity manifest", folder=str(env), facts=marks),
+        Move(what="move it into place", source=str(env), target=str(folders.prefix)),
     )
 
 
@@ -118,7 +117,7 @@ def check_tools(profile: Profile) -> None:
             f"profile '{profile.name}' needs a C++ compiler, and none of"
             f" {', '.join(compilers)} is on PATH",
             "Install one (Debian, Ubuntu: sudo apt install g++), or use --backend docker, whose"
-            " image brings it.",
+            " image contains one.",
         )
 
 
@@ -192,7 +191,7 @@ def refused_programs(profile: Profile) -> list[Any]:
     return [foreign_programs.REFUSED, foreign_programs.script(profile.name)]
 
 
-def own_variables(environ: Mapping[str, str]) -> dict[str, str]:
+def machine_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that depend on the machine, unless the caller set them."""
     if environ.get("OMP_NUM_THREADS"):
         return {}
@@ -202,9 +201,9 @@ def own_variables(environ: Mapping[str, str]) -> dict[str, str]:
 class NativeEnvironment:
     """A planned environment in a folder of this machine."""
 
-    def __init__(self, profile: Profile, target: Target, made: Plan) -> None:
-        self.profile, self.target, self.plan = profile, target, made
-        self.prefix = Path(made.artifact.ref)
+    def __init__(self, profile: Profile, target: Target, plan: Plan) -> None:
+        self.profile, self.target, self.plan = profile, target, plan
+        self.prefix = Path(plan.artifact.ref)
 
     @property
     def bin_folders(self) -> tuple[str, ...]:
@@ -218,10 +217,10 @@ class NativeEnvironment:
 
     def existing(self) -> Artifact | None:
         """Return the environment if an earlier build finished it."""
-        found = seal.marker(self.prefix)
-        if found.get("fingerprint") != self.plan.fingerprint or "tree" not in found:
+        metadata = integrity.marker(self.prefix)
+        if metadata.get("fingerprint") != self.plan.fingerprint or "tree" not in metadata:
             return None
-        return msgspec.structs.replace(self.plan.artifact, digest=found.get("digest"))
+        return msgspec.structs.replace(self.plan.artifact, digest=metadata.get("digest"))
 
     def changed(self) -> str:
         """Return an empty string: a folder keeps its name; `run_payload` checks its contents."""
@@ -229,7 +228,7 @@ class NativeEnvironment:
 
     def made_by(self) -> dict[str, str]:
         """Return the version of uv, as locked."""
-        return plans.tool_versions(self.plan)
+        return tool_versions(self.plan)
 
     def inside(
         self, argv: Sequence[str], environ: Mapping[str, str]
@@ -255,24 +254,24 @@ class NativeEnvironment:
         payload = self.prefix / OWN / "payload.pyz"
         if not payload.is_file() or payload.read_bytes() != payload_pyz():
             raise VerifyError(
-                f"{payload}: was changed after the build, so that nothing it says can be trusted",
+                f"{payload}: was changed after the build, so its report cannot be trusted",
                 f"Remove {self.prefix}, and build again.",
             )
         # Checks the environment before anything in it runs, its activation included.
         scratch = self._scratch
         executable, bytecode = str(self.prefix / self.python), str(scratch / "bytecode")
         base = isolation.payload_environment(os.environ)
-        _, own = self.inside((), base)
+        _, of_environment = self.inside((), base)
         start = Start(
             as_found=False,
             prefix=str(self.prefix),
             executable=executable,
             bytecode=bytecode,
-            variables=isolation.promised({**base, **own, **self.profile.environment}),
+            variables=isolation.promised({**base, **of_environment, **self.profile.environment}),
         )
-        seen = {name: str(folder.absolute()) for name, folder in folders.items()}
+        paths = {name: str(folder.absolute()) for name, folder in folders.items()}
         program = (*isolation.python(executable, bytecode), str(payload), "--promise", start.text())
-        argv, variables = self.inside([*program, *arguments(seen)], base)
+        argv, variables = self.inside([*program, *arguments(paths)], base)
         return process.run(
             argv,
             env=variables,
@@ -289,7 +288,7 @@ class NativeEnvironment:
         Created once, after the environment was found unchanged. Tuning starts the payload a hundred
         times, and no start should compare 12,000 files or compile torch's again.
         """
-        seal.require_unchanged(self.prefix, self.python, self.owner)
+        integrity.require_unchanged(self.prefix, self.python, self.owner)
         for note in isolation.notes(os.environ):
             progress().note(f"note: {note}")
         folder = tempfile.mkdtemp(prefix="envbuilder-")

@@ -38,11 +38,11 @@ def read(root: Path, skip: Collection[str] = ()) -> tuple[Entry, ...]:
 
     Links are not followed. Raises `OSError` for what cannot be read.
     """
-    found = sorted(_walk(root, frozenset(skip)))
+    entries = sorted(_walk(root, frozenset(skip)))
     # Threads pay off: hashing releases the GIL.
     with ThreadPoolExecutor() as pool:
-        hashes = pool.map(file_sha256, [root / e.path for e in found if _is_file(e)])
-        return tuple(Entry(e.path, e.kind, next(hashes)) if _is_file(e) else e for e in found)
+        hashes = pool.map(file_sha256, [root / e.path for e in entries if _is_file(e)])
+        return tuple(Entry(e.path, e.kind, next(hashes)) if _is_file(e) else e for e in entries)
 
 
 def _is_file(entry: Entry) -> bool:

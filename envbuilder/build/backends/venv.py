@@ -10,7 +10,7 @@ from envbuilder.build.backends.native import (
     check_tools,
     folders_for,
     last_steps,
-    own_variables,
+    machine_variables,
     preload_paths,
     preload_steps,
     preloaded,
@@ -20,7 +20,7 @@ from envbuilder.build.backends.native import (
 )
 from envbuilder.build.payload import payload_sha256
 from envbuilder.build.plan import Artifact, Plan, Step, fingerprint
-from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles.lock import lock_digest, pythons, select
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,17 +54,17 @@ def plan(
         "refused": refused_programs(profile),
     }
     digest = fingerprint(facts)
-    places = folders_for(settings, f"{profile.name}-py{target.python}-{digest[:12]}")
+    folders = folders_for(settings, f"{profile.name}-py{target.python}-{digest[:12]}")
     steps: tuple[Step, ...] = (
         *wheel_steps(
             *(profile, lock, target),
-            work=places.work,
-            env=places.env,
+            work=folders.work,
+            env=folders.env,
             python=str(interpreter.path),
             version=interpreter.version,
         ),
-        *preload_steps(profile, libraries, places.env),
-        *last_steps(profile, places, digest, facts),
+        *preload_steps(profile, libraries, folders.env),
+        *last_steps(profile, folders, digest, facts),
     )
     return Plan(
         profile=profile.name,
@@ -73,9 +73,9 @@ def plan(
         platform=target.platform,
         python=target.python,
         fingerprint=digest,
-        artifact=Artifact(kind="venv", ref=str(places.prefix)),
-        lock=lockfile.lock_digest(lock),
-        workdir=str(places.work),
+        artifact=Artifact(kind="venv", ref=str(folders.prefix)),
+        lock=lock_digest(lock),
+        workdir=str(folders.work),
         files=files,
         steps=steps,
         room=(room(settings, files),),
@@ -97,9 +97,9 @@ def environment(profile: Profile, prefix: Path, environ: Mapping[str, str]) -> d
     variables = dict(profile.environment)
     if profile.preload:
         # The caller's own preloads are kept, after the profile's.
-        own = filter(None, [environ.get("LD_PRELOAD")])
-        variables["LD_PRELOAD"] = ":".join([*preload_paths(profile, prefix), *own])
-    variables |= own_variables(environ)
+        inherited = filter(None, [environ.get("LD_PRELOAD")])
+        variables["LD_PRELOAD"] = ":".join([*preload_paths(profile, prefix), *inherited])
+    variables |= machine_variables(environ)
     variables["VIRTUAL_ENV"] = str(prefix)
     refused = prefix / foreign_programs.FOLDER
     variables["PATH"] = f"{prefix / 'bin'}:{refused}:{environ.get('PATH', '')}"
@@ -110,14 +110,14 @@ def prepare(
     profile: Profile, lock: Lock, host: Host, request: Request, settings: Settings
 ) -> VenvEnvironment:
     """Find an interpreter and plan; `ToolError` (exit 4) if it or a compiler is missing."""
-    from envbuilder.host import interpreters as pythons
+    from envbuilder.host import interpreters
 
     platform = host.platform
-    locked = lockfile.pythons(lock, platform, profile.python.default)
+    locked = pythons(lock, platform, profile.python.default)
     if not locked or (request.python and request.python not in locked):
-        lockfile.select(lock, str(platform), request.python or profile.python.default)
+        select(lock, str(platform), request.python or profile.python.default)
     check_tools(profile)
-    interpreter = pythons.find(request.python, locked, host.machine)
+    interpreter = interpreters.find(request.python, locked, host.machine)
     minor = ".".join(interpreter.version.split(".")[:2])
-    target = lockfile.select(lock, str(platform), minor)
+    target = select(lock, str(platform), minor)
     return VenvEnvironment(profile, target, plan(profile, lock, target, interpreter, settings))

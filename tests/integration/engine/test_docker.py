@@ -185,7 +185,7 @@ def test_an_old_buildx_is_4(cli: Cli, base_image: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 @pytest.mark.parametrize(
-    ("builder", "at"), [("buildkit", "build the image"), ("layers", "put the image together")]
+    ("builder", "at"), [("buildkit", "build the image"), ("layers", "assemble the image")]
 )
 def test_a_killed_build_leaves_no_image_and_the_next_works(
     builder: str,

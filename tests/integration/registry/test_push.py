@@ -131,7 +131,7 @@ def test_failures_have_their_exit_codes(
     closed = push(f"{closed_registry.host}/a:1", failing=True)
     assert closed.returncode == 1
     assert f"docker login {closed_registry.host}" in closed.stderr
-    assert "put the image together" not in closed.stderr  # it was asked before
+    assert "assemble the image" not in closed.stderr  # it was asked before
     registry.stop()
     gone = push(f"{registry.host}/a:1", failing=True)
     assert gone.returncode == 1

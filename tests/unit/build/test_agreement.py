@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder.build.backends import environment as backends
+from envbuilder.build.backends import environment
 from envbuilder.build.request import Request
 from envbuilder.containers.engine import connection
 from envbuilder.core import resources
@@ -50,7 +50,7 @@ def nothing_real(monkeypatch: pytest.MonkeyPatch) -> None:
     def prepare(backend: str) -> Any:
         raise Planned(backend)
 
-    monkeypatch.setattr(backends, "prepare", prepare)
+    monkeypatch.setattr(environment, "prepare", prepare)
 
 
 def recorded(name: str) -> Host:
@@ -181,7 +181,7 @@ def test_without_the_engine_the_way_out_is_the_hint(
 
         return plan
 
-    monkeypatch.setattr(backends, "prepare", prepare)
+    monkeypatch.setattr(environment, "prepare", prepare)
     for running in (True, False):
         error = outcome(found, profile="xpu", running=running)
         assert isinstance(error, ToolError)

@@ -143,16 +143,16 @@ def test_a_report_of_what_was_built(artifact: dict[str, Any], changes: dict[str,
 @pytest.mark.parametrize(
     ("artifact", "changes", "words"),
     [
-        (VENV, {"prefix": "/envs/other"}, "the report is of /envs/other, not of /envs/cpu"),
-        (VENV, {"prefix": None}, "the report is of None"),
+        (VENV, {"prefix": "/envs/other"}, "the report is about /envs/other, not /envs/cpu"),
+        (VENV, {"prefix": None}, "the report is about None"),
         (VENV, {"torch": "/other/torch.py"}, "torch was imported from /other/torch.py"),
         (VENV, {"torch": None}, "torch was imported from None"),
-        (VENV, {"as_found": True}, "was not started in the mode that was asked for"),
-        ({"kind": "image", "ref": "x:1"}, {}, "the report is of /envs/cpu, not of /opt/env"),
+        (VENV, {"as_found": True}, "was not started in the requested mode"),
+        ({"kind": "image", "ref": "x:1"}, {}, "the report is about /envs/cpu, not /opt/env"),
         (
             {"kind": "interpreter", "ref": "/mine/bin/python"},
             {},
-            "the report is of /envs/cpu/bin/python, not of /mine/bin/python",
+            "the report is about /envs/cpu/bin/python, not /mine/bin/python",
         ),
     ],
 )
@@ -167,17 +167,17 @@ def test_a_report_of_something_else_is_not_trusted(
 
 
 def test_a_report_without_origins_is_not_trusted() -> None:
-    with pytest.raises(VerifyError, match="does not say where its code came from"):
+    with pytest.raises(VerifyError, match="does not state where its code came from"):
         isolation.require({"status": "passed"}, VENV, as_found=False)
     isolation.require(report(as_found=True, torch="/modules/torch.py"), VENV, as_found=True)
-    with pytest.raises(VerifyError, match="in the mode that was asked for"):
+    with pytest.raises(VerifyError, match="in the requested mode"):
         isolation.require(report(), VENV, as_found=True)
 
 
 def test_an_interpreter_without_torch_is_told_the_way(tmp_path: Any) -> None:
     failed = {"reasons": ["import: ModuleNotFoundError: No module named 'torch'"]}
     (error,) = isolation.unreached(failed, tmp_path / "python", {"PYTHONPATH": "/modules"})
-    assert "nor what PYTHONPATH name" in error.message
+    assert "nor is anything named by PYTHONPATH" in error.message
     assert "--inherit-environment" in str(error.hint)
     assert error.exit_code == 5
     assert isolation.unreached(failed, None, {}) == []

@@ -1,7 +1,7 @@
 """Whatever passes validation is data in every rendered file, and nothing of a lock is lost there.
 
-Profiles and locks are made at random from the patterns of `words`, read through the same door as
-files are, and rendered; the results are read with the parsers of those who will use them.
+Profiles and locks are made at random from the patterns of `core.types`, read through the same door
+as files are, and rendered; the results are read with the parsers of those who will use them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 from packaging.requirements import Requirement
 
 from envbuilder.build import render
-from envbuilder.core import resources
-from envbuilder.core import types as words
+from envbuilder.core import resources, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import Configuration
 from envbuilder.packages.python.indexes import override
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
 CPU = profiles.load("cpu", (resources.profiles_dir(),))
 PYTHON = "3.11"
-LINUX: tuple[words.Platform, ...] = ("linux/amd64", "linux/arm64")
+LINUX: tuple[types.Platform, ...] = ("linux/amd64", "linux/arm64")
 KEYWORDS = {"ARG", "FROM", "ADD", "RUN", "COPY", "ENV", "LABEL", "USER", "WORKDIR", "ENTRYPOINT"}
 COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=25)
 
@@ -46,7 +45,7 @@ COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], m
 
 
 def like(kind: Any) -> st.SearchStrategy[str]:
-    """Text of a kind of `words`."""
+    """Text of a kind of `core.types`."""
     (pattern,) = (m.pattern for m in get_args(kind)[1:] if m.pattern)
     return st.from_regex(pattern)
 
@@ -74,13 +73,13 @@ urls = st.sampled_from(["https://a.invalid/x", "http://b.invalid:8080/y%20z", "f
 
 
 @st.composite
-def files(draw: Any, kind: words.FileKind, names: Any, folder: str = "") -> tuple[File, ...]:
+def files(draw: Any, kind: types.FileKind, names: Any, folder: str = "") -> tuple[File, ...]:
     """Files of one kind, of one name each."""
     named = draw(st.lists(names, unique_by=lambda n: re.sub(r"[-_.]+", "-", n).lower(), max_size=3))
     suffix = {"wheel": "py3-none-any.whl", "deb": "all.deb"}[kind]
     made = []
     for name in named:
-        version = draw(like(words.FileVersion) if kind == "deb" else versions)
+        version = draw(like(types.FileVersion) if kind == "deb" else versions)
         extra = draw(st.from_regex(r"\A[A-Za-z0-9_+~%:-]{0,6}\Z"))
         made.append(
             {
@@ -92,7 +91,7 @@ def files(draw: Any, kind: words.FileKind, names: Any, folder: str = "") -> tupl
                 "size": draw(st.none() | st.integers(1, 10**10)),
                 "source": draw(sources),
                 "provenance": "read",
-                "by": draw(text(words.Sentence)),
+                "by": draw(text(types.Sentence)),
             }
         )
     return tuple(map(hashed, msgspec.convert(made, tuple[File, ...])))
@@ -106,20 +105,20 @@ def hashed(file: File) -> File:
 
 
 @st.composite
-def targets(draw: Any, platform: words.Platform, python: str, shared: tuple[File, ...]) -> Target:
+def targets(draw: Any, platform: types.Platform, python: str, shared: tuple[File, ...]) -> Target:
     """A target that has some packages in common with others, in the same or in other bytes."""
     arch = platform.replace("/", "_")
     shared = tuple(
         hashed(msgspec.structs.replace(f, file=f"{arch}-{f.file}")) if draw(st.booleans()) else f
         for f in shared
     )
-    own = draw(files("wheel", like(words.Distribution)))
+    own = draw(files("wheel", like(types.Distribution)))
     taken = {re.sub(r"[-_.]+", "-", f.name).lower() for f in shared}
     own = tuple(f for f in own if re.sub(r"[-_.]+", "-", f.name).lower() not in taken)
     linux = platform.startswith("linux/")
-    debs = draw(files("deb", like(words.DebianPackage), "pool/main/")) if linux else ()
+    debs = draw(files("deb", like(types.DebianPackage), "pool/main/")) if linux else ()
     base = LockedBase(
-        ref=draw(like(words.ImageRef)),
+        ref=draw(like(types.ImageRef)),
         digest=draw(st.none() | hashes.map(lambda h: f"sha256:{h}")),
         date=None,
         python_path="/usr/bin/python3",
@@ -135,35 +134,35 @@ def targets(draw: Any, platform: words.Platform, python: str, shared: tuple[File
 
 def conda() -> st.SearchStrategy[dict[str, Any]]:
     """What a profile wants of channels."""
-    virtual = st.dictionaries(like(words.VirtualPackage), like(words.VirtualVersion), max_size=2)
+    virtual = st.dictionaries(like(types.VirtualPackage), like(types.VirtualVersion), max_size=2)
     # What YAML would make something else of, if it stood there bare.
     names = st.sampled_from(["no", "null", "1e3", "0x10", "2026-01-01", "123", "y"])
     return st.fixed_dictionaries(
         {
             "channels": st.lists(sources, min_size=1, max_size=2, unique=True),
-            "packages": st.lists(like(words.CondaSpec) | names, max_size=3),
+            "packages": st.lists(like(types.CondaSpec) | names, max_size=3),
             "torch": st.sampled_from(["wheels", "conda"]),
-            "virtual_packages": st.dictionaries(st.sampled_from(words.PLATFORMS), virtual),
+            "virtual_packages": st.dictionaries(st.sampled_from(types.PLATFORMS), virtual),
         }
     )
 
 
 @st.composite
-def cases(draw: Any, platforms: tuple[words.Platform, ...]) -> tuple[profiles.Profile, Lock]:
+def cases(draw: Any, platforms: tuple[types.Platform, ...]) -> tuple[profiles.Profile, Lock]:
     """A profile and its lock for some of the platforms, and for a second Python."""
     chosen = draw(st.lists(st.sampled_from(platforms), unique=True, min_size=1))
-    shared = draw(files("wheel", like(words.Distribution)))
+    shared = draw(files("wheel", like(types.Distribution)))
     made = [draw(targets(p, PYTHON, shared)) for p in chosen]
     made.append(draw(targets("linux/amd64", "3.12", ())))
     data = profiles.canonical(CPU)
     data |= {
-        "name": draw(like(words.Name)),
-        "description": draw(text(words.Comment)),
-        "warnings": draw(st.lists(text(words.Comment), max_size=2)),
+        "name": draw(like(types.Name)),
+        "description": draw(text(types.Comment)),
+        "warnings": draw(st.lists(text(types.Comment), max_size=2)),
         "environment": draw(
-            st.dictionaries(like(words.Variable), text(words.VariableValue), max_size=3)
+            st.dictionaries(like(types.Variable), text(types.VariableValue), max_size=3)
         ),
-        "preload": draw(st.lists(like(words.Library), max_size=2)),
+        "preload": draw(st.lists(like(types.Library), max_size=2)),
         "indexes": {"torch": draw(sources)},
         "platforms": chosen,
         "conda": draw(conda()),
@@ -385,15 +384,15 @@ def parsed(requirements: str) -> list[tuple[Requirement, list[str]]]:
     return found
 
 
-def holds(requirement: Requirement, platform: words.Platform) -> bool:
+def holds(requirement: Requirement, platform: types.Platform) -> bool:
     where = {
-        "sys_platform": words.system(platform),
-        "platform_machine": words.machine(platform),
+        "sys_platform": types.system(platform),
+        "platform_machine": types.machine(platform),
     }
     return requirement.marker is None or requirement.marker.evaluate(where)
 
 
-@given(cases(words.PLATFORMS))
+@given(cases(types.PLATFORMS))
 @COMMON
 def test_requirements_name_every_wheel_once_where_it_belongs(
     case: tuple[profiles.Profile, Lock],
@@ -459,7 +458,7 @@ def test_markers_stand_where_platforms_differ(
 # ---- pylock
 
 
-@given(cases(words.PLATFORMS))
+@given(cases(types.PLATFORMS))
 @COMMON
 def test_pylock_lists_exactly_the_wheels(case: tuple[profiles.Profile, Lock]) -> None:
     profile, lock = case
@@ -498,7 +497,7 @@ def test_pylock_lists_exactly_the_wheels(case: tuple[profiles.Profile, Lock]) ->
 # ---- scripts and conda
 
 
-@given(cases(words.PLATFORMS))
+@given(cases(types.PLATFORMS))
 @COMMON
 def test_a_script_runs_the_same_whatever_the_data(case: tuple[profiles.Profile, Lock]) -> None:
     profile, _ = case
@@ -514,7 +513,7 @@ def test_a_script_runs_the_same_whatever_the_data(case: tuple[profiles.Profile, 
     assert shlex.split(f"x={profile.name}-env") == [f"x={profile.name}-env"]
 
 
-@given(cases(words.PLATFORMS))
+@given(cases(types.PLATFORMS))
 @COMMON
 def test_a_conda_file_says_what_the_profile_says(case: tuple[profiles.Profile, Lock]) -> None:
     profile, _ = case

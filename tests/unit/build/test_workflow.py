@@ -14,21 +14,18 @@ import pytest
 
 from envbuilder.build import execute, plan, workflow
 from envbuilder.build.attestation import documents
-from envbuilder.build.backends import docker
-from envbuilder.build.backends import integrity as seal
+from envbuilder.build.backends import docker, integrity
 from envbuilder.build.backends.venv import VenvEnvironment
 from envbuilder.build.request import Request
 from envbuilder.containers.engine import connection
-from envbuilder.core import process, resources
-from envbuilder.core import types as words
+from envbuilder.core import process, resources, types
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, EnvbuilderError, HostError, InvalidError, ToolError
 from envbuilder.core.settings import Configuration
-from envbuilder.host import interpreters as pythons
+from envbuilder.host import interpreters, probe
 from envbuilder.host import model as host
-from envbuilder.host import probe
 from envbuilder.packages import fetch
-from envbuilder.packages.python import wheel_conflicts as wheel_records
+from envbuilder.packages.python import wheel_conflicts
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
 from envbuilder.verify import external
@@ -52,7 +49,7 @@ ZEN5 = msgspec.structs.replace(
     PLAIN, cpu=host.Cpu(flags=tuple(sorted(host.TRACKED_FLAGS)), threads=2)
 )
 RISCV = host.Host(os="linux", machine="riscv64")
-PYTHON = pythons.Interpreter(
+PYTHON = interpreters.Interpreter(
     path=Path("/usr/bin/python3.11"),
     version="3.11.9",
 )
@@ -83,7 +80,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[host.Host], None]:
         monkeypatch.setattr(probe, "host", lambda *args, **options: other)
 
     become(PLAIN)
-    monkeypatch.setattr(pythons, "find", lambda *args, **options: PYTHON)
+    monkeypatch.setattr(interpreters, "find", lambda *args, **options: PYTHON)
     monkeypatch.setattr(process, "which", lambda program: f"/usr/bin/{program}")
     monkeypatch.setattr(connection, "configured", lambda: False)
     return become
@@ -105,7 +102,7 @@ def missing_tools(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: Any, **options: Any) -> Any:
         raise ToolError("nothing is installed")
 
-    monkeypatch.setattr(pythons, "find", fail)
+    monkeypatch.setattr(interpreters, "find", fail)
     monkeypatch.setattr(process, "which", lambda program: None)
     monkeypatch.setattr(connection, "connect", fail)
 
@@ -357,7 +354,7 @@ def test_wheels_are_compared_between_the_fetch_and_the_build(
         doings.append(f"compare {len(files)} files for {python} in {store.root}")
         raise InvalidError("they do not go together")
 
-    monkeypatch.setattr(wheel_records, "require_compatible", refuse)
+    monkeypatch.setattr(wheel_conflicts, "require_compatible", refuse)
     assert "together" in fails(found, InvalidError, profile="cpu", backend="venv")
     assert doings == ["fetch", f"compare 12 files for 3.11 in {found.store_dir}"]
     same = plan.Artifact(kind="venv", ref="/env", digest="sha256:" + "0" * 64)
@@ -494,7 +491,7 @@ def test_a_profile_that_leaves_no_choice(
     found: Settings, backends: tuple[Any, ...], expected: str
 ) -> None:
     profile = msgspec.structs.replace(CPU, backends=backends)
-    assert chosen(found, profile) == (expected, "the one that 'cpu' has")
+    assert chosen(found, profile) == (expected, "the only one that 'cpu' has")
 
 
 @pytest.mark.parametrize(
@@ -502,10 +499,10 @@ def test_a_profile_that_leaves_no_choice(
     [(("conda",), "conda"), (("venv", "conda"), "venv"), (("docker", "conda"), "docker")],
 )
 def test_conda_is_chosen_only_where_there_is_nothing_else(
-    found: Settings, has: tuple[words.Backend, ...], expected: str
+    found: Settings, has: tuple[types.Backend, ...], expected: str
 ) -> None:
     profile = msgspec.structs.replace(CPU, backends=has)
-    assert chosen(found, profile) == (expected, "the one that 'cpu' has")
+    assert chosen(found, profile) == (expected, "the only one that 'cpu' has")
 
 
 def test_the_choice_of_a_backend_is_noted(
@@ -564,7 +561,7 @@ def finish(made: Any) -> None:
     """What an execution of the plan leaves."""
     prefix = Path(made.artifact.ref)
     prefix.mkdir(parents=True)
-    seal.close(prefix, {"fingerprint": made.fingerprint})
+    integrity.close(prefix, {"fingerprint": made.fingerprint})
 
 
 def test_what_is_missing_is_built_and_what_exists_is_reused(
@@ -630,12 +627,12 @@ def test_a_prefix_that_is_not_exactly_this_one_is_not_reused(
         Request(profile="cpu", backend="venv"), found, Said(), running=False
     ).product
     finish(environment.plan)
-    path = Path(environment.plan.artifact.ref) / seal.MARKER
+    path = Path(environment.plan.artifact.ref) / integrity.MARKER
     path.write_text(marker)
 
     def performed(made: Any, *rest: Any) -> float:
         doings.append("execute")
-        seal.close(path.parent, {"fingerprint": made.fingerprint})
+        integrity.close(path.parent, {"fingerprint": made.fingerprint})
         return 0.0
 
     monkeypatch.setattr(execute, "execute", performed)

@@ -10,10 +10,9 @@ import pytest
 
 from envbuilder.build import payload as pack
 from envbuilder.build import plan
-from envbuilder.build.backends import container, devices, dockerfile, native, venv
-from envbuilder.build.backends import integrity as seal
+from envbuilder.build.backends import container, devices, dockerfile, integrity, native, venv
 from envbuilder.build.image import base as image_base
-from envbuilder.build.image import records as images
+from envbuilder.build.image import records
 from envbuilder.build.request import Request
 from envbuilder.containers.engine.container import Devices
 from envbuilder.containers.engine.interface import BuildCommand, Image
@@ -169,7 +168,7 @@ def built_image(
     """The `cpu` image, of which a build recorded these ids; the engine has "sha256:<its name>"."""
     made = docker_plan("cpu", found, only_tag="trial:1")
     if ids:
-        record = images.ImageRecord(
+        record = records.ImageRecord(
             profile="cpu",
             fingerprint=made.fingerprint,
             ref="trial:1",
@@ -178,7 +177,7 @@ def built_image(
             builder="buildkit",
             made_by={"buildkit": "v0.13.2"},
         )
-        images.keep(found.records_dir / made.fingerprint, record)
+        records.keep(found.records_dir / made.fingerprint, record)
     profile, lock = shipped("cpu")
     target = lockfile.select(lock, "linux/amd64", "3.11")
     engine = FakeEngine("trial:1")
@@ -318,9 +317,9 @@ def test_an_environment_is_compared_once_however_often_its_payload_starts(
     assert environment is not None
     (environment.prefix / resources.OWN).mkdir(parents=True)
     (environment.prefix / resources.OWN / "payload.pyz").write_bytes(pack.payload_pyz())
-    seal.close(environment.prefix, {})
+    integrity.close(environment.prefix, {})
     compared: list[Path] = []
-    monkeypatch.setattr(seal, "require_unchanged", lambda prefix, *rest: compared.append(prefix))
+    monkeypatch.setattr(integrity, "require_unchanged", lambda prefix, *_: compared.append(prefix))
     started: list[str] = []
     monkeypatch.setattr(process, "run", lambda argv, **options: started.append(argv[3]))
     for _ in range(3):

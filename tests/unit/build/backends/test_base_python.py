@@ -115,7 +115,7 @@ def test_a_layout_with_the_python_is_built_on(
     found: Settings, doings: list[str], tmp_path: Path
 ) -> None:
     made = on_layout(found, tmp_path, "cpu", "3.11")
-    with pytest.raises(BuildError, match="is not there after its build"):
+    with pytest.raises(BuildError, match="is missing after its build"):
         build(found, made, parts("cpu", "3.11")[2])
     assert doings == ["fetch", "execute"]
 
@@ -181,7 +181,7 @@ def test_the_right_python_or_no_answer_is_no_reason_to_refuse(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     printing(answer).serve(monkeypatch)
-    with pytest.raises(BuildError, match="is not there after its build"):
+    with pytest.raises(BuildError, match="is missing after its build"):
         build(found, on_engine(found, BUILDKIT, "cuda", "3.12"), parts("cuda", "3.12")[2])
     assert doings == ["fetch", "execute"]
 

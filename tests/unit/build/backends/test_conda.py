@@ -16,16 +16,14 @@ from msgspec.structs import replace
 
 from envbuilder.build import plan
 from envbuilder.build.attestation import components, provenance
-from envbuilder.build.backends import conda
-from envbuilder.build.backends import integrity as seal
+from envbuilder.build.backends import conda, integrity
 from envbuilder.build.request import Request
 from envbuilder.core import process, resources
 from envbuilder.core.errors import BuildError, HostError, InvalidError, ToolError
 from envbuilder.host.model import Cpu, Gpu, Host
-from envbuilder.packages.conda import activation, install, steps
+from envbuilder.packages.conda import activation, install, steps, virtual_packages
 from envbuilder.packages.conda import lock as conda_lockfile
 from envbuilder.packages.conda import prefix as prefix_records
-from envbuilder.packages.conda import virtual_packages as machine
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
 
@@ -286,7 +284,7 @@ def test_a_python_that_the_conda_lock_does_not_have_is_2(found: Settings) -> Non
 
 @pytest.mark.parametrize("name", ["a:b", "it's", 'a"b', "$HOME", "`id`", "a\\b", "a\nb"])
 def test_a_place_that_scripts_would_misread_is_2(found: Settings, name: str) -> None:
-    with pytest.raises(InvalidError, match="would mean something else"):
+    with pytest.raises(InvalidError, match="would misread it"):
         prepared(replace(found, data_dir=found.data_dir / name), locked())
 
 
@@ -348,7 +346,7 @@ GPU = Gpu(vendor="nvidia", name="NVIDIA L4", state="usable", driver_version="550
         ({"__unix": "0"}, {"os": "other"}, "impossible", "are for a Unix"),
         ({"__archspec": "1=x86_64"}, {}, "", ""),
         ({"__archspec": "1=x86_64_v3"}, {}, "", ""),
-        ({"__archspec": "1=x86_64_v4"}, {}, "no", "the CPU is no x86_64_v4"),
+        ({"__archspec": "1=x86_64_v4"}, {}, "no", "the CPU is not x86_64_v4"),
         ({"__archspec": "1=x86_64_v3"}, {"cpu": Cpu()}, "warning", "is not known"),
         ({"__archspec": "1=zen4"}, {}, "warning", "is not known"),
         ({"__cuda": "12.4"}, {}, "no", "no NVIDIA GPU was found"),
@@ -363,7 +361,7 @@ def test_a_host_is_held_against_what_the_solver_was_told(
     virtual: dict[str, str], change: dict[str, Any], level: str, said: str
 ) -> None:
     target = locked(**virtual).targets[0]
-    found = list(machine.findings(target, replace(HOST, **change)))
+    found = list(virtual_packages.findings(target, replace(HOST, **change)))
     assert [f.level for f in found] == [level] * bool(level)
     assert all(said in f.text for f in found)
 
@@ -400,9 +398,9 @@ def test_an_environment_that_was_moved_is_none(found: Settings) -> None:
     made = prepared(found, locked())
     (made.prefix / resources.OWN).mkdir(parents=True)
     marks = step(made.plan, plan.Seal).facts
-    seal.close(made.prefix, marks)
+    integrity.close(made.prefix, marks)
     assert made.existing() is not None
-    seal.close(made.prefix, {**marks, "prefix": "/elsewhere"})
+    integrity.close(made.prefix, {**marks, "prefix": "/elsewhere"})
     assert made.existing() is None
 
 
@@ -413,10 +411,10 @@ def test_what_names_its_place_is_not_in_the_portable_digest(tmp_path: Path) -> N
         (prefix / "etc").mkdir(parents=True)
         (prefix / "etc/placed").write_text(str(prefix))
         (prefix / "etc/plain").write_text("the same")
-        seal.bind(prefix, ["etc/placed"])
-        seal.bind(prefix, ["etc/never-made"])
-        seal.close(prefix, {})
-        digests.append(seal.marker(prefix))
+        integrity.bind(prefix, ["etc/placed"])
+        integrity.bind(prefix, ["etc/never-made"])
+        integrity.close(prefix, {})
+        digests.append(integrity.marker(prefix))
     one, other = digests
     assert one["digest"] == other["digest"]
     assert one["tree"] != other["tree"]

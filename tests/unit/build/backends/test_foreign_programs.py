@@ -131,7 +131,7 @@ def test_a_refusal_says_where_the_program_is_and_what_it_runs() -> None:
     refused = foreign.refusal(program("jupyter", head=PIP), ["jupyter", "lab"], PLACE, ADVICE)
     assert refused is not None
     assert "/usr/bin/jupyter, which runs /usr/bin/python3" in refused.message
-    assert "name its path: /usr/bin/jupyter" in refused.hint
+    assert "give its path: /usr/bin/jupyter" in refused.hint
     refused = foreign.refusal(program("pip", head=PIP), ["pip"], PLACE, ADVICE)
     assert refused is not None
     assert "/usr/bin/pip" in refused.message

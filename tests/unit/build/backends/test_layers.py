@@ -16,8 +16,7 @@ from envbuilder.build.backends import docker, layers
 from envbuilder.build.image import base as image_base
 from envbuilder.build.request import Request
 from envbuilder.containers.engine import connection
-from envbuilder.core import resources
-from envbuilder.core import types as words
+from envbuilder.core import resources, types
 from envbuilder.core.errors import BuildError, InvalidError, ToolError
 from envbuilder.core.settings import Configuration, Settings
 from envbuilder.host.model import Host
@@ -41,7 +40,7 @@ def planned(
     name: str = "cpu",
     base: image_base.Base = BASE,
     build: BuildCommand | None = BUILDKIT,
-    own: words.Platform | None = "linux/amd64",
+    own: types.Platform | None = "linux/amd64",
     platform: str = "linux/amd64",
     **options: Any,
 ) -> plan.Plan:
@@ -125,10 +124,10 @@ def test_a_new_envbuilder_does_not_install_the_packages_again(found: Settings) -
     assert one.recipe == other.recipe
 
 
-@pytest.mark.parametrize("own", words.PLATFORMS)
+@pytest.mark.parametrize("own", types.PLATFORMS)
 @pytest.mark.parametrize("platform", ["linux/amd64", "linux/arm64"])
 def test_the_uv_of_the_machine_that_builds_is_fetched_and_installs(
-    found: Settings, own: words.Platform, platform: str
+    found: Settings, own: types.Platform, platform: str
 ) -> None:
     """A Mac makes an image for Linux, and nothing is asked of what is installed there."""
     made = planned(found, own=own, platform=platform)

@@ -1,4 +1,4 @@
-"""Folder trees as digests, and the seal of an environment."""
+"""Folder trees as digests, and the integrity manifest of an environment."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envbuilder.build.backends import integrity as seal
-from envbuilder.build.backends import tree_digest as tree
+from envbuilder.build.backends import integrity, tree_digest
 from envbuilder.build.backends.tree_digest import Difference, Entry
 from envbuilder.core import resources
 from envbuilder.core.errors import VerifyError
@@ -41,7 +40,7 @@ def root(tmp_path: Path) -> Path:
 def test_what_is_read(root: Path) -> None:
     (root / "lib" / "__pycache__").mkdir()
     (root / "lib" / "__pycache__" / "module.pyc").write_text("bytecode")
-    assert tree.read(root, {"pyvenv.cfg"}) == (
+    assert tree_digest.read(root, {"pyvenv.cfg"}) == (
         Entry("bin", "folder"),
         Entry("bin/python", "link", "/usr/bin/python3"),
         Entry("bin/tool", "executable", HELLO),
@@ -52,12 +51,12 @@ def test_what_is_read(root: Path) -> None:
 
 
 def test_neither_times_nor_users_nor_umask_count(root: Path) -> None:
-    before = tree.digest(tree.read(root))
+    before = tree_digest.digest(tree_digest.read(root))
     for path in [*root.rglob("*"), root]:
         os.utime(path, (1, 1), follow_symlinks=False)
         if not path.is_symlink():
             path.chmod(path.stat().st_mode & 0o700)
-    assert tree.digest(tree.read(root)) == before
+    assert tree_digest.digest(tree_digest.read(root)) == before
 
 
 def test_a_link_is_not_followed_and_nothing_is_waited_for(
@@ -68,7 +67,7 @@ def test_a_link_is_not_followed_and_nothing_is_waited_for(
     with socket.socket(socket.AF_UNIX) as listening:
         monkeypatch.chdir(root)  # a socket's path must be short
         listening.bind("socket")
-        found = {e.path: e for e in tree.read(root)}
+        found = {e.path: e for e in tree_digest.read(root)}
     assert found["loop"] == Entry("loop", "link", ".")
     assert found["pipe"].kind == found["socket"].kind == "other"
 
@@ -87,24 +86,24 @@ CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda r: (r / "pyvenv.cfg").write_text("include-system-site-packages = true\n"),
         "pyvenv.cfg (changed)",
     ),
-    "list": (lambda r: (r / seal.FILES).write_text("[]"), ""),
-    "marker": (lambda r: (r / seal.MARKER).write_text("{}"), f"({seal.FILES})"),
+    "list": (lambda r: (r / integrity.FILES).write_text("[]"), ""),
+    "marker": (lambda r: (r / integrity.MARKER).write_text("{}"), f"({integrity.FILES})"),
 }
 
 
 @pytest.fixture
 def sealed(root: Path) -> Path:
     (root / resources.OWN).mkdir(parents=True)
-    seal.close(root, {"fingerprint": "f"})
+    integrity.close(root, {"fingerprint": "f"})
     return root
 
 
 def test_a_seal_holds_until_something_changes(sealed: Path) -> None:
-    seal.require_unchanged(sealed)
+    integrity.require_unchanged(sealed)
     (sealed / "lib" / "__pycache__").mkdir()
     (sealed / "lib" / "__pycache__" / "module.pyc").write_text("bytecode")
-    seal.require_unchanged(sealed)
-    assert seal.marker(sealed)["fingerprint"] == "f"
+    integrity.require_unchanged(sealed)
+    assert integrity.marker(sealed)["fingerprint"] == "f"
 
 
 @pytest.mark.parametrize("name", sorted(CHANGES.keys() - {"list"}))
@@ -112,43 +111,43 @@ def test_a_change_is_found_and_named(sealed: Path, name: str) -> None:
     change, named = CHANGES[name]
     change(sealed)
     with pytest.raises(VerifyError, match="was changed after the build") as caught:
-        seal.require_unchanged(sealed)
+        integrity.require_unchanged(sealed)
     assert named in caught.value.message
     assert "--rebuild" in caught.value.hint
 
 
 def test_a_change_is_found_without_the_list_of_files(sealed: Path) -> None:
-    (sealed / seal.FILES).unlink()
-    seal.require_unchanged(sealed)  # the digest says it all
+    (sealed / integrity.FILES).unlink()
+    integrity.require_unchanged(sealed)  # the digest says it all
     CHANGES["content"][0](sealed)
     with pytest.raises(VerifyError, match="its list of files"):
-        seal.require_unchanged(sealed)
+        integrity.require_unchanged(sealed)
 
 
 def test_many_changes_are_counted(sealed: Path) -> None:
     for number in range(5):
         (sealed / f"new-{number}").write_text("")
     with pytest.raises(VerifyError, match=r"new-2 \(added\) and 2 more$"):
-        seal.require_unchanged(sealed)
+        integrity.require_unchanged(sealed)
 
 
 def test_the_digest_is_the_same_wherever_the_interpreter_lies(sealed: Path) -> None:
-    before = seal.marker(sealed)
+    before = integrity.marker(sealed)
     for name in ("link", "settings"):
         CHANGES[name][0](sealed)
-    seal.close(sealed, {})
-    after = seal.marker(sealed)
+    integrity.close(sealed, {})
+    after = integrity.marker(sealed)
     assert after["digest"] == before["digest"]
     assert after["tree"] != before["tree"]
     CHANGES["mode"][0](sealed)
-    seal.close(sealed, {})
-    assert seal.marker(sealed)["digest"] != before["digest"]
+    integrity.close(sealed, {})
+    assert integrity.marker(sealed)["digest"] != before["digest"]
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '"text"', "\x00"])
 def test_a_damaged_marker_says_nothing(root: Path, text: str) -> None:
-    (root / seal.MARKER).write_text(text)
-    assert seal.marker(root) == {}
+    (root / integrity.MARKER).write_text(text)
+    assert integrity.marker(root) == {}
 
 
 NAMES = st.text(
@@ -161,15 +160,16 @@ TREES = st.dictionaries(
 
 @given(TREES)
 def test_entries_survive_their_text(entries: tuple[Entry, ...]) -> None:
-    assert tree.parse(tree.dump(entries)) == entries
+    assert tree_digest.parse(tree_digest.dump(entries)) == entries
 
 
 @given(TREES, TREES)
 def test_digests_differ_as_trees_do(one: tuple[Entry, ...], other: tuple[Entry, ...]) -> None:
-    different = tree.differences(one, other)
-    assert (tree.digest(one) == tree.digest(other)) == (not different) == (one == other)
+    different = tree_digest.differences(one, other)
+    same = tree_digest.digest(one) == tree_digest.digest(other)
+    assert same == (not different) == (one == other)
     swapped = {"missing": "added", "added": "missing", "changed": "changed"}
-    assert tree.differences(other, one) == tuple(
+    assert tree_digest.differences(other, one) == tuple(
         Difference(d.path, swapped[d.how])
         for d in different  # type: ignore[arg-type]
     )
@@ -179,7 +179,7 @@ def test_digests_differ_as_trees_do(one: tuple[Entry, ...], other: tuple[Entry, 
 @settings(max_examples=200)
 def test_a_damaged_list_is_a_value_error(text: str) -> None:
     try:
-        found = tree.parse(text)
+        found = tree_digest.parse(text)
     except ValueError:
         return
     assert all(json.loads(line) for line in text.splitlines())
