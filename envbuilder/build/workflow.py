@@ -158,11 +158,26 @@ def _plan(
             raise
         # The original hint may suggest another backend, which does not help here.
         raise ToolError(error.message, decision.way_out) from error
+    except BuildError as error:  # the base image cannot be obtained
+        error.hint += _without_registry(profile, request, settings)
+        raise
     claimed = [f for f in product.plan.files if f.provenance != "read"]
     if claimed:
         names = ", ".join(f"{f.name} {f.version} ({f.by})" for f in claimed)
         progress.note(f"note: hashes claimed by others, which the download confirms: {names}")
     return Prepared(profile=profile, host=host, product=product)
+
+
+def _without_registry(profile: Profile, request: Request, settings: Settings) -> str:
+    """Return a further line of a hint: the profile whose base needs no registry; else empty."""
+    python = request.python or profile.image_python
+    variant = Library.of(settings).on_packages(profile.name, python)
+    if request.base_image or variant is None:
+        return ""
+    return (
+        f"\nWithout a registry: --profile {variant.name} makes its base from locked Debian packages"
+        f" (Python {python})."
+    )
 
 
 def _require_platform(platform: str | None, this_platform: str | None) -> None:
@@ -227,7 +242,12 @@ def build(
         if changed := product.changed():
             progress.note(f"note: {changed}; it is built again")
         space.require(plan.files, plan.room, settings)
-        base_python.require(plan, settings, progress)
+        try:
+            base_python.require(plan, settings, progress)
+        except BuildError as error:
+            profile = Library.of(settings).profile(plan.profile)
+            error.hint += _without_registry(profile, request, settings)
+            raise
         fetch(plan.files, product.target, settings, progress)
         store = Store(settings.store_dir)
         wheel_conflicts.require_compatible(plan.files, plan.python, store)

@@ -40,6 +40,11 @@ class Library:
         """Return all profiles, sorted by name. Raises `InvalidError` if one is wrong."""
         return tuple(self.profile(name) for name in profiles.names(self.folders))
 
+    def on_packages(self, name: str, python: str) -> Profile | None:
+        """Return the variant of a profile whose base is made of locked packages; None if none."""
+        variants = (p for p in self.profiles() if p.extends == name)
+        return next((p for p in variants if python in p.debian_base), None)
+
     def lock(self, name: str) -> Lock | None:
         """Return the lock of a profile; None if it has no readable one."""
         lock = self._read(name)

@@ -713,3 +713,18 @@ def test_the_host_decides_for_an_interpreter_too(found: Settings, said: Said) ->
     with pytest.raises(HostError, match="avx512"):
         external.prepare(Path("p"), Request(), mine, said)
     assert "profile zendnn: set in the configuration" in said
+
+
+@pytest.mark.parametrize("base_image", [None, "mine:1"])
+def test_a_base_that_cannot_be_had_names_the_profile_that_needs_none(
+    found: Settings, monkeypatch: pytest.MonkeyPatch, base_image: str | None
+) -> None:
+    def fail(*args: Any) -> Any:
+        raise BuildError("docker.io does not answer", "Name another.")
+
+    monkeypatch.setattr(docker, "prepare", fail)
+    request = Request(profile="cpu", backend="docker", python="3.11", base_image=base_image)
+    with pytest.raises(BuildError) as caught:
+        prepare(request, found, Said(), running=False)
+    assert ("--profile cpu-debian" in caught.value.hint) == (base_image is None)
+    assert caught.value.hint.startswith("Name another.")
