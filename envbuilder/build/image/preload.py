@@ -12,8 +12,7 @@ import queue
 import threading
 from typing import TYPE_CHECKING, Self
 
-from envbuilder.containers.engine import connection
-from envbuilder.containers.engine import images as engines
+from envbuilder.containers.engine import connection, images
 from envbuilder.core.errors import EnvbuilderError
 
 if TYPE_CHECKING:
@@ -31,15 +30,15 @@ _GRACE_SECONDS = 10.0
 """How long a failed build waits for a load in progress."""
 
 
-class Ahead:
+class Preloader:
     """A background loader of layers under the name `ref`; inactive if `ref` is empty.
 
     On exit it waits for a load in progress. After an error it removes the name from the engine;
     otherwise the caller removes the tag once the complete image is loaded.
     """
 
-    def __init__(self, ref: str, made: Layout) -> None:
-        self._ref, self._made = ref, made
+    def __init__(self, ref: str, recorded: Layout) -> None:
+        self._ref, self._recorded = ref, recorded
         self._offers: queue.SimpleQueue[tuple[tuple[Added, ...], Write] | None] = (
             queue.SimpleQueue()
         )
@@ -83,4 +82,4 @@ class Ahead:
         if sum(above.layer.size for above in added[self._loaded :]) >= WORTH:
             self._loaded = len(added)
             with connection.connect() as engine:
-                engines.load(engine, write(added), self._made, preload=self._ref)
+                images.load(engine, write(added), self._recorded, preload=self._ref)
