@@ -85,7 +85,7 @@ def run(
 
 def _not_started(error: APIError) -> VerifyError | ToolError:
     text = str(error.explanation or error)
-    if any(known in text for known in _DEVICE_FAILURES):
+    if any(failure in text for failure in _DEVICE_FAILURES):
         return ToolError(
             f"the engine cannot give the container its device: {text}",
             "Install the GPU's container toolkit (NVIDIA) or driver, or use --force to leave the"

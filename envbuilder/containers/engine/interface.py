@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from envbuilder.containers.engine.container import Container, Devices
     from envbuilder.containers.oci.layout import Layout
-    from envbuilder.core import types as words
+    from envbuilder.core import types
 
 LABEL = "io.envbuilder."
 _NO_NAME = "<none>:<none>"
@@ -135,11 +135,11 @@ class Engine(abc.ABC):
         """Export an image as an OCI layout in a new folder."""
 
     @abc.abstractmethod
-    def load(self, layout: Layout, names: Sequence[str], without: Collection[words.Digest]) -> None:
+    def load(self, layout: Layout, names: Sequence[str], without: Collection[types.Digest]) -> None:
         """Load a layout's one image under these names; the blobs `without` need not be sent."""
 
     @abc.abstractmethod
-    def manifests(self) -> Sequence[words.Digest]:
+    def manifests(self) -> Sequence[types.Digest]:
         """Return the manifest digests of the images whose layers need not be sent again."""
 
     @abc.abstractmethod
