@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from envbuilder.core import member_paths
 from envbuilder.core.errors import BuildError
-from envbuilder.profiles import locked_file as lock_entries
+from envbuilder.profiles import locked_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -57,17 +57,17 @@ def members(file: File, data: tarfile.TarFile) -> Iterator[tuple[str, tarfile.Ta
     Raise `BuildError` for a duplicate, an unsafe path, or anything but files, folders and links
     inside the package, such as a device or a pipe.
     """
-    known: set[str] = set()
+    names: set[str] = set()
     for member in data:
         name = _path(file, member.name)
         if not name:
             continue
-        if name in known and not member.isdir():
+        if name in names and not member.isdir():
             raise refused(file, f"/{name} is in it twice")
-        known.add(name)
+        names.add(name)
         if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
             raise refused(file, f"/{name} is neither a file nor a folder nor a link")
-        if member.islnk() and _path(file, member.linkname) not in known:
+        if member.islnk() and _path(file, member.linkname) not in names:
             raise refused(file, f"/{name} is a link to {member.linkname!r}, which is not before it")
         if member.issym() and (not member.linkname or not member.linkname.isprintable()):
             raise refused(file, f"/{name} is a link to {member.linkname!r}")
@@ -79,8 +79,8 @@ def _path(file: File, stated: str) -> str:
     name = stated.removeprefix("./").removesuffix("/")
     if name in {"", "."}:
         return ""
-    if wrong := member_paths.objection(name):
-        raise refused(file, wrong)
+    if objection := member_paths.objection(name):
+        raise refused(file, objection)
     return name
 
 
@@ -90,7 +90,7 @@ def require_named(file: File, fields: Mapping[str, str]) -> None:
     Files are named after these control fields.
     """
     name, version = fields.get("Package", ""), fields.get("Version", "")
-    if not lock_entries.is_debian(name, version):
+    if not locked_file.is_debian(name, version):
         raise refused(file, "its name or version violates Debian policy")
     if (name, version) != (file.name, file.version):
         raise refused(file, f"its control file says {name} {version}")
@@ -98,10 +98,10 @@ def require_named(file: File, fields: Mapping[str, str]) -> None:
         raise refused(file, "its architecture violates Debian policy")
 
 
-def refused(file: File, why: str) -> BuildError:
+def refused(file: File, reason: str) -> BuildError:
     """Return the error for a package that cannot be used as it is."""
     return BuildError(
-        f"{file.basename}: refused: {why}",
+        f"{file.basename}: refused: {reason}",
         "These are the bytes that the lock names. Leave the package out of the profile, or pin"
         " another version.",
     )
