@@ -159,12 +159,12 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 def _why(causes: Sequence[BaseException]) -> str:
     """Return why there is no connection, or why it ended."""
-    whole, last = str(causes[0]), str(causes[-1])
+    first, last = str(causes[0]), str(causes[-1])
     if stated := next(filter(None, map(_of_system, causes)), ""):
         return stated
     # requests reports a timeout within the body as a ConnectionError.
-    if "timed out" in whole:
-        limit = _LIMIT.search(whole)
+    if "timed out" in first:
+        limit = _LIMIT.search(first)
         return f"timed out after {float(limit[1]):g} s" if limit else "timed out"
     return last if last and "://" not in last and len(last) <= 100 else "no connection"
 
@@ -221,15 +221,15 @@ def open_session() -> requests.Session:
     pip_settings.require_parsed(
         {n: p if "://" in p else f"http://{p}" for n, p in proxies.items() if p}
     )
-    made = requests.Session()
+    session = requests.Session()
     if pip.proxy:
-        made.proxies = {"http": pip.proxy, "https": pip.proxy}
-    own = any(os.environ.get(v) for v in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"))
+        session.proxies = {"http": pip.proxy, "https": pip.proxy}
+    has_bundle = any(os.environ.get(v) for v in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"))
     bundle = os.environ.get("SSL_CERT_FILE") or pip.cert
-    if bundle and not own:
-        made.verify = bundle
-    made.hooks["response"].append(_detail)
-    return made
+    if bundle and not has_bundle:
+        session.verify = bundle
+    session.hooks["response"].append(_detail)
+    return session
 
 
 def _detail(response: requests.Response, **options: object) -> None:
