@@ -191,9 +191,9 @@ def full_or_broken(error: OSError, path: Path) -> BuildError:
         return BuildError(
             f"no space left on the disk that holds {path.parent}",
             "Make room (envbuilder clean removes what envbuilder made), or set"
-            " ENVBUILDER_CACHE_DIR to a larger disk. What was fetched is kept.",
+            " ENVBUILDER_CACHE_DIR to a larger disk. Downloads so far are kept.",
         )
-    return BuildError(f"{path}: {error.strerror or error}", "Check the folder and its rights.")
+    return BuildError(f"{path}: {error.strerror or error}", "Check the folder and its permissions.")
 
 
 def host_of(url: str) -> str:
@@ -201,7 +201,7 @@ def host_of(url: str) -> str:
     try:
         parts = urlsplit(url)
     except ValueError:
-        return "an address that is no URL"
+        return "an invalid URL"
     return parts.hostname or parts.path
 
 

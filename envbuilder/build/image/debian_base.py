@@ -150,7 +150,7 @@ def _existing(folder: Path, platform: types.Platform, log: Callable[[str], None]
         for blob in (manifest.config, *manifest.layers):
             layout.checked(blob)
     except EnvbuilderError as error:
-        log(f"warning: {error.message}; the base is made anew")
+        log(f"warning: {error.message}; the base is made again")
         shutil.rmtree(folder)
         return None
     return layout
@@ -212,11 +212,11 @@ def command(base: MakeBase, archive: Path, tar: Path) -> list[str]:
 def _advice(printed: str, platform: types.Platform) -> str:
     if "cannot execute" in printed or "arch-test" in printed or "qemu" in printed:
         return (
-            f"Programs for {platform} do not run here. Add {platform} to debian_base's `unpacked:`"
-            " in the profile, or build on such a machine."
+            f"Programs for {platform} do not run on this machine. Add {platform} to debian_base's"
+            " `unpacked:` in the profile, or build on a machine of that platform."
         )
     if "No space left on device" in printed:
-        return "A base needs about 1 GB below TMPDIR (or /tmp) while it is made."
+        return "Making a base needs about 1 GB below TMPDIR (or /tmp)."
     return f"{_TOOL} needs root, or user namespaces with /etc/subuid, or fakechroot."
 
 

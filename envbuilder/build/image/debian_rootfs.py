@@ -63,7 +63,7 @@ def members(tar: Path, folder: Path) -> Iterator[Member]:
             elif entry.islnk():
                 linked = files.get(_clean(entry.linkname))
                 if linked is None:
-                    raise BuildError(f"/{path}: a link to {entry.linkname}, which is not there")
+                    raise BuildError(f"/{path}: a link to {entry.linkname}, which does not exist")
                 yield Member(source=linked, **metadata)
             elif entry.isreg():
                 files[path] = folder / str(number)
@@ -105,7 +105,7 @@ def require_exactly(base: MakeBase, entries: dict[str, Member]) -> None:
     if differ:
         name = differ[0]
         raise BuildError(
-            f"mmdebstrap made another base than the lock says: {name}"
+            f"mmdebstrap installed other packages than the lock states: {name}"
             f" {actual.get(name, 'is missing')}, locked {locked.get(name, 'nothing')}",
             "See the log; a newer mmdebstrap may help.",
         )

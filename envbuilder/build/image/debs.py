@@ -76,7 +76,7 @@ def members(files: Sequence[tuple[File, Path]], root: RootFs) -> tuple[Member, .
         for member in _package(file, path, root, stanzas):
             before = changed.get(member.path)
             if before is not None and (before.kind, member.kind) != ("folder", "folder"):
-                raise _refused(file, f"another package has /{member.path}, too")
+                raise _refused(file, f"another package also has /{member.path}")
             changed[member.path] = member
     if not changed:
         return ()
@@ -122,10 +122,10 @@ def _package(
 def _require_files_only(file: File, parts: Mapping[str, bytes]) -> None:
     more = sorted(set(parts) - set(_RECORDS))
     if more:
-        raise _refused(file, f"installing it runs or keeps {', '.join(more)}")
+        raise _refused(file, f"it has control files that only dpkg handles: {', '.join(more)}")
     lines = [s for line in parts.get("triggers", b"").decode().splitlines() if (s := line.strip())]
     if any(line != _TRIGGER and not line.startswith("#") for line in lines):
-        raise _refused(file, "it triggers more than ldconfig")
+        raise _refused(file, "it activates triggers other than ldconfig")
 
 
 def _refused(file: File, reason: str) -> BuildError:
@@ -141,7 +141,7 @@ def _placed(
     folder, _, base = name.rpartition("/")
     path = f"{_folder(file, folder, root)}/{base}".lstrip("/")
     if path.startswith(_RESERVED) and not member.isdir():
-        raise _refused(file, f"/{path} is in a folder of envbuilder's or dpkg's own")
+        raise _refused(file, f"/{path} is in a folder reserved for envbuilder or dpkg")
     existing = root.entries.get(path)
     time = int(member.mtime)
     placed = Member(path=path, mode=member.mode, uid=member.uid, gid=member.gid, time=time)
@@ -166,7 +166,7 @@ def _folder(file: File, folder: str, root: RootFs) -> str:
         if resolved is None and above not in root.entries:
             continue
         if resolved is None or (resolved and root.entries[resolved].kind != "folder"):
-            raise _refused(file, f"/{above} of the base image is no folder")
+            raise _refused(file, f"/{above} of the base image is not a folder")
         return "/".join(filter(None, [resolved, *parts[depth:]]))
     raise AssertionError("the root is there")
 
@@ -174,7 +174,7 @@ def _folder(file: File, folder: str, root: RootFs) -> str:
 def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
     stream = archive.extractfile(member)
     if stream is None:
-        raise BuildError(f"{member.name}: a link that leads nowhere")
+        raise BuildError(f"{member.name}: a link to a file that does not exist")
     return stream.read()
 
 

@@ -83,8 +83,8 @@ def digests(text: str) -> tuple[str, ...]:
         metadata = msgspec.json.decode(text, type=_Metadata)
     except (msgspec.DecodeError, RecursionError) as error:
         raise BuildError(
-            f"the builder did not tell which image it made: {error}",
-            "Build again; a builder that is neither BuildKit nor Buildah will not do.",
+            f"the builder did not report which image it built: {error}",
+            "Build again with BuildKit or Buildah; no other builder is supported.",
         ) from error
     return tuple(dict.fromkeys((metadata.config, metadata.image)))
 

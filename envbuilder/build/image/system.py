@@ -100,14 +100,14 @@ def _taken(step: Assemble, system: System, base: Base, work: Path) -> Layer:
     diff_ids = layout.read_config(manifest)["rootfs"]["diff_ids"]
     if diff_ids[:-1] != base_ids or len(manifest.layers) != len(diff_ids):
         raise BuildError(
-            f"the engine installed the system packages on another base than {step.base}",
-            "Build again; the base image may have been replaced in the engine meanwhile.",
+            f"the engine installed the system packages on a base other than {step.base}",
+            "Build again: the base image may have been replaced in the engine meanwhile.",
         )
     blob = layout.checked(manifest.layers[-1])
     digest = hashlib.sha256()
     packed = layer.pack(_settled(blob, step.epoch, digest), work / "layer")
     if f"sha256:{digest.hexdigest()}" != diff_ids[-1]:
-        raise BuildError(f"{manifest.layers[-1].digest}: not the layer that its image names")
+        raise BuildError(f"{manifest.layers[-1].digest}: does not match the image's configuration")
     return packed
 
 

@@ -70,7 +70,7 @@ class Packed(Struct, frozen=True, kw_only=True):
             raise self._damaged()
 
     def _damaged(self) -> BuildError:
-        return self.wheel.unusable(f"{self.name}: not the bytes that its directory tells of")
+        return self.wheel.unusable(f"{self.name}: its bytes do not match the archive's directory")
 
 
 class Wheel:
@@ -151,8 +151,8 @@ class Wheel:
         """Return the error for a wheel that has the locked hash but cannot be used."""
         return BuildError(
             f"{self._name}: cannot be unpacked: {reason}",
-            "These are the bytes that the lock names. Tell the wheel's makers, and pin another"
-            " version of it.",
+            "The file matches the lock, so the wheel itself is malformed. Report it to the project"
+            " that publishes it, and pin another version.",
         )
 
 

@@ -153,7 +153,7 @@ class DockerEngine(Engine):
             self._api.timeout = previous
 
     def _inspect(self, ref: str) -> dict[str, Any] | None:
-        with _reported(f"the engine cannot look for {ref}"):
+        with _reported(f"the engine cannot inspect {ref}"):
             try:
                 data: dict[str, Any] = self._api.inspect_image(ref)
             except NotFound:

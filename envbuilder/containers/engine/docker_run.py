@@ -64,7 +64,7 @@ def run(
     except APIError as error:
         raise _not_started(error) from error
     except (RequestException, OSError) as error:
-        raise VerifyError(f"the engine went away: {short(error)}") from error
+        raise VerifyError(f"the connection to the engine was lost: {short(error)}") from error
     finally:
         timer.cancel()
         if stream is not None:

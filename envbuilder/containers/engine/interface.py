@@ -110,7 +110,7 @@ class Engine(abc.ABC):
         longer names the image with that id.
         """
         if only and ((image := self.image(ref)) is None or image.id != only):
-            raise BuildError(f"{ref}: names another image by now, or none", "Run it again.")
+            raise BuildError(f"{ref}: now names another image, or none", "Run it again.")
         self._remove(ref)
 
     def pull_name(self, ref: str) -> str:

@@ -109,7 +109,7 @@ class PodmanEngine(Engine):
         if done.returncode != 0:
             if re.search(r"image not known|no such image", done.stderr, re.IGNORECASE):
                 return None
-            raise ToolError(f"podman cannot look for {ref}: {done.last_words}")
+            raise ToolError(f"podman cannot inspect {ref}: {done.last_words}")
         data: dict[str, Any] = json.loads(done.stdout)[0]
         return data
 

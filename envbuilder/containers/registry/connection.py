@@ -157,26 +157,26 @@ class Connection:
         if parts.scheme == "https" or local or (target and _origin(target) == _origin(self._base)):
             return target
         raise BuildError(
-            f"{self.name}: {what}: sent on to {parts.scheme or '?'}://{parts.hostname or '?'},"
+            f"{self.name}: {what}: redirected to {parts.scheme or '?'}://{parts.hostname or '?'},"
             " which is not https",
-            "The registry, or what stands before it, is set up wrongly. Nothing was sent there.",
+            "The registry or a proxy in front of it is misconfigured. Nothing was sent there.",
         )
 
     def failure(self, what: str, problem: str, status: int = 0) -> BuildError:
         """Return the error for something that could not be pulled or pushed."""
         login = f"docker login {self.host}"
         hints = {
-            0: "Check the host and the network; a proxy is set by HTTPS_PROXY. What was done is"
-            " kept.",
-            401: f"Log in first ({login}), or check that you may do this there.",
-            403: f"Log in first ({login}), or check that you may do this there.",
-            404: f"Check the name. Registries also say so of what one may not see: {login}",
-            429: f"The registry wants fewer requests: wait, or {login}",
+            0: "Check the host and the network; HTTPS_PROXY sets a proxy. What was transferred"
+            " is kept.",
+            401: f"Log in first ({login}), or check your permissions there.",
+            403: f"Log in first ({login}), or check your permissions there.",
+            404: f"Check the name, or log in to read what is private: {login}",
+            429: f"The registry limits requests. Wait, or log in: {login}",
         }
         default = (
-            "The registry has trouble of its own. Try again later. What was done is kept."
+            "The registry has a problem. Try again later. What was transferred is kept."
             if status >= 500 or status in _BUSY
-            else "The registry will not take it, now or later: check the name, and its limits."
+            else "Trying again will not help. Check the name, and the registry's limits."
         )
         return BuildError(f"{self.name}: {what}: {problem}", hints.get(status, default))
 
@@ -225,7 +225,7 @@ class Connection:
                 return response
             response.close()
             url = self.resolve(location, url, what)
-        raise self.failure(what, "sent on and on, without an end")
+        raise self.failure(what, "too many redirects")
 
     def _send(
         self, method: str, url: str, headers: Mapping[str, str], data: bytes | None

@@ -209,7 +209,7 @@ class _Outgoing:
                 stream.seek(upload.offset)
                 data = stream.read(upload.piece)
                 if not data:
-                    raise BuildError(f"{self._source}: is shorter than {self._blob.digest} says")
+                    raise BuildError(f"{self._source}: shorter than its manifest states")
                 end = upload.offset + len(data)
                 headers = {**_BYTES, "Content-Range": f"{upload.offset}-{end - 1}"}
                 self._transferred += len(data)
@@ -218,7 +218,7 @@ class _Outgoing:
                 )
                 upload = self._last = self._at(answer, end, upload.piece, upload.location)
                 if upload.offset != end:
-                    raise BrokenOffError("the registry took only a part")
+                    raise BrokenOffError("the registry accepted only a part")
         return upload
 
     def _close(self, upload: _Upload) -> None:
@@ -243,7 +243,7 @@ class _Outgoing:
             retry=False,
         )
         if answer.status in _LOST:
-            raise BrokenOffError(f"the registry did not take it (HTTP {answer.status})")
+            raise BrokenOffError(f"the registry refused it (HTTP {answer.status})")
         return answer
 
     def _at(self, answer: Answer, expected: int, piece: int, previous: str = "") -> _Upload:
@@ -251,7 +251,7 @@ class _Outgoing:
         location = answer.headers.get("Location", previous)
         if not location:
             raise self._connection.failure(
-                self._blob.digest, "the registry does not say where to upload it"
+                self._blob.digest, "the registry did not state where to upload it"
             )
         stated = _RANGE.fullmatch(answer.headers.get("Range", ""))
         # The last byte that is there; "0-0" can also mean that there is none.

@@ -36,5 +36,5 @@ def of_engine(engine: Engine, ref: str, platform: types.Platform) -> dict[str, s
 def _parsed(files: dict[str, bytes], platform: types.Platform, where: str) -> dict[str, str]:
     packages = status.parse(files, ARCHITECTURES[platform])
     if packages is None:
-        raise InvalidError(f"{where}: no Debian system: it has no {status.FILE}")
+        raise InvalidError(f"{where}: not a Debian system: it has no {status.FILE}")
     return packages

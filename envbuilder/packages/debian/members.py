@@ -63,12 +63,14 @@ def members(file: File, data: tarfile.TarFile) -> Iterator[tuple[str, tarfile.Ta
         if not name:
             continue
         if name in names and not member.isdir():
-            raise refused(file, f"/{name} is in it twice")
+            raise refused(file, f"/{name} appears twice")
         names.add(name)
         if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
             raise refused(file, f"/{name} is neither a file nor a folder nor a link")
         if member.islnk() and _path(file, member.linkname) not in names:
-            raise refused(file, f"/{name} is a link to {member.linkname!r}, which is not before it")
+            raise refused(
+                file, f"/{name} is a link to {member.linkname!r}, which does not precede it"
+            )
         if member.issym() and (not member.linkname or not member.linkname.isprintable()):
             raise refused(file, f"/{name} is a link to {member.linkname!r}")
         yield name, member
@@ -93,7 +95,7 @@ def require_named(file: File, fields: Mapping[str, str]) -> None:
     if not locked_file.is_debian(name, version):
         raise refused(file, "its name or version violates Debian policy")
     if (name, version) != (file.name, file.version):
-        raise refused(file, f"its control file says {name} {version}")
+        raise refused(file, f"its control file states {name} {version}")
     if not fields.get("Architecture", "").replace("-", "").isalnum():
         raise refused(file, "its architecture violates Debian policy")
 
@@ -102,6 +104,5 @@ def refused(file: File, reason: str) -> BuildError:
     """Return the error for a package that cannot be used as it is."""
     return BuildError(
         f"{file.basename}: refused: {reason}",
-        "These are the bytes that the lock names. Leave the package out of the profile, or pin"
-        " another version.",
+        "The file matches the lock. Leave the package out of the profile, or pin another version.",
     )

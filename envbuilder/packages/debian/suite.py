@@ -89,7 +89,7 @@ def _file(package: Package, role: types.Role = "") -> File:
         )
     except msgspec.ValidationError as error:
         raise BuildError(
-            f"Debian's package list has an odd entry: {package.file!r}: {error}"
+            f"Debian's package list has an invalid entry: {package.file!r}: {error}"
         ) from error
 
 
@@ -107,7 +107,7 @@ def load(
     Debian has no packages for.
     """
     if platform not in ARCHITECTURES:
-        raise InvalidError(f"{platform}: Debian packages are only for Linux")
+        raise InvalidError(f"{platform}: Debian packages exist only for Linux")
     architecture, read = ARCHITECTURES[platform], read or _read
     on_progress(f"reading Debian {suite}'s package lists for {platform}")
     universe: dict[str, Package] = {}
@@ -144,7 +144,7 @@ def _release(
     if required:
         cause = reason(problem) if problem else "there is none"
         raise BuildError(
-            f"no mirror of Debian answers for the suite {name} ({cause})",
+            f"no Debian mirror answers for the suite {name} ({cause})",
             f"Set {indexes.variable(source)} to the URL of a mirror.",
         )
     return None
@@ -155,7 +155,7 @@ def _answer(read: Callable[[str], bytes], url: str) -> bytes:
         return read(url)
     except OSError as error:
         path = urlsplit(url).path
-        raise BuildError(f"Debian's mirror does not give {path}: {reason(error)}") from error
+        raise BuildError(f"the Debian mirror does not serve {path}: {reason(error)}") from error
 
 
 def _read(url: str) -> bytes:
@@ -173,8 +173,9 @@ def _verify(raw: bytes, release: str, path: str, suite: str) -> None:
     actual = hashlib.sha256(raw).hexdigest()
     if actual != listed[1]:
         raise BuildError(
-            f"Debian {suite}: {path} has sha256 {actual}, but Release says {listed[1]}",
-            "The mirror is being updated, or somebody tampers with it. Try again in a while.",
+            f"Debian {suite}: {path} has sha256 {actual}, but the Release file states {listed[1]}",
+            "The mirror may be in the middle of an update, or its files were altered. Try again"
+            " later, or use another mirror.",
         )
 
 

@@ -206,7 +206,7 @@ def test_a_damaged_layer_is_named_and_made_anew(
     layout.checked(torch)
     (note,) = bench.notes
     assert torch.digest in note
-    assert "made anew" in note
+    assert "made again" in note
 
 
 def test_a_damaged_entry_of_the_cache_is_made_anew(bench: Bench, wheels: list[File]) -> None:

@@ -53,7 +53,7 @@ def test_a_client_tells_what_it_made(text: str, digests: tuple[str, ...]) -> Non
     ["", "{", "{}", "sha256:1", f"{ONE} {TWO}", told("x", ONE), told(ONE, None), "[" * 9999],
 )
 def test_anything_else_is_refused(text: str) -> None:
-    with pytest.raises(BuildError, match="did not tell which image"):
+    with pytest.raises(BuildError, match="did not report which image"):
         images.digests(text)
 
 

@@ -61,7 +61,7 @@ def test_one_file_a_package() -> None:
 
 def test_no_status_and_an_empty_one() -> None:
     assert dpkg_status.parse({}, "amd64") is None
-    with pytest.raises(InvalidError, match="no installed package of arm64"):
+    with pytest.raises(InvalidError, match="no installed package for arm64"):
         dpkg_status.parse({dpkg_status.FILE: b"Package: x\n"}, "arm64")
 
 
