@@ -161,12 +161,12 @@ def _folder(file: File, folder: str, root: RootFs) -> str:
     """Resolve a folder through the base's links; missing parts go below the existing ones."""
     parts = folder.split("/") if folder else []
     for depth in range(len(parts), -1, -1):
-        above = "/".join(parts[:depth])
-        resolved = root.resolve(above) if above else ""
-        if resolved is None and above not in root.entries:
+        parent = "/".join(parts[:depth])
+        resolved = root.resolve(parent) if parent else ""
+        if resolved is None and parent not in root.entries:
             continue
         if resolved is None or (resolved and root.entries[resolved].kind != "folder"):
-            raise _refused(file, f"/{above} of the base image is not a folder")
+            raise _refused(file, f"/{parent} of the base image is not a folder")
         return "/".join(filter(None, [resolved, *parts[depth:]]))
     raise AssertionError("the root is there")
 

@@ -54,12 +54,12 @@ def parts(
     of layers, not counting the last one.
     """
     large = _large(wheels, sizes)[: max(room, 0)]
-    left = max(room - len(large), 0)
+    remaining = max(room - len(large), 0)
     result = []
     for wheel in large:
         title = _name(wheel)
-        groups = split(wheel)[:left]
-        left -= len(groups)
+        groups = split(wheel)[:remaining]
+        remaining -= len(groups)
         for files in groups:
             label = files[0] if len(files) == 1 else f"{files[0]} to {files[-1]}"
             result.append(Part(wheels=(wheel,), files=files, reason=f"{title}: {label}"))

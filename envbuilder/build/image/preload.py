@@ -48,7 +48,7 @@ class Preloader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *about: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
         if self._thread is None:
             return
         self._offers.put(None)
@@ -57,13 +57,13 @@ class Preloader:
             with contextlib.suppress(EnvbuilderError), connection.connect() as engine:
                 engine.forget(self._ref)
 
-    def offer(self, added: Sequence[Added], left: Bytes, write: Write) -> None:
-        """Offer layers, the last of which was just made; files of `left` bytes are still to come.
+    def offer(self, added: Sequence[Added], remaining: Bytes, write: Write) -> None:
+        """Offer layers, the last of which was just made; `remaining` bytes of files are left.
 
         `write` makes an image of the layers. It is loaded once no other load is running, unless
-        more layers have been offered by then. It is not loaded if too little is new, or left.
+        more layers have been offered by then. It is not loaded if too little is new or remaining.
         """
-        if not self._ref or left < WORTH:
+        if not self._ref or remaining < WORTH:
             return
         self._offers.put((tuple(added), write))
         if self._thread is None:
@@ -79,7 +79,7 @@ class Preloader:
                     self._load(*offer)
 
     def _load(self, added: Sequence[Added], write: Write) -> None:
-        if sum(above.layer.size for above in added[self._loaded :]) >= WORTH:
+        if sum(item.layer.size for item in added[self._loaded :]) >= WORTH:
             self._loaded = len(added)
             with connection.connect() as engine:
                 images.load(engine, write(added), self._recorded, preload=self._ref)

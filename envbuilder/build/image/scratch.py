@@ -33,8 +33,8 @@ def folder(needed: int, otherwise: Path, shared: Path = SHARED) -> Iterator[Path
     """
     for path in left(shared):
         shutil.rmtree(path, ignore_errors=True)
-    above = shared if _has_room(shared, needed) else otherwise
-    path, descriptor = _locked(above)
+    parent = shared if _has_room(shared, needed) else otherwise
+    path, descriptor = _locked(parent)
     try:
         yield path
     finally:
@@ -42,13 +42,13 @@ def folder(needed: int, otherwise: Path, shared: Path = SHARED) -> Iterator[Path
         os.close(descriptor)
 
 
-def _locked(above: Path) -> tuple[Path, int]:
+def _locked(parent: Path) -> tuple[Path, int]:
     """Create a folder and its lock, which the kernel releases however the process ends.
 
     Another process may have removed the folder before it was locked; then a new one is created.
     """
     while True:
-        path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=above))
+        path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
         descriptor = os.open(path, os.O_RDONLY)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         if path.is_dir():

@@ -115,7 +115,7 @@ class Wheel:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *about: object) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._stream.close()
 
     def read(self, header: Bytes, packed: Bytes) -> Iterator[bytes]:

@@ -104,12 +104,12 @@ class DockerEngine(Engine):
             data += piece
             if len(data) > limit:
                 raise InvalidError(f"/{path}: more than {limit} bytes; not read")
-        above = path.rstrip("/").rpartition("/")[0]
+        parent = path.rstrip("/").rpartition("/")[0]
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as tar:
             for member in tar:
                 stream = tar.extractfile(member) if member.isreg() else None
                 if stream is not None:
-                    yield f"{above}/{member.name}", stream.read()
+                    yield f"{parent}/{member.name}", stream.read()
 
     def save(self, image: Image, folder: Path) -> None:
         """Export an image as an OCI layout in a new folder; Docker does from version 25 on."""

@@ -128,7 +128,7 @@ def require_allowed(connection: Connection) -> None:
 
 
 class _Outgoing:
-    """A blob on its way to the registry."""
+    """A push of one blob."""
 
     def __init__(
         self,
