@@ -15,7 +15,7 @@ from envbuilder.containers.oci.layer import Member
 from envbuilder.core import member_paths
 from envbuilder.core.errors import BuildError
 from envbuilder.packages.debian import members as deb_members
-from envbuilder.packages.python import wheel_conflicts as wheel_records
+from envbuilder.packages.python import wheel_conflicts
 from envbuilder.profiles.locked_file import File
 from tests.support import debs
 from tests.unit.build.image.test_debs import found
@@ -89,13 +89,13 @@ def test_nothing_leads_through_a_link_or_a_file() -> None:
 )  # fmt: skip
 def test_a_wheel_brings_no_file_of_the_build(path: str) -> None:
     with pytest.raises(ValueError, match=r"delete another|not a normalized path|writes itself"):
-        wheel_records.contents("x-1", "3.11", [path, "x-1.dist-info/RECORD"], "", "")
+        wheel_conflicts.contents("x-1", "3.11", [path, "x-1.dist-info/RECORD"], "", "")
 
 
 def test_a_wheel_brings_no_script_called_python() -> None:
     with pytest.raises(ValueError, match="writes itself"):
-        wheel_records.contents("x-1", "3.11", [], "", "[console_scripts]\npython3 = x:main\n")
-    assert wheel_records.contents("x-1", "3.11", ["envbuilder/x.py"], "", "")
+        wheel_conflicts.contents("x-1", "3.11", [], "", "[console_scripts]\npython3 = x:main\n")
+    assert wheel_conflicts.contents("x-1", "3.11", ["envbuilder/x.py"], "", "")
 
 
 # --- Debian packages

@@ -10,7 +10,7 @@ import pytest
 from envbuilder.build.image import preload as module
 from envbuilder.build.image.config import Added
 from envbuilder.build.image.preload import WORTH, Preloader
-from envbuilder.containers.engine import images as engines
+from envbuilder.containers.engine import images
 from envbuilder.containers.oci.layer import Layer
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.core.errors import BuildError
@@ -35,7 +35,7 @@ class Engine(FakeEngine):
         self.began = threading.Event()
         self.error: Exception | None = None
         self.serve(monkeypatch)
-        monkeypatch.setattr(engines, "load", self.take)
+        monkeypatch.setattr(images, "load", self.take)
 
     def forget(self, ref: str) -> None:
         self.names.discard(ref)
