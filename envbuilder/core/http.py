@@ -159,12 +159,12 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 def _why(causes: Sequence[BaseException]) -> str:
     """Return why there is no connection, or why it ended."""
-    whole, last = str(causes[0]), str(causes[-1])
+    first, last = str(causes[0]), str(causes[-1])
     if stated := next(filter(None, map(_of_system, causes)), ""):
         return stated
     # requests reports a timeout within the body as a ConnectionError.
-    if "timed out" in whole:
-        limit = _LIMIT.search(whole)
+    if "timed out" in first:
+        limit = _LIMIT.search(first)
         return f"timed out after {float(limit[1]):g} s" if limit else "timed out"
     return last if last and "://" not in last and len(last) <= 100 else "no connection"
 
@@ -191,9 +191,9 @@ def full_or_broken(error: OSError, path: Path) -> BuildError:
         return BuildError(
             f"no space left on the disk that holds {path.parent}",
             "Make room (envbuilder clean removes what envbuilder made), or set"
-            " ENVBUILDER_CACHE_DIR to a larger disk. What was fetched is kept.",
+            " ENVBUILDER_CACHE_DIR to a larger disk. Downloads so far are kept.",
         )
-    return BuildError(f"{path}: {error.strerror or error}", "Check the folder and its rights.")
+    return BuildError(f"{path}: {error.strerror or error}", "Check the folder and its permissions.")
 
 
 def host_of(url: str) -> str:
@@ -201,7 +201,7 @@ def host_of(url: str) -> str:
     try:
         parts = urlsplit(url)
     except ValueError:
-        return "an address that is no URL"
+        return "an invalid URL"
     return parts.hostname or parts.path
 
 
@@ -221,15 +221,15 @@ def open_session() -> requests.Session:
     pip_settings.require_parsed(
         {n: p if "://" in p else f"http://{p}" for n, p in proxies.items() if p}
     )
-    made = requests.Session()
+    session = requests.Session()
     if pip.proxy:
-        made.proxies = {"http": pip.proxy, "https": pip.proxy}
-    own = any(os.environ.get(v) for v in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"))
+        session.proxies = {"http": pip.proxy, "https": pip.proxy}
+    has_bundle = any(os.environ.get(v) for v in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"))
     bundle = os.environ.get("SSL_CERT_FILE") or pip.cert
-    if bundle and not own:
-        made.verify = bundle
-    made.hooks["response"].append(_detail)
-    return made
+    if bundle and not has_bundle:
+        session.verify = bundle
+    session.hooks["response"].append(_detail)
+    return session
 
 
 def _detail(response: requests.Response, **options: object) -> None:

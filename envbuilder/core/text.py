@@ -55,9 +55,9 @@ def wrapped(text: str, width: int, first: str = "", rest: str = "  ") -> str:
 
     `first` and `rest` are put before the first line and before the others.
     """
-    whole = _COMMAND.sub(lambda match: match[0].replace(" ", _HARD_SPACE), text)
+    protected = _COMMAND.sub(lambda match: match[0].replace(" ", _HARD_SPACE), text)
     lines = textwrap.wrap(
-        whole,
+        protected,
         width,
         initial_indent=first,
         subsequent_indent=rest,

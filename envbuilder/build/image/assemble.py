@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from envbuilder.build import conventions as facts
-from envbuilder.build.image import base_layers as base
-from envbuilder.build.image import config as image
-from envbuilder.build.image import scratch, system
+from envbuilder.build import conventions
+from envbuilder.build.image import base_layers, config, scratch, system
 from envbuilder.build.image.config import Added
 from envbuilder.build.image.layer_cache import LayerCache
 from envbuilder.build.image.parts import CUT, PAYLOAD, Part, cut, environment, parts
-from envbuilder.build.image.preload import Ahead
+from envbuilder.build.image.preload import Preloader
 from envbuilder.build.image.staging import Python, Stage
 from envbuilder.build.image.wheels import Packed, Wheel
 from envbuilder.build.payload import payload_pyz, payload_sha256
@@ -34,7 +32,7 @@ from envbuilder.containers.oci.layout import Layout, place
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from envbuilder.core import types as words
+    from envbuilder.core import types
     from envbuilder.packages.store import Store
     from envbuilder.profiles.locked_file import File
 
@@ -47,11 +45,11 @@ uv installs far less of most wheels, but all of a wheel none of whose files can 
 """
 _TOUCHED = frozenset({"etc", "var/lib/dpkg"})
 """Base folders that get a new mtime although nothing is added to them, as in the Dockerfile."""
-_OWN_LAYERS = 4
+_OTHER_LAYERS = 4
 """Layers not of a single wheel: small wheels, system packages, venv scaffold, payload."""
 
 
-_PREFIX = facts.PREFIX.lstrip("/")
+_PREFIX = conventions.PREFIX.lstrip("/")
 
 
 class Assembly:
@@ -71,18 +69,18 @@ class Assembly:
         self._cache = LayerCache(Path(step.cache), note, fresh=step.fresh)
         self._work = Path(step.work)
         self._work.mkdir(parents=True)
-        self._base = base.read(step.base, step.platform, self._cache)
+        self._base = base_layers.read(step.base, step.platform, self._cache)
         for blob in self._base.layers:
             self._base.layout.checked(blob)
         self._packages, self._root = self._system()
-        search = image.environment(self._base.config)["PATH"]
+        search = config.environment(self._base.config)["PATH"]
         path, version = self._root.python(step.python, search)
         self._python = Python(path=path, version=version, platform=step.platform)
         self._scratch = self._work
         self._stage: Stage | None = None
-        self._skeleton: tuple[Member, ...] = ()
+        self._scaffold: tuple[Member, ...] = ()
         self._open = contextlib.ExitStack()
-        self._wheels_open: dict[words.Sha256, Wheel] = {}
+        self._wheels_open: dict[types.Sha256, Wheel] = {}
         self._to_install: tuple[File, ...] = ()
 
     def make(self) -> Layout:
@@ -92,71 +90,78 @@ class Assembly:
         with (
             scratch.folder(needed, self._work) as self._scratch,
             self._open,
-            Ahead(step.ahead, self._cache.layout) as ahead,
+            Preloader(step.ahead, self._cache.layout) as preloader,
         ):
-            added = [*self._wheels(ahead), *self._packages, self._frame(), self._payload()]
+            added = [
+                *self._wheels(preloader),
+                *self._packages,
+                self._scaffold_layer(),
+                self._payload(),
+            ]
         return self._image(Path(step.layout), added, step.names)
 
     def _image(self, folder: Path, added: Sequence[Added], names: Sequence[str]) -> Layout:
         """Write an image of the base and these layers to a layout of its own."""
-        step, below = self._step, self._base
+        step, base = self._step, self._base
         layout = Layout.create(folder)
-        for blob in below.layers:
-            place(below.layout.blob(blob.digest), layout.blob(blob.digest))
-        for above in added:
-            kept = self._cache.layout.blob(above.layer.digest)
-            place(kept, layout.blob(above.layer.digest))
-        config = image.config(below.config, added, step.variables, step.labels, step.epoch)
+        for blob in base.layers:
+            place(base.layout.blob(blob.digest), layout.blob(blob.digest))
+        for item in added:
+            stored = self._cache.layout.blob(item.layer.digest)
+            place(stored, layout.blob(item.layer.digest))
+        configuration = config.config(base.config, added, step.variables, step.labels, step.epoch)
         manifest = Manifest(
             schema_version=2,
             media_type=descriptor.MANIFEST,
-            config=layout.add(descriptor.encode(config), descriptor.CONFIG),
-            layers=(*below.layers, *(a.layer.descriptor for a in added)),
+            config=layout.add(descriptor.encode(configuration), descriptor.CONFIG),
+            layers=(*base.layers, *(a.layer.descriptor for a in added)),
         )
-        found = layout.add(
+        entry = layout.add(
             descriptor.encode(manifest),
             descriptor.MANIFEST,
             platform=descriptor.platform(step.platform),
         )
-        named = [replace(found, annotations=archive.named(name)) for name in names]
+        entries = [replace(entry, annotations=archive.named(name)) for name in names]
         layout.write_index(
-            Index(schema_version=2, media_type=descriptor.INDEX, manifests=tuple(named or [found]))
+            Index(
+                schema_version=2, media_type=descriptor.INDEX, manifests=tuple(entries or [entry])
+            )
         )
         return layout
 
     # --- layers
 
-    def _wheels(self, ahead: Ahead) -> list[Added]:
+    def _wheels(self, preloader: Preloader) -> list[Added]:
         """Return the layers of wheels; build only those that are not cached."""
         sizes = {w.sha256: self._size(w) for w in self._step.wheels}
-        room = MOST_LAYERS - len(self._base.manifest.layers) - _OWN_LAYERS
-        wanted = parts(self._step.wheels, sizes, self._shares, room)
-        found = {part: self._cache.find(self._part_facts(part)) for part in wanted}
-        missing = [part for part in wanted if found[part] is None]
+        room = MOST_LAYERS - len(self._base.manifest.layers) - _OTHER_LAYERS
+        planned = parts(self._step.wheels, sizes, self._split, room)
+        cached = {part: self._cache.find(self._part_inputs(part)) for part in planned}
+        missing = [part for part in planned if cached[part] is None]
         installed = {w.sha256: w for p in missing if not p.files for w in p.wheels}
         self._to_install = tuple(installed.values())
         self._to_write = sum(map(self._unpacked, missing))
         added: list[Added] = []
-        for part in wanted:
-            kept = found[part]
-            made = kept or self._make(self._part_facts(part), self._files(part))
-            added.append(Added(layer=made, reason=part.reason))
-            if kept is None:
+        for part in planned:
+            hit = cached[part]
+            result = hit or self._make(self._part_inputs(part), self._files(part))
+            added.append(Added(layer=result, reason=part.reason))
+            if hit is None:
                 missing.remove(part)
-                ahead.offer(added, sum(map(self._packed, missing)), self._lower)
+                preloader.offer(added, sum(map(self._packed, missing)), self._lower)
         return added
 
     def _lower(self, added: Sequence[Added]) -> Layout:
         layout = self._image(self._work / f"lower{len(added)}", added, [self._step.ahead])
-        (found,) = layout.index().manifests
-        ids = (layout.read_manifest(found).config.digest, found.digest)
+        (entry,) = layout.index().manifests
+        ids = (layout.read_manifest(entry).config.digest, entry.digest)
         system.note(self._step, self._step.ahead, ids)
         return layout
 
     def _size(self, wheel: File) -> int:
         return self._store.path(wheel.sha256).stat().st_size
 
-    def _shares(self, wheel: File) -> list[tuple[str, ...]]:
+    def _split(self, wheel: File) -> list[tuple[str, ...]]:
         return self._cache.remembered(
             {"kind": "cut", "wheel": wheel.sha256, "bytes": CUT},
             list[tuple[str, ...]],
@@ -181,67 +186,67 @@ class Assembly:
         if self._to_write:
             self._show(min(self._written, self._to_write), self._to_write)
 
-    def _frame(self) -> Added:
+    def _scaffold_layer(self) -> Added:
         """Return the venv scaffold layer, bound to this base's Python and users."""
         step, contents = self._step, self._root.contents
-        made_from = {
+        inputs = {
             "kind": "frame",
             "uv": step.uv.version,
             "python": msgspec.to_builtins(self._python),
             "users": {n: descriptor.digest_of(c) for n, c in contents.items() if "dpkg" not in n},
             "epoch": step.epoch,
         }
-        found = self._cache.find(made_from)
-        if found is None:
+        scaffold = self._cache.find(inputs)
+        if scaffold is None:
             self._staged()
-            found = self._make(made_from, [*self._skeleton, *self._users()], on_base=True)
-        return Added(layer=found, reason=environment(self._python.version))
+            scaffold = self._make(inputs, [*self._scaffold, *self._users()], on_base=True)
+        return Added(layer=scaffold, reason=environment(self._python.version))
 
     def _system(self) -> tuple[list[Added], rootfs.RootFs]:
         """Return the layer of system packages, if any, and the root filesystem to build on."""
-        step, below = self._step, self._base
+        step, base = self._step, self._base
         if not step.debs:
-            return [], below.root
+            return [], base.root
         if step.system is not None:
-            return system.built(step, step.system, below, self._cache, self._work, self._run)
-        made = system.unpacked(
-            step, below, self._store, self._cache, lambda f, m: self._make(f, m, on_base=True)
+            return system.built(step, step.system, base, self._cache, self._work, self._run)
+        added = system.unpacked(
+            step, base, self._store, self._cache, lambda f, m: self._make(f, m, on_base=True)
         )
-        return made, below.root
+        return added, base.root
 
     def _payload(self) -> Added:
         """Return the payload layer; it is last because it changes with envbuilder."""
-        made_from = {"kind": "payload", "sha256": payload_sha256(), "epoch": self._step.epoch}
-        member = Member(path=facts.PAYLOAD.lstrip("/"), content=payload_pyz())
-        found = self._cache.find(made_from) or self._make(made_from, [member])
-        return Added(layer=found, reason=PAYLOAD)
+        inputs = {"kind": "payload", "sha256": payload_sha256(), "epoch": self._step.epoch}
+        member = Member(path=conventions.PAYLOAD.lstrip("/"), content=payload_pyz())
+        result = self._cache.find(inputs) or self._make(inputs, [member])
+        return Added(layer=result, reason=PAYLOAD)
 
     def _make(
-        self, made_from: Mapping[str, Any], members: Iterable[Member], *, on_base: bool = False
+        self, inputs: Mapping[str, Any], members: Iterable[Member], *, on_base: bool = False
     ) -> Layer:
         """Write a layer to the cache; `on_base`: parent folders keep the base's metadata."""
         listed = list(members)
-        stated = {m.path for m in listed}
-        above = [f for f in layer.folders_above(stated) if f.path not in stated]
+        paths = {m.path for m in listed}
+        parents = [f for f in layer.folders_above(paths) if f.path not in paths]
         if on_base:
-            new = stated - self._base.root.entries.keys()
+            new = paths - self._base.root.entries.keys()
             changed = _TOUCHED | {p.rpartition("/")[0] for p in new}
-            above = [self._as_in_base(f, changed=f.path in changed) for f in above]
-        listed += above
-        part = self._work / "layer"
-        made = layer.write(listed, part, self._step.epoch, self._count)
-        return self._cache.keep(made_from, made, part)
+            parents = [self._as_in_base(f, changed=f.path in changed) for f in parents]
+        listed += parents
+        path = self._work / "layer"
+        result = layer.write(listed, path, self._step.epoch, self._count)
+        return self._cache.keep(inputs, result, path)
 
     def _as_in_base(self, folder: Member, *, changed: bool) -> Member:
-        there = self._base.root.entries.get(folder.path)
-        if there is None or there.kind != "folder":
+        existing = self._base.root.entries.get(folder.path)
+        if existing is None or existing.kind != "folder":
             return folder
-        time = None if changed else there.time
-        return replace(folder, mode=there.mode, uid=there.uid, gid=there.gid, time=time)
+        time = None if changed else existing.time
+        return replace(folder, mode=existing.mode, uid=existing.uid, gid=existing.gid, time=time)
 
     # --- wheels
 
-    def _part_facts(self, part: Part) -> dict[str, Any]:
+    def _part_inputs(self, part: Part) -> dict[str, Any]:
         return {
             "kind": "wheels",
             "wheels": sorted(w.sha256 for w in part.wheels),
@@ -258,14 +263,16 @@ class Assembly:
         owners: dict[str, File] = {}
         for wheel in part.wheels:
             opened = self._wheel(wheel)
-            found = {f"{site}/{n}": _plain(f"{site}/{n}", p) for n, p in opened.files.items()}
+            members = {f"{site}/{n}": _plain(f"{site}/{n}", p) for n, p in opened.files.items()}
             if part.files:
-                found = {path: found[path] for path in (f"{site}/{name}" for name in part.files)}
+                members = {
+                    path: members[path] for path in (f"{site}/{name}" for name in part.files)
+                }
             else:
-                found |= self._installed_files(wheel, opened)
+                members |= self._installed_files(wheel, opened)
                 for name in part.without:
-                    del found[f"{site}/{name}"]
-            for path, member in found.items():
+                    del members[f"{site}/{name}"]
+            for path, member in members.items():
                 if owners.setdefault(path, wheel) is wheel:
                     yield member
 
@@ -274,8 +281,10 @@ class Assembly:
         stage = self._installed()
         record = stage.record_of(wheel)
         text = opened.record((stage.env / record).read_text(encoding="utf-8"))
-        found = {p: layer.member(str(stage.env), p, _PREFIX) for p in stage.files_of(wheel, record)}
-        return {**found, record: replace(found[record], source=None, content=text)}
+        members = {
+            p: layer.member(str(stage.env), p, _PREFIX) for p in stage.files_of(wheel, record)
+        }
+        return {**members, record: replace(members[record], source=None, content=text)}
 
     def _wheel(self, wheel: File) -> Wheel:
         """Return a wheel of the store; its hash is checked when it is first opened."""
@@ -304,13 +313,17 @@ class Assembly:
             self._stage = Stage(self._scratch, uv, self._python, self._run)
             self._stage.make()
             # Listed before packages are installed, because their files are mixed in afterwards.
-            self._skeleton = tuple(layer.tree(self._stage.env, _PREFIX))
+            self._scaffold = tuple(layer.tree(self._stage.env, _PREFIX))
         return self._stage
 
     def _users(self) -> list[Member]:
         """Return the entries of the image's user and the folders that it owns."""
-        number, home, work = facts.ID, facts.HOME.lstrip("/"), facts.WORK.lstrip("/")
-        lines = {"etc/passwd": f"{facts.PASSWD}\n", "etc/group": f"{facts.GROUP}\n"}
+        number, home, work = (
+            conventions.ID,
+            conventions.HOME.lstrip("/"),
+            conventions.WORK.lstrip("/"),
+        )
+        lines = {"etc/passwd": f"{conventions.PASSWD}\n", "etc/group": f"{conventions.GROUP}\n"}
         contents = self._root.contents
         return [
             *(Member(path=n, content=contents.get(n, b"") + t.encode()) for n, t in lines.items()),

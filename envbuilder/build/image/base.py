@@ -10,12 +10,11 @@ from msgspec import Struct
 from envbuilder.build.plan import LoadBase, MakeBase
 from envbuilder.containers.engine import connection
 from envbuilder.containers.engine.interface import LABEL, no_base
-from envbuilder.containers.oci import image_names as places
-from envbuilder.core import console
-from envbuilder.core import types as words
+from envbuilder.containers.oci import image_names
+from envbuilder.core import console, types
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.settings import require_writable
-from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles.lock import select
 
 if TYPE_CHECKING:
     from envbuilder.build.request import Request
@@ -43,12 +42,12 @@ class Base(Struct, frozen=True, kw_only=True):
 
 def target(profile: Profile, lock: Lock, host: Host, request: Request) -> Target:
     """Return what an image for this host is made of; `InvalidError` if the lock has no base."""
-    platform = words.container_platform(host.machine) or "linux/amd64"
+    platform = types.container_platform(host.machine) or "linux/amd64"
     python = request.python or profile.image_python
-    found = lockfile.select(lock, platform, python)
-    if found.base is None:
+    selected = select(lock, platform, python)
+    if selected.base is None:
         raise InvalidError(f"the lock of '{profile.name}' has no base image for Python {python}")
-    return found
+    return selected
 
 
 def base_ref(base: BaseImage | LockedBase, request: Request, settings: Settings) -> str:
@@ -66,25 +65,25 @@ def names(profile: Profile, target: Target, digest: str, request: Request) -> tu
     if request.only_tag:
         return (request.only_tag,)
     name = f"envbuilder/{profile.name}"
-    own = f"{name}:py{target.python}-{digest[:12]}"
-    return (own, f"{name}:latest", *([request.tag] if request.tag else []))
+    fingerprinted = f"{name}:py{target.python}-{digest[:12]}"
+    return (fingerprinted, f"{name}:latest", *([request.tag] if request.tag else []))
 
 
 def labels(profile: Profile, digest: str, locked: str) -> dict[str, str]:
     """Return the labels of an image, given its fingerprint and its lock's digest."""
-    stated = {"fingerprint": digest, "profile": profile.name, "lock": locked}
-    return {f"{LABEL}{key}": value for key, value in stated.items()}
+    values = {"fingerprint": digest, "profile": profile.name, "lock": locked}
+    return {f"{LABEL}{key}": value for key, value in values.items()}
 
 
-def loaded(made: MakeBase, settings: Settings) -> LoadBase:
+def loaded(step: MakeBase, settings: Settings) -> LoadBase:
     """Return the step that loads a base into the engine under the name in the Dockerfile's FROM."""
     return LoadBase(
         what="load the base into the engine",
-        layout=made.layout,
+        layout=step.layout,
         cache=str(settings.cache_dir / "layers"),
-        ref=made.ref,
-        identity=made.identity,
-        folder=str(settings.records_dir / made.identity),
+        ref=step.ref,
+        identity=step.identity,
+        folder=str(settings.records_dir / step.identity),
     )
 
 
@@ -103,24 +102,24 @@ def find(
     """
     from envbuilder.build.image import debian_base
     from envbuilder.containers.oci import archive
-    from envbuilder.containers.registry import base_images as bases
+    from envbuilder.containers.registry import base_images
 
     locked = target.base
     assert locked is not None, "a target with a base"
-    named = request.base_image or settings.configuration.base_images.get(locked.ref)
+    override = request.base_image or settings.configuration.base_images.get(locked.ref)
     ref = base_ref(locked, request, settings)
-    if named is None and locked.suite:
+    if override is None and locked.suite:
         step = debian_base.step(target, settings)
         if not request.dry_run:
             debian_base.require_tool(step)
         make = (step, loaded(step, settings)) if scripts else (step,)
         return Base(ref=ref, identity=step.identity, folder=step.layout, make=make)
-    if request.dry_run and not places.on_disk(ref):
+    if request.dry_run and not image_names.on_disk(ref):
         return Base(ref=ref, identity=ref, folder="")
-    if places.on_disk(ref):
-        layout = archive.opened(places.path(ref), require_writable(settings.bases_dir))
-    elif named is None and locked.digest and not (scripts or _in_engine(engine, ref)):
-        layout = bases.obtain(
+    if image_names.on_disk(ref):
+        layout = archive.opened(image_names.path(ref), require_writable(settings.bases_dir))
+    elif override is None and locked.digest and not (scripts or _in_engine(engine, ref)):
+        layout = base_images.obtain(
             locked.ref, locked.digest, target.platform, settings, console.progress()
         )
     else:
@@ -134,9 +133,9 @@ def _in_engine(engine: Engine | None, ref: str) -> bool:
 
 
 def _of_engine(
-    ref: str, platform: words.Platform, connected: Engine | None, settings: Settings
+    ref: str, platform: types.Platform, connected: Engine | None, settings: Settings
 ) -> Layout:
-    from envbuilder.containers.engine import images as engines
+    from envbuilder.containers.engine import images
     from envbuilder.containers.oci.layout import Layout
 
     with contextlib.nullcontext(connected) if connected else connection.connect() as engine:
@@ -147,8 +146,8 @@ def _of_engine(
         was_copied = (bases / image.id.removeprefix("sha256:")).is_dir()
         copying = console.progress().task(f"copy the base image {ref} from the engine")
         with contextlib.nullcontext() if was_copied else copying:
-            layout = engines.export(engine, image, bases)
-    engines.remember(layout, Layout(settings.cache_dir / "layers"))
+            layout = images.export(engine, image, bases)
+    images.remember(layout, Layout(settings.cache_dir / "layers"))
     return layout
 
 

@@ -13,7 +13,7 @@ from envbuilder.containers.oci.layout import Layout
 
 if TYPE_CHECKING:
     from envbuilder.build.image.layer_cache import LayerCache
-    from envbuilder.core import types as words
+    from envbuilder.core import types
 
 
 class Base(Struct, frozen=True, kw_only=True):
@@ -42,16 +42,16 @@ _OCI = {
 }
 
 
-def read(folder: str, platform: words.Platform, cache: LayerCache) -> Base:
+def read(folder: str, platform: types.Platform, cache: LayerCache) -> Base:
     """Read the image for a platform from a layout; its rootfs index is cached.
 
     Raise `EnvbuilderError` if there is none or it is damaged.
     """
     layout = Layout.open(Path(folder))
-    found = layout.find(platform)
-    manifest = layout.read_manifest(found)
+    entry = layout.find(platform)
+    manifest = layout.read_manifest(entry)
     root = cache.remembered(
-        {"kind": "listing", "manifest": found.digest},
+        {"kind": "listing", "manifest": entry.digest},
         rootfs.RootFs,
         lambda: rootfs.read(layout, manifest),
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from envbuilder.build import conventions as facts
+from envbuilder.build import conventions
 from envbuilder.containers.oci.layer import Layer
 from envbuilder.core.errors import InvalidError
 
@@ -32,9 +32,9 @@ def environment(config: Mapping[str, Any]) -> dict[str, str]:
     pairs = (config.get("config") or {}).get("Env") or []
     if not isinstance(pairs, list) or not all(isinstance(p, str) for p in pairs):
         raise InvalidError("the base image's configuration: config.Env: not a list of text")
-    found = dict(p.split("=", 1) for p in pairs if "=" in p)
-    found.setdefault("PATH", DEFAULT_PATH)
-    return found
+    variables = dict(p.split("=", 1) for p in pairs if "=" in p)
+    variables.setdefault("PATH", DEFAULT_PATH)
+    return variables
 
 
 def config(
@@ -45,26 +45,26 @@ def config(
     epoch: int,
 ) -> dict[str, Any]:
     """Return an image's configuration on top of a base's; `InvalidError` if that is damaged."""
-    made: dict[str, Any] = {k: base[k] for k in _CARRIED if k in base}
-    below = (base.get("rootfs") or {}).get("diff_ids")
-    if not isinstance(below, list) or not all(isinstance(d, str) for d in below):
+    carried: dict[str, Any] = {k: base[k] for k in _CARRIED if k in base}
+    base_ids = (base.get("rootfs") or {}).get("diff_ids")
+    if not isinstance(base_ids, list) or not all(isinstance(d, str) for d in base_ids):
         raise InvalidError("the base image's configuration: rootfs.diff_ids: not a list of digests")
     inherited = environment(base)
-    own = {"PATH": f"{facts.PATH}:{inherited['PATH']}", **variables}
+    overrides = {"PATH": f"{conventions.PATH}:{inherited['PATH']}", **variables}
     run = dict(base.get("config") or {})
     run |= {
-        "Env": [f"{k}={v}" for k, v in {**inherited, **own}.items()],
+        "Env": [f"{k}={v}" for k, v in {**inherited, **overrides}.items()],
         "Labels": {**(run.get("Labels") or {}), **labels},
-        "User": f"{facts.ID}:{facts.ID}",
-        "WorkingDir": facts.WORK,
-        "Entrypoint": list(facts.ENTRYPOINT),
-        "Cmd": list(facts.COMMAND),
+        "User": f"{conventions.ID}:{conventions.ID}",
+        "WorkingDir": conventions.WORK,
+        "Entrypoint": list(conventions.ENTRYPOINT),
+        "Cmd": list(conventions.COMMAND),
     }
     time = datetime.datetime.fromtimestamp(epoch, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     history = [{"created": time, "created_by": f"envbuilder: {a.reason}"} for a in added]
-    return made | {
+    return carried | {
         "created": time,
         "config": run,
-        "rootfs": {"type": "layers", "diff_ids": [*below, *(a.layer.diff_id for a in added)]},
+        "rootfs": {"type": "layers", "diff_ids": [*base_ids, *(a.layer.diff_id for a in added)]},
         "history": [*(base.get("history") or []), *history],
     }

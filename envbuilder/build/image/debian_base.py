@@ -28,8 +28,7 @@ from envbuilder.containers.oci.archive import named
 from envbuilder.containers.oci.descriptor import Index, Manifest
 from envbuilder.containers.oci.layer import Layer, write
 from envbuilder.containers.oci.layout import Layout, place
-from envbuilder.core import process
-from envbuilder.core import types as words
+from envbuilder.core import process, types
 from envbuilder.core.errors import BuildError, EnvbuilderError, ToolError
 from envbuilder.packages.debian.suite import ARCHITECTURES
 
@@ -66,7 +65,7 @@ def step(target: Target, settings: Settings) -> MakeBase:
     """Return the step that makes the base of a target whose base has a suite; pure."""
     base = target.base
     assert base is not None, "a target with a base"
-    made_from = {
+    inputs = {
         "recipe": RECIPE,
         "suite": base.suite,
         "platform": target.platform,
@@ -74,7 +73,7 @@ def step(target: Target, settings: Settings) -> MakeBase:
         "epoch": base.epoch,
         "unpacked": base.unpacked,
     }
-    identity = hashlib.sha256(msgspec.json.encode(made_from, order="sorted")).hexdigest()
+    identity = hashlib.sha256(msgspec.json.encode(inputs, order="sorted")).hexdigest()
     return MakeBase(
         what=f"make the base from {len(target.base_files)} Debian packages",
         identity=identity,
@@ -88,15 +87,15 @@ def step(target: Target, settings: Settings) -> MakeBase:
     )
 
 
-def require_tool(wanted: MakeBase | None = None) -> None:
+def require_tool(base: MakeBase | None = None) -> None:
     """Raise `ToolError` if mmdebstrap is missing, unless the wanted base exists already."""
-    if wanted is not None and (Path(wanted.layout) / "index.json").is_file():
+    if base is not None and (Path(base.layout) / "index.json").is_file():
         return
     if process.which(_TOOL) is None:
         raise ToolError(f"{_TOOL} is not on PATH", _HINT)
 
 
-def make(wanted: MakeBase, store: Store, log: Callable[[str], None]) -> Layout:
+def make(base: MakeBase, store: Store, log: Callable[[str], None]) -> Layout:
     """Return the base as an OCI layout, made if missing by one process at a time.
 
     Raise `BuildError` if mmdebstrap fails or installs packages other than the locked ones,
@@ -104,18 +103,18 @@ def make(wanted: MakeBase, store: Store, log: Callable[[str], None]) -> Layout:
     """
     from filelock import FileLock
 
-    final = Path(wanted.layout)
+    final = Path(base.layout)
     final.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{final}.lock"):
-        found = _existing(final, wanted.platform, log)
-        if found is not None:
-            return found
-        for left in final.parent.glob(f".{final.name}.*"):  # left by a killed build
-            shutil.rmtree(left, ignore_errors=True)
+        layout = _existing(final, base.platform, log)
+        if layout is not None:
+            return layout
+        for leftover in final.parent.glob(f".{final.name}.*"):  # left by a killed build
+            shutil.rmtree(leftover, ignore_errors=True)
         # A new name each time: processes of a killed build may still be writing to the old one.
         work = Path(tempfile.mkdtemp(prefix=f".{final.name}.", dir=final.parent))
         try:
-            _make(wanted, store, work, log)
+            _make(base, store, work, log)
             (work / "layout").replace(final)
         finally:
             shutil.rmtree(work, ignore_errors=True)
@@ -125,23 +124,23 @@ def make(wanted: MakeBase, store: Store, log: Callable[[str], None]) -> Layout:
 def made_by(base: MakeBase) -> dict[str, str]:
     """Return the programs that made a base → their versions; empty if none were recorded."""
     try:
-        told = (Path(base.layout) / _MADE_BY).read_bytes()
-        return msgspec.json.decode(told, type=dict[str, str])
+        content = (Path(base.layout) / _MADE_BY).read_bytes()
+        return msgspec.json.decode(content, type=dict[str, str])
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return {}
 
 
 def _versions() -> dict[str, str]:
-    said = {
+    printed = {
         name: process.run([program, "--version"]).stdout
         for name, program in _MAKERS.items()
         if process.which(program)
     }
-    found = {name: re.search(r"\b\d[\w.+~:-]*", text) for name, text in said.items()}
-    return {name: match[0] for name, match in found.items() if match}
+    matches = {name: re.search(r"\b\d[\w.+~:-]*", text) for name, text in printed.items()}
+    return {name: match[0] for name, match in matches.items() if match}
 
 
-def _existing(folder: Path, platform: words.Platform, log: Callable[[str], None]) -> Layout | None:
+def _existing(folder: Path, platform: types.Platform, log: Callable[[str], None]) -> Layout | None:
     """Return an existing base after hashing all of it; remove a damaged one and return None."""
     if not folder.exists():
         return None
@@ -151,84 +150,84 @@ def _existing(folder: Path, platform: words.Platform, log: Callable[[str], None]
         for blob in (manifest.config, *manifest.layers):
             layout.checked(blob)
     except EnvbuilderError as error:
-        log(f"warning: {error.message}; the base is made anew")
+        log(f"warning: {error.message}; the base is made again")
         shutil.rmtree(folder)
         return None
     return layout
 
 
-def _make(wanted: MakeBase, store: Store, work: Path, log: Callable[[str], None]) -> None:
+def _make(base: MakeBase, store: Store, work: Path, log: Callable[[str], None]) -> None:
     tar = work / "root.tar"
     # Without root, mmdebstrap reads the archive as another user, which has no access to
     # envbuilder's own folders.
     reachable = work if os.geteuid() == 0 else None
     with tempfile.TemporaryDirectory(prefix="envbuilder-", dir=reachable) as scratch:
         archive = Path(scratch) / "archive"
-        controls = _lay_archive(wanted, store, archive)
+        controls = _lay_archive(base, store, archive)
         for path in (archive.parent, archive, *archive.iterdir()):
             path.chmod(path.stat().st_mode | (0o055 if path.is_dir() else 0o044))
         done = process.run(
-            command(wanted, archive, tar),
-            env={"SOURCE_DATE_EPOCH": str(wanted.epoch), "LC_ALL": "C.UTF-8", "TZ": "UTC"},
+            command(base, archive, tar),
+            env={"SOURCE_DATE_EPOCH": str(base.epoch), "LC_ALL": "C.UTF-8", "TZ": "UTC"},
             on_stdout=log,
             on_stderr=log,
         )
     if done.returncode != 0:
         printed = (done.stdout + done.stderr).splitlines()
         # mmdebstrap ends by repeating its command line; the errors are above it.
-        said = [line for line in printed if re.match(r"dpkg: error|dpkg-deb: error|[EW]: ", line)]
+        errors = [line for line in printed if re.match(r"dpkg: error|dpkg-deb: error|[EW]: ", line)]
         raise BuildError(
-            f"{wanted.what}: {_TOOL} failed (exit {done.returncode}):\n"
-            + "\n".join(line[:_LONGEST] for line in said[:_MOST]),
-            _advice(done.stderr, wanted.platform),
+            f"{base.what}: {_TOOL} failed (exit {done.returncode}):\n"
+            + "\n".join(line[:_LONGEST] for line in errors[:_MOST]),
+            _advice(done.stderr, base.platform),
         )
     (work / "files").mkdir()
     members = {m.path: m for m in debian_rootfs.members(tar, work / "files")}
     tar.unlink()
-    if wanted.unpacked:
+    if base.unpacked:
         members |= {m.path: m for m in debian_rootfs.without_scripts(members, controls)}
     else:
-        debian_rootfs.require_exactly(wanted, members)
-    layer = write(members.values(), work / "layer", wanted.epoch)
-    _lay_image(wanted, layer, work / "layer", Layout.create(work / "layout"))
+        debian_rootfs.require_exactly(base, members)
+    layer = write(members.values(), work / "layer", base.epoch)
+    _lay_image(base, layer, work / "layer", Layout.create(work / "layout"))
     (work / "layout" / _MADE_BY).write_bytes(msgspec.json.encode(_versions()))
 
 
-def command(wanted: MakeBase, archive: Path, tar: Path) -> list[str]:
+def command(base: MakeBase, archive: Path, tar: Path) -> list[str]:
     """Return the mmdebstrap command that makes a root filesystem from an archive of packages."""
-    architecture = ARCHITECTURES[wanted.platform]
+    architecture = ARCHITECTURES[base.platform]
     links = _MERGED[architecture]
     merge = f'for d in {links}; do mkdir -p "$1/usr/$d" && ln -s "usr/$d" "$1/$d"; done'
     return [
-        *(_TOOL, "--quiet", *(_UNPACK if wanted.unpacked else _INSTALL)),
+        *(_TOOL, "--quiet", *(_UNPACK if base.unpacked else _INSTALL)),
         *(f"--architectures={architecture}", "--format=tar"),
         "--dpkgopt=force-unsafe-io",
         f"--setup-hook={merge}",
-        f"--include={','.join(f'{f.name}={f.version}' for f in wanted.files)}",
-        *(wanted.suite, str(tar)),
+        f"--include={','.join(f'{f.name}={f.version}' for f in base.files)}",
+        *(base.suite, str(tar)),
         f"deb [trusted=yes] copy://{quote(str(archive))} ./",
     ]
 
 
-def _advice(printed: str, platform: words.Platform) -> str:
+def _advice(printed: str, platform: types.Platform) -> str:
     if "cannot execute" in printed or "arch-test" in printed or "qemu" in printed:
         return (
-            f"Programs for {platform} do not run here. Add {platform} to debian_base's `unpacked:`"
-            " in the profile, or build on such a machine."
+            f"Programs for {platform} do not run on this machine. Add {platform} to debian_base's"
+            " `unpacked:` in the profile, or build on a machine of that platform."
         )
     if "No space left on device" in printed:
-        return "A base needs about 1 GB below TMPDIR (or /tmp) while it is made."
+        return "Making a base needs about 1 GB below TMPDIR (or /tmp)."
     return f"{_TOOL} needs root, or user namespaces with /etc/subuid, or fakechroot."
 
 
 # --- the archive that mmdebstrap installs from
 
 
-def _lay_archive(wanted: MakeBase, store: Store, folder: Path) -> dict[str, str]:
+def _lay_archive(base: MakeBase, store: Store, folder: Path) -> dict[str, str]:
     """Write a Debian archive with exactly these packages; return their control stanzas by name."""
     folder.mkdir()
     stanzas, controls = [], {}
-    for file in wanted.files:
+    for file in base.files:
         control = _control(store.link(file, folder))
         controls[file.name] = control
         path = store.path(file.sha256)
@@ -238,7 +237,7 @@ def _lay_archive(wanted: MakeBase, store: Store, folder: Path) -> dict[str, str]
         )
     listed = "\n".join(stanzas).encode()
     (folder / "Packages").write_bytes(listed)
-    release = f"Suite: {wanted.suite}\nCodename: {wanted.suite}\nSHA256:\n"
+    release = f"Suite: {base.suite}\nCodename: {base.suite}\nSHA256:\n"
     release += f" {hashlib.sha256(listed).hexdigest()} {len(listed)} Packages\n"
     (folder / "Release").write_text(release)
     return controls
@@ -261,24 +260,24 @@ def _control(path: Path) -> str:
 # --- the image
 
 
-def _lay_image(wanted: MakeBase, layer: Layer, blob: Path, layout: Layout) -> None:
+def _lay_image(base: MakeBase, layer: Layer, blob: Path, layout: Layout) -> None:
     import datetime
 
-    time = datetime.datetime.fromtimestamp(wanted.epoch, datetime.UTC)
+    time = datetime.datetime.fromtimestamp(base.epoch, datetime.UTC)
     created = time.strftime("%Y-%m-%dT%H:%M:%SZ")
-    about = f"{len(wanted.files)} packages of Debian {wanted.suite}"
+    reason = f"{len(base.files)} packages of Debian {base.suite}"
     config = {
         "created": created,
-        "architecture": ARCHITECTURES[wanted.platform],
+        "architecture": ARCHITECTURES[base.platform],
         "os": "linux",
         "config": {
             "Env": [f"PATH={DEFAULT_PATH}", "LANG=C.UTF-8"],
             "Cmd": ["bash"],
             # `clean` recognizes the image by this label.
-            "Labels": {f"{LABEL}fingerprint": wanted.identity},
+            "Labels": {f"{LABEL}fingerprint": base.identity},
         },
         "rootfs": {"type": "layers", "diff_ids": [layer.diff_id]},
-        "history": [{"created": created, "created_by": f"envbuilder: {about}"}],
+        "history": [{"created": created, "created_by": f"envbuilder: {reason}"}],
     }
     place(blob, layout.blob(layer.digest))
     manifest = Manifest(
@@ -287,10 +286,10 @@ def _lay_image(wanted: MakeBase, layer: Layer, blob: Path, layout: Layout) -> No
         config=layout.add(descriptor.encode(config), descriptor.CONFIG),
         layers=(layer.descriptor,),
     )
-    found = layout.add(
+    entry = layout.add(
         descriptor.encode(manifest),
         descriptor.MANIFEST,
-        platform=descriptor.platform(wanted.platform),
-        annotations=named(wanted.ref),
+        platform=descriptor.platform(base.platform),
+        annotations=named(base.ref),
     )
-    layout.write_index(Index(schema_version=2, media_type=descriptor.INDEX, manifests=(found,)))
+    layout.write_index(Index(schema_version=2, media_type=descriptor.INDEX, manifests=(entry,)))

@@ -15,7 +15,7 @@ import msgspec
 
 from envbuilder.containers.oci.layer import Member
 from envbuilder.core.errors import BuildError
-from envbuilder.packages.debian import status as dpkg_status
+from envbuilder.packages.debian import status
 from envbuilder.packages.debian.suite import ARCHITECTURES
 
 if TYPE_CHECKING:
@@ -50,28 +50,28 @@ def members(tar: Path, folder: Path) -> Iterator[Member]:
             path = _clean(entry.name)
             if not path or not _belongs(path, is_folder=entry.isdir()):
                 continue
-            owned: dict[str, Any] = {"path": path, "mode": entry.mode & 0o7777}
-            owned |= {"uid": entry.uid, "gid": entry.gid}
+            metadata: dict[str, Any] = {"path": path, "mode": entry.mode & 0o7777}
+            metadata |= {"uid": entry.uid, "gid": entry.gid}
             if path in _APTS:
-                owned |= {"uid": 0, "gid": 0, "mode": 0o755}
+                metadata |= {"uid": 0, "gid": 0, "mode": 0o755}
             if any("security.capability" in key for key in entry.pax_headers):
                 raise BuildError(f"/{path}: has file capabilities, which a base cannot keep")
             if entry.isdir():
-                yield Member(kind="folder", **owned)
+                yield Member(kind="folder", **metadata)
             elif entry.issym():
-                yield Member(kind="link", target=entry.linkname, **owned)
+                yield Member(kind="link", target=entry.linkname, **metadata)
             elif entry.islnk():
                 linked = files.get(_clean(entry.linkname))
                 if linked is None:
-                    raise BuildError(f"/{path}: a link to {entry.linkname}, which is not there")
-                yield Member(source=linked, **owned)
+                    raise BuildError(f"/{path}: a link to {entry.linkname}, which does not exist")
+                yield Member(source=linked, **metadata)
             elif entry.isreg():
                 files[path] = folder / str(number)
                 stream = archive.extractfile(entry)
                 assert stream is not None, "a plain file has content"
                 with files[path].open("wb") as out:
                     shutil.copyfileobj(stream, out)
-                yield Member(source=files[path], **owned)
+                yield Member(source=files[path], **metadata)
             else:
                 raise BuildError(f"/{path}: neither a file nor a folder nor a link")
 
@@ -92,35 +92,35 @@ def _belongs(path: str, *, is_folder: bool) -> bool:
     return is_folder or not (path in _LEFT_OUT or path.startswith(_LEFT_EMPTY))
 
 
-def require_exactly(wanted: MakeBase, made: dict[str, Member]) -> None:
+def require_exactly(base: MakeBase, entries: dict[str, Member]) -> None:
     """Require that exactly the locked packages are installed and configured; else `BuildError`."""
-    status = made.get(dpkg_status.FILE)
-    text = status.source.read_bytes() if status and isinstance(status.source, Path) else b""
+    member = entries.get(status.FILE)
+    text = member.source.read_bytes() if member and isinstance(member.source, Path) else b""
     states = set(re.findall(rb"^Status: (.*)$", text, re.MULTILINE))
     if states != {b"install ok installed"}:
         raise BuildError("mmdebstrap left packages that are not configured", "See the log.")
-    have = dpkg_status.parse({dpkg_status.FILE: text}, ARCHITECTURES[wanted.platform]) or {}
-    locked = {f.name: f.version for f in wanted.files}
-    differ = sorted(n for n in have.keys() | locked.keys() if have.get(n) != locked.get(n))
+    actual = status.parse({status.FILE: text}, ARCHITECTURES[base.platform]) or {}
+    locked = {f.name: f.version for f in base.files}
+    differ = sorted(n for n in actual.keys() | locked.keys() if actual.get(n) != locked.get(n))
     if differ:
         name = differ[0]
         raise BuildError(
-            f"mmdebstrap made another base than the lock says: {name}"
-            f" {have.get(name, 'is missing')}, locked {locked.get(name, 'nothing')}",
+            f"mmdebstrap installed other packages than the lock states: {name}"
+            f" {actual.get(name, 'is missing')}, locked {locked.get(name, 'nothing')}",
             "See the log; a newer mmdebstrap may help.",
         )
 
 
-def without_scripts(made: dict[str, Member], controls: dict[str, str]) -> Iterable[Member]:
+def without_scripts(entries: dict[str, Member], controls: dict[str, str]) -> Iterable[Member]:
     """Yield the plain data that package scripts would have created.
 
     These are the default users and groups, and a dpkg status that lists the unpacked packages.
     """
-    for source, place_at in _MASTERS.items():
-        if source in made and place_at not in made:
-            yield msgspec.structs.replace(made[source], path=place_at)
-    status = "\n".join(
+    for source, target in _MASTERS.items():
+        if source in entries and target not in entries:
+            yield msgspec.structs.replace(entries[source], path=target)
+    text = "\n".join(
         control.replace("\n", "\nStatus: install ok unpacked\n", 1)
         for _, control in sorted(controls.items())
     )
-    yield Member(path=dpkg_status.FILE, content=status.encode())
+    yield Member(path=status.FILE, content=text.encode())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from envbuilder.build import conventions as facts
+from envbuilder.build import conventions
 from envbuilder.containers.oci.layer import Member
 from envbuilder.core.errors import BuildError
 from envbuilder.packages.debian import members as deb_members
@@ -35,10 +35,15 @@ _LEFT_OUT = ("usr/share/doc/", "usr/share/man/")
 """Folders that dpkg in the Dockerfile excludes as well."""
 _RECORDS = ("md5sums", "shlibs", "symbols", "triggers")
 """Control files that dpkg keeps in addition to a package's file list."""
-_OURS = tuple(
+_RESERVED = tuple(
     f"{folder.strip('/')}/"
     for folder in (
-        *(facts.PREFIX, facts.PAYLOAD.rpartition("/")[0], facts.HOME, facts.WORK),
+        *(
+            conventions.PREFIX,
+            conventions.PAYLOAD.rpartition("/")[0],
+            conventions.HOME,
+            conventions.WORK,
+        ),
         "var/lib/dpkg",
     )
 )
@@ -66,22 +71,22 @@ def members(files: Sequence[tuple[File, Path]], root: RootFs) -> tuple[Member, .
             "Name a Debian base image (--base-image REF), or use --builder buildkit.",
         )
     stanzas = {_key(s): s for s in _stanzas(status.decode())}
-    found: dict[str, Member] = {}
+    changed: dict[str, Member] = {}
     for file, path in files:
         for member in _package(file, path, root, stanzas):
-            before = found.get(member.path)
+            before = changed.get(member.path)
             if before is not None and (before.kind, member.kind) != ("folder", "folder"):
-                raise _refused(file, f"another package has /{member.path}, too")
-            found[member.path] = member
-    if not found:
+                raise _refused(file, f"another package also has /{member.path}")
+            changed[member.path] = member
+    if not changed:
         return ()
     text = "".join(stanzas[k] + "\n\n" for k in sorted(stanzas))
-    found[STATUS] = Member(path=STATUS, content=text.encode())
-    found[f"{STATUS}-old"] = Member(path=f"{STATUS}-old")
-    for there, entry in root.entries.items():
-        if _OLD.fullmatch(there) or there in _LOCKS:
-            found[there] = Member(path=there, mode=entry.mode, uid=entry.uid, gid=entry.gid)
-    return tuple(found.values())
+    changed[STATUS] = Member(path=STATUS, content=text.encode())
+    changed[f"{STATUS}-old"] = Member(path=f"{STATUS}-old")
+    for existing, entry in root.entries.items():
+        if _OLD.fullmatch(existing) or existing in _LOCKS:
+            changed[existing] = Member(path=existing, mode=entry.mode, uid=entry.uid, gid=entry.gid)
+    return tuple(changed.values())
 
 
 def _package(
@@ -117,15 +122,15 @@ def _package(
 def _require_files_only(file: File, parts: Mapping[str, bytes]) -> None:
     more = sorted(set(parts) - set(_RECORDS))
     if more:
-        raise _refused(file, f"installing it runs or keeps {', '.join(more)}")
+        raise _refused(file, f"it has control files that only dpkg handles: {', '.join(more)}")
     lines = [s for line in parts.get("triggers", b"").decode().splitlines() if (s := line.strip())]
     if any(line != _TRIGGER and not line.startswith("#") for line in lines):
-        raise _refused(file, "it triggers more than ldconfig")
+        raise _refused(file, "it activates triggers other than ldconfig")
 
 
-def _refused(file: File, why: str) -> BuildError:
+def _refused(file: File, reason: str) -> BuildError:
     return BuildError(
-        f"{file.basename}: cannot be unpacked into an image: {why}", "Use --builder buildkit."
+        f"{file.basename}: cannot be unpacked into an image: {reason}", "Use --builder buildkit."
     )
 
 
@@ -134,42 +139,42 @@ def _placed(
 ) -> Iterator[Member]:
     """Yield a package's file at the path the base's links resolve to, such as /lib if merged."""
     folder, _, base = name.rpartition("/")
-    place = f"{_folder(file, folder, root)}/{base}".lstrip("/")
-    if place.startswith(_OURS) and not member.isdir():
-        raise _refused(file, f"/{place} is in a folder of envbuilder's or dpkg's own")
-    there = root.entries.get(place)
+    path = f"{_folder(file, folder, root)}/{base}".lstrip("/")
+    if path.startswith(_RESERVED) and not member.isdir():
+        raise _refused(file, f"/{path} is in a folder reserved for envbuilder or dpkg")
+    existing = root.entries.get(path)
     time = int(member.mtime)
-    owned = Member(path=place, mode=member.mode, uid=member.uid, gid=member.gid, time=time)
+    placed = Member(path=path, mode=member.mode, uid=member.uid, gid=member.gid, time=time)
     if member.isdir():
-        if there is None:
-            yield replace(owned, kind="folder")
+        if existing is None:
+            yield replace(placed, kind="folder")
         return
-    if there is not None:
-        raise _refused(file, f"/{place} is in the base image already")
+    if existing is not None:
+        raise _refused(file, f"/{path} is in the base image already")
     if member.issym():
-        yield replace(owned, kind="link", mode=0o777, target=member.linkname)
+        yield replace(placed, kind="link", mode=0o777, target=member.linkname)
     else:
-        yield replace(owned, content=_content(data, member))
+        yield replace(placed, content=_content(data, member))
 
 
 def _folder(file: File, folder: str, root: RootFs) -> str:
     """Resolve a folder through the base's links; missing parts go below the existing ones."""
     parts = folder.split("/") if folder else []
-    for known in range(len(parts), -1, -1):
-        above = "/".join(parts[:known])
-        resolved = root.resolve(above) if above else ""
-        if resolved is None and above not in root.entries:
+    for depth in range(len(parts), -1, -1):
+        parent = "/".join(parts[:depth])
+        resolved = root.resolve(parent) if parent else ""
+        if resolved is None and parent not in root.entries:
             continue
         if resolved is None or (resolved and root.entries[resolved].kind != "folder"):
-            raise _refused(file, f"/{above} of the base image is no folder")
-        return "/".join(filter(None, [resolved, *parts[known:]]))
+            raise _refused(file, f"/{parent} of the base image is not a folder")
+        return "/".join(filter(None, [resolved, *parts[depth:]]))
     raise AssertionError("the root is there")
 
 
 def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
     stream = archive.extractfile(member)
     if stream is None:
-        raise BuildError(f"{member.name}: a link that leads nowhere")
+        raise BuildError(f"{member.name}: a link to a file that does not exist")
     return stream.read()
 
 
@@ -182,15 +187,15 @@ def _stanzas(text: str) -> Iterator[str]:
 
 def _fields(stanza: str) -> dict[str, str]:
     """Return field → value, continuation lines unchanged."""
-    found: dict[str, str] = {}
+    fields: dict[str, str] = {}
     name = ""
     for line in stanza.splitlines():
         if line[:1] in {" ", "\t"}:
-            found[name] += f"\n{line}"
+            fields[name] += f"\n{line}"
             continue
         name, _, value = line.partition(":")
-        found[name] = value.strip()
-    return found
+        fields[name] = value.strip()
+    return fields
 
 
 def _key(stanza: str) -> tuple[str, str]:
@@ -200,6 +205,6 @@ def _key(stanza: str) -> tuple[str, str]:
 
 
 def _installed(fields: Mapping[str, str]) -> str:
-    stated = {**fields, "Status": _INSTALLED}
-    order = [*(f for f in _FIELDS if f in stated), *(f for f in stated if f not in _FIELDS)]
-    return "\n".join(f"{name}: {stated[name]}" for name in order)
+    values = {**fields, "Status": _INSTALLED}
+    order = [*(f for f in _FIELDS if f in values), *(f for f in values if f not in _FIELDS)]
+    return "\n".join(f"{name}: {values[name]}" for name in order)

@@ -16,8 +16,7 @@ import msgspec
 from envbuilder.containers.oci.descriptor import decode, digest_of, encode
 from envbuilder.containers.oci.layer import Layer, compressor
 from envbuilder.containers.oci.layout import Layout
-from envbuilder.core import files as atomic
-from envbuilder.core import folders
+from envbuilder.core import files, folders
 from envbuilder.core.errors import EnvbuilderError, InvalidError
 
 if TYPE_CHECKING:
@@ -41,12 +40,12 @@ class LayerCache:
         self.layout = Layout(folder)
         self._note, self._fresh = note, fresh
 
-    def find(self, facts: Mapping[str, Any]) -> Layer | None:
-        """Return the layer made from `facts` after hashing its blob; None if there is none.
+    def find(self, inputs: Mapping[str, Any]) -> Layer | None:
+        """Return the layer made from `inputs` after hashing its blob; None if there is none.
 
         A damaged layer is reported and removed, so that it is made again.
         """
-        entry = self._entry(facts)
+        entry = self._entry(inputs)
         if self._fresh:
             return None
         try:
@@ -55,25 +54,25 @@ class LayerCache:
         except FileNotFoundError:
             return None
         except EnvbuilderError as error:
-            self._note(f"warning: {error.message}; it is made anew")
+            self._note(f"warning: {error.message}; it is made again")
             entry.unlink(missing_ok=True)
             if not isinstance(error, InvalidError):
                 self.layout.blob(layer.digest).unlink(missing_ok=True)
             return None
         return layer
 
-    def keep(self, facts: Mapping[str, Any], layer: Layer, written: Path) -> Layer:
+    def keep(self, inputs: Mapping[str, Any], layer: Layer, written: Path) -> Layer:
         """Add a layer that was just written to a file on the same disk; the file is moved."""
         folders.ensure(self.layout.folder)
         blob = self.layout.blob(layer.digest)
         blob.parent.mkdir(parents=True, exist_ok=True)
         written.replace(blob)
-        atomic.write(self._entry(facts), encode(layer))
+        files.write(self._entry(inputs), encode(layer))
         return layer
 
-    def remembered(self, facts: Mapping[str, Any], kind: type[_T], make: Callable[[], _T]) -> _T:
-        """Return the cached result of `make` for `facts`; entries carry a hash of their own."""
-        entry = self._entry(facts)
+    def remembered(self, inputs: Mapping[str, Any], kind: type[_T], make: Callable[[], _T]) -> _T:
+        """Return the cached result of `make` for `inputs`; entries carry a hash of their own."""
+        entry = self._entry(inputs)
         with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
             digest, _, text = entry.read_bytes().partition(b"\n")
             if digest_of(text).encode() == digest:
@@ -81,9 +80,11 @@ class LayerCache:
         value = make()
         text = encode(value)
         folders.ensure(self.layout.folder)
-        atomic.write(entry, digest_of(text).encode() + b"\n" + text)
+        files.write(entry, digest_of(text).encode() + b"\n" + text)
         return value
 
-    def _entry(self, facts: Mapping[str, Any]) -> Path:
-        key = hashlib.sha256(encode({"format": FORMAT, **compressor(), "facts": facts})).hexdigest()
+    def _entry(self, inputs: Mapping[str, Any]) -> Path:
+        key = hashlib.sha256(
+            encode({"format": FORMAT, **compressor(), "facts": inputs})
+        ).hexdigest()
         return self.layout.folder / "made" / f"{key}.json"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from envbuilder.containers.oci.descriptor import Bytes
-    from envbuilder.core import types as words
+    from envbuilder.core import types
 
 LARGE = 4 << 20
 """Minimum bytes of a wheel that gets layers of its own."""
@@ -43,36 +43,36 @@ class Part(Struct, frozen=True, kw_only=True):
 
 def parts(
     wheels: Sequence[File],
-    sizes: Mapping[words.Sha256, Bytes],
-    shares: Callable[[File], Sequence[tuple[str, ...]]],
+    sizes: Mapping[types.Sha256, Bytes],
+    split: Callable[[File], Sequence[tuple[str, ...]]],
     room: int,
 ) -> list[Part]:
     """Return the layers for wheels, bottom first: those of each large wheel, then one for the rest.
 
     The largest wheels are lowest, because an engine unpacks a layer again if one below it changed.
-    `shares` returns what `cut` yields for the files of a large wheel. `room` is the maximum number
+    `split` returns what `cut` yields for the files of a large wheel. `room` is the maximum number
     of layers, not counting the last one.
     """
     large = _large(wheels, sizes)[: max(room, 0)]
-    left = max(room - len(large), 0)
-    found = []
+    remaining = max(room - len(large), 0)
+    result = []
     for wheel in large:
-        why = _name(wheel)
-        cuts = shares(wheel)[:left]
-        left -= len(cuts)
-        for files in cuts:
-            what = files[0] if len(files) == 1 else f"{files[0]} to {files[-1]}"
-            found.append(Part(wheels=(wheel,), files=files, reason=f"{why}: {what}"))
-        without = tuple(name for files in cuts for name in files)
-        found.append(Part(wheels=(wheel,), without=without, reason=why))
+        title = _name(wheel)
+        groups = split(wheel)[:remaining]
+        remaining -= len(groups)
+        for files in groups:
+            label = files[0] if len(files) == 1 else f"{files[0]} to {files[-1]}"
+            result.append(Part(wheels=(wheel,), files=files, reason=f"{title}: {label}"))
+        without = tuple(name for files in groups for name in files)
+        result.append(Part(wheels=(wheel,), without=without, reason=title))
     small = tuple(w for w in wheels if w not in large)
     if small:
-        found.append(Part(wheels=small, reason=_rest(len(small))))
-    return found
+        result.append(Part(wheels=small, reason=_rest(len(small))))
+    return result
 
 
 def outline(
-    wheels: Sequence[File], debs: Sequence[File], python: words.PythonVersion
+    wheels: Sequence[File], debs: Sequence[File], python: types.PythonVersion
 ) -> tuple[PlannedLayer, ...]:
     """Return what is known of an image's layers before anything is fetched, bottom first.
 
@@ -105,7 +105,7 @@ def _total(files: Sequence[File]) -> Bytes:
     return sum(file.size or 0 for file in files)
 
 
-def _large(wheels: Sequence[File], sizes: Mapping[words.Sha256, Bytes]) -> list[File]:
+def _large(wheels: Sequence[File], sizes: Mapping[types.Sha256, Bytes]) -> list[File]:
     """Return the wheels that get layers of their own, the largest first."""
     ranked = sorted(wheels, key=lambda w: (-sizes[w.sha256], w.sha256))
     return [w for w in ranked if sizes[w.sha256] >= LARGE]
@@ -125,13 +125,13 @@ def cut(files: Mapping[str, Bytes]) -> Iterator[tuple[str, ...]]:
     Full groups come first, in path order; then files too large to share a layer, smallest first.
     This gives an engine work early and leaves little at the end.
     """
-    alone = sorted((n for n, size in files.items() if size > CUT), key=lambda n: (files[n], n))
-    share: list[str] = []
+    single = sorted((n for n, size in files.items() if size > CUT), key=lambda n: (files[n], n))
+    group: list[str] = []
     total = 0
-    for name in sorted(files.keys() - {*alone}):
+    for name in sorted(files.keys() - {*single}):
         if total + files[name] > CUT:
-            yield tuple(share)
-            share, total = [], 0
-        share.append(name)
+            yield tuple(group)
+            group, total = [], 0
+        group.append(name)
         total += files[name]
-    yield from ((name,) for name in alone)
+    yield from ((name,) for name in single)

@@ -12,8 +12,7 @@ import queue
 import threading
 from typing import TYPE_CHECKING, Self
 
-from envbuilder.containers.engine import connection
-from envbuilder.containers.engine import images as engines
+from envbuilder.containers.engine import connection, images
 from envbuilder.core.errors import EnvbuilderError
 
 if TYPE_CHECKING:
@@ -31,15 +30,15 @@ _GRACE_SECONDS = 10.0
 """How long a failed build waits for a load in progress."""
 
 
-class Ahead:
+class Preloader:
     """A background loader of layers under the name `ref`; inactive if `ref` is empty.
 
     On exit it waits for a load in progress. After an error it removes the name from the engine;
     otherwise the caller removes the tag once the complete image is loaded.
     """
 
-    def __init__(self, ref: str, made: Layout) -> None:
-        self._ref, self._made = ref, made
+    def __init__(self, ref: str, recorded: Layout) -> None:
+        self._ref, self._recorded = ref, recorded
         self._offers: queue.SimpleQueue[tuple[tuple[Added, ...], Write] | None] = (
             queue.SimpleQueue()
         )
@@ -49,7 +48,7 @@ class Ahead:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *about: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
         if self._thread is None:
             return
         self._offers.put(None)
@@ -58,13 +57,13 @@ class Ahead:
             with contextlib.suppress(EnvbuilderError), connection.connect() as engine:
                 engine.forget(self._ref)
 
-    def offer(self, added: Sequence[Added], left: Bytes, write: Write) -> None:
-        """Offer layers, the last of which was just made; files of `left` bytes are still to come.
+    def offer(self, added: Sequence[Added], remaining: Bytes, write: Write) -> None:
+        """Offer layers, the last of which was just made; `remaining` bytes of files are left.
 
         `write` makes an image of the layers. It is loaded once no other load is running, unless
-        more layers have been offered by then. It is not loaded if too little is new, or left.
+        more layers have been offered by then. It is not loaded if too little is new or remaining.
         """
-        if not self._ref or left < WORTH:
+        if not self._ref or remaining < WORTH:
             return
         self._offers.put((tuple(added), write))
         if self._thread is None:
@@ -80,7 +79,7 @@ class Ahead:
                     self._load(*offer)
 
     def _load(self, added: Sequence[Added], write: Write) -> None:
-        if sum(above.layer.size for above in added[self._loaded :]) >= WORTH:
+        if sum(item.layer.size for item in added[self._loaded :]) >= WORTH:
             self._loaded = len(added)
             with connection.connect() as engine:
-                engines.load(engine, write(added), self._made, preload=self._ref)
+                images.load(engine, write(added), self._recorded, preload=self._ref)

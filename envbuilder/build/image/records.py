@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import files as atomic
-from envbuilder.core import folders
-from envbuilder.core import types as words
+from envbuilder.core import files, folders, types
 from envbuilder.core.errors import BuildError
 
 if TYPE_CHECKING:
@@ -33,12 +31,12 @@ class ImageRecord(Struct, frozen=True, kw_only=True):
     """A built image."""
 
     schema: Literal[1] = 1
-    profile: words.Name
-    fingerprint: words.Sha256
+    profile: types.Name
+    fingerprint: types.Sha256
     ref: str
-    digest: words.Digest
+    digest: types.Digest
     """Digest of its configuration, which does not depend on the compression of its layers."""
-    ids: tuple[words.Digest, ...]
+    ids: tuple[types.Digest, ...]
     """Its ids in engines: the digest of its configuration (Docker's classic store, podman) or of
     its manifest (Docker's containerd store)."""
     builder: str
@@ -47,7 +45,7 @@ class ImageRecord(Struct, frozen=True, kw_only=True):
     """All names that the build gave it; empty in records of earlier versions."""
 
     @property
-    def manifest_digest(self) -> words.Digest | None:
+    def manifest_digest(self) -> types.Digest | None:
         """The digest of its manifest; None if its builder did not report it."""
         return next((digest for digest in self.ids if digest != self.digest), None)
 
@@ -56,11 +54,11 @@ class LoadedImage(Struct, frozen=True, kw_only=True):
     """An intermediate image that a build put into the engine: its base, or a part of its image."""
 
     schema: Literal[1] = 1
-    profile: words.Name | None
+    profile: types.Name | None
     """None for a base, which belongs to no profile."""
-    fingerprint: words.Sha256
+    fingerprint: types.Sha256
     ref: str
-    ids: tuple[words.Digest, ...]
+    ids: tuple[types.Digest, ...]
 
 
 _Record = TypeVar("_Record", ImageRecord, LoadedImage)
@@ -69,8 +67,8 @@ _Record = TypeVar("_Record", ImageRecord, LoadedImage)
 class _Metadata(Struct, frozen=True):
     """The fields used here of the metadata that buildx writes about an image."""
 
-    config: words.Digest = msgspec.field(name="containerimage.config.digest")
-    image: words.Digest = msgspec.field(name="containerimage.digest")
+    config: types.Digest = msgspec.field(name="containerimage.config.digest")
+    image: types.Digest = msgspec.field(name="containerimage.digest")
 
 
 def digests(text: str) -> tuple[str, ...]:
@@ -81,14 +79,14 @@ def digests(text: str) -> tuple[str, ...]:
     try:
         if not text.startswith("{"):
             bare = text.strip().removeprefix("sha256:")
-            return (msgspec.convert(f"sha256:{bare}", words.Digest),)
-        told = msgspec.json.decode(text, type=_Metadata)
+            return (msgspec.convert(f"sha256:{bare}", types.Digest),)
+        metadata = msgspec.json.decode(text, type=_Metadata)
     except (msgspec.DecodeError, RecursionError) as error:
         raise BuildError(
-            f"the builder did not tell which image it made: {error}",
-            "Build again; a builder that is neither BuildKit nor Buildah will not do.",
+            f"the builder did not report which image it built: {error}",
+            "Build again with BuildKit or Buildah; no other builder is supported.",
         ) from error
-    return tuple(dict.fromkeys((told.config, told.image)))
+    return tuple(dict.fromkeys((metadata.config, metadata.image)))
 
 
 def versions(text: str) -> dict[str, str]:
@@ -97,23 +95,23 @@ def versions(text: str) -> dict[str, str]:
     Debian's Docker reports its BuildKit as v0.0.0+unknown, which is omitted; the engine's version
     has to identify the builder then.
     """
-    found = {name: pattern.search(text) for name, pattern in _VERSIONS.items()}
-    known = {name: match[1] for name, match in found.items() if match}
-    return {name: version for name, version in known.items() if "unknown" not in version}
+    matches = {name: pattern.search(text) for name, pattern in _VERSIONS.items()}
+    reported = {name: match[1] for name, match in matches.items() if match}
+    return {name: version for name, version in reported.items() if "unknown" not in version}
 
 
 def keep(folder: Path, record: ImageRecord) -> None:
     """Write a record into the folder of its fingerprint; `OSError` on a full disk."""
     content = msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
     folders.ensure(folder.parent)
-    atomic.write(folder / f"{record.digest.removeprefix('sha256:')}.json", content)
+    files.write(folder / f"{record.digest.removeprefix('sha256:')}.json", content)
 
 
 def note(folder: Path, image: LoadedImage) -> Path:
     """Record an intermediate image in the folder of its fingerprint; return the file."""
     name = image.ids[0].removeprefix("sha256:")
     folders.ensure(folder.parent)
-    atomic.write(folder / LOADED / f"{name}.json", msgspec.json.encode(image) + b"\n")
+    files.write(folder / LOADED / f"{name}.json", msgspec.json.encode(image) + b"\n")
     return folder / LOADED / f"{name}.json"
 
 
@@ -135,8 +133,8 @@ def read(folder: Path) -> tuple[ImageRecord, ...]:
 
 
 def _read(folder: Path, kind: type[_Record], fingerprint: str) -> tuple[_Record, ...]:
-    found = (r for path in sorted(folder.glob("*.json")) for r in _read_file(path, kind))
-    return tuple(r for r in found if r.fingerprint == fingerprint)
+    records = (r for path in sorted(folder.glob("*.json")) for r in _read_file(path, kind))
+    return tuple(r for r in records if r.fingerprint == fingerprint)
 
 
 def _read_file(path: Path, kind: type[_Record]) -> tuple[_Record, ...]:

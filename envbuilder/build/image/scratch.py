@@ -31,53 +31,53 @@ def folder(needed: int, otherwise: Path, shared: Path = SHARED) -> Iterator[Path
     It is below `otherwise` if memory is short. Folders that killed processes left in memory are
     removed first.
     """
-    for place in left(shared):
-        shutil.rmtree(place, ignore_errors=True)
-    above = shared if _has_room(shared, needed) else otherwise
-    place, held = _locked(above)
+    for path in left(shared):
+        shutil.rmtree(path, ignore_errors=True)
+    parent = shared if _has_room(shared, needed) else otherwise
+    path, descriptor = _locked(parent)
     try:
-        yield place
+        yield path
     finally:
-        shutil.rmtree(place, ignore_errors=True)
-        os.close(held)
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(descriptor)
 
 
-def _locked(above: Path) -> tuple[Path, int]:
+def _locked(parent: Path) -> tuple[Path, int]:
     """Create a folder and its lock, which the kernel releases however the process ends.
 
     Another process may have removed the folder before it was locked; then a new one is created.
     """
     while True:
-        place = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=above))
-        held = os.open(place, os.O_RDONLY)
-        fcntl.flock(held, fcntl.LOCK_EX)
-        if place.is_dir():
-            folders.mark(place)
-            return place, held
-        os.close(held)
+        path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+        descriptor = os.open(path, os.O_RDONLY)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if path.is_dir():
+            folders.mark(path)
+            return path, descriptor
+        os.close(descriptor)
 
 
 def _has_room(shared: Path, needed: int) -> bool:
     try:
-        about = os.statvfs(shared)
+        stats = os.statvfs(shared)
     except OSError:
         return False
-    free = about.f_bavail * about.f_frsize
+    free = stats.f_bavail * stats.f_frsize
     # Programs in this folder are executed.
-    runs = not about.f_flag & os.ST_NOEXEC and os.access(shared, os.W_OK)
+    executable = not stats.f_flag & os.ST_NOEXEC and os.access(shared, os.W_OK)
     memory = available_bytes() or 0
-    return runs and min(free, memory) >= _SPARE * needed
+    return executable and min(free, memory) >= _SPARE * needed
 
 
 def left(shared: Path = SHARED) -> Iterator[Path]:
     """Yield this user's folders in memory whose process has ended."""
-    for place in shared.glob(f"{_PREFIX}*"):
+    for path in shared.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
-            if place.lstat().st_uid != os.getuid() or not folders.is_marked(place):
+            if path.lstat().st_uid != os.getuid() or not folders.is_marked(path):
                 continue
-            held = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                yield place
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                yield path
             finally:
-                os.close(held)
+                os.close(descriptor)

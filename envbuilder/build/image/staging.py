@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from envbuilder.build.plan import Run
-from envbuilder.core import types as words
+from envbuilder.core import types
 from envbuilder.core.errors import BuildError
 from envbuilder.core.files import file_sha256
 
@@ -52,7 +52,7 @@ class Python(Struct, frozen=True, kw_only=True):
     path: str
     version: str
     """X.Y.Z"""
-    platform: words.Platform
+    platform: types.Platform
 
     @property
     def site(self) -> str:
@@ -69,14 +69,14 @@ class Stage:
 
     def make(self) -> None:
         """Make an empty environment, whose files belong to the interpreter and not to a package."""
-        asked = self._folder / "python"
-        self._answer(asked, virtual=False)
+        interpreter = self._folder / "python"
+        self._answer(interpreter, virtual=False)
         self._run(
             Run(
                 what="make an environment for the image",
                 argv=(
                     *(str(self._uv), "venv", "--quiet", "--no-config", "--no-project"),
-                    *("--relocatable", "--python", str(asked), str(self.env)),
+                    *("--relocatable", "--python", str(interpreter), str(self.env)),
                 ),
                 env=self._variables(),
             )
@@ -88,11 +88,11 @@ class Stage:
             f"{w.name}=={w.version} --hash=sha256:{file_sha256(folder / w.basename)}\n"
             for w in wheels
         ]
-        wanted = self._folder / "requirements.txt"
-        wanted.write_text("".join(lines))
-        asked = self.env / "bin" / "python"
-        asked.unlink()
-        self._answer(asked, virtual=True)
+        requirements = self._folder / "requirements.txt"
+        requirements.write_text("".join(lines))
+        interpreter = self.env / "bin" / "python"
+        interpreter.unlink()
+        self._answer(interpreter, virtual=True)
         self._run(
             Run(
                 what=f"install {len(wheels)} packages for the image",
@@ -100,8 +100,8 @@ class Stage:
                     *(str(self._uv), "pip", "install", "--quiet", "--no-config"),
                     *("--offline", "--no-index", "--find-links", str(folder)),
                     *("--no-deps", "--require-hashes", "--no-installer-metadata"),
-                    *("--link-mode", "hardlink", "--python", str(asked)),
-                    *("--requirements", str(wanted)),
+                    *("--link-mode", "hardlink", "--python", str(interpreter)),
+                    *("--requirements", str(requirements)),
                 ),
                 env=self._variables(),
             )
@@ -151,8 +151,8 @@ class Stage:
         minor = python.version.rpartition(".")[0]
         base = Path(python.path).parent.parent.as_posix()
         prefix = str(self.env) if virtual else base
-        machine = words.machine(python.platform)
-        below = {
+        machine = types.machine(python.platform)
+        scheme = {
             "purelib": python.site,
             "platlib": python.site,
             "include": f"include/site/python{minor}",
@@ -182,8 +182,8 @@ class Stage:
             "site_packages": [f"{prefix}/{python.site}"],
             "stdlib": f"{base}/lib/python{minor}",
             "standalone": False,
-            "scheme": {k: f"{prefix}/{v}".rstrip("/") for k, v in below.items()},
-            "virtualenv": below,
+            "scheme": {k: f"{prefix}/{v}".rstrip("/") for k, v in scheme.items()},
+            "virtualenv": scheme,
             "os": {"name": "manylinux", "major": _GLIBC[0], "minor": _GLIBC[1]},
             "arch": machine,
             "manylinux_compatible": True,

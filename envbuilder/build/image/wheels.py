@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from envbuilder.containers.oci.descriptor import Bytes
 from envbuilder.core.errors import BuildError
-from envbuilder.packages.python import wheel_conflicts as wheel_records
+from envbuilder.packages.python import wheel_conflicts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,7 +70,7 @@ class Packed(Struct, frozen=True, kw_only=True):
             raise self._damaged()
 
     def _damaged(self) -> BuildError:
-        return self.wheel.unusable(f"{self.name}: not the bytes that its directory tells of")
+        return self.wheel.unusable(f"{self.name}: its bytes do not match the archive's directory")
 
 
 class Wheel:
@@ -86,7 +86,7 @@ class Wheel:
             with zipfile.ZipFile(self._stream) as archive:
                 entries = [i for i in archive.infolist() if not i.is_dir()]
                 rows = _rows(archive)
-        except wheel_records.UNREADABLE as error:
+        except wheel_conflicts.UNREADABLE as error:
             self._stream.close()
             raise self.unusable(str(error)) from error
         names = Counter(i.filename for i in entries)
@@ -115,7 +115,7 @@ class Wheel:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *about: object) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._stream.close()
 
     def read(self, header: Bytes, packed: Bytes) -> Iterator[bytes]:
@@ -130,12 +130,12 @@ class Wheel:
 
     def write_others(self, target: Path) -> None:
         """Write a wheel of everything but `files`; `OSError` on a full disk."""
-        with zipfile.ZipFile(self._stream) as whole, zipfile.ZipFile(target, "w") as part:
+        with zipfile.ZipFile(self._stream) as archive, zipfile.ZipFile(target, "w") as rest:
             for entry in self._others:
                 try:
-                    with whole.open(entry) as source, part.open(copy.copy(entry), "w") as out:
+                    with archive.open(entry) as source, rest.open(copy.copy(entry), "w") as out:
                         shutil.copyfileobj(source, out, _PIECE)
-                except wheel_records.UNREADABLE as error:
+                except wheel_conflicts.UNREADABLE as error:
                     raise self.unusable(f"{entry.filename}: {error}") from error
 
     def record(self, installed: str) -> bytes:
@@ -143,29 +143,29 @@ class Wheel:
         rows = [*csv.reader(io.StringIO(installed, newline="")), *self._rows]
         out = io.StringIO()
         # Once each: some versions of uv also record listed files that they did not find.
-        each = {row[0]: row for row in rows if row}
-        csv.writer(out, lineterminator="\n").writerows(row for _, row in sorted(each.items()))
+        unique = {row[0]: row for row in rows if row}
+        csv.writer(out, lineterminator="\n").writerows(row for _, row in sorted(unique.items()))
         return out.getvalue().encode()
 
-    def unusable(self, why: str) -> BuildError:
+    def unusable(self, reason: str) -> BuildError:
         """Return the error for a wheel that has the locked hash but cannot be used."""
         return BuildError(
-            f"{self._name}: cannot be unpacked: {why}",
-            "These are the bytes that the lock names. Tell the wheel's makers, and pin another"
-            " version of it.",
+            f"{self._name}: cannot be unpacked: {reason}",
+            "The file matches the lock, so the wheel itself is malformed. Report it to the project"
+            " that publishes it, and pin another version.",
         )
 
 
 def _rows(archive: zipfile.ZipFile) -> dict[str, list[str]]:
     """Return the complete, unambiguous rows of RECORD, by path."""
-    found = wheel_records.records(archive.namelist())
-    if len(found) != 1:
+    paths = wheel_conflicts.records(archive.namelist())
+    if len(paths) != 1:
         return {}
-    text = wheel_records.text(archive, found[0])
+    text = wheel_conflicts.text(archive, paths[0])
     rows = [*csv.reader(io.StringIO(text, newline=""))]
     names = Counter(row[0] for row in rows if row)
-    whole = (r for r in rows if len(r) == 3 and r[1] and r[2].isdecimal() and names[r[0]] == 1)
-    return {row[0]: row for row in whole if not _QUOTED & {*row[0]}}
+    complete = (r for r in rows if len(r) == 3 and r[1] and r[2].isdecimal() and names[r[0]] == 1)
+    return {row[0]: row for row in complete if not _QUOTED & {*row[0]}}
 
 
 def _is_plain(entry: zipfile.ZipInfo) -> bool:

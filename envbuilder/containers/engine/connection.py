@@ -29,11 +29,11 @@ def connect() -> Engine:
     podman is installed, no engine is configured explicitly, and Docker's socket or client is
     missing or this user may not open the socket.
     """
-    place = endpoint.find()
-    useless = not place.may_be_opened() or process.which("docker") is None
-    if useless and not place.named and process.which("podman") is not None:
+    location = endpoint.find()
+    unusable = not location.may_be_opened() or process.which("docker") is None
+    if unusable and not location.named and process.which("podman") is not None:
         return podman.connect(None)
-    if place.socket and not place.socket.exists():  # the SDK would leak a socket
+    if location.socket and not location.socket.exists():  # the SDK would leak a socket
         raise _no_answer("no such file or directory")
 
     import docker
@@ -42,18 +42,18 @@ def connect() -> Engine:
 
     from envbuilder.containers.engine.docker import DockerEngine
 
-    options = {"tls": place.tls} if place.tls else {}
+    options = {"tls": location.tls} if location.tls else {}
     with contextlib.ExitStack() as stack:
         try:
             client = docker.DockerClient(
-                base_url=place.url, version="auto", timeout=_SECONDS, **options
+                base_url=location.url, version="auto", timeout=_SECONDS, **options
             )
             stack.callback(client.close)
             version = client.version()
         except (DockerException, RequestException, OSError, ValueError) as error:
             raise _no_answer(short(error)) from error
         if _is_podman(version):
-            return podman.connect(place.url)
+            return podman.connect(location.url)
         number = str(version.get("Version", ""))
         if parsed(number) < OLDEST:
             raise ToolError(
@@ -61,13 +61,13 @@ def connect() -> Engine:
                 "Update Docker, or use --backend venv.",
             )
         stack.pop_all()
-    return DockerEngine(client, number, place)
+    return DockerEngine(client, number, location)
 
 
 def _no_answer(reason: str) -> ToolError:
     return ToolError(
         f"no container engine answers: {reason}",
-        "Start Docker (or install podman), check DOCKER_HOST and your rights on the socket,"
+        "Start Docker (or install podman), check DOCKER_HOST and your permissions for the socket,"
         " or use --backend venv, which needs none.",
     )
 

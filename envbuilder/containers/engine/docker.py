@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from envbuilder.containers.engine.endpoint import Endpoint
     from envbuilder.containers.engine.interface import Image
     from envbuilder.containers.oci.layout import Layout
-    from envbuilder.core import types as words
+    from envbuilder.core import types
 
 OLDEST_BUILDX = (0, 10)
 _EXPORTS_LAYOUTS = (25, 0)
@@ -75,15 +75,17 @@ class DockerEngine(Engine):
         """Return files of an image; a container is created, read and removed, never started."""
         api = self._api
         try:
-            about = api.inspect_image(ref)
-            if f"{about.get('Os')}/{about.get('Architecture')}" != platform:
+            info = api.inspect_image(ref)
+            if f"{info.get('Os')}/{info.get('Architecture')}" != platform:
                 return None
-            made = api.create_container(about["Id"], command=["none"], network_disabled=True)
+            container = api.create_container(info["Id"], command=["none"], network_disabled=True)
             try:
-                return {p: data for path in paths for p, data in self._copied(made, path, limit)}
+                return {
+                    p: data for path in paths for p, data in self._copied(container, path, limit)
+                }
             finally:
                 with contextlib.suppress(APIError, RequestException):
-                    api.remove_container(made["Id"], force=True, v=True)
+                    api.remove_container(container["Id"], force=True, v=True)
         except NotFound:
             return None
         except OSError as error:  # of the SDK and of requests, too
@@ -102,12 +104,12 @@ class DockerEngine(Engine):
             data += piece
             if len(data) > limit:
                 raise InvalidError(f"/{path}: more than {limit} bytes; not read")
-        above = path.rstrip("/").rpartition("/")[0]
+        parent = path.rstrip("/").rpartition("/")[0]
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as tar:
             for member in tar:
                 stream = tar.extractfile(member) if member.isreg() else None
                 if stream is not None:
-                    yield f"{above}/{member.name}", stream.read()
+                    yield f"{parent}/{member.name}", stream.read()
 
     def save(self, image: Image, folder: Path) -> None:
         """Export an image as an OCI layout in a new folder; Docker does from version 25 on."""
@@ -118,22 +120,22 @@ class DockerEngine(Engine):
             # By name: only then does the layout record which image it holds.
             yield from self._api.get_image(image.tags[0] if image.tags else image.id)
 
-    def load(self, layout: Layout, names: Sequence[str], without: Collection[words.Digest]) -> None:
+    def load(self, layout: Layout, names: Sequence[str], without: Collection[types.Digest]) -> None:
         """Load a layout's one image under the names in the layout, sending only what is needed."""
         del names  # the layout's own
         with self._waiting(_LOAD_SECONDS):
             try:
                 for event in self._api.load_image(archive.pieces(layout, without), quiet=True):
                     if "error" in event or "message" in event:
-                        why = event.get("error") or event["message"]
-                        raise BuildError(f"the engine cannot load the image: {why}")
+                        reason = event.get("error") or event["message"]
+                        raise BuildError(f"the engine cannot load the image: {reason}")
             except (APIError, RequestException) as error:
                 raise BuildError(f"the engine cannot load the image: {short(error)}") from error
 
-    def manifests(self) -> Sequence[words.Digest]:
+    def manifests(self) -> Sequence[types.Digest]:
         """Return the ids of all images: manifest digests if the store keeps layers as received."""
         with _reported(_LIST):
-            ids: list[words.Digest] = self._api.images(quiet=True)
+            ids: list[types.Digest] = self._api.images(quiet=True)
         return ids
 
     def remove(self, ref: str, only: str = "") -> None:
@@ -144,14 +146,14 @@ class DockerEngine(Engine):
     @contextlib.contextmanager
     def _waiting(self, seconds: int) -> Iterator[None]:
         """Wait this long for answers."""
-        usual, self._api.timeout = self._api.timeout, seconds
+        previous, self._api.timeout = self._api.timeout, seconds
         try:
             yield
         finally:
-            self._api.timeout = usual
+            self._api.timeout = previous
 
     def _inspect(self, ref: str) -> dict[str, Any] | None:
-        with _reported(f"the engine cannot look for {ref}"):
+        with _reported(f"the engine cannot inspect {ref}"):
             try:
                 data: dict[str, Any] = self._api.inspect_image(ref)
             except NotFound:
@@ -188,20 +190,20 @@ class DockerEngine(Engine):
         With the containerd store, layers are written as zstd directly: measured, that is 2 to 3
         times faster than gzip, and smaller. The classic store accepts only what `--load` sends.
         """
-        place, info = self._endpoint, self._info()
+        endpoint, info = self._endpoint, self._info()
         status = info.get("DriverStatus") or ()
         containerd = any("containerd.snapshotter" in str(value) for _, value in status)
         output = "type=image,oci-mediatypes=true,compression=zstd" if containerd else "type=docker"
-        local = (place.url or "").startswith("unix://")
+        local = (endpoint.url or "").startswith("unix://")
         return BuildCommand(
             builder="buildkit",
             argv=(
                 *(*self.command, "buildx", "build", "--progress", "plain"),
-                *("--builder", place.builder, "--output", output),
+                *("--builder", endpoint.builder, "--output", output),
                 *("--provenance=false", "--sbom=false"),
             ),
             digests_option="--metadata-file",
-            version_argv=(*self.command, "buildx", "inspect", place.builder),
+            version_argv=(*self.command, "buildx", "inspect", endpoint.builder),
             docker_version=self._version,
             takes_epoch=True,
             exports_layouts=parsed(self._version) >= _EXPORTS_LAYOUTS,

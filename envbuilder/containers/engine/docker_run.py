@@ -64,7 +64,7 @@ def run(
     except APIError as error:
         raise _not_started(error) from error
     except (RequestException, OSError) as error:
-        raise VerifyError(f"the engine went away: {short(error)}") from error
+        raise VerifyError(f"the connection to the engine was lost: {short(error)}") from error
     finally:
         timer.cancel()
         if stream is not None:
@@ -85,7 +85,7 @@ def run(
 
 def _not_started(error: APIError) -> VerifyError | ToolError:
     text = str(error.explanation or error)
-    if any(known in text for known in _DEVICE_FAILURES):
+    if any(failure in text for failure in _DEVICE_FAILURES):
         return ToolError(
             f"the engine cannot give the container its device: {text}",
             "Install the GPU's container toolkit (NVIDIA) or driver, or use --force to leave the"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from envbuilder.containers.engine.interface import Engine, Image
-    from envbuilder.core import types as words
+    from envbuilder.core import types
 
 
 def export(engine: Engine, image: Image, folder: Path) -> Layout:
@@ -57,7 +57,7 @@ def take(engine: Engine, ref: str, folder: Path) -> Layout:
 
 def load(
     engine: Engine, layout: Layout, recorded: Layout, names: Sequence[str] = (), preload: str = ""
-) -> tuple[words.Digest, words.Digest]:
+) -> tuple[types.Digest, types.Digest]:
     """Load a layout's one image; return the digests of its configuration and of its manifest.
 
     `recorded` holds the manifests of images exported or loaded earlier: layers of those still in
@@ -90,12 +90,12 @@ def remember(layout: Layout, recorded: Layout) -> None:
             recorded.add(layout.read(image), image.media_type)
 
 
-def _stored(engine: Engine, recorded: Layout, preload: str) -> set[words.Digest]:
+def _stored(engine: Engine, recorded: Layout, preload: str) -> set[types.Digest]:
     """Return the layers of recorded images that the engine still has, by their manifest digests."""
     image = engine.image(preload) if preload else None
     # Listing all images is slow: the engine adds up their sizes.
     ids = [image.id] if image else engine.manifests()
-    layers: set[words.Digest] = set()
+    layers: set[types.Digest] = set()
     for digest in ids:
         with contextlib.suppress(EnvbuilderError):
             path = recorded.blob(digest)
@@ -104,7 +104,7 @@ def _stored(engine: Engine, recorded: Layout, preload: str) -> set[words.Digest]
     return layers
 
 
-def _layers(data: bytes, recorded: Layout) -> set[words.Digest]:
+def _layers(data: bytes, recorded: Layout) -> set[types.Digest]:
     """Return the layers of a manifest, or of an index's manifests that are recorded."""
     if b'"layers"' in data:
         return {d.digest for d in decode(data, Manifest, "a manifest").layers}
@@ -112,7 +112,7 @@ def _layers(data: bytes, recorded: Layout) -> set[words.Digest]:
     return {d.digest for m in listed for d in recorded.read_manifest(m).layers}
 
 
-def _require(engine: Engine, names: Sequence[str], ids: Collection[words.Digest]) -> None:
+def _require(engine: Engine, names: Sequence[str], ids: Collection[types.Digest]) -> None:
     for name in names:
         image = engine.image(name)
         if image is None or image.id not in ids:

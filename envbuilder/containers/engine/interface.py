@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from envbuilder.containers.engine.container import Container, Devices
     from envbuilder.containers.oci.layout import Layout
-    from envbuilder.core import types as words
+    from envbuilder.core import types
 
 LABEL = "io.envbuilder."
 _NO_NAME = "<none>:<none>"
@@ -110,7 +110,7 @@ class Engine(abc.ABC):
         longer names the image with that id.
         """
         if only and ((image := self.image(ref)) is None or image.id != only):
-            raise BuildError(f"{ref}: names another image by now, or none", "Run it again.")
+            raise BuildError(f"{ref}: now names another image, or none", "Run it again.")
         self._remove(ref)
 
     def pull_name(self, ref: str) -> str:
@@ -135,11 +135,11 @@ class Engine(abc.ABC):
         """Export an image as an OCI layout in a new folder."""
 
     @abc.abstractmethod
-    def load(self, layout: Layout, names: Sequence[str], without: Collection[words.Digest]) -> None:
+    def load(self, layout: Layout, names: Sequence[str], without: Collection[types.Digest]) -> None:
         """Load a layout's one image under these names; the blobs `without` need not be sent."""
 
     @abc.abstractmethod
-    def manifests(self) -> Sequence[words.Digest]:
+    def manifests(self) -> Sequence[types.Digest]:
         """Return the manifest digests of the images whose layers need not be sent again."""
 
     @abc.abstractmethod

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from envbuilder.containers.engine.container import Container
     from envbuilder.containers.engine.interface import Image
     from envbuilder.containers.oci.descriptor import Descriptor
-    from envbuilder.core import types as words
+    from envbuilder.core import types
 
 OLDEST = (4, 8)
 """From its release notes: `--build-context` came with 4.2, `RUN --network` with 4.5 (Buildah 1.30),
@@ -80,7 +80,7 @@ class PodmanEngine(Engine):
         self._transfer("save", "--quiet", *target, image.id)
         archive.unpack(saved, folder)
 
-    def load(self, layout: Layout, names: Sequence[str], without: Collection[words.Digest]) -> None:
+    def load(self, layout: Layout, names: Sequence[str], without: Collection[types.Digest]) -> None:
         """Load an image without its names: podman loads nothing from an index of several entries.
 
         Podman reads blobs from the layout itself, and skips those it already has. A remote podman
@@ -89,9 +89,9 @@ class PodmanEngine(Engine):
         del without
         image = layout.index().manifests[0]
         with tempfile.TemporaryDirectory(prefix=".part-", dir=layout.folder.parent) as scratch:
-            alone = _nameless(layout, image, Path(scratch) / "image")
+            single = _nameless(layout, image, Path(scratch) / "image")
             if self._remote:
-                archive.write(alone, Path(scratch) / "image.tar")
+                archive.write(single, Path(scratch) / "image.tar")
                 self._transfer("load", "--quiet", "--input", str(Path(scratch) / "image.tar"))
             else:
                 # A relative path: podman cuts a path off at its first colon.
@@ -100,28 +100,28 @@ class PodmanEngine(Engine):
         for name in names:
             self._transfer("tag", config.removeprefix("sha256:"), name)
 
-    def manifests(self) -> Sequence[words.Digest]:
+    def manifests(self) -> Sequence[types.Digest]:
         """Return none: podman reads the layout, and skips what it has."""
         return ()
 
     def _inspect(self, ref: str) -> dict[str, Any] | None:
-        done = self._ask("image", "inspect", ref)
+        done = self._query("image", "inspect", ref)
         if done.returncode != 0:
             if re.search(r"image not known|no such image", done.stderr, re.IGNORECASE):
                 return None
-            raise ToolError(f"podman cannot look for {ref}: {done.last_words}")
+            raise ToolError(f"podman cannot inspect {ref}: {done.last_words}")
         data: dict[str, Any] = json.loads(done.stdout)[0]
         return data
 
     def _list(self, label: str) -> Sequence[dict[str, Any]]:
-        done = self._ask("images", "--format", "json", "--filter", f"label={label}")
+        done = self._query("images", "--format", "json", "--filter", f"label={label}")
         if done.returncode != 0:
             raise ToolError(f"podman cannot list its images: {done.last_words}")
         images: list[dict[str, Any]] = json.loads(done.stdout or "[]")
         return images
 
     def _remove(self, ref: str) -> None:
-        done = self._ask("rmi", ref)
+        done = self._query("rmi", ref)
         if done.returncode != 0:
             raise BuildError(
                 f"{ref}: cannot be removed: {done.last_words}",
@@ -165,14 +165,16 @@ class PodmanEngine(Engine):
     def _gpu_flags(self, gpus: str) -> tuple[str, ...]:
         return (*_NO_LABELS, *(("--device", f"{_GPU}={gpus}") if gpus else ()))
 
-    def _ask(self, *arguments: str) -> process.Completed:
+    def _query(self, *arguments: str) -> process.Completed:
         return process.run([*self.command, *arguments], timeout=_SECONDS)
 
     def _transfer(self, *arguments: str, cwd: Path | None = None) -> None:
         done = process.run([*self.command, *arguments], timeout=_TRANSFER_SECONDS, cwd=cwd)
         if done.returncode != 0:
-            how = f"exit {done.returncode}" if done.returncode > 0 else f"signal {-done.returncode}"
-            raise BuildError(f"podman {arguments[0]}: {done.last_words or how}")
+            status = (
+                f"exit {done.returncode}" if done.returncode > 0 else f"signal {-done.returncode}"
+            )
+            raise BuildError(f"podman {arguments[0]}: {done.last_words or status}")
 
 
 def connect(url: str | None) -> PodmanEngine:
@@ -196,25 +198,25 @@ def connect(url: str | None) -> PodmanEngine:
     return PodmanEngine(command, rootless=rootless, remote=remote)
 
 
-def _require(version: str, what: str) -> None:
-    found = re.match(r"v?(\d+)\.(\d+)", version)
-    if not found or (int(found[1]), int(found[2])) < OLDEST:
+def _require(version: str, program: str) -> None:
+    match = re.match(r"v?(\d+)\.(\d+)", version)
+    if not match or (int(match[1]), int(match[2])) < OLDEST:
         oldest = f"{OLDEST[0]}.{OLDEST[1]}"
         raise ToolError(
-            f"{what} {version or '(unknown version)'} is too old: {oldest} or newer is needed",
+            f"{program} {version or '(unknown version)'} is too old: {oldest} or newer is needed",
             _HINT,
         )
 
 
 def _nameless(layout: Layout, image: Descriptor, folder: Path) -> Layout:
     """Return a layout in `folder` that holds one image without its names, by links."""
-    alone = Layout(folder)
+    single = Layout(folder)
     folder.mkdir()
     (folder / MARK).symlink_to((layout.folder / MARK).resolve())
     (folder / "blobs").symlink_to((layout.folder / "blobs").resolve())
-    nameless = replace(image, annotations={})
-    alone.write_index(Index(schema_version=2, media_type=INDEX, manifests=(nameless,)))
-    return alone
+    entry = replace(image, annotations={})
+    single.write_index(Index(schema_version=2, media_type=INDEX, manifests=(entry,)))
+    return single
 
 
 def _flags(container: Container) -> tuple[str, ...]:

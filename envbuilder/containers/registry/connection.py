@@ -19,9 +19,8 @@ from envbuilder.containers.oci.reference import Reference, is_loopback
 from envbuilder.containers.registry.auth import DeniedError, Login
 from envbuilder.containers.registry.responses import ATTEMPTS, BrokenOffError, limited
 from envbuilder.core import console
-from envbuilder.core import http as download
 from envbuilder.core.errors import BuildError
-from envbuilder.core.http import host_of, reason, shown
+from envbuilder.core.http import host_of, open_session, reason, shown
 from envbuilder.core.text import printable
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ class Connection:
         self._local = is_loopback(reference.host)
         self.host, self.repository = reference.host, reference.repository
         self._base = f"{'http' if plain_http or self._local else 'https'}://{reference.endpoint}"
-        self._session = download.open_session()
+        self._session = open_session()
         # Otherwise requests reads a redirect's whole body, and fails on an invalid address.
         self._session.get_redirect_target = lambda resp: None  # type: ignore[method-assign]
         if self._local:  # to a proxy, it would be the proxy's own machine
@@ -135,13 +134,13 @@ class Connection:
             try:
                 response = self._authorized(method, url, what, headers or {}, data)
             except requests.RequestException as error:
-                problem, status = self._silence(error), 0
+                problem, status = self._no_response(error), 0
                 continue
             if response.status_code in accept:
                 return response
             with response:
-                problem, status = self._said(response), response.status_code
-                wait = _asked_pause(response)
+                problem, status = self._refusal(response), response.status_code
+                wait = _requested_pause(response)
             if not (status >= 500 or status in _BUSY) or wait > PATIENCE_SECONDS:
                 raise self.failure(what, problem, status)
             if wait and attempt < ATTEMPTS - 1:
@@ -154,55 +153,55 @@ class Connection:
         """Return the absolute URL of a `Location` header; raise `BuildError` if it leaves https."""
         target = urljoin(base, location) if _origin(location) is not None else ""
         parts = urlsplit(target)
-        here = self._local and is_loopback(parts.netloc) and parts.scheme == "http"
-        if parts.scheme == "https" or here or (target and _origin(target) == _origin(self._base)):
+        local = self._local and is_loopback(parts.netloc) and parts.scheme == "http"
+        if parts.scheme == "https" or local or (target and _origin(target) == _origin(self._base)):
             return target
         raise BuildError(
-            f"{self.name}: {what}: sent on to {parts.scheme or '?'}://{parts.hostname or '?'},"
+            f"{self.name}: {what}: redirected to {parts.scheme or '?'}://{parts.hostname or '?'},"
             " which is not https",
-            "The registry, or what stands before it, is set up wrongly. Nothing was sent there.",
+            "The registry or a proxy in front of it is misconfigured. Nothing was sent there.",
         )
 
     def failure(self, what: str, problem: str, status: int = 0) -> BuildError:
         """Return the error for something that could not be pulled or pushed."""
         login = f"docker login {self.host}"
         hints = {
-            0: "Check the host and the network; a proxy is set by HTTPS_PROXY. What was done is"
-            " kept.",
-            401: f"Log in first ({login}), or check that you may do this there.",
-            403: f"Log in first ({login}), or check that you may do this there.",
-            404: f"Check the name. Registries also say so of what one may not see: {login}",
-            429: f"The registry wants fewer requests: wait, or {login}",
+            0: "Check the host and the network; HTTPS_PROXY sets a proxy. What was transferred"
+            " is kept.",
+            401: f"Log in first ({login}), or check your permissions there.",
+            403: f"Log in first ({login}), or check your permissions there.",
+            404: f"Check the name, or log in to read what is private: {login}",
+            429: f"The registry limits requests. Wait, or log in: {login}",
         }
-        usual = (
-            "The registry has trouble of its own. Try again later. What was done is kept."
+        default = (
+            "The registry has a problem. Try again later. What was transferred is kept."
             if status >= 500 or status in _BUSY
-            else "The registry will not take it, now or later: check the name, and its limits."
+            else "Trying again will not help. Check the name, and the registry's limits."
         )
-        return BuildError(f"{self.name}: {what}: {problem}", hints.get(status, usual))
+        return BuildError(f"{self.name}: {what}: {problem}", hints.get(status, default))
 
-    def _silence(self, error: requests.RequestException) -> str:
+    def _no_response(self, error: requests.RequestException) -> str:
         """Return which host does not answer, which may be one that the registry redirects to."""
         url = error.request.url if error.request is not None else None
         console.detail(f"{shown(url or self._base)}: {reason(error)}")
-        asked = host_of(url) if url else ""
-        host = asked if asked and asked != host_of(self._base) else self.host
+        requested = host_of(url) if url else ""
+        host = requested if requested and requested != host_of(self._base) else self.host
         return f"{host} does not answer ({reason(error)})"
 
     def _authorized(
         self, method: str, url: str, what: str, headers: Mapping[str, str], data: bytes | None
     ) -> requests.Response:
         """Send a request and return the response; authenticate if the registry demands it."""
-        used = self._authorization
-        response = self._follow(method, url, what, headers, data, used)
-        if response.status_code != 401 or not self._is_own(response.url):
+        previous = self._authorization
+        response = self._follow(method, url, what, headers, data, previous)
+        if response.status_code != 401 or not self._is_registry(response.url):
             return response
         response.close()
         with self._lock:
-            if self._authorization == used:  # else another thread was faster
+            if self._authorization == previous:  # else another thread was faster
                 try:
-                    asked = response.headers.get("WWW-Authenticate", "")
-                    self._authorization = self._login.answer(asked)
+                    challenge = response.headers.get("WWW-Authenticate", "")
+                    self._authorization = self._login.answer(challenge)
                 except DeniedError as error:
                     raise self.failure(what, str(error), 401) from None
         return self._follow(method, url, what, headers, data, self._authorization)
@@ -218,15 +217,15 @@ class Connection:
     ) -> requests.Response:
         """Return the response at the end of redirects; other hosts never receive credentials."""
         for _ in range(REDIRECTS + 1):
-            signed = authorization and self._is_own(url)
-            said = {**headers, **({"Authorization": authorization} if signed else {})}
-            response = self._send(method, url, said, data)
+            authenticated = authorization and self._is_registry(url)
+            complete = {**headers, **({"Authorization": authorization} if authenticated else {})}
+            response = self._send(method, url, complete, data)
             location = response.headers.get("Location", "")
             if method not in {"GET", "HEAD"} or response.status_code not in _REDIRECTED:
                 return response
             response.close()
             url = self.resolve(location, url, what)
-        raise self.failure(what, "sent on and on, without an end")
+        raise self.failure(what, "too many redirects")
 
     def _send(
         self, method: str, url: str, headers: Mapping[str, str], data: bytes | None
@@ -236,26 +235,26 @@ class Connection:
             url,
             headers={**_ALWAYS, **headers},
             data=data,
-            auth=_as_it_is,
+            auth=_unchanged,
             stream=True,
             allow_redirects=False,
             timeout=TIMEOUT_SECONDS,
         )
 
-    def _is_own(self, url: str) -> bool:
+    def _is_registry(self, url: str) -> bool:
         return _origin(url) == _origin(self._base)
 
-    def _said(self, response: requests.Response) -> str:
+    def _refusal(self, response: requests.Response) -> str:
         """Return the status and the registry's own message, cut to one line."""
         status = f"HTTP {response.status_code} {response.reason or ''}".strip()
         try:
             errors = msgspec.json.decode(_small(response), type=_Errors).errors
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return status
-        said = "; ".join(f"{e.code} {e.message}".strip() for e in errors[:3])
-        if not said or any(secret in said for secret in self._login.secrets):
+        message = "; ".join(f"{e.code} {e.message}".strip() for e in errors[:3])
+        if not message or any(secret in message for secret in self._login.secrets):
             return status
-        return f"{status} ({printable(said, 200, instead=' ')})"
+        return f"{status} ({printable(message, 200, instead=' ')})"
 
 
 def _small(response: requests.Response) -> bytes:
@@ -267,12 +266,12 @@ def _small(response: requests.Response) -> bytes:
         return b""
 
 
-def _as_it_is(prepared: requests.PreparedRequest) -> requests.PreparedRequest:
+def _unchanged(prepared: requests.PreparedRequest) -> requests.PreparedRequest:
     """Return the request unchanged: requests would replace its login with one from ~/.netrc."""
     return prepared
 
 
-def _asked_pause(response: requests.Response) -> float:
+def _requested_pause(response: requests.Response) -> float:
     """Return how many seconds the registry requests to wait; 0 if it requests no pause."""
     text = response.headers.get("Retry-After", "")
     return float(text) if text.isdecimal() and len(text) < 9 else 0.0

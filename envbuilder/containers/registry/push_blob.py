@@ -18,8 +18,7 @@ from msgspec import Struct
 
 from envbuilder.containers.oci import reference
 from envbuilder.containers.registry.responses import ATTEMPTS, BrokenOffError
-from envbuilder.core import files as atomic
-from envbuilder.core import folders
+from envbuilder.core import files, folders
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.http import full_or_broken
 
@@ -77,32 +76,32 @@ def send(
     from filelock import FileLock
 
     lock = _file(notes, f"{connection.name} {blob.digest}", "lock")
-    place = _file(notes, f"{connection.host} {blob.digest}", "repository")
+    path = _file(notes, f"{connection.host} {blob.digest}", "repository")
     folders.ensure(notes, private=True)
     with FileLock(lock):
         if has(connection, blob):
             advance(blob.size)
-            done = Sent(how="present")
+            result = Sent(how="present")
         else:
             source = layout.checked(blob)
             outgoing = _Outgoing(connection, blob, source, advance)
             try:
-                done = outgoing.run(mount_from or _repository(place, connection))
+                result = outgoing.run(mount_from or _repository(path, connection))
             except OSError as error:
                 raise full_or_broken(error, source) from error
         with contextlib.suppress(OSError):
-            atomic.write(place, connection.repository.encode())
-        return done
+            files.write(path, connection.repository.encode())
+        return result
 
 
-def _file(notes: Path, what: str, kind: str) -> Path:
-    return notes / f"{hashlib.sha256(what.encode()).hexdigest()[:32]}.{kind}"
+def _file(notes: Path, key: str, kind: str) -> Path:
+    return notes / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.{kind}"
 
 
-def _repository(place: Path, connection: Connection) -> str:
+def _repository(path: Path, connection: Connection) -> str:
     """Return the registry's repository that received the blob last; empty if none is known."""
     try:
-        return reference.parse(f"{connection.host}/{place.read_text()}").repository
+        return reference.parse(f"{connection.host}/{path.read_text()}").repository
     except (OSError, UnicodeDecodeError, InvalidError):
         return ""
 
@@ -119,17 +118,17 @@ def require_allowed(connection: Connection) -> None:
     Meant to be called before expensive work. Registries report this only when an upload is started,
     so one is started and cancelled.
     """
-    what = "a push"
+    item = "a push"
     answer = connection.ask(
-        "POST", connection.url("blobs/uploads/"), what, accept=(_ACCEPTED,), data=b""
+        "POST", connection.url("blobs/uploads/"), item, accept=(_ACCEPTED,), data=b""
     )
     with contextlib.suppress(BuildError, BrokenOffError):
-        url = connection.resolve(answer.headers.get("Location", ""), answer.url, what)
-        connection.ask("DELETE", url, what, accept=(_OK, _ACCEPTED, _NO_CONTENT), retry=False)
+        url = connection.resolve(answer.headers.get("Location", ""), answer.url, item)
+        connection.ask("DELETE", url, item, accept=(_OK, _ACCEPTED, _NO_CONTENT), retry=False)
 
 
 class _Outgoing:
-    """A blob on its way to the registry."""
+    """A push of one blob."""
 
     def __init__(
         self,
@@ -143,7 +142,7 @@ class _Outgoing:
         self._last: _Upload | None = None
         """The upload as the registry last described it; None if none has begun or it is gone."""
         self._shown = 0
-        self._travelled = 0
+        self._transferred = 0
 
     def run(self, mount_from: str) -> Sent:
         problem = ""
@@ -164,7 +163,7 @@ class _Outgoing:
         else:
             raise self._connection.failure(self._blob.digest, problem)
         self._show(self._blob.size)
-        return Sent(how="sent", bytes=self._travelled)
+        return Sent(how="sent", bytes=self._transferred)
 
     def _begin(self, mount_from: str) -> _Upload | None:
         """Start an upload; return None if the registry mounted the blob instead."""
@@ -210,22 +209,22 @@ class _Outgoing:
                 stream.seek(upload.offset)
                 data = stream.read(upload.piece)
                 if not data:
-                    raise BuildError(f"{self._source}: is shorter than {self._blob.digest} says")
+                    raise BuildError(f"{self._source}: shorter than its manifest states")
                 end = upload.offset + len(data)
                 headers = {**_BYTES, "Content-Range": f"{upload.offset}-{end - 1}"}
-                self._travelled += len(data)
+                self._transferred += len(data)
                 answer = self._ask(
                     "PATCH", upload.location, (_ACCEPTED, _NO_CONTENT), headers, data
                 )
                 upload = self._last = self._at(answer, end, upload.piece, upload.location)
                 if upload.offset != end:
-                    raise BrokenOffError("the registry took only a part")
+                    raise BrokenOffError("the registry accepted only a part")
         return upload
 
     def _close(self, upload: _Upload) -> None:
         """Finish the upload with the blob's digest; send the whole blob if nothing was sent yet."""
         data = b"" if upload.offset else self._source.read_bytes()
-        self._travelled += len(data)
+        self._transferred += len(data)
         joint = "&" if urlsplit(upload.location).query else "?"
         url = f"{upload.location}{joint}{urlencode({'digest': self._blob.digest})}"
         self._ask("PUT", url, (_CREATED, _NO_CONTENT), _BYTES, data)
@@ -244,7 +243,7 @@ class _Outgoing:
             retry=False,
         )
         if answer.status in _LOST:
-            raise BrokenOffError(f"the registry did not take it (HTTP {answer.status})")
+            raise BrokenOffError(f"the registry refused it (HTTP {answer.status})")
         return answer
 
     def _at(self, answer: Answer, expected: int, piece: int, previous: str = "") -> _Upload:
@@ -252,7 +251,7 @@ class _Outgoing:
         location = answer.headers.get("Location", previous)
         if not location:
             raise self._connection.failure(
-                self._blob.digest, "the registry does not say where to upload it"
+                self._blob.digest, "the registry did not state where to upload it"
             )
         stated = _RANGE.fullmatch(answer.headers.get("Range", ""))
         # The last byte that is there; "0-0" can also mean that there is none.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from envbuilder.core import member_paths
 from envbuilder.core.errors import BuildError
-from envbuilder.profiles import locked_file as lock_entries
+from envbuilder.profiles import locked_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -57,18 +57,20 @@ def members(file: File, data: tarfile.TarFile) -> Iterator[tuple[str, tarfile.Ta
     Raise `BuildError` for a duplicate, an unsafe path, or anything but files, folders and links
     inside the package, such as a device or a pipe.
     """
-    known: set[str] = set()
+    names: set[str] = set()
     for member in data:
         name = _path(file, member.name)
         if not name:
             continue
-        if name in known and not member.isdir():
-            raise refused(file, f"/{name} is in it twice")
-        known.add(name)
+        if name in names and not member.isdir():
+            raise refused(file, f"/{name} appears twice")
+        names.add(name)
         if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
             raise refused(file, f"/{name} is neither a file nor a folder nor a link")
-        if member.islnk() and _path(file, member.linkname) not in known:
-            raise refused(file, f"/{name} is a link to {member.linkname!r}, which is not before it")
+        if member.islnk() and _path(file, member.linkname) not in names:
+            raise refused(
+                file, f"/{name} is a link to {member.linkname!r}, which does not precede it"
+            )
         if member.issym() and (not member.linkname or not member.linkname.isprintable()):
             raise refused(file, f"/{name} is a link to {member.linkname!r}")
         yield name, member
@@ -79,8 +81,8 @@ def _path(file: File, stated: str) -> str:
     name = stated.removeprefix("./").removesuffix("/")
     if name in {"", "."}:
         return ""
-    if wrong := member_paths.objection(name):
-        raise refused(file, wrong)
+    if objection := member_paths.objection(name):
+        raise refused(file, objection)
     return name
 
 
@@ -90,18 +92,17 @@ def require_named(file: File, fields: Mapping[str, str]) -> None:
     Files are named after these control fields.
     """
     name, version = fields.get("Package", ""), fields.get("Version", "")
-    if not lock_entries.is_debian(name, version):
+    if not locked_file.is_debian(name, version):
         raise refused(file, "its name or version violates Debian policy")
     if (name, version) != (file.name, file.version):
-        raise refused(file, f"its control file says {name} {version}")
+        raise refused(file, f"its control file states {name} {version}")
     if not fields.get("Architecture", "").replace("-", "").isalnum():
         raise refused(file, "its architecture violates Debian policy")
 
 
-def refused(file: File, why: str) -> BuildError:
+def refused(file: File, reason: str) -> BuildError:
     """Return the error for a package that cannot be used as it is."""
     return BuildError(
-        f"{file.basename}: refused: {why}",
-        "These are the bytes that the lock names. Leave the package out of the profile, or pin"
-        " another version.",
+        f"{file.basename}: refused: {reason}",
+        "The file matches the lock. Leave the package out of the profile, or pin another version.",
     )

@@ -33,44 +33,44 @@ _DISABLED = frozenset({"no", "false", "without", "off", "disable", "0"})
 
 def parse_sources(text: str) -> tuple[Entry, ...]:
     """Return the binary package sources of an apt list, in either of apt's two formats."""
-    found = []
+    entries = []
     for line in text.splitlines():
         part = re.sub(r"\[[^\]]*\]", " ", line).split()
         if len(part) >= 3 and part[0] == "deb":
-            found.append(Entry(part[1].rstrip("/"), (part[2],)))
+            entries.append(Entry(part[1].rstrip("/"), (part[2],)))
     for stanza in re.split(r"\n\s*\n", re.sub(r"^#.*\n?", "", text, flags=re.MULTILINE)):
-        stated = fields(stanza)
-        disabled = stated.get("Enabled", "").strip().lower() in _DISABLED
-        if "deb" in stated.get("Types", "").split() and not disabled:
-            suites = tuple(stated.get("Suites", "").split())
-            found += [Entry(u.rstrip("/"), suites) for u in stated.get("URIs", "").split()]
-    return tuple(found)
+        options = fields(stanza)
+        disabled = options.get("Enabled", "").strip().lower() in _DISABLED
+        if "deb" in options.get("Types", "").split() and not disabled:
+            suites = tuple(options.get("Suites", "").split())
+            entries += [Entry(u.rstrip("/"), suites) for u in options.get("URIs", "").split()]
+    return tuple(entries)
 
 
 def machine_roots(entries: Iterable[Entry]) -> dict[str, str]:
     """Return the Debian mirrors among apt's sources, by symbolic source."""
-    found: dict[str, str] = {}
+    mirrors: dict[str, str] = {}
     for entry in entries:
         if not entry.uri.startswith(("http://", "https://")):
             continue
         for suite in entry.suites:
             name, _, part = suite.partition("/")[0].partition("-")
             if name in SUITES:
-                found.setdefault(SECURITY if part == "security" else MAIN, entry.uri)
-    return found
+                mirrors.setdefault(SECURITY if part == "security" else MAIN, entry.uri)
+    return mirrors
 
 
 def _machine_entries(folder: Path = Path("/etc/apt")) -> tuple[Entry, ...]:
     files = [folder / "sources.list"]
     for pattern in ("*.list", "*.sources"):
         files += sorted((folder / "sources.list.d").glob(pattern))
-    found: list[Entry] = []
+    entries: list[Entry] = []
     for path in files:
         try:
-            found += parse_sources(path.read_text(encoding="utf-8", errors="replace"))
+            entries += parse_sources(path.read_text(encoding="utf-8", errors="replace"))
         except OSError:
             continue
-    return tuple(found)
+    return tuple(entries)
 
 
 def roots(source: str, settings: Settings, when: str = "") -> tuple[str, ...]:
@@ -79,9 +79,9 @@ def roots(source: str, settings: Settings, when: str = "") -> tuple[str, ...]:
     Only the user's override if there is one; otherwise the machine's own mirror, then Debian's
     snapshot service at `when` (`2026-11-18T02:10:24Z`; empty for today).
     """
-    own = indexes.override(source, settings)
-    if own:
-        return (own,)
+    override = indexes.override(source, settings)
+    if override:
+        return (override,)
     machine = machine_roots(_machine_entries()).get(source)
     stamp = re.sub(r"[^0-9TZ]", "", when) or _today()
     archive = indexes.url("debian-snapshot", settings).removesuffix("/debian")
@@ -101,8 +101,8 @@ def urls(file: File, settings: Settings) -> tuple[str, ...]:
 
 def seen(file: File) -> str:
     """Return when the archive had a locked .deb (`2026-11-18T02:10:24Z`); empty if unknown."""
-    found = re.search(r"Release of (\S+Z)$", file.by)
-    return found[1] if found else ""
+    match = re.search(r"Release of (\S+Z)$", file.by)
+    return match[1] if match else ""
 
 
 def snapshot(file: File, settings: Settings) -> str:
@@ -110,8 +110,8 @@ def snapshot(file: File, settings: Settings) -> str:
 
     Never the machine's own mirror: a rendered file must be the same on every machine.
     """
-    own = indexes.override(file.source, settings)
-    return own or roots(file.source, settings, seen(file))[-1]
+    override = indexes.override(file.source, settings)
+    return override or roots(file.source, settings, seen(file))[-1]
 
 
 def fields(text: str) -> dict[str, str]:

@@ -79,16 +79,16 @@ def parse_packages(text: str, *, source: str = MAIN, by: str = "") -> Iterator[P
 def keep_newest(universe: dict[str, Package], packages: Iterable[Package]) -> None:
     """Add packages to those known by name; the newer version wins."""
     for package in packages:
-        known = universe.get(package.name)
-        if known is None or compare(package.version, known.version) > 0:
+        current = universe.get(package.name)
+        if current is None or compare(package.version, current.version) > 0:
             universe[package.name] = package
 
 
-def compare(one: str, other: str) -> int:
+def compare(first: str, second: str) -> int:
     """Compare two Debian versions: negative, 0 or positive."""
     from debian.debian_support import version_compare
 
-    result: int = version_compare(one, other)
+    result: int = version_compare(first, second)
     return result
 
 
@@ -99,9 +99,9 @@ def relations(text: str) -> tuple[tuple[Atom, ...], ...]:
     for group in filter(None, (g.strip() for g in text.split(","))):
         atoms = []
         for alternative in group.split("|"):
-            found = _ATOM.match(alternative)
-            if found:
-                atoms.append(Atom(found[1], found[2] or "", found[3] or ""))
+            match = _ATOM.match(alternative)
+            if match:
+                atoms.append(Atom(match[1], match[2] or "", match[3] or ""))
         if atoms:
             groups.append(tuple(atoms))
     return tuple(groups)
@@ -136,46 +136,46 @@ class Offered:
 
     def answers(self, atom: Atom) -> list[str]:
         """Return the packages that satisfy an alternative: the one so named, then providers."""
-        found = []
-        own = self._packages.get(atom.name)
-        if own and satisfies(own.version, atom):
-            found.append(own.name)
+        names = []
+        package = self._packages.get(atom.name)
+        if package and satisfies(package.version, atom):
+            names.append(package.name)
         for name, version in sorted(self._providers.get(atom.name, ())):
             # An unversioned Provides satisfies only unversioned dependencies.
             if not atom.relation or (version and satisfies(version, atom)):
-                found.append(name)
-        return found
+                names.append(name)
+        return names
 
     def among(self, group: Iterable[Atom]) -> list[str]:
         """Return the packages that satisfy any alternative of a group, in the group's order."""
         return [name for atom in group for name in self.answers(atom)]
 
 
-def minimal(universe: Mapping[str, Package], wanted: Iterable[str] = ()) -> frozenset[str]:
-    """Return the names of a minimal system with the wanted packages and all dependencies.
+def minimal(universe: Mapping[str, Package], names: Iterable[str] = ()) -> frozenset[str]:
+    """Return the names of a minimal system, the packages `names`, and all their dependencies.
 
     A minimal system is the essential packages and those of priority required. Raise `InvalidError`
-    for a wanted package that does not exist, or for dependencies that cannot be satisfied.
+    for a package of `names` that does not exist, or for dependencies that cannot be satisfied.
     """
     offered = Offered(universe)
-    found: set[str] = set()
+    chosen: set[str] = set()
     # The queue is popped from its end, so `usr-is-merged` comes first. Tools that bootstrap a
     # system prefer it, if it exists, to its alternative `usrmerge`, which brings perl.
     queue = sorted(p.name for p in universe.values() if p.base)
-    queue += [require(name, universe).name for name in wanted]
+    queue += [require(name, universe).name for name in names]
     queue += [name for name in ("usr-is-merged",) if name in universe]
     while queue:
         name = queue.pop()
-        if name in found:
+        if name in chosen:
             continue
-        found.add(name)
+        chosen.add(name)
         for group in relations(universe[name].depends):
-            able = offered.among(group)
-            if not able:
+            candidates = offered.among(group)
+            if not candidates:
                 raise _lacking(name, group)
-            if not found.intersection(able):
-                queue += able[:1]
-    return frozenset(found)
+            if not chosen.intersection(candidates):
+                queue += candidates[:1]
+    return frozenset(chosen)
 
 
 def require(name: str, universe: Mapping[str, Package]) -> Package:
@@ -271,19 +271,19 @@ class _Closure:
 
 
 def closure(
-    wanted: Sequence[str],
+    names: Sequence[str],
     universe: Mapping[str, Package],
     base: frozenset[str] = frozenset(),
     *,
     rolling: bool = False,
 ) -> tuple[Package, ...]:
-    """Return the packages to install for `wanted` on any minimal system.
+    """Return the packages to install for `names` on any minimal system.
 
     `base` names the packages of a larger system made of this very universe: none of them is chosen
     again. Raise `InvalidError` for unknown packages.
     """
     result = _Closure(universe, base or minimal(universe), rolling=rolling)
-    for name in wanted:
+    for name in names:
         if name not in base:
             result.add(require(name, universe).name)
     if not base:  # a base made of this universe has these versions already

@@ -23,7 +23,7 @@ def parse(files: Mapping[str, bytes], architecture: str) -> dict[str, str] | Non
     """Return the installed packages (name → version), from the files below `PATHS`.
 
     None if there are no files. Packages of other architectures are left out. Raise `InvalidError`
-    if the files name no package.
+    if the files list no package.
     """
     from debian.deb822 import Deb822
 
@@ -39,7 +39,7 @@ def parse(files: Mapping[str, bytes], architecture: str) -> dict[str, str] | Non
             if _installed(fields, architecture):
                 packages[fields["Package"]] = fields["Version"]
     if not packages:
-        raise InvalidError(f"the base's dpkg status names no installed package of {architecture}")
+        raise InvalidError(f"the base's dpkg status lists no installed package for {architecture}")
     return packages
 
 

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.http import reason
-from envbuilder.packages.debian import mirrors as archives
+from envbuilder.packages.debian import mirrors
 from envbuilder.packages.debian.package import (
     Package,
     closure,
@@ -28,13 +28,12 @@ from envbuilder.packages.debian.package import (
     parse_packages,
 )
 from envbuilder.packages.python import indexes
-from envbuilder.profiles import locked_file as lock_entries
-from envbuilder.profiles.locked_file import MAIN, File
+from envbuilder.profiles.locked_file import MAIN, SECURITY, File
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from envbuilder.core import types as words
+    from envbuilder.core import types
     from envbuilder.core.settings import Settings
 
 ARCHITECTURES: dict[str, str] = {"linux/amd64": "amd64", "linux/arm64": "arm64"}
@@ -50,28 +49,28 @@ class Suite(Struct, frozen=True, kw_only=True):
 
 
 def lock(
-    wanted: Sequence[str], suite: Suite, base: frozenset[str] = frozenset()
+    names: Sequence[str], suite: Suite, base: frozenset[str] = frozenset()
 ) -> tuple[File, ...]:
-    """Return the .debs that bring `wanted` to any minimal system of the suite, sorted by name.
+    """Return the .debs that bring `names` to any minimal system of the suite, sorted by name.
 
     With `base`, they go on the system that `lock_base` locked from the same lists, given by the
     names of its packages. Raise `InvalidError` for packages that are unavailable.
     """
-    chosen = closure(wanted, suite.packages, base, rolling=suite.rolling)
+    chosen = closure(names, suite.packages, base, rolling=suite.rolling)
     return tuple(_file(p) for p in sorted(chosen, key=lambda p: p.name))
 
 
-def lock_base(wanted: Sequence[str], suite: Suite) -> tuple[File, ...]:
-    """Return the .debs of a whole system with `wanted`, sorted by name; each has the role `base`.
+def lock_base(names: Sequence[str], suite: Suite) -> tuple[File, ...]:
+    """Return the .debs of a whole system with `names`, sorted by name; each has the role `base`.
 
-    These are the packages of every minimal system of the suite, `wanted`, and all their
+    These are the packages of every minimal system of the suite, `names`, and all their
     dependencies.
     """
-    names = minimal(suite.packages, wanted)
-    return tuple(_file(suite.packages[name], "base") for name in sorted(names))
+    chosen = minimal(suite.packages, names)
+    return tuple(_file(suite.packages[name], "base") for name in sorted(chosen))
 
 
-def _file(package: Package, role: words.Role = "") -> File:
+def _file(package: Package, role: types.Role = "") -> File:
     try:
         return msgspec.convert(
             {
@@ -90,7 +89,7 @@ def _file(package: Package, role: words.Role = "") -> File:
         )
     except msgspec.ValidationError as error:
         raise BuildError(
-            f"Debian's package list has an odd entry: {package.file!r}: {error}"
+            f"Debian's package list has an invalid entry: {package.file!r}: {error}"
         ) from error
 
 
@@ -108,7 +107,7 @@ def load(
     Debian has no packages for.
     """
     if platform not in ARCHITECTURES:
-        raise InvalidError(f"{platform}: Debian packages are only for Linux")
+        raise InvalidError(f"{platform}: Debian packages exist only for Linux")
     architecture, read = ARCHITECTURES[platform], read or _read
     on_progress(f"reading Debian {suite}'s package lists for {platform}")
     universe: dict[str, Package] = {}
@@ -116,13 +115,13 @@ def load(
     for name, source in (
         (suite, MAIN),
         (f"{suite}-updates", MAIN),
-        (f"{suite}-security", lock_entries.SECURITY),
+        (f"{suite}-security", SECURITY),
     ):
         release = _release(name, source, settings, read, required=name == suite)
         if release is None:
             continue
         root, text = release
-        fields = archives.fields(text)
+        fields = mirrors.fields(text)
         if name == suite:
             rolling = "Version" not in fields
         by = f"{name} Release of {_date(fields.get('Date', ''))}"
@@ -137,15 +136,15 @@ def _release(
     name: str, source: str, settings: Settings, read: Callable[[str], bytes], *, required: bool
 ) -> tuple[str, str] | None:
     problem: Exception | None = None
-    for root in archives.roots(source, settings):
+    for root in mirrors.roots(source, settings):
         try:
             return root, read(f"{root}/dists/{name}/Release").decode("utf-8", "replace")
         except OSError as error:
             problem = error
     if required:
-        why = reason(problem) if problem else "there is none"
+        cause = reason(problem) if problem else "there is none"
         raise BuildError(
-            f"no mirror of Debian answers for the suite {name} ({why})",
+            f"no Debian mirror answers for the suite {name} ({cause})",
             f"Set {indexes.variable(source)} to the URL of a mirror.",
         )
     return None
@@ -156,26 +155,27 @@ def _answer(read: Callable[[str], bytes], url: str) -> bytes:
         return read(url)
     except OSError as error:
         path = urlsplit(url).path
-        raise BuildError(f"Debian's mirror does not give {path}: {reason(error)}") from error
+        raise BuildError(f"the Debian mirror does not serve {path}: {reason(error)}") from error
 
 
 def _read(url: str) -> bytes:
     import requests
 
-    answer = requests.get(url, timeout=(6.0, 120.0))
-    answer.raise_for_status()
-    return answer.content
+    response = requests.get(url, timeout=(6.0, 120.0))
+    response.raise_for_status()
+    return response.content
 
 
 def _verify(raw: bytes, release: str, path: str, suite: str) -> None:
-    stated = re.search(rf"^ ([0-9a-f]{{64}}) +\d+ {re.escape(path)}$", release, re.MULTILINE)
-    if stated is None:
+    listed = re.search(rf"^ ([0-9a-f]{{64}}) +\d+ {re.escape(path)}$", release, re.MULTILINE)
+    if listed is None:
         raise BuildError(f"Debian {suite}: the Release file does not list {path}")
     actual = hashlib.sha256(raw).hexdigest()
-    if actual != stated[1]:
+    if actual != listed[1]:
         raise BuildError(
-            f"Debian {suite}: {path} has sha256 {actual}, but Release says {stated[1]}",
-            "The mirror is being updated, or somebody tampers with it. Try again in a while.",
+            f"Debian {suite}: {path} has sha256 {actual}, but the Release file states {listed[1]}",
+            "The mirror may be in the middle of an update, or its files were altered. Try again"
+            " later, or use another mirror.",
         )
 
 

@@ -122,7 +122,7 @@ def test_a_built_image_is_recorded_outside_of_it(found: Settings) -> None:
     assert record.digest == f"sha256:{1:064}"
     assert record.ids == (f"sha256:{1:064}", f"sha256:{2:064}")
     assert record.made_by == {"docker": "26.1", "buildkit": "v0.13.2"}
-    with pytest.raises(BuildError, match="did not tell"):
+    with pytest.raises(BuildError, match="did not report"):
         run(found, plan.Write(what="m", path=step.metadata, text="{}"), versions, step)
 
 

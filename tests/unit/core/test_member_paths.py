@@ -15,7 +15,7 @@ from envbuilder.containers.oci.layer import Member
 from envbuilder.core import member_paths
 from envbuilder.core.errors import BuildError
 from envbuilder.packages.debian import members as deb_members
-from envbuilder.packages.python import wheel_conflicts as wheel_records
+from envbuilder.packages.python import wheel_conflicts
 from envbuilder.profiles.locked_file import File
 from tests.support import debs
 from tests.unit.build.image.test_debs import found
@@ -89,13 +89,13 @@ def test_nothing_leads_through_a_link_or_a_file() -> None:
 )  # fmt: skip
 def test_a_wheel_brings_no_file_of_the_build(path: str) -> None:
     with pytest.raises(ValueError, match=r"delete another|not a normalized path|writes itself"):
-        wheel_records.contents("x-1", "3.11", [path, "x-1.dist-info/RECORD"], "", "")
+        wheel_conflicts.contents("x-1", "3.11", [path, "x-1.dist-info/RECORD"], "", "")
 
 
 def test_a_wheel_brings_no_script_called_python() -> None:
     with pytest.raises(ValueError, match="writes itself"):
-        wheel_records.contents("x-1", "3.11", [], "", "[console_scripts]\npython3 = x:main\n")
-    assert wheel_records.contents("x-1", "3.11", ["envbuilder/x.py"], "", "")
+        wheel_conflicts.contents("x-1", "3.11", [], "", "[console_scripts]\npython3 = x:main\n")
+    assert wheel_conflicts.contents("x-1", "3.11", ["envbuilder/x.py"], "", "")
 
 
 # --- Debian packages
@@ -191,8 +191,8 @@ def test_garbage_is_no_package(tmp_path: Path) -> None:
         ({"Package": ".wh.libc6"}, "policy"),
         ({"Version": "../1"}, "policy"),
         ({"Version": ""}, "policy"),
-        ({"Package": "liby"}, "its control file says liby 1"),
-        ({"Version": "2"}, "its control file says libx 2"),
+        ({"Package": "liby"}, "its control file states liby 1"),
+        ({"Version": "2"}, "its control file states libx 2"),
         ({"Architecture": "../../x"}, "architecture"),
         ({"Architecture": ""}, "architecture"),
     ],
@@ -218,7 +218,7 @@ def test_what_a_package_says_of_itself_is_checked(
     ],
 )  # fmt: skip
 def test_no_package_brings_files_of_ours(path: str, tmp_path: Path) -> None:
-    with pytest.raises(BuildError, match="own"):
+    with pytest.raises(BuildError, match="is in a folder reserved for"):
         found(tmp_path, data={path: b"x"})
 
 
@@ -231,5 +231,5 @@ def test_a_path_through_a_file_or_a_dangling_link_of_the_base_is_refused(tmp_pat
     dangling = Member(path="gone", kind="link", target="/nowhere")
     for at, path in enumerate(("gone/x", "gone/a/x", "etc/passwd/x")):
         (tmp_path / str(at)).mkdir()
-        with pytest.raises(BuildError, match="of the base image is no folder"):
+        with pytest.raises(BuildError, match="of the base image is not a folder"):
             found(tmp_path / str(at), dangling, data={path: b"x"})

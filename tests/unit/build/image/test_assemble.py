@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from envbuilder.build.image import assemble, parts, scratch
 from envbuilder.build.image.assemble import Assembly
-from envbuilder.build.image.preload import Ahead
+from envbuilder.build.image.preload import Preloader
 from envbuilder.build.image.staging import Python, Stage
 from envbuilder.build.plan import Assemble, Run, Step, UnpackTool
 from envbuilder.containers.oci.layer import Member
@@ -206,7 +206,7 @@ def test_a_damaged_layer_is_named_and_made_anew(
     layout.checked(torch)
     (note,) = bench.notes
     assert torch.digest in note
-    assert "made anew" in note
+    assert "made again" in note
 
 
 def test_a_damaged_entry_of_the_cache_is_made_anew(bench: Bench, wheels: list[File]) -> None:
@@ -316,7 +316,7 @@ def test_lower_layers_are_offered_as_images_of_their_own(
 ) -> None:
     offered: list[tuple[int, int, Manifest]] = []
 
-    def offer(self: Ahead, added: Sequence[Added], left: int, write: Any) -> None:
+    def offer(self: Preloader, added: Sequence[Added], left: int, write: Any) -> None:
         layout = write(added)
         (found,) = layout.index().manifests
         assert found.annotations["io.containerd.image.name"] == "docker.io/envbuilder/ahead:1"
@@ -324,7 +324,7 @@ def test_lower_layers_are_offered_as_images_of_their_own(
             layout.checked(layer)
         offered.append((len(added), left, layout.read_manifest(found)))
 
-    monkeypatch.setattr(Ahead, "offer", offer)
+    monkeypatch.setattr(Preloader, "offer", offer)
     _, manifest = bench.make(wheels, ahead="envbuilder/ahead:1")
     assert [o[0] for o in offered] == [1, 2]
     assert offered[0][1] > offered[1][1] == 0

@@ -9,8 +9,8 @@ import pytest
 
 from envbuilder.build.image import preload as module
 from envbuilder.build.image.config import Added
-from envbuilder.build.image.preload import WORTH, Ahead
-from envbuilder.containers.engine import images as engines
+from envbuilder.build.image.preload import WORTH, Preloader
+from envbuilder.containers.engine import images
 from envbuilder.containers.oci.layer import Layer
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.core.errors import BuildError
@@ -35,7 +35,7 @@ class Engine(FakeEngine):
         self.began = threading.Event()
         self.error: Exception | None = None
         self.serve(monkeypatch)
-        monkeypatch.setattr(engines, "load", self.take)
+        monkeypatch.setattr(images, "load", self.take)
 
     def forget(self, ref: str) -> None:
         self.names.discard(ref)
@@ -69,12 +69,12 @@ def count(layers: Sequence[Added]) -> Any:
 
 
 @pytest.fixture
-def begin(tmp_path: Path) -> Callable[..., Ahead]:
-    return lambda ref=REF: Ahead(ref, Layout(tmp_path))
+def begin(tmp_path: Path) -> Callable[..., Preloader]:
+    return lambda ref=REF: Preloader(ref, Layout(tmp_path))
 
 
 def test_what_was_offered_is_loaded_and_stays_for_the_whole_image(
-    there: Engine, begin: Callable[..., Ahead]
+    there: Engine, begin: Callable[..., Preloader]
 ) -> None:
     with begin() as ahead:
         ahead.offer(added(WORTH), WORTH, count)
@@ -85,14 +85,14 @@ def test_what_was_offered_is_loaded_and_stays_for_the_whole_image(
 
 @pytest.mark.parametrize(("size", "left"), [(WORTH - 1, WORTH), (WORTH, WORTH - 1), (0, 0)])
 def test_little_is_not_worth_a_load(
-    there: Engine, begin: Callable[..., Ahead], size: int, left: int
+    there: Engine, begin: Callable[..., Preloader], size: int, left: int
 ) -> None:
     with begin() as ahead:
         ahead.offer(added(size), left, count)
     assert there.loaded == []
 
 
-def test_small_layers_add_up(there: Engine, begin: Callable[..., Ahead]) -> None:
+def test_small_layers_add_up(there: Engine, begin: Callable[..., Preloader]) -> None:
     with begin() as ahead:
         ahead.offer(added(WORTH // 2), WORTH, count)
         ahead.offer(added(WORTH // 2, WORTH // 2), WORTH, count)
@@ -101,7 +101,7 @@ def test_small_layers_add_up(there: Engine, begin: Callable[..., Ahead]) -> None
 
 
 def test_an_offer_is_skipped_where_a_larger_one_has_come(
-    there: Engine, begin: Callable[..., Ahead]
+    there: Engine, begin: Callable[..., Preloader]
 ) -> None:
     there.go.clear()
     with begin() as ahead:
@@ -116,7 +116,7 @@ def test_an_offer_is_skipped_where_a_larger_one_has_come(
 
 
 def test_what_still_waits_in_the_end_is_for_the_whole_image(
-    there: Engine, begin: Callable[..., Ahead]
+    there: Engine, begin: Callable[..., Preloader]
 ) -> None:
     there.go.clear()
     timer = threading.Timer(0.05, there.go.set)
@@ -128,7 +128,7 @@ def test_what_still_waits_in_the_end_is_for_the_whole_image(
     assert there.loaded == [1]
 
 
-def test_no_name_means_no_load(there: Engine, begin: Callable[..., Ahead]) -> None:
+def test_no_name_means_no_load(there: Engine, begin: Callable[..., Preloader]) -> None:
     with begin("") as ahead:
         ahead.offer(added(WORTH), WORTH, count)
     assert there.loaded == []
@@ -136,7 +136,7 @@ def test_no_name_means_no_load(there: Engine, begin: Callable[..., Ahead]) -> No
 
 @pytest.mark.parametrize("error", [BuildError("full"), OSError("gone")])
 def test_a_load_that_fails_is_for_the_last_one_to_tell(
-    there: Engine, begin: Callable[..., Ahead], error: Exception
+    there: Engine, begin: Callable[..., Preloader], error: Exception
 ) -> None:
     there.error = error
     with begin() as ahead:
@@ -148,7 +148,7 @@ def test_a_load_that_fails_is_for_the_last_one_to_tell(
     assert there.loaded == [1, 2]
 
 
-def fail(there: Engine, ahead: Ahead, error: BaseException) -> None:
+def fail(there: Engine, ahead: Preloader, error: BaseException) -> None:
     with ahead:
         ahead.offer(added(WORTH), WORTH, count)
         assert there.began.wait(10)
@@ -157,7 +157,7 @@ def fail(there: Engine, ahead: Ahead, error: BaseException) -> None:
 
 @pytest.mark.parametrize("error", [BuildError("full"), KeyboardInterrupt()])
 def test_a_build_that_fails_leaves_no_name(
-    there: Engine, begin: Callable[..., Ahead], error: BaseException
+    there: Engine, begin: Callable[..., Preloader], error: BaseException
 ) -> None:
     with pytest.raises(type(error)):
         fail(there, begin(), error)
@@ -165,7 +165,7 @@ def test_a_build_that_fails_leaves_no_name(
 
 
 def test_an_engine_that_hangs_does_not_keep_a_failed_build(
-    there: Engine, begin: Callable[..., Ahead], monkeypatch: pytest.MonkeyPatch
+    there: Engine, begin: Callable[..., Preloader], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_GRACE_SECONDS", 0.01)
     there.go.clear()

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder.build.image import records as images
+from envbuilder.build.image import records
 from envbuilder.core.errors import BuildError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 ONE, TWO = f"sha256:{1:064}", f"sha256:{2:064}"
-RECORD = images.ImageRecord(
+RECORD = records.ImageRecord(
     profile="cpu",
     fingerprint="f" * 64,
     ref="envbuilder/cpu:py311",
@@ -45,7 +45,7 @@ def told(config: object, image: object) -> str:
     ],
 )
 def test_a_client_tells_what_it_made(text: str, digests: tuple[str, ...]) -> None:
-    assert images.digests(text) == digests
+    assert records.digests(text) == digests
 
 
 @pytest.mark.parametrize(
@@ -53,14 +53,14 @@ def test_a_client_tells_what_it_made(text: str, digests: tuple[str, ...]) -> Non
     ["", "{", "{}", "sha256:1", f"{ONE} {TWO}", told("x", ONE), told(ONE, None), "[" * 9999],
 )
 def test_anything_else_is_refused(text: str) -> None:
-    with pytest.raises(BuildError, match="did not tell which image"):
-        images.digests(text)
+    with pytest.raises(BuildError, match="did not report which image"):
+        records.digests(text)
 
 
 @given(st.text() | st.dictionaries(st.text(), st.text()).map(json.dumps))
 def test_no_text_is_taken_for_a_digest(text: str) -> None:
     with pytest.raises(BuildError):
-        images.digests(text)
+        records.digests(text)
 
 
 @pytest.mark.parametrize(
@@ -74,17 +74,17 @@ def test_no_text_is_taken_for_a_digest(text: str) -> None:
     ],
 )  # fmt: skip
 def test_builders_tell_their_versions(text: str, versions: dict[str, str]) -> None:
-    assert images.versions(text) == versions
+    assert records.versions(text) == versions
 
 
 def test_records_are_kept_by_fingerprint(tmp_path: Path) -> None:
     folder = tmp_path / RECORD.fingerprint
-    assert images.read(folder) == ()
+    assert records.read(folder) == ()
     other = msgspec.structs.replace(RECORD, digest=TWO, ids=(TWO,))
-    images.keep(folder, RECORD)
-    images.keep(folder, other)
-    images.keep(folder, other)
-    assert images.read(folder) == (RECORD, other)
+    records.keep(folder, RECORD)
+    records.keep(folder, other)
+    records.keep(folder, other)
+    assert records.read(folder) == (RECORD, other)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_records_are_kept_by_fingerprint(tmp_path: Path) -> None:
 )
 def test_a_damaged_record_says_nothing(tmp_path: Path, content: bytes) -> None:
     folder = tmp_path / RECORD.fingerprint
-    images.keep(folder, RECORD)
+    records.keep(folder, RECORD)
     (path,) = folder.iterdir()
     path.write_bytes(content)
-    assert images.read(folder) == ()
+    assert records.read(folder) == ()

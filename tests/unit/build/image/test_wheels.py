@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder.build.image import wheels as wheel_files
+from envbuilder.build.image import wheels
 from envbuilder.build.image.wheels import Wheel
 from envbuilder.core.errors import BuildError
-from envbuilder.packages.python import wheel_conflicts as wheel_records
+from envbuilder.packages.python import wheel_conflicts
 from tests.support.images import record
 
 if TYPE_CHECKING:
@@ -35,9 +35,9 @@ def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setitem(sys.modules, "isal", None)
     else:
         pytest.importorskip("isal")
-    wheel_files._zlib.cache_clear()
+    wheels._zlib.cache_clear()
     yield request.param
-    wheel_files._zlib.cache_clear()
+    wheels._zlib.cache_clear()
 
 
 def made(
@@ -155,7 +155,7 @@ def test_records_are_put_together_in_the_order_of_paths(tmp_path: Path) -> None:
 
 def test_a_record_without_end_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = made(tmp_path, {"a.py": b"1"})
-    monkeypatch.setattr(wheel_records, "LIMIT", 10)
+    monkeypatch.setattr(wheel_conflicts, "LIMIT", 10)
     with pytest.raises(BuildError, match="RECORD is larger than"):
         names(path)
 

@@ -279,7 +279,7 @@ def test_an_engine_that_fails_to_look_for_an_image_is_4(error: Exception, said: 
 
     failing = engine(api=SimpleNamespace(inspect_image=inspect))
     for ask in (failing.image, failing.variables):
-        with pytest.raises(ToolError, match=f"the engine cannot look for x:1: {said}"):
+        with pytest.raises(ToolError, match=f"the engine cannot inspect x:1: {said}"):
             ask("x:1")
 
 

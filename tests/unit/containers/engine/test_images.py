@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.containers.engine import images as engines
+from envbuilder.containers.engine import images
 from envbuilder.containers.engine.docker import DockerEngine
 from envbuilder.containers.engine.endpoint import Endpoint
 from envbuilder.containers.engine.interface import Image
@@ -101,10 +101,10 @@ def hexes(manifest: Manifest) -> set[str]:
 def test_what_an_image_of_the_engine_is_made_of_is_not_sent_again(tmp_path: Path) -> None:
     there, made = Docker(), Layout.create(tmp_path / "made")
     first, one = named(tmp_path / "one", Member(path="a", content=b"1"))
-    ids = engines.load(there.engine, first, made)
+    ids = images.load(there.engine, first, made)
     assert ids == (one.config.digest, first.index().manifests[0].digest)
     second, other = named(tmp_path / "two", Member(path="a", content=b"2"), ref="envbuilder/x:2")
-    engines.load(there.engine, second, made)
+    images.load(there.engine, second, made)
     base = one.layers[0].digest.removeprefix("sha256:")
     assert base in there.sent[0]
     assert base not in there.sent[1]
@@ -114,11 +114,11 @@ def test_what_an_image_of_the_engine_is_made_of_is_not_sent_again(tmp_path: Path
 def test_what_the_engine_dropped_meanwhile_is_sent_after_all(tmp_path: Path) -> None:
     there, made = Docker(), Layout.create(tmp_path / "made")
     first, one = named(tmp_path / "one", Member(path="a", content=b"1"))
-    engines.load(there.engine, first, made)
+    images.load(there.engine, first, made)
     there.blobs.clear()
     there.wanted = {one.layers[0].digest.removeprefix("sha256:")}
     second, other = named(tmp_path / "two", Member(path="a", content=b"2"), ref="envbuilder/x:2")
-    engines.load(there.engine, second, made)
+    images.load(there.engine, second, made)
     assert len(there.sent) == 3
     assert hexes(other) <= there.sent[2]
 
@@ -128,7 +128,7 @@ def test_an_engine_that_fails_is_an_error(tmp_path: Path) -> None:
     there.wanted = {"missing"}
     layout, _ = named(tmp_path / "one")
     with pytest.raises(BuildError, match="the engine cannot load the image: content digest"):
-        engines.load(there.engine, layout, Layout.create(tmp_path / "made"))
+        images.load(there.engine, layout, Layout.create(tmp_path / "made"))
     assert there.api.timeout == 60
 
 
@@ -137,7 +137,7 @@ def test_an_engine_that_says_yes_and_has_nothing_is_an_error(tmp_path: Path) -> 
     there.loses = True
     layout, _ = named(tmp_path / "one")
     with pytest.raises(BuildError, match="the engine has no such image after it was loaded"):
-        engines.load(there.engine, layout, Layout.create(tmp_path / "made"))
+        images.load(there.engine, layout, Layout.create(tmp_path / "made"))
 
 
 def test_an_exported_base_is_kept_and_known(tmp_path: Path) -> None:
@@ -147,13 +147,13 @@ def test_an_exported_base_is_kept_and_known(tmp_path: Path) -> None:
     digest = layout.index().manifests[0].digest
     there.refs["docker.io/library/base:1"] = digest
     found = Image(id=digest, tags=("base:1",), labels={})
-    exported = engines.export(there.engine, found, tmp_path / "bases")
+    exported = images.export(there.engine, found, tmp_path / "bases")
     assert exported.manifest("linux/amd64") == manifest
     there.saved = b""
-    assert engines.export(there.engine, found, tmp_path / "bases").folder == exported.folder
-    engines.remember(exported, made)
+    assert images.export(there.engine, found, tmp_path / "bases").folder == exported.folder
+    images.remember(exported, made)
     above, _ = named(tmp_path / "above", Member(path="a"))
-    engines.load(there.engine, above, made)
+    images.load(there.engine, above, made)
     assert not hexes(manifest) & there.sent[0] - {manifest.config.digest}
 
 
@@ -174,7 +174,7 @@ def test_an_engine_that_sends_no_layout_has_failed_and_leaves_nothing(
     there.saved = sent(b"".join(archive.pieces(layout)))
     found = Image(id=f"sha256:{'1' * 64}", tags=(), labels={})
     with pytest.raises(BuildError, match=f"the image {found.id} of the engine: {said}"):
-        engines.export(there.engine, found, tmp_path / "bases")
+        images.export(there.engine, found, tmp_path / "bases")
     assert list((tmp_path / "bases").iterdir()) == []
 
 
@@ -182,7 +182,7 @@ def test_ids_that_are_no_digests_are_of_no_recorded_image(tmp_path: Path) -> Non
     there, made = Docker(), Layout.create(tmp_path / "made")
     there.refs["odd:1"] = "1234"
     layout, _ = named(tmp_path / "one")
-    engines.load(there.engine, layout, made)
+    images.load(there.engine, layout, made)
     assert len(there.sent) == 1
 
 
@@ -193,9 +193,9 @@ def test_an_index_in_the_engine_is_known_by_its_images(tmp_path: Path) -> None:
     within = encode(Index(schema_version=2, media_type=INDEX, manifests=(found,)))
     outer = layout.add(within, INDEX)
     layout.write_index(Index(schema_version=2, media_type=INDEX, manifests=(outer,)))
-    engines.remember(layout, made)
+    images.remember(layout, made)
     there.refs["base:1"] = outer.digest
-    assert engines._stored(there.engine, made, "") == {d.digest for d in manifest.layers}
+    assert images._stored(there.engine, made, "") == {d.digest for d in manifest.layers}
 
 
 class ByCommand:
@@ -254,13 +254,13 @@ def test_podman_gets_one_image_without_a_name_and_then_its_names(
     second = replace(first, annotations=archive.named("me/x:2"))
     both = Index(schema_version=2, media_type=INDEX, manifests=(first, second))
     layout.write_index(both)
-    ids = engines.load(client, layout, Layout.create(tmp_path / "made"), ["me/x:1", "me/x:2"])
+    ids = images.load(client, layout, Layout.create(tmp_path / "made"), ["me/x:1", "me/x:2"])
     assert ids == (manifest.config.digest, first.digest)
     assert there.images.keys() == {ids[0].removeprefix("sha256:"), "me/x:1", "me/x:2"}
     assert [[d.annotations for d in i.manifests] for i in there.given] == [[{}]]
     assert [a[0] for a in there.asked].count("load") == remote
     # The base of a bundle has the name that it has everywhere.
-    engines.load(client, layout, Layout.create(tmp_path / "made"))
+    images.load(client, layout, Layout.create(tmp_path / "made"))
     assert "docker.io/me/x:2" in there.images
     assert layout.index() == both
     assert sorted(p.name for p in tmp_path.iterdir()) == ["made", "with:colon"]
@@ -275,18 +275,18 @@ def test_a_podman_that_fails_is_an_error(
     client = PodmanEngine(["podman"], rootless=False)
     layout, _ = named(tmp_path / "one")
     with pytest.raises(BuildError, match=f"podman {step}: Error: disk is full"):
-        engines.load(client, layout, Layout.create(tmp_path / "made"))
+        images.load(client, layout, Layout.create(tmp_path / "made"))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["made", "one"]
 
 
 def test_an_image_that_was_loaded_ahead_is_all_that_is_asked_for(tmp_path: Path) -> None:
     there, made = Docker(), Layout.create(tmp_path / "made")
     lower, one = named(tmp_path / "lower", ref="envbuilder/ahead:1")
-    engines.load(there.engine, lower, made, preload="envbuilder/ahead:1")
+    images.load(there.engine, lower, made, preload="envbuilder/ahead:1")
     listed = there.listed
     whole, other = named(tmp_path / "whole", Member(path="a"), ref="envbuilder/x:1")
     there.refs["envbuilder/ahead:1"] = there.refs["docker.io/envbuilder/ahead:1"]
-    engines.load(there.engine, whole, made, preload="envbuilder/ahead:1")
+    images.load(there.engine, whole, made, preload="envbuilder/ahead:1")
     assert there.listed == listed, "listing images takes an engine its time"
     assert not hexes(one) & there.sent[1] - {one.config.digest}
     assert other.config.digest.removeprefix("sha256:") in there.sent[1]

@@ -110,7 +110,7 @@ def test_an_image_is_what_podman_says_of_it(programs: dict[str, tuple[int, str, 
     assert PODMAN.last_step(image) == "last"
     assert PODMAN.variables("x:1") == ("PATH=/bin",)
     assert PODMAN.image("y:1") is None
-    with pytest.raises(ToolError, match="podman cannot look for z:1: Error: database is locked"):
+    with pytest.raises(ToolError, match="podman cannot inspect z:1: Error: database is locked"):
         PODMAN.image("z:1")
 
 

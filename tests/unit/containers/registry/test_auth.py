@@ -175,7 +175,7 @@ def test_netrc_does_not_speak_for_us(
         ("file:///etc/passwd", "which is not https"),
         ("http://[bad", "which is not https"),
         ("http://127.0.0.1.example/", "which is not https"),
-        ("", "without an end"),
+        ("", "too many redirects"),
     ],
 )
 def test_redirects_that_are_not_followed(

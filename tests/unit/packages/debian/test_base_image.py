@@ -11,7 +11,7 @@ from envbuilder.containers.oci import descriptor, rootfs
 from envbuilder.containers.oci.descriptor import Index, Manifest
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.core.errors import BuildError, InvalidError
-from envbuilder.packages.debian import base_image as base_status
+from envbuilder.packages.debian import base_image
 from tests.support import debs
 from tests.support.engines import FakeEngine
 
@@ -48,7 +48,7 @@ def layout(folder: Path, *layers: Members) -> Layout:
 
 def names(made: Layout) -> list[str]:
     contents = rootfs.read(made, made.manifest("linux/amd64")).contents
-    return sorted(base_status.of_contents(contents, "linux/amd64", "base:1"))
+    return sorted(base_image.of_contents(contents, "linux/amd64", "base:1"))
 
 
 def test_upper_layers_win(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_upper_layers_win(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_what_a_layer_removes_is_gone(tmp_path: Path, gone: str) -> None:
     lower: Members = [(STATUS, says("a"))]
-    with pytest.raises(InvalidError, match="no Debian system"):
+    with pytest.raises(InvalidError, match="not a Debian system"):
         names(layout(tmp_path / "1", lower, [(gone, b"")]))
     # Wherever in the layer it stands: what the same layer adds is there.
     both: Members = [(STATUS, says("b")), (gone, b"")]
@@ -76,7 +76,7 @@ def test_what_a_layer_removes_is_gone(tmp_path: Path, gone: str) -> None:
 
 
 def test_a_link_in_place_of_a_folder_hides_what_was_there(tmp_path: Path) -> None:
-    with pytest.raises(InvalidError, match="no Debian system"):
+    with pytest.raises(InvalidError, match="not a Debian system"):
         names(layout(tmp_path, [(STATUS, says("a"))], [("var/lib/dpkg", "/elsewhere")]))
 
 
@@ -101,11 +101,11 @@ def test_a_damaged_layer_is_an_error(tmp_path: Path) -> None:
 
 def test_an_image_of_the_engine_is_read() -> None:
     engine = FakeEngine("base:1")
-    assert base_status.of_engine(engine, "base:1", "linux/amd64") is None
+    assert base_image.of_engine(engine, "base:1", "linux/amd64") is None
     for path, name in ((STATUS, "a"), ("var/lib/dpkg/status.d/b", "b")):
         engine.contents = {path: says(name)}
-        assert base_status.of_engine(engine, "base:1", "linux/amd64") == {name: "1"}
+        assert base_image.of_engine(engine, "base:1", "linux/amd64") == {name: "1"}
     engine.contents = {}
-    with pytest.raises(InvalidError, match="base:1: no Debian system"):
-        base_status.of_engine(engine, "base:1", "linux/amd64")
+    with pytest.raises(InvalidError, match="base:1: not a Debian system"):
+        base_image.of_engine(engine, "base:1", "linux/amd64")
     assert set(engine.done) == {"read base:1 linux/amd64"}

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envbuilder.core.errors import InvalidError
-from envbuilder.packages.debian import status as dpkg_status
+from envbuilder.packages.debian import status
 
 STATUS = b"""\
 Package: libc6
@@ -46,29 +46,29 @@ Version: 1
 
 
 def test_a_status_says_what_is_installed() -> None:
-    packages = dpkg_status.parse({dpkg_status.FILE: STATUS}, "amd64")
+    packages = status.parse({status.FILE: STATUS}, "amd64")
     assert packages == {"libc6": "2.36-9", "waiting": "1", "raw": "1"}
 
 
 def test_one_file_a_package() -> None:
     files = {
-        f"{dpkg_status.FOLDER}base": b"Package: base\nVersion: 1\nArchitecture: amd64\n",
-        f"{dpkg_status.FOLDER}libc6": b"Package: libc6\nVersion: 2\nArchitecture: amd64\n",
-        f"{dpkg_status.FOLDER}libc6.md5sums": b"d41d8cd98f00b204e9800998ecf8427e  etc/x\n",
+        f"{status.FOLDER}base": b"Package: base\nVersion: 1\nArchitecture: amd64\n",
+        f"{status.FOLDER}libc6": b"Package: libc6\nVersion: 2\nArchitecture: amd64\n",
+        f"{status.FOLDER}libc6.md5sums": b"d41d8cd98f00b204e9800998ecf8427e  etc/x\n",
     }
-    assert dpkg_status.parse(files, "amd64") == {"base": "1", "libc6": "2"}
+    assert status.parse(files, "amd64") == {"base": "1", "libc6": "2"}
 
 
 def test_no_status_and_an_empty_one() -> None:
-    assert dpkg_status.parse({}, "amd64") is None
-    with pytest.raises(InvalidError, match="no installed package of arm64"):
-        dpkg_status.parse({dpkg_status.FILE: b"Package: x\n"}, "arm64")
+    assert status.parse({}, "amd64") is None
+    with pytest.raises(InvalidError, match="no installed package for arm64"):
+        status.parse({status.FILE: b"Package: x\n"}, "arm64")
 
 
 @given(st.binary(max_size=300))
 def test_any_bytes_can_be_a_status(data: bytes) -> None:
     try:
-        dpkg_status.parse({dpkg_status.FILE: b"Package: p\nVersion: 1\n\n" + data}, "amd64")
+        status.parse({status.FILE: b"Package: p\nVersion: 1\n\n" + data}, "amd64")
     except InvalidError:
         return
 
@@ -89,6 +89,6 @@ def test_what_is_written_is_read(packages: dict[str, tuple[str, str]]) -> None:
         f"Description: x\n .{said}\n"
         for name, (version, said) in packages.items()
     )
-    assert dpkg_status.parse({dpkg_status.FILE: written.encode()}, "amd64") == {
+    assert status.parse({status.FILE: written.encode()}, "amd64") == {
         name: version for name, (version, _) in packages.items()
     }

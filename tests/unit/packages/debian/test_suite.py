@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.settings import Configuration, Settings
-from envbuilder.packages.debian import mirrors as archives
-from envbuilder.packages.debian import package as debian_packages
+from envbuilder.packages.debian import mirrors, package
 from envbuilder.packages.debian import suite as debian
 from envbuilder.packages.debian.package import Atom, Package, closure, relations
 from envbuilder.profiles.locked_file import File
@@ -35,7 +34,7 @@ def stanza(name: str, version: str = "1.0-1", **fields: str) -> str:
 
 
 def universe(*stanzas: str) -> dict[str, Package]:
-    return {p.name: p for p in debian_packages.parse_packages("\n".join(stanzas))}
+    return {p.name: p for p in package.parse_packages("\n".join(stanzas))}
 
 
 def names(wanted: list[str], *stanzas: str, rolling: bool = False) -> list[str]:
@@ -141,23 +140,23 @@ def test_relations_read_as_the_reference_parser_does(groups: list[list[Atom]]) -
 
 @given(st.text(max_size=200))
 def test_any_text_can_be_a_list_or_a_field(text: str) -> None:
-    list(debian_packages.parse_packages(text))
+    list(package.parse_packages(text))
     relations(text)
-    archives.parse_sources(text)
+    mirrors.parse_sources(text)
 
 
 @given(versions, versions)
 def test_versions_are_ordered(one: str, other: str) -> None:
-    order = debian_packages.compare(one, other)
-    assert debian_packages.satisfies(one, Atom("x", "<<", other)) == (order < 0)
-    assert debian_packages.satisfies(one, Atom("x", ">=", other)) == (order >= 0)
-    assert debian_packages.satisfies(one, Atom("x"))
+    order = package.compare(one, other)
+    assert package.satisfies(one, Atom("x", "<<", other)) == (order < 0)
+    assert package.satisfies(one, Atom("x", ">=", other)) == (order >= 0)
+    assert package.satisfies(one, Atom("x"))
 
 
 def test_the_newest_of_several_lists_wins() -> None:
     found: dict[str, Package] = {}
     for version in ("1.9", "1:1.0", "1.10"):
-        debian_packages.keep_newest(found, debian_packages.parse_packages(stanza("a", version)))
+        package.keep_newest(found, package.parse_packages(stanza("a", version)))
     assert found["a"].version == "1:1.0"
 
 
@@ -187,18 +186,18 @@ Suites: bookworm
 
 @pytest.mark.parametrize("word", ["no", "No", "false", "0", "off"])
 def test_a_disabled_source_is_not_used(word: str) -> None:
-    assert archives.parse_sources(SOURCES.replace("Enabled: no", f"Enabled: {word}")) == (
-        archives.parse_sources(SOURCES)
+    assert mirrors.parse_sources(SOURCES.replace("Enabled: no", f"Enabled: {word}")) == (
+        mirrors.parse_sources(SOURCES)
     )
 
 
 def test_both_formats_of_apts_sources() -> None:
-    found = archives.parse_sources(SOURCES)
+    found = mirrors.parse_sources(SOURCES)
     assert [e.uri for e in found] == [
         "https://one.invalid/debian", "https://third.invalid/apt", "http://two.invalid/debian",
         "http://two.invalid/debian-security",
     ]  # fmt: skip
-    assert archives.machine_roots(found) == {
+    assert mirrors.machine_roots(found) == {
         "debian": "https://one.invalid/debian",
         "debian-security": "http://two.invalid/debian-security",
     }
@@ -251,7 +250,7 @@ def test_a_lock_of_debs(own: Settings) -> None:
     assert (file.source, file.provenance) == ("debian-security", "read")
     assert file.file == "pool/tool_1.0-2.deb"
     assert file.by == "bookworm-security Release of 2026-07-11T10:16:37Z"
-    assert archives.urls(file, own) == ("http://m/pool/tool_1.0-2.deb",)
+    assert mirrors.urls(file, own) == ("http://m/pool/tool_1.0-2.deb",)
 
 
 def test_a_suite_without_a_version_rolls(own: Settings) -> None:
@@ -278,14 +277,14 @@ def test_a_release_that_does_not_list_it_is_refused(own: Settings) -> None:
 
 
 def test_a_mirror_out_of_reach_is_an_error_with_a_hint(own: Settings) -> None:
-    with pytest.raises(BuildError, match="no mirror of Debian answers") as caught:
+    with pytest.raises(BuildError, match="no Debian mirror answers") as caught:
         locked(["tool"], "bookworm", "linux/amd64", own, mirror())
     assert "ENVBUILDER_INDEX_DEBIAN" in caught.value.hint
 
 
 def test_odd_entries_do_not_enter_a_lock(own: Settings) -> None:
     odd = stanza("tool").replace("pool/tool", "../../etc/tool")
-    with pytest.raises(BuildError, match="odd entry"):
+    with pytest.raises(BuildError, match="invalid entry"):
         locked(["tool"], "bookworm", "linux/amd64", own, mirror(bookworm=odd))
 
 
@@ -331,11 +330,11 @@ def test_snapshots_stand_in_for_the_mirror(tmp_path: Path) -> None:
         project=None, config_dir=tmp_path, cache_dir=tmp_path, data_dir=tmp_path,
         configuration=Configuration(),
     )  # fmt: skip
-    last = archives.roots("debian-security", bare, "2026-07-11T10:16:37Z")[-1]
+    last = mirrors.roots("debian-security", bare, "2026-07-11T10:16:37Z")[-1]
     assert last.endswith("/archive/debian-security/20260711T101637Z")
     file = File(
         kind="deb", name="tool", version="1", file="pool/tool_1.deb", sha256=HASH, size=1,
         source="debian", provenance="read", by="bookworm Release of 2026-07-11T10:16:37Z",
     )  # fmt: skip
-    assert archives.urls(file, bare)[-1].endswith("/debian/20260711T101637Z/pool/tool_1.deb")
-    assert archives.snapshot(file, bare).endswith("/archive/debian/20260711T101637Z")
+    assert mirrors.urls(file, bare)[-1].endswith("/debian/20260711T101637Z/pool/tool_1.deb")
+    assert mirrors.snapshot(file, bare).endswith("/archive/debian/20260711T101637Z")

@@ -194,4 +194,4 @@ def test_a_proxy_that_cannot_be_parsed_is_a_sentence(
 
 
 def test_an_address_that_is_no_url_has_a_name_for_messages() -> None:
-    assert download.host_of("http://[::1/d") == "an address that is no URL"
+    assert download.host_of("http://[::1/d") == "an invalid URL"
