@@ -261,7 +261,7 @@ def offers(
                 page = parse_page(text, address, distribution, source)
             except OSError as error:
                 silent.add(source)
-                on_progress(f"{source}: out of reach ({reason(error)}); using claims")
+                on_progress(f"{source}: unreachable ({reason(error)}); using claims")
         claimed = [
             offer
             for claim in all_claims
