@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from envbuilder.core import files as atomic
+from envbuilder.core import files
 from envbuilder.core.errors import VerifyError
 from envbuilder.verify.page import bars, curve, devices, raw, sections
 from envbuilder.verify.page.advice import advise
 from envbuilder.verify.page.bounds import displayable
 from envbuilder.verify.page.html import templates
-from envbuilder.verify.report import model as reports
+from envbuilder.verify.report import model
 from envbuilder.verify.report.terminal import as_found
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
 def render(data: Mapping[str, Any]) -> str:
     """Return the page of a whole report; raise `VerifyError` if it is not a valid report."""
     shown = displayable(data)
-    report = reports.check(shown)
+    report = model.check(shown)
     page: str = (
         templates()
         .get_template("report.html.j2")
@@ -74,7 +74,7 @@ def render(data: Mapping[str, Any]) -> str:
 def write(path: Path, page: str) -> None:
     """Write a page atomically; raise `VerifyError` if the path cannot be written."""
     hint = "The verification itself ended; name another place with --html."
-    atomic.save(path, page.encode(), VerifyError, hint, "the page")
+    files.save(path, page.encode(), VerifyError, hint, "the page")
 
 
 def verdict(report: Report) -> Verdict:
@@ -94,7 +94,7 @@ def verdict(report: Report) -> Verdict:
 def _passed(report: Report) -> str:
     """Return what a verification that passed shows."""
     device = report.device
-    it = (
+    subject = (
         f"{device.name} ({device.requested})"
         if device.name
         else f"The accelerator {device.requested}"
@@ -106,7 +106,7 @@ def _passed(report: Report) -> str:
     right = ", its numbers agree with a float64 reference," if compared else ""
     subset = "a small subset of its data, which says little about full accuracy and speed"
     learned = subset if report.partial else "MNIST"
-    done = f"{it} did the work{right} and the network learned {learned}."
+    done = f"{subject} did the work{right} and the network learned {learned}."
     origin = as_found(report)
     return f"{done} Taken {origin}." if origin else done
 

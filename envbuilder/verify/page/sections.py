@@ -62,11 +62,11 @@ def facts(report: Report) -> Iterator[Fact]:
         note=f"{device.requested} was asked for, {'but' if differs else 'and'} {did}",
         wrong=differs,
     )
-    beside = _listed(_named("driver", device.driver), device.capability)
+    details = _listed(_named("driver", device.driver), device.capability)
     if device.memory_bytes:
-        yield Fact(label="Its memory", value=memory(device.memory_bytes), note=beside)
-    elif beside:
-        yield Fact(label="Its driver", value=beside)
+        yield Fact(label="Its memory", value=memory(device.memory_bytes), note=details)
+    elif details:
+        yield Fact(label="Its driver", value=details)
     if torch.version:
         runtime, python = _named("runtime", torch.runtime), _named("Python", torch.python)
         note = _listed(runtime, python, torch.platform)

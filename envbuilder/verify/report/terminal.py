@@ -146,7 +146,7 @@ def _epochs(report: Report, table: Any) -> Any:
 
 
 def _compilers(report: Report, table: Any) -> Any:
-    from rich.markup import escape as markup_free
+    from rich.markup import escape
 
     compilers = table(box=None, pad_edge=False, header_style="bold")
     compilers.add_column("compiled with")
@@ -156,7 +156,7 @@ def _compilers(report: Report, table: Any) -> Any:
     for entry in report.compile:
         gradients = entry.gradients
         verdict = "not checked" if gradients is None else "right" if gradients.passed else "WRONG"
-        backend = markup_free(printable(entry.backend))
+        backend = escape(printable(entry.backend))
         compilers.add_row(backend, verdict, _speed(entry.inference), _speed(entry.training))
     return compilers
 
@@ -168,12 +168,12 @@ def _devices(scaling: Scaling, table: Any) -> Any:
     devices.add_column("device", overflow="fold")
     for name in ("samples/s alone", "share"):
         devices.add_column(name, justify="right")
-    whole = sum(device.samples_per_second or 0 for device in scaling.devices)
+    total = sum(device.samples_per_second or 0 for device in scaling.devices)
     for device in scaling.devices:
         label = Text(printable(f"{device.index} {device.name or ''}"))
         speed = device.samples_per_second
-        alone = (amount(speed), percent(speed / whole, 0)) if speed else ("failed", "-")
-        devices.add_row(label, *alone)
+        figures = (amount(speed), percent(speed / total, 0)) if speed else ("failed", "-")
+        devices.add_row(label, *figures)
     return devices
 
 

@@ -127,10 +127,10 @@ def _best_first(findings: Sequence[Finding]) -> list[Finding]:
 
 def advice(findings: Sequence[Finding]) -> list[str]:
     """Return a line for each setting that helped, with how to apply it."""
-    told = [f for f in _best_first(findings) if f.verdict == "helps"]
+    helpful = [f for f in _best_first(findings) if f.verdict == "helps"]
     others = [f for f in _best_first(findings) if f.verdict.startswith("other")]
-    lines = [] if told else ["Nothing that was tried helps here: keep the defaults."]
-    for finding in told:
+    lines = [] if helpful else ["Nothing that was tried helps here: keep the defaults."]
+    for finding in helpful:
         how = finding.setting.advice or "a profile can hold it"
         lines.append(f"Helps: {finding.setting.name}, {finding.gain:.2f}×: {how}")
     return lines + [
@@ -139,8 +139,8 @@ def advice(findings: Sequence[Finding]) -> list[str]:
     ]
 
 
-def machine(known: dict[str, Any]) -> str:
+def machine(facts: dict[str, Any]) -> str:
     """Return the measured machine's description for a comment: its processor and CPUs."""
-    cpu = (known.get("host") or {}).get("cpu") or {}
+    cpu = (facts.get("host") or {}).get("cpu") or {}
     name = str(cpu.get("model_name") or "a processor without a name")
     return f"{name}, {cpu['threads']} CPUs" if cpu.get("threads") else name

@@ -144,7 +144,7 @@ JSON = st.recursive(
 @given(JSON, JSON, JSON)
 def test_no_answer_breaks_the_scoring(first: Any, classes: Any, rows: Any) -> None:
     test = BlindTest(SPLIT, Path("/nonexistent/folder"))
-    test.asked = True
+    test.requested = True
     test.answer({"first": first, "classes": classes, "scores": rows})
     with pytest.raises(VerifyError):
         test.score()

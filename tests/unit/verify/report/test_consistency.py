@@ -22,7 +22,7 @@ LIVED = 60.0
 
 
 def contradictions(seconds: float = LIVED, **changes: Any) -> list[str]:
-    asked = consistency.request(EXPECTS, SUBSET, epochs=1, quick=True)
+    asked = consistency.request_for(EXPECTS, SUBSET, epochs=1, quick=True)
     return consistency.contradictions(asked, report.check(quick_report(**changes)), seconds)
 
 
@@ -95,7 +95,7 @@ def test_epochs_that_do_not_fit_their_rate() -> None:
     data["training"]["epochs"][0]["seconds"] = 0.001
     data["training"]["epochs"][0]["data_seconds"] = 0.0005
     data["training"]["epochs"][0]["compute_seconds"] = 0.0005
-    asked = consistency.request(EXPECTS, SUBSET, epochs=1, quick=True)
+    asked = consistency.request_for(EXPECTS, SUBSET, epochs=1, quick=True)
     (problem,) = consistency.contradictions(asked, report.check(data), LIVED)
     assert problem == "epoch 1: 3000 images in 0.001 s are not 150.0 a second"
 
@@ -107,14 +107,14 @@ def test_checks_longer_than_the_process_lived() -> None:
 
 def test_an_external_torch_may_have_any_version() -> None:
     expects = msgspec.structs.replace(EXPECTS, torch="")
-    asked = consistency.request(expects, SUBSET, epochs=1, quick=True)
+    asked = consistency.request_for(expects, SUBSET, epochs=1, quick=True)
     other = report.check(quick_report(torch__version="1.0"))
     assert consistency.contradictions(asked, other, LIVED) == []
 
 
 def test_a_version_without_a_local_part_names_every_build() -> None:
     expects = msgspec.structs.replace(EXPECTS, torch="2.13.0")
-    asked = consistency.request(expects, SUBSET, epochs=1, quick=True)
+    asked = consistency.request_for(expects, SUBSET, epochs=1, quick=True)
     assert consistency.contradictions(asked, report.check(quick_report()), LIVED) == []
 
 
@@ -124,7 +124,7 @@ def test_a_version_without_a_local_part_names_every_build() -> None:
 )
 def test_what_a_request_asks_for(quick: bool, epochs: int, accuracy: float, loss: float) -> None:
     full = Dataset("MNIST", Split(b"", b"", 60000), Split(b"", b"", 10000), {})
-    asked = consistency.request(EXPECTS, full, epochs=None, quick=quick)
+    asked = consistency.request_for(EXPECTS, full, epochs=None, quick=quick)
     assert (asked.train, asked.test) == ((3000, 1000) if quick else (60000, 10000))
     assert (asked.epochs, asked.accuracy, round(asked.loss, 4)) == (epochs, accuracy, loss)
 
