@@ -88,7 +88,7 @@ class BlindTest:
     def ask(self) -> None:
         """Write the images for the payload; `score` reports a failure, such as a full disk."""
         if self.requested:
-            self._problem = "the images were asked for twice"
+            self._problem = "the payload requested the images twice"
             return
         self.requested = True
         try:
@@ -117,14 +117,14 @@ class BlindTest:
     def _wrong(self, event: dict[str, Any]) -> str:
         """Return what is wrong with an event of answers; empty if nothing is."""
         if not self.requested:
-            return "there were answers before the questions"
+            return "the payload answered before it had the images"
         first, classes, scores = (event.get(key) for key in ("first", "classes", "scores"))
         if first != len(self._scores):
             return "the answers are not in order"
         if not isinstance(classes, list) or not isinstance(scores, list):
             return "an answer has no classes or no scores"
         if len(classes) != len(scores) or first + len(scores) > self._split.count:
-            return "there are not as many answers as images"
+            return "the number of answers is not the number of images"
         rows = zip(classes, scores, strict=True)
         return next((problem for pair in rows if (problem := _wrong_row(*pair))), "")
 
@@ -171,7 +171,7 @@ def _wrong_row(answer: Any, row: Any) -> str:
     if abs(sum(math.exp(value) for value in row) - 1) > _APART:
         return "the probabilities of an image do not add up to 1"
     if type(answer) is not int or not 0 <= answer < CLASSES:
-        return "an image was given a class that there is not"
+        return "an answer names a class that does not exist"
     if row[answer] < max(row) - _APART:
-        return f"an image was called {answer}, which is not its most probable class"
+        return f"an answer names class {answer}, which is not the most probable one of its image"
     return ""

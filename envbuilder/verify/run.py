@@ -270,7 +270,7 @@ def follow(
     if events.report is None:
         raise VerifyError(_ended(done), hint)
     if events.run_id != run_id:
-        raise VerifyError("the report is not of this run: not to be trusted", hint)
+        raise VerifyError("the report belongs to another run: not to be trusted", hint)
     return done, events.report, hint
 
 
@@ -313,7 +313,7 @@ def _keep_log(text: str, log: Path, progress: Progress) -> str:
     except OSError as error:
         progress.note(f"{log}: cannot be written: {error.strerror or error}")
         return ""
-    return f"What it printed is in {log}"
+    return f"Its output is in {log}"
 
 
 def as_stored(report: Any, hint: str) -> Any:

@@ -34,7 +34,7 @@ def require(devices: str | None, accelerator: str) -> None:
     except shares.ChoiceError as error:
         raise InvalidError(
             f"--devices {printable(devices, 60)}: {error}",
-            "Name all, or numbers from 0 such as 0,1; on the CPU how many processes, such as 2.",
+            "Give `all`, or numbers from 0 such as 0,1; on the CPU, a number of processes.",
         ) from error
 
 
@@ -60,7 +60,7 @@ def extend(
     arguments, the data's folder and a callback for its output lines.
     """
     if report["status"] != "passed":
-        return _with_check(report, "skipped", "not tried, because the verification failed")
+        return _with_check(report, "skipped", "not run, because the verification failed")
     accelerator, run_id = report["device"]["requested"], run.new_run_id()
 
     def arguments(paths: Mapping[str, str]) -> tuple[str, ...]:
@@ -147,7 +147,7 @@ def _sentence(scaling: dict[str, Any]) -> str:
         device = scaling["devices"][0]
         return f"device {device['index']} alone; nothing to run in parallel"
     return (
-        f"{scaling['ranks']} ranks ({scaling['backend']}) have equal gradients, those of one"
+        f"{scaling['ranks']} ranks ({scaling['backend']}) have equal gradients, the same as one"
         f" process; {100 * scaling['efficiency']:.0f} % of what the devices reach alone"
     )
 

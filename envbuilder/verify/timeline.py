@@ -78,12 +78,12 @@ class Timeline:
         for phase, seconds in passes:
             begun, ended = self._arrivals.get(phase), self._arrivals.get(f"test {phase}")
             if begun is None or ended is None:
-                sentences.append(f"{phase} is reported, but was not seen to begin and end")
+                sentences.append(f"{phase} is reported, but its start or end was not observed")
                 continue
             slack = _SLACK + _SHARE * (ended - begun) + _DELAYS * self._latest(begun, ended)
             if not abs(ended - begun - seconds) <= slack:
                 sentences.append(
-                    f"{phase} is reported to have taken {seconds:.2f} s; measured from outside it"
+                    f"{phase} took {seconds:.2f} s by the report, but measured from outside it"
                     f" took {ended - begun:.2f} s"
                 )
         return sentences

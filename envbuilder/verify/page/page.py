@@ -1,8 +1,8 @@
 """Render a report as one HTML page that needs no network and no script.
 
-Only `write` has side effects. The report comes through `model.check`, as everywhere: what
-that refuses has no page. `verify` replaces a payload's invalid report by a failed one before it
-shows anything, so a run that broke off has its page, too.
+Only `write` has side effects. The report has to pass `model.check`; a refused one has no page.
+`verify` replaces a payload's invalid report by a failed one before it shows anything, so a run
+that did not finish has its page, too.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def render(data: Mapping[str, Any]) -> str:
 
 def write(path: Path, page: str) -> None:
     """Write a page atomically; raise `VerifyError` if the path cannot be written."""
-    hint = "The verification itself ended; name another place with --html."
+    hint = "The verification itself finished; choose another path with --html."
     files.save(path, page.encode(), VerifyError, hint, "the page")
 
 
@@ -81,7 +81,7 @@ def verdict(report: Report) -> Verdict:
     """Return the verdict of a report, and why."""
     failed = tuple(f"{c.name}: {c.detail}" for c in report.checks if c.status == "failed")
     passed = report.status == "passed"
-    reasons = report.reasons or failed or ("the report names no reason",)
+    reasons = report.reasons or failed or ("the report gives no reason",)
     return Verdict(
         passed=passed,
         sentence=_passed(report) if passed else _failed(report),
@@ -115,13 +115,13 @@ def _failed(report: Report) -> str:
     """Return what a verification that failed does not show."""
     requested, used = report.device.requested, report.device.used
     if not used:
-        return f"It is not shown that {requested} works here: nothing was trained on it."
+        return f"This does not show that {requested} works: nothing was trained on it."
     if used != requested:
         return f"The work did not run on {requested}, but on {used}."
     if {check.name for check in report.checks if check.status == "failed"} == {"against"}:
-        return f"The work ran on {requested} as it must, but not as fast or as exactly as before."
+        return f"The work ran on {requested} as requested, but slower or less accurate than before."
     return (
-        f"The work ran on {requested}, but something in it is wrong: do not rely on this"
+        f"The work ran on {requested}, but something is wrong with it: do not rely on this"
         " environment on this machine."
     )
 

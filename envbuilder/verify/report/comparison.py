@@ -32,7 +32,7 @@ NUMBERS = slice(5, 10)
 """The right-aligned columns."""
 _TIMES = slice(5, 8)
 FOOTNOTE = (
-    "not the standard epoch (60,000 digits, float32): do not compare its time with the others"
+    "not the standard epoch (60,000 images, float32): do not compare its time with the others"
 )
 
 

@@ -130,13 +130,13 @@ def _unlike_request(request: Request, measured: Measured) -> Iterator[str]:
     ]
     for name, expected, reported in pairs:
         if reported != expected:
-            yield f"{name}: {_short(expected)} was asked for, {_short(reported)} is reported"
+            yield f"{name}: {_short(expected)} was requested, {_short(reported)} is reported"
     if measured.scaling is not None:
-        yield "several devices: not asked for here, but reported"
+        yield "several devices: not requested, but reported"
     version = str(measured.torch.version)
     comparable = version if "+" in request.torch else version.partition("+")[0]
     if request.torch and comparable != request.torch:
-        yield f"torch: {request.torch} was asked for, {_short(version)} is reported"
+        yield f"torch: {request.torch} was requested, {_short(version)} is reported"
 
 
 def _sums(request: Request, measured: Measured) -> Iterator[str]:
@@ -155,7 +155,7 @@ def _sums(request: Request, measured: Measured) -> Iterator[str]:
             )
         right = (epoch.accuracy or 0) * request.test
         if abs(right - round(right)) > _EXACT * request.test:
-            yield f"epoch {number}: {epoch.accuracy} is no share of {request.test} images"
+            yield f"epoch {number}: {epoch.accuracy} is not a fraction of {request.test} images"
     last = epochs[-1].accuracy if epochs else None
     if last is not None and last < request.accuracy:
         yield f"accuracy {last:.2%}; at least {request.accuracy:.2%} is needed"

@@ -117,15 +117,15 @@ def keep(report: dict[str, Any], folder: Path) -> Path:
             _prune(folder, profile)
     except (OSError, NotImplementedError) as error:  # a lock time-out is an OSError, too
         why = getattr(error, "strerror", None) or error
-        raise BuildError(f"{folder}: the report cannot be kept: {why}", _ELSEWHERE) from error
+        raise BuildError(f"{folder}: the report cannot be stored: {why}", _ELSEWHERE) from error
     except VerifyError as error:
         raise BuildError(error.message, _ELSEWHERE) from error
     return folder / name
 
 
 _ELSEWHERE = (
-    "The verification itself ended. Make room, or set ENVBUILDER_DATA_DIR to a folder you can"
-    " write to."
+    "The verification itself finished. Free some disk space, or set ENVBUILDER_DATA_DIR to a"
+    " writable folder."
 )
 
 

@@ -260,7 +260,7 @@ def _contradiction(measured: Measured) -> str:
         return f"passed, although these checks failed: {', '.join(failed)}"
     if measured.device.used != measured.device.requested:
         return (
-            f"passed on {measured.device.used}, although {measured.device.requested} was asked for"
+            f"passed on {measured.device.used}, although {measured.device.requested} was requested"
         )
     return _epochs_contradiction(measured.epochs)
 
@@ -301,5 +301,5 @@ def assemble(data: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
 def write(report: dict[str, Any], path: Path) -> None:
     """Write a report atomically; raise `VerifyError` if the path cannot be written."""
     content = msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n"
-    hint = "The verification itself ended; name another place with --output."
+    hint = "The verification itself finished; choose another path with --output."
     files.save(path, content, VerifyError, hint, "the report")

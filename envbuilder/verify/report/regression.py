@@ -51,7 +51,7 @@ class Yardstick(Struct, frozen=True, kw_only=True):
                 "Verify once without --against, or name a report: --against FILE",
             )
         if earlier.report.partial != quick:
-            raise _other_digits(earlier)
+            raise _other_images(earlier)
         return earlier
 
 
@@ -87,7 +87,7 @@ def _require_usable(earlier: StoredReport) -> None:
             f"{earlier.path}: its verification failed", "Compare with a report that passed."
         )
     if epoch_seconds(earlier.report)[0] is None:
-        raise InvalidError(f"{earlier.path}: damaged: the time of an epoch cannot be")
+        raise InvalidError(f"{earlier.path}: damaged: an epoch has an impossible duration")
 
 
 class Compared(Struct, frozen=True, kw_only=True):
@@ -113,11 +113,11 @@ def compare(new: Report, earlier: StoredReport, limit: float, *, named: bool) ->
     before = earlier.report
     notes = _differences(new, before)
     if _images(new) != _images(before):
-        raise _other_digits(earlier)
+        raise _other_images(earlier)
     if notes and not named:
         raise InvalidError(
             f"{earlier.path}: the last report is not of the same kind: {'; '.join(notes)}",
-            f"To compare all the same, name it: --against {earlier.path}",
+            f"To compare anyway, name it: --against {earlier.path}",
         )
     epoch, seconds, seconds_before = _seconds(new, before)
     count, reached, reached_before = _accuracies(new, before)
@@ -147,10 +147,10 @@ def compare(new: Report, earlier: StoredReport, limit: float, *, named: bool) ->
     )
 
 
-def _other_digits(earlier: StoredReport) -> InvalidError:
+def _other_images(earlier: StoredReport) -> InvalidError:
     return InvalidError(
-        f"{earlier.path}: trained on other digits (the full MNIST, or a subset of it); its times"
-        " and accuracy say nothing about this run",
+        f"{earlier.path}: trained on other images (the full MNIST, or a subset of it); its times"
+        " and accuracy do not compare with this run",
         "Verify both with --quick, or both without.",
     )
 
@@ -193,7 +193,7 @@ def _seconds(new: Measured, earlier: Measured) -> tuple[str, float, float]:
     (first, warm), (first_before, warm_before) = epoch_seconds(new), epoch_seconds(earlier)
     if warm is not None and warm_before is not None:
         return "warm", warm, warm_before
-    assert first_before is not None, "require_usable saw to it"
+    assert first_before is not None, "_require_usable guarantees it"
     return "first", math.nan if first is None else first, first_before
 
 
@@ -206,5 +206,7 @@ def _accuracies(new: Measured, earlier: Measured) -> tuple[int, float, float]:
         if now.accuracy is not None and before.accuracy is not None
     ]
     if not accuracies:
-        raise InvalidError("no epoch has an accuracy in both reports", "Give both --epochs 1.")
+        raise InvalidError(
+            "no epoch has an accuracy in both reports", "Verify both with --epochs 1."
+        )
     return accuracies[-1]

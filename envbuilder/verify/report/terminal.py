@@ -123,7 +123,7 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
         yield "", f"{device.name}{size}{driver}"
     data = report.dataset
     small = " (a subset: no verdict on full accuracy)" if data.subset else ""
-    yield "data", f"{data.name}: {data.train} + {data.test} digits{small}"
+    yield "data", f"{data.name}: {data.train} + {data.test} images{small}"
     if report.training and report.training.cold_start_seconds is not None:
         yield "cold start", f"{report.training.cold_start_seconds:.1f} s"
 
@@ -192,7 +192,7 @@ def _measurements(report: Report) -> Iterator[tuple[str, str]]:
     scaling, measured = report.scaling, report.measurements or Measurements()
     if scaling and scaling.samples_per_second and scaling.efficiency:
         of_sum = f"{percent(scaling.efficiency, 0)} of the sum of each alone"
-        together = f"{amount(scaling.samples_per_second)} digits/s on {scaling.ranks} ranks"
+        together = f"{amount(scaling.samples_per_second)} images/s on {scaling.ranks} ranks"
         yield "all together", f"{together} ({scaling.backend}), {of_sum}"
     seconds = report.baseline_seconds()
     if report.speedup and seconds is not None:
@@ -214,7 +214,7 @@ def _measurements(report: Report) -> Iterator[tuple[str, str]]:
         yield "launch latency", duration(measured.launch_seconds)
     if measured.inference:
         speed = amount(measured.inference.samples_per_second)
-        yield "inference", f"{speed} digits/s in batches of {measured.inference.batch}"
+        yield "inference", f"{speed} images/s in batches of {measured.inference.batch}"
     if measured.peak_memory_bytes:
         yield "peak memory", memory(measured.peak_memory_bytes)
 

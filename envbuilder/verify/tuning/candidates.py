@@ -133,7 +133,7 @@ def _preloaded(name: str, path: str, variables: dict[str, str], more: dict[str, 
         group="allocator",
         variables={**variables, **more},
         # The library belongs to the host and is not a locked file: a profile cannot name it.
-        advice=f"export {exports}; or a profile of your own that locks and preloads it",
+        advice=f"export {exports}; or your own profile, which locks and preloads it",
         effect={"allocator": path},
     )
 

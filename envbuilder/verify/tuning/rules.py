@@ -24,8 +24,8 @@ Kind = Literal["setting", "precision", "batch"]
 ALL, HELD = "all winners together", "what a profile can hold"
 _KINDS: dict[Kind, tuple[Verdict, str]] = {
     "setting": ("helps", ""),
-    "precision": ("other precision", "not float32: told, never written"),
-    "batch": ("other batch", "not this workload: told, never written"),
+    "precision": ("other precision", "not float32: reported, but never written to a profile"),
+    "batch": ("other batch", "not this workload: reported, but never written to a profile"),
 }
 Speed = Annotated[float, Meta(gt=0)]
 Share = Annotated[float, Meta(ge=0, le=1)]
@@ -139,7 +139,7 @@ def judge(
 ) -> Finding:
     """Judge a setting. `spread` is the machine's noise, `error` why a trial failed."""
     if not pairs:
-        return Finding(setting=setting, verdict="failed", detail=error or "it was not tried")
+        return Finding(setting=setting, verdict="failed", detail=error or "not tried")
     gain = statistics.median(p.gain for p in pairs)
     accuracy = statistics.median(p.candidate.accuracy for p in pairs)
     verdict, detail = _verdict(setting, pairs, rules, spread)

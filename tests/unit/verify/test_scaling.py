@@ -256,7 +256,7 @@ def test_the_payload_is_started_twice_and_both_are_reported(
     stored = kept()["scaling"]
     assert (stored["ranks"], stored["efficiency"], "schema" in stored) == (2, 0.9, False)
     shown = " ".join(capsys.readouterr().out.split())
-    assert "900 digits/s on 2 ranks (gloo), 90 % of the sum of each alone" in shown
+    assert "900 images/s on 2 ranks (gloo), 90 % of the sum of each alone" in shown
     logs = [p for p in configuration.load().logs_dir.iterdir() if p.name.endswith("-devices.log")]
     assert [log.read_text() for log in logs] == ["rank 1 said"]
 

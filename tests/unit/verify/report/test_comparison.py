@@ -329,7 +329,7 @@ def test_another_kind_is_compared_only_when_it_was_named(changes: Any, said: str
 )
 def test_other_digits_are_never_compared(changes: Any) -> None:
     for new, old in ((whole(), loaded(**changes)), (whole(**changes), loaded())):
-        with pytest.raises(InvalidError, match="other digits"):
+        with pytest.raises(InvalidError, match="other images"):
             judged(new, old)
 
 
@@ -338,7 +338,7 @@ def test_other_digits_are_never_compared(changes: Any) -> None:
     [
         ({"status": "failed", "reasons": ["x"]}, "its verification failed"),
         ({"training__epochs": [epoch(0)]}, "took 0 s"),
-        ({"training__epochs": [epoch(1e300)]}, "cannot be"),
+        ({"training__epochs": [epoch(1e300)]}, "impossible duration"),
     ],
 )
 def test_a_bad_report_is_no_yardstick(tmp_path: Path, changes: Any, said: str) -> None:

@@ -33,23 +33,23 @@ def test_a_report_of_what_was_asked_for() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"quick": False}, "quick: True was asked for, False is reported"),
-        ({"dataset__train": 60000}, "training images: 3000 was asked for, 60000"),
-        ({"dataset__test": 10000}, "test images: 1000 was asked for"),
+        ({"quick": False}, "quick: True was requested, False is reported"),
+        ({"dataset__train": 60000}, "training images: 3000 was requested, 60000"),
+        ({"dataset__test": 10000}, "test images: 1000 was requested"),
         ({"dataset__sha256": {}}, "the data's sha256: "),
-        ({"precision__dtype": "bfloat16"}, "precision: float32 was asked for, bfloat16"),
-        ({"precision": None}, "precision: float32 was asked for, None"),
-        ({"training__batch": 640}, "batch: 64 was asked for, 640"),
-        ({"torch__version": "2.12.0+cpu"}, "torch: 2.13.0+cpu was asked for, 2.12.0+cpu"),
-        ({"torch__version": "2.13.0"}, "torch: 2.13.0+cpu was asked for, 2.13.0 "),
-        ({"torch": {}}, "torch: 2.13.0+cpu was asked for, None"),
+        ({"precision__dtype": "bfloat16"}, "precision: float32 was requested, bfloat16"),
+        ({"precision": None}, "precision: float32 was requested, None"),
+        ({"training__batch": 640}, "batch: 64 was requested, 640"),
+        ({"torch__version": "2.12.0+cpu"}, "torch: 2.13.0+cpu was requested, 2.12.0+cpu"),
+        ({"torch__version": "2.13.0"}, "torch: 2.13.0+cpu was requested, 2.13.0 "),
+        ({"torch": {}}, "torch: 2.13.0+cpu was requested, None"),
         (
             {"device": {"requested": "cuda", "used": "cuda"}},
-            "device: cpu was asked for, cuda is reported",
+            "device: cpu was requested, cuda is reported",
         ),
-        ({"training__epochs": [epoch(2.0)] * 2}, "epochs: 1 was asked for, 2 is reported"),
+        ({"training__epochs": [epoch(2.0)] * 2}, "epochs: 1 was requested, 2 is reported"),
         ({"training__epochs": [epoch(20.0) | {"data_seconds": 9.0}]}, "and its parts 9.000 s"),
-        ({"training__epochs": [epoch(20.0, 0.98415)]}, "is no share of 1000 images"),
+        ({"training__epochs": [epoch(20.0, 0.98415)]}, "is not a fraction of 1000 images"),
         ({"training__epochs": [epoch(20.0, 0.5)]}, "accuracy 50.00%; at least 85.00% is needed"),
         ({"training__epochs": [epoch(20.0) | {"loss": 2.3129}]}, "at most 1.52 is allowed"),
         ({"training__epochs": [epoch(20.0) | {"loss": None}]}, "an epoch has no loss"),
@@ -73,14 +73,14 @@ def test_a_report_of_what_was_asked_for() -> None:
         ({"training__cold_start_seconds": -3.0}, "starting took -3.00 s"),
         ({"baseline": {"seconds": 90}}, "training took 110.00 s, in a process that lived 60"),
         ({"baseline": {}}, "the baseline has no time"),
-        ({"dataset__subset": False}, "subset: True was asked for, False is reported"),
-        ({"dataset__name": "MNIST"}, "data: MNIST subset (shipped) was asked for, MNIST"),
+        ({"dataset__subset": False}, "subset: True was requested, False is reported"),
+        ({"dataset__name": "MNIST"}, "data: MNIST subset (shipped) was requested, MNIST"),
         (
             {
                 "scaling": {"devices": [{"index": 0, "samples_per_second": 1.0}], "ranks": 1}
                 | {"status": "passed"}
             },
-            "several devices: not asked for here",
+            "several devices: not requested",
         ),
     ],
 )

@@ -157,7 +157,7 @@ def test_a_report_that_cannot_be_kept_is_1(
     monkeypatch.setattr(history, "_LOCK_SECONDS", 0.0)
     if obstacle == "locked":
         folder.mkdir()
-        with FileLock(folder / ".lock"), pytest.raises(BuildError, match=r"cannot be kept"):
+        with FileLock(folder / ".lock"), pytest.raises(BuildError, match=r"cannot be stored"):
             history.keep(whole(), folder)
     else:
         with pytest.raises(BuildError, match=r"No space left|File exists") as caught:

@@ -615,7 +615,7 @@ def test_the_table_fits_a_terminal_and_gives_advice(
     )
     finish(outcome, found, as_json=False)
     shown = capsys.readouterr().out
-    table = shown.partition("As it is:")[0]
+    table = shown.partition("Defaults:")[0]
     assert max(map(len, table.splitlines())) <= 80
     assert "\x1b[2J" not in shown
     assert "Helps: OMP_WAIT_POLICY=active, 1.30×: a profile can hold it" in shown
@@ -627,7 +627,7 @@ def test_the_table_fits_a_terminal_and_gives_advice(
 
 def test_where_nothing_helps_it_says_so() -> None:
     assert tune_results.advice([finding(ONE, 1.0, "no gain")]) == [
-        "Nothing that was tried helps here: keep the defaults."
+        "None of these settings helps on this machine: keep the defaults."
     ]
 
 
