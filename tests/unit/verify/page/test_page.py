@@ -17,11 +17,11 @@ from envbuilder import cli
 from envbuilder.core.errors import VerifyError
 from envbuilder.packages import mnist
 from envbuilder.payload.report import REQUIRED
-from envbuilder.profiles import profile as profiles
+from envbuilder.profiles.profile import Expects
 from envbuilder.verify import run
 from envbuilder.verify.page import advice, bars, curve, page
 from envbuilder.verify.page.bounds import displayable
-from envbuilder.verify.report import model as report
+from envbuilder.verify.report import model
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -152,8 +152,8 @@ def changed(**values_: Any) -> dict[str, Any]:
     return {**whole(), **values_}
 
 
-def checked(**values_: Any) -> report.Report:
-    return report.check({**whole(), "status": "failed", **values_})
+def checked(**values_: Any) -> model.Report:
+    return model.check({**whole(), "status": "failed", **values_})
 
 
 def failing(name: str, detail: str = "it is broken", **more: Any) -> dict[str, Any]:
@@ -301,7 +301,7 @@ def test_a_failure_without_reasons_names_its_checks() -> None:
 
 def test_a_run_without_a_report_has_a_page(tmp_path: Path) -> None:
     data = mnist.Dataset(folder=tmp_path, name="MNIST", subset=False)
-    expects = profiles.Expects(device="cuda", torch="2.14.1")
+    expects = Expects(device="cuda", torch="2.14.1")
     job = run.Job(expects=expects, dataset=data, epochs=None, quick=False)
     seen = Seen(page.render(run.unfinished(job, VerifyError("the payload was killed"))))
     assert "NOT VERIFIED" in seen.text
@@ -417,7 +417,7 @@ def test_a_value_is_refused_at_the_door_or_has_a_page(place: tuple[Any, ...], va
         text = page.render(data)
     except VerifyError:
         with pytest.raises(VerifyError):
-            report.check(data)
+            model.check(data)
         return
     assert "VERIFIED" in text
     text.encode()
@@ -545,7 +545,7 @@ def test_ticks_keep_their_zeros() -> None:
 
 
 def advised(data: dict[str, Any]) -> tuple[advice.Advice, ...]:
-    return advice.advise(report.check(displayable(data)))
+    return advice.advise(model.check(displayable(data)))
 
 
 def commands(data: dict[str, Any]) -> list[str]:

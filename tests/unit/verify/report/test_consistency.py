@@ -8,22 +8,21 @@ import msgspec
 import pytest
 
 from envbuilder.payload.training.dataset import SUBSET_SHA256, Dataset, Split
-from envbuilder.profiles import profile as profiles
-from envbuilder.verify.report import consistency
-from envbuilder.verify.report import model as report
+from envbuilder.profiles.profile import Expects
+from envbuilder.verify.report import consistency, model
 from tests.support.pretended_payload import quick_report
 from tests.support.reports import epoch, measured
 
 SUBSET = Dataset(
     "MNIST subset (shipped)", Split(b"", b"", 3000), Split(b"", b"", 1000), dict(SUBSET_SHA256)
 )
-EXPECTS = profiles.Expects(device="cpu", torch="2.13.0+cpu")
+EXPECTS = Expects(device="cpu", torch="2.13.0+cpu")
 LIVED = 60.0
 
 
 def contradictions(seconds: float = LIVED, **changes: Any) -> list[str]:
     asked = consistency.request_for(EXPECTS, SUBSET, epochs=1, quick=True)
-    return consistency.contradictions(asked, report.check(quick_report(**changes)), seconds)
+    return consistency.contradictions(asked, model.check(quick_report(**changes)), seconds)
 
 
 def test_a_report_of_what_was_asked_for() -> None:
@@ -96,7 +95,7 @@ def test_epochs_that_do_not_fit_their_rate() -> None:
     data["training"]["epochs"][0]["data_seconds"] = 0.0005
     data["training"]["epochs"][0]["compute_seconds"] = 0.0005
     asked = consistency.request_for(EXPECTS, SUBSET, epochs=1, quick=True)
-    (problem,) = consistency.contradictions(asked, report.check(data), LIVED)
+    (problem,) = consistency.contradictions(asked, model.check(data), LIVED)
     assert problem == "epoch 1: 3000 images in 0.001 s are not 150.0 a second"
 
 
@@ -108,14 +107,14 @@ def test_checks_longer_than_the_process_lived() -> None:
 def test_an_external_torch_may_have_any_version() -> None:
     expects = msgspec.structs.replace(EXPECTS, torch="")
     asked = consistency.request_for(expects, SUBSET, epochs=1, quick=True)
-    other = report.check(quick_report(torch__version="1.0"))
+    other = model.check(quick_report(torch__version="1.0"))
     assert consistency.contradictions(asked, other, LIVED) == []
 
 
 def test_a_version_without_a_local_part_names_every_build() -> None:
     expects = msgspec.structs.replace(EXPECTS, torch="2.13.0")
     asked = consistency.request_for(expects, SUBSET, epochs=1, quick=True)
-    assert consistency.contradictions(asked, report.check(quick_report()), LIVED) == []
+    assert consistency.contradictions(asked, model.check(quick_report()), LIVED) == []
 
 
 @pytest.mark.parametrize(
@@ -131,12 +130,12 @@ def test_what_a_request_asks_for(quick: bool, epochs: int, accuracy: float, loss
 
 @pytest.mark.parametrize("share", [None, 0.02, 1.0426, 1.0532, 1.1])
 def test_a_share_that_noise_explains_is_no_warning(share: float | None) -> None:
-    found = report.check(measured(measurements={"matmul_share": share}))
+    found = model.check(measured(measurements={"matmul_share": share}))
     assert consistency.matmul_rate(found) is None
 
 
 def test_more_than_the_matmul_rate_is_a_warning() -> None:
-    warning = consistency.matmul_rate(report.check(measured(measurements={"matmul_share": 1.27})))
+    warning = consistency.matmul_rate(model.check(measured(measurements={"matmul_share": 1.27})))
     assert warning is not None
     assert (warning.name, warning.status) == ("matmul rate", "warning")
     assert "127 % of the matmul rate" in warning.detail
