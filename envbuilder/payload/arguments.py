@@ -10,8 +10,8 @@ from .machine import facts
 from .machine.accelerators import ACCELERATORS
 from .numerics.compilers import BACKENDS
 from .numerics.numerics import GRADIENT_TOLERANCE
-from .parallel import command as parallel_command
-from .tuning import command as trial_command
+from .parallel.command import add_parallel, index
+from .tuning.command import add_trial
 
 
 def parser() -> argparse.ArgumentParser:
@@ -29,14 +29,14 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("probe", help="print facts about Python and torch as JSON")
     commands.add_parser("exec", help="exec -- CMD: set OMP_NUM_THREADS for this host, become CMD")
-    trial_command.add_to(commands)
-    parallel_command.add_to(commands)
+    add_trial(commands)
+    add_parallel(commands)
     verify = commands.add_parser("verify", help="train MNIST and check", allow_abbrev=False)
     add = verify.add_argument
     add("--device", required=True, choices=ACCELERATORS)
     add("--data", required=True, type=Path, help="folder with the four IDX files, raw or .gz")
     add("--dataset-name", help="the name in the report; by default from the files' hashes")
-    add("--run-id", default="", help="comes back with the report")
+    add("--run-id", default="", help="returned with the report")
     add("--questions", type=Path, help="folder in which the images of a blind test will appear")
     add("--epochs", type=_positive, help="default: 1, or 3 on a subset")
     add(
@@ -52,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
     add("--compile-backend", action="append", default=[], choices=BACKENDS)
     add("--extension", action="append", default=[], choices=sorted(facts.EXTENSIONS))
     add("--no-baseline", action="store_true", help="do not train on the CPU for comparison")
-    add("--index", type=parallel_command.index, default=0, help="which device, of several")
+    add("--index", type=index, default=0, help="index of the device to use")
     return top
 
 

@@ -54,11 +54,11 @@ def check_import(run: Run) -> Result:
         torch.set_num_threads(run.threads["decided"])
     if "ipex" in run.options.extensions:
         run.ipex = extensions.load("ipex")
-    installed, wanted = str(torch.__version__), run.options.torch_version
+    installed, expected = str(torch.__version__), run.options.torch_version
     # A version without a local part matches every build of that release.
-    comparable = installed if wanted and "+" in wanted else installed.partition("+")[0]
-    if wanted and comparable != wanted:
-        raise CheckError(f"torch {installed} is installed, but {wanted} is expected")
+    comparable = installed if expected and "+" in expected else installed.partition("+")[0]
+    if expected and comparable != expected:
+        raise CheckError(f"torch {installed} is installed, but {expected} is expected")
     return PASSED, f"torch {installed}"
 
 
@@ -76,8 +76,8 @@ def check_copied(run: Run, torch: Any) -> Result:
     for tensors, (name, split) in zip(run.tensors, splits.items()):  # noqa: B905 - Python 3.9
         parts = {"images": (tensors.images, split.images), "labels": (tensors.labels, split.labels)}
         for part, (tensor, read) in parts.items():
-            wanted = read[: len(read) // len(split.labels) * split.count]
-            if train.content(torch, tensor) != wanted:
+            expected = read[: len(read) // len(split.labels) * split.count]
+            if train.content(torch, tensor) != expected:
                 where = f"the {name} {part} on {run.accelerator}"
                 raise CheckError(f"{where} are not those that were read from the file")
     return PASSED, f"images and labels on {run.accelerator} are those that were read"
@@ -95,11 +95,11 @@ def check_dropout(run: Run, torch: Any) -> Result:
         evaluated = layer(values).to("cpu")
         # Kept values are doubled. The dropped fraction has a standard deviation of 0.2 %.
         share = float((trained == 0).double().mean())
-        kept = trained[trained != 0]
-        if not 0.48 < share < 0.52 or not torch.equal(kept, torch.full_like(kept, 2)):
+        survivors = trained[trained != 0]
+        if not 0.48 < share < 0.52 or not torch.equal(survivors, torch.full_like(survivors, 2)):
             raise CheckError(f"dropout of a half dropped {share:.0%} in training")
         if not torch.equal(evaluated, torch.ones(DROPPED_FROM)):
-            raise CheckError("dropout changes numbers in evaluation mode, too")
+            raise CheckError("dropout also changes numbers in evaluation mode")
         shares.append(share)
     return PASSED, f"a half drops {max(shares):.1%} in training and nothing in evaluation"
 
@@ -159,19 +159,19 @@ def check_device_used(run: Run, devices: List[str], growth: Optional[int]) -> Re
     """Require that tensors, kernels and memory were on the requested device, and only there."""
     assert run.observed is not None
     needed = sum(part.nbytes() for part in run.tensors)
-    seen = profiling.Seen(tuple(devices), run.observed, growth, needed)
-    found, how = profiling.problems(run.accelerator, seen)
-    if found:
-        raise CheckError("; ".join([*found, how]))
+    evidence = profiling.Evidence(tuple(devices), run.observed, growth, needed)
+    problems, how = profiling.problems(run.accelerator, evidence)
+    if problems:
+        raise CheckError("; ".join([*problems, how]))
     return PASSED, f"parameters, gradients and activations were on {run.accelerator}; {how}"
 
 
 def check_precision(run: Run, before: Dict[str, Any], dtypes: List[str]) -> Result:
     """Require the stated precision both before and after the training, and in its tensors."""
     assert run.precision is not None
-    found = precision.problems(run.options.precision, before, run.precision, dtypes)
-    if found:
-        raise CheckError("; ".join(found))
+    problems = precision.problems(run.options.precision, before, run.precision, dtypes)
+    if problems:
+        raise CheckError("; ".join(problems))
     return PASSED, f"{run.options.precision} throughout"
 
 
@@ -192,9 +192,9 @@ def check_arithmetic(run: Run, torch: Any) -> Result:
 def check_vae(run: Run, torch: Any) -> Result:
     """Require that the loss of a variational autoencoder stays finite and falls."""
     losses = vae.train(torch, run.accelerator, run.tensors[0], run.options.seed)
-    found = vae.problems(losses)
-    if found:
-        raise CheckError("; ".join(found))
+    problems = vae.problems(losses)
+    if problems:
+        raise CheckError("; ".join(problems))
     return PASSED, f"loss {losses[0]:.0f} to {losses[-1]:.0f} in {len(losses)} steps"
 
 
@@ -206,14 +206,14 @@ def check_determinism(run: Run, torch: Any) -> Result:
         (model.arrange(torch, images, form), labels)
         for images, labels in train.batches(run.tensors[0], steps)
     ]
-    found = determinism.compare(partial(make_job, run, torch), batches)
-    run.determinism = found
+    comparison = determinism.compare(partial(make_job, run, torch), batches)
+    run.determinism = comparison
     text = f"two trainings of {steps} steps from one seed"
-    if found["equal"]:
+    if comparison["equal"]:
         return PASSED, f"{text} give equal weights"
     return WARNING, (
-        f"{text} give weights that differ by up to {found['largest_difference']:.1e}; "
-        "torch.use_deterministic_algorithms(True) is for those who need them equal"
+        f"{text} give weights that differ by up to {comparison['largest_difference']:.1e}; "
+        "torch.use_deterministic_algorithms(True) makes them equal"
     )
 
 
@@ -243,14 +243,14 @@ def check_measurements(run: Run, torch: Any) -> Result:
 
 def check_clock(run: Run) -> Result:
     """Require that all clocks agree on the durations of the run and its epochs, none zero."""
-    found, text = clock.problems(run.started, clock.read())
+    problems, text = clock.problems(run.started, clock.read())
     for name, (before, after) in run.intervals.items():
-        found += [f"{name}: {problem}" for problem in clock.problems(before, after)[0]]
+        problems += [f"{name}: {problem}" for problem in clock.problems(before, after)[0]]
     short = [epoch["seconds"] for epoch in run.epochs if not epoch["seconds"] > 0]
     if short:
-        found.append(f"an epoch took {short[0]:.3f} s")
-    if found:
-        raise CheckError("; ".join(found))
+        problems.append(f"an epoch took {short[0]:.3f} s")
+    if problems:
+        raise CheckError("; ".join(problems))
     return PASSED, text
 
 
@@ -299,23 +299,23 @@ def check_compile(run: Run, torch: Any, backend: str) -> Result:
 
 def check_kernels(run: Run) -> Result:
     """Require that the kernels named by the profile ran."""
-    found: List[str] = []
+    present: List[str] = []
     missing: List[str] = []
     for prefix in run.options.required_kernels():
         for place, observation in _places(run, prefix).items():
             names = observation.matching(prefix) if observation else []
             text = f"{prefix} in {place}: {', '.join(names) or 'none'}"
-            (found if names else missing).append(text)
+            (present if names else missing).append(text)
     if missing:
         errors = [f"{o.backend}: {o.error}" for o in run.outcomes if o.error]
         raise CheckError("; ".join(["required kernels did not run", *missing, *errors]))
-    if not found:
-        return SKIPPED, "the kernels asked for run only in compiled code; quick compiles nothing"
-    return PASSED, "; ".join(found)
+    if not present:
+        return SKIPPED, "the required kernels run only in compiled code; a quick run compiles none"
+    return PASSED, "; ".join(present)
 
 
 def _places(run: Run, prefix: str) -> Dict[str, Optional[profiling.Observation]]:
     if not only_compiled(prefix):
         return {"training": run.observed}
-    seen = next((o.observed for o in run.outcomes if o.backend == "zentorch"), {})
-    return {f"compiled {phase}": seen.get(phase) for phase in ("inference", "training")}
+    observed = next((o.observed for o in run.outcomes if o.backend == "zentorch"), {})
+    return {f"compiled {phase}": observed.get(phase) for phase in ("inference", "training")}

@@ -23,14 +23,14 @@ EXIT_INTERRUPTED = 130
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run one command and return its exit code."""
-    given = list(sys.argv[1:] if argv is None else argv)
-    if given[:1] == ["exec"]:
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["exec"]:
         # Everything after exec belongs to the command. exec precedes every command of a
         # container, so the imports that only other commands need come below.
-        return entry.run_command(given[2:] if given[1:2] == ["--"] else given[1:])
+        return entry.run_command(words[2:] if words[1:2] == ["--"] else words[1:])
     from . import arguments, report
 
-    options = arguments.parser().parse_args(given)
+    options = arguments.parser().parse_args(words)
     if options.command == "probe":
         return _probe()
     try:
@@ -47,12 +47,10 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 def _other(options: argparse.Namespace) -> int:
     options.start.require()
     if options.command == "trial":
-        from .tuning import command as trial_command
-
-        return trial_command.run(options)
-    from .parallel import command as parallel_command
-
-    return parallel_command.run(options)
+        from .tuning.command import run
+    else:
+        from .parallel.command import run
+    return run(options)
 
 
 def _probe() -> int:
@@ -81,7 +79,7 @@ def _verify(options: argparse.Namespace) -> int:
         print(f"payload: {error}", file=sys.stderr)
         out.error(str(error))
         return EXIT_USAGE
-    wanted = Options(
+    settings = Options(
         device=options.device,
         epochs=options.epochs,
         quick=options.quick,
@@ -96,7 +94,7 @@ def _verify(options: argparse.Namespace) -> int:
         questions=options.questions,
         start=options.start,
     )
-    report = verify.verify(wanted, data.quick() if options.quick else data, out)
+    report = verify.verify(settings, data.quick() if options.quick else data, out)
     out.report(report)
     return 0 if report["status"] == "passed" else EXIT_FAILED
 

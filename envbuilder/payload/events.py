@@ -20,9 +20,9 @@ def take_stdout() -> TextIO:
     goes to stderr.
     """
     sys.stdout.flush()
-    kept = os.dup(1)
+    duplicate = os.dup(1)
     os.dup2(2, 1)
-    return os.fdopen(kept, "w", encoding="utf-8")
+    return os.fdopen(duplicate, "w", encoding="utf-8")
 
 
 class Events:

@@ -27,9 +27,8 @@ from typing import (
     Tuple,
 )
 
-from . import start as starting
 from .report import PASSED, WARNING, CheckError
-from .start import DRIVER_FOLDERS, Start, below
+from .start import DRIVER_FOLDERS, Start, below, environment, guarded
 
 FRAMEWORKS = frozenset(
     {
@@ -94,7 +93,7 @@ class Library:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Loaded:
     """What a process has loaded. ``libraries`` is None if the system does not list them.
 
     ``modules`` maps names to files; ``roots`` are the folders of the environment and of the
@@ -125,18 +124,18 @@ def check(start: Start, run: Dict[str, Any], cache: str = "") -> Tuple[str, str]
 
     ``cache`` is the folder of code that this process compiled itself, if it did.
     """
-    seen = look(cache)
-    judged = judge(seen, lambda: library_names(sys.prefix))
-    run.update(summary(start, seen, judged))
+    loaded = look(cache)
+    judged = judge(loaded, lambda: library_names(sys.prefix))
+    run.update(summary(start, loaded, judged))
     if start.as_found:
         named = "; ".join(judged.problems[:3]) or "everything lies below the interpreter's prefix"
         return WARNING, f"as found, not judged: {named}"
     if judged.problems:
         raise CheckError("; ".join(judged.problems[:5]))
-    text = f"{len(seen.modules)} modules, all of {sys.prefix} or the interpreter's library"
-    if seen.libraries is None:
-        return PASSED, f"{text}; libraries were not looked at: this system does not list them"
-    text += f"; {len(seen.libraries)} libraries"
+    text = f"{len(loaded.modules)} modules, all of {sys.prefix} or the interpreter's library"
+    if loaded.libraries is None:
+        return PASSED, f"{text}; libraries were not checked: this system does not list them"
+    text += f"; {len(loaded.libraries)} libraries"
     if judged.drivers:
         text += f"; drivers: {', '.join(judged.drivers)}"
     if judged.outside:
@@ -158,42 +157,42 @@ def failing(start: Start) -> bool:
     return not start.as_found and bool(judge(look(), lambda: library_names(sys.prefix)).problems)
 
 
-def summary(start: Start, seen: Seen, judged: Judgement) -> Dict[str, Any]:
+def summary(start: Start, loaded: Loaded, judged: Judgement) -> Dict[str, Any]:
     """Return the report's ``origins``."""
-    found: Dict[str, Any] = {
+    result: Dict[str, Any] = {
         "as_found": start.as_found,
         "isolated": bool(sys.flags.isolated),
         "prefix": sys.prefix,
         "base_prefix": sys.base_prefix,
         "executable": sys.executable,
-        "torch": seen.modules.get("torch"),
+        "torch": loaded.modules.get("torch"),
         "drivers": list(judged.drivers[:LISTED]),
         "outside": list(judged.outside[:LISTED]),
     }
     if start.as_found:
-        found["variables"] = starting.guarded(starting.environment())
-        found["foreign"] = list(judged.problems[:LISTED])
-    return found
+        result["variables"] = guarded(environment())
+        result["foreign"] = list(judged.problems[:LISTED])
+    return result
 
 
-def judge(seen: Seen, names: Callable[[], Iterable[str]]) -> Judgement:
+def judge(loaded: Loaded, names: Callable[[], Iterable[str]]) -> Judgement:
     """Compare what was loaded with where it may come from.
 
     ``names`` returns the names of the environment's own libraries; it is called only if needed.
     """
-    problems = _foreign_modules(seen)
+    problems = _foreign_modules(loaded)
     drivers, outside = [], []
-    own: Optional[FrozenSet[str]] = None
-    for library in seen.libraries or ():
+    stems: Optional[FrozenSet[str]] = None
+    for library in loaded.libraries or ():
         path, name = library.path, Path(library.path).name
-        if _inside(path, (*seen.roots, *seen.base)):
+        if _inside(path, (*loaded.roots, *loaded.base)):
             continue
         system = _inside(path, SYSTEM_FOLDERS)
         if FRAMEWORK_LIBRARY.match(name):
             problems.append(f"{path}: the framework's library is not the environment's")
         elif RUNTIME_LIBRARY.match(name):
-            own = frozenset(map(stem, names())) if own is None else own
-            if stem(name) in own:
+            stems = frozenset(map(stem, names())) if stems is None else stems
+            if stem(name) in stems:
                 problems.append(f"{path}: loaded in place of the environment's own {stem(name)}")
             elif not system:
                 problems.append(f"{path}: a runtime of the framework from outside the environment")
@@ -202,22 +201,22 @@ def judge(seen: Seen, names: Callable[[], Iterable[str]]) -> Judgement:
         elif not system:
             outside.append(f"{path} (deleted)" if library.deleted else path)
     outside += [
-        f"{entry} (/etc/ld.so.preload)" for entry in re.split(r"[:\s]+", seen.preloaded) if entry
+        f"{entry} (/etc/ld.so.preload)" for entry in re.split(r"[:\s]+", loaded.preloaded) if entry
     ]
     return Judgement(tuple(problems), tuple(drivers), tuple(outside))
 
 
-def _foreign_modules(seen: Seen) -> List[str]:
+def _foreign_modules(loaded: Loaded) -> List[str]:
     foreign = {
         name: file
-        for name, file in sorted(seen.modules.items())
-        if not _inside(file, seen.roots) or _inside(file, seen.closed)
+        for name, file in sorted(loaded.modules.items())
+        if not _inside(file, loaded.roots) or _inside(file, loaded.closed)
     }
     top = {name: file for name, file in foreign.items() if name.partition(".")[0] not in foreign}
     top.update({name: file for name, file in foreign.items() if "." not in name})
     ordered = sorted(top.items(), key=lambda item: item[0].partition(".")[0] not in FRAMEWORKS)
     return [
-        f"{name} was imported from {file}, which is no part of the environment"
+        f"{name} was imported from {file}, which is not part of the environment"
         for name, file in ordered
     ]
 
@@ -228,14 +227,14 @@ def _inside(path: str, roots: Iterable[str]) -> bool:
 
 def stem(name: str) -> str:
     """Return a library's name up to the first part of its version, as in libgomp.so.1."""
-    found = re.match(r"(.+?\.so(?:\.[0-9]+)?)", name)
-    return found.group(1) if found else name
+    match = re.match(r"(.+?\.so(?:\.[0-9]+)?)", name)
+    return match.group(1) if match else name
 
 
-def look(cache: str = "") -> Seen:
+def look(cache: str = "") -> Loaded:
     """Return what this process has loaded; code compiled into ``cache`` is its own."""
     roots, closed = _places(cache)
-    return Seen(
+    return Loaded(
         dict(_modules()),
         _libraries(),
         roots,
@@ -268,7 +267,7 @@ def _libraries() -> Optional[List[Library]]:
 
 def parse_maps(text: str) -> List[Library]:
     """Return the files in ``/proc/self/maps`` from which code is mapped, each once, in order."""
-    found: Dict[Library, None] = {}
+    libraries: Dict[Library, None] = {}
     for line in text.splitlines():
         words = line.split(None, 5)
         if len(words) < 6 or "x" not in words[1] or not words[5].startswith("/"):
@@ -276,8 +275,8 @@ def parse_maps(text: str) -> List[Library]:
         # The kernel escapes a line feed in a name as \012.
         path, _, gone = words[5].replace("\\012", "\n").partition(" (deleted)")
         if not path.startswith(("/memfd:", "/dev/", "/SYSV")):
-            found[Library(path, bool(gone) or words[5].endswith(" (deleted)"))] = None
-    return list(found)
+            libraries[Library(path, bool(gone) or words[5].endswith(" (deleted)"))] = None
+    return list(libraries)
 
 
 def _dyld_libraries() -> Optional[List[Library]]:

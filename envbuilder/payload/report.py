@@ -99,7 +99,7 @@ def judge(
         ran = {check.name for check in checks if check.status in (PASSED, WARNING)}
         reasons = [f"{name}: this check did not run" for name in required if name not in ran]
         if used != requested:
-            reasons.append(f"device: {requested} was asked for, but {used or 'none'} was used")
+            reasons.append(f"device: {requested} was requested, but {used or 'none'} was used")
     warnings = tuple(_sentence(check) for check in checks if check.status == WARNING)
     return Verdict(FAILED if reasons else PASSED, tuple(reasons), warnings)
 

@@ -73,9 +73,9 @@ class Start:
 
     def require(self) -> None:
         """Raise CheckError if this process was started in another way."""
-        found = [] if self.as_found else problems(self, look())
-        if found:
-            raise CheckError("; ".join(found))
+        broken = [] if self.as_found else problems(self, look())
+        if broken:
+            raise CheckError("; ".join(broken))
 
     def isolate(self) -> None:
         """Isolate children as this process is, unless everything is taken as found."""
@@ -85,10 +85,10 @@ class Start:
     def check(self) -> Tuple[str, str]:
         """Check how this process was started; return status and detail."""
         if self.as_found:
-            decisive = ", ".join(sorted(guarded(look().environ))) or "none that brings code"
+            decisive = ", ".join(sorted(guarded(look().environ))) or "none that injects code"
             return WARNING, f"as found, not isolated; variables: {decisive}"
         self.require()
-        return PASSED, f"isolated; {sys.executable}, bytecode of its own"
+        return PASSED, f"isolated; {sys.executable}, bytecode in a separate folder"
 
 
 AS_FOUND = Start()
@@ -96,14 +96,14 @@ AS_FOUND = Start()
 
 def parse(text: str) -> Start:
     """Parse ``--promise``; raise ValueError for anything that ``Start.text`` does not produce."""
-    given = json.loads(text)
-    if not isinstance(given, dict) or set(given) != set(asdict(Start())):
+    fields = json.loads(text)
+    if not isinstance(fields, dict) or set(fields) != set(asdict(Start())):
         raise ValueError("not a description of a start")
-    return Start(**given)
+    return Start(**fields)
 
 
 @dataclass(frozen=True)
-class Seen:
+class ActualStart:
     """How this process was really started. ``binary`` is None if the system does not report it."""
 
     environ: Mapping[str, str]
@@ -114,13 +114,13 @@ class Seen:
     binary: Optional[str]
 
 
-def look() -> Seen:
+def look() -> ActualStart:
     """Inspect this process, with its environment as it was at the start, not as it is now."""
     try:
         binary: Optional[str] = str(Path("/proc/self/exe").readlink())
     except OSError:
         binary = None
-    return Seen(
+    return ActualStart(
         environment(),
         bool(sys.flags.isolated),
         sys.pycache_prefix,
@@ -151,32 +151,32 @@ def guarded(environ: Mapping[str, str]) -> Dict[str, str]:
     }
 
 
-def problems(start: Start, seen: Seen) -> List[str]:
+def problems(start: Start, actual: ActualStart) -> List[str]:
     """Return a sentence for each broken promise; pure except for resolving symbolic links."""
-    found = []
-    if start.executable and not _same_program(start.executable, seen):
-        found.append(
-            f"{start.executable} is not the interpreter that ran: it started {seen.executable}"
-            f" ({seen.binary or 'program unknown'}); name that one"
+    sentences = []
+    if start.executable and not _same_program(start.executable, actual):
+        sentences.append(
+            f"{start.executable} is not the interpreter that ran: it started {actual.executable}"
+            f" ({actual.binary or 'program unknown'}); name that interpreter instead"
         )
-    if not seen.isolated:
-        found.append("the interpreter is not isolated: it was started without -I")
-    if start.bytecode and seen.bytecode != start.bytecode:
-        found.append(f"bytecode is read from {seen.bytecode or 'the environment'}")
-    if start.prefix and not below(seen.prefix, start.prefix):
-        found.append(f"the interpreter's prefix is {seen.prefix}, not {start.prefix}")
-    roots = [root for root in (start.prefix, seen.prefix) if root]
-    for name, value in sorted(guarded(seen.environ).items()):
+    if not actual.isolated:
+        sentences.append("the interpreter is not isolated: it was started without -I")
+    if start.bytecode and actual.bytecode != start.bytecode:
+        sentences.append(f"bytecode is read from {actual.bytecode or 'the environment'}")
+    if start.prefix and not below(actual.prefix, start.prefix):
+        sentences.append(f"the interpreter's prefix is {actual.prefix}, not {start.prefix}")
+    roots = [root for root in (start.prefix, actual.prefix) if root]
+    for name, value in sorted(guarded(actual.environ).items()):
         if value != start.variables.get(name) and not _inside(name, value, roots):
-            found.append(f"{name}={value} was set for the interpreter, not by the profile")
-    return found
+            sentences.append(f"{name}={value} was set for the interpreter, not by the profile")
+    return sentences
 
 
-def _same_program(executable: str, seen: Seen) -> bool:
-    if seen.binary is not None:
+def _same_program(executable: str, actual: ActualStart) -> bool:
+    if actual.binary is not None:
         # A script that execs an interpreter can fake its name, but not its program.
-        return seen.binary == os.path.realpath(executable)
-    return os.path.realpath(seen.executable) == os.path.realpath(executable)
+        return actual.binary == os.path.realpath(executable)
+    return os.path.realpath(actual.executable) == os.path.realpath(executable)
 
 
 def _inside(name: str, value: str, roots: Sequence[str]) -> bool:
@@ -191,7 +191,7 @@ def below(path: str, root: str) -> bool:
     if not path.startswith(os.sep):
         return False
     pairs = zip(_forms(path), _forms(root))  # noqa: B905 - Python 3.9
-    return any((one + os.sep).startswith(other.rstrip(os.sep) + os.sep) for one, other in pairs)
+    return any((form + os.sep).startswith(other.rstrip(os.sep) + os.sep) for form, other in pairs)
 
 
 @lru_cache(maxsize=None)

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from envbuilder.core import files as atomic
-from envbuilder.core import folders
+from envbuilder.core import files, folders
 from envbuilder.core.errors import VerifyError
 from envbuilder.core.settings import require_writable
 from envbuilder.payload.training.blind_test import IMAGES
@@ -84,16 +83,16 @@ class BlindTest:
         secrets.SystemRandom().shuffle(self._order)
         self._scores: list[Sequence[float]] = []
         self._problem = ""
-        self.asked = False
+        self.requested = False
 
     def ask(self) -> None:
         """Write the images for the payload; `score` reports a failure, such as a full disk."""
-        if self.asked:
-            self._problem = "the images were asked for twice"
+        if self.requested:
+            self._problem = "the payload requested the images twice"
             return
-        self.asked = True
+        self.requested = True
         try:
-            atomic.write(self._folder / IMAGES, self._images())
+            files.write(self._folder / IMAGES, self._images())
             # A container reads them as a different user.
             (self._folder / IMAGES).chmod(0o644)
         except OSError as error:
@@ -117,15 +116,15 @@ class BlindTest:
 
     def _wrong(self, event: dict[str, Any]) -> str:
         """Return what is wrong with an event of answers; empty if nothing is."""
-        if not self.asked:
-            return "there were answers before the questions"
+        if not self.requested:
+            return "the payload answered before it had the images"
         first, classes, scores = (event.get(key) for key in ("first", "classes", "scores"))
         if first != len(self._scores):
             return "the answers are not in order"
         if not isinstance(classes, list) or not isinstance(scores, list):
             return "an answer has no classes or no scores"
         if len(classes) != len(scores) or first + len(scores) > self._split.count:
-            return "there are not as many answers as images"
+            return "the number of answers is not the number of images"
         rows = zip(classes, scores, strict=True)
         return next((problem for pair in rows if (problem := _wrong_row(*pair))), "")
 
@@ -149,7 +148,7 @@ def require(score: Score, reported: float, least: float, most_loss: float) -> No
 
     `least` is the required accuracy, `most_loss` the upper bound of the mean cross-entropy.
     """
-    found = f"{score.accuracy:.2%} of {score.images} images right, cross-entropy {score.loss:.3f}"
+    summary = f"{score.accuracy:.2%} of {score.images} images right, cross-entropy {score.loss:.3f}"
     apart = _AGREEMENT + _IMAGES_APART / score.images
     if score.accuracy < least:
         problem = f"at least {least:.2%} is needed"
@@ -159,10 +158,10 @@ def require(score: Score, reported: float, least: float, most_loss: float) -> No
         problem = f"at most {most_loss:.2f} is allowed"
     else:
         return
-    raise VerifyError(f"the blind test failed: {found}, and {problem}")
+    raise VerifyError(f"the blind test failed: {summary}, and {problem}")
 
 
-def _wrong_row(answered: Any, row: Any) -> str:
+def _wrong_row(answer: Any, row: Any) -> str:
     """Return what is wrong with the class or scores of one image; empty if nothing is."""
     logarithms = isinstance(row, list) and all(
         isinstance(value, float | int) and _LEAST < value < 1 for value in row
@@ -171,8 +170,8 @@ def _wrong_row(answered: Any, row: Any) -> str:
         return "the scores of an image are not ten log-probabilities"
     if abs(sum(math.exp(value) for value in row) - 1) > _APART:
         return "the probabilities of an image do not add up to 1"
-    if type(answered) is not int or not 0 <= answered < CLASSES:
-        return "an image was given a class that there is not"
-    if row[answered] < max(row) - _APART:
-        return f"an image was called {answered}, which is not its most probable class"
+    if type(answer) is not int or not 0 <= answer < CLASSES:
+        return "an answer names a class that does not exist"
+    if row[answer] < max(row) - _APART:
+        return f"an answer names class {answer}, which is not the most probable one of its image"
     return ""

@@ -54,7 +54,7 @@ def prepare(
     if not request.force:
         # The interpreter does not use the locked wheels, so their contents do not matter.
         choice.require_host(profile, host, library, backend=EXTERNAL, building=False, locked=False)
-    known = {
+    facts = {
         "profile": profile.name,
         "backend": "external",
         "artifact": {"kind": "interpreter", "ref": str(executable.absolute()), "digest": None},
@@ -71,7 +71,7 @@ def prepare(
         folders: Mapping[str, Path],
         on_line: Callable[[str], None],
     ) -> Completed:
-        seen = {name: str(shared.absolute()) for name, shared in folders.items()}
+        paths = {name: str(shared.absolute()) for name, shared in folders.items()}
         program = str(executable.absolute())
         with TemporaryDirectory(prefix="envbuilder-") as folder:
             payload, work = Path(folder) / "payload.pyz", Path(folder) / "work"
@@ -90,7 +90,7 @@ def prepare(
                     variables=isolation.promised(base),
                 )
             return process.run(
-                [*command, str(payload), "--promise", start.text(), *arguments(seen)],
+                [*command, str(payload), "--promise", start.text(), *arguments(paths)],
                 env={"OMP_NUM_THREADS": str(threads.decide(threads.fetch()))},
                 base=base,
                 cwd=work,
@@ -98,4 +98,4 @@ def prepare(
                 on_stdout=on_line,
             )
 
-    return msgspec.structs.replace(profile.expects, torch=""), known, start
+    return msgspec.structs.replace(profile.expects, torch=""), facts, start

@@ -15,11 +15,10 @@ from envbuilder.core.errors import VerifyError
 from envbuilder.core.text import printable
 from envbuilder.packages.mnist import Dataset
 from envbuilder.payload.report import BLIND_TEST, REQUIRED
-from envbuilder.payload.training import dataset as contents
+from envbuilder.payload.training.dataset import load
 from envbuilder.profiles.profile import Expects
-from envbuilder.verify import blind_test as blind
-from envbuilder.verify.report import consistency
-from envbuilder.verify.report import model as reports
+from envbuilder.verify import blind_test
+from envbuilder.verify.report import consistency, model
 from envbuilder.verify.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ _STEPS, _LOSS = 10**9, 1e6
 class Outcome(Struct, frozen=True, kw_only=True):
     """A finished verification: the typed parts and the payload's report as received."""
 
-    measured: reports.Measured
+    measured: model.Measured
     data: dict[str, Any]
 
 
@@ -48,11 +47,11 @@ def new_run_id() -> str:
     return secrets.token_hex(16)
 
 
-def payload_arguments(job: Job, seen: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the payload's arguments. `seen` maps folders to their paths as it sees them."""
+def payload_arguments(job: Job, paths: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the payload's arguments. `paths` maps folders to their paths as it sees them."""
     expects, dataset = job.expects, job.dataset
-    arguments = ["verify", "--device", expects.device, "--data", seen["data"]]
-    arguments += ["--questions", seen["questions"]]
+    arguments = ["verify", "--device", expects.device, "--data", paths["data"]]
+    arguments += ["--questions", paths["questions"]]
     arguments += ["--dataset-name", dataset.name]
     if job.epochs is not None:
         arguments += ["--epochs", str(job.epochs)]
@@ -75,16 +74,16 @@ def payload_arguments(job: Job, seen: Mapping[str, str]) -> tuple[str, ...]:
 class Events:
     """Parse the payload's stdout line by line: show progress, keep the final report.
 
-    `timeline` receives each phase on arrival; `blind_test` the payload's request and its answers.
+    `timeline` receives each phase on arrival; `test` the payload's request and its answers.
     """
 
     def __init__(
         self,
         progress: Progress,
         timeline: Timeline | None = None,
-        blind_test: BlindTest | None = None,
+        test: BlindTest | None = None,
     ) -> None:
-        self._progress, self._timeline, self._blind_test = progress, timeline, blind_test
+        self._progress, self._timeline, self._blind_test = progress, timeline, test
         self._open: Any = None
         self._task: Task | None = None
         self._name = ""
@@ -162,19 +161,19 @@ def examine(
     as `run_payload` does.
     """
     # Loaded in this process, too, because the report's figures on the data are checked against it.
-    data = contents.load(job.dataset.folder, job.dataset.name)
+    data = load(job.dataset.folder, job.dataset.name)
     run_id, small = new_run_id(), job.quick or job.dataset.subset
-    asked = consistency.request(job.expects, data, epochs=job.epochs, quick=small)
-    with blind.folder(settings) as questions:
+    request = consistency.request_for(job.expects, data, epochs=job.epochs, quick=small)
+    with blind_test.folder(settings) as questions:
         folders = {"data": job.dataset.folder, "questions": questions}
 
-        def arguments(seen: Mapping[str, str]) -> tuple[str, ...]:
-            return (*payload_arguments(job, seen), *selection, "--run-id", run_id)
+        def arguments(paths: Mapping[str, str]) -> tuple[str, ...]:
+            return (*payload_arguments(job, paths), *selection, "--run-id", run_id)
 
         return run_payload(
             lambda on_line: start(arguments, folders, on_line),
-            *(progress, log, run_id, asked),
-            blind.BlindTest(data.quick().test if small else data.test, questions),
+            *(progress, log, run_id, request),
+            blind_test.BlindTest(data.quick().test if small else data.test, questions),
         ).data
 
 
@@ -183,8 +182,8 @@ def run_payload(
     progress: Progress,
     log: Path,
     run_id: str,
-    asked: Request,
-    blind_test: BlindTest,
+    request: Request,
+    test: BlindTest,
 ) -> Outcome:
     """Run the payload through `start`, which passes it `run_id`, and return its report.
 
@@ -193,31 +192,31 @@ def run_payload(
     score of the blind test.
     """
     with Timeline() as timeline:
-        events = Events(progress, timeline, blind_test)
-        done, found, where = follow(start, events, progress, log, run_id)
-    measured = reports.check(found)
-    data = _with_doubts(as_stored(found, where), measured)
-    require_agreement(done, measured.status, where)
+        events = Events(progress, timeline, test)
+        done, report, hint = follow(start, events, progress, log, run_id)
+    measured = model.check(report)
+    data = _with_doubts(as_stored(report, hint), measured)
+    require_agreement(done, measured.status, hint)
     if measured.status != "passed":
         return Outcome(measured=measured, data=data)
     problem = _incomplete(measured)
     if problem:
-        raise VerifyError(f"the payload reported passed {problem}: not to be trusted", where)
+        raise VerifyError(f"the payload reported passed {problem}: not to be trusted", hint)
     problems = [
-        *consistency.contradictions(asked, measured, done.seconds),
+        *consistency.contradictions(request, measured, done.seconds),
         *timeline.problems(_passes(measured)),
     ]
     if problems:
         raise VerifyError(
             f"the payload reported passed, not to be trusted: {printable('; '.join(problems))}",
-            where,
+            hint,
         )
-    score = blind_test.score()
-    blind.require(score, measured.epochs[-1].accuracy or 0.0, asked.accuracy, asked.loss)
+    score = test.score()
+    blind_test.require(score, measured.epochs[-1].accuracy or 0.0, request.accuracy, request.loss)
     return Outcome(measured=measured, data=_with_score(data, score))
 
 
-def _passes(measured: reports.Measured) -> list[tuple[str, float]]:
+def _passes(measured: model.Measured) -> list[tuple[str, float]]:
     """Return the phase name and the duration in seconds of each reported training pass."""
     passes = [(f"epoch {number}", e.seconds) for number, e in enumerate(measured.epochs, 1)]
     seconds = measured.baseline_seconds()
@@ -231,7 +230,7 @@ def _with_score(data: dict[str, Any], score: Score) -> dict[str, Any]:
     return {**data, "checks": checks, "blind_test": msgspec.to_builtins(score)}
 
 
-def _with_doubts(data: dict[str, Any], measured: reports.Measured) -> dict[str, Any]:
+def _with_doubts(data: dict[str, Any], measured: model.Measured) -> dict[str, Any]:
     """Return a report with a warning for measurements that cannot be true together."""
     doubt = consistency.matmul_rate(measured)
     if doubt is None:
@@ -240,10 +239,10 @@ def _with_doubts(data: dict[str, Any], measured: reports.Measured) -> dict[str, 
     return {**data, "checks": [*data["checks"], msgspec.to_builtins(doubt)], "warnings": warnings}
 
 
-def _incomplete(measured: reports.Measured) -> str:
+def _incomplete(measured: model.Measured) -> str:
     """Return why a genuine payload cannot have written this passing report; "" if it can."""
-    made = {check.name for check in measured.checks if check.status in {"passed", "warning"}}
-    lacking = [name for name in (*REQUIRED, BLIND_TEST) if name not in made]
+    names = {check.name for check in measured.checks if check.status in {"passed", "warning"}}
+    lacking = [name for name in (*REQUIRED, BLIND_TEST) if name not in names]
     if lacking:
         return f"without these checks: {', '.join(lacking)}"
     early = next((check for check in measured.checks if check.seconds < 0), None)
@@ -265,23 +264,21 @@ def follow(
         done = start(events.line)
     finally:
         events.close()
-    where = _keep_log(done.stderr, log, progress)
+    hint = _keep_log(done.stderr, log, progress)
     if done.timed_out:
-        raise VerifyError(f"the payload did not end within {done.seconds:.0f} s", where)
+        raise VerifyError(f"the payload did not end within {done.seconds:.0f} s", hint)
     if events.report is None:
-        raise VerifyError(_ended(done), where)
+        raise VerifyError(_ended(done), hint)
     if events.run_id != run_id:
-        raise VerifyError("the report is not of this run: not to be trusted", where)
-    return done, events.report, where
+        raise VerifyError("the report belongs to another run: not to be trusted", hint)
+    return done, events.report, hint
 
 
-def require_agreement(done: Completed, status: str, where: str) -> None:
+def require_agreement(done: Completed, status: str, hint: str) -> None:
     """Raise `VerifyError` if the payload's exit code contradicts its report."""
     if done.returncode not in {0, 5} or (done.returncode == 0) != (status == "passed"):
         # The payload's last line goes to the end: it may be as long as a report.
-        raise VerifyError(
-            f"the payload reported {status}, not to be trusted: {_ended(done)}", where
-        )
+        raise VerifyError(f"the payload reported {status}, not to be trusted: {_ended(done)}", hint)
 
 
 def unfinished(job: Job, error: VerifyError) -> dict[str, Any]:
@@ -289,7 +286,7 @@ def unfinished(job: Job, error: VerifyError) -> dict[str, Any]:
     expects, dataset = job.expects, job.dataset
     detail = printable(error.message)
     return {
-        "schema": reports.SCHEMA,
+        "schema": model.SCHEMA,
         "device": {"requested": expects.device, "used": None},
         "torch": {},
         "precision": None,
@@ -316,15 +313,15 @@ def _keep_log(text: str, log: Path, progress: Progress) -> str:
     except OSError as error:
         progress.note(f"{log}: cannot be written: {error.strerror or error}")
         return ""
-    return f"What it printed is in {log}"
+    return f"Its output is in {log}"
 
 
-def as_stored(report: Any, where: str) -> Any:
+def as_stored(report: Any, hint: str) -> Any:
     """Return a report as JSON will restore it; raise `VerifyError` if JSON cannot represent it."""
     try:
         return msgspec.json.decode(msgspec.json.encode(report))
     except (ValueError, TypeError, RecursionError) as error:
-        raise VerifyError(f"the payload's report cannot be stored: {error}", where) from error
+        raise VerifyError(f"the payload's report cannot be stored: {error}", hint) from error
 
 
 def _ended(done: Completed) -> str:

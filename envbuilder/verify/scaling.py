@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from envbuilder.core.errors import InvalidError, VerifyError
 from envbuilder.core.text import printable
 from envbuilder.payload.parallel import shares
-from envbuilder.verify import run as verify
-from envbuilder.verify.report import model as reports
+from envbuilder.verify import run
+from envbuilder.verify.report import model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -34,14 +34,14 @@ def require(devices: str | None, accelerator: str) -> None:
     except shares.ChoiceError as error:
         raise InvalidError(
             f"--devices {printable(devices, 60)}: {error}",
-            "Name all, or numbers from 0 such as 0,1; on the CPU how many processes, such as 2.",
+            "Give `all`, or numbers from 0 such as 0,1; on the CPU, a number of processes.",
         ) from error
 
 
 def selection(devices: str | None, accelerator: str) -> tuple[str, ...]:
     """Return arguments that make the payload's `verify` use the first requested device."""
-    asked = shares.parse(devices) if devices is not None else None
-    return ("--index", str(asked[0])) if asked and accelerator != "cpu" else ()
+    numbers = shares.parse(devices) if devices is not None else None
+    return ("--index", str(numbers[0])) if numbers and accelerator != "cpu" else ()
 
 
 def extend(
@@ -60,23 +60,31 @@ def extend(
     arguments, the data's folder and a callback for its output lines.
     """
     if report["status"] != "passed":
-        return _with_check(report, "skipped", "not tried, because the verification failed")
-    accelerator, run_id = report["device"]["requested"], verify.new_run_id()
+        return _with_check(report, "skipped", "not run, because the verification failed")
+    accelerator, run_id = report["device"]["requested"], run.new_run_id()
 
-    def arguments(seen: Mapping[str, str]) -> tuple[str, ...]:
-        """Return the arguments. `seen` maps folders to their paths as the payload sees them."""
-        given = ("parallel", "--device", accelerator, "--devices", devices, "--data", seen["data"])
-        return (*given, "--run-id", run_id, *(["--quick"] if quick else []))
+    def arguments(paths: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the arguments. `paths` maps folders to their paths as the payload sees them."""
+        options = (
+            "parallel",
+            "--device",
+            accelerator,
+            "--devices",
+            devices,
+            "--data",
+            paths["data"],
+        )
+        return (*options, "--run-id", run_id, *(["--quick"] if quick else []))
 
-    found = measure(
+    scaling = measure(
         lambda on_line: start(arguments, {"data": folder}, on_line),
         *(progress, log, run_id),
-        _asked(accelerator, devices),
+        _requested_devices(accelerator, devices),
     )
-    return add(report, found)
+    return add(report, scaling)
 
 
-def _asked(accelerator: str, devices: str) -> tuple[int, ...] | None:
+def _requested_devices(accelerator: str, devices: str) -> tuple[int, ...] | None:
     """Return the devices that a report must cover; None if the payload enumerates them."""
     numbers = shares.parse(devices)
     if numbers is None and accelerator != "cpu":
@@ -89,29 +97,29 @@ def measure(
     progress: Progress,
     log: Path,
     run_id: str,
-    asked: tuple[int, ...] | None,
+    requested: tuple[int, ...] | None,
 ) -> dict[str, Any]:
     """Run the payload through `start`; return its report, or a failed one with the reason.
 
-    A passing report must cover exactly the devices in `asked`.
+    A passing report must cover exactly the devices in `requested`.
     """
     try:
-        done, found, where = verify.follow(start, verify.Events(progress), progress, log, run_id)
-        checked = reports.check_scaling(found)
-        data = verify.as_stored(found, where)
-        verify.require_agreement(done, checked.status, where)
-        _require_devices(checked, asked, where)
+        done, report, hint = run.follow(start, run.Events(progress), progress, log, run_id)
+        checked = model.check_scaling(report)
+        data = run.as_stored(report, hint)
+        run.require_agreement(done, checked.status, hint)
+        _require_devices(checked, requested, hint)
     except VerifyError as error:
         reason = printable(error.message)
         return {"devices": [], "ranks": 0, "status": "failed", "reasons": [reason]}
     return {key: value for key, value in data.items() if key != "schema"}
 
 
-def _require_devices(scaling: reports.Scaling, asked: tuple[int, ...] | None, where: str) -> None:
+def _require_devices(scaling: model.Scaling, requested: tuple[int, ...] | None, hint: str) -> None:
     """Raise `VerifyError` if a passing report covers devices other than the requested ones."""
     devices = tuple(device.index for device in scaling.devices)
-    if scaling.status == "passed" and asked not in (None, devices):
-        raise VerifyError(f"the report is about the devices {devices}, not {asked}", where)
+    if scaling.status == "passed" and requested not in (None, devices):
+        raise VerifyError(f"the report is about the devices {devices}, not {requested}", hint)
 
 
 def add(report: dict[str, Any], scaling: dict[str, Any]) -> dict[str, Any]:
@@ -126,9 +134,9 @@ def add(report: dict[str, Any], scaling: dict[str, Any]) -> dict[str, Any]:
             "reasons": [*report["reasons"], *(f"{CHECK}: {reason}" for reason in reasons)],
         }
     warnings = [f"{CHECK}: {printable(warning)}" for warning in scaling.get("warnings", ())]
-    said = _with_check(report, "warning" if warnings else "passed", _sentence(scaling))
+    extended = _with_check(report, "warning" if warnings else "passed", _sentence(scaling))
     return {
-        **said,
+        **extended,
         "scaling": scaling,
         "warnings": [*report.get("warnings", ()), *warnings],
     }
@@ -139,7 +147,7 @@ def _sentence(scaling: dict[str, Any]) -> str:
         device = scaling["devices"][0]
         return f"device {device['index']} alone; nothing to run in parallel"
     return (
-        f"{scaling['ranks']} ranks ({scaling['backend']}) have equal gradients, those of one"
+        f"{scaling['ranks']} ranks ({scaling['backend']}) have equal gradients, the same as one"
         f" process; {100 * scaling['efficiency']:.0f} % of what the devices reach alone"
     )
 

@@ -41,8 +41,7 @@ def prepare(
         raise InvalidError("--python checks an interpreter as it is; leave out the build options")
     if inherit and executable is None:
         raise InvalidError(
-            "--inherit-environment keeps your variables for an interpreter of yours, and none is"
-            " named",
+            "--inherit-environment needs --python: it passes your variables to that interpreter",
             "Add --python.",
         )
     if executable is None:

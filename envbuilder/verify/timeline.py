@@ -74,19 +74,19 @@ class Timeline:
 
     def problems(self, passes: Sequence[tuple[str, float]]) -> list[str]:
         """Return a sentence per pass (phase, reported seconds) that the arrivals contradict."""
-        found = []
+        sentences = []
         for phase, seconds in passes:
             begun, ended = self._arrivals.get(phase), self._arrivals.get(f"test {phase}")
             if begun is None or ended is None:
-                found.append(f"{phase} is reported, but was not seen to begin and end")
+                sentences.append(f"{phase} is reported, but its start or end was not observed")
                 continue
             slack = _SLACK + _SHARE * (ended - begun) + _DELAYS * self._latest(begun, ended)
             if not abs(ended - begun - seconds) <= slack:
-                found.append(
-                    f"{phase} is reported to have taken {seconds:.2f} s; measured from outside it"
+                sentences.append(
+                    f"{phase} took {seconds:.2f} s by the report, but measured from outside it"
                     f" took {ended - begun:.2f} s"
                 )
-        return found
+        return sentences
 
     def _latest(self, begun: float, ended: float) -> float:
         """Return the longest delay of this process around a pass."""

@@ -116,8 +116,8 @@ def _describe_cpu(torch: Any) -> Dict[str, Any]:
 
 
 def _cpu_libraries(torch: Any) -> str:
-    found = [name for name in ("mkl", "mkldnn") if getattr(torch.backends, name).is_available()]
-    return f"libraries: {', '.join(found) or 'none'}"
+    libraries = [name for name in ("mkl", "mkldnn") if getattr(torch.backends, name).is_available()]
+    return f"libraries: {', '.join(libraries) or 'none'}"
 
 
 def _describe_cuda(torch: Any) -> Dict[str, Any]:

@@ -118,26 +118,26 @@ def problems(before: Reading, after: Reading) -> Tuple[List[str], str]:
     """
     elapsed = after.counter - before.counter
     width = before.width + after.width + AGREEMENT * abs(elapsed)
-    found = []
+    sentences = []
     if elapsed <= 0:
-        found.append(f"the clock that times the work moved by {elapsed:.3f} s during it")
+        sentences.append(f"the clock that times the work moved by {elapsed:.3f} s during it")
     # Each with its resolution; all but the kernel's uptime count in nanoseconds.
     others = {"the monotonic clock": (after.monotonic - before.monotonic, 0.0)}
     if before.raw is not None and after.raw is not None:
         others["the raw clock"] = (after.raw - before.raw, 0.0)
     if before.uptime is not None and after.uptime is not None:
-        whole = before.uptime.is_integer() and after.uptime.is_integer()
-        step = WHOLE if whole else HUNDREDTH
+        whole_seconds = before.uptime.is_integer() and after.uptime.is_integer()
+        step = WHOLE if whole_seconds else HUNDREDTH
         others["the kernel"] = (after.uptime - before.uptime, step)
     for name, (counted, step) in others.items():
         if not abs(counted - elapsed) <= width + step:
-            found.append(
+            sentences.append(
                 f"the clock that times the work counted {elapsed:.2f} s and {name} {counted:.2f} s:"
                 " the time is faked, or the machine slept; no duration can be trusted"
             )
     jump = after.wall - before.wall - elapsed
     wall = f"the wall clock was moved by {jump:+.1f} s, " if abs(jump) >= JUMP else ""
-    return found, f"{wall}{elapsed:.1f} s on {len(others) + 1} clocks that agree"
+    return sentences, f"{wall}{elapsed:.1f} s on {len(others) + 1} clocks that agree"
 
 
 def _text(path: Path) -> str:

@@ -58,4 +58,4 @@ def _why_not(torch: Any, accelerator: str) -> str:
         torch.zeros(1, device=accelerator)
     except (RuntimeError, AssertionError) as error:
         return str(error).splitlines()[0]
-    return "torch says that it is not available, without a reason"
+    return "torch reports it as unavailable, without a reason"

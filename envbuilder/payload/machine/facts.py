@@ -44,21 +44,21 @@ def torch_facts(torch: Optional[Any]) -> Dict[str, Optional[str]]:
 
 def extension_versions() -> Dict[str, Optional[str]]:
     """Return the installed version of each known extension, or None. Nothing is imported."""
-    found: Dict[str, Optional[str]] = {}
+    versions: Dict[str, Optional[str]] = {}
     for name, distribution in EXTENSIONS.items():
         try:
-            found[name] = importlib.metadata.version(distribution)
+            versions[name] = importlib.metadata.version(distribution)
         except importlib.metadata.PackageNotFoundError:
-            found[name] = None
-    return found
+            versions[name] = None
+    return versions
 
 
 def allocator(maps: Path = Path("/proc/self/maps")) -> str:
     """Return the path of the allocator library preloaded in this process, or "libc"."""
-    found = re.search(
+    match = re.search(
         r"(\S*lib(?:tcmalloc|jemalloc|mimalloc)[^\s/]*\.so\S*)$", _read(maps), re.MULTILINE
     )
-    return found.group(1) if found else "libc"
+    return match.group(1) if match else "libc"
 
 
 def seconds_since_start() -> float:

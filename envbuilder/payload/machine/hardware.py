@@ -16,9 +16,9 @@ def cpu_name() -> str:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
         text = ""
-    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    if found:
-        return found.group(1).strip()
+    match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    if match:
+        return match.group(1).strip()
     try:
         command = ["sysctl", "-n", "machdep.cpu.brand_string"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
@@ -42,8 +42,8 @@ def nvidia_driver(version: Path = Path("/proc/driver/nvidia/version")) -> Option
         text = version.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return _nvml_driver()
-    found = re.search(r"Kernel Module\s+(?:for \S+\s+)?(\d+\.[\d.]+)", text)
-    return found.group(1) if found else _nvml_driver()
+    match = re.search(r"Kernel Module\s+(?:for \S+\s+)?(\d+\.[\d.]+)", text)
+    return match.group(1) if match else _nvml_driver()
 
 
 def _nvml_driver() -> Optional[str]:

@@ -35,9 +35,9 @@ def peak_bytes(torch: Any, accelerator: str) -> Optional[int]:
 def process_peak(status: Path = Path("/proc/self/status")) -> Optional[int]:
     """Return the peak resident size of this process in bytes; None if the system has no record."""
     # getrusage is the fallback: on Linux its value survives exec, so it may be the parent's.
-    found = re.search(r"^VmHWM:\s+(\d+) kB$", _read(status), re.MULTILINE)
-    if found:
-        return int(found.group(1)) * 1024
+    match = re.search(r"^VmHWM:\s+(\d+) kB$", _read(status), re.MULTILINE)
+    if match:
+        return int(match.group(1)) * 1024
     try:
         import resource
     except ImportError:
@@ -49,11 +49,11 @@ def process_peak(status: Path = Path("/proc/self/status")) -> Optional[int]:
 def available_bytes(root: Path = ROOT) -> Optional[int]:
     """Return the bytes this process may still allocate, by the system and each of its cgroups."""
     limits = []
-    found = re.search(
+    match = re.search(
         r"^MemAvailable:\s+([0-9]{1,15}) kB$", _read(root / "proc/meminfo"), re.MULTILINE
     )
-    if found:
-        limits.append(int(found.group(1)) * 1024)
+    if match:
+        limits.append(int(match.group(1)) * 1024)
     cgroups = _read(root / "proc/self/cgroup") or "0::/"
     mounts = _read(root / "proc/self/mountinfo")
     for folder, version in cgroup_folders(cgroups, mounts, "memory"):

@@ -87,11 +87,11 @@ def cgroup_folders(cgroups: str, mounts: str, controller: str = "cpu") -> List[T
     cgroup version (1 or 2). Some of them may not exist.
     """
     mounted = parse_cgroup_mounts(mounts)
-    found: Dict[Tuple[str, int], None] = {}
+    folders: Dict[Tuple[str, int], None] = {}
     for names, path in parse_cgroups(cgroups, controller)[:8]:
-        where = mounted.get(controller if names else "")
-        if where is not None:
-            bases, top = [where[0]], where[1]
+        mount = mounted.get(controller if names else "")
+        if mount is not None:
+            bases, top = [mount[0]], mount[1]
         else:
             # v1 is mounted under its controllers' joint name; usually each single name links to it.
             joint = ["sys/fs/cgroup/" + name for name in (names, controller)]
@@ -99,8 +99,8 @@ def cgroup_folders(cgroups: str, mounts: str, controller: str = "cpu") -> List[T
         parts = _inside(path, top)
         for base in bases:
             for length in range(len(parts), -1, -1):
-                found["/".join([base, *parts[:length]]), 1 if names else 2] = None
-    return list(found)
+                folders["/".join([base, *parts[:length]]), 1 if names else 2] = None
+    return list(folders)
 
 
 def _inside(path: str, top: str) -> List[str]:
@@ -120,17 +120,17 @@ def parse_cgroups(text: str, controller: str = "cpu") -> List[Tuple[str, str]]:
 
     The mount name is empty for cgroup v2. Lines that do not parse are ignored.
     """
-    found = []
+    hierarchies = []
     for line in text.splitlines():
         number, _, rest = line.partition(":")
         controllers, separator, path = rest.partition(":")
         if not separator or "/" in controllers:
             continue
         if number == "0" and not controllers:
-            found.append(("", path))
+            hierarchies.append(("", path))
         elif controller in controllers.split(","):
-            found.append((controllers, path))
-    return found
+            hierarchies.append((controllers, path))
+    return hierarchies
 
 
 def parse_cgroup_mounts(text: str) -> Dict[str, Tuple[str, str]]:
@@ -138,7 +138,7 @@ def parse_cgroup_mounts(text: str) -> Dict[str, Tuple[str, str]]:
 
     The controller is empty for cgroup v2. Only mounts in the usual place count, ``/sys/fs/cgroup``.
     """
-    found = {}
+    mounts = {}
     for line in text.splitlines():
         place, _, kind = line.partition(" - cgroup")
         words, options = place.split(" "), kind.split(" ")
@@ -148,8 +148,8 @@ def parse_cgroup_mounts(text: str) -> Dict[str, Tuple[str, str]]:
         if not (folder + "/").startswith("/sys/fs/cgroup/") or ".." in folder.split("/"):
             continue
         for name in [""] if options[0] == "2" else options[2].split(","):
-            found[name] = (folder.strip("/"), top)
-    return found
+            mounts[name] = (folder.strip("/"), top)
+    return mounts
 
 
 def parse_cpu_max(text: str) -> Optional[float]:

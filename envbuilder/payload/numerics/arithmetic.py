@@ -35,24 +35,24 @@ class Errors:
 
     dtype: str
     tolerance: float
-    found: Dict[str, float] = field(default_factory=dict)
+    by_case: Dict[str, float] = field(default_factory=dict)
     lacking: List[str] = field(default_factory=list)
 
     def wrong(self) -> List[str]:
         """Return a phrase for each case outside the tolerance."""
         return [
             f"{self.dtype} {name} (relative error {error:.1e})"
-            for name, error in self.found.items()
+            for name, error in self.by_case.items()
             if not error <= self.tolerance
         ]
 
     def phrase(self) -> str:
         """Return a short summary of the cases that ran."""
-        if not self.found:
+        if not self.by_case:
             return f"no {self.dtype} on this device"
         text = (
-            f"{self.dtype} {len(self.found)} cases, largest relative error "
-            f"{max(self.found.values()):.1e} (tolerance {self.tolerance:.0e})"
+            f"{self.dtype} {len(self.by_case)} cases, largest relative error "
+            f"{max(self.by_case.values()):.1e} (tolerance {self.tolerance:.0e})"
         )
         lacking = f", not offered: {', '.join(self.lacking)}" if self.lacking else ""
         return text + lacking
@@ -66,7 +66,7 @@ def errors(torch: Any, accelerator: str, dtype: str, stated: str) -> Errors:
         if error is None:
             result.lacking.append(name)
         else:
-            result.found[name] = error
+            result.by_case[name] = error
     return result
 
 

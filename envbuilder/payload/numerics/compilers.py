@@ -122,7 +122,9 @@ def explain(error: BaseException) -> str:
     if "InvalidCxxCompiler" in type(error).__name__ + text or "No working C++ compiler" in text:
         return "torch.compile needs a C++ compiler and found none that works; install g++"
     if "Python.h" in text:
-        return "torch.compile needs Python's C headers (Python.h); install python3-dev or the like"
+        return (
+            "torch.compile needs Python's C headers (Python.h); install a package like python3-dev"
+        )
     first = next((line.strip() for line in text.splitlines() if line.strip()), "no message")
     return f"{type(error).__name__}: {first}"
 
@@ -223,32 +225,32 @@ def verdict(outcome: Outcome, tolerance: float) -> Tuple[str, str]:
 
     The environment trains eagerly; a wrong backend only loses its recommendation.
     """
-    name, found = outcome.backend, []
+    name, problems = outcome.backend, []
     wrong = {form: c for form, c in outcome.gradients.items() if not c.passed(tolerance)}
     if wrong:
         form, comparison = max(wrong.items(), key=lambda item: item[1].worst()[1])
         parameter, error = comparison.worst()
-        found.append(
-            f"compiled training with {name} gives wrong gradients here ({parameter}: relative "
-            f"error {error:.2g}, {form} form); its training numbers do not count; do not use "
-            "torch.compile for training with this build"
+        problems.append(
+            f"compiled training with {name} gives wrong gradients on this machine "
+            f"({parameter}: relative error {error:.2g}, {form} form); its training numbers "
+            "do not count; do not use torch.compile for training with this build"
         )
     if outcome.output_error is not None and not outcome.outputs_pass():
-        found.append(
-            f"compiled inference with {name} gives wrong outputs here (relative error "
+        problems.append(
+            f"compiled inference with {name} gives wrong outputs on this machine (relative error "
             f"{outcome.output_error:.2g}); its inference numbers do not count"
         )
     elif outcome.updated_output_error is not None and not outcome.updated_outputs_pass():
-        found.append(
-            f"compiled inference with {name} goes on using old weights after they change in place "
-            f"(relative error {outcome.updated_output_error:.2g}): compile anew after each change"
+        problems.append(
+            f"compiled inference with {name} keeps using old weights after they change in place "
+            f"(relative error {outcome.updated_output_error:.2g}): compile again after each change"
         )
-    if found and name == "zentorch" and os.environ.get(WEIGHT_CACHE) != "0":
-        found.append(f"zentorch's cache of packed weights does this; set {WEIGHT_CACHE}=0")
+    if problems and name == "zentorch" and os.environ.get(WEIGHT_CACHE) != "0":
+        problems.append(f"zentorch's cache of packed weights does this; set {WEIGHT_CACHE}=0")
     if outcome.error:
-        found.append(f"{name} could not be measured: {outcome.error}")
-    if found:
-        return WARNING, "; ".join(found)
+        problems.append(f"{name} could not be measured: {outcome.error}")
+    if problems:
+        return WARNING, "; ".join(problems)
     return PASSED, f"gradients and outputs of {name} agree with float64"
 
 
@@ -296,7 +298,7 @@ def _entry(outcome: Outcome, tolerance: float) -> Dict[str, Any]:
             "speedup_over_eager": _ratio(outcome.training_eager_ms, outcome.training_ms),
             "counts": outcome.gradients_pass(tolerance) and outcome.training_ms is not None,
         },
-        "kernels": {phase: seen.top() for phase, seen in outcome.observed.items()},
+        "kernels": {phase: observation.top() for phase, observation in outcome.observed.items()},
     }
 
 

@@ -44,12 +44,12 @@ def require_importable(name: str, timeout: float = IMPORT_TIMEOUT) -> str:
     # Some exit with code 0 in the middle of the import: only the mark proves that it finished.
     version = [line for line in done.stdout.splitlines() if line.startswith(f"{MARK} ")]
     if done.returncode == 0 and version:
-        return f"{module} {version[-1].partition(' ')[2]} imports beside this torch"
+        return f"{module} {version[-1].partition(' ')[2]} imports with this torch"
     last = [
         text.strip().splitlines()[-1].strip() for text in (done.stdout, done.stderr) if text.strip()
     ]
-    said = "; ".join(last) or "no output"
-    raise CheckError(f"{module} cannot be imported (exit {done.returncode}): {said}")
+    output = "; ".join(last) or "no output"
+    raise CheckError(f"{module} cannot be imported (exit {done.returncode}): {output}")
 
 
 def load(name: str) -> Any:

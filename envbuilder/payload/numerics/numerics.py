@@ -79,17 +79,17 @@ def trials(torch: Any, data: train.Tensors, count: int) -> List[Trial]:
     backend may be right at first and then reuse cached ones.
     """
     net = network(torch, model.PUBLISHED).double()
-    made = []
+    result = []
     for images, labels in train.batches(data, count):
         weights = {name: p.detach().float().clone() for name, p in net.named_parameters()}
         exact = backward(torch, net, net, images.cpu().double(), labels.cpu())
-        made.append(Trial(images, labels, weights, exact))
+        result.append(Trial(images, labels, weights, exact))
         with torch.no_grad():
             for parameter in net.parameters():
                 # Rounded to float32, so that both sides of the next trial begin with equal weights.
                 moved = parameter - LEARNING_RATE * parameter.grad
                 parameter.copy_(moved.float().double())
-    return made
+    return result
 
 
 def check(torch: Any, form: Form, net: Any, call: Any, steps: List[Trial]) -> Comparison:
@@ -127,6 +127,6 @@ def compare(ours: List[Step], steps: List[Trial]) -> Comparison:
         error = abs(ours[number].loss - trial.exact.loss) / abs(trial.exact.loss)
         losses.append(error if math.isfinite(error) else math.inf)
         for name, exact in trial.exact.gradients.items():
-            found = relative_error(ours[number].gradients[name], exact)
-            gradients[name] = max(gradients[name], found)
+            relative = relative_error(ours[number].gradients[name], exact)
+            gradients[name] = max(gradients[name], relative)
     return Comparison(max(losses), gradients)

@@ -75,14 +75,14 @@ def problems(
     ``before`` and ``after`` are observations around the training; ``tensors`` are the dtypes that
     parameters, gradients and activations really had.
     """
-    found = []
+    sentences = []
     for when, observed in (("before", before), ("after", after)):
         actual = effective(observed)
         if actual != stated:
-            found.append(f"{stated} is stated, but {actual} is in effect {when} training")
+            sentences.append(f"{stated} is stated, but {actual} is in effect {when} training")
     # TF32 is a way to compute on float32 tensors, not a dtype of its own.
-    wanted = "float32" if stated == "tf32" else stated
-    others = sorted(set(tensors) - {wanted})
+    dtype = "float32" if stated == "tf32" else stated
+    others = sorted(set(tensors) - {dtype})
     if others:
-        found.append(f"{stated} is stated, but tensors of {', '.join(others)} took part")
-    return found
+        sentences.append(f"{stated} is stated, but tensors of {', '.join(others)} took part")
+    return sentences

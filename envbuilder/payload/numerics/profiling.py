@@ -47,9 +47,9 @@ def observe(torch: Any, accelerator: str, work: Callable[[], Any]) -> Observatio
     cpu = torch.profiler.ProfilerActivity.CPU
     activity = ACCELERATORS[accelerator].profiler
     if activity:
-        own = getattr(torch.profiler.ProfilerActivity, activity)
+        device_activity = getattr(torch.profiler.ProfilerActivity, activity)
         try:
-            return _observe(torch, accelerator, work, [cpu, own])
+            return _observe(torch, accelerator, work, [cpu, device_activity])
         except RuntimeError:
             # The profiler's library for the device is missing or blocked; if the work itself is at
             # fault, it raises again below.
@@ -67,16 +67,16 @@ def _observe(
 
 
 def _kernels(torch: Any, profile: Any) -> List[Kernel]:
-    found = []
+    kernels = []
     for event in profile.key_averages():
         on_device = event.device_type != torch.autograd.DeviceType.CPU
         spent = event.self_device_time_total if on_device else event.self_cpu_time_total
-        found.append(Kernel(event.key, float(spent), on_device))
-    return found
+        kernels.append(Kernel(event.key, float(spent), on_device))
+    return kernels
 
 
 @dataclass(frozen=True)
-class Seen:
+class Evidence:
     """Evidence of where a training ran.
 
     ``devices`` are the device types of parameters, gradients and activations in a training step;
@@ -90,32 +90,32 @@ class Seen:
     needed: int
 
 
-def problems(accelerator: str, seen: Seen) -> Tuple[List[str], str]:
+def problems(accelerator: str, evidence: Evidence) -> Tuple[List[str], str]:
     """Return why the work was not done on the accelerator, and a sentence on the evidence."""
-    found = []
-    if seen.devices != (accelerator,):
-        found.append(
-            f"tensors of the training step lived on {', '.join(seen.devices) or 'nothing'}"
+    sentences = []
+    if evidence.devices != (accelerator,):
+        sentences.append(
+            f"tensors of the training step lived on {', '.join(evidence.devices) or 'nothing'}"
         )
     if accelerator == "cpu":
-        return _problems_on_cpu(found, seen.observation)
-    kernels, growth = seen.observation.on_device(), seen.growth
-    if growth is not None and growth < seen.needed:
-        found.append(
+        return _problems_on_cpu(sentences, evidence.observation)
+    kernels, growth = evidence.observation.on_device(), evidence.growth
+    if growth is not None and growth < evidence.needed:
+        sentences.append(
             f"the memory of {accelerator} grew by {growth} bytes, "
-            f"less than the data's {seen.needed}"
+            f"less than the data's {evidence.needed}"
         )
     # MPS has no profiler activity, and CUPTI is often blocked in containers.
     if not kernels and growth is None:
-        found.append(f"neither a kernel nor memory of {accelerator} was used")
+        sentences.append(f"neither a kernel nor memory of {accelerator} was used")
     count = f"{len(kernels)} different kernels" if kernels else "no kernel"
     how = f"the profiler saw {count} on {accelerator}"
-    return found, how if growth is None else f"{how}; its memory grew by {growth} bytes"
+    return sentences, how if growth is None else f"{how}; its memory grew by {growth} bytes"
 
 
-def _problems_on_cpu(found: List[str], observation: Observation) -> Tuple[List[str], str]:
+def _problems_on_cpu(sentences: List[str], observation: Observation) -> Tuple[List[str], str]:
     if observation.on_device():
-        found.append(f"the profiler saw work elsewhere: {observation.on_device()[0].name}")
+        sentences.append(f"the profiler saw work elsewhere: {observation.on_device()[0].name}")
     if not any("conv" in kernel.name for kernel in observation.kernels):
-        found.append("the profiler saw no convolution on the CPU")
-    return found, f"the profiler saw {len(observation.kernels)} operators on the CPU"
+        sentences.append("the profiler saw no convolution on the CPU")
+    return sentences, f"the profiler saw {len(observation.kernels)} operators on the CPU"

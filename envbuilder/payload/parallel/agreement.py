@@ -34,11 +34,11 @@ def check_ended(ended: Ended) -> Tuple[str, str]:
     """Require that every rank did all of its work and ended."""
     lost = [n for n, result in enumerate(ended.results) if "block_seconds" not in result]
     if ended.returncode is None and lost:
-        where = "; ".join(
+        phases = "; ".join(
             f"rank {n}: {s.get('phase', 'start')}" for n, s in enumerate(ended.states)
         )
         raise CheckError(
-            f"hung: not done after {ended.limit:g} s, and was ended. Last seen: {where}"
+            f"hung: not finished after {ended.limit:g} s, and was stopped. Last seen: {phases}"
         )
     if lost:
         raise CheckError(_why(ended, lost))
@@ -48,35 +48,35 @@ def check_ended(ended: Ended) -> Tuple[str, str]:
     if ended.returncode != 0:
         # All results are there and are judged by themselves; a failed exit is only a warning.
         how = "hung" if ended.returncode is None else f"exit code {ended.returncode}"
-        return WARNING, f"all work was done, but leaving failed ({how})"
+        return WARNING, f"all work was done, but the exit failed ({how})"
     threads = ended.results[0]["threads"]
     return PASSED, f"{len(ended.results)} done, {threads} threads each"
 
 
 def _why(ended: Ended, lost: Sequence[int]) -> str:
     """Return which rank failed first, and why."""
-    told = [(n, ended.results[n]) for n in lost if "error" in ended.results[n]]
-    told.sort(key=lambda pair: pair[1].get("time", 0))
+    errors = [(n, ended.results[n]) for n in lost if "error" in ended.results[n]]
+    errors.sort(key=lambda pair: pair[1].get("time", 0))
     # A rank that ended without an error message comes first, whatever torchrun calls the root
     # cause: torchrun counts whole seconds, and the loss of that rank causes the others' errors.
     silent = _exit_codes(ended.output, [n for n in lost if "error" not in ended.results[n]])
     # A rank that torchrun itself ended is not the cause if there is another one.
-    if told or set(silent.values()) != {-signal.SIGTERM}:
+    if errors or set(silent.values()) != {-signal.SIGTERM}:
         silent = {n: code for n, code in silent.items() if code != -signal.SIGTERM}
     first = []
     for number, code in sorted(silent.items()):
         how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
         phase = ended.states[number].get("phase", "start")
         first.append(f"rank {number} {how} (last seen: {phase})")
-    first += [f"rank {n}: {result['error']}" for n, result in told]
-    last = ended.output.strip().splitlines()[-1:] or ["no word"]
+    first += [f"rank {n}: {result['error']}" for n, result in errors]
+    last = ended.output.strip().splitlines()[-1:] or ["no output"]
     return "; ".join(first) or f"exit code {ended.returncode} before it was done: {last[0]}"
 
 
 def _exit_codes(output: str, ranks: Sequence[int]) -> Dict[int, int]:
     """Return the exit codes of these ranks that torchrun's summary of failures contains."""
-    found = re.findall(r"^\s*rank\s*:\s*(\d+)\b.*\n\s*exitcode\s*:\s*(-?\d+)", output, re.MULTILINE)
-    return {int(rank): int(code) for rank, code in found if int(rank) in ranks}
+    pairs = re.findall(r"^\s*rank\s*:\s*(\d+)\b.*\n\s*exitcode\s*:\s*(-?\d+)", output, re.MULTILINE)
+    return {int(rank): int(code) for rank, code in pairs if int(rank) in ranks}
 
 
 def check_distinct(results: Sequence[Dict[str, Any]]) -> Tuple[str, str]:
@@ -85,7 +85,7 @@ def check_distinct(results: Sequence[Dict[str, Any]]) -> Tuple[str, str]:
     if len({result["pid"] for result in results}) < len(results):
         raise CheckError("two ranks are one process")
     if "" in places:
-        return WARNING, "this system cannot tie a process to cores: nothing says they were distinct"
+        return WARNING, "this system cannot pin processes to cores: they may have shared some"
     if len(set(places)) == len(places):
         return PASSED, "; ".join(f"rank {n}: {place}" for n, place in enumerate(places))
     if places[0].startswith("CPUs"):
@@ -96,26 +96,26 @@ def check_distinct(results: Sequence[Dict[str, Any]]) -> Tuple[str, str]:
 def check_single(result: Dict[str, Any]) -> Tuple[str, str]:
     """Require the gradients of one process over the joined batch."""
     error, tolerance = result["gradient_error"], result["gradient_tolerance"]
-    said = f"{result['gradient']} differs by {'?' if error is None else format(error, '.1e')}"
+    phrase = f"{result['gradient']} differs by {'?' if error is None else format(error, '.1e')}"
     if error is None or not error <= tolerance:
         raise CheckError(
-            f"not those of one float64 process over the joined batch: {said}, at most"
+            f"not those of one float64 process over the joined batch: {phrase}, at most"
             f" {tolerance:g} is rounding"
         )
-    return PASSED, f"as one float64 process over the joined batch: {said}"
+    return PASSED, f"as one float64 process over the joined batch: {phrase}"
 
 
-def check_same(what: str, contents: Sequence[bytes]) -> Tuple[str, str]:
+def check_same(kind: str, contents: Sequence[bytes]) -> Tuple[str, str]:
     """Require that all ranks have the same numbers."""
     if not contents[0]:
-        raise CheckError(f"there are no {what}")
+        raise CheckError(f"there are no {kind}")
     differences = [difference(contents[0], other) for other in contents[1:]]
     worst = max(differences)
     if not worst <= SAME:
         rank = 1 + differences.index(worst)
-        raise CheckError(f"the {what} of rank {rank} differ from rank 0's by {worst:.1e}")
+        raise CheckError(f"the {kind} of rank {rank} differ from rank 0's by {worst:.1e}")
     same = "bit for bit" if worst == 0 else f"within {worst:.1e}"
-    return PASSED, f"{what} equal on {len(contents)} ranks, {same}"
+    return PASSED, f"{kind} equal on {len(contents)} ranks, {same}"
 
 
 def difference(ours: bytes, theirs: bytes) -> float:
@@ -127,6 +127,6 @@ def difference(ours: bytes, theirs: bytes) -> float:
     first, second = array("f", ours), array("f", theirs)
     apart = sum((a - second[n]) ** 2 for n, a in enumerate(first))
     norm = sum(a * a for a in first)
-    found = (apart / norm) ** 0.5 if norm else float("inf")
+    relative = (apart / norm) ** 0.5 if norm else float("inf")
     # NaN if one of them contains NaN, which a check for "too large" would let pass.
-    return found if found == found else float("inf")  # noqa: PLR0124
+    return relative if relative == relative else float("inf")  # noqa: PLR0124

@@ -13,24 +13,24 @@ LIMIT = 600
 """Seconds for each device alone, and for all together; most of it is room for slow starts."""
 
 
-def add_to(commands: Any) -> None:
+def add_parallel(commands: Any) -> None:
     """Add both commands to the command line."""
     parallel = commands.add_parser(
         "parallel", help="train on each device alone, then on all together", allow_abbrev=False
     )
     parallel.add_argument("--devices", type=_devices, help="all (the default), or 0,1,…")
-    parallel.add_argument("--run-id", default="", help="comes back with the report")
+    parallel.add_argument("--run-id", default="", help="returned with the report")
     parallel.add_argument("--quick", action="store_true", help="fewer steps on the CPU")
     rank = commands.add_parser("parallel-rank", help="one process of parallel", allow_abbrev=False)
-    rank.add_argument("--folder", required=True, type=Path, help="where it leaves what it saw")
+    rank.add_argument("--folder", required=True, type=Path, help="where it writes its results")
     rank.add_argument("--shares", required=True, type=positive, help="parts of the CPU's cores")
-    rank.add_argument("--index", type=index, help="the part to take; by default the rank's own")
+    rank.add_argument("--index", type=index, help="the part to take; by default the rank's number")
     rank.add_argument("--seed", type=int, default=1)
     for command in (parallel, rank):
         command.add_argument("--device", required=True, choices=ACCELERATORS)
         command.add_argument("--data", required=True, type=Path)
-        command.add_argument("--steps", type=positive, help="timed ones, on each rank")
-        command.add_argument("--limit", type=positive, default=LIMIT, help="seconds a part")
+        command.add_argument("--steps", type=positive, help="timed steps on each rank")
+        command.add_argument("--limit", type=positive, default=LIMIT, help="seconds per part")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -128,10 +128,10 @@ def _stop(child: subprocess.Popen[bytes], folder: Path, world: int) -> None:
 
 def _json(path: Path) -> Dict[str, Any]:
     try:
-        found = json.loads(_content(path) or b"{}")
+        value = json.loads(_content(path) or b"{}")
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def _content(path: Path) -> bytes:
@@ -150,5 +150,5 @@ def count(accelerator: str, limit: float) -> int:
         facts = json.loads(done.stdout)
         return int(facts["count"][accelerator])
     except (ValueError, KeyError, TypeError) as error:
-        last = done.stderr.strip().splitlines()[-1:] or ["it said nothing"]
+        last = done.stderr.strip().splitlines()[-1:] or ["no output"]
         raise CheckError(f"the devices cannot be counted: {last[0]}") from error

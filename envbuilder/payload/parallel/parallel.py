@@ -38,20 +38,20 @@ class Scaling:
 
     def report(self) -> Dict[str, Any]:
         """Return the report; passed only if no check failed, of one device or of all together."""
-        own = [check.as_dict() for check in self.checks.done]
+        joint = [check.as_dict() for check in self.checks.done]
         named = [(f"device {d['index']}", c) for d in self.devices for c in d["checks"]]
-        named += [("together", check) for check in own]
+        named += [("together", check) for check in joint]
 
-        def said(status: str) -> List[str]:
+        def sentences(status: str) -> List[str]:
             return [
                 f"{place}: {c['name']}: {c['detail']}"
                 for place, c in named
                 if c["status"] == status
             ]
 
-        alone = [device["samples_per_second"] for device in self.devices]
-        whole = sum(alone) if alone and None not in alone else None
-        reasons = said(FAILED)
+        rates = [device["samples_per_second"] for device in self.devices]
+        total = sum(rates) if rates and None not in rates else None
+        reasons = sentences(FAILED)
         return {
             "schema": SCHEMA,
             "devices": self.devices,
@@ -59,12 +59,12 @@ class Scaling:
             "backend": ACCELERATORS[self.accelerator].collective if self.ranks > 1 else None,
             "batch": BATCH * self.ranks,
             "samples_per_second": self.rate,
-            "efficiency": self.rate / whole if self.rate and whole else None,
+            "efficiency": self.rate / total if self.rate and total else None,
             "gradients_equal": self.gradients_equal,
-            "checks": own,
+            "checks": joint,
             "status": FAILED if reasons else PASSED,
             "reasons": reasons,
-            "warnings": said(WARNING),
+            "warnings": sentences(WARNING),
         }
 
 
@@ -86,10 +86,10 @@ def measure(options: argparse.Namespace, out: Events) -> Dict[str, Any]:
     scaling.ranks = len(indices)
     for index in indices:
         out.phase(f"device {index} alone")
-        alone(scaling, index, partial(launch.run, options, indices, index))
+        run_alone(scaling, index, partial(launch.run, options, indices, index))
     if len(indices) > 1 and scaling.report()["status"] == PASSED:
         out.phase(f"{len(indices)} ranks together")
-        together(scaling, partial(launch.run, options, indices, None))
+        run_together(scaling, partial(launch.run, options, indices, None))
     return scaling.report()
 
 
@@ -108,7 +108,7 @@ class _Part:
         return outcome
 
 
-def alone(scaling: Scaling, index: int, start: Callable[[], Ended]) -> None:
+def run_alone(scaling: Scaling, index: int, start: Callable[[], Ended]) -> None:
     """Run one device alone and judge its results."""
     checks, part = Checks(), _Part(start)
     rate = None
@@ -126,7 +126,7 @@ def alone(scaling: Scaling, index: int, start: Callable[[], Ended]) -> None:
     )
 
 
-def together(scaling: Scaling, start: Callable[[], Ended]) -> None:
+def run_together(scaling: Scaling, start: Callable[[], Ended]) -> None:
     """Run all ranks together and judge their results."""
     run, part = scaling.checks.run, _Part(start)
     if not run("ranks", part.check):

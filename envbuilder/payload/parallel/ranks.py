@@ -133,7 +133,7 @@ def _work(rank: Rank, options: argparse.Namespace) -> Dict[str, Any]:
         getattr(torch, accelerator).set_device(int(os.environ.get("LOCAL_RANK", "0")))
     usable = device.require_usable(torch, accelerator)
     data = dataset.load(options.data)
-    digits = train.tensors(torch, data.train, accelerator)
+    tensors = train.tensors(torch, data.train, accelerator)
     if rank.world > 1:
         rank.phase("meet the other ranks")
         # Longer than the limit after which the launcher reports the phase of each rank.
@@ -141,8 +141,8 @@ def _work(rank: Rank, options: argparse.Namespace) -> Dict[str, Any]:
             ACCELERATORS[accelerator].collective, timeout=timedelta(seconds=2 * options.limit)
         )
     rank.phase("compare gradients")
-    worst, error = _prove(torch, rank, accelerator, digits)
-    seconds, steps, loss = _train(torch, rank, options, digits)
+    worst, error = _prove(torch, rank, accelerator, tensors)
+    seconds, steps, loss = _train(torch, rank, options, tensors)
     origins.require(options.start)
     return {
         "pid": os.getpid(),
@@ -170,9 +170,9 @@ def _identity(torch: Any, accelerator: str) -> str:
     """Return what identifies this device: its UUID, else its index among the visible ones."""
     if accelerator == "cpu":
         return ""
-    found = getattr(_properties(torch, accelerator), "uuid", None)
-    if found is not None:
-        return f"UUID {found}"
+    uuid = getattr(_properties(torch, accelerator), "uuid", None)
+    if uuid is not None:
+        return f"UUID {uuid}"
     place = getattr(torch, accelerator).current_device()
     return f"{os.environ.get(ACCELERATORS[accelerator].visible, '')} #{place}"
 
@@ -185,7 +185,7 @@ def _wrapped(torch: Any, rank: Rank, accelerator: str, net: Any) -> Any:
     return torch.nn.parallel.DistributedDataParallel(net, device_ids=place)
 
 
-def _prove(torch: Any, rank: Rank, accelerator: str, digits: train.Tensors) -> Tuple[str, float]:
+def _prove(torch: Any, rank: Rank, accelerator: str, tensors: train.Tensors) -> Tuple[str, float]:
     """Run one backward pass over this rank's part of a joined batch; write the gradients to a file.
 
     Rank 0 compares them with those of one process: the joined batch, eagerly, in float64, on the
@@ -194,7 +194,7 @@ def _prove(torch: Any, rank: Rank, accelerator: str, digits: train.Tensors) -> T
     """
     form = model.fastest(accelerator)
     net = numerics.network(torch, form).to(accelerator)
-    joined = train.batches(digits, rank.world)
+    joined = train.batches(tensors, rank.world)
     images, labels = joined[rank.number]
     call = _wrapped(torch, rank, accelerator, net)
     ours = numerics.backward(torch, net, call, model.arrange(torch, images, form), labels)
@@ -214,7 +214,7 @@ def _prove(torch: Any, rank: Rank, accelerator: str, digits: train.Tensors) -> T
 
 
 def _train(
-    torch: Any, rank: Rank, options: argparse.Namespace, digits: train.Tensors
+    torch: Any, rank: Rank, options: argparse.Namespace, tensors: train.Tensors
 ) -> Tuple[List[float], int, float]:
     """Train as `verify` does; return the seconds of each block, its steps, and the last loss."""
     accelerator, form = options.device, model.fastest(options.device)
@@ -223,7 +223,7 @@ def _train(
     job.model.train()
     # Dropout must differ between ranks; the initial weights are equal.
     torch.manual_seed(options.seed + rank.number)
-    mine = train.batches(digits, BATCHES * rank.world)[rank.number :: rank.world]
+    mine = train.batches(tensors, BATCHES * rank.world)[rank.number :: rank.world]
     mine = [(model.arrange(torch, images, form), labels) for images, labels in mine]
     done, loss = 0, torch.zeros(())
 

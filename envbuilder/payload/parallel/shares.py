@@ -44,34 +44,34 @@ def parse(text: str) -> Optional[Tuple[int, ...]]:
     return numbers
 
 
-def require(accelerator: str, asked: Optional[Tuple[int, ...]]) -> None:
+def require(accelerator: str, numbers: Optional[Tuple[int, ...]]) -> None:
     """Raise ChoiceError for a choice that no machine can satisfy, before anything starts."""
     if not ACCELERATORS[accelerator].collective:
         raise ChoiceError(f"{accelerator} has one device: there is nothing to choose from")
-    if accelerator != "cpu" or asked is None:
+    if accelerator != "cpu" or numbers is None:
         return
-    if len(asked) > 1:
+    if len(numbers) > 1:
         raise ChoiceError(
             "on the CPU the number is how many processes train together, such as 2; its cores are"
             " not chosen one by one"
         )
-    if not 1 <= asked[0] <= MOST_RANKS:
-        raise ChoiceError(f"{asked[0]} processes: 1 to {MOST_RANKS} can train together")
+    if not 1 <= numbers[0] <= MOST_RANKS:
+        raise ChoiceError(f"{numbers[0]} processes: 1 to {MOST_RANKS} can train together")
 
 
-def choose(accelerator: str, asked: Optional[Tuple[int, ...]], count: int) -> Tuple[int, ...]:
+def choose(accelerator: str, numbers: Optional[Tuple[int, ...]], count: int) -> Tuple[int, ...]:
     """Return the devices to use, of ``count``; on the CPU, one number per rank."""
-    require(accelerator, asked)
+    require(accelerator, numbers)
     if accelerator == "cpu":
-        return tuple(range(CPU_RANKS if asked is None else asked[0]))
+        return tuple(range(CPU_RANKS if numbers is None else numbers[0]))
     if count < 1:
         raise ChoiceError(f"torch sees no {accelerator} device")
-    missing = [number for number in asked or () if number >= count]
+    missing = [number for number in numbers or () if number >= count]
     if missing:
         raise ChoiceError(
-            f"device {missing[0]} was asked for, but torch sees {count}, numbered from 0"
+            f"device {missing[0]} was requested, but torch sees {count}, numbered from 0"
         )
-    return tuple(range(count)) if asked is None else asked
+    return tuple(range(count)) if numbers is None else numbers
 
 
 def visible(

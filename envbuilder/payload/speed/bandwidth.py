@@ -35,19 +35,19 @@ def measurements(torch: Any, accelerator: str, budget: float) -> Dict[str, Measu
 
     For a path that does not exist here, the function returns None.
     """
-    found: Dict[str, Measurement] = dict.fromkeys(PATHS, _none)
-    found["device"] = partial(_triad, torch, accelerator, budget)
+    functions: Dict[str, Measurement] = dict.fromkeys(PATHS, _none)
+    functions["device"] = partial(_triad, torch, accelerator, budget)
     if accelerator == "cpu":
-        return found
+        return functions
     row = ACCELERATORS[accelerator]
     for pinned in (False, True) if row.pinned else (False,):
         suffix = "_pinned" if pinned else ""
         copy = partial(_copy, torch, accelerator, budget, pinned)
-        found[f"host_to_device{suffix}"] = partial(copy, to_device=True)
-        found[f"device_to_host{suffix}"] = partial(copy, to_device=False)
+        functions[f"host_to_device{suffix}"] = partial(copy, to_device=True)
+        functions[f"device_to_host{suffix}"] = partial(copy, to_device=False)
     if row.collective and row.count(torch) > 1:
-        found["device_to_device"] = partial(_between, torch, accelerator, budget)
-    return found
+        functions["device_to_device"] = partial(_between, torch, accelerator, budget)
+    return functions
 
 
 def _none() -> Optional[float]:
@@ -59,10 +59,10 @@ def array_bytes(accelerator: str, free: Optional[int], cache: Optional[int]) -> 
 
     It is limited by ``MOST_ARRAY`` and by a fraction of the free memory.
     """
-    wanted = LEAST_ARRAY if accelerator == "cpu" else MOST_ARRAY
+    size = LEAST_ARRAY if accelerator == "cpu" else MOST_ARRAY
     # Three arrays together are then at least four times the caches.
-    wanted = min(MOST_ARRAY, max(wanted, (cache or 0) * 4 // 3))
-    return wanted if free is None else max(MIB, min(wanted, free // SHARE))
+    size = min(MOST_ARRAY, max(size, (cache or 0) * 4 // 3))
+    return size if free is None else max(MIB, min(size, free // SHARE))
 
 
 def _triad(torch: Any, accelerator: str, budget: float) -> float:
@@ -83,8 +83,8 @@ def _room(torch: Any, accelerator: str) -> Tuple[Optional[int], Optional[int]]:
 
 def _copy(torch: Any, accelerator: str, budget: float, pinned: bool, *, to_device: bool) -> float:
     host = torch.ones(COPY // 4, pin_memory=pinned)
-    there = torch.ones(COPY // 4, device=accelerator)
-    target, source = (there, host) if to_device else (host, there)
+    remote = torch.ones(COPY // 4, device=accelerator)
+    target, source = (remote, host) if to_device else (host, remote)
     # non_blocking has no effect without pinned memory; with it, the copies need not wait.
     work = partial(target.copy_, source, non_blocking=pinned)
     return COPY / clock.median_seconds(torch, accelerator, work, budget)

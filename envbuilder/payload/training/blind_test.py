@@ -36,7 +36,7 @@ def answer(job: train.Job, folder: Path, events: Events) -> int:
     content = _wait(folder / IMAGES)
     count, rest = divmod(len(content), SIDE * SIDE)
     if rest or not count:
-        raise CheckError(f"the blind test sent {len(content)} bytes, which are no images")
+        raise CheckError(f"the blind test sent {len(content)} bytes, which are not images")
     torch = job.torch
     pixels = torch.frombuffer(bytearray(content), dtype=torch.uint8)
     images = pixels.view(-1, 1, SIDE, SIDE).to(job.accelerator)
@@ -52,6 +52,6 @@ def _wait(path: Path) -> bytes:
     ends = time.monotonic() + PATIENCE
     while not path.exists():
         if time.monotonic() > ends:
-            raise CheckError(f"the images of the blind test did not come within {PATIENCE:.0f} s")
+            raise CheckError(f"the images of the blind test did not arrive within {PATIENCE:.0f} s")
         time.sleep(PAUSE)
     return path.read_bytes()

@@ -94,7 +94,7 @@ def load(folder: Path, name: Optional[str] = None) -> Dataset:
     stems = list(files)
     hashes = {stem: content.sha256 for stem, content in files.items()}
     return Dataset(
-        name or next((known for known, expected in KNOWN if hashes == expected), "unknown"),
+        name or next((label for label, expected in KNOWN if hashes == expected), "unknown"),
         _split(folder, files, stems[:2]),
         _split(folder, files, stems[2:]),
         hashes,

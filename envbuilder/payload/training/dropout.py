@@ -24,8 +24,8 @@ def drop(torch: Any, values: Any, share: float) -> Any:
     # The same memory layout as the values', so that multiplication is sequential.
     dense = torch.empty_like(values)
     drawn = drawn.as_strided(dense.shape, dense.stride())
-    kept = (drawn >= int(share * 256)).to(values.dtype)
-    return values * kept.mul_(1 / (1 - share))
+    mask = (drawn >= int(share * 256)).to(values.dtype)
+    return values * mask.mul_(1 / (1 - share))
 
 
 def layer(torch: Any, share: float) -> Any:

@@ -22,13 +22,13 @@ def training_flops(torch: Any, images: int) -> int:
 
 def forward_flops(torch: Any) -> List[int]:
     """Return the operations for one image, by layer, in the network's published form."""
-    nn, side, found = torch.nn, SIDE, []
+    nn, side, counts = torch.nn, SIDE, []
     for layer in model.build(torch, 1, model.PUBLISHED).children():
         if isinstance(layer, nn.Conv2d):
             side -= layer.kernel_size[0] - 1
-            found.append(2 * side * side * layer.weight.numel())
+            counts.append(2 * side * side * layer.weight.numel())
         elif isinstance(layer, nn.MaxPool2d):
             side //= layer.kernel_size
         elif isinstance(layer, nn.Linear):
-            found.append(2 * layer.weight.numel())
-    return found
+            counts.append(2 * layer.weight.numel())
+    return counts

@@ -63,17 +63,17 @@ def parse(stream: Readable, name: str, dimensions: int) -> Idx:
     if header[:4] != expected:
         begins = header[:4].hex() or "nothing"
         raise DataError(
-            f"{name}: is no such IDX file: it begins with {begins}, not {expected.hex()}"
+            f"{name}: is not such an IDX file: it begins with {begins}, not {expected.hex()}"
         )
     if len(header) < 4 + 4 * dimensions:
         raise DataError(f"{name}: ends inside its header, after {len(header)} bytes")
     shape = struct.unpack(f">{dimensions}I", header[4:])
     length = math.prod(shape)
     if not 0 < length <= LARGEST:
-        raise DataError(f"{name}: its header promises an impossible size: {shape}")
+        raise DataError(f"{name}: its header states an impossible size: {shape}")
     content = stream.read(length)
     if len(content) < length:
         raise DataError(f"{name}: is cut off: {len(content)} of {length} bytes after the header")
     if stream.read(1):
-        raise DataError(f"{name}: is longer than its header says ({length} bytes)")
+        raise DataError(f"{name}: is longer than its header states ({length} bytes)")
     return Idx(shape, content, hashlib.sha256(header + content).hexdigest())

@@ -14,7 +14,7 @@ from .. import start
 from . import train
 
 
-class Digits:
+class Images:
     """Images and labels in memory; an image is converted and normalised on access."""
 
     def __init__(self, data: train.Tensors) -> None:
@@ -56,7 +56,7 @@ def make(
     """
     alike = partial(begin, bool(sys.flags.isolated), sys.pycache_prefix)
     return torch.utils.data.DataLoader(
-        Digits(data),
+        Images(data),
         batch_size=batch,
         sampler=order,
         drop_last=True,
@@ -67,7 +67,7 @@ def make(
     )
 
 
-def method_of(made: Any) -> Optional[str]:
+def method_of(dataloader: Any) -> Optional[str]:
     """Return the start method that a DataLoader really uses; None if it has no workers."""
-    context = made.multiprocessing_context
-    return str(context.get_start_method()) if made.num_workers and context else None
+    context = dataloader.multiprocessing_context
+    return str(context.get_start_method()) if dataloader.num_workers and context else None

@@ -107,9 +107,9 @@ def tensors(torch: Any, split: Split, accelerator: str) -> Tensors:
 
 def content(torch: Any, tensor: Any) -> bytes:
     """Return a tensor's integers as unsigned bytes, copied back from the device."""
-    here = tensor.to("cpu", torch.uint8).contiguous()
+    copy = tensor.to("cpu", torch.uint8).contiguous()
     # Read directly from memory: torch's own access to the values is what is being checked.
-    return ctypes.string_at(here.data_ptr(), here.nbytes)
+    return ctypes.string_at(copy.data_ptr(), copy.nbytes)
 
 
 def normalise(images: Any) -> Any:

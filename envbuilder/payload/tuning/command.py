@@ -28,29 +28,29 @@ LIMIT_SECONDS = 900
 START_METHODS = ("fork", "forkserver", "spawn")
 
 
-def add_to(commands: Any) -> None:
+def add_trial(commands: Any) -> None:
     """Add the command to the payload's commands."""
-    made = commands.add_parser("trial", help="time a setting", allow_abbrev=False)
-    add = made.add_argument
-    add("--survey", action="store_true", help="say what could be tried here, and end")
+    command = commands.add_parser("trial", help="time a setting", allow_abbrev=False)
+    add = command.add_argument
+    add("--survey", action="store_true", help="report what could be tried, then exit")
     add("--device", default="cpu", choices=ACCELERATORS)
     add("--data", type=Path, help="folder with the four IDX files, raw or .gz")
     add("--steps", type=_positive, default=trial.STEPS, help="steps that are timed, at batch 64")
     add("--warm-up", type=_positive, default=trial.WARM_UP, help="steps before them")
     add("--seed", type=int, default=1)
-    add("--batch", type=_positive, default=trial.Asked.batch)
+    add("--batch", type=_positive, default=trial.Setting.batch)
     add("--layout", choices=("contiguous", "channels_last"))
     add("--order", choices=("published", "pool-first"))
-    add("--dropout", choices=("torch", "bytes"), help="how its masks are drawn")
+    add("--dropout", choices=("torch", "bytes"), help="how dropout masks are drawn")
     add("--bfloat16", action="store_true", help="autocast to bfloat16")
     add("--flush-denormal", action="store_true")
     add("--compile", dest="compile_backend", choices=compilers.BACKENDS)
     add("--check-compile", action="store_true", help="check the backend's gradients instead")
-    add("--workers", type=_count, help="a DataLoader's; without it data lies on the device")
+    add("--workers", type=_count, help="DataLoader workers; without it, data is held on the device")
     add("--start-method", choices=START_METHODS)
     add("--extension", choices=("ipex", "zentorch"))
     add("--set", dest="variables", action="append", default=[], metavar="NAME=VALUE")
-    add("--limit", type=_positive, default=LIMIT_SECONDS, help="seconds until it is given up")
+    add("--limit", type=_positive, default=LIMIT_SECONDS, help="time limit in seconds")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -70,9 +70,9 @@ def run(options: argparse.Namespace) -> int:
         data = dataset.load(options.data)
         work = trial.check_compile if options.check_compile else trial.run
         with compilers.fresh_cache() as cache:
-            found = work(asked(options), data)
+            result = work(setting(options), data)
             origins.require(options.start, cache)
-        out.report({"schema": SCHEMA, **found})
+        out.report({"schema": SCHEMA, **result})
     except idx.DataError as error:
         return _refuse(out, str(error))
     except Exception as error:
@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def asked(options: argparse.Namespace) -> trial.Asked:
+def setting(options: argparse.Namespace) -> trial.Setting:
     """Return the setting given by the options; the form defaults to the accelerator's fastest."""
     form = model.fastest(options.device)
     if options.layout:
@@ -92,7 +92,7 @@ def asked(options: argparse.Namespace) -> trial.Asked:
         form = replace(form, pool_first=options.order == "pool-first")
     if options.dropout or options.compile_backend:
         form = replace(form, byte_masks=options.dropout == "bytes")
-    return trial.Asked(
+    return trial.Setting(
         device=options.device,
         form=form,
         steps=options.steps,
@@ -110,11 +110,11 @@ def asked(options: argparse.Namespace) -> trial.Asked:
 
 def variables(pairs: Sequence[str]) -> Dict[str, str]:
     """Parse ``NAME=VALUE`` pairs; an empty value means that the variable is to be removed."""
-    found = {}
+    result = {}
     for pair in pairs:
         name, _, value = pair.partition("=")
-        found[name] = value
-    return found
+        result[name] = value
+    return result
 
 
 def started(original: Sequence[str], shown: Sequence[str]) -> List[str]:
@@ -129,25 +129,25 @@ def started(original: Sequence[str], shown: Sequence[str]) -> List[str]:
 
 def without_set(arguments: Sequence[str]) -> List[str]:
     """Return the arguments without ``--set``, ``--promise`` and their values, in either form."""
-    kept: List[str] = []
-    given = iter(arguments)
-    for argument in given:
+    result: List[str] = []
+    remaining = iter(arguments)
+    for argument in remaining:
         if argument in ("--set", "--promise"):
-            next(given, None)
+            next(remaining, None)
         elif not argument.startswith(("--set=", "--promise=")):
-            kept.append(argument)
-    return kept
+            result.append(argument)
+    return result
 
 
-def _become(wanted: Dict[str, str], begun: start.Start) -> None:
+def _become(changes: Dict[str, str], begun: start.Start) -> None:
     # Variables set here are promised just like those that the core set.
-    promised = replace(begun, variables={**begun.variables, **wanted})
-    own = [] if begun.as_found else ["--promise", promised.text()]
-    own += without_set(sys.argv[1:])
-    command = [*started(getattr(sys, "orig_argv", ()), sys.argv), *own]
-    environ = {**os.environ, **wanted}
-    kept = {name: value for name, value in environ.items() if value or name not in wanted}
-    os.execve(command[0], command, kept)  # noqa: S606 - the same program again
+    promised = replace(begun, variables={**begun.variables, **changes})
+    arguments = [] if begun.as_found else ["--promise", promised.text()]
+    arguments += without_set(sys.argv[1:])
+    command = [*started(getattr(sys, "orig_argv", ()), sys.argv), *arguments]
+    environ = {**os.environ, **changes}
+    environment = {name: value for name, value in environ.items() if value or name not in changes}
+    os.execve(command[0], command, environment)  # noqa: S606 - the same program again
 
 
 def _refuse(out: events.Events, message: str) -> int:

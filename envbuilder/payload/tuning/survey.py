@@ -48,19 +48,19 @@ def folders(preload: str) -> List[Path]:
     named = [Path(path).parent for path in re.split("[: ]+", preload) if "/" in path]
     machine = f"{platform.machine()}-linux-gnu"
     system = [Path(folder) for folder in SYSTEM_FOLDERS]
-    own = [Path(sys.argv[0]).resolve().parent, Path(sys.prefix) / "lib"]
-    return [*named, *own, *(folder / machine for folder in system), *system]
+    prefixes = [Path(sys.argv[0]).resolve().parent, Path(sys.prefix) / "lib"]
+    return [*named, *prefixes, *(folder / machine for folder in system), *system]
 
 
 def find_allocators(places: Iterable[Path]) -> Dict[str, str]:
     """Map each allocator found to the path of its library; the first of ``places`` wins."""
-    found: Dict[str, str] = {}
+    libraries: Dict[str, str] = {}
     for place in places:
         for name, patterns in ALLOCATORS.items():
             path = _first(place, patterns)
             if path is not None:
-                found.setdefault(name, str(path))
-    return found
+                libraries.setdefault(name, str(path))
+    return libraries
 
 
 def is_allocator(path: str) -> bool:

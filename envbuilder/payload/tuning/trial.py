@@ -30,7 +30,7 @@ TESTED = 2_000
 
 
 @dataclass(frozen=True)
-class Asked:
+class Setting:
     """One setting, and how long to train under it."""
 
     device: str
@@ -74,58 +74,58 @@ class Timed:
     loss: float = 0.0
 
 
-def run(asked: Asked, data: Dataset) -> Dict[str, Any]:
+def run(setting: Setting, data: Dataset) -> Dict[str, Any]:
     """Train under the setting and return what was measured and what was really in effect.
 
     Raises RuntimeError, ValueError or ImportError if the setting is not available here.
     """
     import torch
 
-    _prepare(torch, asked)
-    generator = torch.Generator().manual_seed(asked.seed)
-    order = _order(torch, data.train.count, asked.samples, generator)
+    _prepare(torch, setting)
+    generator = torch.Generator().manual_seed(setting.seed)
+    order = _order(torch, data.train.count, setting.samples, generator)
     # Workers start before the device is used: its contexts do not survive a fork.
-    feed = _feed(torch, asked, data, order)
-    job = _job(torch, asked)
-    timed = _train(job, asked, feed)
-    accuracy = train.accuracy(job, train.tensors(torch, _first(data.test), asked.device))
-    dtypes = [] if asked.compile_backend else _dtypes(job, asked, data)
+    feed = _feed(torch, setting, data, order)
+    job = _job(torch, setting)
+    timed = _train(job, setting, feed)
+    accuracy = train.accuracy(job, train.tensors(torch, _first(data.test), setting.device))
+    dtypes = [] if setting.compile_backend else _dtypes(job, setting, data)
     # Preparation before the loop counts as part of an image's time, as it does in an epoch.
-    seconds = 1 / statistics.median(timed.rates) + feed.seconds / asked.samples
+    seconds = 1 / statistics.median(timed.rates) + feed.seconds / setting.samples
     return {
         "samples_per_second": 1 / seconds,
-        "samples": asked.samples,
+        "samples": setting.samples,
         "chunks": timed.rates,
         "accuracy": accuracy,
         "loss": timed.loss,
         "settings": {
             "threads": torch.get_num_threads(),
             "allocator": facts.allocator(),
-            "workers": asked.workers,
+            "workers": setting.workers,
             "start_method": feed.start_method,
-            "batch": asked.batch,
+            "batch": setting.batch,
             "dtypes": dtypes,
-            "flush_denormal": asked.flush_denormal,
-            "compile": asked.compile_backend,
-            **asked.form.summary(),
+            "flush_denormal": setting.flush_denormal,
+            "compile": setting.compile_backend,
+            **setting.form.summary(),
         },
     }
 
 
-def check_compile(asked: Asked, data: Dataset) -> Dict[str, Any]:
+def check_compile(setting: Setting, data: Dataset) -> Dict[str, Any]:
     """Check whether a compile backend is right here, with the gradient check of ``verify``."""
     import torch
 
-    backend = str(asked.compile_backend)
+    backend = str(setting.compile_backend)
     tolerance = numerics.GRADIENT_TOLERANCE["float32"]
-    _prepare(torch, asked)
-    training = train.tensors(torch, data.train, asked.device)
+    _prepare(torch, setting)
+    training = train.tensors(torch, data.train, setting.device)
     bench = compilers.Bench(
         torch,
-        asked.device,
-        asked.form,
+        setting.device,
+        setting.form,
         training,
-        train.tensors(torch, _first(data.test), asked.device),
+        train.tensors(torch, _first(data.test), setting.device),
         numerics.trials(torch, training, numerics.TRIALS),
         tolerance,
     )
@@ -135,14 +135,14 @@ def check_compile(asked: Asked, data: Dataset) -> Dict[str, Any]:
     return {"backend": backend, "passed": passed, "detail": detail}
 
 
-def _prepare(torch: Any, asked: Asked) -> None:
+def _prepare(torch: Any, setting: Setting) -> None:
     for name in FALLBACK_VARIABLES:
         os.environ.pop(name, None)
     if threads.chosen_by_user(os.environ.get("OMP_NUM_THREADS")) is None:
         torch.set_num_threads(threads.decide(threads.fetch()))
     precision.prepare(torch, "float32")
     # Threads inherit the mode from the one that starts them, so it is set before any start.
-    if asked.flush_denormal and not torch.set_flush_denormal(True):
+    if setting.flush_denormal and not torch.set_flush_denormal(True):
         raise RuntimeError("this processor cannot flush denormal numbers to zero")
 
 
@@ -155,78 +155,78 @@ def _first(split: Split) -> Split:
     return Split(split.images, split.labels, min(split.count, TESTED))
 
 
-def _feed(torch: Any, asked: Asked, data: Dataset, order: Any) -> Feed:
-    if asked.workers is None:
-        return _from_device(torch, asked, data, order)
+def _feed(torch: Any, setting: Setting, data: Dataset, order: Any) -> Feed:
+    if setting.workers is None:
+        return _from_device(torch, setting, data, order)
     # Starting workers is not timed: it is paid once per training, not for each image.
-    made = loader.make(
+    dataloader = loader.make(
         torch,
         train.tensors(torch, data.train, "cpu"),
         order.tolist(),
-        asked.batch,
-        asked.workers,
-        asked.start_method,
-        pinned=ACCELERATORS[asked.device].pinned,
+        setting.batch,
+        setting.workers,
+        setting.start_method,
+        pinned=ACCELERATORS[setting.device].pinned,
     )
-    arrived = iter(made)
+    arrived = iter(dataloader)
 
     def batches() -> Iterator[Tuple[Any, Any]]:
         for images, labels in arrived:
-            here = images.to(asked.device, non_blocking=True)
-            yield model.arrange(torch, here, asked.form), labels.to(asked.device)
+            moved = images.to(setting.device, non_blocking=True)
+            yield model.arrange(torch, moved, setting.form), labels.to(setting.device)
 
-    return Feed(batches(), start_method=loader.method_of(made))
+    return Feed(batches(), start_method=loader.method_of(dataloader))
 
 
-def _from_device(torch: Any, asked: Asked, data: Dataset, order: Any) -> Feed:
-    held = train.tensors(torch, data.train, asked.device)
-    device.synchronize(torch, asked.device)
+def _from_device(torch: Any, setting: Setting, data: Dataset, order: Any) -> Feed:
+    held = train.tensors(torch, data.train, setting.device)
+    device.synchronize(torch, setting.device)
     began = time.perf_counter()
-    there = order.to(asked.device)
-    images = model.arrange(torch, train.normalise(held.images[there]), asked.form)
-    labels = held.labels[there]
-    device.synchronize(torch, asked.device)
-    pairs = zip(images.split(asked.batch), labels.split(asked.batch))  # noqa: B905 - not in 3.9
+    indices = order.to(setting.device)
+    images = model.arrange(torch, train.normalise(held.images[indices]), setting.form)
+    labels = held.labels[indices]
+    device.synchronize(torch, setting.device)
+    pairs = zip(images.split(setting.batch), labels.split(setting.batch))  # noqa: B905 - not in 3.9
     return Feed(pairs, clock.since(began))
 
 
-def _job(torch: Any, asked: Asked) -> train.Job:
-    job = train.prepare(torch, asked.device, asked.form, asked.seed)
-    if asked.ipex:
+def _job(torch: Any, setting: Setting) -> train.Job:
+    job = train.prepare(torch, setting.device, setting.form, setting.seed)
+    if setting.ipex:
         extensions.optimize(extensions.load("ipex"), job)
-    if asked.bfloat16:
-        autocast = torch.autocast(asked.device, dtype=torch.bfloat16)
+    if setting.bfloat16:
+        autocast = torch.autocast(setting.device, dtype=torch.bfloat16)
         job.model.forward = autocast(job.model.forward)
-    if asked.compile_backend == "zentorch":
+    if setting.compile_backend == "zentorch":
         extensions.load("zentorch")
-    if asked.compile_backend is not None:
-        job.model = torch.compile(job.model, backend=asked.compile_backend, dynamic=False)
+    if setting.compile_backend is not None:
+        job.model = torch.compile(job.model, backend=setting.compile_backend, dynamic=False)
     job.model.train()
     return job
 
 
-def _train(job: train.Job, asked: Asked, feed: Feed) -> Timed:
+def _train(job: train.Job, setting: Setting, feed: Feed) -> Timed:
     torch, timed = job.torch, Timed()
-    for _ in range(asked.untimed):
+    for _ in range(setting.untimed):
         train.step(job, *next(feed.batches))
-    left = asked.samples // asked.batch - asked.untimed
-    size = -(-left // CHUNKS)
-    total = torch.zeros((), device=asked.device)
-    for first in range(0, left, size):
-        steps = min(size, left - first)
-        device.synchronize(torch, asked.device)
+    timed_steps = setting.samples // setting.batch - setting.untimed
+    size = -(-timed_steps // CHUNKS)
+    total = torch.zeros((), device=setting.device)
+    for first in range(0, timed_steps, size):
+        steps = min(size, timed_steps - first)
+        device.synchronize(torch, setting.device)
         began = time.perf_counter()
         for _ in range(steps):
             total += train.step(job, *next(feed.batches))
-        device.synchronize(torch, asked.device)
-        timed.rates.append(steps * asked.batch / clock.since(began))
-    timed.loss = float(total) / left
+        device.synchronize(torch, setting.device)
+        timed.rates.append(steps * setting.batch / clock.since(began))
+    timed.loss = float(total) / timed_steps
     return timed
 
 
-def _dtypes(job: train.Job, asked: Asked, data: Dataset) -> List[str]:
+def _dtypes(job: train.Job, setting: Setting, data: Dataset) -> List[str]:
     """Return the dtypes of tensors in a training step; they show whether bfloat16 took part."""
     few = Split(data.train.images, data.train.labels, min(data.train.count, train.BATCH))
-    images, labels = train.batches(train.tensors(job.torch, few, asked.device), 1)[0]
+    images, labels = train.batches(train.tensors(job.torch, few, setting.device), 1)[0]
     batch = model.arrange(job.torch, images, job.form)
     return sorted(train.observe(job, batch, labels).dtypes)

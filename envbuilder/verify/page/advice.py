@@ -40,7 +40,7 @@ class Advice(Struct, frozen=True, kw_only=True):
 class _Step(Struct, frozen=True):
     """What one check calls for: a sentence, and the words of its command.
 
-    With `external` set, it is for interpreters of others only (true) or for environments that
+    With `external` set, it is for external interpreters only (true) or for environments that
     envbuilder built only (false).
     """
 
@@ -66,7 +66,7 @@ _WRONG_NUMBERS = (
         ("doctor",),
     ),
     _Step(
-        "Rule out a damaged environment by rebuilding it. If the fault stays, it is PyTorch's or"
+        "Rule out a damaged environment by rebuilding it. If the fault remains, it is PyTorch's or"
         " the driver's; this report is the evidence.",
         _REBUILD,
         external=False,
@@ -74,7 +74,7 @@ _WRONG_NUMBERS = (
 )
 _NOT_LEARNED = (
     _Step(
-        "The network did not learn as it must. The seed is fixed: the same figure a second time"
+        "The network did not learn well enough. The seed is fixed: the same figure a second time"
         " means that chance is not the reason.",
         ("verify",),
     ),
@@ -82,7 +82,7 @@ _NOT_LEARNED = (
 _FOREIGN_CODE = (
     _Step(
         "Code from outside the interpreter's environment took part. Unset what the check names, or"
-        " say that they are meant.",
+        " declare it intended.",
         ("verify", "--inherit-environment"),
         external=True,
     ),
@@ -116,15 +116,14 @@ _STEPS: dict[str, tuple[_Step, ...]] = {
     "build": _OTHER_PACKAGES,
     "clock": (
         _Step(
-            "The clock was set while this ran, or does not go right: no time in this report"
-            " counts.",
+            "The clock was changed during the run, or it is wrong: no time in this report counts.",
             ("verify",),
         ),
     ),
     "data copied": _WRONG_NUMBERS,
     "dataset": (
         _Step(
-            "The digits are not MNIST's. Leave out `--data`: then MNIST is fetched, and checked"
+            "The images are not MNIST's. Leave out `--data`: MNIST is then downloaded and checked"
             " against its published hashes.",
             ("verify",),
         ),
@@ -138,12 +137,12 @@ _STEPS: dict[str, tuple[_Step, ...]] = {
     ),
     "device": (
         _Step(
-            "Find out what stands between PyTorch and {device}: a driver, a right, or the hardware"
+            "Find out why PyTorch cannot use {device}: a driver, a permission, or the hardware"
             " itself.",
             ("doctor",),
         ),
         _Step(
-            "See which profile fits this machine. Without `--force`, verify asks this before it"
+            "See which profile fits this machine. Without `--force`, verify checks this before it"
             " starts.",
             ("detect",),
         ),
@@ -160,8 +159,8 @@ _STEPS: dict[str, tuple[_Step, ...]] = {
     "isolation": _FOREIGN_CODE,
     "kernels": (
         _Step(
-            "The extension was there, but its kernels did not run: this environment is no faster"
-            " than plain PyTorch. `doctor` says whether this CPU has what they need.",
+            "The extension was installed, but its kernels did not run: this environment is no"
+            " faster than plain PyTorch. `doctor` shows whether this CPU has what they need.",
             ("doctor",),
         ),
     ),
@@ -178,13 +177,13 @@ _STEPS: dict[str, tuple[_Step, ...]] = {
     ),
     "run": (
         _Step(
-            "The verification broke off. Try it again; if it does so twice, report it{end}.",
+            "The verification did not finish. Try it again; if it fails twice, report it{end}.",
             ("verify",),
         ),
     ),
     "several devices": (
         _Step(
-            "The devices did not train together as they must. Verify them one at a time to find the"
+            "The devices did not train together correctly. Verify them one at a time to find the"
             " one at fault.",
             ("verify", "--devices", "0"),
         ),
@@ -296,25 +295,25 @@ def _compiled(about: _About, backend: str, *, failed: bool) -> Advice:
     sound = not about.failed & {*_CAUSES, "accuracy", "learning"}
     eager = " Without `torch.compile` the results were right." if sound else ""
     how = "must not" if failed else "should not"
-    sentence = f"With {named} you {how} use `torch.compile` in this environment.{eager}"
+    sentence = f"You {how} use `torch.compile` with {named} in this environment.{eager}"
     return Advice(sentence=sentence)
 
 
 def _after_success(report: Report, about: _About) -> Iterator[Advice]:
     if report.quick:
         yield Advice(
-            sentence="This was the quick look. The whole verification takes all of MNIST and"
+            sentence="This was a quick look. The full verification uses all of MNIST and"
             " compares with the CPU.",
             command=about.command("verify"),
         )
     elif len(report.epochs) == 1:
         yield Advice(
-            sentence="One epoch was trained. With more, warm epochs are timed apart from the"
-            " first, which pays for start-up.",
+            sentence="One epoch was trained. With more, warm epochs are timed separately from the"
+            " first, which includes start-up.",
             command=about.command("verify", "--epochs", "3"),
         )
     if about.external:
-        yield Advice(sentence="The interpreter is good as it is: use it.")
+        yield Advice(sentence="The interpreter works as it is: use it.")
     elif about.profile:
         yield Advice(
             sentence="Work in this environment.",

@@ -45,16 +45,16 @@ class Bar(Struct, frozen=True, kw_only=True):
     spoken: str
 
 
-def position(value: float, whole: float) -> float:
-    """Return `value` in percent of `whole`, clamped to 0 to 100."""
-    return round(min(max(100 * value / whole, 0.0), 100.0), 2) if whole > 0 else 0.0
+def position(value: float, total: float) -> float:
+    """Return `value` in percent of `total`, clamped to 0 to 100."""
+    return round(min(max(100 * value / total, 0.0), 100.0), 2) if total > 0 else 0.0
 
 
-def _stacked(parts: Sequence[tuple[str, float]], whole: float) -> tuple[Segment, ...]:
+def _stacked(parts: Sequence[tuple[str, float]], total: float) -> tuple[Segment, ...]:
     segments, start = [], 0.0
     for kind, value in parts:
         # A measured segment stays visible.
-        width = min(max(position(value, whole), 0.4), 100 - start) if value > 0 else 0.0
+        width = min(max(position(value, total), 0.4), 100 - start) if value > 0 else 0.0
         if width > 0:
             segments.append(Segment(kind=kind, start=round(start, 2), width=round(width, 2)))
             start += width
@@ -76,33 +76,33 @@ def epochs(report: Report) -> Epochs | None:
     if not passes:
         return None
     warm = passes[1:]
-    whole = max(p[0] for p in [*passes, *([baseline] if baseline else [])])
+    longest = max(p[0] for p in [*passes, *([baseline] if baseline else [])])
     cpu = baseline[0] if baseline else None
-    rows = [_epoch(f"Epoch {n}", p, whole, cpu) for n, p in enumerate(warm, 2)]
+    rows = [_epoch(f"Epoch {n}", p, longest, cpu) for n, p in enumerate(warm, 2)]
     if len(warm) > MOST_BARS:
         middle = (
             median(p[0] for p in warm),
             median(p[1] for p in warm),
             median(p[2] for p in warm),
         )
-        rows = [_epoch(f"Median of epochs 2 to {len(passes)}", middle, whole, cpu)]
+        rows = [_epoch(f"Median of epochs 2 to {len(passes)}", middle, longest, cpu)]
     return Epochs(
-        baseline=(_epoch("The CPU, one epoch", baseline, whole, None),) if baseline else (),
-        first=(_epoch("Epoch 1", passes[0], whole, cpu),),
+        baseline=(_epoch("The CPU, one epoch", baseline, longest, None),) if baseline else (),
+        first=(_epoch("Epoch 1", passes[0], longest, cpu),),
         warm=tuple(rows),
     )
 
 
 def _pass(epoch: Epoch | Baseline) -> tuple[float, float, float] | None:
     """Return the seconds of a training pass: total, data, compute; None if it has no duration."""
-    whole = epoch.seconds
-    if whole is None or whole <= 0:
+    total = epoch.seconds
+    if total is None or total <= 0:
         return None
-    data = min(max(epoch.data_seconds or 0.0, 0.0), whole)
-    return whole, data, whole - data
+    data = min(max(epoch.data_seconds or 0.0, 0.0), total)
+    return total, data, total - data
 
 
-def _epoch(label: str, parts: tuple[float, float, float], whole: float, cpu: float | None) -> Bar:
+def _epoch(label: str, parts: tuple[float, float, float], longest: float, cpu: float | None) -> Bar:
     total, data, compute = parts
     kind = "cpu" if label.startswith("The CPU") else "compute"
     split = f"compute {duration(compute)}, data {duration(data)}"
@@ -112,7 +112,7 @@ def _epoch(label: str, parts: tuple[float, float, float], whole: float, cpu: flo
         value=duration(total),
         note=split,
         ratio=ratio,
-        segments=_stacked(((kind, compute), ("data", data)), whole),
+        segments=_stacked(((kind, compute), ("data", data)), longest),
         spoken=", ".join(filter(None, (f"{label}: {duration(total)}", split, ratio))),
     )
 
@@ -174,9 +174,9 @@ def matmuls(measured: Measurements | None) -> tuple[Bar, ...]:
     if single and share is not None:
         note = f"{percent(share, 0)} of float32's"
         rows.append(("The last epoch's computing", note, "cpu", share * single))
-    whole = max((row[3] for row in rows), default=0.0)
+    fastest = max((row[3] for row in rows), default=0.0)
     return tuple(
-        _rate(label, note, kind, value, whole, "FLOP/s") for label, note, kind, value in rows
+        _rate(label, note, kind, value, fastest, "FLOP/s") for label, note, kind, value in rows
     )
 
 
@@ -194,16 +194,16 @@ def bandwidths(measured: Measurements | None) -> tuple[Bar, ...]:
     """Return the measured memory and copy bandwidths; omit paths that do not exist."""
     paths = measured.bandwidth if measured else None
     rows = [(label, v) for key, label in _PATHS.items() if (v := getattr(paths, key, None))]
-    whole = max((value for _, value in rows), default=0.0)
-    return tuple(_rate(label, "", "compute", value, whole, "B/s") for label, value in rows)
+    fastest = max((value for _, value in rows), default=0.0)
+    return tuple(_rate(label, "", "compute", value, fastest, "B/s") for label, value in rows)
 
 
-def _rate(label: str, note: str, kind: str, value: float, whole: float, unit: str) -> Bar:
+def _rate(label: str, note: str, kind: str, value: float, fastest: float, unit: str) -> Bar:
     return Bar(
         label=label,
         value=rate(value, unit),
         note=note,
-        segments=_stacked(((kind, value),), whole),
+        segments=_stacked(((kind, value),), fastest),
         spoken=f"{label}: {rate(value, unit)}{f', {note}' if note else ''}",
     )
 
@@ -213,14 +213,14 @@ def peak_memory(report: Report) -> tuple[Bar, ...]:
     peak = report.measurements.peak_memory_bytes if report.measurements else None
     if not peak:
         return ()
-    whole = report.device.memory_bytes
-    note = f"of {memory(whole)}, {percent(peak / whole, 1)}" if whole else ""
+    capacity = report.device.memory_bytes
+    note = f"of {memory(capacity)}, {percent(peak / capacity, 1)}" if capacity else ""
     return (
         Bar(
             label="Highest use while training",
             value=memory(peak),
             note=note,
-            segments=_stacked((("compute", peak),), whole or peak),
+            segments=_stacked((("compute", peak),), capacity or peak),
             spoken=f"Highest use while training: {memory(peak)} {note}".strip(),
         ),
     )

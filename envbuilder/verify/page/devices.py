@@ -29,13 +29,13 @@ def devices(scaling: Scaling | None) -> Devices | None:
     if scaling is None:
         return None
     each = scaling.devices[:MOST_DEVICES]
-    whole = sum(device.samples_per_second or 0 for device in each)
+    total = sum(device.samples_per_second or 0 for device in each)
     rows = []
     for device in each:
         label = f"{device.index}: {device.name}" if device.name else f"{device.index}"
         speed = device.samples_per_second
-        alone = (amount(speed), percent(speed / whole, 0)) if speed else ("–", "–")
-        rows.append((label, *alone))
+        figures = (amount(speed), percent(speed / total, 0)) if speed else ("–", "–")
+        rows.append((label, *figures))
     failed = scaling.status == "failed"
     return Devices(
         rows=tuple(rows),

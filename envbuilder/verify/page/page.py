@@ -1,8 +1,8 @@
 """Render a report as one HTML page that needs no network and no script.
 
-Only `write` has side effects. The report comes through `model.check`, as everywhere: what
-that refuses has no page. `verify` replaces a payload's invalid report by a failed one before it
-shows anything, so a run that broke off has its page, too.
+Only `write` has side effects. The report has to pass `model.check`; a refused one has no page.
+`verify` replaces a payload's invalid report by a failed one before it shows anything, so a run
+that did not finish has its page, too.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from envbuilder.core import files as atomic
+from envbuilder.core import files
 from envbuilder.core.errors import VerifyError
 from envbuilder.verify.page import bars, curve, devices, raw, sections
 from envbuilder.verify.page.advice import advise
 from envbuilder.verify.page.bounds import displayable
 from envbuilder.verify.page.html import templates
-from envbuilder.verify.report import model as reports
+from envbuilder.verify.report import model
 from envbuilder.verify.report.terminal import as_found
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
 def render(data: Mapping[str, Any]) -> str:
     """Return the page of a whole report; raise `VerifyError` if it is not a valid report."""
     shown = displayable(data)
-    report = reports.check(shown)
+    report = model.check(shown)
     page: str = (
         templates()
         .get_template("report.html.j2")
@@ -73,15 +73,15 @@ def render(data: Mapping[str, Any]) -> str:
 
 def write(path: Path, page: str) -> None:
     """Write a page atomically; raise `VerifyError` if the path cannot be written."""
-    hint = "The verification itself ended; name another place with --html."
-    atomic.save(path, page.encode(), VerifyError, hint, "the page")
+    hint = "The verification itself finished; choose another path with --html."
+    files.save(path, page.encode(), VerifyError, hint, "the page")
 
 
 def verdict(report: Report) -> Verdict:
     """Return the verdict of a report, and why."""
     failed = tuple(f"{c.name}: {c.detail}" for c in report.checks if c.status == "failed")
     passed = report.status == "passed"
-    reasons = report.reasons or failed or ("the report names no reason",)
+    reasons = report.reasons or failed or ("the report gives no reason",)
     return Verdict(
         passed=passed,
         sentence=_passed(report) if passed else _failed(report),
@@ -94,7 +94,7 @@ def verdict(report: Report) -> Verdict:
 def _passed(report: Report) -> str:
     """Return what a verification that passed shows."""
     device = report.device
-    it = (
+    subject = (
         f"{device.name} ({device.requested})"
         if device.name
         else f"The accelerator {device.requested}"
@@ -106,7 +106,7 @@ def _passed(report: Report) -> str:
     right = ", its numbers agree with a float64 reference," if compared else ""
     subset = "a small subset of its data, which says little about full accuracy and speed"
     learned = subset if report.partial else "MNIST"
-    done = f"{it} did the work{right} and the network learned {learned}."
+    done = f"{subject} did the work{right} and the network learned {learned}."
     origin = as_found(report)
     return f"{done} Taken {origin}." if origin else done
 
@@ -115,13 +115,13 @@ def _failed(report: Report) -> str:
     """Return what a verification that failed does not show."""
     requested, used = report.device.requested, report.device.used
     if not used:
-        return f"It is not shown that {requested} works here: nothing was trained on it."
+        return f"This does not show that {requested} works: nothing was trained on it."
     if used != requested:
         return f"The work did not run on {requested}, but on {used}."
     if {check.name for check in report.checks if check.status == "failed"} == {"against"}:
-        return f"The work ran on {requested} as it must, but not as fast or as exactly as before."
+        return f"The work ran on {requested} as requested, but slower or less accurate than before."
     return (
-        f"The work ran on {requested}, but something in it is wrong: do not rely on this"
+        f"The work ran on {requested}, but something is wrong with it: do not rely on this"
         " environment on this machine."
     )
 

@@ -59,14 +59,14 @@ def facts(report: Report) -> Iterator[Fact]:
     yield Fact(
         label="Device",
         value=device.name or device.used or device.requested,
-        note=f"{device.requested} was asked for, {'but' if differs else 'and'} {did}",
+        note=f"{device.requested} was requested, {'but' if differs else 'and'} {did}",
         wrong=differs,
     )
-    beside = _listed(_named("driver", device.driver), device.capability)
+    details = _listed(_named("driver", device.driver), device.capability)
     if device.memory_bytes:
-        yield Fact(label="Its memory", value=memory(device.memory_bytes), note=beside)
-    elif beside:
-        yield Fact(label="Its driver", value=beside)
+        yield Fact(label="Its memory", value=memory(device.memory_bytes), note=details)
+    elif details:
+        yield Fact(label="Its driver", value=details)
     if torch.version:
         runtime, python = _named("runtime", torch.runtime), _named("Python", torch.python)
         note = _listed(runtime, python, torch.platform)
@@ -169,12 +169,12 @@ def training(report: Report) -> Iterator[str]:
     if report.baseline:
         yield (
             "The CPU trained one epoch from scratch, so epoch 1 is its fair counterpart; warm"
-            " epochs have start-up behind them."
+            " epochs no longer include start-up."
         )
     elif report.device.requested == "cpu":
         yield "The CPU itself was verified, so there is nothing to compare it with."
     else:
-        yield "The same epoch was not run on the CPU, so there is no speed-up to tell."
+        yield "The same epoch was not run on the CPU, so there is no speed-up to report."
     same = report.determinism
     if same is None:
         return

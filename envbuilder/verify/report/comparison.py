@@ -32,7 +32,7 @@ NUMBERS = slice(5, 10)
 """The right-aligned columns."""
 _TIMES = slice(5, 8)
 FOOTNOTE = (
-    "not the standard epoch (60,000 digits, float32): do not compare its time with the others"
+    "not the standard epoch (60,000 images, float32): do not compare its time with the others"
 )
 
 
@@ -75,12 +75,12 @@ def rows(reports: Iterable[StoredReport]) -> tuple[Row, ...]:
     """
 
     def order(row: Row) -> tuple[Any, ...]:
-        own = row.accelerator_seconds
-        seconds = row.cpu_seconds if own is None else own
+        device_seconds = row.accelerator_seconds
+        seconds = row.cpu_seconds if device_seconds is None else device_seconds
         return (
             row.status == "failed",
             not row.standard,
-            own is None,
+            device_seconds is None,
             math.inf if seconds is None else seconds,
             row.machine,
             row.file,
@@ -95,7 +95,7 @@ def _row(stored: StoredReport) -> Row:
     first, warm = epoch_seconds(report) if device.used == device.requested else (None, None)
     on_cpu = device.requested == "cpu"
     cpu = first if on_cpu else _positive(report.baseline_seconds())
-    own = None if on_cpu else first
+    device_seconds = None if on_cpu else first
     return Row(
         file=printable(stored.path.name),
         date=_date(report.time or ""),
@@ -109,9 +109,9 @@ def _row(stored: StoredReport) -> Row:
         quick=report.partial,
         epochs=len(report.epochs),
         cpu_seconds=cpu,
-        accelerator_seconds=own,
+        accelerator_seconds=device_seconds,
         warm_seconds=warm,
-        speedup=cpu / own if cpu and own else None,
+        speedup=cpu / device_seconds if cpu and device_seconds else None,
         accuracy=_share(report.epochs[-1].accuracy) if report.epochs else None,
         status=report.status,
     )

@@ -59,7 +59,7 @@ class Request(Struct, frozen=True, kw_only=True):
     loss: float
 
 
-def request(expects: Expects, data: Dataset, *, epochs: int | None, quick: bool) -> Request:
+def request_for(expects: Expects, data: Dataset, *, epochs: int | None, quick: bool) -> Request:
     """Return the request for the complete `data`; `quick` selects its subset here."""
     used = data.quick() if quick else data
     options = Options(
@@ -83,15 +83,15 @@ def request(expects: Expects, data: Dataset, *, epochs: int | None, quick: bool)
     )
 
 
-def contradictions(asked: Request, measured: Measured, seconds: float) -> list[str]:
+def contradictions(request: Request, measured: Measured, seconds: float) -> list[str]:
     """Return a sentence for each contradiction in a passing report.
 
     `seconds` is the lifetime of the payload's process, measured outside of it.
     """
     return [
-        *_unlike_request(asked, measured),
-        *_sums(asked, measured),
-        *_losses(asked, measured),
+        *_unlike_request(request, measured),
+        *_sums(request, measured),
+        *_losses(request, measured),
         *_times(measured, seconds),
     ]
 
@@ -114,32 +114,32 @@ def matmul_rate(measured: Measured) -> Check | None:
     )
 
 
-def _unlike_request(asked: Request, measured: Measured) -> Iterator[str]:
+def _unlike_request(request: Request, measured: Measured) -> Iterator[str]:
     data, training, precision = measured.dataset, measured.training, measured.precision
     pairs: list[tuple[str, Any, Any]] = [
-        ("device", asked.device, measured.device.requested),
-        ("data", asked.name, data.name),
-        ("subset", asked.subset, data.subset),
-        ("quick", asked.quick, measured.quick),
-        ("epochs", asked.epochs, len(measured.epochs)),
-        ("training images", asked.train, data.train),
-        ("test images", asked.test, data.test),
-        ("the data's sha256", asked.sha256, data.sha256),
-        ("precision", asked.precision, precision.dtype if precision else None),
+        ("device", request.device, measured.device.requested),
+        ("data", request.name, data.name),
+        ("subset", request.subset, data.subset),
+        ("quick", request.quick, measured.quick),
+        ("epochs", request.epochs, len(measured.epochs)),
+        ("training images", request.train, data.train),
+        ("test images", request.test, data.test),
+        ("the data's sha256", request.sha256, data.sha256),
+        ("precision", request.precision, precision.dtype if precision else None),
         ("batch", BATCH, training.batch if training else None),
     ]
-    for name, wanted, reported in pairs:
-        if reported != wanted:
-            yield f"{name}: {_short(wanted)} was asked for, {_short(reported)} is reported"
+    for name, expected, reported in pairs:
+        if reported != expected:
+            yield f"{name}: {_short(expected)} was requested, {_short(reported)} is reported"
     if measured.scaling is not None:
-        yield "several devices: not asked for here, but reported"
+        yield "several devices: not requested, but reported"
     version = str(measured.torch.version)
-    comparable = version if "+" in asked.torch else version.partition("+")[0]
-    if asked.torch and comparable != asked.torch:
-        yield f"torch: {asked.torch} was asked for, {_short(version)} is reported"
+    comparable = version if "+" in request.torch else version.partition("+")[0]
+    if request.torch and comparable != request.torch:
+        yield f"torch: {request.torch} was requested, {_short(version)} is reported"
 
 
-def _sums(asked: Request, measured: Measured) -> Iterator[str]:
+def _sums(request: Request, measured: Measured) -> Iterator[str]:
     epochs = measured.epochs
     for number, epoch in enumerate(epochs, 1):
         parts = (epoch.data_seconds, epoch.compute_seconds)
@@ -148,17 +148,17 @@ def _sums(asked: Request, measured: Measured) -> Iterator[str]:
                 f"epoch {number} took {epoch.seconds:.3f} s, and its parts"
                 f" {epoch.data_seconds:.3f} s and {epoch.compute_seconds:.3f} s"
             )
-        elif not _equal(epoch.samples_per_second * epoch.seconds, asked.train):
+        elif not _equal(epoch.samples_per_second * epoch.seconds, request.train):
             yield (
-                f"epoch {number}: {asked.train} images in {epoch.seconds:.3f} s are not"
+                f"epoch {number}: {request.train} images in {epoch.seconds:.3f} s are not"
                 f" {epoch.samples_per_second:.1f} a second"
             )
-        right = (epoch.accuracy or 0) * asked.test
-        if abs(right - round(right)) > _EXACT * asked.test:
-            yield f"epoch {number}: {epoch.accuracy} is no share of {asked.test} images"
+        right = (epoch.accuracy or 0) * request.test
+        if abs(right - round(right)) > _EXACT * request.test:
+            yield f"epoch {number}: {epoch.accuracy} is not a fraction of {request.test} images"
     last = epochs[-1].accuracy if epochs else None
-    if last is not None and last < asked.accuracy:
-        yield f"accuracy {last:.2%}; at least {asked.accuracy:.2%} is needed"
+    if last is not None and last < request.accuracy:
+        yield f"accuracy {last:.2%}; at least {request.accuracy:.2%} is needed"
     baseline = measured.baseline_seconds()
     if measured.baseline is not None and not (baseline and baseline > 0):
         yield "the baseline has no time"
@@ -168,17 +168,17 @@ def _sums(asked: Request, measured: Measured) -> Iterator[str]:
             yield f"the speed-up {measured.speedup:.2f} is not that of its epochs"
 
 
-def _losses(asked: Request, measured: Measured) -> Iterator[str]:
+def _losses(request: Request, measured: Measured) -> Iterator[str]:
     training = measured.training
     losses = [epoch.loss for epoch in measured.epochs]
     if not losses or any(loss is None or not 0 <= loss < math.inf for loss in losses):
         yield "an epoch has no loss"
         return
-    known = [loss for loss in losses if loss is not None]
-    if known[-1] > asked.loss:
-        yield f"the training loss is {known[-1]:.3f}; at most {asked.loss:.2f} is allowed"
+    finite = [loss for loss in losses if loss is not None]
+    if finite[-1] > request.loss:
+        yield f"the training loss is {finite[-1]:.3f}; at most {request.loss:.2f} is allowed"
     points = [loss for _, loss in training.losses if loss is not None] if training else []
-    mean = sum(known) / len(known)
+    mean = sum(finite) / len(finite)
     curve = sum(points) / len(points) if points else mean
     enough = len(points) >= _LEAST_POINTS
     if enough and not abs(curve - mean) <= _LOSS_SHARE * mean + _LOSS_APART:
@@ -202,8 +202,8 @@ def _times(measured: Measured, seconds: float) -> Iterator[str]:
             yield f"{name} took {claimed:.2f} s, in a process that lived {seconds:.2f} s"
 
 
-def _equal(one: float, other: float) -> bool:
-    return math.isclose(one, other, rel_tol=_EXACT)
+def _equal(value: float, other: float) -> bool:
+    return math.isclose(value, other, rel_tol=_EXACT)
 
 
 def _short(value: object) -> str:

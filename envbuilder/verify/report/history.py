@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from envbuilder.core import folders
 from envbuilder.core.errors import BuildError, InvalidError, VerifyError
-from envbuilder.verify.report import model as reports
+from envbuilder.verify.report import model
 from envbuilder.verify.report.model import Report
 
 KEPT = 200
@@ -64,7 +64,7 @@ def read(path: Path) -> StoredReport:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidError(f"{path}: damaged: {error}", _WHAT_IT_IS) from error
     try:
-        report = reports.check(data)
+        report = model.check(data)
     except VerifyError as error:
         raise InvalidError(f"{path}: damaged: {error.message}", _WHAT_IT_IS) from error
     return StoredReport(path=path, report=report)
@@ -75,7 +75,7 @@ _WHAT_IT_IS = "A report is what `envbuilder verify --output FILE` writes."
 
 def entries(folder: Path, profile: str | None = None) -> tuple[Entry, ...]:
     """Return the stored reports (of one profile, if given), oldest first; skip other files."""
-    found = []
+    result = []
     try:
         paths = list(folder.iterdir()) if folder.is_dir() else []
     except OSError as error:
@@ -92,8 +92,8 @@ def entries(folder: Path, profile: str | None = None) -> tuple[Entry, ...]:
                 profile=match["profile"],
                 backend=match["backend"],
             )
-            found.append(entry)
-    return tuple(sorted(found, key=lambda e: (e.number, e.time, e.path.name)))
+            result.append(entry)
+    return tuple(sorted(result, key=lambda e: (e.number, e.time, e.path.name)))
 
 
 def keep(report: dict[str, Any], folder: Path) -> Path:
@@ -113,19 +113,19 @@ def keep(report: dict[str, Any], folder: Path) -> Path:
         with FileLock(folder / ".lock", timeout=_LOCK_SECONDS):
             number = max((e.number for e in entries(folder)), default=0) + 1
             name = f"{number:06}-{report['time']}-{profile}-{backend}{fingerprint}.json"
-            reports.write(report, folder / name)
+            model.write(report, folder / name)
             _prune(folder, profile)
     except (OSError, NotImplementedError) as error:  # a lock time-out is an OSError, too
         why = getattr(error, "strerror", None) or error
-        raise BuildError(f"{folder}: the report cannot be kept: {why}", _ELSEWHERE) from error
+        raise BuildError(f"{folder}: the report cannot be stored: {why}", _ELSEWHERE) from error
     except VerifyError as error:
         raise BuildError(error.message, _ELSEWHERE) from error
     return folder / name
 
 
 _ELSEWHERE = (
-    "The verification itself ended. Make room, or set ENVBUILDER_DATA_DIR to a folder you can"
-    " write to."
+    "The verification itself finished. Free some disk space, or set ENVBUILDER_DATA_DIR to a"
+    " writable folder."
 )
 
 
@@ -168,11 +168,11 @@ def _prune(folder: Path, profile: str) -> None:
     surplus = {entry.path for entry in stored[:-KEPT]}
     if not surplus:
         return
-    seen = set()
+    kinds = set()
     for entry in reversed(stored):
         past = _readable(entry.path)
-        if past and past.report.status == "passed" and kind(past.report) not in seen:
-            seen.add(kind(past.report))
+        if past and past.report.status == "passed" and kind(past.report) not in kinds:
+            kinds.add(kind(past.report))
             surplus.discard(entry.path)
     for path in surplus:
         # A leftover file does no harm; the new report is already stored.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder.core import files as atomic
+from envbuilder.core import files
 from envbuilder.core.errors import VerifyError
 from envbuilder.verify.report.environment import (
     Artifact,
@@ -260,7 +260,7 @@ def _contradiction(measured: Measured) -> str:
         return f"passed, although these checks failed: {', '.join(failed)}"
     if measured.device.used != measured.device.requested:
         return (
-            f"passed on {measured.device.used}, although {measured.device.requested} was asked for"
+            f"passed on {measured.device.used}, although {measured.device.requested} was requested"
         )
     return _epochs_contradiction(measured.epochs)
 
@@ -293,13 +293,13 @@ def _not_finite(data: Any) -> str:
     return ""
 
 
-def assemble(data: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
-    """Return the whole report: known facts (profile, artifact, host …), then the payload's data."""
-    return {"schema": SCHEMA, **known, **{k: v for k, v in data.items() if k != "schema"}}
+def assemble(data: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
+    """Return the whole report: facts (profile, artifact, host …), then the payload's data."""
+    return {"schema": SCHEMA, **facts, **{k: v for k, v in data.items() if k != "schema"}}
 
 
 def write(report: dict[str, Any], path: Path) -> None:
     """Write a report atomically; raise `VerifyError` if the path cannot be written."""
     content = msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n"
-    hint = "The verification itself ended; name another place with --output."
-    atomic.save(path, content, VerifyError, hint, "the report")
+    hint = "The verification itself finished; choose another path with --output."
+    files.save(path, content, VerifyError, hint, "the report")

@@ -10,8 +10,7 @@ from msgspec import Struct
 
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import amount, percent, printable
-from envbuilder.verify.report import history
-from envbuilder.verify.report import model as reports
+from envbuilder.verify.report import history, model
 from envbuilder.verify.report.comparison import epoch_seconds, precision
 from envbuilder.verify.report.history import StoredReport
 
@@ -40,37 +39,37 @@ class Yardstick(Struct, frozen=True, kw_only=True):
         Before the verification the device is still unknown (`like` is None): then any report that
         could be comparable is accepted. Checking this early avoids a training run in vain.
         """
-        found = self.named or history.last(
+        earlier = self.named or history.last(
             self.folder, profile=profile, backend=backend, quick=quick, like=like
         )
-        if found is None:
-            digits = "with --quick" if quick else "on the full MNIST"
+        if earlier is None:
+            extent = "with --quick" if quick else "on the full MNIST"
             device = like.device.name if like else None
             raise InvalidError(
                 f"{self.folder}: no report of a passed verification of profile {profile}, backend"
-                f" {backend}, {digits}" + (f", on {printable(device)}" if device else ""),
+                f" {backend}, {extent}" + (f", on {printable(device)}" if device else ""),
                 "Verify once without --against, or name a report: --against FILE",
             )
-        if found.report.partial != quick:
-            raise _other_digits(found)
-        return found
+        if earlier.report.partial != quick:
+            raise _other_images(earlier)
+        return earlier
 
 
-def yardstick(wanted: str, folder: Path) -> Yardstick:
+def yardstick(value: str, folder: Path) -> Yardstick:
     """Parse the value of `--against`: `last`, or a file, which is read immediately.
 
     Raises `InvalidError` if the file is damaged or its verification failed.
     """
-    if wanted == LAST:
+    if value == LAST:
         return Yardstick(folder=folder, named=None)
-    named = history.read(Path(wanted))
+    named = history.read(Path(value))
     _require_usable(named)
     return Yardstick(folder=folder, named=named)
 
 
 def judge(report: dict[str, Any], yardstick: Yardstick, limit: float | None) -> dict[str, Any]:
     """Return a new report with the check "against"; raise `InvalidError` if not comparable."""
-    new = reports.check(report)
+    new = model.check(report)
     if new.status != "passed":
         return _with_check(report, "skipped", "not compared, because the verification failed")
     profile, backend = report["profile"], report["backend"]
@@ -88,7 +87,7 @@ def _require_usable(earlier: StoredReport) -> None:
             f"{earlier.path}: its verification failed", "Compare with a report that passed."
         )
     if epoch_seconds(earlier.report)[0] is None:
-        raise InvalidError(f"{earlier.path}: damaged: the time of an epoch cannot be")
+        raise InvalidError(f"{earlier.path}: damaged: an epoch has an impossible duration")
 
 
 class Compared(Struct, frozen=True, kw_only=True):
@@ -114,11 +113,11 @@ def compare(new: Report, earlier: StoredReport, limit: float, *, named: bool) ->
     before = earlier.report
     notes = _differences(new, before)
     if _images(new) != _images(before):
-        raise _other_digits(earlier)
+        raise _other_images(earlier)
     if notes and not named:
         raise InvalidError(
             f"{earlier.path}: the last report is not of the same kind: {'; '.join(notes)}",
-            f"To compare all the same, name it: --against {earlier.path}",
+            f"To compare anyway, name it: --against {earlier.path}",
         )
     epoch, seconds, seconds_before = _seconds(new, before)
     count, reached, reached_before = _accuracies(new, before)
@@ -148,10 +147,10 @@ def compare(new: Report, earlier: StoredReport, limit: float, *, named: bool) ->
     )
 
 
-def _other_digits(earlier: StoredReport) -> InvalidError:
+def _other_images(earlier: StoredReport) -> InvalidError:
     return InvalidError(
-        f"{earlier.path}: trained on other digits (the full MNIST, or a subset of it); its times"
-        " and accuracy say nothing about this run",
+        f"{earlier.path}: trained on other images (the full MNIST, or a subset of it); its times"
+        " and accuracy do not compare with this run",
         "Verify both with --quick, or both without.",
     )
 
@@ -194,18 +193,20 @@ def _seconds(new: Measured, earlier: Measured) -> tuple[str, float, float]:
     (first, warm), (first_before, warm_before) = epoch_seconds(new), epoch_seconds(earlier)
     if warm is not None and warm_before is not None:
         return "warm", warm, warm_before
-    assert first_before is not None, "require_usable saw to it"
+    assert first_before is not None, "_require_usable guarantees it"
     return "first", math.nan if first is None else first, first_before
 
 
 def _accuracies(new: Measured, earlier: Measured) -> tuple[int, float, float]:
     """Return after how many epochs accuracy is compared, and both values: new report first."""
     pairs = zip(new.epochs, earlier.epochs, strict=False)
-    known = [
+    accuracies = [
         (count, now.accuracy, before.accuracy)
         for count, (now, before) in enumerate(pairs, 1)
         if now.accuracy is not None and before.accuracy is not None
     ]
-    if not known:
-        raise InvalidError("no epoch has an accuracy in both reports", "Give both --epochs 1.")
-    return known[-1]
+    if not accuracies:
+        raise InvalidError(
+            "no epoch has an accuracy in both reports", "Verify both with --epochs 1."
+        )
+    return accuracies[-1]

@@ -123,7 +123,7 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
         yield "", f"{device.name}{size}{driver}"
     data = report.dataset
     small = " (a subset: no verdict on full accuracy)" if data.subset else ""
-    yield "data", f"{data.name}: {data.train} + {data.test} digits{small}"
+    yield "data", f"{data.name}: {data.train} + {data.test} images{small}"
     if report.training and report.training.cold_start_seconds is not None:
         yield "cold start", f"{report.training.cold_start_seconds:.1f} s"
 
@@ -146,7 +146,7 @@ def _epochs(report: Report, table: Any) -> Any:
 
 
 def _compilers(report: Report, table: Any) -> Any:
-    from rich.markup import escape as markup_free
+    from rich.markup import escape
 
     compilers = table(box=None, pad_edge=False, header_style="bold")
     compilers.add_column("compiled with")
@@ -156,7 +156,7 @@ def _compilers(report: Report, table: Any) -> Any:
     for entry in report.compile:
         gradients = entry.gradients
         verdict = "not checked" if gradients is None else "right" if gradients.passed else "WRONG"
-        backend = markup_free(printable(entry.backend))
+        backend = escape(printable(entry.backend))
         compilers.add_row(backend, verdict, _speed(entry.inference), _speed(entry.training))
     return compilers
 
@@ -168,12 +168,12 @@ def _devices(scaling: Scaling, table: Any) -> Any:
     devices.add_column("device", overflow="fold")
     for name in ("samples/s alone", "share"):
         devices.add_column(name, justify="right")
-    whole = sum(device.samples_per_second or 0 for device in scaling.devices)
+    total = sum(device.samples_per_second or 0 for device in scaling.devices)
     for device in scaling.devices:
         label = Text(printable(f"{device.index} {device.name or ''}"))
         speed = device.samples_per_second
-        alone = (amount(speed), percent(speed / whole, 0)) if speed else ("failed", "-")
-        devices.add_row(label, *alone)
+        figures = (amount(speed), percent(speed / total, 0)) if speed else ("failed", "-")
+        devices.add_row(label, *figures)
     return devices
 
 
@@ -192,7 +192,7 @@ def _measurements(report: Report) -> Iterator[tuple[str, str]]:
     scaling, measured = report.scaling, report.measurements or Measurements()
     if scaling and scaling.samples_per_second and scaling.efficiency:
         of_sum = f"{percent(scaling.efficiency, 0)} of the sum of each alone"
-        together = f"{amount(scaling.samples_per_second)} digits/s on {scaling.ranks} ranks"
+        together = f"{amount(scaling.samples_per_second)} images/s on {scaling.ranks} ranks"
         yield "all together", f"{together} ({scaling.backend}), {of_sum}"
     seconds = report.baseline_seconds()
     if report.speedup and seconds is not None:
@@ -214,7 +214,7 @@ def _measurements(report: Report) -> Iterator[tuple[str, str]]:
         yield "launch latency", duration(measured.launch_seconds)
     if measured.inference:
         speed = amount(measured.inference.samples_per_second)
-        yield "inference", f"{speed} digits/s in batches of {measured.inference.batch}"
+        yield "inference", f"{speed} images/s in batches of {measured.inference.batch}"
     if measured.peak_memory_bytes:
         yield "peak memory", memory(measured.peak_memory_bytes)
 

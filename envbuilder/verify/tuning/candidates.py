@@ -85,8 +85,8 @@ def compiled(backend: str) -> Setting:
 
 def _threads(limits: Limits) -> Iterator[Setting]:
     now = limits.used or limits.decided
-    wanted = {1, limits.physical or limits.decided, limits.affinity, limits.decided} - {now}
-    for count in sorted(wanted):
+    counts = {1, limits.physical or limits.decided, limits.affinity, limits.decided} - {now}
+    for count in sorted(counts):
         # The best number of threads depends on the host, so it never goes into a profile.
         yield Setting(
             name=f"{count} thread{'s' if count > 1 else ''}",
@@ -133,7 +133,7 @@ def _preloaded(name: str, path: str, variables: dict[str, str], more: dict[str, 
         group="allocator",
         variables={**variables, **more},
         # The library belongs to the host and is not a locked file: a profile cannot name it.
-        advice=f"export {exports}; or a profile of your own that locks and preloads it",
+        advice=f"export {exports}; or your own profile, which locks and preloads it",
         effect={"allocator": path},
     )
 

@@ -10,8 +10,7 @@ from msgspec import Struct
 
 from envbuilder.core.errors import VerifyError
 from envbuilder.core.text import printable
-from envbuilder.verify.tuning import candidates
-from envbuilder.verify.tuning import rules as tuning
+from envbuilder.verify.tuning import candidates, rules
 from envbuilder.verify.tuning.rules import Finding, Pair, Rules, Setting, Trial
 
 if TYPE_CHECKING:
@@ -55,15 +54,15 @@ class Outcome(Struct, frozen=True, kw_only=True):
     @property
     def written(self) -> tuple[Finding, ...]:
         """Return the findings whose settings belong in a profile."""
-        chosen = tuning.to_write(self.findings, self.combined)
-        return tuple(f for s in chosen for f in self.findings if f.setting == s)
+        settings = rules.to_write(self.findings, self.combined)
+        return tuple(f for s in settings for f in self.findings if f.setting == s)
 
 
 def asking(start: Start, dataset: Dataset, expects: Expects) -> Ask:
     """Return a function that runs one trial in an environment."""
 
     def ask(arguments: tuple[str, ...]) -> object:
-        heard: dict[str, Any] = {}
+        events: dict[str, Any] = {}
 
         def line(text: str) -> None:
             try:
@@ -71,19 +70,19 @@ def asking(start: Start, dataset: Dataset, expects: Expects) -> Ask:
             except (ValueError, RecursionError):
                 return
             if isinstance(event, dict) and event.get("event") in {"report", "error"}:
-                heard[event["event"]] = event.get("report") or event.get("message")
+                events[event["event"]] = event.get("report") or event.get("message")
 
-        def whole(seen: Mapping[str, str]) -> tuple[str, ...]:
+        def command(paths: Mapping[str, str]) -> tuple[str, ...]:
             extension = ("--extension", expects.extension) if expects.extension else ()
-            own = ("--device", expects.device, "--data", seen["data"], *extension)
-            return ("trial", *own, *arguments)
+            options = ("--device", expects.device, "--data", paths["data"], *extension)
+            return ("trial", *options, *arguments)
 
-        done = start(whole, {"data": dataset.folder}, line)
-        if "error" in heard:
-            raise VerifyError(printable(str(heard["error"]), 300))
-        if done.returncode != 0 or "report" not in heard:
+        done = start(command, {"data": dataset.folder}, line)
+        if "error" in events:
+            raise VerifyError(printable(str(events["error"]), 300))
+        if done.returncode != 0 or "report" not in events:
             raise VerifyError(f"the trial ended with code {done.returncode}{_last_line(done)}")
-        return heard["report"]
+        return events["report"]
 
     return ask
 
@@ -108,19 +107,19 @@ def run(ask: Ask, expects: Expects, progress: Progress, *, quick: bool) -> Outco
 
     def trial(arguments: tuple[str, ...]) -> Trial:
         try:
-            return tuning.read(ask((*length, *arguments)))
+            return rules.read(ask((*length, *arguments)))
         except ValueError as error:
             raise VerifyError(str(error)) from error
 
     baselines: list[Trial] = []
-    rules = tuning.Rules(accuracy=QUICK_ACCURACY) if quick else tuning.Rules()
-    findings = measure(trial, settings, baselines, rules, progress, "try settings")
-    several = tuning.combinations(tuning.winners(findings))
-    combined = measure(trial, several, baselines, rules, progress, "try winners together")
+    thresholds = rules.Rules(accuracy=QUICK_ACCURACY) if quick else rules.Rules()
+    findings = measure(trial, settings, baselines, thresholds, progress, "try settings")
+    several = rules.combinations(rules.winners(findings))
+    combined = measure(trial, several, baselines, thresholds, progress, "try winners together")
     return Outcome(
         survey=survey,
         defaults=_median(baselines),
-        noise=tuning.noise(baselines),
+        noise=rules.noise(baselines),
         findings=findings,
         combined=combined,
         compilers=compilers,
@@ -131,9 +130,9 @@ def measure(
     trial: Callable[[tuple[str, ...]], Trial],
     settings: Sequence[Setting],
     baselines: list[Trial],
-    rules: Rules,
+    thresholds: Rules,
     progress: Progress,
-    what: str,
+    title: str,
 ) -> tuple[Finding, ...]:
     """Time each setting, alternating with the defaults, whose trials are added to `baselines`.
 
@@ -144,17 +143,17 @@ def measure(
     pairs: dict[str, list[Pair]] = {s.name: [] for s in settings}
     errors: dict[str, str] = {}
     done = 0
-    with progress.task(what, total=len(settings) * rules.pairs) as task:
-        for _ in range(rules.pairs):
+    with progress.task(title, total=len(settings) * thresholds.pairs) as task:
+        for _ in range(thresholds.pairs):
             for setting in settings:
-                known = pairs[setting.name]
-                if setting.name not in errors and not tuning.hopeless(known, rules):
-                    _pair(trial, setting, baselines, known, errors)
+                finished = pairs[setting.name]
+                if setting.name not in errors and not rules.hopeless(finished, thresholds):
+                    _pair(trial, setting, baselines, finished, errors)
                 done += 1
                 task.update(done)
-    spread = tuning.noise(baselines)
+    spread = rules.noise(baselines)
     return tuple(
-        tuning.judge(s, pairs[s.name], rules, spread, errors.get(s.name, "")) for s in settings
+        rules.judge(s, pairs[s.name], thresholds, spread, errors.get(s.name, "")) for s in settings
     )
 
 
@@ -171,7 +170,7 @@ def _pair(
     except VerifyError as error:
         errors[setting.name] = error.message
         return
-    problem = tuning.without_effect(setting, candidate)
+    problem = rules.without_effect(setting, candidate)
     if problem:
         errors[setting.name] = problem
     else:
@@ -179,15 +178,15 @@ def _pair(
 
 
 def _check_compilers(ask: Ask, expects: Expects, progress: Progress) -> tuple[Compiler, ...]:
-    found = []
+    compilers = []
     for backend in expects.compile or ("inductor",):
         with progress.task(f"check the gradients of torch.compile, {backend}"):
             try:
                 report = ask(("--compile", backend, "--check-compile"))
-                found.append(msgspec.convert(report, Compiler))
+                compilers.append(msgspec.convert(report, Compiler))
             except (VerifyError, msgspec.ValidationError) as error:
-                found.append(Compiler(backend=backend, passed=False, detail=str(error)))
-    return tuple(found)
+                compilers.append(Compiler(backend=backend, passed=False, detail=str(error)))
+    return tuple(compilers)
 
 
 def _median(trials: Sequence[Trial]) -> Trial:

@@ -12,7 +12,7 @@ import yaml
 from msgspec import Struct
 
 from envbuilder.core.text import printable
-from envbuilder.profiles import profile as profiles
+from envbuilder.profiles import profile
 from envbuilder.verify.tuning.rules import merged
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ class Draft(Struct, frozen=True, kw_only=True):
 
 def draft(name: str, findings: Sequence[Finding], machine: str, settings: Settings) -> Draft:
     """Return the tuned variant of profile `name` with the settings of `findings`."""
-    folders = profiles.search_path(settings.project, settings.config_dir)
-    keys, measured = merged([f.setting for f in findings]), profiles.load(name, folders)
+    folders = profile.search_path(settings.project, settings.config_dir)
+    keys, measured = merged([f.setting for f in findings]), profile.load(name, folders)
     extends, variant = name, name + SUFFIX
     if name.endswith(SUFFIX) and measured.extends is not None:
         # Its settings were in effect during the measurement, so they stay.

@@ -50,12 +50,12 @@ def finish(
         if profile is not None:
             click.echo(f"\n{printable(profile.text.rstrip(), 100_000, lines=True)}")
             click.echo(
-                f"\nTo have it: save this as profiles/{profile.name}.yaml beside your"
+                f"\nTo use it, save this as profiles/{profile.name}.yaml next to your"
                 f" envbuilder.yaml or in {settings.config_dir}, then run"
                 f"\n  envbuilder lock --profile {profile.name}"
             )
     if output is not None:
-        files.save(output, encoded + b"\n", BuildError, "Name another place.")
+        files.save(output, encoded + b"\n", BuildError, "Choose another path.")
 
 
 def summary(outcome: Outcome) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def print_outcome(outcome: Outcome, out: Any) -> None:
     table.add_column("gain", justify="right", no_wrap=True)
     table.add_column("accuracy", justify="right", no_wrap=True)
     table.add_column("verdict", overflow="fold")
-    table.add_row("as it is", "1.00×", percent(outcome.defaults.accuracy), "")
+    table.add_row("defaults", "1.00×", percent(outcome.defaults.accuracy), "")
     for finding in (*_best_first(outcome.findings), *outcome.combined):
         why = f": {printable(finding.detail, 200)}" if finding.detail else ""
         verdict = Text(finding.verdict, style=_STYLES.get(finding.verdict, ""))
@@ -115,7 +115,7 @@ def print_outcome(outcome: Outcome, out: Any) -> None:
             out.print(Text(printable(text)))
     speed = amount(outcome.defaults.samples_per_second)
     out.print(
-        Text(f"\nAs it is: {speed} images a second; trials of it differ by {outcome.noise:.0%}.")
+        Text(f"\nDefaults: {speed} images a second; their trials differ by {outcome.noise:.0%}.")
     )
     for line in advice(outcome.findings):
         out.print(Text(line), soft_wrap=True)
@@ -127,10 +127,10 @@ def _best_first(findings: Sequence[Finding]) -> list[Finding]:
 
 def advice(findings: Sequence[Finding]) -> list[str]:
     """Return a line for each setting that helped, with how to apply it."""
-    told = [f for f in _best_first(findings) if f.verdict == "helps"]
+    helpful = [f for f in _best_first(findings) if f.verdict == "helps"]
     others = [f for f in _best_first(findings) if f.verdict.startswith("other")]
-    lines = [] if told else ["Nothing that was tried helps here: keep the defaults."]
-    for finding in told:
+    lines = [] if helpful else ["None of these settings helps on this machine: keep the defaults."]
+    for finding in helpful:
         how = finding.setting.advice or "a profile can hold it"
         lines.append(f"Helps: {finding.setting.name}, {finding.gain:.2f}×: {how}")
     return lines + [
@@ -139,8 +139,8 @@ def advice(findings: Sequence[Finding]) -> list[str]:
     ]
 
 
-def machine(known: dict[str, Any]) -> str:
+def machine(facts: dict[str, Any]) -> str:
     """Return the measured machine's description for a comment: its processor and CPUs."""
-    cpu = (known.get("host") or {}).get("cpu") or {}
-    name = str(cpu.get("model_name") or "a processor without a name")
+    cpu = (facts.get("host") or {}).get("cpu") or {}
+    name = str(cpu.get("model_name") or "an unnamed processor")
     return f"{name}, {cpu['threads']} CPUs" if cpu.get("threads") else name

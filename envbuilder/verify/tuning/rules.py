@@ -24,8 +24,8 @@ Kind = Literal["setting", "precision", "batch"]
 ALL, HELD = "all winners together", "what a profile can hold"
 _KINDS: dict[Kind, tuple[Verdict, str]] = {
     "setting": ("helps", ""),
-    "precision": ("other precision", "not float32: told, never written"),
-    "batch": ("other batch", "not this workload: told, never written"),
+    "precision": ("other precision", "not float32: reported, but never written to a profile"),
+    "batch": ("other batch", "not this workload: reported, but never written to a profile"),
 }
 Speed = Annotated[float, Meta(gt=0)]
 Share = Annotated[float, Meta(ge=0, le=1)]
@@ -111,13 +111,13 @@ def read(report: object) -> Trial:
 
 def without_effect(setting: Setting, trial: Trial) -> str:
     """Return why a trial's setting was not in effect; empty if it was."""
-    for key, wanted in setting.effect.items():
-        found = trial.settings.get(key)
+    for key, expected in setting.effect.items():
+        reported = trial.settings.get(key)
         # A list holds all values in use: bfloat16 autocast, for example, also uses float32.
-        if isinstance(found, list) and wanted in found:
+        if isinstance(reported, list) and expected in reported:
             continue
-        if found != wanted:
-            return f"it did not take effect: {key} was {found!r}, not {wanted!r}"
+        if reported != expected:
+            return f"it did not take effect: {key} was {reported!r}, not {expected!r}"
     return ""
 
 
@@ -139,7 +139,7 @@ def judge(
 ) -> Finding:
     """Judge a setting. `spread` is the machine's noise, `error` why a trial failed."""
     if not pairs:
-        return Finding(setting=setting, verdict="failed", detail=error or "it was not tried")
+        return Finding(setting=setting, verdict="failed", detail=error or "not tried")
     gain = statistics.median(p.gain for p in pairs)
     accuracy = statistics.median(p.candidate.accuracy for p in pairs)
     verdict, detail = _verdict(setting, pairs, rules, spread)
@@ -198,12 +198,12 @@ def together(settings: Sequence[Setting], name: str) -> Setting:
 def combinations(settings: Sequence[Setting]) -> tuple[Setting, ...]:
     """Return the winners to try together: all of them, and those that a profile can hold."""
     written = [s for s in settings if s.profile]
-    found = []
+    combined = []
     if len(settings) > 1:
-        found.append(together(settings, ALL))
+        combined.append(together(settings, ALL))
     if len(written) > 1 and len(written) < len(settings):
-        found.append(together(written, HELD))
-    return tuple(found)
+        combined.append(together(written, HELD))
+    return tuple(combined)
 
 
 def to_write(findings: Sequence[Finding], combined: Sequence[Finding]) -> tuple[Setting, ...]:
@@ -214,8 +214,8 @@ def to_write(findings: Sequence[Finding], combined: Sequence[Finding]) -> tuple[
         return written
     name = HELD if len(written) < len(helped) else ALL
     joint = next((f for f in combined if f.setting.name == name), None)
-    alone = max(f.gain or 0.0 for f in findings if f.setting == written[0])
-    better = joint is not None and joint.verdict == "helps" and (joint.gain or 0.0) > alone
+    single = max(f.gain or 0.0 for f in findings if f.setting == written[0])
+    better = joint is not None and joint.verdict == "helps" and (joint.gain or 0.0) > single
     return written if better else written[:1]
 
 

@@ -197,7 +197,7 @@ def failing() -> list[str]:
         errors = arithmetic.errors(torch, "cpu", dtype, "float32")
         assert not errors.lacking
         found += [
-            f"{dtype} {case}" for case in errors.found if errors.found[case] > errors.tolerance
+            f"{dtype} {case}" for case in errors.by_case if errors.by_case[case] > errors.tolerance
         ]
     return found
 

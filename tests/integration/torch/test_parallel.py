@@ -184,7 +184,7 @@ def test_a_rank_that_hangs_and_ignores_signals_is_ended(parallel: Starter) -> No
     run = parallel(IN_RANK_1.format(fault=fault), "--limit", "90")
     assert run.code == 5
     (reason,) = run.report["reasons"]
-    assert "hung: not done after 90 s" in reason
+    assert "hung: not finished after 90 s" in reason
     assert "rank 1: train: block" in reason
     assert left_over(run.mark) == []
 

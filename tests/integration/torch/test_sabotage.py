@@ -466,13 +466,13 @@ PASS = epoch(0.4)
     ("changes", "words"),
     [
         ({"training__epochs": [{**PASS, "seconds": 0.001}]}, "and its parts"),
-        ({"dataset__train": 60_000}, "training images: 3000 was asked for, 60000 is reported"),
-        ({"quick": False}, "quick: True was asked for, False is reported"),
+        ({"dataset__train": 60_000}, "training images: 3000 was requested, 60000 is reported"),
+        ({"quick": False}, "quick: True was requested, False is reported"),
         ({"dataset__sha256": {}}, "the data's sha256"),
-        ({"torch__version": "2.14.1+cu130"}, "was not seen to begin and end"),
+        ({"torch__version": "2.14.1+cu130"}, "its start or end was not observed"),
         ({"training__epochs": [epoch(31.7)]}, "took 31.70 s, in a process that lived"),
         ({"training__epochs": [{**PASS, "loss": 2.3129}]}, "the training loss is 2.313"),
-        ({}, "epoch 1 is reported, but was not seen to begin and end"),
+        ({}, "epoch 1 is reported, but its start or end was not observed"),
     ],
 )
 def test_a_forged_report_that_contradicts_what_is_known_outside(
@@ -487,7 +487,7 @@ def test_a_forged_report_that_contradicts_what_is_known_outside(
 def test_a_report_of_another_run(bench: Bench) -> None:
     """What a payload printed here once is printed again, without training."""
     recorded = forged(bench, measured(checks=ALL_CHECKS), 0, run_id="0123456789abcdef")
-    bench.verify(recorded).require_failed("run", "the report is not of this run")
+    bench.verify(recorded).require_failed("run", "the report belongs to another run")
 
 
 def test_an_exit_code_that_lies(bench: Bench) -> None:

@@ -309,7 +309,7 @@ def test_a_failed_verification_stays_5(payload: Payload, capsys: Shown) -> None:
     [
         (["--against", "nowhere.json"], "nowhere.json"),
         (["--against", "damaged.json"], "damaged.json: damaged"),
-        (["--against", "full.json"], "other digits"),
+        (["--against", "full.json"], "other images"),
         (["--max-slowdown", "1.3"], "--against"),
         (["--against", "last", "--max-slowdown", "0.9"], "--max-slowdown"),
         (["--against", "last", "--max-slowdown", "nan"], "--max-slowdown"),

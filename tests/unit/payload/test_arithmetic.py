@@ -50,7 +50,7 @@ def test_a_half_type_may_be_missing_but_float32_may_not(
 ) -> None:
     failing(monkeypatch, error)
     errors = arithmetic.errors(None, "cuda", "bfloat16", "float32")
-    assert (errors.found, errors.lacking) == ({}, list(CASES))
+    assert (errors.by_case, errors.lacking) == ({}, list(CASES))
     with pytest.raises(type(error)):
         arithmetic.errors(None, "cuda", "float32", "float32")
 

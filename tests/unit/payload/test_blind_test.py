@@ -48,7 +48,7 @@ def test_it_asks_and_answers_in_order(job: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [0, 1, 785])
 def test_what_is_no_image_is_refused(job: Any, tmp_path: Path, size: int) -> None:
     (tmp_path / blind_test.IMAGES).write_bytes(bytes(size))
-    with pytest.raises(CheckError, match=f"sent {size} bytes, which are no images"):
+    with pytest.raises(CheckError, match=f"sent {size} bytes, which are not images"):
         blind_test.answer(job, tmp_path, Events(io.StringIO()))
 
 
@@ -57,5 +57,5 @@ def test_questions_that_never_come(
 ) -> None:
     monkeypatch.setattr(blind_test, "PATIENCE", 0.0)
     monkeypatch.setattr(blind_test, "PAUSE", 0.0)
-    with pytest.raises(CheckError, match="did not come within"):
+    with pytest.raises(CheckError, match="did not arrive within"):
         blind_test.answer(job, tmp_path, Events(io.StringIO()))

@@ -39,9 +39,9 @@ def test_wrong_gradients_in_one_form_are_a_warning_in_plain_words() -> None:
     status, detail = verdict(outcome(gradients={"published": WRONG, "trained": RIGHT}), TOLERANCE)
     assert status == WARNING
     assert detail == (
-        "compiled training with inductor gives wrong gradients here (conv1.weight: relative error "
-        "1, published form); its training numbers do not count; do not use torch.compile for "
-        "training with this build"
+        "compiled training with inductor gives wrong gradients on this machine "
+        "(conv1.weight: relative error 1, published form); its training numbers do not "
+        "count; do not use torch.compile for training with this build"
     )
 
 
@@ -67,13 +67,13 @@ def test_inference_numbers_count_only_with_right_outputs(error: float | None) ->
 def test_wrong_outputs_are_a_warning() -> None:
     status, detail = verdict(outcome(output_error=0.03), TOLERANCE)
     assert status == WARNING
-    assert "wrong outputs here (relative error 0.03)" in detail
+    assert "wrong outputs on this machine (relative error 0.03)" in detail
 
 
 def test_stale_weights_are_a_warning() -> None:
     status, detail = verdict(outcome(updated_output_error=0.05), TOLERANCE)
     assert status == WARNING
-    assert "goes on using old weights" in detail
+    assert "keeps using old weights" in detail
 
 
 def test_zentorch_is_told_what_helps_unless_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:

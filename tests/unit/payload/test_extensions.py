@@ -21,7 +21,7 @@ def ending(monkeypatch: pytest.MonkeyPatch, code: int, stdout: str = "", stderr:
 def test_an_extension_that_imports(monkeypatch: pytest.MonkeyPatch) -> None:
     ending(monkeypatch, 0, f"banner\n{extensions.MARK} 2.8.0\nfarewell\n")
     found = extensions.require_importable("ipex")
-    assert found == "intel_extension_for_pytorch 2.8.0 imports beside this torch"
+    assert found == "intel_extension_for_pytorch 2.8.0 imports with this torch"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envbuilder.payload import origins
-from envbuilder.payload.origins import Library, Seen
+from envbuilder.payload.origins import Library, Loaded
 from envbuilder.payload.report import CheckError
 from envbuilder.payload.start import AS_FOUND, Start
 
@@ -27,7 +27,7 @@ LIBRARIES = (
 PROMISE = Start(as_found=False)
 
 
-def seen(*libraries: str, modules: dict[str, str] | None = None, **changes: Any) -> Seen:
+def seen(*libraries: str, modules: dict[str, str] | None = None, **changes: Any) -> Loaded:
     fields: dict[str, Any] = {
         "modules": {**OWN, **(modules or {})},
         "libraries": [Library(path) for path in (*LIBRARIES, *libraries)],
@@ -35,7 +35,7 @@ def seen(*libraries: str, modules: dict[str, str] | None = None, **changes: Any)
         "closed": (f"{STDLIB}/site-packages",),
         **changes,
     }
-    return Seen(**fields)
+    return Loaded(**fields)
 
 
 def judged(*libraries: str, **changes: Any) -> origins.Judgement:

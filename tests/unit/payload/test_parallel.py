@@ -71,7 +71,7 @@ def test_the_devices_to_use(accelerator: str, asked: Any, count: int, chosen: An
     [
         ("mps", None, 1, "mps has one device"),
         ("cuda", None, 0, "torch sees no cuda device"),
-        ("cuda", (0, 2), 2, "device 2 was asked for, but torch sees 2"),
+        ("cuda", (0, 2), 2, "device 2 was requested, but torch sees 2"),
         ("cpu", (0,), 0, "0 processes"),
         ("cpu", (65,), 0, "1 to 64"),
         ("cpu", (0, 1), 0, "not chosen one by one"),
@@ -197,9 +197,9 @@ def scaled(part: Ended | None = None) -> dict[str, Any]:
     """The report of two devices alone, then together."""
     scaling = parallel.Scaling("cuda", ranks=2)
     for index in range(2):
-        parallel.alone(scaling, index, lambda: ended(result(0)))
+        parallel.run_alone(scaling, index, lambda: ended(result(0)))
     if part is not None:
-        parallel.together(scaling, lambda: part)
+        parallel.run_together(scaling, lambda: part)
     return scaling.report()
 
 
@@ -218,7 +218,7 @@ def test_two_good_ranks() -> None:
 @pytest.mark.parametrize(
     ("spoilt", "said"),
     [
-        (ended(result(0), {}, returncode=None), "hung: not done after 60 s"),
+        (ended(result(0), {}, returncode=None), "hung: not finished after 60 s"),
         (ended(result(0), {}, returncode=None), "rank 1: train: block 2 of 5"),
         (
             ended({}, {}, returncode=1, output=summary("1 -11")),
@@ -253,7 +253,7 @@ def test_two_good_ranks() -> None:
             ended({}, {}, returncode=1, output="no such module: torch\n"),
             "exit code 1 before it was done: no such module: torch",
         ),
-        (ended({}, {}, returncode=1), "no word"),
+        (ended({}, {}, returncode=1), "no output"),
         # 0 says nothing where there is no result.
         (ended(result(0), {}), "exit code 0 before it was done"),
         (ended(result(0), result(1, loss=None)), "rank 1: the loss is not a finite number"),
@@ -287,13 +287,13 @@ def test_gradients_are_equal_only_where_both_comparisons_say_so() -> None:
 @pytest.mark.parametrize(
     ("odd", "said"),
     [
-        (ended(result(0), result(1), returncode=-6), "leaving failed (exit code -6)"),
-        (ended(result(0), result(1), returncode=None), "leaving failed (hung)"),
+        (ended(result(0), result(1), returncode=-6), "the exit failed (exit code -6)"),
+        (ended(result(0), result(1), returncode=None), "the exit failed (hung)"),
         (
             ended(result(0, device="CPUs 0"), result(1, device="CPUs 0")),
             "fewer cores than ranks: all share CPUs 0",
         ),
-        (ended(result(0, device=""), result(1, device="")), "nothing says they were distinct"),
+        (ended(result(0, device=""), result(1, device="")), "they may have shared some"),
     ],
 )
 def test_what_changes_no_number_is_a_warning(odd: Ended, said: str) -> None:
@@ -318,7 +318,7 @@ def test_rounding_of_another_order_of_sums_is_equal() -> None:
 
 def test_a_device_that_fails_alone_has_no_speed() -> None:
     scaling = parallel.Scaling("cuda", ranks=1)
-    parallel.alone(scaling, 3, lambda: ended({"error": "ECC", "time": 1}, returncode=1))
+    parallel.run_alone(scaling, 3, lambda: ended({"error": "ECC", "time": 1}, returncode=1))
     report = scaling.report()
     assert report["reasons"] == ["device 3: run: rank 0: ECC"]
     assert report["devices"][0]["samples_per_second"] is None

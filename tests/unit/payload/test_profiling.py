@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from envbuilder.payload.numerics.profiling import TOP, Kernel, Observation, Seen, problems
+from envbuilder.payload.numerics.profiling import TOP, Evidence, Kernel, Observation, problems
 
 ON_CPU = Observation(
     (Kernel("aten::mkldnn_convolution", 9.0, False), Kernel("aten::mm", 2.0, False))
@@ -16,7 +16,7 @@ NEEDED = 100
 def judged(
     accelerator: str, devices: list[str], observation: Observation, growth: int | None
 ) -> tuple[list[str], str]:
-    return problems(accelerator, Seen(tuple(devices), observation, growth, NEEDED))
+    return problems(accelerator, Evidence(tuple(devices), observation, growth, NEEDED))
 
 
 def test_work_on_the_cpu() -> None:

@@ -49,7 +49,7 @@ def test_a_required_check_that_did_not_run_fails_the_verification(name: str, ski
 def test_another_device_than_asked_for_fails_the_verification(used: str | None) -> None:
     verdict = judge(ALL, REQUIRED, "cuda", used)
     assert verdict.status == FAILED
-    assert "cuda was asked for" in verdict.reasons[0]
+    assert "cuda was requested" in verdict.reasons[0]
 
 
 def test_a_warning_is_told_but_does_not_fail() -> None:

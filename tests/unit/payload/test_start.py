@@ -10,7 +10,7 @@ import pytest
 from envbuilder.payload import cli, start
 from envbuilder.payload.parallel import launch
 from envbuilder.payload.report import CheckError
-from envbuilder.payload.start import Seen, Start
+from envbuilder.payload.start import ActualStart, Start
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +24,7 @@ PROMISE = Start(
 )
 
 
-def seen(**changes: Any) -> Seen:
+def seen(**changes: Any) -> ActualStart:
     fields: dict[str, Any] = {
         "environ": {"LD_PRELOAD": "libtcmalloc_minimal.so.4", "HOME": "/root"},
         "isolated": True,
@@ -33,7 +33,7 @@ def seen(**changes: Any) -> Seen:
         "executable": "/envs/cpu/bin/python",
         "binary": "/envs/cpu/bin/python",
     }
-    return Seen(**{**fields, **changes})
+    return ActualStart(**{**fields, **changes})
 
 
 def test_a_start_as_promised_has_no_problems() -> None:

@@ -55,33 +55,34 @@ def said(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_other_batches_see_as_many_images() -> None:
-    asked = {
-        size: trial.Asked(device="cpu", form=model.PUBLISHED, batch=size) for size in (64, 256, 100)
+    settings = {
+        size: trial.Setting(device="cpu", form=model.PUBLISHED, batch=size)
+        for size in (64, 256, 100)
     }
-    assert asked[64].samples == 180 * 64
-    assert asked[256].samples == 180 * 64
-    assert asked[100].samples == 11_500
-    assert [asked[size].untimed for size in (64, 256, 100)] == [30, 7, 19]
+    assert settings[64].samples == 180 * 64
+    assert settings[256].samples == 180 * 64
+    assert settings[100].samples == 11_500
+    assert [settings[size].untimed for size in (64, 256, 100)] == [30, 7, 19]
 
 
 def test_the_smallest_trial_still_has_a_step_to_time() -> None:
-    asked = trial.Asked(device="cpu", form=model.PUBLISHED, steps=1, warm_up=1, batch=1024)
-    assert asked.samples // asked.batch > asked.untimed >= 1
+    setting = trial.Setting(device="cpu", form=model.PUBLISHED, steps=1, warm_up=1, batch=1024)
+    assert setting.samples // setting.batch > setting.untimed >= 1
 
 
 def test_the_form_is_the_accelerators_own_unless_it_is_named() -> None:
-    assert trial_command.asked(options()).form == model.fastest("cpu")
+    assert trial_command.setting(options()).form == model.fastest("cpu")
     published = ("--layout", "contiguous", "--order", "published", "--dropout", "torch")
-    assert trial_command.asked(options(*published)).form == model.PUBLISHED
-    compiled = trial_command.asked(options("--compile", "inductor")).form
+    assert trial_command.setting(options(*published)).form == model.PUBLISHED
+    compiled = trial_command.setting(options("--compile", "inductor")).form
     assert compiled == model.fastest("cpu").for_compilers() != model.fastest("cpu")
-    one = trial_command.asked(options("--device", "cuda", "--layout", "channels_last"))
+    one = trial_command.setting(options("--device", "cuda", "--layout", "channels_last"))
     assert one.form == model.Form(pool_first=True, channels_last=True)
 
 
 def test_without_workers_named_data_lies_on_the_device() -> None:
-    assert trial_command.asked(options()).workers is None
-    assert trial_command.asked(options("--workers", "0")).workers == 0
+    assert trial_command.setting(options()).workers is None
+    assert trial_command.setting(options("--workers", "0")).workers == 0
 
 
 @pytest.mark.parametrize(

@@ -83,18 +83,18 @@ def test_a_container_can_read_the_questions(tmp_path: Path) -> None:
     ("spoil", "words"),
     [
         (lambda e: [], "0 of 40 images were answered"),
-        (lambda e: [{**e, "classes": e["classes"][:-1]}], "not as many answers as images"),
+        (lambda e: [{**e, "classes": e["classes"][:-1]}], "number of answers is not"),
         (lambda e: [e, e], "not in order"),
         (lambda e: [{**e, "first": None}], "not in order"),
         (lambda e: [{**e, "first": True}], "not in order"),
         (lambda e: [{**e, "classes": None}], "no classes or no scores"),
         (lambda e: [{**e, "scores": {}}], "no classes or no scores"),
-        (lambda e: [answers([*e["classes"], 1])], "not as many answers as images"),
-        (lambda e: [{**e, "classes": [10] * COUNT}], "a class that there is not"),
-        (lambda e: [{**e, "classes": [True] * COUNT}], "a class that there is not"),
+        (lambda e: [answers([*e["classes"], 1])], "number of answers is not"),
+        (lambda e: [{**e, "classes": [10] * COUNT}], "a class that does not exist"),
+        (lambda e: [{**e, "classes": [True] * COUNT}], "a class that does not exist"),
         (
             lambda e: [{**e, "classes": [(c + 1) % 10 for c in e["classes"]]}],
-            "not its most probable class",
+            "not the most probable one",
         ),
         (lambda e: [{**e, "scores": [[0.0] * 10] * COUNT}], "do not add up to 1"),
         (lambda e: [{**e, "scores": [[-2.3]] * COUNT}], "not ten log-probabilities"),
@@ -114,7 +114,7 @@ def test_answers_that_are_none(tmp_path: Path, spoil: Any, words: str) -> None:
 def test_answers_before_the_questions(tmp_path: Path) -> None:
     test = BlindTest(SPLIT, tmp_path)
     test.answer(answers([1] * COUNT))
-    with pytest.raises(VerifyError, match="before the questions"):
+    with pytest.raises(VerifyError, match="before it had the images"):
         test.score()
 
 
@@ -122,7 +122,7 @@ def test_questions_are_given_once(tmp_path: Path) -> None:
     test, classes = asked(tmp_path)
     test.ask()
     test.answer(answers(classes))
-    with pytest.raises(VerifyError, match="asked for twice"):
+    with pytest.raises(VerifyError, match="the images twice"):
         test.score()
 
 
@@ -144,7 +144,7 @@ JSON = st.recursive(
 @given(JSON, JSON, JSON)
 def test_no_answer_breaks_the_scoring(first: Any, classes: Any, rows: Any) -> None:
     test = BlindTest(SPLIT, Path("/nonexistent/folder"))
-    test.asked = True
+    test.requested = True
     test.answer({"first": first, "classes": classes, "scores": rows})
     with pytest.raises(VerifyError):
         test.score()

@@ -14,13 +14,12 @@ import rich.console
 from envbuilder import cli
 from envbuilder.core import process
 from envbuilder.core.errors import InvalidError, VerifyError
-from envbuilder.host import model as host
 from envbuilder.host import probe
+from envbuilder.host.model import Cpu, Host
 from envbuilder.packages import configuration
 from envbuilder.verify import scaling
 from envbuilder.verify.page import page
-from envbuilder.verify.report import history
-from envbuilder.verify.report import model as report
+from envbuilder.verify.report import history, model
 from envbuilder.verify.report.terminal import print_verdict
 from tests.support.pretended_payload import LIFE, Clock, perform, quick_report
 from tests.support.reports import measured, whole
@@ -28,11 +27,11 @@ from tests.support.reports import measured, whole
 if TYPE_CHECKING:
     from pathlib import Path
 
-HERE = host.Host(
+HERE = Host(
     os="linux",
     machine="x86_64",
     platform="linux/amd64",
-    cpu=host.Cpu(model_name="AMD EPYC", threads=2),
+    cpu=Cpu(model_name="AMD EPYC", threads=2),
 )
 
 
@@ -111,11 +110,11 @@ def test_the_first_device_asked_for_is_the_one_to_verify() -> None:
 
 
 def test_a_good_report_is_believed() -> None:
-    found = report.check_scaling(scaled())
+    found = model.check_scaling(scaled())
     assert (found.ranks, found.efficiency, found.devices[1].samples_per_second) == (2, 0.9, 400.0)
     one = scaled(devices=[device(3)], ranks=1, backend=None, efficiency=None, gradients_equal=None)
-    assert report.check_scaling({**one, "samples_per_second": None}).devices[0].index == 3
-    assert report.check_scaling(FAILED).status == "failed"
+    assert model.check_scaling({**one, "samples_per_second": None}).devices[0].index == 3
+    assert model.check_scaling(FAILED).status == "failed"
 
 
 @pytest.mark.parametrize(
@@ -143,16 +142,16 @@ def test_a_good_report_is_believed() -> None:
 )
 def test_anything_odd_is_not_believed(changes: dict[str, Any]) -> None:
     with pytest.raises(VerifyError):
-        report.check_scaling(scaled(**changes))
+        model.check_scaling(scaled(**changes))
 
 
 def test_a_report_that_passed_cannot_hold_devices_that_failed() -> None:
-    assert report.check({**measured(), "scaling": scaled()}).scaling is not None
+    assert model.check({**measured(), "scaling": scaled()}).scaling is not None
     for spoilt in (FAILED, scaled(gradients_equal=False), {"devices": []}):
         with pytest.raises(VerifyError):
-            report.check({**measured(), "scaling": spoilt})
+            model.check({**measured(), "scaling": spoilt})
     failed = measured(status="failed", reasons=["no"])
-    assert report.check({**failed, "scaling": FAILED}).scaling is not None
+    assert model.check({**failed, "scaling": FAILED}).scaling is not None
 
 
 # ---- what becomes of the verdict
@@ -164,7 +163,7 @@ def test_devices_that_passed_are_one_more_check() -> None:
     assert "2 ranks (nccl)" in found["checks"][-1]["detail"]
     assert "90 %" in found["checks"][-1]["detail"]
     assert (found["status"], found["warnings"]) == ("passed", ["w"])
-    report.check(found)
+    model.check(found)
 
 
 def test_a_warning_is_passed_on_and_changes_nothing() -> None:
@@ -256,7 +255,7 @@ def test_the_payload_is_started_twice_and_both_are_reported(
     stored = kept()["scaling"]
     assert (stored["ranks"], stored["efficiency"], "schema" in stored) == (2, 0.9, False)
     shown = " ".join(capsys.readouterr().out.split())
-    assert "900 digits/s on 2 ranks (gloo), 90 % of the sum of each alone" in shown
+    assert "900 images/s on 2 ranks (gloo), 90 % of the sum of each alone" in shown
     logs = [p for p in configuration.load().logs_dir.iterdir() if p.name.endswith("-devices.log")]
     assert [log.read_text() for log in logs] == ["rank 1 said"]
 
@@ -350,7 +349,7 @@ def test_what_cannot_be_is_refused_first(payload: Payload, devices: str, profile
 
 def shown(data: dict[str, Any]) -> str:
     stream = io.StringIO()
-    print_verdict(report.check(data), rich.console.Console(file=stream, width=80))
+    print_verdict(model.check(data), rich.console.Console(file=stream, width=80))
     assert max(map(len, stream.getvalue().splitlines())) <= 80
     return " ".join(stream.getvalue().split())
 

@@ -17,11 +17,11 @@ from envbuilder import cli
 from envbuilder.core.errors import VerifyError
 from envbuilder.packages import mnist
 from envbuilder.payload.report import REQUIRED
-from envbuilder.profiles import profile as profiles
+from envbuilder.profiles.profile import Expects
 from envbuilder.verify import run
 from envbuilder.verify.page import advice, bars, curve, page
 from envbuilder.verify.page.bounds import displayable
-from envbuilder.verify.report import model as report
+from envbuilder.verify.report import model
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -152,8 +152,8 @@ def changed(**values_: Any) -> dict[str, Any]:
     return {**whole(), **values_}
 
 
-def checked(**values_: Any) -> report.Report:
-    return report.check({**whole(), "status": "failed", **values_})
+def checked(**values_: Any) -> model.Report:
+    return model.check({**whole(), "status": "failed", **values_})
 
 
 def failing(name: str, detail: str = "it is broken", **more: Any) -> dict[str, Any]:
@@ -259,7 +259,7 @@ def test_a_failure_says_why_and_what_it_means() -> None:
     device = {"requested": "cuda", "used": None}
     seen = Seen(page.render(failing("device", "no driver", training=None, device=device)))
     assert "NOT VERIFIED" in seen.text
-    assert "It is not shown that cuda works here: nothing was trained on it." in seen.text
+    assert "This does not show that cuda works: nothing was trained on it." in seen.text
     assert seen.text.index("device: no driver") < seen.text.index("What did the work")
     assert "VERIFIED" not in seen.text.replace("NOT VERIFIED", "")
     assert "Epochs" not in seen.text
@@ -269,7 +269,7 @@ def test_work_on_another_device_is_named() -> None:
     device = {"requested": "cuda", "used": "cpu", "name": "A CPU"}
     seen = Seen(page.render(failing("device used", device=device)))
     assert "The work did not run on cuda, but on cpu." in seen.text
-    assert "cuda was asked for, but cpu did the work" in seen.text
+    assert "cuda was requested, but cpu did the work" in seen.text
 
 
 @pytest.mark.parametrize(
@@ -296,12 +296,12 @@ def test_a_failure_without_reasons_names_its_checks() -> None:
     silent = {**failing("import", "no torch"), "reasons": []}
     assert "import: no torch" in Seen(page.render(silent)).text
     silent["checks"] = []
-    assert "the report names no reason" in Seen(page.render(silent)).text
+    assert "the report gives no reason" in Seen(page.render(silent)).text
 
 
 def test_a_run_without_a_report_has_a_page(tmp_path: Path) -> None:
     data = mnist.Dataset(folder=tmp_path, name="MNIST", subset=False)
-    expects = profiles.Expects(device="cuda", torch="2.14.1")
+    expects = Expects(device="cuda", torch="2.14.1")
     job = run.Job(expects=expects, dataset=data, epochs=None, quick=False)
     seen = Seen(page.render(run.unfinished(job, VerifyError("the payload was killed"))))
     assert "NOT VERIFIED" in seen.text
@@ -417,7 +417,7 @@ def test_a_value_is_refused_at_the_door_or_has_a_page(place: tuple[Any, ...], va
         text = page.render(data)
     except VerifyError:
         with pytest.raises(VerifyError):
-            report.check(data)
+            model.check(data)
         return
     assert "VERIFIED" in text
     text.encode()
@@ -474,7 +474,7 @@ def test_many_warm_epochs_are_one_bar() -> None:
 
 def test_without_a_comparison_the_page_says_so() -> None:
     alone = Seen(page.render(changed(baseline=None, speedup=None))).text
-    assert "there is no speed-up to tell" in alone
+    assert "there is no speed-up to report" in alone
     assert "Against the CPU" not in alone
 
 
@@ -545,7 +545,7 @@ def test_ticks_keep_their_zeros() -> None:
 
 
 def advised(data: dict[str, Any]) -> tuple[advice.Advice, ...]:
-    return advice.advise(report.check(displayable(data)))
+    return advice.advise(model.check(displayable(data)))
 
 
 def commands(data: dict[str, Any]) -> list[str]:
@@ -615,7 +615,7 @@ def test_memory_that_ran_out_is_the_advice() -> None:
 
 def test_a_regression_is_no_wrong_number() -> None:
     slower = failing("against", "warm epoch 2.0 s against 1.0 s")
-    assert "as it must, but not as fast or as exactly as before" in Seen(page.render(slower)).text
+    assert "as requested, but slower or less accurate than before" in Seen(page.render(slower)).text
     assert commands(slower) == ["envbuilder verify --profile cuda --backend venv --against last"]
 
 

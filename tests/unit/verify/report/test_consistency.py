@@ -8,22 +8,21 @@ import msgspec
 import pytest
 
 from envbuilder.payload.training.dataset import SUBSET_SHA256, Dataset, Split
-from envbuilder.profiles import profile as profiles
-from envbuilder.verify.report import consistency
-from envbuilder.verify.report import model as report
+from envbuilder.profiles.profile import Expects
+from envbuilder.verify.report import consistency, model
 from tests.support.pretended_payload import quick_report
 from tests.support.reports import epoch, measured
 
 SUBSET = Dataset(
     "MNIST subset (shipped)", Split(b"", b"", 3000), Split(b"", b"", 1000), dict(SUBSET_SHA256)
 )
-EXPECTS = profiles.Expects(device="cpu", torch="2.13.0+cpu")
+EXPECTS = Expects(device="cpu", torch="2.13.0+cpu")
 LIVED = 60.0
 
 
 def contradictions(seconds: float = LIVED, **changes: Any) -> list[str]:
-    asked = consistency.request(EXPECTS, SUBSET, epochs=1, quick=True)
-    return consistency.contradictions(asked, report.check(quick_report(**changes)), seconds)
+    asked = consistency.request_for(EXPECTS, SUBSET, epochs=1, quick=True)
+    return consistency.contradictions(asked, model.check(quick_report(**changes)), seconds)
 
 
 def test_a_report_of_what_was_asked_for() -> None:
@@ -33,23 +32,23 @@ def test_a_report_of_what_was_asked_for() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"quick": False}, "quick: True was asked for, False is reported"),
-        ({"dataset__train": 60000}, "training images: 3000 was asked for, 60000"),
-        ({"dataset__test": 10000}, "test images: 1000 was asked for"),
+        ({"quick": False}, "quick: True was requested, False is reported"),
+        ({"dataset__train": 60000}, "training images: 3000 was requested, 60000"),
+        ({"dataset__test": 10000}, "test images: 1000 was requested"),
         ({"dataset__sha256": {}}, "the data's sha256: "),
-        ({"precision__dtype": "bfloat16"}, "precision: float32 was asked for, bfloat16"),
-        ({"precision": None}, "precision: float32 was asked for, None"),
-        ({"training__batch": 640}, "batch: 64 was asked for, 640"),
-        ({"torch__version": "2.12.0+cpu"}, "torch: 2.13.0+cpu was asked for, 2.12.0+cpu"),
-        ({"torch__version": "2.13.0"}, "torch: 2.13.0+cpu was asked for, 2.13.0 "),
-        ({"torch": {}}, "torch: 2.13.0+cpu was asked for, None"),
+        ({"precision__dtype": "bfloat16"}, "precision: float32 was requested, bfloat16"),
+        ({"precision": None}, "precision: float32 was requested, None"),
+        ({"training__batch": 640}, "batch: 64 was requested, 640"),
+        ({"torch__version": "2.12.0+cpu"}, "torch: 2.13.0+cpu was requested, 2.12.0+cpu"),
+        ({"torch__version": "2.13.0"}, "torch: 2.13.0+cpu was requested, 2.13.0 "),
+        ({"torch": {}}, "torch: 2.13.0+cpu was requested, None"),
         (
             {"device": {"requested": "cuda", "used": "cuda"}},
-            "device: cpu was asked for, cuda is reported",
+            "device: cpu was requested, cuda is reported",
         ),
-        ({"training__epochs": [epoch(2.0)] * 2}, "epochs: 1 was asked for, 2 is reported"),
+        ({"training__epochs": [epoch(2.0)] * 2}, "epochs: 1 was requested, 2 is reported"),
         ({"training__epochs": [epoch(20.0) | {"data_seconds": 9.0}]}, "and its parts 9.000 s"),
-        ({"training__epochs": [epoch(20.0, 0.98415)]}, "is no share of 1000 images"),
+        ({"training__epochs": [epoch(20.0, 0.98415)]}, "is not a fraction of 1000 images"),
         ({"training__epochs": [epoch(20.0, 0.5)]}, "accuracy 50.00%; at least 85.00% is needed"),
         ({"training__epochs": [epoch(20.0) | {"loss": 2.3129}]}, "at most 1.52 is allowed"),
         ({"training__epochs": [epoch(20.0) | {"loss": None}]}, "an epoch has no loss"),
@@ -73,14 +72,14 @@ def test_a_report_of_what_was_asked_for() -> None:
         ({"training__cold_start_seconds": -3.0}, "starting took -3.00 s"),
         ({"baseline": {"seconds": 90}}, "training took 110.00 s, in a process that lived 60"),
         ({"baseline": {}}, "the baseline has no time"),
-        ({"dataset__subset": False}, "subset: True was asked for, False is reported"),
-        ({"dataset__name": "MNIST"}, "data: MNIST subset (shipped) was asked for, MNIST"),
+        ({"dataset__subset": False}, "subset: True was requested, False is reported"),
+        ({"dataset__name": "MNIST"}, "data: MNIST subset (shipped) was requested, MNIST"),
         (
             {
                 "scaling": {"devices": [{"index": 0, "samples_per_second": 1.0}], "ranks": 1}
                 | {"status": "passed"}
             },
-            "several devices: not asked for here",
+            "several devices: not requested",
         ),
     ],
 )
@@ -95,8 +94,8 @@ def test_epochs_that_do_not_fit_their_rate() -> None:
     data["training"]["epochs"][0]["seconds"] = 0.001
     data["training"]["epochs"][0]["data_seconds"] = 0.0005
     data["training"]["epochs"][0]["compute_seconds"] = 0.0005
-    asked = consistency.request(EXPECTS, SUBSET, epochs=1, quick=True)
-    (problem,) = consistency.contradictions(asked, report.check(data), LIVED)
+    asked = consistency.request_for(EXPECTS, SUBSET, epochs=1, quick=True)
+    (problem,) = consistency.contradictions(asked, model.check(data), LIVED)
     assert problem == "epoch 1: 3000 images in 0.001 s are not 150.0 a second"
 
 
@@ -107,15 +106,15 @@ def test_checks_longer_than_the_process_lived() -> None:
 
 def test_an_external_torch_may_have_any_version() -> None:
     expects = msgspec.structs.replace(EXPECTS, torch="")
-    asked = consistency.request(expects, SUBSET, epochs=1, quick=True)
-    other = report.check(quick_report(torch__version="1.0"))
+    asked = consistency.request_for(expects, SUBSET, epochs=1, quick=True)
+    other = model.check(quick_report(torch__version="1.0"))
     assert consistency.contradictions(asked, other, LIVED) == []
 
 
 def test_a_version_without_a_local_part_names_every_build() -> None:
     expects = msgspec.structs.replace(EXPECTS, torch="2.13.0")
-    asked = consistency.request(expects, SUBSET, epochs=1, quick=True)
-    assert consistency.contradictions(asked, report.check(quick_report()), LIVED) == []
+    asked = consistency.request_for(expects, SUBSET, epochs=1, quick=True)
+    assert consistency.contradictions(asked, model.check(quick_report()), LIVED) == []
 
 
 @pytest.mark.parametrize(
@@ -124,19 +123,19 @@ def test_a_version_without_a_local_part_names_every_build() -> None:
 )
 def test_what_a_request_asks_for(quick: bool, epochs: int, accuracy: float, loss: float) -> None:
     full = Dataset("MNIST", Split(b"", b"", 60000), Split(b"", b"", 10000), {})
-    asked = consistency.request(EXPECTS, full, epochs=None, quick=quick)
+    asked = consistency.request_for(EXPECTS, full, epochs=None, quick=quick)
     assert (asked.train, asked.test) == ((3000, 1000) if quick else (60000, 10000))
     assert (asked.epochs, asked.accuracy, round(asked.loss, 4)) == (epochs, accuracy, loss)
 
 
 @pytest.mark.parametrize("share", [None, 0.02, 1.0426, 1.0532, 1.1])
 def test_a_share_that_noise_explains_is_no_warning(share: float | None) -> None:
-    found = report.check(measured(measurements={"matmul_share": share}))
+    found = model.check(measured(measurements={"matmul_share": share}))
     assert consistency.matmul_rate(found) is None
 
 
 def test_more_than_the_matmul_rate_is_a_warning() -> None:
-    warning = consistency.matmul_rate(report.check(measured(measurements={"matmul_share": 1.27})))
+    warning = consistency.matmul_rate(model.check(measured(measurements={"matmul_share": 1.27})))
     assert warning is not None
     assert (warning.name, warning.status) == ("matmul rate", "warning")
     assert "127 % of the matmul rate" in warning.detail

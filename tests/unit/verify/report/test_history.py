@@ -12,10 +12,9 @@ from filelock import FileLock
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder.core import files as atomic
+from envbuilder.core import files
 from envbuilder.core.errors import BuildError, InvalidError
-from envbuilder.verify.report import history
-from envbuilder.verify.report import model as report
+from envbuilder.verify.report import history, model
 from tests.support.reports import CUDA, loaded, whole, written
 
 
@@ -39,7 +38,7 @@ def last(folder: Path, **changes: Any) -> str | None:
 def test_a_name_says_what_it_is(tmp_path: Path) -> None:
     path = history.keep(whole(), tmp_path / "reports")
     assert path.name == "000001-20261120T095103Z-cpu-venv-0123456789ab.json"
-    assert history.read(path).report == report.check(whole())
+    assert history.read(path).report == model.check(whole())
     path = history.keep(
         whole(known__profile="cpu-ipex", known__backend="external", known__fingerprint=None),
         tmp_path / "reports",
@@ -151,13 +150,13 @@ def test_a_report_that_cannot_be_kept_is_1(
 ) -> None:
     folder = tmp_path / "reports"
     if obstacle == "full":
-        monkeypatch.setattr(atomic, "write", no_space)
+        monkeypatch.setattr(files, "write", no_space)
     elif obstacle == "file":
         folder.write_text("")
     monkeypatch.setattr(history, "_LOCK_SECONDS", 0.0)
     if obstacle == "locked":
         folder.mkdir()
-        with FileLock(folder / ".lock"), pytest.raises(BuildError, match=r"cannot be kept"):
+        with FileLock(folder / ".lock"), pytest.raises(BuildError, match=r"cannot be stored"):
             history.keep(whole(), folder)
     else:
         with pytest.raises(BuildError, match=r"No space left|File exists") as caught:

@@ -17,10 +17,9 @@ from envbuilder.core.process import Completed
 from envbuilder.payload.report import BLIND_TEST, REQUIRED
 from envbuilder.payload.training.dataset import Split
 from envbuilder.verify import blind_test
-from envbuilder.verify import run as verify
-from envbuilder.verify.report import consistency
-from envbuilder.verify.report import model as report
+from envbuilder.verify.report import consistency, model
 from envbuilder.verify.report.measurements import Determinism
+from envbuilder.verify.run import Events, Outcome, run_payload
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +51,7 @@ def passing() -> dict[str, Any]:
 
 
 def test_a_good_report_is_believed() -> None:
-    measured = report.check(passing())
+    measured = model.check(passing())
     assert measured.status == "passed"
     assert measured.training is not None
     assert measured.training.epochs[0].accuracy == 0.98
@@ -65,7 +64,7 @@ EVIDENCE = ("cpu", "cpu-ipex", "cuda-forced-on-cpu", "zendnn")
 def test_the_reports_of_the_documentation_are_valid(name: str, repository: Path) -> None:
     docs = repository / "docs"
     data = json.loads((docs / "evidence" / "reports" / f"{name}.json").read_text())
-    assert report.check(data).status == data["status"]
+    assert model.check(data).status == data["status"]
     schema = json.loads((docs / "reference" / "report.schema.json").read_text())
     validator = jsonschema.Draft202012Validator(schema)
     validator.check_schema(schema)
@@ -90,7 +89,7 @@ def spoil(path: str, value: Any, data: dict[str, Any] | None = None) -> dict[str
         (spoil("schema", 2), "schema 2"),
         (spoil("status", "great"), "malformed"),
         (spoil("device.used", "cuda"), "passed on cuda, although cpu"),
-        (spoil("device.used", None), "although cpu was asked for"),
+        (spoil("device.used", None), "although cpu was requested"),
         (spoil("checks.0.status", "failed"), "checks failed: isolation"),
         (spoil("training.epochs", []), "without a trained epoch"),
         (spoil("training.epochs.0.accuracy", None), "without a trained epoch"),
@@ -110,7 +109,7 @@ def spoil(path: str, value: Any, data: dict[str, Any] | None = None) -> dict[str
 )
 def test_a_report_that_lies_or_is_damaged_is_refused(data: Any, said: str) -> None:
     with pytest.raises(VerifyError, match=said):
-        report.check(data)
+        model.check(data)
 
 
 MEASUREMENTS = {
@@ -133,7 +132,7 @@ def measuring(path: str, value: Any) -> dict[str, Any]:
 
 
 def test_a_report_with_measurements_is_believed() -> None:
-    measured = report.check(measuring("quick", False))
+    measured = model.check(measuring("quick", False))
     assert measured.measurements is not None
     assert measured.measurements.matmul is not None
     assert measured.measurements.matmul[0].flops_per_second == 2.2e11
@@ -144,7 +143,7 @@ def test_a_report_with_measurements_is_believed() -> None:
 
 
 def test_a_report_of_an_older_payload_has_none() -> None:
-    measured = report.check(passing())
+    measured = model.check(passing())
     assert measured.measurements is measured.determinism is None
     assert measured.training is not None
     assert measured.training.losses == ()
@@ -154,7 +153,7 @@ def test_a_report_of_an_older_payload_has_none() -> None:
     f"measurements.{key}" for key in MEASUREMENTS
 )])  # fmt: skip
 def test_what_was_not_measured_is_null(path: str) -> None:
-    assert report.check(measuring(path, None)).status == "passed"
+    assert model.check(measuring(path, None)).status == "passed"
 
 
 @pytest.mark.parametrize(
@@ -187,7 +186,7 @@ def test_what_was_not_measured_is_null(path: str) -> None:
 )
 def test_a_measurement_out_of_range_is_refused(path: str, value: Any) -> None:
     with pytest.raises(VerifyError, match="malformed"):
-        report.check(measuring(path, value))
+        model.check(measuring(path, value))
 
 
 def test_a_very_deep_report_is_refused() -> None:
@@ -195,7 +194,7 @@ def test_a_very_deep_report_is_refused() -> None:
     for _ in range(5000):
         deep = [deep]
     with pytest.raises(VerifyError, match="not finite"):
-        report.check({**passing(), "deep": deep})
+        model.check({**passing(), "deep": deep})
 
 
 json_values = st.recursive(
@@ -207,13 +206,13 @@ json_values = st.recursive(
 @given(json_values)
 def test_no_data_breaks_the_check(data: Any) -> None:
     with pytest.raises(VerifyError):
-        report.check(data)
+        model.check(data)
 
 
 def test_an_epoch_shows_its_share_and_its_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_PlainTask, "PERIOD_SECONDS", 0.0)
     shown: list[str] = []
-    events = verify.Events(PlainProgress(shown.append))
+    events = Events(PlainProgress(shown.append))
     events.line('{"event": "phase", "name": "epoch 1"}')
     for sent in (
         '"done": 1, "total": 4, "loss": 0.12345',
@@ -234,7 +233,7 @@ def test_an_epoch_shows_its_share_and_its_loss(monkeypatch: pytest.MonkeyPatch) 
 
 @given(st.text())
 def test_no_line_breaks_the_events(line: str) -> None:
-    events = verify.Events(PlainProgress(lambda text: None))
+    events = Events(PlainProgress(lambda text: None))
     events.line(line)
     events.line(json.dumps({"event": "phase", "name": line}))
     events.line(json.dumps({"event": "progress", "phase": line, "done": line, "total": line}))
@@ -257,7 +256,7 @@ def ended(
     return start
 
 
-def run(start: Any, tmp_path: Path) -> verify.Outcome:
+def run(start: Any, tmp_path: Path) -> Outcome:
     log = tmp_path / "log" / "x.log"
     asked = consistency.Request(
         device="cpu",
@@ -274,7 +273,7 @@ def run(start: Any, tmp_path: Path) -> verify.Outcome:
         loss=1.0,
     )
     test = blind_test.BlindTest(Split(b"", b"", 0), tmp_path)
-    return verify.run_payload(start, PlainProgress(lambda text: None), log, RUN, asked, test)
+    return run_payload(start, PlainProgress(lambda text: None), log, RUN, asked, test)
 
 
 def report_line(data: dict[str, Any], run_id: str = RUN) -> str:
@@ -300,8 +299,8 @@ def test_the_report_comes_through(tmp_path: Path) -> None:
         (ended(-2, timed_out=True), "did not end within"),
         (ended(5, report_line(passing())), "reported passed, not to be trusted"),
         (ended(1, report_line(passing())), "not to be trusted"),
-        (ended(0, report_line(passing(), "f0")), "not of this run: not to be trusted"),
-        (ended(0, json.dumps({"event": "report", "report": passing()})), "not of this run"),
+        (ended(0, report_line(passing(), "f0")), "belongs to another run: not to be trusted"),
+        (ended(0, json.dumps({"event": "report", "report": passing()})), "belongs to another run"),
         (ended(0, report_line(spoil("status", "failed"))), "reported failed, not to be trusted"),
     ],
 )
@@ -312,9 +311,9 @@ def test_a_payload_that_ends_badly_is_5(start: Any, said: str, tmp_path: Path) -
 
 def test_reports_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "report.json"
-    report.write(passing(), path)
+    model.write(passing(), path)
     assert json.loads(path.read_text()) == passing()
     assert [p.name for p in path.parent.iterdir()] == ["report.json"]
     (tmp_path / "file").write_text("")
     with pytest.raises(VerifyError, match="cannot be written"):
-        report.write(passing(), tmp_path / "file" / "report.json")
+        model.write(passing(), tmp_path / "file" / "report.json")

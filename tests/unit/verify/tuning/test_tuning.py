@@ -16,13 +16,10 @@ from hypothesis import strategies as st
 
 from envbuilder.core import console, process
 from envbuilder.core.errors import BuildError, VerifyError
-from envbuilder.profiles import lock as lockfile
-from envbuilder.profiles import profile as profiles
-from envbuilder.verify.tuning import candidates
-from envbuilder.verify.tuning import measure as tune
-from envbuilder.verify.tuning import profile as tuned
-from envbuilder.verify.tuning import results as tune_results
-from envbuilder.verify.tuning import rules as tuning
+from envbuilder.profiles.lock import inputs_digest
+from envbuilder.profiles.profile import Expects, Profile, load, search_path
+from envbuilder.verify.tuning import candidates, measure, results, rules
+from envbuilder.verify.tuning.profile import draft
 from envbuilder.verify.tuning.rules import Finding, Pair, Rules, Setting, Trial
 
 if TYPE_CHECKING:
@@ -134,15 +131,15 @@ def effects(arguments: tuple[str, ...]) -> dict[str, Any]:
     return found
 
 
-EXPECTS = profiles.Expects(device="cpu", torch="2.13.0+cpu")
+EXPECTS = Expects(device="cpu", torch="2.13.0+cpu")
 QUIET = console.PlainProgress(lambda line: None)
 
 
-def run(machine: Machine, *, quick: bool = True) -> tune.Outcome:
-    return tune.run(machine, EXPECTS, QUIET, quick=quick)
+def run(machine: Machine, *, quick: bool = True) -> measure.Outcome:
+    return measure.run(machine, EXPECTS, QUIET, quick=quick)
 
 
-def verdicts(outcome: tune.Outcome) -> dict[str, str]:
+def verdicts(outcome: measure.Outcome) -> dict[str, str]:
     return {f.setting.name: f.verdict for f in outcome.findings}
 
 
@@ -161,49 +158,49 @@ def verdicts(outcome: tune.Outcome) -> dict[str, str]:
     ],
 )
 def test_the_median_of_three_pairs_decides(gains: tuple[float, ...], verdict: str) -> None:
-    assert tuning.judge(PLAIN, pairs(*gains), RULES, 0.0).verdict == verdict
+    assert rules.judge(PLAIN, pairs(*gains), RULES, 0.0).verdict == verdict
 
 
 def test_a_gain_within_the_machines_noise_is_none() -> None:
-    assert tuning.judge(PLAIN, pairs(1.2, 1.2, 1.2), RULES, 0.25).verdict == "noise"
-    assert tuning.judge(PLAIN, pairs(1.3, 1.3, 1.3), RULES, 0.25).verdict == "helps"
+    assert rules.judge(PLAIN, pairs(1.2, 1.2, 1.2), RULES, 0.25).verdict == "noise"
+    assert rules.judge(PLAIN, pairs(1.3, 1.3, 1.3), RULES, 0.25).verdict == "helps"
 
 
 def test_worse_accuracy_never_wins() -> None:
-    found = tuning.judge(PLAIN, pairs(2, 2, 2, accuracy=0.93), RULES, 0.0)
+    found = rules.judge(PLAIN, pairs(2, 2, 2, accuracy=0.93), RULES, 0.0)
     assert (found.verdict, found.detail) == ("less accurate", "93.0% instead of 95.0%")
-    assert tuning.judge(PLAIN, pairs(2, 2, 2, accuracy=0.945), RULES, 0.0).verdict == "helps"
-    assert tuning.judge(PLAIN, pairs(2, 2, 2, accuracy=0.99), RULES, 0.0).verdict == "helps"
-    assert tuning.judge(PLAIN, pairs(2, 2, 2, loss=None), RULES, 0.0).verdict == "less accurate"
+    assert rules.judge(PLAIN, pairs(2, 2, 2, accuracy=0.945), RULES, 0.0).verdict == "helps"
+    assert rules.judge(PLAIN, pairs(2, 2, 2, accuracy=0.99), RULES, 0.0).verdict == "helps"
+    assert rules.judge(PLAIN, pairs(2, 2, 2, loss=None), RULES, 0.0).verdict == "less accurate"
 
 
 def test_precision_and_batch_are_told_but_do_not_win() -> None:
     for kind, verdict in (("precision", "other precision"), ("batch", "other batch")):
         setting = Setting(name="x", group="x", kind=kind, profile={"preload": []})  # type: ignore[arg-type]
-        found = tuning.judge(setting, pairs(2, 2, 2), RULES, 0.0)
+        found = rules.judge(setting, pairs(2, 2, 2), RULES, 0.0)
         assert found.verdict == verdict
-        assert tuning.winners([found]) == ()
-        assert tuning.to_write([found], []) == ()
+        assert rules.winners([found]) == ()
+        assert rules.to_write([found], []) == ()
 
 
 def test_noise_is_what_the_defaults_differ_by() -> None:
-    assert tuning.noise([trial(s) for s in (100, 110, 100)]) == pytest.approx(0.1)
-    assert tuning.noise([trial(100)]) == 0.0
-    assert tuning.noise([]) == 0.0
+    assert rules.noise([trial(s) for s in (100, 110, 100)]) == pytest.approx(0.1)
+    assert rules.noise([trial(100)]) == 0.0
+    assert rules.noise([]) == 0.0
 
 
 @given(st.lists(st.floats(0.01, 10), min_size=1, max_size=3))
 def test_what_is_given_up_could_not_have_won(gains: list[float]) -> None:
-    if tuning.hopeless(pairs(*gains), RULES):
+    if rules.hopeless(pairs(*gains), RULES):
         best = pairs(*gains, *[100.0] * (3 - len(gains)))
-        assert tuning.judge(PLAIN, best, RULES, 0.0).verdict == "no gain"
+        assert rules.judge(PLAIN, best, RULES, 0.0).verdict == "no gain"
 
 
 @given(st.lists(st.floats(0.01, 10), min_size=3, max_size=3), st.floats(0, 1), st.floats(0, 1))
 def test_a_winner_is_always_faster_and_as_accurate(
     gains: list[float], accuracy: float, spread: float
 ) -> None:
-    found = tuning.judge(PLAIN, pairs(*gains, accuracy=accuracy), RULES, spread)
+    found = rules.judge(PLAIN, pairs(*gains, accuracy=accuracy), RULES, spread)
     if found.verdict == "helps":
         assert sorted(gains)[1] >= 1.05 - 1e-9
         assert accuracy >= 0.94 - 1e-9
@@ -223,7 +220,7 @@ def test_a_winner_is_always_faster_and_as_accurate(
 )
 def test_a_report_that_is_none_is_refused(report: Any) -> None:
     with pytest.raises(ValueError, match="not a trial's report"):
-        tuning.read(report)
+        rules.read(report)
 
 
 def test_an_infinite_speed_gains_nothing() -> None:
@@ -234,41 +231,41 @@ def test_an_infinite_speed_gains_nothing() -> None:
 def test_of_a_group_the_best_wins_and_the_best_comes_first() -> None:
     two = Setting(name="2 threads", group="threads")
     found = [finding(ONE, 1.2), finding(two, 1.3), finding(ACTIVE, 1.4), finding(LIBC, 2, "noise")]
-    assert tuning.winners(found) == (ACTIVE, two)
+    assert rules.winners(found) == (ACTIVE, two)
 
 
 def test_winners_are_combined_with_and_without_what_a_profile_cannot_hold() -> None:
-    both = tuning.combinations((ACTIVE, ONE, LIBC))
-    assert [s.name for s in both] == [tuning.ALL, tuning.HELD]
+    both = rules.combinations((ACTIVE, ONE, LIBC))
+    assert [s.name for s in both] == [rules.ALL, rules.HELD]
     assert both[0].variables == {
         "OMP_WAIT_POLICY": "active",
         "OMP_NUM_THREADS": "1",
         "LD_PRELOAD": "",
     }
     assert "OMP_NUM_THREADS" not in both[1].variables
-    assert [s.name for s in tuning.combinations((ACTIVE, LIBC))] == [tuning.ALL]
-    assert tuning.combinations((ACTIVE,)) == ()
+    assert [s.name for s in rules.combinations((ACTIVE, LIBC))] == [rules.ALL]
+    assert rules.combinations((ACTIVE,)) == ()
 
 
 def test_winners_that_are_no_better_together_are_not_written_together() -> None:
     alone = [finding(ACTIVE, 1.4), finding(LIBC, 1.2)]
-    joint = tuning.together((ACTIVE, LIBC), tuning.ALL)
-    assert tuning.to_write(alone, [finding(joint, 1.5)]) == (ACTIVE, LIBC)
-    assert tuning.to_write(alone, [finding(joint, 1.3)]) == (ACTIVE,)
-    assert tuning.to_write(alone, [finding(joint, 1.5, "less accurate")]) == (ACTIVE,)
-    assert tuning.to_write(alone, []) == (ACTIVE,)
+    joint = rules.together((ACTIVE, LIBC), rules.ALL)
+    assert rules.to_write(alone, [finding(joint, 1.5)]) == (ACTIVE, LIBC)
+    assert rules.to_write(alone, [finding(joint, 1.3)]) == (ACTIVE,)
+    assert rules.to_write(alone, [finding(joint, 1.5, "less accurate")]) == (ACTIVE,)
+    assert rules.to_write(alone, []) == (ACTIVE,)
 
 
 def test_threads_that_make_the_whole_faster_do_not_speak_for_what_is_written() -> None:
     alone = [finding(ACTIVE, 1.4), finding(LIBC, 1.2), finding(ONE, 1.1)]
-    whole = finding(tuning.together((ACTIVE, LIBC, ONE), tuning.ALL), 2.0)
-    held = finding(tuning.together((ACTIVE, LIBC), tuning.HELD), 1.0, "no gain")
-    assert tuning.to_write(alone, [whole, held]) == (ACTIVE,)
+    whole = finding(rules.together((ACTIVE, LIBC, ONE), rules.ALL), 2.0)
+    held = finding(rules.together((ACTIVE, LIBC), rules.HELD), 1.0, "no gain")
+    assert rules.to_write(alone, [whole, held]) == (ACTIVE,)
 
 
 def test_profile_keys_are_merged() -> None:
     other = Setting(name="x", group="x", profile={"environment": {"X": "1"}})
-    assert tuning.merged((ACTIVE, other, LIBC)) == {
+    assert rules.merged((ACTIVE, other, LIBC)) == {
         "environment": {"OMP_WAIT_POLICY": "active", "X": "1"},
         "preload": [],
     }
@@ -420,7 +417,7 @@ def test_winners_are_tried_together() -> None:
         **{"OMP_WAIT_POLICY=active": 1.3, "LD_PRELOAD=": 1.2, "OMP_NUM_THREADS=1": 1.1}
     )
     outcome = run(machine)
-    assert [f.setting.name for f in outcome.combined] == [tuning.ALL, tuning.HELD]
+    assert [f.setting.name for f in outcome.combined] == [rules.ALL, rules.HELD]
     assert [round(f.gain or 0, 2) for f in outcome.combined] == [1.72, 1.56]
     assert {f.setting.group for f in outcome.written} == {"waiting", "allocator"}
 
@@ -480,8 +477,8 @@ DATASET: Any = SimpleNamespace(folder=Path("/mnist"))
 
 def test_a_trial_is_the_payloads_report() -> None:
     start = payload("noise", "[]", "{", {"event": "phase"}, {"event": "report", "report": {"a": 1}})
-    ipex = profiles.Expects(device="cpu", torch="2.8.0", extension="ipex")
-    assert tune.asking(start, DATASET, ipex)(("--seed", "2")) == {"a": 1}
+    ipex = Expects(device="cpu", torch="2.8.0", extension="ipex")
+    assert measure.asking(start, DATASET, ipex)(("--seed", "2")) == {"a": 1}
     own = ("trial", "--device", "cpu", "--data", "/data", "--extension", "ipex", "--seed", "2")
     assert lines_of == [own]
 
@@ -497,37 +494,37 @@ def test_a_trial_is_the_payloads_report() -> None:
 )
 def test_a_trial_that_fails_says_why(start: Any, why: str) -> None:
     with pytest.raises(VerifyError, match=why):
-        tune.asking(start(), DATASET, EXPECTS)(())
+        measure.asking(start(), DATASET, EXPECTS)(())
 
 
 # What is written.
 
 
-def outcome_with(*found: Finding, combined: tuple[Finding, ...] = ()) -> tune.Outcome:
-    return tune.Outcome(
+def outcome_with(*found: Finding, combined: tuple[Finding, ...] = ()) -> measure.Outcome:
+    return measure.Outcome(
         survey=candidates.read(SURVEY),
         defaults=trial(100),
         noise=0.01,
         findings=found,
         combined=combined,
-        compilers=(tune.Compiler(backend="inductor", passed=False, detail="wrong"),),
+        compilers=(measure.Compiler(backend="inductor", passed=False, detail="wrong"),),
     )
 
 
-def finish(outcome: tune.Outcome, found: Settings, **changes: Any) -> None:
+def finish(outcome: measure.Outcome, found: Settings, **changes: Any) -> None:
     given: dict[str, Any] = {"as_json": True, "output": None, **changes}
-    tune_results.finish(outcome, {**KNOWN, **given.pop("facts", {})}, found, **given)
+    results.finish(outcome, {**KNOWN, **given.pop("facts", {})}, found, **given)
 
 
 BETTER = outcome_with(finding(ACTIVE, 1.3), finding(LIBC, 1.2, "no gain"), finding(ONE, 1.1))
 
 
-def saved(found: Settings, text: str) -> profiles.Profile:
+def saved(found: Settings, text: str) -> Profile:
     """The profile that its user saves in the own folder."""
     folder = found.config_dir / "profiles"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "cpu-tuned.yaml").write_text(text)
-    return profiles.load("cpu-tuned", profiles.search_path(None, found.config_dir))
+    return load("cpu-tuned", search_path(None, found.config_dir))
 
 
 def test_the_profile_that_is_printed_can_be_saved(
@@ -537,13 +534,13 @@ def test_the_profile_that_is_printed_can_be_saved(
     assert not found.config_dir.exists(), "nothing is written"
     text = json.loads(capsys.readouterr().out)["draft"]
     own = saved(found, text)
-    cpu = profiles.load("cpu", profiles.search_path(None, found.config_dir))
+    cpu = load("cpu", search_path(None, found.config_dir))
     assert own.environment == {**cpu.environment, "OMP_WAIT_POLICY": "active"}
     assert own.preload == cpu.preload
     assert own.warnings == cpu.warnings
     assert own.opt_in, "a machine's settings are never chosen unasked"
     # The same files: a lock of it names what the measured profile's names.
-    assert lockfile.inputs_digest(own) == lockfile.inputs_digest(cpu)
+    assert inputs_digest(own) == inputs_digest(cpu)
     assert "THREADS" not in text
     assert "# AMD?EPYC, 2 CPUs" in text
 
@@ -567,7 +564,7 @@ def test_a_tuned_profile_that_is_tuned_again_keeps_what_it_had(
 ) -> None:
     finish(outcome_with(finding(ACTIVE, 1.3)), found)
     saved(found, json.loads(capsys.readouterr().out)["draft"])
-    again = tuned.draft("cpu-tuned", [finding(LIBC, 1.2)], "here", found)
+    again = draft("cpu-tuned", [finding(LIBC, 1.2)], "here", found)
     assert again.name == "cpu-tuned"
     own = saved(found, again.text)
     assert own.extends == "cpu"
@@ -615,7 +612,7 @@ def test_the_table_fits_a_terminal_and_gives_advice(
     )
     finish(outcome, found, as_json=False)
     shown = capsys.readouterr().out
-    table = shown.partition("As it is:")[0]
+    table = shown.partition("Defaults:")[0]
     assert max(map(len, table.splitlines())) <= 80
     assert "\x1b[2J" not in shown
     assert "Helps: OMP_WAIT_POLICY=active, 1.30×: a profile can hold it" in shown
@@ -626,8 +623,8 @@ def test_the_table_fits_a_terminal_and_gives_advice(
 
 
 def test_where_nothing_helps_it_says_so() -> None:
-    assert tune_results.advice([finding(ONE, 1.0, "no gain")]) == [
-        "Nothing that was tried helps here: keep the defaults."
+    assert results.advice([finding(ONE, 1.0, "no gain")]) == [
+        "None of these settings helps on this machine: keep the defaults."
     ]
 
 
@@ -650,5 +647,5 @@ def test_progress_counts_every_turn() -> None:
     def timed(arguments: tuple[str, ...]) -> Trial:
         return trial(100)
 
-    tune.measure(timed, (ACTIVE, LIBC), [], RULES, Bar(), "try")
+    measure.measure(timed, (ACTIVE, LIBC), [], RULES, Bar(), "try")
     assert seen == [1, 2, 3, 4, 5, 6]
