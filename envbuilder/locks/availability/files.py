@@ -223,12 +223,12 @@ class _Search:
             else (Place(url=indexes.url(source, settings)),)
             for source in {f.source for f in wheels}
         }
-        asked = dict.fromkeys(
+        pairs = dict.fromkeys(
             (p, canonical(f.name)) for f in wheels for p in self._places[f.source]
         )
-        task = f"read {len(asked)} index pages"
-        pages = each(task, lambda pair: queries.page(*pair), tuple(asked), progress)
-        self._pages = dict(zip(asked, pages, strict=True))
+        task = f"read {len(pairs)} index pages"
+        pages = each(task, lambda pair: queries.page(*pair), tuple(pairs), progress)
+        self._pages = dict(zip(pairs, pages, strict=True))
 
     def finding(self, pin: Pin) -> Finding:
         """Return the availability of one file."""
