@@ -31,19 +31,19 @@ _CONTROL_MINOR = 255
 """Minor number of /dev/nvidiactl (the driver's README, chapter on device files)."""
 
 
-def fix(finding: Finding, wanted: Needs, host: Host, instead: Sequence[str]) -> str:
+def fix(finding: Finding, needs: Needs, host: Host, instead: Sequence[str]) -> str:
     """Return the fix for a finding. `instead`: profiles for the same accelerator that fit."""
-    sentence = _sentence(finding, wanted, host)
+    sentence = _sentence(finding, needs, host)
     if not instead:
         return sentence
     other = f"Use --profile {instead[0]}, which fits."
     return other if finding.code in _NOTHING else f"{other} Or: {sentence}"
 
 
-def _sentence(finding: Finding, wanted: Needs, host: Host) -> str:
+def _sentence(finding: Finding, needs: Needs, host: Host) -> str:
     gpu = finding.gpu
     if gpu is not None and (finding.code == gpu.obstacle or gpu.vendor == "unknown"):
-        return of_gpu(gpu, host, wanted.nvidia_driver)
+        return of_gpu(gpu, host, needs.nvidia_driver)
     return {
         "backend": "Choose another --backend.",
         "platform": "Start a container engine and use --backend docker, or a profile for macOS."
@@ -60,7 +60,7 @@ def _sentence(finding: Finding, wanted: Needs, host: Host) -> str:
         "cpu-flags": _cpu_flags(finding),
         "no-gpu": "Use --profile cpu. If there is one, `envbuilder detect` tells what was read.",
         "gpu": "See `envbuilder detect` for what is known about it.",
-        "driver-old": drivers.install(gpu, host, wanted.nvidia_driver) if gpu else "",
+        "driver-old": drivers.install(gpu, host, needs.nvidia_driver) if gpu else "",
         "driver-unread": "See `nvidia-smi` for what the driver says.",
         "kernels": "No driver helps: these wheels have no kernels for this GPU.",
         "kernels-ptx": f"{_TRY} The first start takes long.",

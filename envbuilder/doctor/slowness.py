@@ -54,8 +54,8 @@ def _named(gpu: Gpu) -> str:
     return f"{gpu.name} at {gpu.bus}" if gpu.bus else gpu.name
 
 
-def _count(number: float, what: str) -> str:
-    return f"{number:g} {what}{'' if number == 1 else 's'}"
+def _count(number: float, noun: str) -> str:
+    return f"{number:g} {noun}{'' if number == 1 else 's'}"
 
 
 def _channels(memory: Memory) -> Iterator[Problem]:
@@ -75,8 +75,8 @@ def _quota(host: Host, around: Around) -> Iterator[Problem]:
         return
     most = max(1, int(cpu.quota))
     # The first number of a list is that of the outermost level; libgomp ignores non-numbers.
-    said = around.variables.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    if said.isdecimal() and 0 < int(said) <= most:
+    threads = around.variables.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    if threads.isdecimal() and 0 < int(threads) <= most:
         return
     yield _slow(
         "quota",
@@ -116,12 +116,12 @@ def _cores(host: Host) -> Iterator[Problem]:
 
 
 def _main_memory(host: Host) -> Iterator[Problem]:
-    own = [g.memory_bytes for g in _used(host) if g.memory_kind == "dedicated" and g.memory_bytes]
+    sizes = [g.memory_bytes for g in _used(host) if g.memory_kind == "dedicated" and g.memory_bytes]
     limits = [n for n in (host.memory.total_bytes, host.memory.limit_bytes) if n]
-    if own and limits and min(limits) < sum(own):
+    if sizes and limits and min(limits) < sum(sizes):
         yield _slow(
             "main-memory",
-            f"{gib(min(limits))} of main memory for {gib(sum(own))} on GPUs:"
+            f"{gib(min(limits))} of main memory for {gib(sum(sizes))} on GPUs:"
             " checkpoints and pinned buffers may not fit",
             "Add memory, raise the container's limit, or load models in pieces"
             " (`torch.load(mmap=True)`, safetensors).",
@@ -169,8 +169,8 @@ def _shared(host: Host, around: Around) -> Iterator[Problem]:
 
 
 def _binding(around: Around) -> Iterator[Problem]:
-    said = {name: around.variables.get(name, "").strip().lower() for name in _BINDING}
-    names = [name for name, value in said.items() if value not in _UNBOUND]
+    settings = {name: around.variables.get(name, "").strip().lower() for name in _BINDING}
+    names = [name for name, value in settings.items() if value not in _UNBOUND]
     if names:
         # pytorch issues 91989, 99625, 101850: the importing process is bound to its first core.
         yield _slow(
