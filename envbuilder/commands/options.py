@@ -10,9 +10,8 @@ import click
 import msgspec
 from click.core import ParameterSource
 
-from envbuilder.containers.oci import image_names as places
-from envbuilder.core import process
-from envbuilder.core import types as words
+from envbuilder.containers.oci import image_names
+from envbuilder.core import process, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.types import BACKENDS, BUILDERS
 from envbuilder.packages import configuration
@@ -26,11 +25,11 @@ if TYPE_CHECKING:
 
 def _complete_profile(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     del ctx, param
-    from envbuilder.profiles import profile as profiles
+    from envbuilder.profiles.profile import names, search_path
 
-    found = configuration.load()
-    known = profiles.names(profiles.search_path(found.project, found.config_dir))
-    return [name for name in known if name.startswith(incomplete)]
+    settings = configuration.load()
+    candidates = names(search_path(settings.project, settings.config_dir))
+    return [name for name in candidates if name.startswith(incomplete)]
 
 
 profile_option: Decorator = click.option(
@@ -66,17 +65,17 @@ def image_ref(ctx: click.Context, param: click.Parameter, value: str | None) -> 
     if value is None:
         return None
     try:
-        return msgspec.convert(value, words.ImageRef)
+        return msgspec.convert(value, types.ImageRef)
     except msgspec.ValidationError as error:
         raise click.BadParameter(f"{value!r} is not an image reference", param=param) from error
 
 
 def base_image_ref(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     """Return a checked image reference, or the name of an image on disk with its absolute path."""
-    if value and places.on_disk(value):
-        if not places.path(value).exists():
-            raise click.BadParameter(f"{places.path(value)}: is not there", param=param)
-        return places.absolute(value)
+    if value and image_names.on_disk(value):
+        if not image_names.path(value).exists():
+            raise click.BadParameter(f"{image_names.path(value)}: is not there", param=param)
+        return image_names.absolute(value)
     return image_ref(ctx, param, value)
 
 
@@ -99,9 +98,9 @@ def _output(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
     value = _only(ctx, param, values)
     if value is None:
         return None
-    if not places.on_disk(value) or not value.removeprefix("oci:"):
+    if not image_names.on_disk(value) or not value.removeprefix("oci:"):
         raise click.BadParameter(f"{value!r} is neither oci:DIR nor FILE.tar", param=param)
-    return places.absolute(value)
+    return image_names.absolute(value)
 
 
 def _push(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> str | None:
@@ -112,12 +111,12 @@ def _push(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
     from envbuilder.containers.oci import reference
 
     try:
-        found = reference.parse(value)
+        image = reference.parse(value)
     except InvalidError as error:
         raise click.BadParameter(error.message, param=param) from error
-    if found.digest:
+    if image.digest:
         raise click.BadParameter("the image decides about its digest: name a tag", param=param)
-    return f"{found.name}:{found.tag_or_digest}"
+    return f"{image.name}:{image.tag_or_digest}"
 
 
 base_image_option: Decorator = click.option(

@@ -13,7 +13,7 @@ from envbuilder.core import console
 from envbuilder.packages import configuration
 
 if TYPE_CHECKING:
-    from envbuilder.bundle import unpack as unpacking
+    from envbuilder.bundle.unpack import Taken
 
 
 @click.command("unbundle", short_help="Take in what `bundle` packed; needs no network.")
@@ -36,12 +36,12 @@ def command(file: Path, force: bool, as_json: bool) -> None:
 
     from envbuilder.bundle.unpack import unpack
 
-    found = configuration.load()
-    taken = unpack(file, found, console.progress(), force=force)
+    settings = configuration.load()
+    taken = unpack(file, settings, console.progress(), force=force)
     manifest = taken.manifest
     commands = _next(taken)
     if as_json:
-        told = {
+        result = {
             "schema": 1,
             "bundle": {"sha256": taken.digest, "made_by": manifest.made_by},
             "profiles": manifest.profiles,
@@ -54,7 +54,7 @@ def command(file: Path, force: bool, as_json: bool) -> None:
             "bases": [msgspec.to_builtins(image) for image in taken.bases],
             "next": commands,
         }
-        click.echo(json.dumps(told))
+        click.echo(json.dumps(result))
         return
     click.echo(f"{file}: whole; manifest sha256 {taken.digest}")
     click.echo(f"{taken.new} files are new here, {taken.present} were here already")
@@ -70,19 +70,19 @@ def command(file: Path, force: bool, as_json: bool) -> None:
         click.echo(f"  {line}")
 
 
-def _next(taken: unpacking.Taken) -> tuple[str, ...]:
+def _next(taken: Taken) -> tuple[str, ...]:
     """Return commands that build or verify what the bundle contains."""
-    found = []
+    commands = []
     locks = {member.path for member in taken.manifest.of_kind("lock")}
     for name in taken.manifest.profiles:
-        found.append(f"envbuilder verify --profile {name} --backend venv")
+        commands.append(f"envbuilder verify --profile {name} --backend venv")
         if f"locks/{name}.conda.json" in locks:
-            found.append(f"envbuilder verify --profile {name} --backend conda")
-        found += [
+            commands.append(f"envbuilder verify --profile {name} --backend conda")
+        commands += [
             f"envbuilder verify --profile {name} --backend docker --base-image {image.name}"
             if image.loaded
             else f"envbuilder build --profile {name} --base-image oci:{image.folder}"
             " --output IMAGE.tar"
             for image in taken.bases
         ]
-    return tuple(found)
+    return tuple(commands)

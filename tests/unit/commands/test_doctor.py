@@ -17,8 +17,7 @@ from envbuilder.commands import doctor as command
 from envbuilder.core import process
 from envbuilder.core.errors import HostError, ToolError
 from envbuilder.core.text import wrapped
-from envbuilder.doctor import remedies, repair
-from envbuilder.doctor import surroundings as around
+from envbuilder.doctor import remedies, repair, surroundings
 from envbuilder.doctor.problem import Problem, Repair
 from envbuilder.doctor.surroundings import Around
 from envbuilder.host import probe
@@ -212,7 +211,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
     found = Machine(with_gpu(CLOSED, containers=Containers()), SEEN)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(probe, "host", found.probe)
-    monkeypatch.setattr(around, "look", found.look)
+    monkeypatch.setattr(surroundings, "look", found.look)
     monkeypatch.setattr(command, "_is_terminal", lambda: False)
     return found
 
@@ -414,7 +413,7 @@ def test_a_tree_is_diagnosed_without_this_machine(
     host_trees.plant(root, host_trees.load(name))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    for place in ((around, "look"), (choice, "choose"), (process, "run")):
+    for place in ((surroundings, "look"), (choice, "choose"), (process, "run")):
         monkeypatch.setattr(*place, never)
     status, out, _ = run("--root", str(root), "--json")
     found = json.loads(out)["problems"]
