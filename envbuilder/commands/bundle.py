@@ -11,6 +11,7 @@ import click
 from envbuilder.commands.options import base_image_option, json_option, profile_option
 from envbuilder.core import console, types
 from envbuilder.core.errors import InvalidError
+from envbuilder.core.text import counted
 from envbuilder.host import probe
 from envbuilder.packages import configuration
 from envbuilder.profiles import choice
@@ -18,6 +19,9 @@ from envbuilder.profiles.library import Library
 
 if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
+
+_NOUNS = {"dataset": "dataset file", "base": "base image file"}
+"""What a member is called if not by its kind."""
 
 
 def _listed(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
@@ -37,15 +41,15 @@ def _listed(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
     "platforms",
     metavar="OS/ARCH[,…]",
     callback=_listed,
-    help="For which platforms: of environments, and of machines that build images for others."
-    " Without it, for this machine's.",
+    help="Platforms of environments, and of machines that build images for others."
+    " Without it, this machine's.",
 )
 @click.option(
     "--python-version",
     "pythons",
     metavar="X.Y[,…]",
     callback=_listed,
-    help="For which Pythons. Without it, for the profile's default.",
+    help="Pythons of environments. Without it, the profile's default.",
 )
 @base_image_option
 @click.option(
@@ -115,12 +119,15 @@ def command(
     if as_json:
         click.echo(json.dumps(result))
         return
-    counts = ", ".join(f"{n} {kind}" for kind, n in result["members"].items() if n)
-    click.echo(f"{output}: {result['bytes'] / 1e6:.0f} MB: {counts}")
+    click.echo(f"{output}: {result['bytes'] / 1e6:.0f} MB: {_counts(result['members'])}")
     click.echo(f"manifest sha256 {digest}")
     for lack in lacks:
-        click.echo(f"not in it: {lack}")
-    click.echo(f"There, without a network: envbuilder unbundle {output.name}")
+        click.echo(f"not in the bundle: {lack}")
+    click.echo(f"On the machine without a network: envbuilder unbundle {output.name}")
+
+
+def _counts(members: dict[str, int]) -> str:
+    return ", ".join(counted(n, _NOUNS.get(kind, kind)) for kind, n in members.items() if n)
 
 
 def _fitting(settings: Settings) -> str:

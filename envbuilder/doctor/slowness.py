@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from envbuilder.core.text import counted
 from envbuilder.doctor.problem import Problem, Repair
 from envbuilder.host.describe import gib
 
@@ -54,10 +55,6 @@ def _named(gpu: Gpu) -> str:
     return f"{gpu.name} at {gpu.bus}" if gpu.bus else gpu.name
 
 
-def _count(number: float, noun: str) -> str:
-    return f"{number:g} {noun}{'' if number == 1 else 's'}"
-
-
 def _channels(memory: Memory) -> Iterator[Problem]:
     used, available = memory.channels, memory.channels_available
     if used and available and used < available:
@@ -65,7 +62,7 @@ def _channels(memory: Memory) -> Iterator[Problem]:
             "memory-channels",
             f"{used} of {available} memory channels hold a module: {used / available:.0%} of the"
             " bandwidth",
-            "Put a module of the same kind into each channel, as the board's manual says.",
+            "Put a module of the same kind into each channel, as described in the board's manual.",
         )
 
 
@@ -80,7 +77,7 @@ def _quota(host: Host, around: Around) -> Iterator[Problem]:
         return
     yield _slow(
         "quota",
-        f"the CPU quota pays for {cpu.quota:g} of {cpu.affinity} CPUs; torch does not see it and"
+        f"the CPU quota allows {cpu.quota:g} of {cpu.affinity} CPUs; torch does not see it and"
         " starts a thread for each core",
         f"Run `export OMP_NUM_THREADS={cpu.threads or most}` (envbuilder does for what it runs),"
         " or start the container with --cpuset-cpus instead of --cpus.",
@@ -109,9 +106,9 @@ def _cores(host: Host) -> Iterator[Problem]:
     if gpus and limits and min(limits) < _CORES_PER_GPU * len(gpus):
         yield _slow(
             "cores",
-            f"{_count(min(limits), 'core')} for {_count(len(gpus), 'GPU')}: loading keeps"
+            f"{counted(min(limits), 'core')} for {counted(len(gpus), 'GPU')}: loading keeps"
             f" {'it' if len(gpus) == 1 else 'them'} waiting",
-            f"Give it {_CORES_PER_GPU} cores a GPU, or keep the data on the GPU.",
+            f"Give it {_CORES_PER_GPU} cores per GPU, or keep the data on the GPU.",
         )
 
 
