@@ -48,10 +48,12 @@ class _Chosen(Struct, frozen=True):
 
 @click.command("clean", short_help="Remove what envbuilder made.")
 @click.option("--profile", metavar="NAME", help="Only environments and images of this profile.")
-@click.option("--store", is_flag=True, help="Downloads, caches and logs, too.")
-@click.option("--reports", is_flag=True, help="Kept verification reports, too.")
-@click.option("--all-images", is_flag=True, help="Images of other envbuilder installations, too.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.option("--store", is_flag=True, help="Also remove downloads, caches and logs.")
+@click.option("--reports", is_flag=True, help="Also remove kept verification reports.")
+@click.option(
+    "--all-images", is_flag=True, help="Also remove images of other envbuilder installations."
+)
+@click.option("--dry-run", is_flag=True, help="Only print what would be removed.")
 @json_option
 def command(
     profile: str | None,
@@ -115,7 +117,7 @@ def _connected(progress: console.Progress) -> Iterator[Engine | None]:
 
 def _note_unseen(error: ToolError, progress: console.Progress) -> None:
     if connection.configured():
-        progress.note(f"images were not looked at: {error.message}")
+        progress.note(f"images were not examined: {error.message}")
 
 
 def _choose(

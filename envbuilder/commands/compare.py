@@ -74,7 +74,7 @@ def command(
     if output is None:
         click.echo(text, nl=not text.endswith("\n"))
         return
-    files.save(output, text.encode(), BuildError, "Name another place with --output.")
+    files.save(output, text.encode(), BuildError, "Name another file with --output.")
 
 
 def _text(rows: Sequence[Row], form: str, *, to_file: bool) -> str:

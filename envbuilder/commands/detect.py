@@ -26,7 +26,7 @@ _MARKS = {"fits": ("✓", "green"), "warnings": ("!", "yellow"), "no": ("✗", "
 
 
 @click.command("detect", short_help="Show this machine and the profile that fits it.")
-@click.option("--full", is_flag=True, help="Also ask what only commands and slow answers tell.")
+@click.option("--full", is_flag=True, help="Also run commands and slow queries.")
 @root_option
 @target_host_option
 @click.option("--model", metavar="SIZE", help="Would a language model of this size fit? E.g. 70B.")

@@ -28,14 +28,16 @@ if TYPE_CHECKING:
     from envbuilder.host.model import Host
     from envbuilder.profiles.profile import Profile
 
-_HEADINGS = {"blocks": "in the way", "limits": "works less", "slows": "costs speed"}
+_HEADINGS = {"blocks": "blocking", "limits": "degraded", "slows": "performance"}
 _STYLES = {"blocks": "bold red", "limits": "yellow", "slows": "cyan"}
 
 
-@click.command("doctor", short_help="Say what stands in the way here, and fix what is safe.")
+@click.command("doctor", short_help="Report problems of this machine, and fix what is safe.")
 @profile_option
-@click.option("--fix", is_flag=True, help="Mend what is safe and reversible, after showing it.")
-@click.option("--yes", is_flag=True, help="With --fix: do not ask.")
+@click.option(
+    "--fix", is_flag=True, help="Fix what is safe and reversible; shows the commands first."
+)
+@click.option("--yes", is_flag=True, help="With --fix: do not ask for confirmation.")
 @root_option
 @json_option
 def command(profile: str | None, fix: bool, yes: bool, root: Path, as_json: bool) -> int:
@@ -53,7 +55,7 @@ def command(profile: str | None, fix: bool, yes: bool, root: Path, as_json: bool
     """
     live = root == Path("/")
     if fix and not live:
-        raise click.UsageError("--fix mends this machine; it cannot mend a recorded tree (--root)")
+        raise click.UsageError("--fix changes this machine; it cannot fix a recorded tree (--root)")
     problems, around = _examine(profile, root)
     done: tuple[Done, ...] = ()
     if not as_json:
@@ -70,7 +72,7 @@ def command(profile: str | None, fix: bool, yes: bool, root: Path, as_json: bool
         click.echo(msgspec.json.encode(data).decode())
     elif not fix and (count := len(_offered(problems, around))):
         which = "one of these" if count == 1 else f"{count} of these"
-        click.echo(f"\n`envbuilder doctor --fix` can mend {which}; it shows the commands first.")
+        click.echo(f"\n`envbuilder doctor --fix` can fix {which}; it shows the commands first.")
     return NOTHING_FITS if any(p.severity == "blocks" for p in problems) else 0
 
 
@@ -103,7 +105,7 @@ def _print(problems: Sequence[Problem]) -> None:
 
     out = console.rich_console()
     if not problems:
-        out.print(Text("nothing stands in the way", style="green"))
+        out.print(Text("no problems found", style="green"))
     for problem in problems:
         heading = f"{_HEADINGS[problem.severity]}: "
         text = Text(wrapped(heading + problem.text, console.WIDTH))
@@ -126,9 +128,9 @@ def _apply_fixes(problems: Sequence[Problem], around: Around, *, yes: bool) -> t
     offered = _offered(problems, around)
     if not offered:
         if problems:
-            click.echo("\nnothing of this is safe to mend for you", err=True)
+            click.echo("\nnone of these can be fixed automatically", err=True)
         return ()
-    click.echo("\nThese commands mend it:", err=True)
+    click.echo("\nThese commands fix it:", err=True)
     for offer in offered:
         for argv in offer.commands:
             click.echo(f"  {_typed(argv, around)}", err=True)

@@ -125,7 +125,7 @@ class Inventory:
     # --- data
 
     def environments(self, profile: str | None) -> None:
-        """List environments (of one profile) with the attestations beside them."""
+        """List environments (of one profile) with the attestations next to them."""
         root = self.settings.data_dir
         for path in self._children(root, self.settings.envs_dir):
             if path.name.startswith("."):

@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
 @click.command("lock", short_help="Resolve a profile to exact files with hashes.")
 @profile_option
-@click.option("--check", is_flag=True, help="Only say whether the lock is fresh; needs no network.")
+@click.option("--check", is_flag=True, help="Only check that the lock is fresh; needs no network.")
 @click.option(
     "--online",
     is_flag=True,
-    help="With --check: whether every pin can still be had, with the same bytes.",
+    help="With --check: also check that every locked file can still be downloaded unchanged.",
 )
 @click.option(
     "--bundle",
     "bundles",
     multiple=True,
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="With --online: a bundle in which what vanished may be found.",
+    help="With --online: a bundle to search for files that are gone.",
 )
 @click.option("--audit", is_flag=True, hidden=True)  # removed; hidden for one release
 @click.option(
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 @click.option(
     "--output-dir",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Folder for the lock. Without it: beside envbuilder.yaml, or your configuration folder.",
+    help="Folder for the lock. Without it: next to envbuilder.yaml, or your configuration folder.",
 )
 @json_option
 def command(
@@ -65,7 +65,7 @@ def command(
     """Resolve a profile to exact files with sha256, for each of its platforms and Pythons.
 
     Without --profile, resolves every profile. Locks that came with envbuilder are not changed: a
-    new one is written beside your envbuilder.yaml or into your configuration folder, which is
+    new one is written next to your envbuilder.yaml or into your configuration folder, which is
     searched first.
 
     \b
@@ -89,7 +89,7 @@ def command(
         raise click.UsageError("--online belongs to --check, and --bundle to --online")
     if backend:
         if check:
-            raise click.UsageError("--backend conda goes with --upgrade and --output-dir alone")
+            raise click.UsageError("--backend conda cannot be combined with --check")
         return _lock_conda(profile, folders, settings, output_dir, upgrade=upgrade)
     if check:
         availability = _ask(names, folders, settings, bundles) if online else None
@@ -113,7 +113,7 @@ def command(
             )
         path = _place(name, settings, output_dir)
         if lock.state == "unlocked" and previous is not None and previous.state != "unlocked":
-            click.echo(f"{name}: cannot be locked now, the lock in {old} stays: {lock.reason}")
+            click.echo(f"{name}: cannot be locked now; the lock in {old} is kept: {lock.reason}")
             worst = INVALID
             continue
         _write(path, profile_lock.dump(lock))

@@ -74,7 +74,7 @@ def base_image_ref(ctx: click.Context, param: click.Parameter, value: str | None
     """Return a checked image reference, or the name of an image on disk with its absolute path."""
     if value and image_names.on_disk(value):
         if not image_names.path(value).exists():
-            raise click.BadParameter(f"{image_names.path(value)}: is not there", param=param)
+            raise click.BadParameter(f"{image_names.path(value)}: does not exist", param=param)
         return image_names.absolute(value)
     return image_ref(ctx, param, value)
 
@@ -86,8 +86,8 @@ def _only(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
     """
     if len(values) > 1:
         raise click.UsageError(
-            f"{param.opts[0]} is given {len(values)} times, and a build has one: build again with"
-            " the other, which reuses what is there",
+            f"{param.opts[0]} is given {len(values)} times, but a build takes one: build again with"
+            " the other, which reuses the first result",
             ctx,
         )
     return values[0] if values else None
@@ -115,7 +115,7 @@ def _push(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
     except InvalidError as error:
         raise click.BadParameter(error.message, param=param) from error
     if image.digest:
-        raise click.BadParameter("the image decides about its digest: name a tag", param=param)
+        raise click.BadParameter("the digest follows from the image: name a tag", param=param)
     return f"{image.name}:{image.tag_or_digest}"
 
 
@@ -129,7 +129,7 @@ base_image_option: Decorator = click.option(
 builder_option: Decorator = click.option(
     "--builder",
     type=click.Choice(BUILDERS),
-    help="How an image is made: by the engine from a Dockerfile, or put together from layers.",
+    help="How to build an image: by an engine, from a Dockerfile; or by envbuilder, as layers.",
 )
 output_option: Decorator = click.option(
     "--output",
@@ -143,7 +143,7 @@ push_option: Decorator = click.option(
     metavar="REF",
     multiple=True,
     callback=_push,
-    help="Push the image to a registry instead of loading it, and attach its documents there.",
+    help="Push the image to a registry instead of loading it, and attach its attestations there.",
 )
 
 
@@ -188,7 +188,7 @@ def environment_options(function: Callable[..., Any]) -> Callable[..., Any]:
                 "--backend",
                 type=click.Choice(BACKENDS),
                 help="Image, native venv, or conda packages with a venv on top. Without it: docker"
-                " where an engine and the base image are at hand, else venv.",
+                " if an engine and the base image are available, else venv.",
             ),
             python_option,
             base_image_option,
@@ -215,7 +215,9 @@ def payload_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(
         (
             click.option(
-                "--quick", is_flag=True, help="A small subset and no comparisons: seconds."
+                "--quick",
+                is_flag=True,
+                help="Use a small subset and skip comparisons (seconds).",
             ),
             click.option(
                 "--data",
@@ -225,21 +227,21 @@ def payload_options(function: Callable[..., Any]) -> Callable[..., Any]:
             click.option(
                 "--output",
                 type=click.Path(path_type=Path, dir_okay=False),
-                help="Write the JSON here, too.",
+                help="Also write the JSON to this file.",
             ),
             click.option(
                 "--python",
                 "executable",
                 type=_Interpreter(path_type=Path, dir_okay=False, exists=True),
-                help="Use this interpreter as it is, instead of an environment of ours.",
+                help="Use this interpreter as it is, instead of an environment of envbuilder's.",
             ),
             click.option(
                 "--inherit-environment",
                 "inherit",
                 is_flag=True,
                 help="With --python: keep your own variables (PYTHONPATH, LD_LIBRARY_PATH …), for"
-                " sites whose modules provide torch by them. The verdict then says that it is as"
-                " found.",
+                " sites whose modules provide torch through them. The verdict then states that the"
+                " environment was used as found.",
             ),
             click.option(
                 "--force",

@@ -32,8 +32,8 @@ def command(
 ) -> int:
     """Build twice from nothing, compare the digests, and name the files that differ.
 
-    Of images it compares the digest of the configuration, which covers every layer's uncompressed
-    bytes; of other environments that of the tree of files.
+    For images, compares the digest of the configuration, which covers every layer's uncompressed
+    bytes; for other environments, that of the file tree.
 
     The second build reads copies of all files from another folder, uses no cache of the first, and
     runs with another umask, time zone, language and working folder. Neither result is kept. Exits

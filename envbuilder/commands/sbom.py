@@ -15,7 +15,7 @@ from envbuilder.profiles.library import Library
 from envbuilder.profiles.lock import lock_digest, select
 
 
-@click.command("sbom", short_help="Write a profile's bill of materials from its lock.")
+@click.command("sbom", short_help="Write a profile's SBOM from its lock.")
 @profile_option
 @click.option(
     "--platform", type=click.Choice(types.PLATFORMS), help="Platform; without it, the first one."
@@ -24,7 +24,7 @@ from envbuilder.profiles.lock import lock_digest, select
 @click.option(
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="File to write; without it, the document is printed.",
+    help="File to write; without it, the SBOM is printed.",
 )
 def command(
     profile: str | None, platform: str | None, python: str | None, output: Path | None

@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from envbuilder.bundle.unpack import Taken
 
 
-@click.command("unbundle", short_help="Take in what `bundle` packed; needs no network.")
+@click.command("unbundle", short_help="Unpack what `bundle` packed; needs no network.")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True))
-@click.option("--force", is_flag=True, help="Replace profiles and locks of yours that differ.")
+@click.option("--force", is_flag=True, help="Replace your own profiles and locks that differ.")
 @json_option
 def command(file: Path, force: bool, as_json: bool) -> None:
     """Check a bundle, and put its contents where builds look for them.
 
     Every member is checked by its hash. Locked files go into the store, MNIST into its cache, base
     images into the engine if one answers, profiles and locks into your configuration folder. What
-    is there already is not written again: after an interruption, run the same command again.
+    is present already is not written again: after an interruption, run the same command again.
 
     \b
     Examples:
@@ -56,8 +56,8 @@ def command(file: Path, force: bool, as_json: bool) -> None:
         }
         click.echo(json.dumps(result))
         return
-    click.echo(f"{file}: whole; manifest sha256 {taken.digest}")
-    click.echo(f"{taken.new} files are new here, {taken.present} were here already")
+    click.echo(f"{file}: intact; manifest sha256 {taken.digest}")
+    click.echo(f"{taken.new} files added, {taken.present} present already")
     for draft in taken.written:
         click.echo(f"wrote {draft.path}{f' ({draft.why})' if draft.why else ''}")
     for image in taken.bases:

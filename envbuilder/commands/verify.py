@@ -58,12 +58,12 @@ def _factor(ctx: click.Context, param: click.Parameter, value: float | None) -> 
 @click.option(
     "--html",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Write a page for people: one file that needs no network.",
+    help="Also write the report as a web page: one file that needs no network.",
 )
 @click.option(
     "--against",
     metavar="REPORT|last",
-    help="Fail where the epoch is slower or the accuracy lower than in an earlier report: a"
+    help="Fail if the epoch is slower or the accuracy lower than in an earlier report: a"
     " file, or the last one here that passed with this profile, backend and device.",
 )
 @click.option(
@@ -71,12 +71,12 @@ def _factor(ctx: click.Context, param: click.Parameter, value: float | None) -> 
     type=float,
     metavar="FACTOR",
     callback=_factor,
-    help="How many times as long as there --against lets the epoch take.  [default: 1.3]",
+    help="With --against: how many times as long the epoch may take.  [default: 1.3]",
 )
 @click.option(
     "--devices",
     metavar="all|0,1,…",
-    help="Also train on these devices, each alone and then all together; on the CPU, in so many"
+    help="Also train on these devices, each alone and then all together; on the CPU, in that many"
     " processes.",
 )
 @click.option("--tune", is_flag=True, hidden=True)  # removed; hidden for one release
@@ -215,7 +215,7 @@ def _yardstick(
     from envbuilder.verify.report.regression import yardstick
 
     if max_slowdown is not None and against is None:
-        raise InvalidError("--max-slowdown says how much slower than a report", "Add --against.")
+        raise InvalidError("--max-slowdown needs a report to compare with", "Add --against.")
     return yardstick(against, settings.reports_dir) if against is not None else None
 
 
@@ -253,7 +253,7 @@ def _write(
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
             message = f"the {kind} cannot be written: {where}{error.strerror or error}"
-            errors.append(BuildError(message, "Name another place."))
+            errors.append(BuildError(message, "Name another file."))
     return errors
 
 

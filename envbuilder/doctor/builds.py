@@ -83,7 +83,7 @@ def _disks(around: Around) -> Iterator[Problem]:
                 severity="blocks",
                 code="disk",
                 text=f"{room.folder}: {gigabytes(room.free)} free, {gigabytes(needed)} needed",
-                fix="Make room (`envbuilder clean`), or set ENVBUILDER_CACHE_DIR and"
+                fix="Free some space (`envbuilder clean`), or set ENVBUILDER_CACHE_DIR and"
                 " ENVBUILDER_DATA_DIR to a larger disk.",
             )
 
@@ -105,10 +105,10 @@ def _engines(host: Host, around: Around) -> Iterator[Problem]:
 def _engine_fix(engine: Engine, host: Host) -> str:
     podman = "podman" in engine.socket
     if engine.state == "unknown":
-        return f"Ask it yourself: `{'podman' if podman else 'docker'} version`."
+        return f"Check it: `{'podman' if podman else 'docker'} version`."
     closed = "may not open" in engine.detail
     if closed and not podman:
-        return "Run `sudo usermod -aG docker $USER` and log in again: as good as root, so choose."
+        return "Run `sudo usermod -aG docker $USER` and log in again. This amounts to root access."
     if podman:
         return "Run `systemctl --user start podman.socket` for your own."
     if host.os == "macos" or host.wsl:

@@ -221,7 +221,7 @@ def _registries(
 
 
 def _root(registry: str, settings: Settings) -> str:
-    """Return the URL at which a registry says that it is one."""
+    """Return the URL at which a registry confirms that it is one."""
     plain = registry in settings.configuration.plain_http or reference.is_loopback(registry)
     endpoint = reference.parse(f"{registry}/any/image").endpoint
     return f"{'http' if plain else 'https'}://{endpoint}/v2/"

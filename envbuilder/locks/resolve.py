@@ -142,7 +142,7 @@ def _require_offers(profile: Profile, offers: Iterable[Offer]) -> None:
             need.specifier.contains(Version(v), prereleases=True) for v in offered.get(name, ())
         ):
             raise UnresolvableError(
-                f"{need}: the index {sources[name]} could not be asked and no public source "
+                f"{need}: the index {sources[name]} did not answer, and no public source "
                 "states the hash of its wheels"
             )
 
@@ -204,7 +204,7 @@ def _sized(
     unknown = {f.sha256 for f in lock.files if f.size is None}
     requested = {sha256: urls[sha256] for sha256 in unknown if urls.get(sha256)}
     if requested:
-        on_progress(f"asking for the sizes of {len(requested)} files")
+        on_progress(f"requesting the sizes of {len(requested)} files")
     stated = measure(requested.values()) if requested else {}
     before = previous.files if previous else ()
     sizes = {f.sha256: f.size for f in before if f.size is not None}

@@ -72,8 +72,8 @@ class Debs:
         system = suite.lock_base(self._profile.debian_base[python].include, debian_suite)
         if not any(f.name == f"python{python}" for f in system):
             raise InvalidError(
-                f"profile '{self._profile.name}': debian_base.{python}: brings no python{python}",
-                f"Add python{python}, or python3 where that is the suite's own Python.",
+                f"profile '{self._profile.name}': debian_base.{python}: lacks python{python}",
+                f"Add python{python}, or python3 if that is the suite's own version.",
             )
         names = frozenset(f.name for f in system)
         files = (*system, *suite.lock(self._profile.system_packages, debian_suite, names))

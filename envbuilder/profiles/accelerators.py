@@ -1,7 +1,7 @@
 """The accelerators that profiles are for, one row each, in the order of preference.
 
 All that differs between them is in their rows, so another one is another row: a vendor's GPUs and
-how they are judged (`gpus/`), what the locked wheels say, and what to call it. Elsewhere only the
+how they are judged (`gpus/`), what the locked wheels state, and what to call it. Elsewhere only the
 CPU is compared by name, which every host has. The payload has such a table, too.
 """
 
@@ -35,11 +35,11 @@ class Accelerator(Struct, frozen=True, kw_only=True):
     required: Callable[[Requires, Needs], bool] = lambda requires, needs: False
     """Whether a profile for another device needs such a GPU all the same."""
     locked: Callable[[Target, Needs], Needs] = lambda target, needs: needs
-    """Add to the needs what the locked files say about GPUs and drivers."""
+    """Add to the needs what the locked files state about GPUs and drivers."""
     hardware: str = ""
-    """What it needs in words, if versions and kernels do not say it."""
+    """What it needs in words, if versions and kernels do not state it."""
     variants: tuple[str, ...] = ()
-    """The shipped profiles for it beside the one of its name, in order of preference."""
+    """The shipped profiles for it in addition to the one of its name, in order of preference."""
 
 
 ACCELERATORS: dict[types.Accelerator, Accelerator] = {

@@ -114,7 +114,7 @@ class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if platform not in self.tools:
             raise InvalidError(
                 f"the lock of '{self.profile}' names no uv for {platform}",
-                f"Make it anew: envbuilder lock --profile {self.profile}",
+                f"Make it again: envbuilder lock --profile {self.profile}",
             )
         return self.tools[platform]
 
@@ -179,19 +179,19 @@ def decoded(path: Path, kind: type[_T], schema: int, name: str, command: str) ->
         with path.open("rb") as stream:
             data = strict_json.loads(stream.read(strict_json.LARGEST + 1))
     except (OSError, ValueError) as error:
-        raise InvalidError(f"{path}: not a lock: {error}", f"Make it anew: {command}") from error
+        raise InvalidError(f"{path}: not a lock: {error}", f"Make it again: {command}") from error
     stated = data.get("schema") if isinstance(data, dict) else None
     if stated != schema:
         raise InvalidError(
-            f"{path}: {name} schema {str(stated)[:20]} is not known to this envbuilder (it knows"
+            f"{path}: {name} schema {str(stated)[:20]} is unknown to this envbuilder (it reads"
             f" {schema})",
-            f"Use a newer envbuilder, or make the lock anew: {command}",
+            f"Use a newer envbuilder, or make the lock again: {command}",
         )
     if data.get("profile") != path.name.partition(".")[0]:
         raise InvalidError(
-            f"{path}: profile: says {shown(str(data.get('profile')))}: it is another profile's"
+            f"{path}: profile: is {shown(str(data.get('profile')))}: this is another profile's"
             f" {name}",
-            f"Make it anew: {command}",
+            f"Make it again: {command}",
         )
     try:
         return msgspec.convert(data, kind)
@@ -205,26 +205,23 @@ def _check(lock: Lock, path: Path) -> None:
     if len(set(pairs)) != len(pairs):
         raise InvalidError(f"{path}: targets: a platform and Python appear twice")
     for target in lock.targets:
+        where = f"{path}: {target.platform} {target.python}"
         names = Counter(f.basename for f in target.files)
         twice = sorted(name for name, times in names.items() if times > 1)
         if twice:
-            raise InvalidError(f"{path}: {target.platform} {target.python}: {twice[0]} is twice")
+            raise InvalidError(f"{where}: {twice[0]} is listed twice")
         if wrong := problem(target.files):
-            raise InvalidError(f"{path}: {target.platform} {target.python}: {wrong}")
+            raise InvalidError(f"{where}: {wrong}")
         try:
             _ = target.base and target.base.epoch
         except ValueError as error:
-            raise InvalidError(
-                f"{path}: {target.platform} {target.python}: base: date: {error}"
-            ) from error
+            raise InvalidError(f"{where}: base: date: {error}") from error
         loose = target.base_files and not (target.base and target.base.suite)
         if loose:
-            raise InvalidError(
-                f"{path}: {target.platform} {target.python}: files of a base, but no base of them"
-            )
+            raise InvalidError(f"{where}: files with the role base, but no base made of packages")
     _check_tools(lock, path)
     if lock.state == "locked" and any(f.provenance != "read" for f in lock.files):
-        raise InvalidError(f"{path}: state: says locked, but some files are only claimed")
+        raise InvalidError(f"{path}: state: is locked, but some files are only claimed")
     if lock.state != "unlocked" and not lock.targets:
         raise InvalidError(f"{path}: targets: empty, but the state is {lock.state}")
 
@@ -232,7 +229,7 @@ def _check(lock: Lock, path: Path) -> None:
 def _check_tools(lock: Lock, path: Path) -> None:
     """Check that the tools are one version of uv, for every platform that envbuilder runs on."""
     if any(f.kind == "tool" for t in lock.targets for f in t.files):
-        raise InvalidError(f"{path}: targets: a tool belongs into `tools`, not to a target")
+        raise InvalidError(f"{path}: targets: a tool belongs in `tools`, not in a target")
     kinds = sorted({f"{f.kind} {f.name} {f.version}" for f in lock.tools.values()})
     if len(kinds) > 1 or not all(k.startswith("tool uv ") for k in kinds):
         raise InvalidError(f"{path}: tools: expected one version of uv, found {', '.join(kinds)}")
@@ -242,7 +239,7 @@ def _check_tools(lock: Lock, path: Path) -> None:
     lacking = [p for p in types.PLATFORMS if p not in lock.tools]
     if lacking and lock.state != "unlocked":
         raise InvalidError(
-            f"{path}: tools: no uv for {', '.join(lacking)}", "Make it anew: envbuilder lock"
+            f"{path}: tools: no uv for {', '.join(lacking)}", "Make it again: envbuilder lock"
         )
 
 
@@ -278,7 +275,7 @@ def select(lock: Lock, platform: str, python: str) -> Target:
     have = ", ".join(f"{t.platform} Python {t.python}" for t in lock.targets)
     raise InvalidError(
         f"the lock of '{lock.profile}' has no files for {platform} with Python {python}",
-        f"It covers: {have or 'nothing'}. Make it anew: envbuilder lock --profile {lock.profile}",
+        f"It covers: {have or 'nothing'}. Make it again: envbuilder lock --profile {lock.profile}",
     )
 
 

@@ -66,7 +66,7 @@ def problem(files: Iterable[File]) -> str:
         if wrong := (_deb(file) if file.kind == "deb" else _wheel(file)):
             return f"{file.file}: {wrong}"
         if (file.kind, file.name) in listed:
-            return f"{file.file}: {file.kind} {file.name} is there twice"
+            return f"{file.file}: {file.kind} {file.name} is listed twice"
         listed.add((file.kind, file.name))
     return ""
 
@@ -75,9 +75,9 @@ def _wheel(file: File) -> str:  # noqa: PLR0911 (one return per fault reads best
     if file.kind not in {"wheel", "tool"}:
         return f"kind: a lock of wheels holds no {file.kind}"
     if not file.file.endswith(".whl") or "/" in file.file:
-        return f"kind: {file.kind}, but the file is no wheel"
+        return f"kind: {file.kind}, but the file is not a wheel"
     if file.role:
-        return "role: a wheel is no part of a base"
+        return "role: a wheel cannot be part of a base"
     if file.source in _DEBIAN_SOURCES:
         return f"source: {file.source} has no wheels"
     if file.name != _canonical(file.name):
@@ -92,7 +92,7 @@ def _wheel(file: File) -> str:  # noqa: PLR0911 (one return per fault reads best
 
 def _deb(file: File) -> str:
     if not file.file.endswith(".deb"):
-        return "kind: deb, but the file is no Debian package"
+        return "kind: deb, but the file is not a Debian package"
     if file.source not in _DEBIAN_SOURCES:
         return f"source: {file.source} has no Debian packages"
     if not is_debian(file.name, file.version):

@@ -84,7 +84,7 @@ class Requires(_Strict, frozen=True):
     """What the host must have; checked before anything is downloaded."""
 
     nvidia_driver: Annotated[str, Meta(pattern=r"^[0-9.]*\Z")] = ""
-    """The oldest NVIDIA driver, if the lock's own files do not say it."""
+    """The oldest NVIDIA driver, if the lock's files do not state it."""
     sm: tuple[Annotated[str, Meta(pattern=r"^[0-9]+\.[0-9]\Z")], ...] = ()
     """CUDA compute capabilities that the wheels contain kernels for."""
     sm_arm64: tuple[Annotated[str, Meta(pattern=r"^[0-9]+\.[0-9]\Z")], ...] = ()
@@ -98,7 +98,7 @@ class Requires(_Strict, frozen=True):
     without_cpu_flags: types.Comment = ""
     """What happens on a CPU that lacks one of these flags."""
     macos: Annotated[str, Meta(pattern=r"^[0-9.]*\Z")] = ""
-    """The oldest macOS, if the lock's own files do not say it."""
+    """The oldest macOS, if the lock's files do not state it."""
     intel_gpu: bool = False
     """Whether an Intel GPU that PyTorch supports must be present."""
 
@@ -246,10 +246,10 @@ def _merged(
     name: str, folders: Sequence[Path], trail: tuple[str, ...]
 ) -> tuple[dict[str, Any], str, str]:
     if name in trail:
-        raise InvalidError(f"profile '{trail[0]}': extends runs in a circle: {' → '.join(trail)}")
+        raise InvalidError(f"profile '{trail[0]}': extends forms a cycle: {' → '.join(trail)}")
     if len(trail) > _LONGEST_CHAIN:
         raise InvalidError(
-            f"profile '{trail[0]}': extends leads through over {_LONGEST_CHAIN} files"
+            f"profile '{trail[0]}': extends leads through more than {_LONGEST_CHAIN} files"
         )
     path = _find(name, folders)
     text = read_text(path)
@@ -257,7 +257,7 @@ def _merged(
     stated = data.get("name", name)
     if stated != name:
         is_text = isinstance(stated, str)
-        kind = strict_yaml.shown(stated) if is_text else f"no text but {type(stated).__name__}"
+        kind = strict_yaml.shown(stated) if is_text else f"not text but {type(stated).__name__}"
         raise InvalidError(f"{path}: name: is {kind}, but the file is named '{name}'")
     data["name"] = name
     parent = data.get("extends")
@@ -333,7 +333,7 @@ def _check(profile: Profile, where: str) -> None:
             raise InvalidError(f"{where}: {key}.{stray[0]}: is not in python.supported")
     for key in ("system_packages", "debian_base"):
         if getattr(profile, key) and not profile.debian_suite:
-            raise InvalidError(f"{where}: debian_suite: {key} need one")
+            raise InvalidError(f"{where}: debian_suite: must be set, because {key} is")
     unlocked = profile.preload and not profile.system_packages
     if unlocked:
         raise InvalidError(f"{where}: preload: no system_packages that could hold the library")

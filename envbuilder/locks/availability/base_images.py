@@ -89,7 +89,7 @@ def check(
             elsewhere=() if status == "fine" else _elsewhere(pin, sha256, settings, bundles),
         )
 
-    task = f"ask for {len(pinned)} base images"
+    task = f"check {len(pinned)} base images"
     return tuple(each(task, finding, pinned, progress)) if pinned else ()
 
 
@@ -111,7 +111,7 @@ def _ask(pin: BasePin, settings: Settings, connect: Connect) -> tuple[Status, st
     except BrokenOffError as error:
         return "unknown", str(error) if where.host in str(error) else f"{where.host}: {error}"
     if answer.status in _GONE:
-        return "vanished", f"{where.host} has it no more"
+        return "vanished", f"{where.host} no longer has it"
     return "fine", ""
 
 
@@ -119,7 +119,7 @@ def _elsewhere(
     pin: BasePin, sha256: str, settings: Settings, bundles: Mapping[str, frozenset[str]]
 ) -> tuple[str, ...]:
     platforms = [p for p in pin.platforms if base_images.is_intact(pin.digest, p, settings)]
-    names = [f"the base images kept here ({', '.join(platforms)})"] if platforms else []
+    names = [f"the base images on this machine ({', '.join(platforms)})"] if platforms else []
     try:
         with connection.connect() as engine:
             if engine.image(f"{pin.ref}@{pin.digest}"):

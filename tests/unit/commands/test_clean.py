@@ -324,7 +324,7 @@ def test_a_silent_engine_is_a_note_only_where_one_is_configured(
     assert not prefix.exists()
     shown = capsys.readouterr()
     assert shown.out == f"removed {prefix}\n"
-    note = "images were not looked at: no container engine answers: connection refused\n"
+    note = "images were not examined: no container engine answers: connection refused\n"
     assert shown.err == (note if configured else "")
 
 

@@ -82,7 +82,7 @@ def test_a_lock_of_the_schema_before_is_2_and_the_way_out_is_named(
 ) -> None:
     assert run([*command[:1], "--profile", "tiny", *command[1:]]) == 2
     printed = capsys.readouterr().err
-    assert "lock schema 1 is not known to this envbuilder (it knows 2)" in printed
+    assert "lock schema 1 is unknown to this envbuilder (it reads 2)" in printed
     assert "envbuilder lock" in printed
 
 

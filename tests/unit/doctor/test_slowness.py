@@ -1,4 +1,4 @@
-"""The doctor: what costs speed, each rule at its limit and past it, and what is around a build."""
+"""The doctor: what reduces performance, each rule at its limit and past it, and surroundings."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.broken_hosts import (
 if TYPE_CHECKING:
     from envbuilder.doctor.problem import Problem
 
-# What costs speed: each rule just at its limit and just past it.
+# What reduces performance: each rule just at its limit and just past it.
 
 
 def slow(here: Host, variables: dict[str, str] | None = None, **changes: object) -> list[str]:

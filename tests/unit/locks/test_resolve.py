@@ -229,7 +229,7 @@ def test_what_nobody_states_makes_it_unlocked(own: Settings, offered: list[Offer
     uv = FakeUv()
     lock = made(own, uv)
     assert (lock.state, lock.targets) == ("unlocked", ())
-    assert lock.reason.startswith("torch==2.13.0+cpu: the index pytorch-cpu could not be asked")
+    assert lock.reason.startswith("torch==2.13.0+cpu: the index pytorch-cpu did not answer")
     assert uv.calls == []
 
 
@@ -355,7 +355,7 @@ def test_sizes_that_no_index_states_are_asked_for(own: Settings, offered: list[O
     assert sizes_of(lock) == {"jinja2": 134899, "torch": None, "uv": 17389450}
     # torch is only claimed: there is no place to ask, least of all the index of this very run.
     assert measure.asked == [JINJA, UV]
-    assert "asking for the sizes of 2 files" in lines
+    assert "requesting the sizes of 2 files" in lines
     without = profile_lock.dump(made(own, FakeUv(answer)))
     assert profile_lock.dump(lock).replace("134899", "null").replace("17389450", "null") == without
 

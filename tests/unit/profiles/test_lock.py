@@ -111,11 +111,11 @@ def test_one_file_a_line() -> None:
         ('{"schema": 1, "profile": "cpu", "a": {"b": 1, "b": 2}}', "key 'b' appears twice"),
         ('{"schema": 1, "profile": "cpu", "a": NaN}', "NaN is not a JSON number"),
         (f'{{"schema": {"9" * 5000}}}', "not a lock"),
-        ('{"schema": 2, "profile": "zendnn"}', "says 'zendnn': it is another profile's lock"),
+        ('{"schema": 2, "profile": "zendnn"}', "is 'zendnn': this is another profile's lock"),
         ('{"schema": 2, "profile": ["cpu"]}', "another profile's lock"),
         ("[]", "schema None"),
-        ('{"schema": 3}', "schema 3 is not known"),
-        ('{"schema": 1}', "schema 1 is not known"),
+        ('{"schema": 3}', "schema 3 is unknown"),
+        ('{"schema": 1}', "schema 1 is unknown"),
         ('{"schema": 2, "profile": "cpu"}', "is missing"),
     ],
 )
@@ -127,15 +127,15 @@ def test_damaged_locks_are_refused(tmp_path: Path, text: str, message: str) -> N
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (lock(file(), file()), "is twice"),
-        (lock(file(), file(file=WHEEL.replace("x86_64", "i686"))), "wheel torch is there twice"),
+        (lock(file(), file()), "is listed twice"),
+        (lock(file(), file(file=WHEEL.replace("x86_64", "i686"))), "wheel torch is listed twice"),
         (lock(file(kind="oci")), "kind: a lock of wheels holds no oci"),
         (lock(file(kind="conda")), "kind: a lock of wheels holds no conda"),
-        (lock(file(kind="deb")), "kind: deb, but the file is no Debian package"),
-        (lock(deb(kind="wheel")), "kind: wheel, but the file is no wheel"),
-        (lock(deb(kind="tool")), "kind: tool, but the file is no wheel"),
-        (lock(file(file=f"pool/{WHEEL}")), "but the file is no wheel"),
-        (lock(file(role="base")), "a wheel is no part of a base"),
+        (lock(file(kind="deb")), "kind: deb, but the file is not a Debian package"),
+        (lock(deb(kind="wheel")), "kind: wheel, but the file is not a wheel"),
+        (lock(deb(kind="tool")), "kind: tool, but the file is not a wheel"),
+        (lock(file(file=f"pool/{WHEEL}")), "but the file is not a wheel"),
+        (lock(file(role="base")), "a wheel cannot be part of a base"),
         (lock(file(source="debian")), "source: debian has no wheels"),
         (lock(deb(source="pytorch-cpu")), "source: pytorch-cpu has no Debian packages"),
         (lock(file(name="Torch")), "not normalised: expected torch"),
@@ -151,8 +151,8 @@ def test_damaged_locks_are_refused(tmp_path: Path, text: str, message: str) -> N
         (lock(file(provenance="claim")), "only claimed"),
         (lock(targets=()), "targets: empty"),
         (lock(targets=lock().targets * 2), "appear twice"),
-        (lock(deb(role="base")), "files of a base, but no base of them"),
-        (lock(file(), tools()["linux/amd64"]), "a tool belongs into `tools`"),
+        (lock(deb(role="base")), "files with the role base, but no base made of packages"),
+        (lock(file(), tools()["linux/amd64"]), "a tool belongs in `tools`"),
         (lock(tools={}), "tools: no uv for linux/amd64, linux/arm64, macos/arm64"),
         (lock(tools=without("macos/arm64")), "tools: no uv for macos/arm64"),
         (lock(tools={**tools(), "macos/arm64": tools("0.14.0")["macos/arm64"]}), "one version of"),
@@ -183,7 +183,7 @@ def old_lock() -> dict[str, Any]:
 
 def test_a_lock_of_the_schema_before_is_refused_but_its_versions_are_kept(tmp_path: Path) -> None:
     path = written(tmp_path, json.dumps(old_lock()))
-    with pytest.raises(InvalidError, match="schema 1 is not known") as caught:
+    with pytest.raises(InvalidError, match="schema 1 is unknown") as caught:
         profile_lock.load(path)
     assert caught.value.exit_code == 2
     assert "envbuilder lock" in caught.value.hint

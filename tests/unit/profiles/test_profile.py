@@ -161,7 +161,7 @@ def test_bases_of_other_pythons_are_not_inherited(tmp_path: Path) -> None:
 def test_extends_in_a_circle(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("extends: b\n")
     (tmp_path / "b.yaml").write_text("extends: a\n")
-    with pytest.raises(InvalidError, match="extends runs in a circle: a → b"):
+    with pytest.raises(InvalidError, match="extends forms a cycle: a → b"):
         profiles.load("a", (tmp_path,))
 
 
@@ -178,7 +178,7 @@ def test_extends_in_a_circle(tmp_path: Path) -> None:
         (("requirements:", "debian_base: {'3.9': {include: [a1]}}\nrequirements:"), r"e\.3\.9"),
         (
             ("requirements:", "debian_base: {'3.11': {include: [a1]}}\nrequirements:"),
-            "debian_suite: debian_base need one",
+            "debian_suite: must be set, because debian_base is",
         ),
         (
             ("requirements:", "debian_base: {'3.11': {includes: [a1]}}\nrequirements:"),

@@ -125,7 +125,7 @@ def test_vanished_and_changed_are_told_apart(
     assert said == {
         "gone": ("vanished", "its index does not list it any more"),
         "other": ("changed", f"its index states sha256 {'e' * 64}"),
-        "deleted": ("vanished", "its index lists it, but 127.0.0.1 has it no more"),
+        "deleted": ("vanished", "its index lists it, but 127.0.0.1 no longer has it"),
         "size": ("changed", "127.0.0.1 has 6 bytes, the lock 4"),
         "never": ("vanished", "its index does not list it any more"),
     }
@@ -446,7 +446,7 @@ def test_exit_codes_and_words(
         assert run(*arguments) == 0
         said = capsys.readouterr().out
         assert "tiny                locked    fresh" in said
-        assert "files: 2; where they were: 2; gone or changed: 0, found nowhere: 0;" in said
+        assert "files: 2; available: 2; gone or changed: 0, found nowhere: 0;" in said
     default.places = (Place(url=NOWHERE),)
     assert run(*arguments) == 4
     assert f"not checked: {leaf.file} (tiny): 127.0.0.1: " in capsys.readouterr().out
