@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "detect": "Show this machine and the profile that fits it.",
-    "doctor": "Say what stands in the way here, and fix what is safe.",
+    "doctor": "Report problems of this machine, and fix what is safe.",
     "profiles": "List profiles, or show one.",
     "lock": "Resolve a profile to exact files with hashes.",
-    "sbom": "Write a profile's bill of materials from its lock.",
+    "sbom": "Write a profile's SBOM from its lock.",
     "render": "Write a Dockerfile or other files that need no envbuilder.",
     "build": "Build an environment from a locked profile.",
     "verify": "Train MNIST inside an environment and report what did the work.",
-    "tune": "Time settings, and say which make training faster here.",
+    "tune": "Time settings, and report which make training faster here.",
     "compare": "Put reports of several machines side by side.",
     "run": "Run a command inside an environment.",
     "shell": "Open a shell inside an environment.",
     "reproduce": "Build twice from nothing, and compare bit for bit.",
     "bundle": "Pack all that profiles need into one file, to use offline.",
-    "unbundle": "Take in what `bundle` packed; needs no network.",
+    "unbundle": "Unpack what `bundle` packed; needs no network.",
     "clean": "Remove what envbuilder made.",
     "completion": "Print the shell completion script.",
 }
@@ -102,8 +102,8 @@ def global_options() -> list[click.Option]:
 def _with_global_options(command: click.Command) -> click.Command:
     if all(param.name != "quiet" for param in command.params):
         command.params += global_options()
-        for below in command.commands.values() if isinstance(command, click.Group) else ():
-            _with_global_options(below)
+        for subcommand in command.commands.values() if isinstance(command, click.Group) else ():
+            _with_global_options(subcommand)
     return command
 
 
@@ -174,7 +174,7 @@ def _terminate(number: int, frame: FrameType | None) -> NoReturn:
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit with the code for the outcome."""
     # A caller that passes its own arguments or uses py-rattler itself may continue afterwards.
-    alone = arguments is None and "rattler" not in sys.modules
+    owns_process = arguments is None and "rattler" not in sys.modules
     if arguments is None:
         _require_utf8()
         streams.guard()
@@ -183,7 +183,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     code = _run(spelled(arguments))
     # The process ends here: a final collection would take a sixth of a short command's time.
     gc.freeze()
-    if alone and "rattler" in sys.modules:
+    if owns_process and "rattler" in sys.modules:
         _leave(code)
     sys.exit(code)
 

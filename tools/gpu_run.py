@@ -132,7 +132,7 @@ def _host(setting: Setting) -> list[Step]:
     recorder = str(ROOT / "tools" / "record_host.py")
     return [
         Step("detect", (*setting.envbuilder, "detect", "--json"), 30),
-        # It exits with 3 where something is in the way: that is an answer.
+        # It exits with 3 if something is blocking: that is an answer.
         Step("doctor", (*setting.envbuilder, "doctor", "--json"), 30, codes=(0, 3)),
         Step("record", (*setting.script, recorder, str(setting.work / "host.tar.gz")), 60),
     ]

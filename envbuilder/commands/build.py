@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @output_option
 @push_option
 @click.option("--dry-run", is_flag=True, help="Print the plan as JSON; fetch and build nothing.")
-@click.option("--rebuild", is_flag=True, help="Build although it exists.")
+@click.option("--rebuild", is_flag=True, help="Build even if it exists already.")
 @click.option("--tag", metavar="TAG", callback=image_ref, help="A further tag for the image.")
 @target_host_option
 @json_option
@@ -53,8 +53,8 @@ def command(
 ) -> None:
     """Fetch the files that the profile's lock names, then build from them without a network.
 
-    Of an image it prints the digest of the manifest, which registries show, and that of the
-    configuration, which engines call its id. --json has both, and under `digest` the latter.
+    For an image, prints the digest of the manifest, which registries show, and that of the
+    configuration, which engines call its id. --json has both; its `digest` is the latter.
 
     \b
     Examples:
@@ -85,11 +85,11 @@ def command(
     product = workflow.prepare_to_build(request, settings, progress).product
     require_image(product.plan.backend)
     if output and not makes_image(product.plan.backend):
-        raise InvalidError("--output is for images", "Add --backend docker, or leave it out.")
+        raise InvalidError("--output is for images", "Add --backend docker, or leave --output out.")
     if tag and push and not output:
         raise InvalidError(
-            "--tag names the image in an engine, and with --push it goes into a registry only",
-            f"For a second name there, push again: --push {tag}. It sends no layer twice.",
+            "--tag names the image in an engine, but with --push it goes to a registry only",
+            f"For a second name in the registry, push again: --push {tag}. No layer is sent twice.",
         )
     if dry_run:
         click.echo(msgspec.json.format(msgspec.json.encode(product.plan), indent=1).decode())

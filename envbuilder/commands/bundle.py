@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envbuilder.commands.options import base_image_option, json_option, profile_option
-from envbuilder.core import console
-from envbuilder.core import types as words
+from envbuilder.core import console, types
 from envbuilder.core.errors import InvalidError
+from envbuilder.core.text import counted
 from envbuilder.host import probe
 from envbuilder.packages import configuration
 from envbuilder.profiles import choice
@@ -20,15 +20,18 @@ from envbuilder.profiles.library import Library
 if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
 
+_NOUNS = {"dataset": "dataset file", "base": "base image file"}
+"""What a member is called if not by its kind."""
+
 
 def _listed(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
     """Split a comma-separated value; reject unknown platforms."""
     del ctx
-    found = tuple(filter(None, (value or "").split(",")))
-    unknown = [f for f in found if param.name == "platforms" and f not in words.PLATFORMS]
+    items = tuple(filter(None, (value or "").split(",")))
+    unknown = [f for f in items if param.name == "platforms" and f not in types.PLATFORMS]
     if unknown:
-        raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(words.PLATFORMS)}")
-    return found
+        raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(types.PLATFORMS)}")
+    return items
 
 
 @click.command("bundle", short_help="Pack all that profiles need into one file, to use offline.")
@@ -38,15 +41,15 @@ def _listed(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
     "platforms",
     metavar="OS/ARCH[,…]",
     callback=_listed,
-    help="For which platforms: of environments, and of machines that build images for others."
-    " Without it, for this machine's.",
+    help="Platforms of environments, and of machines that build images for others."
+    " Without it, this machine's.",
 )
 @click.option(
     "--python-version",
     "pythons",
     metavar="X.Y[,…]",
     callback=_listed,
-    help="For which Pythons. Without it, for the profile's default.",
+    help="Pythons of environments. Without it, the profile's default.",
 )
 @base_image_option
 @click.option(
@@ -59,7 +62,7 @@ def _listed(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
 @json_option
 def command(
     profile: str | None,
-    platforms: tuple[words.Platform, ...],
+    platforms: tuple[types.Platform, ...],
     pythons: tuple[str, ...],
     base_image: str | None,
     output: Path,
@@ -78,33 +81,31 @@ def command(
       envbuilder bundle --profile cpu --platform linux/amd64,macos/arm64 -o for-a-mac.tar
       tar -xf cpu.tar wheels && pip install --no-index --find-links wheels envbuilder-ml
     """
-    from envbuilder.bundle import base_images as images
-    from envbuilder.bundle import contents
-    from envbuilder.bundle import format as form
-    from envbuilder.bundle import write as packing
+    from envbuilder.bundle import base_images, contents, write
+    from envbuilder.bundle.format import KINDS
 
-    found = configuration.load()
+    settings = configuration.load()
     progress = console.progress()
-    library = Library.of(found)
-    names = tuple(filter(None, (profile or "").split(","))) or (_fitting(found),)
-    platforms = platforms or _own_platform()
-    wanted = contents.select(names, platforms, pythons, library)
-    parts = [*contents.texts(wanted, library.folders)]
-    locked = contents.files(wanted, found, progress)
-    itself = contents.of_envbuilder(wanted, platforms, found, progress)
+    library = Library.of(settings)
+    names = tuple(filter(None, (profile or "").split(","))) or (_fitting(settings),)
+    platforms = platforms or _this_platform()
+    selection = contents.select(names, platforms, pythons, library)
+    parts = [*contents.texts(selection, library.folders)]
+    locked = contents.files(selection, settings, progress)
+    itself = contents.of_envbuilder(selection, platforms, settings, progress)
     parts += itself
-    parts += contents.of_files(locked, found, (p.member.sha256 for p in itself))
-    dataset = contents.dataset(found, progress)
+    parts += contents.of_files(locked, settings, (p.member.sha256 for p in itself))
+    dataset = contents.dataset(settings, progress)
     parts += dataset
     lacks = [] if dataset else ["MNIST: verify will use the small subset that is shipped"]
-    packed, missing = images.collect(
-        contents.base_images(wanted, base_image, found), found, progress
+    packed, missing = base_images.collect(
+        contents.base_images(selection, base_image, settings), settings, progress
     )
     parts += contents.of_bases(packed)
     lacks += missing
-    manifest = contents.manifest(wanted, parts, lacks)
-    digest = packing.write(output, manifest, parts, progress)
-    told: dict[str, Any] = {
+    manifest = contents.manifest(selection, parts, lacks)
+    digest = write.write(output, manifest, parts, progress)
+    result: dict[str, Any] = {
         "schema": 1,
         "file": str(output),
         "bytes": output.stat().st_size,
@@ -112,27 +113,29 @@ def command(
         "profiles": manifest.profiles,
         "platforms": manifest.platforms,
         "pythons": manifest.pythons,
-        "members": {kind: len(manifest.of_kind(kind)) for kind in form.KINDS},
+        "members": {kind: len(manifest.of_kind(kind)) for kind in KINDS},
         "lacks": manifest.lacks,
     }
     if as_json:
-        click.echo(json.dumps(told))
+        click.echo(json.dumps(result))
         return
-    counts = ", ".join(f"{n} {kind}" for kind, n in told["members"].items() if n)
-    click.echo(f"{output}: {told['bytes'] / 1e6:.0f} MB: {counts}")
+    click.echo(f"{output}: {result['bytes'] / 1e6:.0f} MB: {_counts(result['members'])}")
     click.echo(f"manifest sha256 {digest}")
     for lack in lacks:
-        click.echo(f"not in it: {lack}")
-    click.echo(f"There, without a network: envbuilder unbundle {output.name}")
+        click.echo(f"not in the bundle: {lack}")
+    click.echo(f"On the machine without a network: envbuilder unbundle {output.name}")
+
+
+def _counts(members: dict[str, int]) -> str:
+    return ", ".join(counted(n, _NOUNS.get(kind, kind)) for kind, n in members.items() if n)
 
 
 def _fitting(settings: Settings) -> str:
     return choice.choose(Library.of(settings), settings, probe.host()).profile.name
 
 
-def _own_platform() -> tuple[words.Platform, ...]:
-
-    own = probe.host().platform
-    if own is None:
+def _this_platform() -> tuple[types.Platform, ...]:
+    platform = probe.host().platform
+    if platform is None:
         raise InvalidError("this machine's platform is not known", "Name one with --platform.")
-    return (own,)
+    return (platform,)

@@ -11,7 +11,7 @@ import click
 from msgspec import Struct
 
 from envbuilder.commands import image_inventory
-from envbuilder.commands.image_inventory import Known, Listed, Records, Removal
+from envbuilder.commands.image_inventory import Listed, Recorded, Records, Removal
 from envbuilder.commands.inventory import Inventory, Item, Kept
 from envbuilder.commands.options import json_option
 from envbuilder.containers.engine import connection
@@ -48,10 +48,12 @@ class _Chosen(Struct, frozen=True):
 
 @click.command("clean", short_help="Remove what envbuilder made.")
 @click.option("--profile", metavar="NAME", help="Only environments and images of this profile.")
-@click.option("--store", is_flag=True, help="Downloads, caches and logs, too.")
-@click.option("--reports", is_flag=True, help="Kept verification reports, too.")
-@click.option("--all-images", is_flag=True, help="Images of other envbuilder installations, too.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.option("--store", is_flag=True, help="Also remove downloads, caches and logs.")
+@click.option("--reports", is_flag=True, help="Also remove kept verification reports.")
+@click.option(
+    "--all-images", is_flag=True, help="Also remove images of other envbuilder installations."
+)
+@click.option("--dry-run", is_flag=True, help="Only print what would be removed.")
 @json_option
 def command(
     profile: str | None,
@@ -81,16 +83,16 @@ def command(
         chosen = _choose(inventory, engine, profile, progress, store, reports, all_images)
         removed, failed = (chosen.names, []) if dry_run else _remove(chosen, engine)
     if as_json:
-        told = {"schema": 1, "removed": removed, "dry_run": dry_run}
-        stays = [{"name": k.name, "reason": k.reason} for k in inventory.kept]
+        result = {"schema": 1, "removed": removed, "dry_run": dry_run}
+        stays = [{"name": k.name, "reason": k.reason} for k in inventory.staying]
         broken = [{"name": k.name, "reason": k.reason} for k in failed]
-        click.echo(json.dumps({**told, "kept": stays, "failed": broken}))
+        click.echo(json.dumps({**result, "kept": stays, "failed": broken}))
     else:
         for name in removed:
             click.echo(f"{'would remove' if dry_run else 'removed'} {name}")
         if not removed and not failed:
             click.echo("nothing to remove")
-        for line in _lines(inventory.kept):
+        for line in _lines(inventory.staying):
             progress.note(line)
     if failed:
         raise BuildError(
@@ -115,7 +117,7 @@ def _connected(progress: console.Progress) -> Iterator[Engine | None]:
 
 def _note_unseen(error: ToolError, progress: console.Progress) -> None:
     if connection.configured():
-        progress.note(f"images were not looked at: {error.message}")
+        progress.note(f"images were not examined: {error.message}")
 
 
 def _choose(
@@ -129,7 +131,7 @@ def _choose(
 ) -> _Chosen:
     leftovers = list(inventory.leftovers())
     if profile is not None:
-        inventory.kept.clear()
+        inventory.staying.clear()
     inventory.environments(profile)
     inventory.items += leftovers if profile is None else []
     if store:
@@ -137,16 +139,18 @@ def _choose(
     if reports:
         inventory.reports(profile)
     inventory.spare_mounts()
-    known = image_inventory.written_down(inventory.settings, [item.path for item in leftovers])
-    listed = _images(engine, known, profile, progress, inventory.busy, all_images)
-    inventory.kept += listed.kept
-    records = image_inventory.records(known, listed, inventory)
+    recorded = image_inventory.recorded_images(
+        inventory.settings, [item.path for item in leftovers]
+    )
+    listed = _images(engine, recorded, profile, progress, inventory.busy, all_images)
+    inventory.staying += listed.staying
+    records = image_inventory.removable_records(recorded, listed, inventory)
     return _Chosen(tuple(inventory.items), listed.removals, tuple(records))
 
 
 def _images(
     engine: Engine | None,
-    known: Sequence[Known],
+    recorded: Sequence[Recorded],
     profile: str | None,
     progress: console.Progress,
     busy: set[str],
@@ -163,7 +167,7 @@ def _images(
     def is_built(image: Image) -> bool:
         return image_inventory.is_result(image, engine.last_step)
 
-    return image_inventory.choose(images, known, profile, busy, is_built if all_images else None)
+    return image_inventory.choose(images, recorded, profile, busy, is_built if all_images else None)
 
 
 def _remove(chosen: _Chosen, engine: Engine | None) -> tuple[list[str], list[Kept]]:
@@ -199,11 +203,11 @@ def _remove_files(items: Iterable[Item]) -> tuple[list[str], list[Kept]]:
     return removed, failed
 
 
-def _lines(kept: Iterable[Kept]) -> Iterable[str]:
+def _lines(staying: Iterable[Kept]) -> Iterable[str]:
     """Yield lines about what stays, grouped by reason."""
     by_reason: dict[str, list[str]] = {}
-    for one in kept:
-        by_reason.setdefault(one.reason, []).append(one.name)
+    for item in staying:
+        by_reason.setdefault(item.reason, []).append(item.name)
     for reason, names in by_reason.items():
         yield from textwrap.wrap(f"left alone: {reason}", console.WIDTH)
         yield from (f"  {name}" for name in names[:_SHOWN])

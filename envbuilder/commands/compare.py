@@ -60,7 +60,7 @@ def command(
       envbuilder compare reports/ -o epochs.csv
       envbuilder compare reports/ -o machines.html
     """
-    from envbuilder.core import files as atomic
+    from envbuilder.core import files
     from envbuilder.verify.report import comparison
 
     if as_json and form not in {None, "json"}:
@@ -74,7 +74,7 @@ def command(
     if output is None:
         click.echo(text, nl=not text.endswith("\n"))
         return
-    atomic.save(output, text.encode(), BuildError, "Name another place with --output.")
+    files.save(output, text.encode(), BuildError, "Name another file with --output.")
 
 
 def _text(rows: Sequence[Row], form: str, *, to_file: bool) -> str:
@@ -107,7 +107,7 @@ def _read(paths: Sequence[Path]) -> list[StoredReport]:
     """Return every report once; raise `InvalidError` for damaged ones and folders without any."""
     from envbuilder.verify.report import history
 
-    found: dict[Path, StoredReport] = {}
+    by_path: dict[Path, StoredReport] = {}
     problems: list[InvalidError] = []
     for path in paths:
         files = _files(path)
@@ -116,12 +116,12 @@ def _read(paths: Sequence[Path]) -> list[StoredReport]:
             problems.append(problem)
         for file in files:
             try:
-                found[file.resolve()] = history.read(file)
+                by_path[file.resolve()] = history.read(file)
             except InvalidError as error:
                 problems.append(error)
     if problems:
         raise InvalidError("\n".join(p.message for p in problems), problems[0].hint)
-    return list(found.values())
+    return list(by_path.values())
 
 
 def _files(path: Path) -> list[Path]:

@@ -26,7 +26,7 @@ _MARKS = {"fits": ("✓", "green"), "warnings": ("!", "yellow"), "no": ("✗", "
 
 
 @click.command("detect", short_help="Show this machine and the profile that fits it.")
-@click.option("--full", is_flag=True, help="Also ask what only commands and slow answers tell.")
+@click.option("--full", is_flag=True, help="Also run commands and slow queries.")
 @root_option
 @target_host_option
 @click.option("--model", metavar="SIZE", help="Would a language model of this size fit? E.g. 70B.")
@@ -51,28 +51,26 @@ def command(
       envbuilder detect --json > machine.json
       envbuilder detect --target-host machine.json
     """
-    from envbuilder.host import assumed as target
-    from envbuilder.host import memory_pools as capacity
-    from envbuilder.host import model_fit as sizing
+    from envbuilder.host import assumed, memory_pools, model_fit
 
-    asked = sizing.parse_model(model) if model is not None else None
-    sizing.bits_of(quant)
+    requested = model_fit.parse_model(model) if model is not None else None
+    model_fit.bits_of(quant)
     library = Library.of(configuration.load())
     if root != Path("/"):
-        here = probe.host(root, full=full)
-    elif target.is_assumed(target_host):
-        here = target.find(target_host)
+        host = probe.host(root, full=full)
+    elif assumed.is_assumed(target_host):
+        host = assumed.find(target_host)
     else:
-        here = probe.host(full=full)
+        host = probe.host(full=full)
     candidates = library.profiles()
-    choice = selection.choose(candidates, here, locks=library.locks(candidates))
+    choice = selection.choose(candidates, host, locks=library.locks(candidates))
     chosen = next((p for p in candidates if p.name == choice.profile), None)
-    pools = capacity.pools(here, ACCELERATORS[chosen.accelerator].vendor if chosen else None)
-    estimate = sizing.estimate(asked, quant, pools) if asked else None
+    pools = memory_pools.pools(host, ACCELERATORS[chosen.accelerator].vendor if chosen else None)
+    estimate = model_fit.estimate(requested, quant, pools) if requested else None
     if as_json:
         data = {
             "schema": 1,
-            "host": msgspec.to_builtins(here),
+            "host": msgspec.to_builtins(host),
             "profile": choice.profile,
             "reason": choice.reason,
             "fits": msgspec.to_builtins(choice.fits),
@@ -81,15 +79,14 @@ def command(
         }
         click.echo(msgspec.json.encode(data).decode())
         return
-    memory, *held = _room(pools)
-    _print(here, choice, (memory, *(sizing.sentences(estimate) if estimate else held)))
+    memory, *largest = _room(pools)
+    _print(host, choice, (memory, *(model_fit.sentences(estimate) if estimate else largest)))
 
 
 def _room(pools: tuple[Pool, ...]) -> tuple[str, ...]:
     """Return lines on the models that fit the accelerator's memory, or else main memory."""
     from envbuilder.core.text import bandwidth
-    from envbuilder.host import describe as facts
-    from envbuilder.host import model_fit as sizing
+    from envbuilder.host import describe, model_fit
 
     first = [pool for pool in pools if pool.kind == pools[0].kind]
     names = " and ".join(
@@ -99,20 +96,20 @@ def _room(pools: tuple[Pool, ...]) -> tuple[str, ...]:
     sizes = [pool.usable_bytes for pool in first if pool.usable_bytes]
     if len(sizes) < len(first):
         return (f"memory for models: size unknown ({names})",)
-    held = [
-        f"{8 * sum(sizes) / sizing.bits_of(quant) / 1e9:.1f}B at {quant}"
+    largest = [
+        f"{8 * sum(sizes) / model_fit.bits_of(quant) / 1e9:.1f}B at {quant}"
         for quant in ("bf16", "q4")
     ]
     rates = [pool.bandwidth for pool in first if pool.bandwidth]
     speed = bandwidth(min(rates)) if len(rates) == len(first) else "speed unknown"
     each = " each" if len(first) > 1 and len(rates) == len(first) else ""
     return (
-        f"memory for models: {facts.gib(sum(sizes))}, {speed}{each} ({names})",
-        f"  weights of up to {held[0]} or {held[1]}; more with --model SIZE",
+        f"memory for models: {describe.gib(sum(sizes))}, {speed}{each} ({names})",
+        f"  weights of up to {largest[0]} or {largest[1]}; more with --model SIZE",
     )
 
 
-def _print(here: Host, choice: Choice, lines: tuple[str, ...]) -> None:
+def _print(host: Host, choice: Choice, lines: tuple[str, ...]) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -121,15 +118,15 @@ def _print(here: Host, choice: Choice, lines: tuple[str, ...]) -> None:
     out: Any = console.rich_console()
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
-    for label, value in facts(here):
+    for label, value in facts(host):
         table.add_row(label, Text(value))
     out.print(table)
     out.print()
     fits = Table.grid(padding=(0, 2))
     for fit in choice.fits:
         mark, style = _MARKS[fit.verdict]
-        said = "; ".join(fit.reasons) or "fits"
-        fits.add_row(Text(mark, style=style), fit.profile, Text(said))
+        reasons = "; ".join(fit.reasons) or "fits"
+        fits.add_row(Text(mark, style=style), fit.profile, Text(reasons))
     out.print(fits)
     out.print()
     chosen = f"profile {choice.profile}" if choice.profile else "no profile"

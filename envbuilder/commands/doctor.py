@@ -28,14 +28,16 @@ if TYPE_CHECKING:
     from envbuilder.host.model import Host
     from envbuilder.profiles.profile import Profile
 
-_HEADINGS = {"blocks": "in the way", "limits": "works less", "slows": "costs speed"}
+_HEADINGS = {"blocks": "blocking", "limits": "degraded", "slows": "performance"}
 _STYLES = {"blocks": "bold red", "limits": "yellow", "slows": "cyan"}
 
 
-@click.command("doctor", short_help="Say what stands in the way here, and fix what is safe.")
+@click.command("doctor", short_help="Report problems of this machine, and fix what is safe.")
 @profile_option
-@click.option("--fix", is_flag=True, help="Mend what is safe and reversible, after showing it.")
-@click.option("--yes", is_flag=True, help="With --fix: do not ask.")
+@click.option(
+    "--fix", is_flag=True, help="Fix what is safe and reversible; shows the commands first."
+)
+@click.option("--yes", is_flag=True, help="With --fix: do not ask for confirmation.")
 @root_option
 @json_option
 def command(profile: str | None, fix: bool, yes: bool, root: Path, as_json: bool) -> int:
@@ -53,30 +55,29 @@ def command(profile: str | None, fix: bool, yes: bool, root: Path, as_json: bool
     """
     live = root == Path("/")
     if fix and not live:
-        raise click.UsageError("--fix mends this machine; it cannot mend a recorded tree (--root)")
-    problems, seen = _examine(profile, root)
+        raise click.UsageError("--fix changes this machine; it cannot fix a recorded tree (--root)")
+    problems, around = _examine(profile, root)
     done: tuple[Done, ...] = ()
     if not as_json:
         _print(problems)
     if fix:
-        done = _mend(problems, seen, yes=yes)
+        done = _apply_fixes(problems, around, yes=yes)
         if done:
-            problems, seen = _examine(profile, root)
+            problems, around = _examine(profile, root)
             if not as_json:
                 click.echo("\nAfter that:")
                 _print(problems)
     if as_json:
         data = {"schema": 1, "problems": problems, "repairs": done}
         click.echo(msgspec.json.encode(data).decode())
-    elif not fix and (count := len(_offered(problems, seen))):
-        what = "one of these" if count == 1 else f"{count} of these"
-        click.echo(f"\n`envbuilder doctor --fix` can mend {what}; it shows the commands first.")
+    elif not fix and (count := len(_offered(problems, around))):
+        which = "one of these" if count == 1 else f"{count} of these"
+        click.echo(f"\n`envbuilder doctor --fix` can fix {which}; it shows the commands first.")
     return NOTHING_FITS if any(p.severity == "blocks" for p in problems) else 0
 
 
 def _examine(name: str | None, root: Path) -> tuple[tuple[Problem, ...], Around]:
-    from envbuilder.doctor import diagnosis as doctor
-    from envbuilder.doctor import surroundings as around
+    from envbuilder.doctor import diagnosis, surroundings
 
     settings = configuration.load()
     library = Library.of(settings)
@@ -84,12 +85,12 @@ def _examine(name: str | None, root: Path) -> tuple[tuple[Problem, ...], Around]
     candidates = library.profiles()
     locks = library.locks(candidates)
     host = probe.host(root)
-    seen = around.Around()
+    around = surroundings.Around()
     if root == Path("/"):
         chosen = requested or _chosen(library, settings, host)
         lock = locks.get(chosen.name) if chosen else None
-        seen = around.look(chosen, lock, host, settings)
-    return doctor.diagnose(host, candidates, locks, seen, requested), seen
+        around = surroundings.look(chosen, lock, host, settings)
+    return diagnosis.diagnose(host, candidates, locks, around, requested), around
 
 
 def _chosen(library: Library, settings: Settings, host: Host) -> Profile | None:
@@ -104,7 +105,7 @@ def _print(problems: Sequence[Problem]) -> None:
 
     out = console.rich_console()
     if not problems:
-        out.print(Text("nothing stands in the way", style="green"))
+        out.print(Text("no problems found", style="green"))
     for problem in problems:
         heading = f"{_HEADINGS[problem.severity]}: "
         text = Text(wrapped(heading + problem.text, console.WIDTH))
@@ -114,43 +115,44 @@ def _print(problems: Sequence[Problem]) -> None:
         out.print(Text(fix), soft_wrap=True)
 
 
-def _offered(problems: Sequence[Problem], seen: Around) -> tuple[Repair, ...]:
+def _offered(problems: Sequence[Problem], around: Around) -> tuple[Repair, ...]:
     from envbuilder.doctor import repair
 
-    return repair.offered(problems, may=seen.root or "sudo" in seen.programs)
+    return repair.offered(problems, may=around.root or "sudo" in around.programs)
 
 
-def _mend(problems: Sequence[Problem], seen: Around, *, yes: bool) -> tuple[Done, ...]:
+def _apply_fixes(problems: Sequence[Problem], around: Around, *, yes: bool) -> tuple[Done, ...]:
     """Show the commands, ask for confirmation, run them. Without it, nothing is changed."""
     from envbuilder.doctor import repair
 
-    offered = _offered(problems, seen)
+    offered = _offered(problems, around)
     if not offered:
         if problems:
-            click.echo("\nnothing of this is safe to mend for you", err=True)
+            click.echo("\nnone of these can be fixed automatically", err=True)
         return ()
-    click.echo("\nThese commands mend it:", err=True)
-    for one in offered:
-        for argv in one.commands:
-            click.echo(f"  {_typed(argv, seen)}", err=True)
-        for argv in one.undo:
-            click.echo(f"    undo: {_typed(argv, seen)}", err=True)
+    click.echo("\nThese commands fix it:", err=True)
+    for offer in offered:
+        for argv in offer.commands:
+            click.echo(f"  {_typed(argv, around)}", err=True)
+        for argv in offer.undo:
+            click.echo(f"    undo: {_typed(argv, around)}", err=True)
     if not yes and not (_is_terminal() and click.confirm("Run them?", err=True)):
         click.echo("nothing was changed; --yes runs them without asking", err=True)
         return ()
     done = []
-    for one in offered:
-        error = repair.apply(one, root=seen.root)
-        done.append(repair.Done(repair=one, error=error))
-        said = f"failed: {error}" if error else f"done{f'; {one.after}' if one.after else ''}"
-        click.echo(f"  {_typed(one.commands[0], seen)}: {said}", err=True)
-        if error and not seen.root and "password" in error:
+    for offer in offered:
+        error = repair.apply(offer, root=around.root)
+        done.append(repair.Done(repair=offer, error=error))
+        success = f"done; {offer.after}" if offer.after else "done"
+        outcome = f"failed: {error}" if error else success
+        click.echo(f"  {_typed(offer.commands[0], around)}: {outcome}", err=True)
+        if error and not around.root and "password" in error:
             click.echo("  run `sudo -v` first, then this again", err=True)
     return tuple(done)
 
 
-def _typed(argv: Sequence[str], seen: Around) -> str:
-    return process.quoted(argv if seen.root else ("sudo", *argv))
+def _typed(argv: Sequence[str], around: Around) -> str:
+    return process.quoted(argv if around.root else ("sudo", *argv))
 
 
 def _is_terminal() -> bool:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder.build import conventions as facts
+from envbuilder.build import conventions
 from envbuilder.build.attestation import documents
-from envbuilder.build.image import records as images
+from envbuilder.build.image import records
 from envbuilder.commands.inventory import BUSY, Item, Kept
 from envbuilder.containers.engine.interface import LABEL
 from envbuilder.core import folders
@@ -39,7 +39,7 @@ class Removal(Struct, frozen=True):
     ref: str
 
 
-class Known(Struct, frozen=True):
+class Recorded(Struct, frozen=True):
     """A recorded image: its ids, its names, and the folder of the record."""
 
     ids: tuple[str, ...]
@@ -61,67 +61,67 @@ class Listed(Struct, frozen=True):
     """What to remove from the engine, what stays, and the ids of images gone after that."""
 
     removals: tuple[Removal, ...] = ()
-    kept: tuple[Kept, ...] = ()
+    staying: tuple[Kept, ...] = ()
     gone: frozenset[str] = frozenset()
-    there: frozenset[str] = frozenset()
+    present: frozenset[str] = frozenset()
 
 
-def written_down(settings: Settings, leftovers: Iterable[Path] = ()) -> tuple[Known, ...]:
+def recorded_images(settings: Settings, leftovers: Iterable[Path] = ()) -> tuple[Recorded, ...]:
     """Return the images of all records, also those of killed `reproduce` runs in `leftovers`."""
     trials = (p / side / "data" / "records" for p in leftovers for side in ("first", "second"))
-    found: list[Known] = []
+    images: list[Recorded] = []
     for above in (settings.records_dir, *trials):
         if not folders.is_folder(above) or settings.data_dir.is_symlink():
             continue
         for folder in sorted(p for p in above.iterdir() if folders.is_folder(p)):
-            for record in images.read(folder):
+            for record in records.read(folder):
                 names = record.names or (record.ref, f"envbuilder/{record.profile}:latest")
-                found.append(Known(record.ids, names, record.profile, folder))
-            for part in images.loaded(folder):
+                images.append(Recorded(record.ids, names, record.profile, folder))
+            for part in records.loaded(folder):
                 work = f"{part.profile}-{part.fingerprint[:12]}" if part.profile else ""
-                found.append(Known(part.ids, (part.ref,), part.profile, folder, work))
-    return tuple(found)
+                images.append(Recorded(part.ids, (part.ref,), part.profile, folder, work))
+    return tuple(images)
 
 
 def choose(
-    there: Sequence[Image],
-    known: Sequence[Known],
+    images: Sequence[Image],
+    recorded: Sequence[Recorded],
     profile: str | None,
     busy: Iterable[str] = (),
     is_built: Callable[[Image], bool] | None = None,
 ) -> Listed:
-    """Return which of the labelled images `there` (of one profile) to remove; pure.
+    """Return which of the labelled images (of one profile) to remove; pure.
 
     `is_built` decides, for images of other installations, whether a build made them: if so, the
     names that a build gives are removed. Without it, these images stay.
     """
     removals: list[Removal] = []
-    kept: list[Kept] = []
-    for image in there:
-        own = [k for k in known if image.id in k.ids]
-        others = profile is not None and not any(k.profile == profile for k in own)
-        if others and (own or image.labels.get(f"{LABEL}profile") != profile):
+    staying: list[Kept] = []
+    for image in images:
+        matching = [k for k in recorded if image.id in k.ids]
+        others = profile is not None and not any(k.profile == profile for k in matching)
+        if others and (matching or image.labels.get(f"{LABEL}profile") != profile):
             continue
-        if any(k.work and k.work in busy for k in own):
-            kept += [Kept(name, BUSY) for name in image.tags or (image.id,)]
+        if any(k.work and k.work in busy for k in matching):
+            staying += [Kept(name, BUSY) for name in image.tags or (image.id,)]
             continue
-        if own:
-            given = {_full(name) for k in own for name in k.names}
-            mine = [t for t in image.tags if _full(t) in given]
+        if matching:
+            recorded_names = {_full(name) for k in matching for name in k.names}
+            removable = [t for t in image.tags if _full(t) in recorded_names]
         elif is_built is None or not is_built(image):
-            reason = ELSEWHERE if is_built is None and _given(image) else DERIVED
-            kept += [Kept(name, reason) for name in image.tags or (image.id,)]
+            reason = ELSEWHERE if is_built is None and _build_names(image) else DERIVED
+            staying += [Kept(name, reason) for name in image.tags or (image.id,)]
             continue
         else:
-            mine = _given(image)
-        removals += [Removal(image.id, name) for name in (mine if image.tags else (image.id,))]
-        kept += [Kept(name, NAMED) for name in image.tags if name not in mine]
-    staying = {k.name for k in kept}
-    gone = {i.id for i in there if not staying & {*i.tags, i.id}} & {r.id for r in removals}
-    return Listed(tuple(removals), tuple(kept), frozenset(gone), frozenset(i.id for i in there))
+            removable = _build_names(image)
+        removals += [Removal(image.id, name) for name in (removable if image.tags else (image.id,))]
+        staying += [Kept(name, NAMED) for name in image.tags if name not in removable]
+    names = {k.name for k in staying}
+    gone = {i.id for i in images if not names & {*i.tags, i.id}} & {r.id for r in removals}
+    return Listed(tuple(removals), tuple(staying), frozenset(gone), frozenset(i.id for i in images))
 
 
-def _given(image: Image) -> list[str]:
+def _build_names(image: Image) -> list[str]:
     """Return the names of an image that a build gives, according to its labels.
 
     Empty if the labels are incomplete or none of the names has the fingerprint.
@@ -131,10 +131,10 @@ def _given(image: Image) -> list[str]:
     if not re.fullmatch(_HEX, fingerprint) or not profile:
         return []
     name = f"envbuilder/{profile}"
-    own = re.compile(rf"{re.escape(name)}:py3\.\d+-{fingerprint[:12]}")
-    if not any(own.fullmatch(_short(t)) for t in image.tags):
+    pattern = re.compile(rf"{re.escape(name)}:py3\.\d+-{fingerprint[:12]}")
+    if not any(pattern.fullmatch(_short(t)) for t in image.tags):
         return []
-    return [t for t in image.tags if own.fullmatch(_short(t)) or _short(t) == f"{name}:latest"]
+    return [t for t in image.tags if pattern.fullmatch(_short(t)) or _short(t) == f"{name}:latest"]
 
 
 def is_result(image: Image, last_step: Callable[[Image], str]) -> bool:
@@ -142,11 +142,11 @@ def is_result(image: Image, last_step: Callable[[Image], str]) -> bool:
 
     It has the name that a build gives to its result, and its last step is the last one of a build.
     """
-    return bool(_given(image)) and last_step(image) in _LAST_STEPS
+    return bool(_build_names(image)) and last_step(image) in _LAST_STEPS
 
 
 _LAST_STEPS = frozenset(
-    {"envbuilder: payload", "CMD [{}]".format(" ".join(f'"{c}"' for c in facts.COMMAND))}
+    {"envbuilder: payload", "CMD [{}]".format(" ".join(f'"{c}"' for c in conventions.COMMAND))}
 )
 
 
@@ -164,25 +164,27 @@ def _full(ref: str) -> str:
     return short if ":" in short.rpartition("/")[2] else f"{short}:latest"
 
 
-def records(known: Sequence[Known], listed: Listed, inventory: Inventory) -> list[Records]:
+def removable_records(
+    recorded: Sequence[Recorded], listed: Listed, inventory: Inventory
+) -> list[Records]:
     """Return the records of images to remove and, in the same folders, of images long gone.
 
     Other records stay, as their images may be in another engine.
     """
-    above, root = inventory.settings.records_dir, inventory.settings.data_dir
-    found: list[Records] = []
-    for folder in sorted({k.folder for k in known if k.folder.parent == above}):
-        written = [k for k in known if k.folder == folder]
+    parent, root = inventory.settings.records_dir, inventory.settings.data_dir
+    result: list[Records] = []
+    for folder in sorted({k.folder for k in recorded if k.folder.parent == parent}):
+        written = [k for k in recorded if k.folder == folder]
         if any(listed.gone.intersection(k.ids) for k in written):
-            staying = listed.there - listed.gone
+            staying = listed.present - listed.gone
             ids = frozenset(i for k in written if not staying.intersection(k.ids) for i in k.ids)
             digests = [i.removeprefix("sha256:") for i in ids]
             items = inventory.known_files(folder, root, _names(digests))
-            found.append(Records(tuple(items), ids))
-    return found
+            result.append(Records(tuple(items), ids))
+    return result
 
 
 def _names(digests: Iterable[str]) -> str:
     ends = "|".join(re.escape(end) for end in documents.SUFFIXES.values())
     either = "|".join(sorted(digests))
-    return rf"(?:{either})(?:\.json|{ends})|{images.LOADED}/(?:{either})\.json"
+    return rf"(?:{either})(?:\.json|{ends})|{records.LOADED}/(?:{either})\.json"

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Self
 from msgspec import Struct
 
 from envbuilder.build.attestation import documents
-from envbuilder.build.backends import integrity as seal
-from envbuilder.build.image import records as images
-from envbuilder.build.image import scratch
+from envbuilder.build.backends import integrity
+from envbuilder.build.image import records, scratch
 from envbuilder.core import folders
 from envbuilder.core.errors import InvalidError
 from envbuilder.payload.machine.memory import SHARED
@@ -99,7 +98,7 @@ class Inventory:
         self.settings = settings
         self._locks = contextlib.ExitStack()
         self.items: list[Item] = []
-        self.kept: list[Kept] = []
+        self.staying: list[Kept] = []
         self.busy: set[str] = set()
         """Names of working folders that a running build has locked."""
 
@@ -111,7 +110,7 @@ class Inventory:
 
     def keep(self, path: Path, reason: str) -> None:
         """Record that something stays, and why."""
-        self.kept.append(Kept(str(path), reason))
+        self.staying.append(Kept(str(path), reason))
 
     def spare_mounts(self) -> None:
         """Keep the folders in which something is mounted: it may not be envbuilder's."""
@@ -126,7 +125,7 @@ class Inventory:
     # --- data
 
     def environments(self, profile: str | None) -> None:
-        """List environments (of one profile) with the attestations beside them."""
+        """List environments (of one profile) with the attestations next to them."""
         root = self.settings.data_dir
         for path in self._children(root, self.settings.envs_dir):
             if path.name.startswith("."):
@@ -134,10 +133,10 @@ class Inventory:
             if path.is_symlink():
                 self.keep(path, LINK)
             elif path.is_dir():
-                marker = {} if (path / seal.MARKER).is_symlink() else seal.marker(path)
+                marker = {} if (path / integrity.MARKER).is_symlink() else integrity.marker(path)
                 if marker.get("made_by") != "envbuilder":
                     if profile is None:
-                        self.keep(path, f"{FOREIGN}: it has no {seal.MARKER} that says so")
+                        self.keep(path, f"{FOREIGN}: it has no {integrity.MARKER} that says so")
                 elif profile is not None and marker.get("profile") != profile:
                     continue
                 elif not self._lock(path.with_name(f".{path.name}.partial.lock")):
@@ -203,24 +202,24 @@ class Inventory:
             if not self._is_ours(root, folder):
                 continue
             try:
-                found = _look(folder, "", names, marked=False)
+                contents = _look(folder, "", names, marked=False)
             except (OSError, RecursionError) as error:
                 self.keep(folder, _unreadable(error))
                 continue
-            if self.busy or any(not self._lock(lock, hold=False) for lock in found.locks):
+            if self.busy or any(not self._lock(lock, hold=False) for lock in contents.locks):
                 self.keep(folder, BUSY)
                 continue
-            self.items += [Item(p, root) for p in ([folder] if found.whole else found.ours)]
-            if found.theirs and not found.ours:
+            self.items += [Item(p, root) for p in ([folder] if contents.whole else contents.ours)]
+            if contents.theirs and not contents.ours:
                 self.keep(folder, UNMARKED if not folders.is_marked(folder) else FOREIGN)
                 continue
-            for path in found.theirs:
+            for path in contents.theirs:
                 self.keep(path, LINK if path.is_symlink() else FOREIGN)
 
     def known_files(self, folder: Path, root: Path, names: str) -> list[Item]:
         """Return the files of a folder with these names; the folder itself if it has no others."""
-        found = _look(folder, "", Names(names, f"|{images.LOADED}"), marked=True)
-        return [Item(p, root) for p in ([folder] if found.whole else found.ours)]
+        contents = _look(folder, "", Names(names, f"|{records.LOADED}"), marked=True)
+        return [Item(p, root) for p in ([folder] if contents.whole else contents.ours)]
 
     # --- helpers
 
@@ -236,8 +235,8 @@ class Inventory:
         for path in (root, folder):
             if path.is_symlink():
                 reason = f"{LINK} (name the folder itself: ENVBUILDER_CACHE_DIR and _DATA_DIR)"
-                kept = Kept(str(path), reason if path == root else LINK)
-                self.kept += [kept] if kept not in self.kept else []
+                item = Kept(str(path), reason if path == root else LINK)
+                self.staying += [item] if item not in self.staying else []
                 return False
         return folder.is_dir()
 
@@ -261,7 +260,7 @@ class Inventory:
         return True
 
 
-class _Found(Struct):
+class _Contents(Struct):
     """What is in a folder; `whole`: all of it is envbuilder's, and so is the folder."""
 
     ours: list[Path] = []
@@ -270,34 +269,34 @@ class _Found(Struct):
     whole: bool = False
 
 
-def _look(folder: Path, below: str, names: Names, *, marked: bool) -> _Found:
+def _look(folder: Path, below: str, names: Names, *, marked: bool) -> _Contents:
     """Classify what is in a folder; `below` is its path below the first, with a trailing slash."""
-    found = _Found()
-    made_here = folders.is_marked(folder)
-    marked = marked or made_here
+    contents = _Contents()
+    has_marker = folders.is_marked(folder)
+    marked = marked or has_marker
     for entry in sorted(os.scandir(folder), key=lambda e: e.name):
         path, name = Path(entry.path), below + entry.name
-        if made_here and entry.name == folders.MARKER:
+        if has_marker and entry.name == folders.MARKER:
             continue
         if entry.is_symlink():
-            found.theirs.append(path)
+            contents.theirs.append(path)
         elif entry.is_dir(follow_symlinks=False):
             if marked and re.fullmatch(names.whole, name):
-                found.ours.append(path)
+                contents.ours.append(path)
                 continue
             inner = _look(path, f"{name}/", names, marked=marked)
-            found.locks += inner.locks
-            found.ours += [path] if inner.whole else inner.ours
+            contents.locks += inner.locks
+            contents.ours += [path] if inner.whole else inner.ours
             if not inner.whole:
-                found.theirs += inner.theirs if inner.ours else [path]
+                contents.theirs += inner.theirs if inner.ours else [path]
         elif marked and re.fullmatch(names.files, name):
-            found.ours.append(path)
-            found.locks += [path] if entry.name.endswith(".lock") else []
+            contents.ours.append(path)
+            contents.locks += [path] if entry.name.endswith(".lock") else []
         else:
-            found.theirs.append(path)
-    known = made_here or bool(re.fullmatch(names.folders, below.rstrip("/")))
-    found.whole = marked and known and not found.theirs
-    return found
+            contents.theirs.append(path)
+    is_ours = has_marker or bool(re.fullmatch(names.folders, below.rstrip("/")))
+    contents.whole = marked and is_ours and not contents.theirs
+    return contents
 
 
 def _unreadable(error: OSError | RecursionError) -> str:

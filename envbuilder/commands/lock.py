@@ -8,32 +8,35 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envbuilder.commands.options import json_option, profile_option
-from envbuilder.core import console, settings
-from envbuilder.core import files as atomic
+from envbuilder.core import console
 from envbuilder.core.errors import INVALID, InvalidError
+from envbuilder.core.files import save
 from envbuilder.packages import configuration
-from envbuilder.profiles import lock as lockfile
-from envbuilder.profiles import profile as profiles
+from envbuilder.profiles import lock as profile_lock
+from envbuilder.profiles.profile import load as load_profile
+from envbuilder.profiles.profile import names as profile_names
+from envbuilder.profiles.profile import search_path
 
 if TYPE_CHECKING:
+    from envbuilder.core.settings import Settings
     from envbuilder.locks.availability.files import Summary
     from envbuilder.packages.conda.lock import Lock as CondaLock
 
 
 @click.command("lock", short_help="Resolve a profile to exact files with hashes.")
 @profile_option
-@click.option("--check", is_flag=True, help="Only say whether the lock is fresh; needs no network.")
+@click.option("--check", is_flag=True, help="Only check that the lock is fresh; needs no network.")
 @click.option(
     "--online",
     is_flag=True,
-    help="With --check: whether every pin can still be had, with the same bytes.",
+    help="With --check: also check that every locked file can still be downloaded unchanged.",
 )
 @click.option(
     "--bundle",
     "bundles",
     multiple=True,
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="With --online: a bundle in which what vanished may be found.",
+    help="With --online: a bundle to search for files that are gone.",
 )
 @click.option("--audit", is_flag=True, hidden=True)  # removed; hidden for one release
 @click.option(
@@ -45,7 +48,7 @@ if TYPE_CHECKING:
 @click.option(
     "--output-dir",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Folder for the lock. Without it: beside envbuilder.yaml, or your configuration folder.",
+    help="Folder for the lock. Without it: next to envbuilder.yaml, or your configuration folder.",
 )
 @json_option
 def command(
@@ -62,7 +65,7 @@ def command(
     """Resolve a profile to exact files with sha256, for each of its platforms and Pythons.
 
     Without --profile, resolves every profile. Locks that came with envbuilder are not changed: a
-    new one is written beside your envbuilder.yaml or into your configuration folder, which is
+    new one is written next to your envbuilder.yaml or into your configuration folder, which is
     searched first.
 
     \b
@@ -73,9 +76,9 @@ def command(
       envbuilder lock --profile cuda --upgrade
       envbuilder lock --profile cuda --backend conda
     """
-    found = configuration.load()
-    folders = profiles.search_path(found.project, found.config_dir)
-    names = (profile,) if profile else profiles.names(folders)
+    settings = configuration.load()
+    folders = search_path(settings.project, settings.config_dir)
+    names = (profile,) if profile else profile_names(folders)
     if audit:
         raise InvalidError(
             "`lock --audit` was removed: scanners read envbuilder's SBOM and know more",
@@ -86,32 +89,34 @@ def command(
         raise click.UsageError("--online belongs to --check, and --bundle to --online")
     if backend:
         if check:
-            raise click.UsageError("--backend conda goes with --upgrade and --output-dir alone")
-        return _lock_conda(profile, folders, found, output_dir, upgrade=upgrade)
+            raise click.UsageError("--backend conda cannot be combined with --check")
+        return _lock_conda(profile, folders, settings, output_dir, upgrade=upgrade)
     if check:
-        left = _ask(names, folders, found, bundles) if online else None
-        return _check(names, folders, left, as_json)
+        availability = _ask(names, folders, settings, bundles) if online else None
+        return _check(names, folders, availability, as_json)
     from envbuilder.locks import resolve
-    from envbuilder.packages.python import wheel_conflicts as wheel_records
+    from envbuilder.packages.python import wheel_conflicts
     from envbuilder.packages.store import Store
 
     progress = console.progress()
     worst = 0
     for name in names:
-        chosen = profiles.load(name, folders)
-        old = lockfile.path_for(name, folders)
-        previous = lockfile.previous(old) if old else None
+        chosen = load_profile(name, folders)
+        old = profile_lock.path_for(name, folders)
+        previous = profile_lock.previous(old) if old else None
         with progress.task(f"resolve {name}"):
-            lock = resolve.resolve(chosen, found, previous, upgrade, progress.note)
+            lock = resolve.resolve(chosen, settings, previous, upgrade, progress.note)
         for target in lock.targets:
             # Only wheels that are in the store already; the others are checked before use.
-            wheel_records.require_compatible(target.files, target.python, Store(found.store_dir))
-        path = _place(name, found, output_dir)
+            wheel_conflicts.require_compatible(
+                target.files, target.python, Store(settings.store_dir)
+            )
+        path = _place(name, settings, output_dir)
         if lock.state == "unlocked" and previous is not None and previous.state != "unlocked":
-            click.echo(f"{name}: cannot be locked now, the lock in {old} stays: {lock.reason}")
+            click.echo(f"{name}: cannot be locked now; the lock in {old} is kept: {lock.reason}")
             worst = INVALID
             continue
-        _write(path, lockfile.dump(lock))
+        _write(path, profile_lock.dump(lock))
         counts = f"{len(lock.targets)} targets, {len(lock.files)} files"
         click.echo(f"{name}: {lock.state}, {counts} → {path}")
         if lock.reason:
@@ -123,25 +128,25 @@ def command(
 def _lock_conda(
     name: str | None,
     folders: tuple[Path, ...],
-    found: settings.Settings,
+    settings: Settings,
     output_dir: Path | None,
     *,
     upgrade: bool,
 ) -> int:
     """Solve and lock a profile's conda packages; without a name, those of every profile."""
-    from envbuilder.packages.conda import lock as conda_lockfile
+    from envbuilder.packages.conda import lock as conda_lock
     from envbuilder.packages.conda import solve
 
     progress = console.progress()
-    names = (name,) if name else profiles.names(folders)
-    for profile in (profiles.load(n, folders) for n in names):
+    names = (name,) if name else profile_names(folders)
+    for profile in (load_profile(n, folders) for n in names):
         if name is None and "conda" not in profile.backends:
             continue
-        previous = None if upgrade else conda_lockfile.find(profile.name, folders)
+        previous = None if upgrade else conda_lock.find(profile.name, folders)
         with progress.task(f"solve {profile.name}"):
-            lock = solve.lock(profile, found, previous, progress.note)
-        path = _place(profile.name, found, output_dir).with_suffix(".conda.json")
-        _write(path, conda_lockfile.dump(lock))
+            lock = solve.lock(profile, settings, previous, progress.note)
+        path = _place(profile.name, settings, output_dir).with_suffix(".conda.json")
+        _write(path, conda_lock.dump(lock))
         count = sum(len(t.packages) for t in lock.targets)
         click.echo(
             f"{profile.name}: locked, {len(lock.targets)} targets, {count} conda packages → {path}"
@@ -152,19 +157,19 @@ def _lock_conda(
 def _check(
     names: tuple[str, ...],
     folders: tuple[Path, ...],
-    left: Summary | None,
+    availability: Summary | None,
     as_json: bool,
 ) -> int:
     from envbuilder.locks import resolve
 
     states: list[dict[str, Any]] = []
     for name in names:
-        profile = profiles.load(name, folders)
-        path = lockfile.path_for(name, folders)
+        profile = load_profile(name, folders)
+        path = profile_lock.path_for(name, folders)
         if path is None:
             states.append({"profile": name, "state": "missing", "stale": ["there is no lock"]})
             continue
-        lock = lockfile.load(path)
+        lock = profile_lock.load(path)
         reasons = list(resolve.check(profile, lock))
         states.append(
             {"profile": name, "state": lock.state, "stale": reasons, "reason": lock.reason}
@@ -173,36 +178,36 @@ def _check(
     if as_json:
         import msgspec
 
-        told: dict[str, Any] = {"schema": 1, "locks": states}
-        if left is not None:
-            told["online"] = left
-        click.echo(msgspec.json.encode(told).decode())
+        result: dict[str, Any] = {"schema": 1, "locks": states}
+        if availability is not None:
+            result["online"] = availability
+        click.echo(msgspec.json.encode(result).decode())
     else:
         for state in states:
             stale = "; ".join(state["stale"])
             of = " (conda)" if state.get("backend") else ""
             click.echo(f"{state['profile'] + of:<19} {state['state']:<9} {stale or 'fresh'}")
-        if left is not None:
+        if availability is not None:
             from envbuilder.locks.availability.files import table
 
-            click.echo("\n".join(table(left)))
+            click.echo("\n".join(table(availability)))
     if any(s["stale"] for s in states):
         return INVALID
-    return left.exit_code if left is not None else 0
+    return availability.exit_code if availability is not None else 0
 
 
 def _conda_locks(names: tuple[str, ...], folders: tuple[Path, ...]) -> list[tuple[str, CondaLock]]:
     """Return the conda locks that exist; shipped profiles have none."""
-    from envbuilder.packages.conda import lock as conda
+    from envbuilder.packages.conda import lock as conda_lock
 
-    found = ((name, conda.find(name, folders)) for name in names)
-    return [(name, lock) for name, lock in found if lock is not None]
+    pairs = ((name, conda_lock.find(name, folders)) for name in names)
+    return [(name, lock) for name, lock in pairs if lock is not None]
 
 
 def _state_of_conda(name: str, lock: CondaLock, folders: tuple[Path, ...]) -> dict[str, Any]:
-    from envbuilder.packages.conda import lock as conda
+    from envbuilder.packages.conda import lock as conda_lock
 
-    fresh = lock.inputs == conda.inputs_digest(profiles.load(name, folders))
+    fresh = lock.inputs == conda_lock.inputs_digest(load_profile(name, folders))
     stale = [] if fresh else ["the profile changed after the lock was made"]
     return {"profile": name, "backend": "conda", "state": "locked", "stale": stale, "reason": ""}
 
@@ -210,34 +215,34 @@ def _state_of_conda(name: str, lock: CondaLock, folders: tuple[Path, ...]) -> di
 def _ask(
     names: tuple[str, ...],
     folders: tuple[Path, ...],
-    found: settings.Settings,
+    settings: Settings,
     bundles: tuple[Path, ...],
 ) -> Summary:
     """Return the availability of every file and base image in some locks."""
     from envbuilder.bundle.read import opened
     from envbuilder.locks.availability import base_images, files
 
-    held = {}
+    bundled = {}
     for path in bundles:
         with opened(path) as reader:
-            held[path.name] = frozenset(m.sha256 for m in reader.manifest.members)
-    paths = filter(None, (lockfile.path_for(name, folders) for name in names))
-    locks = [lockfile.load(path) for path in paths]
+            bundled[path.name] = frozenset(m.sha256 for m in reader.manifest.members)
+    paths = filter(None, (profile_lock.path_for(name, folders) for name in names))
+    locks = [profile_lock.load(path) for path in paths]
     progress = console.progress()
-    conda = [lock for _, lock in _conda_locks(names, folders)]
+    conda_locks = [lock for _, lock in _conda_locks(names, folders)]
     return files.summary(
         (
-            *files.check(files.pins(locks, conda), found, progress, held),
-            *base_images.check(base_images.pins(locks), found, progress, held),
+            *files.check(files.pins(locks, conda_locks), settings, progress, bundled),
+            *base_images.check(base_images.pins(locks), settings, progress, bundled),
         )
     )
 
 
-def _place(name: str, found: settings.Settings, output_dir: Path | None) -> Path:
-    folder = output_dir or (found.project or found.config_dir) / "profiles" / "locks"
+def _place(name: str, settings: Settings, output_dir: Path | None) -> Path:
+    folder = output_dir or (settings.project or settings.config_dir) / "profiles" / "locks"
     return folder / f"{name}.json"
 
 
 def _write(path: Path, text: str) -> None:
     hint = "Name another folder with --output-dir."
-    atomic.save(path, text.encode(), InvalidError, hint, "the lock")
+    save(path, text.encode(), InvalidError, hint, "the lock")

@@ -10,9 +10,8 @@ import click
 import msgspec
 from click.core import ParameterSource
 
-from envbuilder.containers.oci import image_names as places
-from envbuilder.core import process
-from envbuilder.core import types as words
+from envbuilder.containers.oci import image_names
+from envbuilder.core import process, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.types import BACKENDS, BUILDERS
 from envbuilder.packages import configuration
@@ -26,11 +25,11 @@ if TYPE_CHECKING:
 
 def _complete_profile(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     del ctx, param
-    from envbuilder.profiles import profile as profiles
+    from envbuilder.profiles.profile import names, search_path
 
-    found = configuration.load()
-    known = profiles.names(profiles.search_path(found.project, found.config_dir))
-    return [name for name in known if name.startswith(incomplete)]
+    settings = configuration.load()
+    candidates = names(search_path(settings.project, settings.config_dir))
+    return [name for name in candidates if name.startswith(incomplete)]
 
 
 profile_option: Decorator = click.option(
@@ -66,17 +65,17 @@ def image_ref(ctx: click.Context, param: click.Parameter, value: str | None) -> 
     if value is None:
         return None
     try:
-        return msgspec.convert(value, words.ImageRef)
+        return msgspec.convert(value, types.ImageRef)
     except msgspec.ValidationError as error:
         raise click.BadParameter(f"{value!r} is not an image reference", param=param) from error
 
 
 def base_image_ref(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     """Return a checked image reference, or the name of an image on disk with its absolute path."""
-    if value and places.on_disk(value):
-        if not places.path(value).exists():
-            raise click.BadParameter(f"{places.path(value)}: is not there", param=param)
-        return places.absolute(value)
+    if value and image_names.on_disk(value):
+        if not image_names.path(value).exists():
+            raise click.BadParameter(f"{image_names.path(value)}: does not exist", param=param)
+        return image_names.absolute(value)
     return image_ref(ctx, param, value)
 
 
@@ -87,8 +86,8 @@ def _only(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
     """
     if len(values) > 1:
         raise click.UsageError(
-            f"{param.opts[0]} is given {len(values)} times, and a build has one: build again with"
-            " the other, which reuses what is there",
+            f"{param.opts[0]} is given {len(values)} times, but a build takes one: build again with"
+            " the other, which reuses the first result",
             ctx,
         )
     return values[0] if values else None
@@ -99,9 +98,9 @@ def _output(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
     value = _only(ctx, param, values)
     if value is None:
         return None
-    if not places.on_disk(value) or not value.removeprefix("oci:"):
+    if not image_names.on_disk(value) or not value.removeprefix("oci:"):
         raise click.BadParameter(f"{value!r} is neither oci:DIR nor FILE.tar", param=param)
-    return places.absolute(value)
+    return image_names.absolute(value)
 
 
 def _push(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> str | None:
@@ -112,12 +111,12 @@ def _push(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
     from envbuilder.containers.oci import reference
 
     try:
-        found = reference.parse(value)
+        image = reference.parse(value)
     except InvalidError as error:
         raise click.BadParameter(error.message, param=param) from error
-    if found.digest:
-        raise click.BadParameter("the image decides about its digest: name a tag", param=param)
-    return f"{found.name}:{found.tag_or_digest}"
+    if image.digest:
+        raise click.BadParameter("the digest follows from the image: name a tag", param=param)
+    return f"{image.name}:{image.tag_or_digest}"
 
 
 base_image_option: Decorator = click.option(
@@ -130,7 +129,7 @@ base_image_option: Decorator = click.option(
 builder_option: Decorator = click.option(
     "--builder",
     type=click.Choice(BUILDERS),
-    help="How an image is made: by the engine from a Dockerfile, or put together from layers.",
+    help="How to build an image: by an engine, from a Dockerfile; or by envbuilder, as layers.",
 )
 output_option: Decorator = click.option(
     "--output",
@@ -144,7 +143,7 @@ push_option: Decorator = click.option(
     metavar="REF",
     multiple=True,
     callback=_push,
-    help="Push the image to a registry instead of loading it, and attach its documents there.",
+    help="Push the image to a registry instead of loading it, and attach its attestations there.",
 )
 
 
@@ -189,7 +188,7 @@ def environment_options(function: Callable[..., Any]) -> Callable[..., Any]:
                 "--backend",
                 type=click.Choice(BACKENDS),
                 help="Image, native venv, or conda packages with a venv on top. Without it: docker"
-                " where an engine and the base image are at hand, else venv.",
+                " if an engine and the base image are available, else venv.",
             ),
             python_option,
             base_image_option,
@@ -216,7 +215,9 @@ def payload_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(
         (
             click.option(
-                "--quick", is_flag=True, help="A small subset and no comparisons: seconds."
+                "--quick",
+                is_flag=True,
+                help="Use a small subset and skip comparisons (seconds).",
             ),
             click.option(
                 "--data",
@@ -226,21 +227,21 @@ def payload_options(function: Callable[..., Any]) -> Callable[..., Any]:
             click.option(
                 "--output",
                 type=click.Path(path_type=Path, dir_okay=False),
-                help="Write the JSON here, too.",
+                help="Also write the JSON to this file.",
             ),
             click.option(
                 "--python",
                 "executable",
                 type=_Interpreter(path_type=Path, dir_okay=False, exists=True),
-                help="Use this interpreter as it is, instead of an environment of ours.",
+                help="Use this interpreter as it is, instead of an environment of envbuilder's.",
             ),
             click.option(
                 "--inherit-environment",
                 "inherit",
                 is_flag=True,
                 help="With --python: keep your own variables (PYTHONPATH, LD_LIBRARY_PATH …), for"
-                " sites whose modules provide torch by them. The verdict then says that it is as"
-                " found.",
+                " sites whose modules provide torch through them. The verdict then states that the"
+                " environment was used as found.",
             ),
             click.option(
                 "--force",

@@ -13,9 +13,10 @@ from envbuilder.core import console
 from envbuilder.core.errors import InvalidError
 from envbuilder.host import probe
 from envbuilder.packages import configuration
-from envbuilder.profiles import lock as lockfile
-from envbuilder.profiles import profile as profiles
+from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles import selection
+from envbuilder.profiles.profile import canonical, names, search_path
+from envbuilder.profiles.profile import load as load_profile
 
 
 @click.group("profiles", invoke_without_command=True, short_help="List profiles, or show one.")
@@ -32,10 +33,10 @@ def command(ctx: click.Context, as_json: bool) -> None:
     if ctx.invoked_subcommand is not None:
         return
 
-    found = configuration.load()
-    folders = profiles.search_path(found.project, found.config_dir)
-    here = probe.host()
-    rows = [_row(name, folders, here) for name in profiles.names(folders)]
+    settings = configuration.load()
+    folders = search_path(settings.project, settings.config_dir)
+    host = probe.host()
+    rows = [_row(name, folders, host) for name in names(folders)]
     if as_json:
         click.echo(msgspec.json.encode({"schema": 1, "profiles": rows}).decode())
         return
@@ -67,12 +68,12 @@ def show(name: str, as_json: bool) -> None:
     Example:
       envbuilder profiles show zendnn --json
     """
-    found = configuration.load()
-    folders = profiles.search_path(found.project, found.config_dir)
-    profile = profiles.load(name, folders)
+    settings = configuration.load()
+    folders = search_path(settings.project, settings.config_dir)
+    profile = load_profile(name, folders)
     row = _row(name, folders, probe.host())
     if as_json:
-        data = {"schema": 1, "profile": profiles.canonical(profile), **_without_name(row)}
+        data = {"schema": 1, "profile": canonical(profile), **_without_name(row)}
         click.echo(msgspec.json.encode(data).decode())
         return
     click.echo(f"{name}: {profile.description}")
@@ -108,18 +109,18 @@ def _without_name(row: dict[str, Any]) -> dict[str, Any]:
     return {k: row[k] for k in ("lock", "lock_reason", "fits", "reasons", "way_out")}
 
 
-def _row(name: str, folders: Any, here: Any) -> dict[str, Any]:
-    profile = profiles.load(name, folders)
-    path = lockfile.path_for(name, folders)
+def _row(name: str, folders: Any, host: Any) -> dict[str, Any]:
+    profile = load_profile(name, folders)
+    path = profile_lock.path_for(name, folders)
     state, reason, lock = "missing", "", None
     if path is not None:
         try:
-            lock = lockfile.load(path)
-            stale = lock.inputs != lockfile.inputs_digest(profile)
+            lock = profile_lock.load(path)
+            stale = lock.inputs != profile_lock.inputs_digest(profile)
             state, reason = ("stale" if stale else lock.state), lock.reason
         except InvalidError as error:
             state, reason = "damaged", error.message
-    fit = selection.fit(profile, here, lock=lock)
+    fit = selection.fit(profile, host, lock=lock)
     return {
         "name": name,
         "description": profile.description,

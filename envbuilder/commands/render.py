@@ -54,22 +54,22 @@ def command(
       envbuilder render --profile mps --target script -o mac
       envbuilder render --profile zendnn --target conda -o env
     """
-    from envbuilder.packages import locations as origins
+    from envbuilder.packages import locations
 
     settings = configuration.load()
     library = Library.of(settings)
     backend = "conda" if target in render.CONDA_TARGETS else ""
     chosen, lock = choice.locked(library, settings, profile, target_host, backend)
-    what = target or render.default_target(chosen)
-    default = chosen.image_python if what == "dockerfile" else chosen.python.default
-    urls = origins.rendered_urls(lock, settings)
+    kind = target or render.default_target(chosen)
+    default = chosen.image_python if kind == "dockerfile" else chosen.python.default
+    urls = locations.rendered_urls(lock, settings)
     conda_lock = None
-    if what in render.CONDA_TARGETS:
-        from envbuilder.packages.conda import lock as conda_lockfile
+    if kind in render.CONDA_TARGETS:
+        from envbuilder.packages.conda.lock import find
 
-        conda_lock = None if what == "conda" else conda_lockfile.find(chosen.name, library.folders)
+        conda_lock = None if kind == "conda" else find(chosen.name, library.folders)
         urls |= _channels(chosen, conda_lock, settings)
-    files = render.render(chosen, lock, what, python or default, urls, conda_lock)
+    files = render.render(chosen, lock, kind, python or default, urls, conda_lock)
     if output is None:
         click.echo(next(files).content.decode(), nl=False)
         return

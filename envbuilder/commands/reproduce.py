@@ -32,8 +32,8 @@ def command(
 ) -> int:
     """Build twice from nothing, compare the digests, and name the files that differ.
 
-    Of images it compares the digest of the configuration, which covers every layer's uncompressed
-    bytes; of other environments that of the tree of files.
+    For images, compares the digest of the configuration, which covers every layer's uncompressed
+    bytes; for other environments, that of the file tree.
 
     The second build reads copies of all files from another folder, uses no cache of the first, and
     runs with another umask, time zone, language and working folder. Neither result is kept. Exits
@@ -47,7 +47,7 @@ def command(
     """
     import msgspec
 
-    from envbuilder.build.reproduce import builds as trials
+    from envbuilder.build.reproduce import builds
 
     request = Request(
         profile=profile,
@@ -56,7 +56,7 @@ def command(
         base_image=base_image,
         builder=builder,
     )
-    outcome = trials.run(request, configuration.load(), console.progress())
+    outcome = builds.run(request, configuration.load(), console.progress())
     if as_json:
         click.echo(msgspec.json.encode(outcome).decode())
     else:
@@ -67,14 +67,14 @@ def command(
 def _print(outcome: Outcome) -> None:
     first, second = outcome.seconds
     made_by = ", ".join(f"{name} {version}" for name, version in outcome.made_by.items())
-    what = f"{outcome.profile} ({outcome.backend}, {made_by or outcome.builder})"
+    subject = f"{outcome.profile} ({outcome.backend}, {made_by or outcome.builder})"
     took = f"built in {first:.1f} s and {second:.1f} s"
     if outcome.status == "equal":
-        click.echo(f"{what}: equal, {outcome.compared} {outcome.digests[0]}, {took}")
+        click.echo(f"{subject}: equal, {outcome.compared} {outcome.digests[0]}, {took}")
         if outcome.manifest_digests and outcome.manifest_digests[0] == outcome.manifest_digests[1]:
             click.echo(f"  manifest {outcome.manifest_digests[0]}, as a registry shows it")
         return
-    click.echo(f"{what}: different, {took}")
+    click.echo(f"{subject}: different, {took}")
     for which, digest in zip(("first", "second"), outcome.digests, strict=True):
         click.echo(f"  {which:6} {outcome.compared} {digest}")
     for difference in outcome.differences[:_SHOWN]:

@@ -7,24 +7,24 @@ from pathlib import Path
 import click
 
 from envbuilder.commands.options import profile_option, python_option
-from envbuilder.core import types as words
+from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
 from envbuilder.packages import configuration
 from envbuilder.profiles import choice
-from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles.library import Library
+from envbuilder.profiles.lock import lock_digest, select
 
 
-@click.command("sbom", short_help="Write a profile's bill of materials from its lock.")
+@click.command("sbom", short_help="Write a profile's SBOM from its lock.")
 @profile_option
 @click.option(
-    "--platform", type=click.Choice(words.PLATFORMS), help="Platform; without it, the first one."
+    "--platform", type=click.Choice(types.PLATFORMS), help="Platform; without it, the first one."
 )
 @python_option
 @click.option(
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="File to write; without it, the document is printed.",
+    help="File to write; without it, the SBOM is printed.",
 )
 def command(
     profile: str | None, platform: str | None, python: str | None, output: Path | None
@@ -41,17 +41,17 @@ def command(
     """
     from envbuilder.build import plan
     from envbuilder.build.attestation import documents
-    from envbuilder.core import files as atomic
+    from envbuilder.core.files import save
 
     settings = configuration.load()
     chosen, lock = choice.locked(Library.of(settings), settings, profile)
-    target = lockfile.select(lock, platform or chosen.platforms[0], python or chosen.python.default)
+    target = select(lock, platform or chosen.platforms[0], python or chosen.python.default)
     image = target.base if target.base and not target.base.suite else None
     named = f"{image.ref}@{image.digest}" if image and image.digest else image and image.ref
     base = plan.UsedBase(ref=named, digest="") if named else None
     about = documents.About(
         profile=chosen.name,
-        lock=lockfile.lock_digest(lock),
+        lock=lock_digest(lock),
         platform=target.platform,
         python=target.python,
     )
@@ -60,5 +60,5 @@ def command(
     if output is None:
         click.echo(content, nl=False)
     else:
-        atomic.save(output, content, InvalidError, "Name another file with --output.")
+        save(output, content, InvalidError, "Name another file with --output.")
         click.echo(f"{output}: {chosen.name}, {target.platform}, Python {target.python}")

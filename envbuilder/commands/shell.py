@@ -13,7 +13,7 @@ from envbuilder.commands.run import enter
 _STARTS = {
     "bash": """\
 export ENVBUILDER_PATH="$PATH"
-exec {own} --rcfile /dev/fd/3 -i 3<<'END'
+exec {sh} --rcfile /dev/fd/3 -i 3<<'END'
 [ ! -f ~/.bashrc ] || . ~/.bashrc
 PATH="$ENVBUILDER_PATH:$PATH"
 unset ENVBUILDER_PATH
@@ -21,7 +21,7 @@ exec 3<&-
 END""",
     "fish": """\
 export ENVBUILDER_PATH="$PATH"
-exec {own} -i -C 'set -gx PATH (string split : -- $ENVBUILDER_PATH) $PATH; set -e ENVBUILDER_PATH'\
+exec {sh} -i -C 'set -gx PATH (string split : -- $ENVBUILDER_PATH) $PATH; set -e ENVBUILDER_PATH'\
 """,
 }
 """How to start some shells so that PATH is right after they have read their startup files."""
@@ -44,13 +44,13 @@ def command(
     )
 
 
-def _interactive(own: str) -> tuple[str, ...]:
+def _interactive(shell: str) -> tuple[str, ...]:
     """Return a command that starts the user's own shell, or sh, which every image has.
 
     The startup files of bash and fish may put other folders first on PATH (pyenv's and conda's do),
     and with them another Python: the environment's folders are put first again.
     """
-    if not own.replace("/", "").isalnum():
+    if not shell.replace("/", "").isalnum():
         return ("/bin/sh", "-i")
-    start = _STARTS.get(own.rpartition("/")[2], "exec {own} -i").format(own=own)
-    return ("/bin/sh", "-c", f"if [ -x {own} ]; then\n{start}\nfi\nexec /bin/sh -i")
+    start = _STARTS.get(shell.rpartition("/")[2], "exec {sh} -i").format(sh=shell)
+    return ("/bin/sh", "-c", f"if [ -x {shell} ]; then\n{start}\nfi\nexec /bin/sh -i")

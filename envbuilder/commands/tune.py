@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@click.command("tune", short_help="Time settings, and say which make training faster here.")
+@click.command("tune", short_help="Time settings, and report which make training faster here.")
 @environment_options
 @payload_options
 @json_option

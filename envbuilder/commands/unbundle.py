@@ -13,19 +13,19 @@ from envbuilder.core import console
 from envbuilder.packages import configuration
 
 if TYPE_CHECKING:
-    from envbuilder.bundle import unpack as unpacking
+    from envbuilder.bundle.unpack import Taken
 
 
-@click.command("unbundle", short_help="Take in what `bundle` packed; needs no network.")
+@click.command("unbundle", short_help="Unpack what `bundle` packed; needs no network.")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True))
-@click.option("--force", is_flag=True, help="Replace profiles and locks of yours that differ.")
+@click.option("--force", is_flag=True, help="Replace your own profiles and locks that differ.")
 @json_option
 def command(file: Path, force: bool, as_json: bool) -> None:
     """Check a bundle, and put its contents where builds look for them.
 
     Every member is checked by its hash. Locked files go into the store, MNIST into its cache, base
     images into the engine if one answers, profiles and locks into your configuration folder. What
-    is there already is not written again: after an interruption, run the same command again.
+    is present already is not written again: after an interruption, run the same command again.
 
     \b
     Examples:
@@ -36,12 +36,12 @@ def command(file: Path, force: bool, as_json: bool) -> None:
 
     from envbuilder.bundle.unpack import unpack
 
-    found = configuration.load()
-    taken = unpack(file, found, console.progress(), force=force)
+    settings = configuration.load()
+    taken = unpack(file, settings, console.progress(), force=force)
     manifest = taken.manifest
     commands = _next(taken)
     if as_json:
-        told = {
+        result = {
             "schema": 1,
             "bundle": {"sha256": taken.digest, "made_by": manifest.made_by},
             "profiles": manifest.profiles,
@@ -54,10 +54,10 @@ def command(file: Path, force: bool, as_json: bool) -> None:
             "bases": [msgspec.to_builtins(image) for image in taken.bases],
             "next": commands,
         }
-        click.echo(json.dumps(told))
+        click.echo(json.dumps(result))
         return
-    click.echo(f"{file}: whole; manifest sha256 {taken.digest}")
-    click.echo(f"{taken.new} files are new here, {taken.present} were here already")
+    click.echo(f"{file}: intact; manifest sha256 {taken.digest}")
+    click.echo(f"{taken.new} files added, {taken.present} present already")
     for draft in taken.written:
         click.echo(f"wrote {draft.path}{f' ({draft.why})' if draft.why else ''}")
     for image in taken.bases:
@@ -70,19 +70,19 @@ def command(file: Path, force: bool, as_json: bool) -> None:
         click.echo(f"  {line}")
 
 
-def _next(taken: unpacking.Taken) -> tuple[str, ...]:
+def _next(taken: Taken) -> tuple[str, ...]:
     """Return commands that build or verify what the bundle contains."""
-    found = []
+    commands = []
     locks = {member.path for member in taken.manifest.of_kind("lock")}
     for name in taken.manifest.profiles:
-        found.append(f"envbuilder verify --profile {name} --backend venv")
+        commands.append(f"envbuilder verify --profile {name} --backend venv")
         if f"locks/{name}.conda.json" in locks:
-            found.append(f"envbuilder verify --profile {name} --backend conda")
-        found += [
+            commands.append(f"envbuilder verify --profile {name} --backend conda")
+        commands += [
             f"envbuilder verify --profile {name} --backend docker --base-image {image.name}"
             if image.loaded
             else f"envbuilder build --profile {name} --base-image oci:{image.folder}"
             " --output IMAGE.tar"
             for image in taken.bases
         ]
-    return tuple(found)
+    return tuple(commands)

@@ -19,7 +19,7 @@ from envbuilder.commands.options import (
     payload_options,
     require_image,
 )
-from envbuilder.core import console, settings
+from envbuilder.core import console
 from envbuilder.core.errors import (
     VERIFY_FAILED,
     BuildError,
@@ -32,6 +32,7 @@ from envbuilder.packages import configuration
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from envbuilder.core.settings import Settings
     from envbuilder.verify.report.model import Report
     from envbuilder.verify.report.regression import Yardstick
 
@@ -57,12 +58,12 @@ def _factor(ctx: click.Context, param: click.Parameter, value: float | None) -> 
 @click.option(
     "--html",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Write a page for people: one file that needs no network.",
+    help="Also write the report as a web page: one file that needs no network.",
 )
 @click.option(
     "--against",
     metavar="REPORT|last",
-    help="Fail where the epoch is slower or the accuracy lower than in an earlier report: a"
+    help="Fail if the epoch is slower or the accuracy lower than in an earlier report: a"
     " file, or the last one here that passed with this profile, backend and device.",
 )
 @click.option(
@@ -70,12 +71,12 @@ def _factor(ctx: click.Context, param: click.Parameter, value: float | None) -> 
     type=float,
     metavar="FACTOR",
     callback=_factor,
-    help="How many times as long as there --against lets the epoch take.  [default: 1.3]",
+    help="With --against: how many times as long the epoch may take.  [default: 1.3]",
 )
 @click.option(
     "--devices",
     metavar="all|0,1,…",
-    help="Also train on these devices, each alone and then all together; on the CPU, in so many"
+    help="Also train on these devices, each alone and then all together; on the CPU, in that many"
     " processes.",
 )
 @click.option("--tune", is_flag=True, hidden=True)  # removed; hidden for one release
@@ -119,19 +120,18 @@ def command(
     """
     from envbuilder.build import isolation
     from envbuilder.packages import mnist
-    from envbuilder.verify import run as verify
-    from envbuilder.verify import scaling
-    from envbuilder.verify import start as starting
-    from envbuilder.verify.report import model as report
+    from envbuilder.verify import scaling, start
+    from envbuilder.verify.report import model
+    from envbuilder.verify.run import Job, examine, unfinished
 
     if tune:
         raise InvalidError("`verify --tune` is a command of its own now", "Run: envbuilder tune")
-    found = configuration.load()
+    settings = configuration.load()
     progress = console.progress()
     request = Request(
         profile=profile, backend=backend, python=python, base_image=base_image, force=force
     )
-    yardstick = _yardstick(against, max_slowdown, found)
+    yardstick = _yardstick(against, max_slowdown, settings)
     dataset = mnist.local(data, quick=quick)
     small = quick or (dataset is not None and dataset.subset)
 
@@ -142,66 +142,66 @@ def command(
         if yardstick is not None:
             yardstick.require(profile=profile, backend=backend, quick=small, like=None)
 
-    chosen, known, start = starting.prepare(
-        request, executable, found, progress, inherit=inherit, require=sensible
+    expects, facts, run = start.prepare(
+        request, executable, settings, progress, inherit=inherit, require=sensible
     )
-    dataset = dataset or mnist.obtain(found, progress)
+    dataset = dataset or mnist.obtain(settings, progress)
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    name = f"{stamp}-{known['profile']}-{known['backend']}"
-    known = {**known, "envbuilder": __version__, "time": stamp}
+    name = f"{stamp}-{facts['profile']}-{facts['backend']}"
+    facts = {**facts, "envbuilder": __version__, "time": stamp}
 
     errors: list[EnvbuilderError] = []
-    job = verify.Job(expects=chosen, dataset=dataset, epochs=epochs, quick=quick)
-    selection = scaling.selection(devices, chosen.device)
-    log = found.logs_dir / f"{name}-payload.log"
+    job = Job(expects=expects, dataset=dataset, epochs=epochs, quick=quick)
+    selection = scaling.selection(devices, expects.device)
+    log = settings.logs_dir / f"{name}-payload.log"
     try:
-        measured = verify.examine(job, selection, start, found, progress, log)
-        isolation.require(measured, known["artifact"], as_found=inherit)
+        measured = examine(job, selection, run, settings, progress, log)
+        isolation.require(measured, facts["artifact"], as_found=inherit)
     except VerifyError as error:
         errors.append(error)
-        measured = verify.unfinished(job, error)
+        measured = unfinished(job, error)
     if devices is not None:
         measured = scaling.extend(
             measured,
-            *(devices, start, dataset.folder, progress, found.logs_dir / f"{name}-devices.log"),
+            *(devices, run, dataset.folder, progress, settings.logs_dir / f"{name}-devices.log"),
             quick=quick or dataset.subset,
         )
     # envbuilder's own knowledge of the environment wins: no payload overrides it.
-    whole = {**report.assemble(measured, known), **known}
+    report = {**model.assemble(measured, facts), **facts}
     if yardstick is not None:
-        whole = _judged(whole, yardstick, max_slowdown, errors)
-    checked = _show(whole, as_json=as_json)
+        report = _judged(report, yardstick, max_slowdown, errors)
+    checked = _show(report, as_json=as_json)
     errors = [
         *errors,
-        *isolation.unreached(whole, None if inherit else executable, os.environ),
-        *_write(whole, found.reports_dir, output, html, progress),
+        *isolation.unreached(report, None if inherit else executable, os.environ),
+        *_write(report, settings.reports_dir, output, html, progress),
     ]
     return _exit_code(passed=checked.status == "passed", errors=errors)
 
 
 def _judged(
-    whole: dict[str, Any],
+    report: dict[str, Any],
     yardstick: Yardstick,
     max_slowdown: float | None,
     errors: list[EnvbuilderError],
 ) -> dict[str, Any]:
     """Return a report with its comparison, or without one if the two cannot be compared."""
-    from envbuilder.verify.report import regression as comparing
+    from envbuilder.verify.report import regression
 
     try:
-        return comparing.judge(whole, yardstick, max_slowdown)
+        return regression.judge(report, yardstick, max_slowdown)
     except InvalidError as error:
         errors.append(error)
-        return whole
+        return report
 
 
-def _show(whole: dict[str, Any], *, as_json: bool) -> Report:
+def _show(report: dict[str, Any], *, as_json: bool) -> Report:
     """Print the report as JSON or as text; return its checked form."""
-    from envbuilder.verify.report import model as report
+    from envbuilder.verify.report import model
 
-    checked = report.check(whole)
+    checked = model.check(report)
     if as_json:
-        click.echo(msgspec.json.encode(whole).decode())
+        click.echo(msgspec.json.encode(report).decode())
     else:
         from envbuilder.verify.report.terminal import print_verdict
 
@@ -210,51 +210,50 @@ def _show(whole: dict[str, Any], *, as_json: bool) -> Report:
 
 
 def _yardstick(
-    against: str | None, max_slowdown: float | None, found: settings.Settings
+    against: str | None, max_slowdown: float | None, settings: Settings
 ) -> Yardstick | None:
     from envbuilder.verify.report.regression import yardstick
 
     if max_slowdown is not None and against is None:
-        raise InvalidError("--max-slowdown says how much slower than a report", "Add --against.")
-    return yardstick(against, found.reports_dir) if against is not None else None
+        raise InvalidError("--max-slowdown needs a report to compare with", "Add --against.")
+    return yardstick(against, settings.reports_dir) if against is not None else None
 
 
 def _write(
-    whole: dict[str, Any],
+    report: dict[str, Any],
     folder: Path,
     output: Path | None,
     html: Path | None,
     progress: console.Progress,
 ) -> list[EnvbuilderError]:
     """Write the report to all destinations. Return errors: the others are still written."""
-    from envbuilder.verify.report import history
-    from envbuilder.verify.report import model as report
+    from envbuilder.verify.report import history, model
 
     def page(path: Path) -> Path:
         from envbuilder.verify.page import page
 
-        page.write(path, page.render(whole))
+        page.write(path, page.render(report))
         return path
 
     def copy(path: Path) -> Path:
-        report.write(whole, path)
+        model.write(report, path)
         return path
 
     ways: list[tuple[str, Callable[[], Path]]] = [
-        ("report", lambda: history.keep(whole, folder)),
+        ("report", lambda: history.keep(report, folder)),
         *([("report", lambda: copy(output))] if output else []),
         *([("page", lambda: page(html))] if html else []),
     ]
     errors: list[EnvbuilderError] = []
-    for what, way in ways:
+    for kind, way in ways:
         try:
-            progress.note(f"{what}: {way()}")
+            progress.note(f"{kind}: {way()}")
         except EnvbuilderError as error:
             errors.append(error)
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
-            message = f"the {what} cannot be written: {where}{error.strerror or error}"
-            errors.append(BuildError(message, "Name another place."))
+            message = f"the {kind} cannot be written: {where}{error.strerror or error}"
+            errors.append(BuildError(message, "Name another file."))
     return errors
 
 

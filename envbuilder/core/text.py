@@ -78,6 +78,11 @@ def amount(value: float) -> str:
     return f"{value:,.{max(2 - exponent, 0)}f}"
 
 
+def counted(number: float, noun: str) -> str:
+    """Return a number and a noun, in the plural unless the number is 1."""
+    return f"{number:g} {noun}{'' if number == 1 else 's'}"
+
+
 def times(ratio: float) -> str:
     """Return a ratio: "0.86×", "18.1×", "240×"."""
     return f"{ratio:.2f}×" if ratio < 1 else f"{amount(ratio)}×"

@@ -32,20 +32,20 @@ def problems(
     candidates: Sequence[Profile],
     locks: Mapping[str, Lock | None],
     around: Around,
-    asked: Profile | None,
+    requested: Profile | None,
 ) -> list[Problem]:
     """Return what blocks the requested profile or, without one, each vendor's best profile."""
-    looked = _Look(host, candidates, locks, around)
-    if asked is not None:
-        return looked.of_profile(asked, asked_for=True)
-    found = looked.of_vendors()
+    look = _Look(host, candidates, locks, around)
+    if requested is not None:
+        return look.of_profile(requested, requested=True)
+    result = look.of_vendors()
     if is_wsl1(host.kernel):
         text = "this is WSL 1, where no program can use a GPU"
         fix = "In Windows, run `wsl --set-version NAME 2` (`wsl --list` has the name)."
-        found.append(Problem(severity="blocks", code="wsl1", text=text, fix=fix))
-    if not looked.fitting and not any(p.severity == "blocks" for p in found):
-        found += looked.of_nothing()
-    return list({(p.code, p.text): p for p in found}.values())
+        result.append(Problem(severity="blocks", code="wsl1", text=text, fix=fix))
+    if not look.fitting and not any(p.severity == "blocks" for p in result):
+        result += look.of_nothing()
+    return list({(p.code, p.text): p for p in result}.values())
 
 
 class _Look:
@@ -79,31 +79,31 @@ class _Look:
         """Return, as warnings, what a native environment lacks but an image would include."""
         if not self.engine or "venv" not in profile.backends:
             return []
-        found = fitting.findings(profile, self.host, "venv", self.locks.get(profile.name))
-        return [replace(f, level="warning") for f in found if f.code == "level-zero"]
+        findings = fitting.findings(profile, self.host, "venv", self.locks.get(profile.name))
+        return [replace(f, level="warning") for f in findings if f.code == "level-zero"]
 
     def level(self, profile: Profile) -> int:
         return _level(worst(self.findings[profile.name]))
 
     def of_vendors(self) -> list[Problem]:
-        found: list[Problem] = []
+        result: list[Problem] = []
         works = any(p.accelerator != "cpu" for p in self.fitting)
         for vendor in dict.fromkeys(gpu.vendor for gpu in self.host.gpus):
-            told: set[int] = set()
-            own = [p for p in self.profiles if p.accelerator == of_vendor(vendor)]
-            if own:
-                best = min(own, key=self._hopeless)
-                told = {id(f.gpu) for f in self.findings[best.name] if f.level != "note"}
+            reported: set[int] = set()
+            candidates = [p for p in self.profiles if p.accelerator == of_vendor(vendor)]
+            if candidates:
+                best = min(candidates, key=self._hopeless)
+                reported = {id(f.gpu) for f in self.findings[best.name] if f.level != "note"}
                 # Do not report on every run that a display GPU is no accelerator.
                 if not (works and self._hopeless(best)[1]):
-                    found += self.of_profile(best, asked_for=False)
-            found += [
+                    result += self.of_profile(best, requested=False)
+            result += [
                 self._idle(gpu)
                 for gpu in self.host.gpus
-                if gpu.vendor == vendor and gpu.state != "usable" and id(gpu) not in told
+                if gpu.vendor == vendor and gpu.state != "usable" and id(gpu) not in reported
                 if not (works and gpu.obstacle in (None, "unsupported") and vendor != "unknown")
             ]
-        return found
+        return result
 
     def _hopeless(self, profile: Profile) -> tuple[int, int]:
         """Return the worst level and the number of permanent findings, as a sort key."""
@@ -115,11 +115,11 @@ class _Look:
         plainest = [p for p in self.profiles if p.accelerator == "cpu"] or self.profiles
         if not plainest:
             return []
-        return self.of_profile(min(plainest, key=self.level), asked_for=True)
+        return self.of_profile(min(plainest, key=self.level), requested=True)
 
-    def of_profile(self, profile: Profile, *, asked_for: bool) -> list[Problem]:
+    def of_profile(self, profile: Profile, *, requested: bool) -> list[Problem]:
         platform = fitting.docker_platform(self.host) or profile.platforms[0]
-        wanted = needs(profile, self.locks.get(profile.name), platform)
+        required = needs(profile, self.locks.get(profile.name), platform)
         instead = [
             p.name
             for p in self.profiles
@@ -127,21 +127,22 @@ class _Look:
             and p.accelerator == profile.accelerator
             and self.level(p) == _level("note")
         ]
-        known = self.findings.get(profile.name) or self.judge(profile)
-        found = [f for f in (*known, *self.native(profile)) if f.level != "note"]
-        if any(f.code == "no-gpu" for f in found):
-            found = [f for f in found if not f.code.startswith("level-zero")]
-        lasting = [f for f in found if f.code in _LASTING]
+        findings = self.findings.get(profile.name) or self.judge(profile)
+        relevant = [f for f in (*findings, *self.native(profile)) if f.level != "note"]
+        if any(f.code == "no-gpu" for f in relevant):
+            relevant = [f for f in relevant if not f.code.startswith("level-zero")]
+        lasting = [f for f in relevant if f.code in _LASTING]
         return [
             Problem(
-                severity=_severity(finding, asked_for=asked_for),
+                severity=_severity(finding, requested=requested),
                 code=finding.code,
                 text=f"{profile.name}: {finding.text}",
-                fix=self._joined(finding.gpu) or remedies.fix(finding, wanted, self.host, instead),
+                fix=self._joined(finding.gpu)
+                or remedies.fix(finding, required, self.host, instead),
                 repair=self._repair(finding.gpu),
             )
             # If it can never work, anything else that is missing is irrelevant.
-            for finding in (found if asked_for else lasting or found)
+            for finding in (relevant if requested else lasting or relevant)
         ]
 
     def _idle(self, gpu: Gpu) -> Problem:
@@ -181,7 +182,7 @@ def _level(level: Level) -> int:
     return LEVELS.index(level)
 
 
-def _severity(finding: Finding, *, asked_for: bool) -> Severity:
-    if finding.level == "warning" or (finding.code in _LASTING and not asked_for):
+def _severity(finding: Finding, *, requested: bool) -> Severity:
+    if finding.level == "warning" or (finding.code in _LASTING and not requested):
         return "limits"
     return "blocks"

@@ -8,7 +8,7 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import gigabytes
 from envbuilder.doctor.problem import Problem, Repair
 from envbuilder.doctor.surroundings import CDI_FILE
-from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles.lock import require_usable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,29 +23,31 @@ _FULL = 2 << 30
 """Free space, in bytes, required if a lock's sizes are unknown: most profiles need more."""
 
 
-def problems(host: Host, around: Around, asked: Profile | None, lock: Lock | None) -> list[Problem]:
+def problems(
+    host: Host, around: Around, requested: Profile | None, lock: Lock | None
+) -> list[Problem]:
     """Return the problems of the build tools, and of the requested profile's lock."""
     engine = any(e.state == "usable" for e in host.containers.engines) and not around.engine
     return [
-        *_lock(asked, lock),
-        *_native(around, asked, engine=engine),
+        *_lock(requested, lock),
+        *_native(around, requested, engine=engine),
         *_disks(around),
         *_engines(host, around),
         *_gpus_in_containers(host, around),
     ]
 
 
-def _lock(asked: Profile | None, lock: Lock | None) -> Iterator[Problem]:
-    if asked is None:
+def _lock(requested: Profile | None, lock: Lock | None) -> Iterator[Problem]:
+    if requested is None:
         return
     try:
-        lockfile.require_usable(asked, lock)
+        require_usable(requested, lock)
     except InvalidError as error:
-        fix = f"Run `envbuilder lock --profile {asked.name}`."
+        fix = f"Run `envbuilder lock --profile {requested.name}`."
         yield Problem(severity="blocks", code="lock", text=error.message, fix=fix)
 
 
-def _native(around: Around, asked: Profile | None, *, engine: bool) -> Iterator[Problem]:
+def _native(around: Around, requested: Profile | None, *, engine: bool) -> Iterator[Problem]:
     if around.python:
         image = engine and "docker" in around.backends
         yield Problem(
@@ -54,12 +56,13 @@ def _native(around: Around, asked: Profile | None, *, engine: bool) -> Iterator[
             text=around.python,
             fix=around.python_fix,
         )
-    compiles = asked is not None and "g++" in asked.system_packages
+    compiles = requested is not None and "g++" in requested.system_packages
     if compiles and around.looked and not _COMPILERS & around.programs:
         yield Problem(
             severity="limits",
             code="compiler",
-            text=f"{asked.name if asked else ''} compiles at run time, and there is no compiler",
+            text=f"{requested.name if requested else ''} compiles at run time,"
+            " and there is no compiler",
             fix="Install one (Debian, Ubuntu: `sudo apt install g++`; Fedora: `sudo dnf install"
             " gcc-c++`), or use --backend docker.",
         )
@@ -80,7 +83,7 @@ def _disks(around: Around) -> Iterator[Problem]:
                 severity="blocks",
                 code="disk",
                 text=f"{room.folder}: {gigabytes(room.free)} free, {gigabytes(needed)} needed",
-                fix="Make room (`envbuilder clean`), or set ENVBUILDER_CACHE_DIR and"
+                fix="Free some space (`envbuilder clean`), or set ENVBUILDER_CACHE_DIR and"
                 " ENVBUILDER_DATA_DIR to a larger disk.",
             )
 
@@ -102,10 +105,10 @@ def _engines(host: Host, around: Around) -> Iterator[Problem]:
 def _engine_fix(engine: Engine, host: Host) -> str:
     podman = "podman" in engine.socket
     if engine.state == "unknown":
-        return f"Ask it yourself: `{'podman' if podman else 'docker'} version`."
+        return f"Check it: `{'podman' if podman else 'docker'} version`."
     closed = "may not open" in engine.detail
     if closed and not podman:
-        return "Run `sudo usermod -aG docker $USER` and log in again: as good as root, so choose."
+        return "Run `sudo usermod -aG docker $USER` and log in again. This amounts to root access."
     if podman:
         return "Run `systemctl --user start podman.socket` for your own."
     if host.os == "macos" or host.wsl:

@@ -24,16 +24,15 @@ def diagnose(
     candidates: Sequence[Profile],
     locks: Mapping[str, Lock | None],
     around: Around,
-    asked: Profile | None = None,
+    requested: Profile | None = None,
 ) -> tuple[Problem, ...]:
     """Return all problems of this host, or only those that affect the requested profile."""
-    from envbuilder.doctor import accelerators, network, slowness
-    from envbuilder.doctor import builds as tools
+    from envbuilder.doctor import accelerators, builds, network, slowness
 
-    found = [
-        *accelerators.problems(host, candidates, locks, around, asked),
-        *tools.problems(host, around, asked, locks.get(asked.name) if asked else None),
+    problems = [
+        *accelerators.problems(host, candidates, locks, around, requested),
+        *builds.problems(host, around, requested, locks.get(requested.name) if requested else None),
         *network.problems(around.silent),
         *slowness.problems(host, around),
     ]
-    return tuple(sorted(found, key=lambda p: SEVERITIES.index(p.severity)))
+    return tuple(sorted(problems, key=lambda p: SEVERITIES.index(p.severity)))

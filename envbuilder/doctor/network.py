@@ -18,7 +18,7 @@ from envbuilder.doctor.problem import Problem
 from envbuilder.packages import locations
 from envbuilder.packages.python import indexes
 from envbuilder.packages.store import Store
-from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles import lock as profile_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -76,7 +76,7 @@ def look(
         listed = locations.places()
     except ToolError:  # uv does not work, which other checks report
         listed = ()
-    target = lockfile.first(lock, host.platform)
+    target = profile_lock.first(lock, host.platform)
     wheels = target.of_kind("wheel") if target else ()
     tools = [f for p, f in lock.tools.items() if p == host.platform] if lock else []
     sources = [
@@ -221,7 +221,7 @@ def _registries(
 
 
 def _root(registry: str, settings: Settings) -> str:
-    """Return the URL at which a registry says that it is one."""
+    """Return the URL at which a registry confirms that it is one."""
     plain = registry in settings.configuration.plain_http or reference.is_loopback(registry)
     endpoint = reference.parse(f"{registry}/any/image").endpoint
     return f"{'http' if plain else 'https'}://{endpoint}/v2/"
@@ -254,14 +254,14 @@ def problems(silent: Sequence[Silence]) -> list[Problem]:
 
 def _text(silence: Silence) -> str:
     source, host = silence.source, host_of(silence.source.url)
-    what = {
+    name = {
         "index": "your package index" if source.name == indexes.DEFAULT else f"index {source.name}",
         "mirror": f"the mirror of {source.name}",
         "registry": f"the registry {source.name}",
     }[source.kind]
     answers = silence.reason.startswith("HTTP ")
     how = f"answers {silence.reason}" if answers else f"does not answer ({silence.reason})"
-    return f"{what} ({host}) {how}{f': {source.rest}' if source.rest else ''}"
+    return f"{name} ({host}) {how}{f': {source.rest}' if source.rest else ''}"
 
 
 def _fix(source: Source) -> str:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from envbuilder.host.model import Gpu, Host, Obstacle
     from envbuilder.profiles.finding import Finding, Needs
 
-_TRY = "Try it: `envbuilder verify` tells."
-_FORCE = "`envbuilder verify --force` tries it all the same."
+_TRY = "Try it: run `envbuilder verify`."
+_FORCE = "`envbuilder verify --force` tries it anyway."
 _NOTHING = ("kernels", "platform", "unsupported")
 """Codes for which a profile that fits is the only fix."""
 # udev assigns render nodes to `render`, systemd before 239 to `video` (50-udev-default.rules). Any
@@ -31,42 +31,42 @@ _CONTROL_MINOR = 255
 """Minor number of /dev/nvidiactl (the driver's README, chapter on device files)."""
 
 
-def fix(finding: Finding, wanted: Needs, host: Host, instead: Sequence[str]) -> str:
+def fix(finding: Finding, needs: Needs, host: Host, instead: Sequence[str]) -> str:
     """Return the fix for a finding. `instead`: profiles for the same accelerator that fit."""
-    sentence = _sentence(finding, wanted, host)
+    sentence = _sentence(finding, needs, host)
     if not instead:
         return sentence
     other = f"Use --profile {instead[0]}, which fits."
     return other if finding.code in _NOTHING else f"{other} Or: {sentence}"
 
 
-def _sentence(finding: Finding, wanted: Needs, host: Host) -> str:
+def _sentence(finding: Finding, needs: Needs, host: Host) -> str:
     gpu = finding.gpu
     if gpu is not None and (finding.code == gpu.obstacle or gpu.vendor == "unknown"):
-        return of_gpu(gpu, host, wanted.nvidia_driver)
+        return of_gpu(gpu, host, needs.nvidia_driver)
     return {
         "backend": "Choose another --backend.",
         "platform": "Start a container engine and use --backend docker, or a profile for macOS."
         if host.os == "macos"
         else "Use a profile for this platform: see `envbuilder profiles`.",
-        "libc-other": "Use --backend docker: the image brings its own C library.",
+        "libc-other": "Use --backend docker: the image has its own C library.",
         "system-old": "Update macOS."
         if host.os == "macos"
-        else "Use --backend docker, whose image brings its own C library; or update the system.",
+        else "Use --backend docker, whose image has its own C library; or update the system.",
         "system-unread": _TRY,
         "rosetta": "Install an arm64 Python (python.org's, or Homebrew's in /opt/homebrew), and"
         " envbuilder with it, in a terminal where `uname -m` says arm64.",
         "rosetta-linux": "Use containers for linux/arm64: they run on this chip itself.",
         "cpu-flags": _cpu_flags(finding),
-        "no-gpu": "Use --profile cpu. If there is one, `envbuilder detect` tells what was read.",
+        "no-gpu": "Use --profile cpu. If there is one, `envbuilder detect` shows what was read.",
         "gpu": "See `envbuilder detect` for what is known about it.",
-        "driver-old": drivers.install(gpu, host, wanted.nvidia_driver) if gpu else "",
-        "driver-unread": "See `nvidia-smi` for what the driver says.",
+        "driver-old": drivers.install(gpu, host, needs.nvidia_driver) if gpu else "",
+        "driver-unread": "See `nvidia-smi` for what the driver reports.",
         "kernels": "No driver helps: these wheels have no kernels for this GPU.",
         "kernels-ptx": f"{_TRY} The first start takes long.",
         "sm-unread": _TRY,
-        "lock-unread": "Make the lock anew with `envbuilder lock`; if it stays, the tables do not"
-        f" have this torch. {_TRY}",
+        "lock-unread": "Make the lock again: `envbuilder lock`. If that does not help, the tables"
+        f" lack this torch. {_TRY}",
         "unlisted": _TRY,
         "engine": _engine(host),
         "level-zero": drivers.level_zero(host),
@@ -77,7 +77,7 @@ def _sentence(finding: Finding, wanted: Needs, host: Host) -> str:
 
 def _engine(host: Host) -> str:
     if host.containers.engines:
-        return "Make the engine answer (`docker version` or `podman version` says what is wrong)."
+        return "Get the engine to answer: `docker version` or `podman version` shows the error."
     if host.os == "macos" or host.wsl:
         return "Start Docker Desktop, or whatever provides the engine."
     return "Install Docker or podman, and start it."
@@ -97,10 +97,10 @@ def _cpu_flags(finding: Finding) -> str:
 def of_gpu(gpu: Gpu, host: Host, driver: str = "") -> str:
     """Return the fix for a GPU's obstacle; `driver` is the oldest sufficient version."""
     sentences: dict[Obstacle | None, str] = {
-        None: "No profile is for it yet.",
-        "hidden": "Run `unset CUDA_VISIBLE_DEVICES`, and look where it is set.",
+        None: "No profile supports it yet.",
+        "hidden": "Run `unset CUDA_VISIBLE_DEVICES`, and find where it is set.",
         "driver-missing": _driver(gpu, host, driver),
-        "driver-other": "It is kept for virtual machines: give it back where that was set up"
+        "driver-other": "It is reserved for virtual machines: release it where that was configured"
         " (vfio-pci.ids, driverctl)."
         if gpu.kernel_driver == "vfio-pci"
         else _driver(gpu, host, driver),
@@ -108,15 +108,15 @@ def of_gpu(gpu: Gpu, host: Host, driver: str = "") -> str:
         "library-failed": _library(gpu, host),
         "node-missing": _missing(gpu, host),
         "node-closed": _closed(gpu, host),
-        "node-unread": "See who may open the nodes: `ls -l /dev/dri /dev/nvidia*`.",
+        "node-unread": "Check who may open the nodes: `ls -l /dev/dri /dev/nvidia*`.",
         "not-given": "Give it to this container or process (--gpus all, NVIDIA_VISIBLE_DEVICES,"
-        " the scheduler's request); if it is, `sudo dmesg | grep NVRM` tells what failed.",
+        " the scheduler's request); if it is, `sudo dmesg | grep NVRM` shows what failed.",
         "unsupported": "Nothing helps: PyTorch does not support it. Use --profile cpu.",
         "unlisted": "Use NVIDIA's own torch for Jetson; `envbuilder verify --python` checks it."
         if gpu.vendor == "nvidia"
         else _FORCE,
         "virtual": f"Run envbuilder on the Mac itself; here, {_FORCE}",
-        "wsl": f"See what Windows says (`nvidia-smi.exe`, Device Manager); {_FORCE}",
+        "wsl": f"See what Windows reports (`nvidia-smi.exe`, Device Manager); {_FORCE}",
         "unread": "Run envbuilder as a user who can read /sys, or outside the sandbox.",
     }
     obstacle = gpu.obstacle
@@ -129,7 +129,7 @@ def _driver(gpu: Gpu, host: Host, needed: str) -> str:
     sentence = drivers.install(gpu, host, needed)
     loadable = gpu.obstacle == "driver-missing" and not (host.wsl or host.container)
     if gpu.vendor == "nvidia" and loadable:
-        sentence += " Where it is installed, `sudo modprobe nvidia` says why it does not load."
+        sentence += " If it is installed, `sudo modprobe nvidia` shows why it does not load."
     return sentence
 
 
@@ -139,13 +139,15 @@ def _library(gpu: Gpu, host: Host) -> str:
         return "Run `wsl --shutdown` in Windows." if host.wsl else "Restart the machine."
     if "not found" in gpu.detail.lower() and host.container:
         return "Start the container with --gpus all and NVIDIA_DRIVER_CAPABILITIES=compute,utility."
-    return "See what `nvidia-smi` says; `sudo dmesg | grep NVRM` has the kernel's word."
+    return "See what `nvidia-smi` reports; `sudo dmesg | grep NVRM` shows the kernel's messages."
 
 
 def _closed(gpu: Gpu, host: Host) -> str:
     if gpu.vendor == "nvidia":
         node = "/dev/dxg" if host.wsl else "/dev/nvidia*"
-        return f"See who may open it: `ls -l {node}`. NVIDIA's driver lets everybody by default."
+        return (
+            f"Check who may open it: `ls -l {node}`. NVIDIA's driver allows all users by default."
+        )
     group = gpu.render_node_group or "render"
     node = gpu.render_node or "/dev/dri/renderD128"
     if host.container:
@@ -178,7 +180,7 @@ def _missing_in_container(gpu: Gpu) -> str:
     if not _lacks_memory_node(gpu):
         return start
     return (
-        f"Run `sudo nvidia-modprobe -u -c=0` on the machine itself, which makes it there. {start}"
+        f"Run `sudo nvidia-modprobe -u -c=0` on the machine itself, which creates the node. {start}"
     )
 
 
@@ -201,7 +203,7 @@ def _join(group: str, around: Around) -> Repair | None:
     return Repair(
         commands=(("usermod", "-aG", group, around.user),),
         undo=(("gpasswd", "-d", around.user, group),),
-        after=f"it counts when {around.user} has logged in again",
+        after=f"it takes effect when {around.user} logs in again",
     )
 
 

@@ -28,8 +28,8 @@ class Done(Struct, frozen=True, kw_only=True):
 
 def offered(problems: Sequence[Problem], *, may: bool) -> tuple[Repair, ...]:
     """Return the repairs of some problems, each once; none unless `may`."""
-    found = (p.repair for p in problems if p.repair is not None)
-    return tuple(dict.fromkeys(found)) if may else ()
+    repairs = (p.repair for p in problems if p.repair is not None)
+    return tuple(dict.fromkeys(repairs)) if may else ()
 
 
 def as_run(argv: Sequence[str], *, root: bool) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from envbuilder.core.text import counted
 from envbuilder.doctor.problem import Problem, Repair
 from envbuilder.host.describe import gib
 
@@ -54,10 +55,6 @@ def _named(gpu: Gpu) -> str:
     return f"{gpu.name} at {gpu.bus}" if gpu.bus else gpu.name
 
 
-def _count(number: float, what: str) -> str:
-    return f"{number:g} {what}{'' if number == 1 else 's'}"
-
-
 def _channels(memory: Memory) -> Iterator[Problem]:
     used, available = memory.channels, memory.channels_available
     if used and available and used < available:
@@ -65,7 +62,7 @@ def _channels(memory: Memory) -> Iterator[Problem]:
             "memory-channels",
             f"{used} of {available} memory channels hold a module: {used / available:.0%} of the"
             " bandwidth",
-            "Put a module of the same kind into each channel, as the board's manual says.",
+            "Put a module of the same kind into each channel, as described in the board's manual.",
         )
 
 
@@ -75,12 +72,12 @@ def _quota(host: Host, around: Around) -> Iterator[Problem]:
         return
     most = max(1, int(cpu.quota))
     # The first number of a list is that of the outermost level; libgomp ignores non-numbers.
-    said = around.variables.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    if said.isdecimal() and 0 < int(said) <= most:
+    threads = around.variables.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    if threads.isdecimal() and 0 < int(threads) <= most:
         return
     yield _slow(
         "quota",
-        f"the CPU quota pays for {cpu.quota:g} of {cpu.affinity} CPUs; torch does not see it and"
+        f"the CPU quota allows {cpu.quota:g} of {cpu.affinity} CPUs; torch does not see it and"
         " starts a thread for each core",
         f"Run `export OMP_NUM_THREADS={cpu.threads or most}` (envbuilder does for what it runs),"
         " or start the container with --cpuset-cpus instead of --cpus.",
@@ -109,19 +106,19 @@ def _cores(host: Host) -> Iterator[Problem]:
     if gpus and limits and min(limits) < _CORES_PER_GPU * len(gpus):
         yield _slow(
             "cores",
-            f"{_count(min(limits), 'core')} for {_count(len(gpus), 'GPU')}: loading keeps"
+            f"{counted(min(limits), 'core')} for {counted(len(gpus), 'GPU')}: loading keeps"
             f" {'it' if len(gpus) == 1 else 'them'} waiting",
-            f"Give it {_CORES_PER_GPU} cores a GPU, or keep the data on the GPU.",
+            f"Give it {_CORES_PER_GPU} cores per GPU, or keep the data on the GPU.",
         )
 
 
 def _main_memory(host: Host) -> Iterator[Problem]:
-    own = [g.memory_bytes for g in _used(host) if g.memory_kind == "dedicated" and g.memory_bytes]
+    sizes = [g.memory_bytes for g in _used(host) if g.memory_kind == "dedicated" and g.memory_bytes]
     limits = [n for n in (host.memory.total_bytes, host.memory.limit_bytes) if n]
-    if own and limits and min(limits) < sum(own):
+    if sizes and limits and min(limits) < sum(sizes):
         yield _slow(
             "main-memory",
-            f"{gib(min(limits))} of main memory for {gib(sum(own))} on GPUs:"
+            f"{gib(min(limits))} of main memory for {gib(sum(sizes))} on GPUs:"
             " checkpoints and pinned buffers may not fit",
             "Add memory, raise the container's limit, or load models in pieces"
             " (`torch.load(mmap=True)`, safetensors).",
@@ -169,8 +166,8 @@ def _shared(host: Host, around: Around) -> Iterator[Problem]:
 
 
 def _binding(around: Around) -> Iterator[Problem]:
-    said = {name: around.variables.get(name, "").strip().lower() for name in _BINDING}
-    names = [name for name, value in said.items() if value not in _UNBOUND]
+    settings = {name: around.variables.get(name, "").strip().lower() for name in _BINDING}
+    names = [name for name, value in settings.items() if value not in _UNBOUND]
     if names:
         # pytorch issues 91989, 99625, 101850: the importing process is bound to its first core.
         yield _slow(

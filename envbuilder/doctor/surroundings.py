@@ -14,7 +14,7 @@ from envbuilder.core.errors import EnvbuilderError
 from envbuilder.doctor import network
 from envbuilder.packages import space
 from envbuilder.packages.space import Disk, disks, downloads, existing
-from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles import lock as profile_lock
 
 if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
@@ -140,13 +140,13 @@ def _python(profile: Profile | None, lock: Lock | None, host: Host) -> tuple[str
     """Return why no interpreter fits the native environment, and the fix; empty if one does."""
     if profile is None or lock is None:
         return "", ""
-    versions = lockfile.pythons(lock, host.platform, profile.python.default)
+    versions = profile_lock.pythons(lock, host.platform, profile.python.default)
     if not versions or "venv" not in profile.backends:
         return "", ""
-    from envbuilder.host import interpreters as pythons
+    from envbuilder.host import interpreters
 
     try:
-        pythons.find(None, versions, host.machine)
+        interpreters.find(None, versions, host.machine)
     except EnvbuilderError as error:
         return error.message, error.hint
     return "", ""
@@ -168,7 +168,7 @@ def _engine(host: Host) -> tuple[str, str]:
 
 def _rooms(lock: Lock | None, host: Host, settings: Settings) -> tuple[Disk, ...]:
     """Return the disks of the store and of environments, with the space the lock's files need."""
-    target = lockfile.first(lock, host.platform)
+    target = profile_lock.first(lock, host.platform)
     tools = [f for p, f in lock.tools.items() if p == host.platform] if lock else []
     files = (*target.files, *tools) if target else ()
     environment = space.Room(folder=str(settings.envs_dir), bytes=space.unpacked(files))

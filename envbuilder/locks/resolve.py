@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from envbuilder.core import pip_settings, process
-from envbuilder.core import types as words
+from envbuilder.core import pip_settings, process, types
 from envbuilder.core.settings import require_writable
-from envbuilder.locks import system_packages as target_debs
 from envbuilder.locks.availability import queries
-from envbuilder.locks.system_packages import Debs
+from envbuilder.locks.system_packages import Debs, is_current
 from envbuilder.packages.python import indexes, static_index, upstream
 from envbuilder.packages.python.indexes import canonical
 from envbuilder.packages.python.uv import UnresolvableError, Uv, links
@@ -58,16 +56,16 @@ def resolve(
     from what its index or a claim states.
     """
     environ = os.environ if environ is None else environ
-    found = pip_settings.sources(environ)
-    user_links = pip_settings.links(found, environ)
+    sources = pip_settings.sources(environ)
+    user_links = pip_settings.links(sources, environ)
     offers = upstream.offers(profile.indexes, settings, user_links, on_progress)
-    kept = None if upgrade else previous
+    basis = None if upgrade else previous
     try:
         _require_offers(profile, offers)
         with tempfile.TemporaryDirectory(prefix="envbuilder-lock-") as name:
             work = Path(name)
             index = static_index.write(offers, work)
-            variables = indexes.uv_environment(found, environ, (index.url,))
+            variables = indexes.uv_environment(sources, environ, (index.url,))
             uv = Uv(
                 run=run,
                 folder=work,
@@ -76,17 +74,17 @@ def resolve(
                 find_links=links(user_links, profile.indexes, work),
                 index=index,
             )
-            debs = Debs(profile, settings, kept, on_progress)
-            targets, urls = _targets(profile, debs, kept, uv, on_progress)
+            debs = Debs(profile, settings, basis, on_progress)
+            targets, urls = _targets(profile, debs, basis, uv, on_progress)
             tools = _tools(profile, uv, on_progress)
-            urls |= {found.file.sha256: found.url for found in tools.values()}
+            urls |= {tool.file.sha256: tool.url for tool in tools.values()}
             listed = Lock(
                 schema=SCHEMA,
                 profile=profile.name,
                 inputs=inputs_digest(profile),
                 state="locked",
                 reason="",
-                tools={p: _as_tool(found.file) for p, found in tools.items()},
+                tools={p: _as_tool(tool.file) for p, tool in tools.items()},
                 targets=targets,
             )
             lock = _sized(listed, urls, previous, measure, on_progress)
@@ -107,9 +105,9 @@ def check(profile: Profile, lock: Lock) -> tuple[str, ...]:
         reasons.append("the profile changed after the lock was made")
     if lock.state == "unlocked":
         return tuple(reasons)
-    wanted = {(p, v) for p in profile.platforms for v in profile.python.supported}
+    required = {(p, v) for p in profile.platforms for v in profile.python.supported}
     present = {(t.platform, t.python) for t in lock.targets}
-    for verb, pairs in (("has no", wanted - present), ("has a needless", present - wanted)):
+    for verb, pairs in (("has no", required - present), ("has a needless", present - required)):
         reasons += [f"it {verb} target {p} with Python {v}" for p, v in sorted(pairs)]
     others = sorted({f.version for f in lock.tools.values()} - {profile.tools.uv})
     reasons += [f"uv is {version}, not {profile.tools.uv}" for version in others]
@@ -123,7 +121,7 @@ def check(profile: Profile, lock: Lock) -> tuple[str, ...]:
                 reasons.append(f"{where}: {need.name} is missing")
             elif not need.specifier.contains(Version(pin), prereleases=True):
                 reasons.append(f"{where}: {need.name} {pin} does not satisfy {need}")
-        if not target_debs.is_current(profile, target):
+        if not is_current(profile, target):
             reasons.append(f"{where}: the base image is not the profile's")
     return tuple(reasons)
 
@@ -144,7 +142,7 @@ def _require_offers(profile: Profile, offers: Iterable[Offer]) -> None:
             need.specifier.contains(Version(v), prereleases=True) for v in offered.get(name, ())
         ):
             raise UnresolvableError(
-                f"{need}: the index {sources[name]} could not be asked and no public source "
+                f"{need}: the index {sources[name]} did not answer, and no public source "
                 "states the hash of its wheels"
             )
 
@@ -152,7 +150,7 @@ def _require_offers(profile: Profile, offers: Iterable[Offer]) -> None:
 def _targets(
     profile: Profile,
     debs: Debs,
-    kept: Lock | None,
+    basis: Lock | None,
     uv: Uv,
     on_progress: Callable[[str], None],
 ) -> tuple[tuple[Target, ...], dict[str, str]]:
@@ -162,11 +160,11 @@ def _targets(
     for platform in profile.platforms:
         for python in profile.python.supported:
             on_progress(f"{profile.name}: resolving {platform} with Python {python}")
-            before = _preferred(kept, platform, python)
+            before = _preferred(basis, platform, python)
             wheels = uv.compile(profile.requirements, platform, python, before)
-            base, own = debs.of(platform, python)
-            urls |= {found.file.sha256: found.url for found in wheels}
-            files = (*(w.file for w in wheels), *own)
+            base, packages = debs.of(platform, python)
+            urls |= {wheel.file.sha256: wheel.url for wheel in wheels}
+            files = (*(w.file for w in wheels), *packages)
             targets.append(
                 Target(
                     platform=platform,
@@ -180,7 +178,7 @@ def _targets(
 
 def _tools(
     profile: Profile, uv: Uv, on_progress: Callable[[str], None]
-) -> dict[words.Platform, Found]:
+) -> dict[types.Platform, Found]:
     """Resolve the uv that the profile names, for every platform that envbuilder runs on.
 
     This is not the uv that resolves: that one depends on the machine, and its choices are recorded
@@ -188,7 +186,7 @@ def _tools(
     """
     on_progress(f"{profile.name}: resolving uv {profile.tools.uv}")
     pin, python = f"uv=={profile.tools.uv}", profile.python.default
-    return {p: uv.compile([pin], p, python, {})[0] for p in words.PLATFORMS}
+    return {p: uv.compile([pin], p, python, {})[0] for p in types.PLATFORMS}
 
 
 def _sized(
@@ -204,16 +202,16 @@ def _sized(
     previous lock has for the same sha256 is used.
     """
     unknown = {f.sha256 for f in lock.files if f.size is None}
-    asked = {sha256: urls[sha256] for sha256 in unknown if urls.get(sha256)}
-    if asked:
-        on_progress(f"asking for the sizes of {len(asked)} files")
-    stated = measure(asked.values()) if asked else {}
+    requested = {sha256: urls[sha256] for sha256 in unknown if urls.get(sha256)}
+    if requested:
+        on_progress(f"requesting the sizes of {len(requested)} files")
+    stated = measure(requested.values()) if requested else {}
     before = previous.files if previous else ()
-    known = {f.sha256: f.size for f in before if f.size is not None}
-    known |= {sha256: stated[url] for sha256, url in asked.items() if url in stated}
+    sizes = {f.sha256: f.size for f in before if f.size is not None}
+    sizes |= {sha256: stated[url] for sha256, url in requested.items() if url in stated}
 
     def sized(file: File) -> File:
-        size = known.get(file.sha256) if file.size is None else file.size
+        size = sizes.get(file.sha256) if file.size is None else file.size
         return msgspec.structs.replace(file, size=size)
 
     return msgspec.structs.replace(
@@ -233,8 +231,8 @@ def _as_tool(file: File) -> File:
     return msgspec.structs.replace(file, kind="tool")
 
 
-def _preferred(kept: Lock | None, platform: str, python: str) -> dict[str, str]:
-    for target in kept.targets if kept else ():
+def _preferred(basis: Lock | None, platform: str, python: str) -> dict[str, str]:
+    for target in basis.targets if basis else ():
         if (target.platform, target.python) == (platform, python):
             return {f.name: f.version for f in target.of_kind("wheel")}
     return {}

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from envbuilder.core.errors import InvalidError
-from envbuilder.packages.debian import mirrors as archives
-from envbuilder.packages.debian import suite as debian
+from envbuilder.packages.debian import mirrors, suite
 from envbuilder.profiles.lock import Lock, LockedBase, Target, inputs_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from envbuilder.core import types as words
+    from envbuilder.core import types
     from envbuilder.core.settings import Settings
     from envbuilder.packages.debian.suite import Suite
     from envbuilder.profiles.locked_file import File
@@ -41,17 +40,17 @@ class Debs:
         fresh = previous is not None and previous.inputs == inputs_digest(profile)
         self._previous = previous if fresh else None
         self._suites: dict[str, Suite] = {}
-        self._closures: dict[words.Platform, tuple[File, ...]] = {}
+        self._closures: dict[types.Platform, tuple[File, ...]] = {}
 
     def of(
-        self, platform: words.Platform, python: words.PythonVersion
+        self, platform: types.Platform, python: types.PythonVersion
     ) -> tuple[LockedBase | None, tuple[File, ...]]:
         """Return the base of a target and its .debs; None and no files if it is not for Linux."""
         profile = self._profile
         if not platform.startswith("linux/"):
             return None, ()
         if python in profile.debian_base:
-            return self._made(platform, python)
+            return self._of_packages(platform, python)
         # Without an image, .debs are only unpacked to get a library to preload.
         if not profile.system_packages or not (python in profile.base or profile.preload):
             return base(profile, platform, python, ()), ()
@@ -62,29 +61,29 @@ class Debs:
         files = self._on_image(platform)
         return base(profile, platform, python, files), files
 
-    def _made(
-        self, platform: words.Platform, python: words.PythonVersion
+    def _of_packages(
+        self, platform: types.Platform, python: types.PythonVersion
     ) -> tuple[LockedBase | None, tuple[File, ...]]:
         """Return a base made of locked packages, its packages and those installed on it."""
         before = self._before(platform, python)
         if before is not None:
             return before.base, (*before.base_files, *before.of_kind("deb"))
-        suite = self._suite(platform)
-        system = debian.lock_base(self._profile.debian_base[python].include, suite)
+        debian_suite = self._suite(platform)
+        system = suite.lock_base(self._profile.debian_base[python].include, debian_suite)
         if not any(f.name == f"python{python}" for f in system):
             raise InvalidError(
-                f"profile '{self._profile.name}': debian_base.{python}: brings no python{python}",
-                f"Add python{python}, or python3 where that is the suite's own Python.",
+                f"profile '{self._profile.name}': debian_base.{python}: lacks python{python}",
+                f"Add python{python}, or python3 if that is the suite's own version.",
             )
         names = frozenset(f.name for f in system)
-        files = (*system, *debian.lock(self._profile.system_packages, suite, names))
+        files = (*system, *suite.lock(self._profile.system_packages, debian_suite, names))
         return base(self._profile, platform, python, files), files
 
-    def _on_image(self, platform: words.Platform) -> tuple[File, ...]:
+    def _on_image(self, platform: types.Platform) -> tuple[File, ...]:
         """Return the packages to install on an image; the same for every image of a platform."""
         if platform not in self._closures:
-            suite = self._suite(platform)
-            self._closures[platform] = debian.lock(self._profile.system_packages, suite)
+            debian_suite = self._suite(platform)
+            self._closures[platform] = suite.lock(self._profile.system_packages, debian_suite)
         return self._closures[platform]
 
     def _before(self, platform: str, python: str) -> Target | None:
@@ -101,14 +100,14 @@ class Debs:
     def _suite(self, platform: str) -> Suite:
         if platform not in self._suites:
             name = self._profile.debian_suite
-            self._suites[platform] = debian.load(name, platform, self._settings, self._note)
+            self._suites[platform] = suite.load(name, platform, self._settings, self._note)
         return self._suites[platform]
 
 
 def base(
     profile: Profile,
-    platform: words.Platform,
-    python: words.PythonVersion,
+    platform: types.Platform,
+    python: types.PythonVersion,
     debs: Iterable[File],
 ) -> LockedBase | None:
     """Return the base of a target, as its profile and its .debs state it; pure.
@@ -122,14 +121,14 @@ def base(
     packaged = versions.get(f"python{python}", "").partition("-")[0]
     system = tuple(f for f in debs if f.role == "base")
     if python in profile.debian_base:
-        seen = [when for f in system if (when := archives.seen(f))]
+        dates = [when for f in system if (when := mirrors.seen(f))]
         unpacked = platform in profile.debian_base[python].unpacked
         named = hashlib.sha256("".join(sorted(f.sha256 for f in system)).encode()).hexdigest()
         kind = "unpacked-" if unpacked else ""
         return LockedBase(
             ref=f"envbuilder/debian:{profile.debian_suite}-{kind}{named[:12]}",
             digest=None,
-            date=max(seen)[:10] if seen else None,
+            date=max(dates)[:10] if dates else None,
             python_path=f"/usr/bin/python{python}",
             python_version=packaged,
             suite=profile.debian_suite,

@@ -25,9 +25,9 @@ class Finding(Struct, frozen=True):
     gpu: Gpu | None = None
 
 
-def worst(found: Sequence[Finding]) -> Level:
+def worst(findings: Sequence[Finding]) -> Level:
     """Return the most severe level, which decides."""
-    return max((f.level for f in found), key=LEVELS.index, default="note")
+    return max((f.level for f in findings), key=LEVELS.index, default="note")
 
 
 def blocked(level: Level, text: str, gpu: Gpu) -> Finding:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envbuilder.core import types as words
+from envbuilder.core import types
 from envbuilder.host import tables
 from envbuilder.host.model import TRACKED_FLAGS, X86_FLAGS
 from envbuilder.host.text import version
@@ -32,13 +32,13 @@ def findings(
     """Return all findings about a profile on a host with one backend."""
     image = makes_image(backend)
     platform = docker_platform(host) if image else host.platform
-    wanted = needs(profile, lock, platform or profile.platforms[0])
+    required = needs(profile, lock, platform or profile.platforms[0])
     return (
         *_platform(profile, host, backend),
-        *(() if image else _system(wanted, host)),
+        *(() if image else _system(required, host)),
         *_translation(host, backend),
         *_cpu_flags(profile, host),
-        *accelerators.findings(profile, host, wanted, native=not image),
+        *accelerators.findings(profile, host, required, native=not image),
     )
 
 
@@ -57,50 +57,50 @@ def _platform(profile: Profile, host: Host, backend: str) -> list[Finding]:
     if backend not in profile.backends:
         return [Finding("impossible", f"it has no backend {backend}", "backend")]
     native = not makes_image(backend)
-    wanted = [p for p in profile.platforms if native or p.startswith("linux/")]
-    here = host.platform if native else docker_platform(host)
+    platforms = [p for p in profile.platforms if native or p.startswith("linux/")]
+    platform = host.platform if native else docker_platform(host)
     named = f"{host.os} on {host.machine}"
-    level: Level = "impossible" if native or not wanted else "no"
-    possible = [p for p in wanted if not native or p.startswith(host.os)]
+    level: Level = "impossible" if native or not platforms else "no"
+    possible = [p for p in platforms if not native or p.startswith(host.os)]
     if possible and host.os != "other" and host.machine == "unknown":
         return [Finding("warning", "this machine's architecture could not be read", "unread")]
-    if here not in wanted:
-        text = f"it is for {' and '.join(wanted)}; this host is {here or named}"
+    if platform not in platforms:
+        text = f"it is for {' and '.join(platforms)}; this host is {platform or named}"
         return [Finding(level, text, "platform")]
     return []
 
 
-def docker_platform(host: Host) -> words.Platform | None:
+def docker_platform(host: Host) -> types.Platform | None:
     """Return the platform of containers here: even on macOS, engines run Linux on the same CPU."""
     if host.os == "other":
         return None
-    return words.container_platform(host.machine)
+    return types.container_platform(host.machine)
 
 
-def _system(wanted: Needs, host: Host) -> list[Finding]:
+def _system(required: Needs, host: Host) -> list[Finding]:
     """Check what a native environment needs from the operating system."""
     if host.os == "macos":
-        return _at_least("macOS", host.os_version, wanted.macos)
-    if host.os != "linux" or not wanted.glibc:
+        return _at_least("macOS", host.os_version, required.macos)
+    if host.os != "linux" or not required.glibc:
         return []
     name, _, number = (host.libc or "glibc").partition(" ")
     if name != "glibc":
         text = f"the C library is {name}, and the wheels need glibc: use --backend docker"
         return [Finding("impossible", text, "libc-other")]
     number = number or tables.distribution_glibc(host.os_version) or ""
-    return [f for f in _at_least("glibc", number, wanted.glibc) if f.level != "note"]
+    return [f for f in _at_least("glibc", number, required.glibc) if f.level != "note"]
 
 
-def _at_least(name: str, found: str | None, wanted: str) -> list[Finding]:
-    needed, here = version(wanted), version(found)
-    if needed is None:
+def _at_least(name: str, actual: str | None, minimum: str) -> list[Finding]:
+    lowest, current = version(minimum), version(actual)
+    if lowest is None:
         return []
-    if here is None:
+    if current is None:
         return [Finding("warning", f"the version of {name} could not be read", "system-unread")]
-    if here < needed:
-        text = f"{name} {found} is older than {wanted}, which the wheels need"
+    if current < lowest:
+        text = f"{name} {actual} is older than {minimum}, which the wheels need"
         return [Finding("impossible", text, "system-old")]
-    return [Finding("note", f"{name} {found}")]
+    return [Finding("note", f"{name} {actual}")]
 
 
 def _translation(host: Host, backend: str) -> list[Finding]:
@@ -120,10 +120,10 @@ def _translation(host: Host, backend: str) -> list[Finding]:
 
 def _cpu_flags(profile: Profile, host: Host) -> list[Finding]:
     requires = profile.requires
-    found = _missing_flags(profile, host, requires.cpu_flags, "no")
-    wanted = _missing_flags(profile, host, requires.cpu_flags_wanted, "warning")
-    # A wanted flag that could not be read is no reason to doubt the rest.
-    return found or [f for f in wanted if f.code == "cpu-flags"]
+    missing = _missing_flags(profile, host, requires.cpu_flags, "no")
+    desirable = _missing_flags(profile, host, requires.cpu_flags_wanted, "warning")
+    # A desirable flag that could not be read is no reason to doubt the rest.
+    return missing or [f for f in desirable if f.code == "cpu-flags"]
 
 
 def _missing_flags(
@@ -135,23 +135,23 @@ def _missing_flags(
         return []
     if host.cpu.flags is None:
         return [Finding("warning", "the CPU's flags could not be read", "unread")]
-    found = []
+    result = []
     has = tables.with_implied_flags(host.cpu.flags)
     # Every 64-bit x86 has SSE2: a host without it was recorded before such flags were tracked.
-    kept = TRACKED_FLAGS if "sse2" in has else TRACKED_FLAGS - {"sse2", "sse4_1"}
+    recorded = TRACKED_FLAGS if "sse2" in has else TRACKED_FLAGS - {"sse2", "sse4_1"}
     has &= TRACKED_FLAGS
-    untold = [flag for flag in needed if flag not in kept and flag not in has]
-    if untold:
-        text = f"whether the CPU has {', '.join(untold)} is not recorded"
-        found.append(Finding("warning", text, "unread"))
-    missing = [flag for flag in needed if flag in kept and flag not in has]
+    unrecorded = [flag for flag in needed if flag not in recorded and flag not in has]
+    if unrecorded:
+        text = f"whether the CPU has {', '.join(unrecorded)} is not recorded"
+        result.append(Finding("warning", text, "unread"))
+    missing = [flag for flag in needed if flag in recorded and flag not in has]
     name = host.cpu.generation or host.cpu.model_name or "the CPU"
     if missing:
         first = missing[0].replace("sse4_", "SSE4.")
         lacks = "no AVX-512" if "avx512f" in missing else f"no {first}"
         then = profile.requires.without_cpu_flags
         text = f"{name} has {lacks} ({', '.join(missing)} missing){then and f': {then}'}"
-        found.append(Finding(level, text, "cpu-flags"))
-    elif not untold and profile.expects.extension:
-        found.append(Finding("note", f"{name} has {needed[-1]}"))
-    return found
+        result.append(Finding(level, text, "cpu-flags"))
+    elif not unrecorded and profile.expects.extension:
+        result.append(Finding("note", f"{name} has {needed[-1]}"))
+    return result

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from envbuilder.core.errors import InvalidError
-from envbuilder.profiles import lock as locks
-from envbuilder.profiles import profile as profiles
+from envbuilder.profiles import lock as profile_lock
+from envbuilder.profiles.profile import load as load_profile
+from envbuilder.profiles.profile import names, search_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,17 +29,17 @@ class Library:
     @classmethod
     def of(cls, settings: Settings) -> Library:
         """Return the library of a project, a user, and envbuilder itself, in this order."""
-        return cls(profiles.search_path(settings.project, settings.config_dir))
+        return cls(search_path(settings.project, settings.config_dir))
 
     def profile(self, name: str) -> Profile:
         """Return a profile. Raises `InvalidError` if there is none or it is wrong."""
         if name not in self._profiles:
-            self._profiles[name] = profiles.load(name, self.folders)
+            self._profiles[name] = load_profile(name, self.folders)
         return self._profiles[name]
 
     def profiles(self) -> tuple[Profile, ...]:
         """Return all profiles, sorted by name. Raises `InvalidError` if one is wrong."""
-        return tuple(self.profile(name) for name in profiles.names(self.folders))
+        return tuple(self.profile(name) for name in names(self.folders))
 
     def on_packages(self, name: str, python: str) -> Profile | None:
         """Return the variant of a profile whose base is made of locked packages; None if none."""
@@ -60,17 +61,17 @@ class Library:
         Raises `InvalidError` if it is damaged, missing, stale or unlocked.
         """
         if not profile.takes_lock(backend):
-            return locks.nothing(profile)
+            return profile_lock.nothing(profile)
         lock = self._read(profile.name)
         if isinstance(lock, InvalidError):
             raise lock
-        return locks.require_usable(profile, lock)
+        return profile_lock.require_usable(profile, lock)
 
     def _read(self, name: str) -> Lock | InvalidError | None:
         if name not in self._locks:
-            path = locks.path_for(name, self.folders)
+            path = profile_lock.path_for(name, self.folders)
             try:
-                self._locks[name] = locks.load(path) if path else None
+                self._locks[name] = profile_lock.load(path) if path else None
             except InvalidError as error:
                 self._locks[name] = error
         return self._locks[name]

@@ -15,13 +15,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import strict_json
-from envbuilder.core import types as words
+from envbuilder.core import strict_json, types
 from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.core.schema import explain
 from envbuilder.core.strict_yaml import shown
-from envbuilder.profiles import locked_file as lock_entries
-from envbuilder.profiles.locked_file import File
+from envbuilder.profiles.locked_file import File, problem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,17 +37,17 @@ _EARLIEST = datetime.date(1980, 1, 1)
 class LockedBase(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The base of a target: an image, or a Debian system made from locked packages."""
 
-    ref: words.ImageRef
-    digest: words.Digest | None
-    date: words.Date | None
-    python_path: words.AbsolutePath
-    python_version: words.FullPythonVersion
-    suite: words.DebianSuite = ""
+    ref: types.ImageRef
+    digest: types.Digest | None
+    date: types.Date | None
+    python_path: types.AbsolutePath
+    python_version: types.FullPythonVersion
+    suite: types.DebianSuite = ""
     """Set if the base is not a published image but a system of this suite, made from the target's
     files with the role `base`. `ref` is then the name it is given when it is built."""
     unpacked: bool = False
     """Whether those packages are only unpacked, without running their scripts."""
-    status: words.Sha256 | None = None
+    status: types.Sha256 | None = None
     """Not used and no longer written; accepted because earlier locks may have it. They name here
     the sha256 of the dpkg status of the one image that their .debs were chosen for. The next
     `envbuilder lock` chooses them again, so that they fit any minimal system of the suite."""
@@ -68,12 +66,12 @@ class LockedBase(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
 class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All files for one platform and Python version."""
 
-    platform: words.Platform
-    python: words.PythonVersion
+    platform: types.Platform
+    python: types.PythonVersion
     base: LockedBase | None
     files: tuple[File, ...]
 
-    def of_kind(self, kind: words.FileKind) -> tuple[File, ...]:
+    def of_kind(self, kind: types.FileKind) -> tuple[File, ...]:
         """Return the files of one kind that are installed on the base, in the lock's order."""
         return tuple(f for f in self.files if f.kind == kind and not f.role)
 
@@ -87,13 +85,13 @@ class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The lock of one profile."""
 
     schema: int
-    profile: words.Name
-    inputs: words.Sha256
+    profile: types.Name
+    inputs: types.Sha256
     """Digest of everything in the profile that affects resolution."""
-    state: words.LockState
-    reason: words.Sentence
+    state: types.LockState
+    reason: types.Sentence
     """Why the state is not `locked`; empty if it is."""
-    tools: dict[words.Platform, File]
+    tools: dict[types.Platform, File]
     """uv for each platform that envbuilder runs on, where it installs wheels for any target."""
     targets: tuple[Target, ...]
 
@@ -102,21 +100,21 @@ class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Every file in the lock; a file shared by several targets is listed once for each."""
         return (*self.tools.values(), *(f for t in self.targets for f in t.files))
 
-    def tool(self, platform: words.Platform | None) -> File:
+    def tool(self, platform: types.Platform | None) -> File:
         """Return the locked uv that runs on a platform.
 
         Raises `ToolError` if no lock can have one, `InvalidError` if this one does not.
         """
         if platform is None:
             raise ToolError(
-                f"uv is locked for {', '.join(words.PLATFORMS)}, and this machine is none of these",
+                f"uv is locked for {', '.join(types.PLATFORMS)}, and this machine is none of these",
                 "Build on such a machine; an image can also be built by an engine: --builder"
                 " buildkit.",
             )
         if platform not in self.tools:
             raise InvalidError(
                 f"the lock of '{self.profile}' names no uv for {platform}",
-                f"Make it anew: envbuilder lock --profile {self.profile}",
+                f"Make it again: envbuilder lock --profile {self.profile}",
             )
         return self.tools[platform]
 
@@ -172,28 +170,28 @@ def previous(path: Path) -> Lock:
         return load(path)  # raises `InvalidError` with the reason
 
 
-def decoded(path: Path, kind: type[_T], schema: int, what: str, again: str) -> _T:
+def decoded(path: Path, kind: type[_T], schema: int, name: str, command: str) -> _T:
     """Return a lock of any kind. Raises `InvalidError` if it is damaged or of an unknown schema.
 
-    `what` is its name in messages, `again` the command that creates it.
+    `name` stands for it in messages, `command` creates it.
     """
     try:
         with path.open("rb") as stream:
             data = strict_json.loads(stream.read(strict_json.LARGEST + 1))
     except (OSError, ValueError) as error:
-        raise InvalidError(f"{path}: not a lock: {error}", f"Make it anew: {again}") from error
+        raise InvalidError(f"{path}: not a lock: {error}", f"Make it again: {command}") from error
     stated = data.get("schema") if isinstance(data, dict) else None
     if stated != schema:
         raise InvalidError(
-            f"{path}: {what} schema {str(stated)[:20]} is not known to this envbuilder (it knows"
+            f"{path}: {name} schema {str(stated)[:20]} is unknown to this envbuilder (it reads"
             f" {schema})",
-            f"Use a newer envbuilder, or make the lock anew: {again}",
+            f"Use a newer envbuilder, or make the lock again: {command}",
         )
     if data.get("profile") != path.name.partition(".")[0]:
         raise InvalidError(
-            f"{path}: profile: says {shown(str(data.get('profile')))}: it is another profile's"
-            f" {what}",
-            f"Make it anew: {again}",
+            f"{path}: profile: is {shown(str(data.get('profile')))}: this is another profile's"
+            f" {name}",
+            f"Make it again: {command}",
         )
     try:
         return msgspec.convert(data, kind)
@@ -207,26 +205,23 @@ def _check(lock: Lock, path: Path) -> None:
     if len(set(pairs)) != len(pairs):
         raise InvalidError(f"{path}: targets: a platform and Python appear twice")
     for target in lock.targets:
+        where = f"{path}: {target.platform} {target.python}"
         names = Counter(f.basename for f in target.files)
         twice = sorted(name for name, times in names.items() if times > 1)
         if twice:
-            raise InvalidError(f"{path}: {target.platform} {target.python}: {twice[0]} is twice")
-        if wrong := lock_entries.problem(target.files):
-            raise InvalidError(f"{path}: {target.platform} {target.python}: {wrong}")
+            raise InvalidError(f"{where}: {twice[0]} is listed twice")
+        if wrong := problem(target.files):
+            raise InvalidError(f"{where}: {wrong}")
         try:
             _ = target.base and target.base.epoch
         except ValueError as error:
-            raise InvalidError(
-                f"{path}: {target.platform} {target.python}: base: date: {error}"
-            ) from error
+            raise InvalidError(f"{where}: base: date: {error}") from error
         loose = target.base_files and not (target.base and target.base.suite)
         if loose:
-            raise InvalidError(
-                f"{path}: {target.platform} {target.python}: files of a base, but no base of them"
-            )
+            raise InvalidError(f"{where}: files with the role base, but no base made of packages")
     _check_tools(lock, path)
     if lock.state == "locked" and any(f.provenance != "read" for f in lock.files):
-        raise InvalidError(f"{path}: state: says locked, but some files are only claimed")
+        raise InvalidError(f"{path}: state: is locked, but some files are only claimed")
     if lock.state != "unlocked" and not lock.targets:
         raise InvalidError(f"{path}: targets: empty, but the state is {lock.state}")
 
@@ -234,17 +229,17 @@ def _check(lock: Lock, path: Path) -> None:
 def _check_tools(lock: Lock, path: Path) -> None:
     """Check that the tools are one version of uv, for every platform that envbuilder runs on."""
     if any(f.kind == "tool" for t in lock.targets for f in t.files):
-        raise InvalidError(f"{path}: targets: a tool belongs into `tools`, not to a target")
+        raise InvalidError(f"{path}: targets: a tool belongs in `tools`, not in a target")
     kinds = sorted({f"{f.kind} {f.name} {f.version}" for f in lock.tools.values()})
     if len(kinds) > 1 or not all(k.startswith("tool uv ") for k in kinds):
         raise InvalidError(f"{path}: tools: expected one version of uv, found {', '.join(kinds)}")
     for tool in lock.tools.values():
-        if wrong := lock_entries.problem([tool]):
+        if wrong := problem([tool]):
             raise InvalidError(f"{path}: tools: {wrong}")
-    lacking = [p for p in words.PLATFORMS if p not in lock.tools]
+    lacking = [p for p in types.PLATFORMS if p not in lock.tools]
     if lacking and lock.state != "unlocked":
         raise InvalidError(
-            f"{path}: tools: no uv for {', '.join(lacking)}", "Make it anew: envbuilder lock"
+            f"{path}: tools: no uv for {', '.join(lacking)}", "Make it again: envbuilder lock"
         )
 
 
@@ -277,10 +272,10 @@ def select(lock: Lock, platform: str, python: str) -> Target:
     for target in lock.targets:
         if (target.platform, target.python) == (platform, python):
             return target
-    known = ", ".join(f"{t.platform} Python {t.python}" for t in lock.targets)
+    have = ", ".join(f"{t.platform} Python {t.python}" for t in lock.targets)
     raise InvalidError(
         f"the lock of '{lock.profile}' has no files for {platform} with Python {python}",
-        f"It covers: {known or 'nothing'}. Make it anew: envbuilder lock --profile {lock.profile}",
+        f"It covers: {have or 'nothing'}. Make it again: envbuilder lock --profile {lock.profile}",
     )
 
 
@@ -291,8 +286,8 @@ def first(lock: Lock | None, platform: str | None) -> Target | None:
 
 def pythons(lock: Lock, platform: str | None, default: str) -> list[str]:
     """Return the Python versions that a lock covers on a platform, the default first."""
-    found = [t.python for t in lock.targets if t.platform == platform]
-    return sorted(found, key=lambda python: python != default)
+    versions = [t.python for t in lock.targets if t.platform == platform]
+    return sorted(versions, key=lambda python: python != default)
 
 
 def nothing(profile: Profile) -> Lock:
@@ -316,13 +311,13 @@ def usable(profile: Profile, folders: Sequence[Path]) -> Lock:
 
 def require_usable(profile: Profile, lock: Lock | None) -> Lock:
     """Return the lock. Raises `InvalidError` if it is missing, stale or unlocked."""
-    again = f"Run: envbuilder lock --profile {profile.name}"
+    hint = f"Run: envbuilder lock --profile {profile.name}"
     if lock is None:
-        raise InvalidError(f"profile '{profile.name}' has no lock", again)
+        raise InvalidError(f"profile '{profile.name}' has no lock", hint)
     if lock.state == "unlocked":
-        raise InvalidError(f"profile '{profile.name}' is not locked: {lock.reason}", again)
+        raise InvalidError(f"profile '{profile.name}' is not locked: {lock.reason}", hint)
     if lock.inputs != inputs_digest(profile):
         raise InvalidError(
-            f"the lock of '{profile.name}' is stale: the profile changed after it was made", again
+            f"the lock of '{profile.name}' is stale: the profile changed after it was made", hint
         )
     return lock

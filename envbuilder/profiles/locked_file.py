@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from msgspec import Meta, Struct
 
-from envbuilder.core import types as words
+from envbuilder.core import types
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,20 +32,20 @@ _WHEEL_PARTS = (5, 6)
 class File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A locked file."""
 
-    kind: words.FileKind
+    kind: types.FileKind
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._+-]*\Z")]
     """Distribution, Debian or conda package (a union type would check only its last pattern)."""
-    version: words.FileVersion
-    file: words.FilePath
+    version: types.FileVersion
+    file: types.FilePath
     """The wheel's file name, or a .deb's path below the archive root."""
-    sha256: words.Sha256
-    size: words.FileSize | None
+    sha256: types.Sha256
+    size: types.FileSize | None
     """Bytes; null if no source states it."""
-    source: words.Source
-    provenance: words.Provenance
-    by: words.Sentence
+    source: types.Source
+    provenance: types.Provenance
+    by: types.Sentence
     """Where the hash was read, or the third-party lock file that claims it."""
-    role: words.Role = ""
+    role: types.Role = ""
     """`base`: part of the base itself, not installed on top of it."""
 
     @property
@@ -61,13 +61,13 @@ def is_debian(name: str, version: str) -> bool:
 
 def problem(files: Iterable[File]) -> str:
     """Return what is wrong with the files of one target; empty if nothing is."""
-    seen: set[tuple[str, str]] = set()
+    listed: set[tuple[str, str]] = set()
     for file in files:
         if wrong := (_deb(file) if file.kind == "deb" else _wheel(file)):
             return f"{file.file}: {wrong}"
-        if (file.kind, file.name) in seen:
-            return f"{file.file}: {file.kind} {file.name} is there twice"
-        seen.add((file.kind, file.name))
+        if (file.kind, file.name) in listed:
+            return f"{file.file}: {file.kind} {file.name} is listed twice"
+        listed.add((file.kind, file.name))
     return ""
 
 
@@ -75,9 +75,9 @@ def _wheel(file: File) -> str:  # noqa: PLR0911 (one return per fault reads best
     if file.kind not in {"wheel", "tool"}:
         return f"kind: a lock of wheels holds no {file.kind}"
     if not file.file.endswith(".whl") or "/" in file.file:
-        return f"kind: {file.kind}, but the file is no wheel"
+        return f"kind: {file.kind}, but the file is not a wheel"
     if file.role:
-        return "role: a wheel is no part of a base"
+        return "role: a wheel cannot be part of a base"
     if file.source in _DEBIAN_SOURCES:
         return f"source: {file.source} has no wheels"
     if file.name != _canonical(file.name):
@@ -92,7 +92,7 @@ def _wheel(file: File) -> str:  # noqa: PLR0911 (one return per fault reads best
 
 def _deb(file: File) -> str:
     if not file.file.endswith(".deb"):
-        return "kind: deb, but the file is no Debian package"
+        return "kind: deb, but the file is not a Debian package"
     if file.source not in _DEBIAN_SOURCES:
         return f"source: {file.source} has no Debian packages"
     if not is_debian(file.name, file.version):
@@ -110,12 +110,12 @@ def _canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _same_version(one: str, other: str) -> bool:
-    if one.replace("_", "-") == other.replace("_", "-"):
+def _same_version(stated: str, locked: str) -> bool:
+    if stated.replace("_", "-") == locked.replace("_", "-"):
         return True
     from packaging.version import InvalidVersion, Version
 
     try:
-        return Version(one.replace("_", "-")) == Version(other)
+        return Version(stated.replace("_", "-")) == Version(locked)
     except InvalidVersion:
         return False

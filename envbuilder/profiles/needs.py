@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.accelerators import ACCELERATORS
 from envbuilder.profiles.finding import Needs
 from envbuilder.profiles.profile import sm_of
@@ -18,7 +18,7 @@ from envbuilder.profiles.profile import sm_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from envbuilder.core import types as words
+    from envbuilder.core import types
     from envbuilder.profiles.lock import Lock
     from envbuilder.profiles.profile import Profile
 
@@ -28,7 +28,7 @@ _MACOS = re.compile(r"macosx_([0-9]{1,3})_([0-9]{1,3})_", re.ASCII)
 _OLD_GLIBC = {"manylinux1_": (2, 5), "manylinux2010_": (2, 12), "manylinux2014_": (2, 17)}
 
 
-def needs(profile: Profile, lock: Lock | None, platform: words.Platform) -> Needs:
+def needs(profile: Profile, lock: Lock | None, platform: types.Platform) -> Needs:
     """Return what a profile's wheels for one platform need. All Pythons have the same torch."""
     requires = profile.requires
     stated = Needs(
@@ -37,7 +37,7 @@ def needs(profile: Profile, lock: Lock | None, platform: words.Platform) -> Need
         nvidia_driver=requires.nvidia_driver,
         macos=requires.macos,
     )
-    target = lockfile.first(lock, platform)
+    target = profile_lock.first(lock, platform)
     if target is None:
         return stated
     names = [f.basename for f in target.of_kind("wheel")]
@@ -61,12 +61,12 @@ def _tags(name: str) -> list[str]:
 
 
 def _oldest_glibc(name: str) -> tuple[int, int] | None:
-    found = []
+    versions = []
     for tag in _tags(name):
         if match := _GLIBC.match(tag):
-            found.append((int(match[1]), int(match[2])))
-        found += [version for old, version in _OLD_GLIBC.items() if tag.startswith(old)]
-    return min(found, default=None)
+            versions.append((int(match[1]), int(match[2])))
+        versions += [version for old, version in _OLD_GLIBC.items() if tag.startswith(old)]
+    return min(versions, default=None)
 
 
 def _oldest_macos(name: str) -> tuple[int, int] | None:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder.core import ownership, resources, strict_yaml
-from envbuilder.core import types as words
+from envbuilder.core import ownership, resources, strict_yaml, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.schema import decode, parse_yaml, read_text
 from envbuilder.profiles import backends, requirements
@@ -36,21 +35,21 @@ class _Strict(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Python(_Strict, frozen=True):
     """The Python versions (X.Y) that a profile supports; `default` is one of them."""
 
-    default: words.PythonVersion
+    default: types.PythonVersion
     """The version used unless another one is requested."""
-    supported: tuple[words.PythonVersion, ...]
+    supported: tuple[types.PythonVersion, ...]
     """The versions that are locked."""
 
 
 class Base(_Strict, frozen=True):
     """A base image, by digest; `digest` is None if no source states one."""
 
-    ref: words.ImageRef
+    ref: types.ImageRef
     """The image without its digest; `base_images:` of the configuration may replace it."""
-    digest: words.Digest | None = None
-    date: words.Date | None = None
+    digest: types.Digest | None = None
+    date: types.Date | None = None
     """The day it was published: every time in an image that is built on it."""
-    python_path: words.AbsolutePath = "/usr/local/bin/python3"
+    python_path: types.AbsolutePath = "/usr/local/bin/python3"
     """Its Python interpreter."""
     python_version: str = ""
     """The interpreter's X.Y.Z, if a source states it."""
@@ -59,9 +58,9 @@ class Base(_Strict, frozen=True):
 class DebianBase(_Strict, frozen=True):
     """A base made from locked Debian packages: the suite's minimal system and `include`."""
 
-    include: tuple[words.DebianPackage, ...]
+    include: tuple[types.DebianPackage, ...]
     """Packages in addition to the minimal system, including Python."""
-    unpacked: tuple[words.Platform, ...] = ()
+    unpacked: tuple[types.Platform, ...] = ()
     """Platforms on which the packages are only unpacked, without running their scripts. Stated here
     rather than detected, so that every machine produces the same bits."""
 
@@ -71,13 +70,13 @@ class Run(_Strict, frozen=True):
 
     gpus: Annotated[str, Meta(pattern=r"^(all)?\Z")] = ""
     """`all`: every NVIDIA GPU, as `--gpus all`."""
-    devices: tuple[words.DevicePath, ...] = ()
+    devices: tuple[types.DevicePath, ...] = ()
     """Device nodes to pass on."""
-    groups_of: tuple[words.DeviceGlob, ...] = ()
+    groups_of: tuple[types.DeviceGlob, ...] = ()
     """Device nodes: the container joins the group that owns them, whose number differs per host."""
-    volumes: tuple[words.AbsolutePath, ...] = ()
+    volumes: tuple[types.AbsolutePath, ...] = ()
     """Host paths mounted read-only at the same path, if they exist."""
-    shm_size: words.Size = "1g"
+    shm_size: types.Size = "1g"
     """Shared memory, through which DataLoader workers pass their batches."""
 
 
@@ -85,7 +84,7 @@ class Requires(_Strict, frozen=True):
     """What the host must have; checked before anything is downloaded."""
 
     nvidia_driver: Annotated[str, Meta(pattern=r"^[0-9.]*\Z")] = ""
-    """The oldest NVIDIA driver, if the lock's own files do not say it."""
+    """The oldest NVIDIA driver, if the lock's files do not state it."""
     sm: tuple[Annotated[str, Meta(pattern=r"^[0-9]+\.[0-9]\Z")], ...] = ()
     """CUDA compute capabilities that the wheels contain kernels for."""
     sm_arm64: tuple[Annotated[str, Meta(pattern=r"^[0-9]+\.[0-9]\Z")], ...] = ()
@@ -96,10 +95,10 @@ class Requires(_Strict, frozen=True):
     """CPU flags without which nothing works; x86 flags are checked on x86 only."""
     cpu_flags_wanted: tuple[_CpuFlag, ...] = ()
     """CPU flags without which only some features work."""
-    without_cpu_flags: words.Comment = ""
+    without_cpu_flags: types.Comment = ""
     """What happens on a CPU that lacks one of these flags."""
     macos: Annotated[str, Meta(pattern=r"^[0-9.]*\Z")] = ""
-    """The oldest macOS, if the lock's own files do not say it."""
+    """The oldest macOS, if the lock's files do not state it."""
     intel_gpu: bool = False
     """Whether an Intel GPU that PyTorch supports must be present."""
 
@@ -107,7 +106,7 @@ class Requires(_Strict, frozen=True):
 class Expects(_Strict, frozen=True):
     """What verification must observe."""
 
-    device: words.Accelerator
+    device: types.Accelerator
     """The device that must do the work."""
     torch: Annotated[str, Meta(pattern=r"^[0-9][0-9a-z.+]*\Z")]
     """The version that torch must report."""
@@ -126,65 +125,65 @@ class Expects(_Strict, frozen=True):
 class Tools(_Strict, frozen=True):
     """Build tools whose version affects the result; they are locked files."""
 
-    uv: words.FileVersion
+    uv: types.FileVersion
     """The uv that installs the wheels."""
 
 
 class Conda(_Strict, frozen=True):
     """What a conda environment takes from channels: Python and `packages`."""
 
-    channels: tuple[words.Source, ...] = ("conda-forge",)
+    channels: tuple[types.Source, ...] = ("conda-forge",)
     """Symbolic names, highest priority first."""
-    packages: tuple[words.CondaSpec, ...] = ()
+    packages: tuple[types.CondaSpec, ...] = ()
     """In addition to Python: compilers, system libraries, and torch itself if `torch` says so."""
     torch: Literal["wheels", "conda"] = "wheels"
     """The source of torch: the profile's locked wheels, in a virtual environment on top of conda's
     Python; or a conda package, without any wheels."""
-    virtual_packages: dict[words.Platform, dict[words.VirtualPackage, words.VirtualVersion]] = {}
+    virtual_packages: dict[types.Platform, dict[types.VirtualPackage, types.VirtualVersion]] = {}
     """Virtual packages given to the solver, never those of the machine that locks."""
 
 
 class Profile(_Strict, frozen=True):
     """One profile, with `extends` applied."""
 
-    name: words.Name
+    name: types.Name
     """The name of its file; it need not be written."""
-    description: words.Comment
+    description: types.Comment
     """One line that says what the profile is for."""
-    accelerator: words.Accelerator
+    accelerator: types.Accelerator
     """The kind of device that it is for."""
     python: Python
-    platforms: tuple[words.Platform, ...]
+    platforms: tuple[types.Platform, ...]
     """The platforms that it is locked for."""
-    backends: tuple[words.Backend, ...]
+    backends: tuple[types.Backend, ...]
     """The backends that can build it."""
     tools: Tools
-    requirements: tuple[words.Requirement, ...]
+    requirements: tuple[types.Requirement, ...]
     """The packages to install, torch among them; they replace those of the extended profile."""
     expects: Expects
-    extends: words.Name | None = None
+    extends: types.Name | None = None
     """The profile that this one is a variant of."""
-    base: dict[words.PythonVersion, Base] = {}
+    base: dict[types.PythonVersion, Base] = {}
     """Python → the image that images are built on."""
-    debian_base: dict[words.PythonVersion, DebianBase] = {}
+    debian_base: dict[types.PythonVersion, DebianBase] = {}
     """Python → a base made from packages of `debian_suite`. It takes precedence over `base`: all of
     its files are in the lock, and no image is needed."""
-    debian_suite: words.DebianSuite = ""
+    debian_suite: types.DebianSuite = ""
     """The Debian suite of the base, against which `system_packages` are resolved."""
-    system_packages: tuple[words.DebianPackage, ...] = ()
+    system_packages: tuple[types.DebianPackage, ...] = ()
     """Debian packages to install in images; their dependencies are locked with them."""
     unpack_packages: bool = False
     """Whether `system_packages` and their dependencies consist of files alone, so that an image can
     be built without running dpkg. Otherwise their scripts must run, which takes an engine."""
-    indexes: dict[words.Distribution, words.Source] = {}
+    indexes: dict[types.Distribution, types.Source] = {}
     """Distribution → symbolic name of its index; all others come from the user's own."""
-    environment: dict[words.Variable, words.VariableValue] = {}
+    environment: dict[types.Variable, types.VariableValue] = {}
     """Variables that are set inside."""
-    preload: tuple[words.Library, ...] = ()
+    preload: tuple[types.Library, ...] = ()
     """Libraries to preload (LD_PRELOAD), from the system packages."""
     run: Run = Run()
     requires: Requires = Requires()
-    warnings: tuple[words.Comment, ...] = ()
+    warnings: tuple[types.Comment, ...] = ()
     """Notes that are printed whenever the profile is used."""
     conda: Conda = Conda()
     opt_in: bool = False
@@ -201,7 +200,7 @@ class Profile(_Strict, frozen=True):
         return any(map(backends.makes_image, self.backends))
 
     @property
-    def image_python(self) -> words.PythonVersion:
+    def image_python(self) -> types.PythonVersion:
         """The Python of its image: the default, or the newest version that has a base image."""
         if self.python.default in self.image_pythons:
             return self.python.default
@@ -222,17 +221,17 @@ def search_path(project: Path | None, user: Path) -> tuple[Path, ...]:
 
     The user's is omitted if other users could have written it.
     """
-    found = [project / "profiles"] if project else []
+    folders = [project / "profiles"] if project else []
     if not ownership.objection(user, ownership.current_trust()):
-        found.append(user / "profiles")
-    return (*found, resources.profiles_dir())
+        folders.append(user / "profiles")
+    return (*folders, resources.profiles_dir())
 
 
 def names(folders: Sequence[Path]) -> tuple[str, ...]:
     """Return the names of all profiles that can be used, sorted."""
-    found = {p.stem for f in folders if f.is_dir() for p in f.glob("*.yaml")}
-    own = (n for n in found if words.is_name(n) and not n.startswith("_"))
-    return tuple(sorted(n for n in own if n != "indexes"))
+    stems = {p.stem for f in folders if f.is_dir() for p in f.glob("*.yaml")}
+    valid = (n for n in stems if types.is_name(n) and not n.startswith("_"))
+    return tuple(sorted(n for n in valid if n != "indexes"))
 
 
 def load(name: str, folders: Sequence[Path]) -> Profile:
@@ -244,40 +243,40 @@ def load(name: str, folders: Sequence[Path]) -> Profile:
 
 
 def _merged(
-    name: str, folders: Sequence[Path], seen: tuple[str, ...]
+    name: str, folders: Sequence[Path], trail: tuple[str, ...]
 ) -> tuple[dict[str, Any], str, str]:
-    if name in seen:
-        raise InvalidError(f"profile '{seen[0]}': extends runs in a circle: {' → '.join(seen)}")
-    if len(seen) > _LONGEST_CHAIN:
+    if name in trail:
+        raise InvalidError(f"profile '{trail[0]}': extends forms a cycle: {' → '.join(trail)}")
+    if len(trail) > _LONGEST_CHAIN:
         raise InvalidError(
-            f"profile '{seen[0]}': extends leads through over {_LONGEST_CHAIN} files"
+            f"profile '{trail[0]}': extends leads through more than {_LONGEST_CHAIN} files"
         )
     path = _find(name, folders)
     text = read_text(path)
-    own = parse_yaml(text, str(path))
-    stated = own.get("name", name)
+    data = parse_yaml(text, str(path))
+    stated = data.get("name", name)
     if stated != name:
         is_text = isinstance(stated, str)
-        kind = strict_yaml.shown(stated) if is_text else f"no text but {type(stated).__name__}"
+        kind = strict_yaml.shown(stated) if is_text else f"not text but {type(stated).__name__}"
         raise InvalidError(f"{path}: name: is {kind}, but the file is named '{name}'")
-    own["name"] = name
-    parent = own.get("extends")
+    data["name"] = name
+    parent = data.get("extends")
     if parent is None:
-        return requirements.combined(name, own, {}, str(path), text), str(path), text
+        return requirements.combined(name, data, {}, str(path), text), str(path), text
     if not isinstance(parent, str):
         raise InvalidError(f"{path}: extends: expected the name of one profile")
     # Not inherited: these keys apply to one profile only, not to its variants.
-    inherited, _, _ = _merged(parent, folders, (*seen, name))
+    inherited, _, _ = _merged(parent, folders, (*trail, name))
     for key in ("extends", "description", "warnings", "opt_in"):
         inherited.pop(key, None)
-    _drop_unsupported(inherited, own)
-    own = requirements.combined(name, own, inherited, str(path), text)
-    return _merge(inherited, own), str(path), text
+    _drop_unsupported(inherited, data)
+    data = requirements.combined(name, data, inherited, str(path), text)
+    return _merge(inherited, data), str(path), text
 
 
-def _drop_unsupported(inherited: dict[str, Any], own: dict[str, Any]) -> None:
-    """Drop inherited bases of Python versions that `own` no longer supports."""
-    python = own.get("python")
+def _drop_unsupported(inherited: dict[str, Any], data: dict[str, Any]) -> None:
+    """Drop inherited bases of Python versions that `data` no longer supports."""
+    python = data.get("python")
     supported = python.get("supported") if isinstance(python, dict) else None
     if not isinstance(supported, list):  # unchanged, or not valid, which decoding reports
         return
@@ -296,18 +295,18 @@ def chain(name: str, folders: Sequence[Path]) -> tuple[Path, ...]:
 
 def _find(name: str, folders: Sequence[Path]) -> Path:
     # An invalid name, such as `../x`, must not reach the file system.
-    for folder in folders if words.is_name(name) else ():
+    for folder in folders if types.is_name(name) else ():
         path = folder / f"{name}.yaml"
         if path.is_file():
             return path
     from difflib import get_close_matches
 
-    known = names(folders)
-    close = get_close_matches(name[: strict_yaml.SHOWN], known, n=1)
+    available = names(folders)
+    close = get_close_matches(name[: strict_yaml.SHOWN], available, n=1)
     hint = f"Did you mean '{close[0]}'? " if close else ""
     raise InvalidError(
         f"unknown profile {strict_yaml.shown(name)}",
-        f"{hint}Known profiles: {', '.join(known)}. See `envbuilder profiles`.",
+        f"{hint}Known profiles: {', '.join(available)}. See `envbuilder profiles`.",
     )
 
 
@@ -334,7 +333,7 @@ def _check(profile: Profile, where: str) -> None:
             raise InvalidError(f"{where}: {key}.{stray[0]}: is not in python.supported")
     for key in ("system_packages", "debian_base"):
         if getattr(profile, key) and not profile.debian_suite:
-            raise InvalidError(f"{where}: debian_suite: {key} need one")
+            raise InvalidError(f"{where}: debian_suite: must be set, because {key} is")
     unlocked = profile.preload and not profile.system_packages
     if unlocked:
         raise InvalidError(f"{where}: preload: no system_packages that could hold the library")
@@ -349,7 +348,7 @@ def require_backend(profile: Profile, backend: str) -> None:
         )
 
 
-def sm_of(requires: Requires, platform: words.Platform) -> tuple[str, ...]:
+def sm_of(requires: Requires, platform: types.Platform) -> tuple[str, ...]:
     """Return the compute capabilities that a platform's wheels contain kernels for."""
     on_arm = platform == "linux/arm64" and requires.sm_arm64
     return requires.sm_arm64 if on_arm else requires.sm

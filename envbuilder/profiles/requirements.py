@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from envbuilder.core import types as words
+from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.schema import decode, place
 
@@ -42,8 +42,8 @@ _EXTENSIONS = {"zentorch": "zentorch", "ipex": "intel-extension-for-pytorch"}
 
 
 class _Lists(Struct, frozen=True, kw_only=True):
-    requirements: tuple[words.Requirement, ...] = ()
-    add_requirements: tuple[words.Requirement, ...] = ()
+    requirements: tuple[types.Requirement, ...] = ()
+    add_requirements: tuple[types.Requirement, ...] = ()
 
 
 def distribution(requirement: str) -> str:
@@ -51,84 +51,84 @@ def distribution(requirement: str) -> str:
 
     `packaging` does the same, but importing it takes longer than reading all profiles.
     """
-    found = re.match(r"[A-Za-z0-9._-]*", requirement)
-    return re.sub(r"[-_.]+", "-", found[0] if found else "").lower()
+    match = re.match(r"[A-Za-z0-9._-]*", requirement)
+    return re.sub(r"[-_.]+", "-", match[0] if match else "").lower()
 
 
 def combined(
-    name: str, own: Mapping[str, Any], inherited: Mapping[str, Any], where: str, text: str
+    name: str, data: Mapping[str, Any], inherited: Mapping[str, Any], where: str, text: str
 ) -> dict[str, Any]:
     """Return a profile's own keys with its final requirements, and without `add_requirements`.
 
     `inherited` holds the keys of the profile that it extends; empty if it extends none. Raises
     `InvalidError` if the lists cannot be combined.
     """
-    stated = dict(own)
-    decode({key: own[key] for key in (ADD, _REPLACE) if key in own}, _Lists, where, text)
-    parent = own.get("extends")
-    if ADD not in own:
-        if _REPLACE in own and parent is not None:
-            _require_complete(name, own, inherited, place(where, text, [_REPLACE]))
-        return stated
-    added: list[str] = stated.pop(ADD)
+    result = dict(data)
+    decode({key: data[key] for key in (ADD, _REPLACE) if key in data}, _Lists, where, text)
+    parent = data.get("extends")
+    if ADD not in data:
+        if _REPLACE in data and parent is not None:
+            _require_complete(name, data, inherited, place(where, text, [_REPLACE]))
+        return result
+    added: list[str] = result.pop(ADD)
     spot = place(where, text, [ADD])
     if parent is None:
         raise InvalidError(
             f"{spot}: {ADD}: '{name}' extends no profile whose requirements could be added to",
             f"Use '{_REPLACE}', or extend a profile, for example: extends: cpu",
         )
-    if _REPLACE in own:
+    if _REPLACE in data:
         raise InvalidError(
             f"{spot}: {ADD}: the profile states {_REPLACE}, too, which replaces the inherited list",
             f"Use one of the two: '{ADD}' keeps the requirements of '{parent}'.",
         )
     before = _listed(inherited.get(_REPLACE))
     _require_new(added, before, f"{spot}: {ADD}", str(parent))
-    return {**stated, _REPLACE: [*before, *added]}
+    return {**result, _REPLACE: [*before, *added]}
 
 
 def _require_new(added: Sequence[str], before: Sequence[str], where: str, parent: str) -> None:
     """Raise `InvalidError` if a package is listed twice."""
-    there = {distribution(line): (line, f"the requirements of '{parent}'") for line in before}
+    listed = {distribution(line): (line, f"the requirements of '{parent}'") for line in before}
     for line in added:
-        twice = there.get(distribution(line))
+        twice = listed.get(distribution(line))
         if twice:
             raise InvalidError(
                 f"{where}: {line}: {twice[1]} have {twice[0]} already",
                 f"Remove it here. For another version than that of '{parent}', write the whole list"
                 f" under '{_REPLACE}', which replaces the inherited one.",
             )
-        there[distribution(line)] = (line, f"the lines above under '{ADD}'")
+        listed[distribution(line)] = (line, f"the lines above under '{ADD}'")
 
 
 def _require_complete(
-    name: str, own: Mapping[str, Any], inherited: Mapping[str, Any], spot: str
+    name: str, data: Mapping[str, Any], inherited: Mapping[str, Any], spot: str
 ) -> None:
     """Raise `InvalidError` if a profile's own list drops what the profile still expects."""
-    needed = set(_expected(own, inherited))
-    left = {distribution(line) for line in own[_REPLACE]}
+    needed = set(_expected(data, inherited))
+    remaining = {distribution(line) for line in data[_REPLACE]}
     lost = [
         line
         for line in _listed(inherited.get(_REPLACE))
-        if distribution(line) in needed and distribution(line) not in left
+        if distribution(line) in needed and distribution(line) not in remaining
     ]
     if lost:
         names = " and no ".join(distribution(line) for line in lost)
         raise InvalidError(
-            f"{spot}: '{name}' has no {names}: {_REPLACE}: replaces those of '{own['extends']}'",
+            f"{spot}: '{name}' has no {names}: {_REPLACE}: replaces those of '{data['extends']}'",
             f"Repeat {' and '.join(lost)}, or use {ADD}: instead, which keeps them.",
         )
 
 
-def _expected(own: Mapping[str, Any], inherited: Mapping[str, Any]) -> Iterator[str]:
+def _expected(data: Mapping[str, Any], inherited: Mapping[str, Any]) -> Iterator[str]:
     """Yield the distributions that come from wheels and that verification looks for."""
-    conda = {**_mapping(inherited.get("conda")), **_mapping(own.get("conda"))}
-    if conda.get("torch") == "conda" and own.get("backends", inherited.get("backends")) == [
+    conda = {**_mapping(inherited.get("conda")), **_mapping(data.get("conda"))}
+    if conda.get("torch") == "conda" and data.get("backends", inherited.get("backends")) == [
         "conda"
     ]:
         return
     yield _FRAMEWORK
-    expects = {**_mapping(inherited.get("expects")), **_mapping(own.get("expects"))}
+    expects = {**_mapping(inherited.get("expects")), **_mapping(data.get("expects"))}
     extension = _EXTENSIONS.get(str(expects.get("extension")))
     if extension:
         yield extension

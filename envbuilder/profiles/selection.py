@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Verdict = Literal["fits", "warnings", "no"]
 _VERDICTS: tuple[Verdict, ...] = ("fits", "warnings", "no")
-_TELLING: dict[Verdict, tuple[Level, ...]] = {
+_DECISIVE: dict[Verdict, tuple[Level, ...]] = {
     "fits": ("note",),
     "warnings": ("no", "warning"),
     "no": ("no",),
@@ -71,10 +71,10 @@ def fit(
     warning.
     """
     every = ways.judged(profile, host, lock)
-    way = every[0] if backend is None else ways.asked_for(profile, host, lock, backend)
+    way = every[0] if backend is None else ways.requested(profile, host, lock, backend)
     # Not every image builder needs an engine; those that do check for it themselves.
-    found = [f for f in way.findings if not (building and f.code == "engine")]
-    worst = finding.worst(found)
+    findings = [f for f in way.findings if not (building and f.code == "engine")]
+    worst = finding.worst(findings)
     impossible = worst == "impossible"
     if worst == "note":
         verdict: Verdict = "fits"
@@ -84,11 +84,11 @@ def fit(
         verdict = "no"
     only = ways.only_image(every) if backends.makes_image(way.backend) and verdict != "no" else ""
     # If it is impossible, nothing else matters.
-    told = _sentences(found, ("impossible",) if impossible else _TELLING[verdict])
+    sentences = _sentences(findings, ("impossible",) if impossible else _DECISIVE[verdict])
     return Fit(
         profile=profile.name,
         verdict=verdict,
-        reasons=(*((f"image only: {only}",) if only else ()), *told),
+        reasons=(*((f"image only: {only}",) if only else ()), *sentences),
         impossible=impossible,
         backend=way.backend,
         lacks_engine=verdict == "warnings" and way.lacks_engine and not way.lacks_more,
@@ -96,8 +96,8 @@ def fit(
     )
 
 
-def _sentences(found: Sequence[Finding], levels: Sequence[Level]) -> tuple[str, ...]:
-    texts = [f.text for level in levels for f in found if f.level == level]
+def _sentences(findings: Sequence[Finding], levels: Sequence[Level]) -> tuple[str, ...]:
+    texts = [f.text for level in levels for f in findings if f.level == level]
     return tuple(dict.fromkeys(texts))
 
 
@@ -134,21 +134,21 @@ def choose(
 def ways_out(choice: Choice) -> tuple[str, ...]:
     """Return how the chosen profile works here, or which better ones lack only an engine."""
     better: list[str] = []
-    for found in choice.fits:
-        if found.profile == choice.profile:
-            return (found.way_out,) if found.way_out else tuple(better)
-        if found.lacks_engine and found.way_out:
-            better.append(found.way_out)
+    for candidate in choice.fits:
+        if candidate.profile == choice.profile:
+            return (candidate.way_out,) if candidate.way_out else tuple(better)
+        if candidate.lacks_engine and candidate.way_out:
+            better.append(candidate.way_out)
     return tuple(better)
 
 
 def _fit_locked(profile: Profile, host: Host, locks: Locks | None, backend: str | None) -> Fit:
     lock = locks.get(profile.name) if locks is not None else None
-    found = fit(profile, host, lock=lock, backend=backend)
+    result = fit(profile, host, lock=lock, backend=backend)
     if locks is None or (lock is not None and lock.state != "unlocked"):
-        return found
+        return result
     reason = f"it has no lock: run `envbuilder lock --profile {profile.name}`"
-    rest = found.reasons if found.verdict == "no" else ()
+    rest = result.reasons if result.verdict == "no" else ()
     return Fit(profile=profile.name, verdict="no", reasons=(*rest, reason))
 
 
@@ -165,9 +165,9 @@ def _rank(profile: Profile) -> tuple[bool, int, int, int, str]:
 
 
 def _why(chosen: Profile, ordered: Sequence[Profile], fits: dict[str, Fit], host: Host) -> str:
-    own = fits[chosen.name]
-    facts = "; ".join(own.reasons)
-    if own.verdict == "warnings":
+    chosen_fit = fits[chosen.name]
+    facts = "; ".join(chosen_fit.reasons)
+    if chosen_fit.verdict == "warnings":
         return f"{chosen.name} may run here, and nothing fits for certain: {facts}"
     if chosen.accelerator != "cpu":
         others = [
@@ -183,24 +183,24 @@ def _why(chosen: Profile, ordered: Sequence[Profile], fits: dict[str, Fit], host
         if p.accelerator != "cpu" and fits[p.name].verdict == "warnings"
     ]
     first = "no accelerator is certain to work here" if unsure else "no accelerator fits this host"
-    kept = "; ".join(_kept(ordered, fits, host))
-    first += f" ({kept}): see `envbuilder doctor`" if kept and not unsure else ""
+    obstacles = "; ".join(_obstacles(ordered, fits, host))
+    first += f" ({obstacles}): see `envbuilder doctor`" if obstacles and not unsure else ""
     zendnn = fits.get("zendnn")
     if chosen.name != "zendnn" and zendnn and zendnn.verdict == "fits":
         unsure.append("zendnn fits too, which speeds up inference, not training")
     return "; ".join([first, *unsure])
 
 
-def _kept(ordered: Sequence[Profile], fits: dict[str, Fit], host: Host) -> list[str]:
+def _obstacles(ordered: Sequence[Profile], fits: dict[str, Fit], host: Host) -> list[str]:
     """Return, for each vendor of GPUs here, what blocks its profile with the fewest obstacles."""
-    found = []
+    reasons = []
     for vendor in dict.fromkeys(gpu.vendor for gpu in host.gpus):
-        own = [fits[p.name] for p in ordered if p.accelerator == of_vendor(vendor)]
-        if own:
-            found.append(min(own, key=lambda f: len(f.reasons)).reasons[0])
+        candidates = [fits[p.name] for p in ordered if p.accelerator == of_vendor(vendor)]
+        if candidates:
+            reasons.append(min(candidates, key=lambda f: len(f.reasons)).reasons[0])
         else:
-            found += [g.detail.rstrip(".") for g in host.gpus if g.vendor == vendor][:1]
-    return found
+            reasons += [g.detail.rstrip(".") for g in host.gpus if g.vendor == vendor][:1]
+    return reasons
 
 
 def require(
@@ -235,8 +235,8 @@ def _instead(profile: Profile, host: Host, locks: Locks | None, others: Sequence
     choice = choose([p for p in others if p.name != profile.name], host, locks=locks)
     if choice.profile is None:
         return hint
-    found = next(f for f in choice.fits if f.profile == choice.profile)
+    candidate = next(f for f in choice.fits if f.profile == choice.profile)
     device = {p.name: p.accelerator for p in others}[choice.profile]
-    verb = "may fit" if found.verdict == "warnings" else "fits"
+    verb = "may fit" if candidate.verdict == "warnings" else "fits"
     slower = " on the CPU alone" if device == "cpu" != profile.accelerator else ""
     return f"`--profile {choice.profile}` {verb} this host{slower}. {hint}"

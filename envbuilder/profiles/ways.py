@@ -60,15 +60,15 @@ def judged(profile: Profile, host: Host, lock: Lock | None = None) -> tuple[Way,
     return tuple(sorted((_way(profile, host, lock, name) for name in names), key=_rank))
 
 
-def asked_for(profile: Profile, host: Host, lock: Lock | None, backend: str) -> Way:
+def requested(profile: Profile, host: Host, lock: Lock | None, backend: str) -> Way:
     """Return the requested backend without a check for an engine, which is queried later."""
     return Way(backend=backend, findings=fitting.findings(profile, host, backend, lock))
 
 
 def _way(profile: Profile, host: Host, lock: Lock | None, backend: str) -> Way:
-    found = fitting.findings(profile, host, backend, lock)
+    findings = fitting.findings(profile, host, backend, lock)
     engine = fitting.engine(host) if backends.makes_image(backend) else ()
-    return Way(backend=backend, findings=(*found, *engine))
+    return Way(backend=backend, findings=(*findings, *engine))
 
 
 def _rank(way: Way) -> tuple[int, bool]:

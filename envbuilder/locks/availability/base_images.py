@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder.containers.engine import connection as engines
+from envbuilder.containers.engine import connection
 from envbuilder.containers.oci import reference
 from envbuilder.containers.oci.descriptor import INDEXES, MANIFESTS
 from envbuilder.containers.registry import base_images, transfer
 from envbuilder.containers.registry.responses import BrokenOffError
-from envbuilder.core import types as words
+from envbuilder.core import types
 from envbuilder.core.errors import EnvbuilderError, ToolError
 from envbuilder.locks.availability.files import Finding, Status, each
 
@@ -33,8 +33,8 @@ class BasePin(Struct, frozen=True, kw_only=True):
     """A base image that locks name, by digest."""
 
     ref: str
-    digest: words.Digest
-    platforms: tuple[words.Platform, ...]
+    digest: types.Digest
+    platforms: tuple[types.Platform, ...]
     profiles: tuple[str, ...]
 
 
@@ -43,7 +43,7 @@ def pins(locks: Iterable[Lock]) -> tuple[BasePin, ...]:
 
     Bases made of locked packages are left out.
     """
-    users: dict[tuple[str, words.Digest], list[tuple[words.Platform, str]]] = {}
+    users: dict[tuple[str, types.Digest], list[tuple[types.Platform, str]]] = {}
     for lock in locks:
         for target in lock.targets:
             base = target.base
@@ -89,7 +89,7 @@ def check(
             elsewhere=() if status == "fine" else _elsewhere(pin, sha256, settings, bundles),
         )
 
-    task = f"ask for {len(pinned)} base images"
+    task = f"check {len(pinned)} base images"
     return tuple(each(task, finding, pinned, progress)) if pinned else ()
 
 
@@ -97,10 +97,10 @@ def _ask(pin: BasePin, settings: Settings, connect: Connect) -> tuple[Status, st
     """Return the status of a manifest in its registry; a digest that exists proves the bytes."""
     where = reference.parse(pin.ref)
     try:
-        connection = connect(where, settings)
-        answer = connection.ask(
+        registry = connect(where, settings)
+        answer = registry.ask(
             "HEAD",
-            connection.url(f"manifests/{pin.digest}"),
+            registry.url(f"manifests/{pin.digest}"),
             pin.digest,
             accept=(_THERE, *_GONE),
             headers={"Accept": ", ".join(sorted(INDEXES | MANIFESTS))},
@@ -111,7 +111,7 @@ def _ask(pin: BasePin, settings: Settings, connect: Connect) -> tuple[Status, st
     except BrokenOffError as error:
         return "unknown", str(error) if where.host in str(error) else f"{where.host}: {error}"
     if answer.status in _GONE:
-        return "vanished", f"{where.host} has it no more"
+        return "vanished", f"{where.host} no longer has it"
     return "fine", ""
 
 
@@ -119,9 +119,9 @@ def _elsewhere(
     pin: BasePin, sha256: str, settings: Settings, bundles: Mapping[str, frozenset[str]]
 ) -> tuple[str, ...]:
     platforms = [p for p in pin.platforms if base_images.is_intact(pin.digest, p, settings)]
-    names = [f"the base images kept here ({', '.join(platforms)})"] if platforms else []
+    names = [f"the base images on this machine ({', '.join(platforms)})"] if platforms else []
     try:
-        with engines.connect() as engine:
+        with connection.connect() as engine:
             if engine.image(f"{pin.ref}@{pin.digest}"):
                 names.append("the engine")
     except ToolError:

@@ -99,7 +99,7 @@ def table(result: Summary) -> list[str]:
             lines.append("  the same bytes were found nowhere")
     gone = len(result.findings) - result.unknown
     lines.append(
-        f"files: {result.checked}; where they were: {result.fine}; gone or changed: {gone},"
+        f"files: {result.checked}; available: {result.fine}; gone or changed: {gone},"
         f" found nowhere: {result.lost}; not checked: {result.unknown}"
     )
     return lines
@@ -135,7 +135,7 @@ def check(
     """
     with Queries() if queries is None else queries as ask:
         search = _Search([p.file for p in pinned], settings, progress, bundles, ask)
-        return tuple(each(f"ask for {len(pinned)} files", search.finding, pinned, progress))
+        return tuple(each(f"check {len(pinned)} files", search.finding, pinned, progress))
 
 
 def each(
@@ -180,7 +180,7 @@ def of_server(answer: Answer, file: File, *, hashed: bool) -> tuple[Status, str]
     `hashed`: the index states the right hash.
     """
     if answer.state == "gone":
-        return "vanished", f"its index lists it, but {answer.host} has it no more"
+        return "vanished", f"its index lists it, but {answer.host} no longer has it"
     if answer.state == "silent":
         return "unknown", f"{answer.host}: {answer.problem}"
     if answer.size is not None and file.size is not None and answer.size != file.size:
@@ -201,7 +201,7 @@ def of_archive(answers: Sequence[Answer], file: File) -> tuple[Status, str]:
         for verdict in verdicts:
             if verdict[0] == status:
                 return verdict
-    return "vanished", f"{' and '.join(a.host for a in answers)} have it no more"
+    return "vanished", f"{' and '.join(a.host for a in answers)} no longer have it"
 
 
 class _Search:
@@ -223,12 +223,12 @@ class _Search:
             else (Place(url=indexes.url(source, settings)),)
             for source in {f.source for f in wheels}
         }
-        asked = dict.fromkeys(
+        pairs = dict.fromkeys(
             (p, canonical(f.name)) for f in wheels for p in self._places[f.source]
         )
-        task = f"read {len(asked)} index pages"
-        pages = each(task, lambda pair: queries.page(*pair), tuple(asked), progress)
-        self._pages = dict(zip(asked, pages, strict=True))
+        task = f"read {len(pairs)} index pages"
+        pages = each(task, lambda pair: queries.page(*pair), tuple(pairs), progress)
+        self._pages = dict(zip(pairs, pages, strict=True))
 
     def finding(self, pin: Pin) -> Finding:
         """Return the availability of one file."""

@@ -110,7 +110,7 @@ class Queries:
             return None, str(error)
         silences = self._silences.setdefault(host, [])
         if len(silences) >= PATIENCE:
-            return None, f"not asked again: {silences[-1]}"
+            return None, f"not queried again: {silences[-1]}"
         try:
             return self._session.request(
                 method, url, headers=headers, timeout=upstream.TIMEOUT, allow_redirects=True

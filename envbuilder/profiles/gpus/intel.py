@@ -38,7 +38,7 @@ def level_zero(host: Host) -> list[Finding]:
         text = "whether Level Zero is installed could not be read"
         return [Finding("warning", text, "level-zero-unread")]
     text = (
-        "Level Zero and Intel's GPU driver for it, which no wheel brings, are not installed "
+        "Level Zero and Intel's GPU driver for it, which no wheel contains, are not installed "
         "(libze1, libze-intel-gpu1)"
     )
     return [Finding("no", text, "level-zero")]

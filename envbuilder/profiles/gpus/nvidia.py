@@ -21,59 +21,59 @@ _RUNTIMES = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12", "nvidia-cuda-run
 _ARCHITECTURES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
 
 
-def locked(target: Target, known: Needs) -> Needs:
-    """Add kernels and driver to `known`, from the versions of torch and of the CUDA runtime."""
+def locked(target: Target, needs: Needs) -> Needs:
+    """Add kernels and driver to `needs`, from the versions of torch and of the CUDA runtime."""
     versions = {f.name: f.version for f in target.of_kind("wheel")}
     runtime = next((versions[name] for name in _RUNTIMES if name in versions), "")
     major, _, rest = runtime.partition(".")
     minor = rest.partition(".")[0]
     if not (major.isdecimal() and minor.isdecimal()):
-        return known
+        return needs
     variant, architecture = f"cu{major}{minor}", _ARCHITECTURES[target.platform]
     kernels = tables.torch_kernels(variant, versions.get("torch", ""), architecture)
     return msgspec.structs.replace(
-        known,
+        needs,
         sm=kernels.sm if kernels else (),
         sm_ptx=kernels.ptx if kernels else False,
         nvidia_driver=tables.cuda_driver(int(major)) or "",
     )
 
 
-def judge(gpu: Gpu, wanted: Needs) -> list[Finding]:
+def judge(gpu: Gpu, needs: Needs) -> list[Finding]:
     """Check the driver, which images use, too, and the kernels."""
     if gpu.state == "present":
         # Worth knowing before the driver is installed: whether the wheels support the GPU at all.
-        too_old = [f for f in _kernels(wanted, gpu) if f.level == "no"]
+        too_old = [f for f in _kernels(needs, gpu) if f.level == "no"]
         return [*too_old, blocked("no", f"{named(gpu)}: {gpu.detail.rstrip('.')}", gpu)]
-    found = [*_driver(wanted, gpu), *_kernels(wanted, gpu)]
+    findings = [*_driver(needs, gpu), *_kernels(needs, gpu)]
     if gpu.state == "unknown":
-        found.append(blocked("warning", f"{named(gpu)}: {gpu.detail.rstrip('.')}", gpu))
-    return found
+        findings.append(blocked("warning", f"{named(gpu)}: {gpu.detail.rstrip('.')}", gpu))
+    return findings
 
 
-def _driver(wanted: Needs, gpu: Gpu) -> list[Finding]:
-    needed, here = version(wanted.nvidia_driver), version(gpu.driver_version)
-    if here is None:
+def _driver(needs: Needs, gpu: Gpu) -> list[Finding]:
+    minimum, installed = version(needs.nvidia_driver), version(gpu.driver_version)
+    if installed is None:
         text = "the version of NVIDIA's driver could not be read"
         return [Finding("warning", text, "driver-unread", gpu)]
-    if needed is None:
+    if minimum is None:
         text = "which driver its CUDA runtime needs is not known"
         return [Finding("warning", text, "lock-unread", gpu)]
-    if here < needed:
+    if installed < minimum:
         text = (
-            f"NVIDIA driver {gpu.driver_version} is older than {wanted.nvidia_driver}, "
+            f"NVIDIA driver {gpu.driver_version} is older than {needs.nvidia_driver}, "
             "which this profile's CUDA runtime needs"
         )
         return [Finding("no", text, "driver-old", gpu)]
     return [Finding("note", f"NVIDIA driver {gpu.driver_version}")]
 
 
-def _kernels(wanted: Needs, gpu: Gpu) -> list[Finding]:
+def _kernels(needs: Needs, gpu: Gpu) -> list[Finding]:
     """Check whether the wheels' kernels run on a GPU.
 
     Kernels run on their own SM and on higher minors of its major; PTX on anything newer.
     """
-    carried = wanted.sm
+    carried = needs.sm
     if not carried:
         text = "which GPUs its wheels carry kernels for is not known"
         return [Finding("warning", text, "lock-unread", gpu)]
@@ -83,11 +83,11 @@ def _kernels(wanted: Needs, gpu: Gpu) -> list[Finding]:
             f"(the wheels carry kernels for {_list(carried)})"
         )
         return [Finding("warning", text, "sm-unread", gpu)]
-    here = _sm(gpu.sm)
+    capability = _sm(gpu.sm)
     kernels = [_sm(sm) for sm in carried]
-    if any(major == here[0] and minor <= here[1] for major, minor in kernels):
+    if any(major == capability[0] and minor <= capability[1] for major, minor in kernels):
         return [Finding("note", f"{gpu.name} is SM {gpu.sm}")]
-    if wanted.sm_ptx and here > max(kernels):
+    if needs.sm_ptx and capability > max(kernels):
         text = (
             f"{named(gpu)} is SM {gpu.sm}, newer than the wheels' kernels for "
             f"{_list(carried)}: the driver would compile their PTX at first use, if it can"

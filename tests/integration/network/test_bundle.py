@@ -430,7 +430,7 @@ def test_a_locked_base_image_is_found_by_its_digest_without_network(
     (finding,) = told["findings"]
     assert (finding["status"], finding["elsewhere"]) == (
         "unknown",
-        ["the base images kept here (linux/amd64)"],
+        ["the base images on this machine (linux/amd64)"],
     )
 
 

@@ -16,7 +16,7 @@ from filelock import FileLock
 from envbuilder import cli
 from envbuilder.build.attestation import documents
 from envbuilder.build.backends.integrity import MARKER
-from envbuilder.build.image import records as images
+from envbuilder.build.image import records
 from envbuilder.commands import inventory
 from envbuilder.containers.engine import connection
 from envbuilder.containers.engine.interface import Image
@@ -125,7 +125,7 @@ def ours(own: settings.Settings, profile: str = "cpu") -> Path:
 def record(own: settings.Settings, profile: str) -> Path:
     fingerprint = sha(profile)
     path = own.records_dir / fingerprint
-    made = images.ImageRecord(
+    made = records.ImageRecord(
         profile=profile,
         fingerprint=fingerprint,
         ref=f"envbuilder/{profile}:py3.11-{fingerprint[:12]}",
@@ -134,7 +134,7 @@ def record(own: settings.Settings, profile: str) -> Path:
         builder="buildkit",
         made_by={},
     )
-    images.keep(path, made)
+    records.keep(path, made)
     return path
 
 
@@ -324,7 +324,7 @@ def test_a_silent_engine_is_a_note_only_where_one_is_configured(
     assert not prefix.exists()
     shown = capsys.readouterr()
     assert shown.out == f"removed {prefix}\n"
-    note = "images were not looked at: no container engine answers: connection refused\n"
+    note = "images were not examined: no container engine answers: connection refused\n"
     assert shown.err == (note if configured else "")
 
 
@@ -574,8 +574,8 @@ def test_names_that_a_build_gave_go_however_an_engine_spells_them(
     own: settings.Settings, fake: Labelled, spelling: str
 ) -> None:
     path = record(own, "cpu")
-    (read,) = images.read(path)
-    images.keep(path, msgspec.structs.replace(read, names=(read.ref, "me/x:1")))
+    (read,) = records.read(path)
+    records.keep(path, msgspec.structs.replace(read, names=(read.ref, "me/x:1")))
     fake.images.clear()
     fake.add(image("cpu", spelling))
     assert run() == 0
@@ -591,12 +591,12 @@ def test_images_that_a_killed_build_gave_to_the_engine_go(
     twice = fake.add(image("xpu", "envbuilder-reproduce:1"))
     elsewhere = msgspec.structs.replace(own, data_dir=trial / "second" / "data")
     path = record(elsewhere, "xpu")
-    (read,) = images.read(path)
-    images.keep(path, msgspec.structs.replace(read, names=twice.tags))
-    part = images.LoadedImage(
+    (read,) = records.read(path)
+    records.keep(path, msgspec.structs.replace(read, names=twice.tags))
+    part = records.LoadedImage(
         profile="cpu", fingerprint=sha("cpu"), ref=loaded.tags[0], ids=(loaded.id,)
     )
-    noted = images.note(own.records_dir / sha("cpu"), part)
+    noted = records.note(own.records_dir / sha("cpu"), part)
     work = working(own.cache_dir / "build" / f"cpu-{sha('cpu')[:12]}")
     with FileLock(f"{work}.lock"):
         assert run("--profile", "xpu") == 0
@@ -616,13 +616,13 @@ def test_two_profiles_with_one_fingerprint_keep_their_own_records(
     own: settings.Settings, fake: Labelled
 ) -> None:
     path = record(own, "cpu")
-    (read,) = images.read(path)
+    (read,) = records.read(path)
     second = msgspec.structs.replace(
         read, profile="xpu", digest=sha_of("xpu"), ids=(sha_of("xpu"),)
     )
-    images.keep(path, second)
+    records.keep(path, second)
     assert run("--profile", "cpu") == 0
-    assert images.read(path) == (second,)
+    assert records.read(path) == (second,)
     fake.images.pop("envbuilder/cpu:latest")
     assert run() == 0
     assert not path.exists()
@@ -711,6 +711,6 @@ def test_a_folder_that_cannot_be_read_stays_and_is_named(
     with inventory.Inventory(configuration.load(environ, tmp_path)) as found:
         assert list(found.leftovers()) == []
         found.downloads()
-    assert inventory.Kept(str(tmp_path / "logs"), reason) in found.kept
-    in_build = inventory.Kept(str(tmp_path / "build"), reason) in found.kept
+    assert inventory.Kept(str(tmp_path / "logs"), reason) in found.staying
+    in_build = inventory.Kept(str(tmp_path / "build"), reason) in found.staying
     assert in_build == isinstance(error, OSError)

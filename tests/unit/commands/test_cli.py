@@ -209,7 +209,7 @@ def test_lock_check_says_fresh_and_stale(
         ("extends: cpu\ndescription: x\nsystem_packages: ['curl; touch /x']\n", "system_packages"),
         ("extends: cpu\ndescription: x\nenvironment: {A: '$(id)'}\n", "environment"),
         ("extends: cpu\ndescription: x\nenvironment: {'A B': x}\n", "environment"),
-        ("extends: mine\ndescription: x\n", "circle"),
+        ("extends: mine\ndescription: x\n", "cycle"),
         ("extends: nope\ndescription: x\n", "unknown profile"),
         ("extends: cpu\nextends: cpu\n", "appears twice"),
         ("- a\n", "expected a mapping"),

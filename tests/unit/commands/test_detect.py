@@ -10,8 +10,7 @@ import pytest
 
 from envbuilder import cli
 from envbuilder.core import process
-from envbuilder.host import describe as facts
-from envbuilder.host import probe
+from envbuilder.host import describe, probe
 from envbuilder.host.model import Cpu, Gpu, Host, Memory
 from tests.support import host_trees
 from tests.support.broken_hosts import ADA, ARC, GIB, LINUX, changed, with_gpu
@@ -179,7 +178,7 @@ def test_every_tree_is_printed_within_80_columns_and_starts_nothing(
 
 
 def said(here: Host) -> dict[str, str]:
-    return dict(facts.facts(here))
+    return dict(describe.facts(here))
 
 
 def test_facts_say_what_is_unknown() -> None:

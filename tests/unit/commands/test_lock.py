@@ -9,10 +9,10 @@ import pytest
 
 from envbuilder import cli
 from envbuilder.locks import resolve
-from envbuilder.profiles import lock as lockfile
-from envbuilder.profiles import profile as profiles
+from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.lock import Lock, Target
 from envbuilder.profiles.locked_file import File
+from envbuilder.profiles.profile import load as load_profile
 from tests.support.tools import tools
 
 if TYPE_CHECKING:
@@ -36,10 +36,10 @@ LEAF = File(
 
 
 def new_lock(folder: Path) -> Lock:
-    profile = profiles.load("tiny", (folder / "profiles",))
+    profile = load_profile("tiny", (folder / "profiles",))
     target = Target(platform="linux/amd64", python="3.11", base=None, files=(LEAF,))
     return Lock(
-        schema=lockfile.SCHEMA, profile="tiny", inputs=lockfile.inputs_digest(profile),
+        schema=profile_lock.SCHEMA, profile="tiny", inputs=profile_lock.inputs_digest(profile),
         state="locked", reason="", tools=tools(), targets=(target,),
     )  # fmt: skip
 
@@ -50,7 +50,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "envbuilder.yaml").write_text("")
     (tmp_path / "profiles" / "locks").mkdir(parents=True)
     (tmp_path / "profiles" / "tiny.yaml").write_text(PROFILE)
-    old = json.loads(lockfile.dump(new_lock(tmp_path)))
+    old = json.loads(profile_lock.dump(new_lock(tmp_path)))
     old["targets"][0]["files"].append(old.pop("tools")["linux/amd64"])
     (tmp_path / "profiles" / "locks" / "tiny.json").write_text(json.dumps({**old, "schema": 1}))
     for name in ("CACHE", "DATA", "CONFIG"):
@@ -82,7 +82,7 @@ def test_a_lock_of_the_schema_before_is_2_and_the_way_out_is_named(
 ) -> None:
     assert run([*command[:1], "--profile", "tiny", *command[1:]]) == 2
     printed = capsys.readouterr().err
-    assert "lock schema 1 is not known to this envbuilder (it knows 2)" in printed
+    assert "lock schema 1 is unknown to this envbuilder (it reads 2)" in printed
     assert "envbuilder lock" in printed
 
 
@@ -100,7 +100,7 @@ def test_the_way_out_keeps_the_versions(
     assert "tiny: locked, 1 targets, 4 files" in capsys.readouterr().out
     assert [t.files for t in seen[0].targets] == [(LEAF,)]
     path = project / "profiles" / "locks" / "tiny.json"
-    assert lockfile.load(path) == new_lock(project)
+    assert profile_lock.load(path) == new_lock(project)
 
 
 def test_the_audit_that_was_is_2_and_names_what_to_use(

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from envbuilder import cli
-from envbuilder.core import files as atomic
-from envbuilder.core import process
+from envbuilder.core import files, process
 from envbuilder.core.errors import ToolError
 from envbuilder.host import model as host
 from envbuilder.host import probe
@@ -173,14 +172,14 @@ def test_a_payload_that_gave_no_report_is_reported(
 
 
 def unwritable(monkeypatch: pytest.MonkeyPatch, where: Callable[[Path], bool]) -> None:
-    real = atomic.write
+    real = files.write
 
     def write(path: Path, content: bytes) -> None:
         if where(path):
             raise OSError(28, "No space left on device")
         real(path, content)
 
-    monkeypatch.setattr(atomic, "write", write)
+    monkeypatch.setattr(files, "write", write)
 
 
 @pytest.mark.parametrize("passed", [True, False])

@@ -81,6 +81,8 @@ def test_options_of_printable() -> None:
         (text.amount(-1.5), "-1.50"),
         (text.amount(1e300), "1e+300"),
         (text.amount(5e-324), "4.94e-324"),
+        (text.counted(1, "GPU"), "1 GPU"),
+        (text.counted(1.5, "core"), "1.5 cores"),
         (text.times(0.8643), "0.86×"),
         (text.times(18.14), "18.1×"),
         (text.times(240.3), "240×"),

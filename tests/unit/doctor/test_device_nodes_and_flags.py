@@ -12,12 +12,12 @@ import pytest
 from msgspec.structs import replace
 
 from envbuilder.core import resources
-from envbuilder.doctor import diagnosis as doctor
+from envbuilder.doctor import diagnosis
 from envbuilder.doctor.surroundings import Around
 from envbuilder.host import probe
-from envbuilder.profiles import profile as shipped
 from envbuilder.profiles import selection
 from envbuilder.profiles.library import Library
+from envbuilder.profiles.profile import load as load_profile
 from tests.support import host_trees
 
 if TYPE_CHECKING:
@@ -162,8 +162,8 @@ def chosen(here: Host) -> Choice:
 
 
 def blocking(here: Host, name: str) -> list[str]:
-    asked = shipped.load(name, FOLDERS)
-    found = doctor.diagnose(here, PROFILES, LOCKS, Around(), asked)
+    asked = load_profile(name, FOLDERS)
+    found = diagnosis.diagnose(here, PROFILES, LOCKS, Around(), asked)
     return [f"{p.text} {p.fix}" for p in found if p.severity == "blocks"]
 
 

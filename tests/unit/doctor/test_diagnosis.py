@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder.doctor import accelerators, remedies
-from envbuilder.doctor import diagnosis as doctor
+from envbuilder.doctor import accelerators, diagnosis, remedies
 from envbuilder.host import drivers
 from envbuilder.host.model import Containers, Gpu
 from envbuilder.profiles.finding import Finding, Needs
@@ -318,7 +317,7 @@ def test_wsl_1_has_its_own_problem() -> None:
 
 
 def test_a_profile_without_a_lock_cannot_be_built() -> None:
-    found = doctor.diagnose(LINUX, PROFILES, {}, SEEN, BY_NAME["cpu"])
+    found = diagnosis.diagnose(LINUX, PROFILES, {}, SEEN, BY_NAME["cpu"])
     assert [(p.severity, p.code) for p in found] == [("blocks", "lock")]
     assert "envbuilder lock --profile cpu" in found[0].fix
 
@@ -326,7 +325,7 @@ def test_a_profile_without_a_lock_cannot_be_built() -> None:
 def test_severity_of_lasting_and_unsure_findings() -> None:
     for code in accelerators._LASTING:
         lasting = Finding("no", "text", code)
-        assert accelerators._severity(lasting, asked_for=False) == "limits"
-        assert accelerators._severity(lasting, asked_for=True) == "blocks"
+        assert accelerators._severity(lasting, requested=False) == "limits"
+        assert accelerators._severity(lasting, requested=True) == "blocks"
     unsure = Finding("warning", "text", "sm-unread")
-    assert accelerators._severity(unsure, asked_for=True) == "limits"
+    assert accelerators._severity(unsure, requested=True) == "limits"

@@ -20,7 +20,7 @@ from envbuilder.doctor.network import Silence, Source
 from envbuilder.host.model import Containers
 from envbuilder.packages import locations
 from envbuilder.packages.locations import Place
-from envbuilder.profiles import lock as locks
+from envbuilder.profiles import lock as profile_lock
 from tests.support.broken_hosts import BY_NAME, LINUX
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def configured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def lock() -> Lock:
-    return locks.load(resources.profiles_dir() / "locks" / "cpu.json")
+    return profile_lock.load(resources.profiles_dir() / "locks" / "cpu.json")
 
 
 def look(found: Settings, lock: Lock | None, answers: dict[str, str]) -> dict[str, str]:
@@ -105,7 +105,7 @@ def test_everything_answers(found: Settings, lock: Lock) -> None:
 
 def test_what_is_missing_is_said_and_no_credential(found: Settings, lock: Lock) -> None:
     said = look(found, lock, {"default": "name not found", "docker.io": "connection refused"})
-    target = locks.first(lock, HOST.platform)
+    target = profile_lock.first(lock, HOST.platform)
     assert target is not None
     count = sum(f.source == "default" for f in target.of_kind("wheel")) + 1  # uv
     assert (
@@ -121,7 +121,7 @@ def test_what_is_missing_is_said_and_no_credential(found: Settings, lock: Lock) 
 def test_a_machine_that_has_everything_is_not_called_broken(
     found: Settings, lock: Lock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = locks.first(lock, HOST.platform)
+    target = profile_lock.first(lock, HOST.platform)
     assert target is not None
     for file in (*target.of_kind("wheel"), lock.tool(HOST.platform)):
         (tmp_path / file.basename).touch()

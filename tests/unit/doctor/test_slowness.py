@@ -1,4 +1,4 @@
-"""The doctor: what costs speed, each rule at its limit and past it, and what is around a build."""
+"""The doctor: what reduces performance, each rule at its limit and past it, and surroundings."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder.doctor import builds as tools
-from envbuilder.doctor import slowness
-from envbuilder.doctor import surroundings as around
+from envbuilder.doctor import builds, slowness, surroundings
 from envbuilder.doctor.surroundings import Around
 from envbuilder.host.model import Containers, Cpu, Engine, Host, Link, Memory
 from envbuilder.packages.space import Disk
@@ -30,7 +28,7 @@ from tests.support.broken_hosts import (
 if TYPE_CHECKING:
     from envbuilder.doctor.problem import Problem
 
-# What costs speed: each rule just at its limit and just past it.
+# What reduces performance: each rule just at its limit and just past it.
 
 
 def slow(here: Host, variables: dict[str, str] | None = None, **changes: object) -> list[str]:
@@ -201,7 +199,7 @@ def test_binding_variables(variables: dict[str, str], told: bool) -> None:
 
 def around_problems(seen: Around, here: Host = LINUX, asked: str | None = None) -> list[Problem]:
     wanted = BY_NAME[asked] if asked else None
-    found = tools.problems(here, seen, wanted, None)
+    found = builds.problems(here, seen, wanted, None)
     return [p for p in found if p.code != "lock"]
 
 
@@ -317,7 +315,7 @@ def test_a_specification_for_podman_is_written_only_where_there_is_none() -> Non
     ],
 )
 def test_whether_root_may_mount_here(status: str, root: bool, may: bool) -> None:
-    assert around.may_mount(status, root=root) is may
+    assert surroundings.may_mount(status, root=root) is may
 
 
 def test_who_is_helped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,6 +327,6 @@ def test_who_is_helped(monkeypatch: pytest.MonkeyPatch) -> None:
         pwd, "getpwnam", lambda name: pwd.struct_passwd((name, "", 1000, 1000, "", "", ""))
     )
     monkeypatch.setenv("SUDO_USER", "ada")
-    assert around._user(root=True) == "ada"
+    assert surroundings._user(root=True) == "ada"
     # `sudo -u other`: who runs this is not who called sudo.
-    assert around._user(root=False) == own.pw_name
+    assert surroundings._user(root=False) == own.pw_name

@@ -161,7 +161,7 @@ def general(name: str, known: str) -> bool:
 
 
 def check_doctor(before: Judged, after: Judged, what: str) -> None:
-    """What stood in the way still does, or its profile is not certain to fit any more."""
+    """What was blocking still is, or its profile is not certain to fit any more."""
     profiles, locks = shipped()
     by_name = {profile.name: profile for profile in profiles}
     serious = {p.code for p in after.problems if p.severity != "slows"}

@@ -21,9 +21,10 @@ from envbuilder.packages.debian.suite import Suite
 from envbuilder.packages.python import pylock, upstream
 from envbuilder.packages.python import uv as uv_compile
 from envbuilder.packages.python.static_index import Offer
-from envbuilder.profiles import lock as lockfile
-from envbuilder.profiles import profile as profiles
+from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.locked_file import File
+from envbuilder.profiles.profile import Python, Tools
+from envbuilder.profiles.profile import load as load_profile
 from tests.support.tools import tools
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from envbuilder.profiles.lock import Lock
     from envbuilder.profiles.profile import Profile
 
-CPU = profiles.load("cpu", (resources.profiles_dir(),))
+CPU = load_profile("cpu", (resources.profiles_dir(),))
 TORCH = "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
 
 
@@ -40,7 +41,7 @@ def profile(**changes: Any) -> Profile:
     plain = msgspec.structs.replace(
         CPU,
         platforms=("linux/amd64",),
-        python=profiles.Python(default="3.11", supported=("3.11",)),
+        python=Python(default="3.11", supported=("3.11",)),
         system_packages=(),
         preload=(),
     )
@@ -153,7 +154,7 @@ def test_a_lock_says_what_was_seen_and_what_is_claimed(own: Settings, offered: l
     assert jinja.file == "Jinja2-3.1-py3-none-any.whl"
     assert lock.state == "claimed"
     assert "torch 2.13.0+cpu (linux/amd64, Python 3.11)" in lock.reason
-    assert "://" not in lockfile.dump(lock)
+    assert "://" not in profile_lock.dump(lock)
     assert resolve.check(profile(), lock) == ()
 
 
@@ -207,7 +208,7 @@ def test_all_seen_is_locked(own: Settings, offered: list[Offer]) -> None:
 
 def test_it_is_the_same_every_time(own: Settings, offered: list[Offer]) -> None:
     one = made(own, FakeUv())
-    assert lockfile.dump(one) == lockfile.dump(made(own, FakeUv(), previous=one))
+    assert profile_lock.dump(one) == profile_lock.dump(made(own, FakeUv(), previous=one))
 
 
 def test_how_uv_is_called(own: Settings, offered: list[Offer]) -> None:
@@ -228,7 +229,7 @@ def test_what_nobody_states_makes_it_unlocked(own: Settings, offered: list[Offer
     uv = FakeUv()
     lock = made(own, uv)
     assert (lock.state, lock.targets) == ("unlocked", ())
-    assert lock.reason.startswith("torch==2.13.0+cpu: the index pytorch-cpu could not be asked")
+    assert lock.reason.startswith("torch==2.13.0+cpu: the index pytorch-cpu did not answer")
     assert uv.calls == []
 
 
@@ -354,9 +355,9 @@ def test_sizes_that_no_index_states_are_asked_for(own: Settings, offered: list[O
     assert sizes_of(lock) == {"jinja2": 134899, "torch": None, "uv": 17389450}
     # torch is only claimed: there is no place to ask, least of all the index of this very run.
     assert measure.asked == [JINJA, UV]
-    assert "asking for the sizes of 2 files" in lines
-    without = lockfile.dump(made(own, FakeUv(answer)))
-    assert lockfile.dump(lock).replace("134899", "null").replace("17389450", "null") == without
+    assert "requesting the sizes of 2 files" in lines
+    without = profile_lock.dump(made(own, FakeUv(answer)))
+    assert profile_lock.dump(lock).replace("134899", "null").replace("17389450", "null") == without
 
 
 def test_a_file_of_several_targets_is_asked_for_once(own: Settings, offered: list[Offer]) -> None:
@@ -366,7 +367,7 @@ def test_a_file_of_several_targets_is_asked_for_once(own: Settings, offered: lis
         asked.extend(urls)
         return dict.fromkeys(asked, 5)
 
-    twice = profile(python=profiles.Python(default="3.11", supported=("3.11", "3.12")))
+    twice = profile(python=Python(default="3.11", supported=("3.11", "3.12")))
     offered.append(offer(file=TORCH.replace("cp311", "cp312"), sha256="e" * 64))
 
     def both(requirements: str, url: str) -> str:
@@ -450,7 +451,7 @@ def test_check_says_why(own: Settings, offered: list[Offer]) -> None:
         lock, profile(requirements=("torch==2.14.0",))
     )
     assert "numpy is missing" in stale(lock, profile(requirements=("numpy",)))
-    assert "uv is 0.13.8, not 9.9" in stale(lock, profile(tools=profiles.Tools(uv="9.9")))
+    assert "uv is 0.13.8, not 9.9" in stale(lock, profile(tools=Tools(uv="9.9")))
     assert "has no target linux/arm64 with Python 3.11" in stale(
         lock, profile(platforms=("linux/amd64", "linux/arm64"))
     )

@@ -9,14 +9,15 @@ import pytest
 
 from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
-from envbuilder.locks import system_packages as target_debs
+from envbuilder.locks import system_packages
 from envbuilder.locks.system_packages import Debs
 from envbuilder.packages.debian import suite as debian
 from envbuilder.packages.debian.package import Package
 from envbuilder.packages.debian.suite import Suite
-from envbuilder.profiles import lock as lockfile
-from envbuilder.profiles import profile as profiles
+from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.lock import Lock, LockedBase, Target
+from envbuilder.profiles.profile import Base, DebianBase
+from envbuilder.profiles.profile import load as load_profile
 from tests.support.tools import tools
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from envbuilder.profiles.locked_file import File
     from envbuilder.profiles.profile import Profile
 
-CPU = profiles.load("cpu", (resources.profiles_dir(),))
+CPU = load_profile("cpu", (resources.profiles_dir(),))
 
 
 def package(name: str, version: str = "1-1", **fields: Any) -> Package:
@@ -91,7 +92,7 @@ def test_without_packages_no_list_is_read(found: Settings, suite: list[tuple[obj
 def kept(asked: Profile, base: LockedBase | None, files: tuple[File, ...]) -> Lock:
     target = Target(platform="linux/amd64", python="3.11", base=base, files=files)
     return Lock(
-        schema=2, profile=asked.name, inputs=lockfile.inputs_digest(asked), state="locked",
+        schema=2, profile=asked.name, inputs=profile_lock.inputs_digest(asked), state="locked",
         reason="", tools=tools(), targets=(target,),
     )  # fmt: skip
 
@@ -117,10 +118,10 @@ def test_packages_that_an_earlier_envbuilder_chose_for_one_image_are_chosen_agai
     assert debs(profile(), found, kept(profile(), earlier, only)) == (base, files)
     # Such a lock can be used as it is.
     target = Target(platform="linux/amd64", python="3.11", base=earlier, files=only)
-    assert target_debs.is_current(profile(), target)
+    assert system_packages.is_current(profile(), target)
 
 
-SYSTEM = {"3.11": profiles.DebianBase(include=("python3",), unpacked=("linux/arm64",))}
+SYSTEM = {"3.11": DebianBase(include=("python3",), unpacked=("linux/arm64",))}
 
 
 def test_a_base_made_of_packages(found: Settings) -> None:
@@ -154,34 +155,34 @@ def test_a_base_of_packages_stays_while_the_profile_stands(
 
 
 def test_a_base_without_its_python_is_refused(found: Settings) -> None:
-    system = {"3.11": profiles.DebianBase(include=("helper",))}
-    with pytest.raises(InvalidError, match=r"debian_base\.3\.11: brings no python3\.11"):
+    system = {"3.11": DebianBase(include=("helper",))}
+    with pytest.raises(InvalidError, match=r"debian_base\.3\.11: lacks python3\.11"):
         debs(profile(debian_base=system), found)
 
 
 @pytest.mark.parametrize("system", [{}, SYSTEM])
 def test_a_target_is_current_until_its_base_changes(
-    found: Settings, system: dict[str, profiles.DebianBase]
+    found: Settings, system: dict[str, DebianBase]
 ) -> None:
     asked = profile(debian_base=system)
     base, files = debs(asked, found)
     target = Target(platform="linux/amd64", python="3.11", base=base, files=files)
-    assert target_debs.is_current(asked, target)
+    assert system_packages.is_current(asked, target)
     assert base is not None
     for change in ({"ref": "other:1"}, {"date": "2026-01-01"}, {"python_path": "/bin/python3"}):
         other = msgspec.structs.replace(target, base=msgspec.structs.replace(base, **change))
-        assert not target_debs.is_current(asked, other)
-    assert not target_debs.is_current(asked, msgspec.structs.replace(target, base=None))
+        assert not system_packages.is_current(asked, other)
+    assert not system_packages.is_current(asked, msgspec.structs.replace(target, base=None))
     mac = Target(platform="macos/arm64", python="3.11", base=None, files=())
-    assert target_debs.is_current(asked, mac)
+    assert system_packages.is_current(asked, mac)
 
 
 def test_a_python_that_was_read_in_an_image_stays_current(found: Settings) -> None:
     """Earlier envbuilders read which Python an image has, if its packages did not state it."""
-    image = {"3.11": profiles.Base(ref="debian:bookworm", python_path="/usr/bin/python3.11")}
+    image = {"3.11": Base(ref="debian:bookworm", python_path="/usr/bin/python3.11")}
     asked = profile(base=image)
     base, files = debs(asked, found)
     assert base is not None
     read = msgspec.structs.replace(base, python_version="3.11.2")
     target = Target(platform="linux/amd64", python="3.11", base=read, files=files)
-    assert target_debs.is_current(asked, target)
+    assert system_packages.is_current(asked, target)

@@ -6,21 +6,20 @@ from typing import get_args
 
 import pytest
 
-from envbuilder.core import resources
-from envbuilder.core import types as words
+from envbuilder.core import resources, types
 from envbuilder.host.model import Gpu, Host
 from envbuilder.profiles import accelerators
-from envbuilder.profiles import profile as profiles
 from envbuilder.profiles.accelerators import ACCELERATORS
 from envbuilder.profiles.finding import Needs
 from envbuilder.profiles.profile import Requires
+from envbuilder.profiles.profile import load as load_profile
 from tests.support.host_trees import PROFILES, profile
 
 BY_NAME = {p.name: p for p in PROFILES}
 
 
 def test_every_accelerator_of_a_profile_has_a_row_and_the_cpu_comes_last() -> None:
-    assert set(ACCELERATORS) == set(get_args(words.Accelerator))
+    assert set(ACCELERATORS) == set(get_args(types.Accelerator))
     assert list(ACCELERATORS) == ["cuda", "xpu", "mps", "cpu"]
 
 
@@ -35,7 +34,7 @@ def test_variants_are_shipped_and_for_their_rows_accelerator() -> None:
     folders = (resources.profiles_dir(),)
     for name, row in ACCELERATORS.items():
         for variant in row.variants:
-            assert profiles.load(variant, folders).accelerator == name
+            assert load_profile(variant, folders).accelerator == name
 
 
 @pytest.mark.parametrize(

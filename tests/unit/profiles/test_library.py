@@ -9,8 +9,8 @@ import pytest
 
 from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
-from envbuilder.profiles import lock as locks
-from envbuilder.profiles import profile as profiles
+from envbuilder.profiles import library as module
+from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.library import Library
 
 if TYPE_CHECKING:
@@ -21,11 +21,13 @@ if TYPE_CHECKING:
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files that are read from now on."""
     log: list[str] = []
-    load_profile, load_lock = profiles.load, locks.load
+    load_profile, load_lock = module.load_profile, profile_lock.load
     monkeypatch.setattr(
-        profiles, "load", lambda name, folders: log.append(name) or load_profile(name, folders)
+        module,
+        "load_profile",
+        lambda name, folders: log.append(name) or load_profile(name, folders),
     )
-    monkeypatch.setattr(locks, "load", lambda path: log.append(path.name) or load_lock(path))
+    monkeypatch.setattr(profile_lock, "load", lambda path: log.append(path.name) or load_lock(path))
     return log
 
 

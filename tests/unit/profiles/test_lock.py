@@ -12,20 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from envbuilder.core import resources, strict_json
-from envbuilder.core import types as words
+from envbuilder.core import resources, strict_json, types
 from envbuilder.core.errors import InvalidError, ToolError
-from envbuilder.profiles import lock as lockfile
-from envbuilder.profiles import profile as profiles
+from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.lock import Lock, LockedBase, Target
 from envbuilder.profiles.locked_file import File
+from envbuilder.profiles.profile import DebianBase
+from envbuilder.profiles.profile import load as load_profile
 from tests.support.tools import tools
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 HASH = "0" * 64
-CPU = profiles.load("cpu", (resources.profiles_dir(),))
+CPU = load_profile("cpu", (resources.profiles_dir(),))
 
 
 WHEEL = "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
@@ -67,7 +67,7 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
-def without(platform: words.Platform) -> dict[words.Platform, File]:
+def without(platform: types.Platform) -> dict[types.Platform, File]:
     return {p: f for p, f in tools().items() if p != platform}
 
 
@@ -91,12 +91,12 @@ def test_written_and_read_it_is_the_same(
     tmp_path_factory: pytest.TempPathFactory, found: list[File]
 ) -> None:
     before = lock(*found)
-    path = written(tmp_path_factory.mktemp("l"), lockfile.dump(before))
-    assert lockfile.load(path) == before
+    path = written(tmp_path_factory.mktemp("l"), profile_lock.dump(before))
+    assert profile_lock.load(path) == before
 
 
 def test_one_file_a_line() -> None:
-    text = lockfile.dump(lock(file(), file(file="b.whl", name="b")))
+    text = profile_lock.dump(lock(file(), file(file="b.whl", name="b")))
     assert [line.count('"sha256"') for line in text.splitlines() if '"sha256"' in line] == [1] * 5
     assert json.loads(text)["tools"].keys() == {"linux/amd64", "linux/arm64", "macos/arm64"}
 
@@ -111,31 +111,31 @@ def test_one_file_a_line() -> None:
         ('{"schema": 1, "profile": "cpu", "a": {"b": 1, "b": 2}}', "key 'b' appears twice"),
         ('{"schema": 1, "profile": "cpu", "a": NaN}', "NaN is not a JSON number"),
         (f'{{"schema": {"9" * 5000}}}', "not a lock"),
-        ('{"schema": 2, "profile": "zendnn"}', "says 'zendnn': it is another profile's lock"),
+        ('{"schema": 2, "profile": "zendnn"}', "is 'zendnn': this is another profile's lock"),
         ('{"schema": 2, "profile": ["cpu"]}', "another profile's lock"),
         ("[]", "schema None"),
-        ('{"schema": 3}', "schema 3 is not known"),
-        ('{"schema": 1}', "schema 1 is not known"),
+        ('{"schema": 3}', "schema 3 is unknown"),
+        ('{"schema": 1}', "schema 1 is unknown"),
         ('{"schema": 2, "profile": "cpu"}', "is missing"),
     ],
 )
 def test_damaged_locks_are_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(InvalidError, match=message):
-        lockfile.load(written(tmp_path, text))
+        profile_lock.load(written(tmp_path, text))
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (lock(file(), file()), "is twice"),
-        (lock(file(), file(file=WHEEL.replace("x86_64", "i686"))), "wheel torch is there twice"),
+        (lock(file(), file()), "is listed twice"),
+        (lock(file(), file(file=WHEEL.replace("x86_64", "i686"))), "wheel torch is listed twice"),
         (lock(file(kind="oci")), "kind: a lock of wheels holds no oci"),
         (lock(file(kind="conda")), "kind: a lock of wheels holds no conda"),
-        (lock(file(kind="deb")), "kind: deb, but the file is no Debian package"),
-        (lock(deb(kind="wheel")), "kind: wheel, but the file is no wheel"),
-        (lock(deb(kind="tool")), "kind: tool, but the file is no wheel"),
-        (lock(file(file=f"pool/{WHEEL}")), "but the file is no wheel"),
-        (lock(file(role="base")), "a wheel is no part of a base"),
+        (lock(file(kind="deb")), "kind: deb, but the file is not a Debian package"),
+        (lock(deb(kind="wheel")), "kind: wheel, but the file is not a wheel"),
+        (lock(deb(kind="tool")), "kind: tool, but the file is not a wheel"),
+        (lock(file(file=f"pool/{WHEEL}")), "but the file is not a wheel"),
+        (lock(file(role="base")), "a wheel cannot be part of a base"),
         (lock(file(source="debian")), "source: debian has no wheels"),
         (lock(deb(source="pytorch-cpu")), "source: pytorch-cpu has no Debian packages"),
         (lock(file(name="Torch")), "not normalised: expected torch"),
@@ -151,12 +151,12 @@ def test_damaged_locks_are_refused(tmp_path: Path, text: str, message: str) -> N
         (lock(file(provenance="claim")), "only claimed"),
         (lock(targets=()), "targets: empty"),
         (lock(targets=lock().targets * 2), "appear twice"),
-        (lock(deb(role="base")), "files of a base, but no base of them"),
-        (lock(file(), tools()["linux/amd64"]), "a tool belongs into `tools`"),
+        (lock(deb(role="base")), "files with the role base, but no base made of packages"),
+        (lock(file(), tools()["linux/amd64"]), "a tool belongs in `tools`"),
         (lock(tools={}), "tools: no uv for linux/amd64, linux/arm64, macos/arm64"),
         (lock(tools=without("macos/arm64")), "tools: no uv for macos/arm64"),
         (lock(tools={**tools(), "macos/arm64": tools("0.14.0")["macos/arm64"]}), "one version of"),
-        (lock(tools=dict.fromkeys(words.PLATFORMS, file())), "one version of uv, found wheel"),
+        (lock(tools=dict.fromkeys(types.PLATFORMS, file())), "one version of uv, found wheel"),
         (
             lock(tools={p: replace(f, provenance="claim") for p, f in tools().items()}),
             "only claimed",
@@ -165,17 +165,17 @@ def test_damaged_locks_are_refused(tmp_path: Path, text: str, message: str) -> N
 )
 def test_contradictions_are_refused(tmp_path: Path, wrong: Lock, message: str) -> None:
     with pytest.raises(InvalidError, match=message):
-        lockfile.load(written(tmp_path, lockfile.dump(wrong)))
+        profile_lock.load(written(tmp_path, profile_lock.dump(wrong)))
 
 
 def test_an_unlocked_lock_needs_no_tools(tmp_path: Path) -> None:
     before = lock(state="unlocked", tools={}, targets=())
-    assert lockfile.load(written(tmp_path, lockfile.dump(before))) == before
+    assert profile_lock.load(written(tmp_path, profile_lock.dump(before))) == before
 
 
 def old_lock() -> dict[str, Any]:
     """A lock of schema 1: each target lists the uv of its own platform."""
-    data: dict[str, Any] = json.loads(lockfile.dump(lock()))
+    data: dict[str, Any] = json.loads(profile_lock.dump(lock()))
     uv = data.pop("tools")["linux/amd64"]
     data["targets"][0]["files"].append(uv)
     return {**data, "schema": 1}
@@ -183,15 +183,15 @@ def old_lock() -> dict[str, Any]:
 
 def test_a_lock_of_the_schema_before_is_refused_but_its_versions_are_kept(tmp_path: Path) -> None:
     path = written(tmp_path, json.dumps(old_lock()))
-    with pytest.raises(InvalidError, match="schema 1 is not known") as caught:
-        lockfile.load(path)
+    with pytest.raises(InvalidError, match="schema 1 is unknown") as caught:
+        profile_lock.load(path)
     assert caught.value.exit_code == 2
     assert "envbuilder lock" in caught.value.hint
-    assert lockfile.previous(path) == lock(tools={})
+    assert profile_lock.previous(path) == lock(tools={})
 
 
 def test_a_lock_of_this_schema_is_read_as_it_is_for_a_new_one(tmp_path: Path) -> None:
-    assert lockfile.previous(written(tmp_path, lockfile.dump(lock()))) == lock()
+    assert profile_lock.previous(written(tmp_path, profile_lock.dump(lock()))) == lock()
 
 
 @pytest.mark.parametrize(
@@ -201,12 +201,12 @@ def test_a_lock_of_this_schema_is_read_as_it_is_for_a_new_one(tmp_path: Path) ->
 )  # fmt: skip
 def test_what_is_no_lock_is_refused_for_a_new_one(tmp_path: Path, text: str) -> None:
     with pytest.raises(InvalidError):
-        lockfile.previous(written(tmp_path, text))
+        profile_lock.previous(written(tmp_path, text))
 
 
 def test_every_platform_has_its_own_uv_and_another_machine_has_none() -> None:
     made = lock()
-    assert [made.tool(p) for p in words.PLATFORMS] == [*tools().values()]
+    assert [made.tool(p) for p in types.PLATFORMS] == [*tools().values()]
     with pytest.raises(ToolError, match="this machine is none of these") as caught:
         made.tool(None)
     assert caught.value.exit_code == 4
@@ -234,10 +234,10 @@ def test_every_platform_has_its_own_uv_and_another_machine_has_none() -> None:
     ],
 )
 def test_words_are_checked(tmp_path: Path, key: str, value: object) -> None:
-    data = json.loads(lockfile.dump(lock()))
+    data = json.loads(profile_lock.dump(lock()))
     data["targets"][0]["files"][0][key] = value
     with pytest.raises(InvalidError, match=key):
-        lockfile.load(written(tmp_path, json.dumps(data)))
+        profile_lock.load(written(tmp_path, json.dumps(data)))
 
 
 @pytest.mark.parametrize(
@@ -258,10 +258,10 @@ def test_the_time_of_a_build_is_the_bases_date(
 
 @pytest.mark.parametrize("version", ["3.11", "3.11.2\n", "3.11.2; rm -rf /", "2.7.18", "x" * 5000])
 def test_a_version_of_python_that_is_none_is_refused(version: str, tmp_path: Path) -> None:
-    data = json.loads(lockfile.dump(lock()))
+    data = json.loads(profile_lock.dump(lock()))
     data["targets"][0]["base"]["python_version"] = version
     with pytest.raises(InvalidError, match="python_version"):
-        lockfile.load(written(tmp_path, json.dumps(data)))
+        profile_lock.load(written(tmp_path, json.dumps(data)))
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ def test_file_names_may_spell_the_same_otherwise(
     name: str, version: str, stem: str, tmp_path: Path
 ) -> None:
     made = lock(file(name=name, version=version, file=f"{stem}-py3-none-any.whl"))
-    assert lockfile.load(written(tmp_path, lockfile.dump(made))) == made
+    assert profile_lock.load(written(tmp_path, profile_lock.dump(made))) == made
 
 
 @given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
@@ -292,44 +292,44 @@ def test_any_bytes_are_a_value_or_a_sentence(content: bytes) -> None:
 
 
 def test_a_date_that_is_none_is_refused(tmp_path: Path) -> None:
-    data = json.loads(lockfile.dump(lock()))
+    data = json.loads(profile_lock.dump(lock()))
     data["targets"][0]["base"]["date"] = "2026-02-30"
     with pytest.raises(InvalidError, match=r"linux/amd64 3\.11: base: date: day"):
-        lockfile.load(written(tmp_path, json.dumps(data)))
+        profile_lock.load(written(tmp_path, json.dumps(data)))
 
 
 def test_select_names_what_there_is() -> None:
-    assert lockfile.select(lock(), "linux/amd64", "3.11").python == "3.11"
+    assert profile_lock.select(lock(), "linux/amd64", "3.11").python == "3.11"
     with pytest.raises(InvalidError, match=r"no files for linux/arm64") as caught:
-        lockfile.select(lock(), "linux/arm64", "3.11")
+        profile_lock.select(lock(), "linux/arm64", "3.11")
     assert "linux/amd64 Python 3.11" in caught.value.hint
 
 
 def test_only_a_fitting_lock_is_usable() -> None:
-    good = lock(inputs=lockfile.inputs_digest(CPU))
-    assert lockfile.require_usable(CPU, good) is good
+    good = lock(inputs=profile_lock.inputs_digest(CPU))
+    assert profile_lock.require_usable(CPU, good) is good
     with pytest.raises(InvalidError, match="no lock"):
-        lockfile.require_usable(CPU, None)
+        profile_lock.require_usable(CPU, None)
     with pytest.raises(InvalidError, match="is stale"):
-        lockfile.require_usable(CPU, lock())
+        profile_lock.require_usable(CPU, lock())
     with pytest.raises(InvalidError, match="not locked: no hash"):
-        lockfile.require_usable(CPU, lock(state="unlocked", reason="no hash", targets=()))
+        profile_lock.require_usable(CPU, lock(state="unlocked", reason="no hash", targets=()))
 
 
 def test_only_what_decides_changes_the_inputs() -> None:
     same = msgspec.structs.replace(CPU, description="other", warnings=())
     other = msgspec.structs.replace(CPU, requirements=("torch==1.0",))
-    assert lockfile.inputs_digest(same) == lockfile.inputs_digest(CPU)
-    assert lockfile.inputs_digest(other) != lockfile.inputs_digest(CPU)
+    assert profile_lock.inputs_digest(same) == profile_lock.inputs_digest(CPU)
+    assert profile_lock.inputs_digest(other) != profile_lock.inputs_digest(CPU)
 
 
 def test_a_base_of_packages_decides_and_its_absence_changes_nothing() -> None:
     """Locks that were made before there was such a base stay fresh."""
-    system = profiles.DebianBase(include=("python3",))
+    system = DebianBase(include=("python3",))
     with_base = msgspec.structs.replace(CPU, debian_base={"3.11": system})
-    assert lockfile.inputs_digest(with_base) != lockfile.inputs_digest(CPU)
-    assert "role" not in lockfile.dump(lock())
-    assert "suite" not in lockfile.dump(lock())
+    assert profile_lock.inputs_digest(with_base) != profile_lock.inputs_digest(CPU)
+    assert "role" not in profile_lock.dump(lock())
+    assert "suite" not in profile_lock.dump(lock())
 
 
 def test_packages_of_the_base_are_not_installed_on_it(tmp_path: Path) -> None:
@@ -339,7 +339,7 @@ def test_packages_of_the_base_are_not_installed_on_it(tmp_path: Path) -> None:
     base = msgspec.structs.replace(plain.targets[0].base, suite="bookworm", status=HASH)
     target = msgspec.structs.replace(plain.targets[0], base=base)
     made = msgspec.structs.replace(plain, targets=(target,))
-    (read,) = lockfile.load(written(tmp_path, lockfile.dump(made))).targets
+    (read,) = profile_lock.load(written(tmp_path, profile_lock.dump(made))).targets
     assert read == target
     assert (read.of_kind("deb"), read.base_files) == ((above,), (own,))
 
@@ -349,7 +349,7 @@ def test_the_users_lock_is_found_first(tmp_path: Path) -> None:
         (tmp_path / folder / "locks").mkdir(parents=True)
     (tmp_path / "two/locks/cpu.json").touch()
     folders = (tmp_path / "one", tmp_path / "two")
-    assert lockfile.path_for("cpu", folders) == tmp_path / "two/locks/cpu.json"
+    assert profile_lock.path_for("cpu", folders) == tmp_path / "two/locks/cpu.json"
     (tmp_path / "one/locks/cpu.json").touch()
-    assert lockfile.path_for("cpu", folders) == tmp_path / "one/locks/cpu.json"
-    assert lockfile.path_for("xpu", folders) is None
+    assert profile_lock.path_for("cpu", folders) == tmp_path / "one/locks/cpu.json"
+    assert profile_lock.path_for("xpu", folders) is None

@@ -11,27 +11,26 @@ from hypothesis import strategies as st
 
 from envbuilder.core import resources
 from envbuilder.host.model import Cpu, Gpu, Host
-from envbuilder.profiles import lock as lockfile
-from envbuilder.profiles import needs as wheels
-from envbuilder.profiles import profile as profiles
-from envbuilder.profiles import selection
+from envbuilder.profiles import lock as profile_lock
+from envbuilder.profiles import needs, selection
 from envbuilder.profiles.finding import Needs
 from envbuilder.profiles.lock import Lock, Target
 from envbuilder.profiles.locked_file import File
 from envbuilder.profiles.profile import Requires
+from envbuilder.profiles.profile import load as load_profile
 from tests.support.host_trees import profile
 from tests.support.tools import tools
 
 if TYPE_CHECKING:
-    from envbuilder.core import types as words
+    from envbuilder.core import types
 
 SHIPPED = (resources.profiles_dir(),)
 
 
-def needs_of(name: str, platform: words.Platform) -> Needs:
-    path = lockfile.path_for(name, SHIPPED)
+def needs_of(name: str, platform: types.Platform) -> Needs:
+    path = profile_lock.path_for(name, SHIPPED)
     assert path is not None
-    return wheels.needs(profiles.load(name, SHIPPED), lockfile.load(path), platform)
+    return needs.needs(load_profile(name, SHIPPED), profile_lock.load(path), platform)
 
 
 def wheel(file: str, name: str = "torch", version: str = "2.14.1") -> File:
@@ -48,7 +47,7 @@ def wheel(file: str, name: str = "torch", version: str = "2.14.1") -> File:
     )
 
 
-def lock_of(*files: File, platform: words.Platform = "linux/amd64") -> Lock:
+def lock_of(*files: File, platform: types.Platform = "linux/amd64") -> Lock:
     return Lock(
         schema=2,
         profile="mine",
@@ -79,9 +78,9 @@ def test_what_a_profile_states_goes_before_what_its_lock_says() -> None:
         wheel("torch-2.14.1-cp312-cp312-manylinux_2_28_x86_64.whl"),
         wheel("nvidia_cuda_runtime-13.0.96-py3-none-any.whl", "nvidia-cuda-runtime", "13.0.96"),
     )
-    found = wheels.needs(mine, lock_of(*files), "linux/amd64")
+    found = needs.needs(mine, lock_of(*files), "linux/amd64")
     assert (found.sm, found.sm_ptx, found.nvidia_driver) == (("6.1",), False, "500")
-    silent = wheels.needs(profile("cuda", requires=Requires()), lock_of(*files), "linux/amd64")
+    silent = needs.needs(profile("cuda", requires=Requires()), lock_of(*files), "linux/amd64")
     assert "7.5" in silent.sm
     assert silent.nvidia_driver == "580"
 
@@ -115,13 +114,13 @@ def test_each_wheel_may_have_several_tags_and_the_newest_wheel_decides() -> None
         wheel("d-1-cp312-cp312-linux_x86_64.whl"),
     )
     mine = profile("cpu")
-    assert wheels.needs(mine, lock_of(*files), "linux/amd64").glibc == "2.24"
-    assert wheels.needs(mine, lock_of(*files), "linux/arm64") == Needs()
+    assert needs.needs(mine, lock_of(*files), "linux/amd64").glibc == "2.24"
+    assert needs.needs(mine, lock_of(*files), "linux/arm64") == Needs()
     mac = (
         wheel("a-1-cp312-cp312-macosx_11_0_arm64.whl"),
         wheel("b-1-cp312-cp312-macosx_14_0_arm64.whl"),
     )
-    found = wheels.needs(profile("mps"), lock_of(*mac, platform="macos/arm64"), "macos/arm64")
+    found = needs.needs(profile("mps"), lock_of(*mac, platform="macos/arm64"), "macos/arm64")
     assert found.macos == "14.0"
 
 
@@ -139,9 +138,9 @@ def test_each_wheel_may_have_several_tags_and_the_newest_wheel_decides() -> None
 def test_a_native_environment_needs_the_c_library_of_its_wheels(
     libc: str | None, verdict: str, reason: str
 ) -> None:
-    path = lockfile.path_for("cpu", SHIPPED)
+    path = profile_lock.path_for("cpu", SHIPPED)
     assert path is not None
-    cpu, lock = profiles.load("cpu", SHIPPED), lockfile.load(path)
+    cpu, lock = load_profile("cpu", SHIPPED), profile_lock.load(path)
     here = Host(
         os="linux", machine="x86_64", platform="linux/amd64", libc=libc, cpu=Cpu(flags=("avx2",))
     )
@@ -166,5 +165,5 @@ def test_without_a_usable_lock_nothing_is_chosen() -> None:
 @given(st.text(max_size=60))
 def test_any_file_name_and_version_is_survived(text: str) -> None:
     files = (wheel(text, version=text), wheel(text, "nvidia-cuda-runtime", text))
-    found = wheels.needs(profile("cuda", requires=Requires()), lock_of(*files), "linux/amd64")
+    found = needs.needs(profile("cuda", requires=Requires()), lock_of(*files), "linux/amd64")
     assert isinstance(found, Needs)

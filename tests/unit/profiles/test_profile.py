@@ -13,7 +13,7 @@ from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
 from envbuilder.locks import resolve
 from envbuilder.packages.python import claims, indexes
-from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles import profile as profiles
 
 if TYPE_CHECKING:
@@ -63,11 +63,11 @@ def test_shipped_profile_is_whole(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_shipped_lock_fits_its_profile(name: str) -> None:
-    path = lockfile.path_for(name, SHIPPED)
+    path = profile_lock.path_for(name, SHIPPED)
     assert path is not None
-    lock = lockfile.load(path)
+    lock = profile_lock.load(path)
     assert resolve.check(profiles.load(name, SHIPPED), lock) == ()
-    assert lockfile.dump(lock) == path.read_text()
+    assert profile_lock.dump(lock) == path.read_text()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -79,7 +79,7 @@ def test_shipped_lock_names_no_place(name: str) -> None:
 
 def test_states_of_shipped_locks() -> None:
     folder = resources.profiles_dir() / "locks"
-    states = {n: lockfile.load(folder / f"{n}.json").state for n in NAMES}
+    states = {n: profile_lock.load(folder / f"{n}.json").state for n in NAMES}
     assert states["cuda"] == states["mps"] == "locked"
     assert states["cpu-debian"] == states["zendnn-debian"] == "locked"
     assert states["xpu-ipex"] == "unlocked"
@@ -101,15 +101,15 @@ def test_a_base_of_debian_packages_is_all_that_its_variant_changes(name: str) ->
     states = {"name", "description", "extends", "opt_in"}
     assert differ - {"platforms"} == states | {"python", "backends", "base", "debian_base"}
     folder = resources.profiles_dir() / "locks"
-    locks = [lockfile.load(folder / f"{n}.json") for n in (name, other.name)]
+    locks = [profile_lock.load(folder / f"{n}.json") for n in (name, other.name)]
     assert locks[0].tools == locks[1].tools
-    wheels = [lockfile.select(k, "linux/amd64", "3.11").of_kind("wheel") for k in locks]
+    wheels = [profile_lock.select(k, "linux/amd64", "3.11").of_kind("wheel") for k in locks]
     assert wheels[0] == wheels[1]
 
 
 def test_the_python_of_an_image_is_the_locked_one() -> None:
-    lock = lockfile.load(resources.profiles_dir() / "locks" / "xpu.json")
-    target = lockfile.select(lock, "linux/amd64", "3.14")
+    lock = profile_lock.load(resources.profiles_dir() / "locks" / "xpu.json")
+    target = profile_lock.select(lock, "linux/amd64", "3.14")
     assert target.base is not None
     deb = next(f for f in target.of_kind("deb") if f.name == "python3.14")
     assert deb.version.startswith(target.base.python_version + "-")
@@ -118,7 +118,7 @@ def test_the_python_of_an_image_is_the_locked_one() -> None:
 def test_claims_agree_with_locks() -> None:
     stated = {f.file: f.sha256 for c in claims.load_all() for f in c.files}
     for name in NAMES:
-        lock = lockfile.load(resources.profiles_dir() / "locks" / f"{name}.json")
+        lock = profile_lock.load(resources.profiles_dir() / "locks" / f"{name}.json")
         for target in lock.targets:
             for file in target.files:
                 assert stated.get(file.file, file.sha256) == file.sha256
@@ -161,7 +161,7 @@ def test_bases_of_other_pythons_are_not_inherited(tmp_path: Path) -> None:
 def test_extends_in_a_circle(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("extends: b\n")
     (tmp_path / "b.yaml").write_text("extends: a\n")
-    with pytest.raises(InvalidError, match="extends runs in a circle: a → b"):
+    with pytest.raises(InvalidError, match="extends forms a cycle: a → b"):
         profiles.load("a", (tmp_path,))
 
 
@@ -178,7 +178,7 @@ def test_extends_in_a_circle(tmp_path: Path) -> None:
         (("requirements:", "debian_base: {'3.9': {include: [a1]}}\nrequirements:"), r"e\.3\.9"),
         (
             ("requirements:", "debian_base: {'3.11': {include: [a1]}}\nrequirements:"),
-            "debian_suite: debian_base need one",
+            "debian_suite: must be set, because debian_base is",
         ),
         (
             ("requirements:", "debian_base: {'3.11': {includes: [a1]}}\nrequirements:"),

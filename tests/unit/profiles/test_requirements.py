@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 
 from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
-from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles import requirements
 
@@ -119,7 +119,7 @@ def test_a_lock_and_what_is_shown_see_the_whole_list_and_no_other_key(tmp_path: 
     assert added == written
     assert profiles.canonical(added)["requirements"] == (TORCH, "einops")
     assert "add_requirements" not in profiles.canonical(added)
-    assert lockfile.inputs_digest(added) == lockfile.inputs_digest(written)
+    assert profile_lock.inputs_digest(added) == profile_lock.inputs_digest(written)
 
 
 def test_an_empty_addition_is_what_was_inherited(tmp_path: Path) -> None:

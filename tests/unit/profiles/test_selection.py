@@ -8,10 +8,10 @@ import pytest
 from envbuilder.core import resources
 from envbuilder.core.errors import HostError
 from envbuilder.host.model import Cpu, Gpu, Host
-from envbuilder.profiles import profile as shipped
 from envbuilder.profiles import selection
 from envbuilder.profiles.library import Library
-from envbuilder.profiles.profile import Requires
+from envbuilder.profiles.profile import Requires, names
+from envbuilder.profiles.profile import load as load_profile
 from tests.support import host_trees
 from tests.support.host_trees import PROFILES, profile
 
@@ -50,7 +50,7 @@ def test_each_host_has_its_verdicts(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", host_trees.NAMES)
 def test_shipped_profiles_are_chosen_like_those_of_the_tests(name: str, tmp_path: Path) -> None:
     folders = (resources.profiles_dir(),)
-    everything = [shipped.load(n, folders) for n in shipped.names(folders)]
+    everything = [load_profile(n, folders) for n in names(folders)]
     host = host_trees.probed(tmp_path, name)
     locks = Library(folders).locks(everything)
     choice = selection.choose(everything, host, locks=locks)

@@ -211,8 +211,8 @@ def test_a_configured_base_is_taken(found: Settings) -> None:
     [
         (["--output", "folder"], "neither oci:DIR nor FILE.tar"),
         (["--output", "oci:"], "neither oci:DIR nor FILE.tar"),
-        (["--base-image", "oci:none"], "is not there"),
-        (["--base-image", "none.tar"], "is not there"),
+        (["--base-image", "oci:none"], "does not exist"),
+        (["--base-image", "none.tar"], "does not exist"),
         (["--builder", "other"], "is not one of"),
     ],
 )

@@ -13,23 +13,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envbuilder import cli
-from envbuilder.containers.engine import connection as engines
-from envbuilder.containers.registry import connection as registries
+from envbuilder.containers.engine import connection
+from envbuilder.containers.registry import connection as registry_connection
 from envbuilder.containers.registry.responses import BrokenOffError
-from envbuilder.core import types as words
+from envbuilder.core import types
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, ToolError
 from envbuilder.core.settings import Configuration
-from envbuilder.locks.availability import base_images as online_bases
+from envbuilder.locks.availability import base_images
 from envbuilder.locks.availability import files as online
 from envbuilder.locks.availability.files import Pin
 from envbuilder.locks.availability.queries import Answer, Page
-from envbuilder.packages import locations as origins
-from envbuilder.packages.debian import mirrors as archives
+from envbuilder.packages import locations
+from envbuilder.packages.debian import mirrors
 from envbuilder.packages.locations import Place
 from envbuilder.packages.python.static_index import Offer
 from envbuilder.packages.store import Store
-from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.locked_file import File
 from tests.support import index_server
 from tests.support.engines import FakeEngine
@@ -80,8 +80,8 @@ class Default:
 @pytest.fixture(autouse=True)
 def default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Default:
     made = Default()
-    monkeypatch.setattr(origins, "places", lambda: made.places)
-    monkeypatch.setattr(origins, "find_links", lambda: (tmp_path / "links",))
+    monkeypatch.setattr(locations, "places", lambda: made.places)
+    monkeypatch.setattr(locations, "find_links", lambda: (tmp_path / "links",))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setattr(signal, "signal", lambda *args: None)
     return made
@@ -125,7 +125,7 @@ def test_vanished_and_changed_are_told_apart(
     assert said == {
         "gone": ("vanished", "its index does not list it any more"),
         "other": ("changed", f"its index states sha256 {'e' * 64}"),
-        "deleted": ("vanished", "its index lists it, but 127.0.0.1 has it no more"),
+        "deleted": ("vanished", "its index lists it, but 127.0.0.1 no longer has it"),
         "size": ("changed", "127.0.0.1 has 6 bytes, the lock 4"),
         "never": ("vanished", "its index does not list it any more"),
     }
@@ -269,7 +269,7 @@ def test_a_deb_is_where_any_archive_has_it(
     found: Settings,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(archives, "urls", lambda *args: ("http://mirror/x", "http://snapshot/x"))
+    monkeypatch.setattr(mirrors, "urls", lambda *args: ("http://mirror/x", "http://snapshot/x"))
     asked: Any = Asked({"mirror": mirror, "snapshot": snapshot})
     pins = (Pin(file=deb(), profiles=("tiny",)),)
     (seen,) = online.check(pins, found, QUIET, {}, asked)
@@ -292,13 +292,13 @@ def based(found: Settings, answer: Any, held: Any = None) -> Finding:
             assert (method, url) == ("HEAD", f"manifests/{DIGEST}")
             if isinstance(answer, Exception):
                 raise answer
-            return registries.Answer(status=answer, headers={}, url=url)
+            return registry_connection.Answer(status=answer, headers={}, url=url)
 
-    pin = online_bases.BasePin(
+    pin = base_images.BasePin(
         ref="python:3.11", digest=DIGEST, platforms=("linux/amd64",), profiles=("tiny",)
     )
     connect: Any = lambda *args: Registry()  # noqa: E731
-    (seen,) = online_bases.check([pin], found, QUIET, held or {}, connect)
+    (seen,) = base_images.check([pin], found, QUIET, held or {}, connect)
     return seen
 
 
@@ -317,7 +317,7 @@ def test_a_base_image_is_asked_for_by_its_digest(
     def refuse() -> None:
         raise ToolError("no engine")
 
-    monkeypatch.setattr(engines, "connect", refuse)
+    monkeypatch.setattr(connection, "connect", refuse)
     assert based(found, answer).status == status
     seen = based(found, 404, {"a.tar": frozenset({"d" * 64})})
     assert (seen.elsewhere, seen.lost) == (("the bundle a.tar",), False)
@@ -331,21 +331,21 @@ def test_an_engine_may_have_the_base_image(
 
 
 def test_base_images_that_locks_share_are_asked_for_once() -> None:
-    base = lockfile.LockedBase(
+    base = profile_lock.LockedBase(
         ref="python:3.11", digest=DIGEST, date=None, python_path="/usr/bin/python3",
         python_version="3.11.2",
     )  # fmt: skip
     made = [
-        lockfile.Lock(
+        profile_lock.Lock(
             schema=2, profile=name, inputs="0" * 64, state="locked", reason="", tools={},
             targets=(
-                lockfile.Target(platform="linux/amd64", python="3.11", base=base, files=()),
-                lockfile.Target(platform="linux/arm64", python="3.11", base=base, files=()),
+                profile_lock.Target(platform="linux/amd64", python="3.11", base=base, files=()),
+                profile_lock.Target(platform="linux/arm64", python="3.11", base=base, files=()),
             ),
         )
         for name in ("one", "two")
     ]  # fmt: skip
-    (pin,) = online_bases.pins(made)
+    (pin,) = base_images.pins(made)
     assert (pin.platforms, pin.profiles) == (("linux/amd64", "linux/arm64"), ("one", "two"))
 
 
@@ -425,12 +425,12 @@ def lock(project: Path, uv: File, *files: File) -> None:
     from envbuilder.profiles import profile as profiles
 
     profile = profiles.load("tiny", profiles.search_path(project, project))
-    target = lockfile.Target(platform="linux/amd64", python="3.11", base=None, files=files)
-    made = lockfile.Lock(
-        schema=2, profile="tiny", inputs=lockfile.inputs_digest(profile), state="locked",
-        reason="", tools=dict.fromkeys(words.PLATFORMS, uv), targets=(target,),
+    target = profile_lock.Target(platform="linux/amd64", python="3.11", base=None, files=files)
+    made = profile_lock.Lock(
+        schema=2, profile="tiny", inputs=profile_lock.inputs_digest(profile), state="locked",
+        reason="", tools=dict.fromkeys(types.PLATFORMS, uv), targets=(target,),
     )  # fmt: skip
-    (project / "profiles" / "locks" / "tiny.json").write_text(lockfile.dump(made))
+    (project / "profiles" / "locks" / "tiny.json").write_text(profile_lock.dump(made))
 
 
 def test_exit_codes_and_words(
@@ -446,7 +446,7 @@ def test_exit_codes_and_words(
         assert run(*arguments) == 0
         said = capsys.readouterr().out
         assert "tiny                locked    fresh" in said
-        assert "files: 2; where they were: 2; gone or changed: 0, found nowhere: 0;" in said
+        assert "files: 2; available: 2; gone or changed: 0, found nowhere: 0;" in said
     default.places = (Place(url=NOWHERE),)
     assert run(*arguments) == 4
     assert f"not checked: {leaf.file} (tiny): 127.0.0.1: " in capsys.readouterr().out

@@ -12,7 +12,7 @@ import requests
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder.core import http as download
+from envbuilder.core import http
 from envbuilder.locks.availability import queries
 from envbuilder.locks.availability.queries import Queries
 from envbuilder.packages.locations import Place
@@ -191,7 +191,7 @@ def test_the_session_is_the_one_of_downloads(
     made = requests.Session()
     made.trust_env = False
     made.hooks["response"].append(lambda answer, **_: seen.append(answer.url))
-    monkeypatch.setattr(download, "open_session", lambda: made)
+    monkeypatch.setattr(http, "open_session", lambda: made)
     assert queries.measure([f"{server.root}/a"]) == {f"{server.root}/a": 3}
     assert seen == [f"{server.root}/a"]
 
