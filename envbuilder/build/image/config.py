@@ -59,6 +59,7 @@ def config(
         "WorkingDir": conventions.WORK,
         "Entrypoint": list(conventions.ENTRYPOINT),
         "Cmd": list(conventions.COMMAND),
+        "ArgsEscaped": True,  # BuildKit says so of every image whose Dockerfile has a CMD
     }
     time = datetime.datetime.fromtimestamp(epoch, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     history = [{"created": time, "created_by": f"envbuilder: {a.reason}"} for a in added]
