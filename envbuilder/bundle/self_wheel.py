@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from envbuilder.profiles.locked_file import File
 
 PACKAGE, DISTRIBUTION = "envbuilder", "envbuilder-ml"
+_SHARED = "share"
+"""The folder below an installation's prefix that holds man pages and completions."""
 _LEFT_BY_INSTALLERS = {"RECORD", "INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json"}
 
 
@@ -81,9 +83,11 @@ def _repacked(installed: metadata.Distribution) -> Wheel:
     Every file is checked against the hash that the installation recorded.
     """
     members: dict[str, bytes] = {}
+    data = f"{installed.name.replace('-', '_')}-{installed.version}.data/data"
     for file in installed.files or ():
         ours = file.parts[0] == PACKAGE or file.parts[0].endswith(".dist-info")
-        if file.hash is None or not ours or file.name in _LEFT_BY_INSTALLERS:
+        shared = _SHARED in file.parts and file.parts[0] == ".."
+        if file.hash is None or not (ours or shared) or file.name in _LEFT_BY_INSTALLERS:
             continue
         content = Path(str(file.locate())).read_bytes()
         if _record_hash(content) != file.hash.value or file.hash.mode != "sha256":
@@ -91,7 +95,8 @@ def _repacked(installed: metadata.Distribution) -> Wheel:
                 f"{file.locate()}: was changed after envbuilder was installed",
                 "Reinstall envbuilder: its installed files were modified and cannot be bundled.",
             )
-        members[file.as_posix()] = content
+        path = file.as_posix()
+        members[f"{data}/{path[path.index(_SHARED) :]}" if shared else path] = content
     if not any(name.startswith(f"{PACKAGE}/") for name in members):
         raise BuildError(
             "envbuilder's own files cannot be told from others in this environment",
