@@ -26,12 +26,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from envbuilder.build import workflow
 from envbuilder.host import fetch, probe, system
 from envbuilder.host.memory import smbios
 from envbuilder.packages import configuration
-from envbuilder.profiles import profile as profiles
 from envbuilder.profiles import selection
+from envbuilder.profiles.library import Library
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -253,16 +252,15 @@ def archive(tree: Path, text: str) -> bytes:
     return buffer.getvalue()
 
 
-def judged(found: Host) -> tuple[Choice, dict[str, Any]]:
+def judged(host: Host) -> tuple[Choice, dict[str, Any]]:
     """Return the choice among the profiles, and all that `detect --json` says of it and the host.
 
     What only the live machine has (the numbers of groups) is not in a recording.
     """
-    configured = configuration.load()
-    folders = profiles.search_path(configured.project, configured.config_dir)
-    known = workflow.known(folders)
-    choice = selection.choose(known, found, locks=workflow.locks(known, folders))
-    facts = {"host": msgspec.to_builtins(found), "choice": msgspec.to_builtins(choice)}
+    library = Library.of(configuration.load())
+    candidates = library.profiles()
+    choice = selection.choose(candidates, host, locks=library.locks(candidates))
+    facts = {"host": msgspec.to_builtins(host), "choice": msgspec.to_builtins(choice)}
     return choice, facts
 
 

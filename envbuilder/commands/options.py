@@ -13,9 +13,9 @@ from click.core import ParameterSource
 from envbuilder.containers.oci import image_names
 from envbuilder.core import process, types
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.types import BACKENDS, BUILDERS
+from envbuilder.core.types import BUILDERS
 from envbuilder.packages import configuration
-from envbuilder.profiles.backends import makes_image
+from envbuilder.profiles.backends import BACKENDS, makes_image
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -186,7 +186,7 @@ def environment_options(function: Callable[..., Any]) -> Callable[..., Any]:
             profile_option,
             click.option(
                 "--backend",
-                type=click.Choice(BACKENDS),
+                type=click.Choice(tuple(BACKENDS)),
                 help="Image, native venv, or conda packages with a venv on top. Without it: docker"
                 " if an engine and the base image are available, else venv.",
             ),

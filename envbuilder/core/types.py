@@ -193,8 +193,5 @@ def system(platform: Platform) -> str:
     return "darwin" if platform.startswith("macos") else "linux"
 
 
-BACKENDS = ("docker", "venv", "conda")
-"""Backends that can build."""
-
 BUILDERS = ("buildkit", "layers")
 """Ways in which the docker backend can build its image."""

@@ -8,6 +8,7 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import gigabytes
 from envbuilder.doctor.problem import Problem, Repair
 from envbuilder.doctor.surroundings import CDI_FILE
+from envbuilder.profiles.backends import makes_image
 from envbuilder.profiles.lock import require_usable
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def _lock(requested: Profile | None, lock: Lock | None) -> Iterator[Problem]:
 
 def _native(around: Around, requested: Profile | None, *, engine: bool) -> Iterator[Problem]:
     if around.python:
-        image = engine and "docker" in around.backends
+        image = engine and any(map(makes_image, around.backends))
         yield Problem(
             severity="limits" if image else "blocks",
             code="python",

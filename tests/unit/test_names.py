@@ -1,4 +1,4 @@
-"""Names say what they hold, in the folders whose names have been cleaned."""
+"""Local names say what they hold."""
 
 from __future__ import annotations
 
@@ -16,11 +16,6 @@ FORBIDDEN = frozenset(
 )
 LINES = 3
 """A forbidden name may live for this many lines, as in a comprehension."""
-HELD = ("build", "bundle", "containers", "core", "host", "packages")
-"""Folders in which no forbidden name outlives `LINES`; add a folder once it is clean."""
-PENDING: frozenset[str] = frozenset()
-"""Exceptions in these folders, which are not clean yet; remove one once it is clean."""
-
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
@@ -97,19 +92,12 @@ def offences(tree: ast.Module) -> list[str]:
 
 def test_names_say_what_they_hold(repository: Path) -> None:
     package = repository / "envbuilder"
-    wrong = []
-    for folder in HELD:
-        for path in sorted((package / folder).rglob("*.py")):
-            where = path.relative_to(package)
-            if PENDING.isdisjoint(map(str, (where, *where.parents))):
-                tree = ast.parse(path.read_text())
-                wrong += [f"{where}:{offence}" for offence in offences(tree)]
+    wrong = [
+        f"{path.relative_to(package)}:{offence}"
+        for path in sorted(package.rglob("*.py"))
+        for offence in offences(ast.parse(path.read_text()))
+    ]
     assert wrong == []
-
-
-def test_every_folder_and_exception_exists(repository: Path) -> None:
-    package = repository / "envbuilder"
-    assert [name for name in (*HELD, *PENDING) if not (package / name).exists()] == []
 
 
 @pytest.mark.parametrize(

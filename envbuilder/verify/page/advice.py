@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from envbuilder.core.types import BACKENDS
+from envbuilder.profiles.backends import BACKENDS
 from envbuilder.verify.report.consistency import MATMUL_RATE
 
 if TYPE_CHECKING:

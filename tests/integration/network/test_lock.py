@@ -237,7 +237,7 @@ def test_a_local_wheel_confirms_or_contradicts_a_claim(
     assert lock.state == "locked"
     assert lock.targets[0].files[0].source == "pytorch-cpu"
     real.write_bytes(real.read_bytes() + b"x")
-    with pytest.raises(InvalidError, match=r"torch-5\.0\+up.*sha256 is .* but a lock says"):
+    with pytest.raises(InvalidError, match=r"torch-5\.0\+up.*sha256 is .* but a lock states"):
         default.lock(asked, own)
 
 
