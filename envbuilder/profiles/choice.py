@@ -1,4 +1,7 @@
-"""Choose the profile of a command: the requested one, the configured one, or what fits the host."""
+"""Choose the profile of a command: the requested one, the configured one, or what fits the host.
+
+What judges hosts is imported when one is judged: `render` with a named profile starts without it.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,6 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from envbuilder.core.errors import HostError
-from envbuilder.host import assumed
-from envbuilder.profiles import selection
 from envbuilder.profiles.profile import Profile
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ def choose(
 
     `backend`: the only backend that counts. Raises `HostError` if no profile fits.
     """
+    from envbuilder.profiles import selection
+
     configured = settings.configuration.profile
     if configured:
         return Chosen(profile=library.profile(configured), reason="set in the configuration")
@@ -57,6 +60,8 @@ def locked(
     The lock is empty if an environment of the backend takes nothing from it.
     """
     if name is None:
+        from envbuilder.host import assumed
+
         profile = choose(library, settings, assumed.find(target_host)).profile
     else:
         profile = library.profile(name)
@@ -76,6 +81,8 @@ def require_host(
 
     Other profiles are read only for the error. `locked`: the wheels of the profile's lock will run.
     """
+    from envbuilder.profiles import selection
+
     lock = library.lock(profile.name) if locked else None
     fit = selection.fit(profile, host, lock=lock, backend=backend, building=building)
     if fit.verdict == "no":
