@@ -142,6 +142,7 @@ def test_uv_needs_every_index_or_none(walled: Path, fresh: Callable[..., Path]) 
     assert torch_of(python) == "2.13.0+cpu"
 
 
+@pytest.mark.slow
 def test_uv_installs_requirements_from_a_mirror(
     cli: Cli, torch_index: str, fresh: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -235,6 +236,7 @@ def test_a_new_pip_takes_pylock(pylock: Path, fresh: Callable[..., Path]) -> Non
     assert "torch-2.13.0+cpu" in done.stdout.splitlines()[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damaged", [False, True])
 def test_pip_takes_what_conda_hands_it(
     damaged: bool, cli: Cli, tiny: Path, fresh: Callable[..., Path], tmp_path: Path

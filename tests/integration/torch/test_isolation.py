@@ -165,6 +165,7 @@ def hostile(outside: Outside) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 def test_nothing_of_the_caller_has_a_part_in_it(
     verify: Any, outside: Outside, torch_prefix: Path
 ) -> None:

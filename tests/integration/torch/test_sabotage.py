@@ -248,6 +248,7 @@ def test_learning_that_did_not_happen(bench: Bench, fault: str, check: str, word
     bench.verify(bench.overlay.after_torch(fault)).require_failed(check, words)
 
 
+@pytest.mark.slow
 def test_learning_is_scored_outside_of_the_environment(bench: Bench) -> None:
     """Where all that runs inside says that it learned, the answers to unknown images do not."""
     found = bench.verify(bench.overlay.after_torch("learning_made_up"))
