@@ -91,10 +91,10 @@ def _require_new(added: Sequence[str], before: Sequence[str], where: str, parent
     """Raise `InvalidError` if a package is listed twice."""
     listed = {distribution(line): (line, f"the requirements of '{parent}'") for line in before}
     for line in added:
-        twice = listed.get(distribution(line))
-        if twice:
+        earlier = listed.get(distribution(line))
+        if earlier:
             raise InvalidError(
-                f"{where}: {line}: {twice[1]} have {twice[0]} already",
+                f"{where}: {line}: {earlier[1]} already list {earlier[0]}",
                 f"Remove it here. For another version than that of '{parent}', write the whole list"
                 f" under '{_REPLACE}', which replaces the inherited one.",
             )
