@@ -174,6 +174,7 @@ def test_an_overlay_without_a_fault_passes(bench: Bench) -> None:
 # The device.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "profile", "check", "words"),
     [
@@ -344,6 +345,7 @@ expects:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "module", "fault", "check", "words"),
     [
@@ -413,6 +415,7 @@ cli.main()
 """
 
 
+@pytest.mark.slow
 def test_a_payload_that_hangs(bench: Bench) -> None:
     overlay = bench.overlay.at_start("hanging")
     began = time.monotonic()
@@ -499,6 +502,7 @@ def test_an_exit_code_that_lies(bench: Bench) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["output", "page"])
 def test_a_report_that_cannot_be_written_leaves_the_verdict(bench: Bench, place: str) -> None:
     (bench.folder / "file").write_text("")
