@@ -129,7 +129,10 @@ def test_an_empty_addition_is_what_was_inherited(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (f"extends: cpu\nadd_requirements: ['{TORCH}']", "the requirements of 'cpu' already list torch"),
+        (
+            f"extends: cpu\nadd_requirements: ['{TORCH}']",
+            "the requirements of 'cpu' already list torch",
+        ),
         ("extends: cpu\nadd_requirements: [torch]", r"torch: .* already list torch==2\.13\.0\+cpu"),
         ("extends: cpu\nadd_requirements: [TORCH==2.14.0]", "TORCH==2.14.0: the requirements of"),
         (
