@@ -91,6 +91,15 @@ def requested(request: Request, library: Library) -> Profile | None:
     return None if request.profile is None else library.profile(request.profile)
 
 
+def choose_profile(
+    library: Library, settings: Settings, host: Host, progress: Progress, backend: str | None = None
+) -> Profile:
+    """Return the profile that `choice.choose` picks, and note why."""
+    chosen = choice.choose(library, settings, host, backend=backend)
+    progress.note(f"profile {chosen.profile.name}: {chosen.reason}")
+    return chosen.profile
+
+
 def _decide(
     request: Request,
     profile: Profile | None,
@@ -104,9 +113,7 @@ def _decide(
         # A native backend is not passed on: it would hide an accelerator that works in an image.
         image = backends.makes_image(request.backend or "") or bool(_image_options(request))
         backend = backends.IMAGE if image else None
-        chosen = choice.choose(library, settings, host, backend=backend)
-        progress.note(f"profile {chosen.profile.name}: {chosen.reason}")
-        profile = chosen.profile
+        profile = choose_profile(library, settings, host, progress, backend)
     _require_offered(profile, request)
     name = request.backend
     if name is None:
@@ -159,7 +166,8 @@ def _plan(
         # The original hint may suggest another backend, which does not help here.
         raise ToolError(error.message, decision.way_out) from error
     except BuildError as error:  # the base image cannot be obtained
-        error.hint += _without_registry(profile, request, settings)
+        python = request.python or profile.image_python
+        _suggest_packages(error, profile.name, python, request, settings)
         raise
     claimed = [f for f in product.plan.files if f.provenance != "read"]
     if claimed:
@@ -168,16 +176,16 @@ def _plan(
     return Prepared(profile=profile, host=host, product=product)
 
 
-def _without_registry(profile: Profile, request: Request, settings: Settings) -> str:
-    """Return a further line of a hint: the profile whose base needs no registry; else empty."""
-    python = request.python or profile.image_python
-    variant = Library.of(settings).on_packages(profile.name, python)
-    if request.base_image or variant is None:
-        return ""
-    return (
-        f"\nWithout a registry: --profile {variant.name} makes its base from locked Debian packages"
-        f" (Python {python})."
-    )
+def _suggest_packages(
+    error: BuildError, name: str, python: str, request: Request, settings: Settings
+) -> None:
+    """Add to an error about a base image the profile whose base needs no registry, if any."""
+    variant = None if request.base_image else Library.of(settings).on_packages(name, python)
+    if variant is not None:
+        error.hint += (
+            f"\nWithout a registry: --profile {variant} makes its base from locked Debian packages"
+            f" (Python {python})."
+        )
 
 
 def _require_platform(platform: str | None, this_platform: str | None) -> None:
@@ -245,8 +253,7 @@ def build(
         try:
             base_python.require(plan, settings, progress)
         except BuildError as error:
-            profile = Library.of(settings).profile(plan.profile)
-            error.hint += _without_registry(profile, request, settings)
+            _suggest_packages(error, plan.profile, plan.python, request, settings)
             raise
         fetch(plan.files, product.target, settings, progress)
         store = Store(settings.store_dir)

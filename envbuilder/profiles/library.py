@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from envbuilder.core.errors import InvalidError
@@ -41,10 +42,17 @@ class Library:
         """Return all profiles, sorted by name. Raises `InvalidError` if one is wrong."""
         return tuple(self.profile(name) for name in names(self.folders))
 
-    def on_packages(self, name: str, python: str) -> Profile | None:
-        """Return the variant of a profile whose base is made of locked packages; None if none."""
-        variants = (p for p in self.profiles() if p.extends == name)
-        return next((p for p in variants if python in p.debian_base), None)
+    def on_packages(self, name: str, python: str) -> str | None:
+        """Return the name of a profile's variant whose base is made of locked packages, if any.
+
+        Profiles that cannot be read are passed over.
+        """
+        for other in names(self.folders):
+            with contextlib.suppress(InvalidError):
+                variant = self.profile(other)
+                if variant.extends == name and python in variant.debian_base:
+                    return other
+        return None
 
     def lock(self, name: str) -> Lock | None:
         """Return the lock of a profile; None if it has no readable one."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from envbuilder.build import isolation
+from envbuilder.build import isolation, workflow
 from envbuilder.build.payload import TIMEOUT_SECONDS, payload_pyz
 from envbuilder.core import process
 from envbuilder.host import probe
@@ -45,12 +45,10 @@ def prepare(
     torch through them.
     """
     library = Library.of(settings)
-    profile = None if request.profile is None else library.profile(request.profile)
+    profile = workflow.requested(request, library)
     host = probe.host()
     if profile is None:
-        chosen = choice.choose(library, settings, host)
-        progress.note(f"profile {chosen.profile.name}: {chosen.reason}")
-        profile = chosen.profile
+        profile = workflow.choose_profile(library, settings, host, progress)
     if not request.force:
         # The interpreter does not use the locked wheels, so their contents do not matter.
         choice.require_host(profile, host, library, backend=EXTERNAL, building=False, locked=False)

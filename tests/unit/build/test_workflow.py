@@ -724,7 +724,11 @@ def test_a_base_that_cannot_be_had_names_the_profile_that_needs_none(
 
     monkeypatch.setattr(docker, "prepare", fail)
     request = Request(profile="cpu", backend="docker", python="3.11", base_image=base_image)
+    own = found.config_dir / "profiles"
+    own.mkdir(parents=True)
+    (own / "broken.yaml").write_text("extends: nothing\n")  # the reason given stays the first one
     with pytest.raises(BuildError) as caught:
         prepare(request, found, Said(), running=False)
     assert ("--profile cpu-debian" in caught.value.hint) == (base_image is None)
     assert caught.value.hint.startswith("Name another.")
+    assert caught.value.exit_code == 1
