@@ -211,8 +211,11 @@ def shown(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
-def open_session() -> requests.Session:
-    """Return a session with the user's proxy and certificates (environment first, then pip's)."""
+def open_session(*, direct: bool = False) -> requests.Session:
+    """Return a session with the user's proxy and certificates (environment first, then pip's).
+
+    `direct`: without any proxy, for this machine: to a proxy, it would be the proxy's own.
+    """
     import requests
 
     pip = pip_settings.sources()
@@ -229,6 +232,9 @@ def open_session() -> requests.Session:
     if bundle and not has_bundle:
         session.verify = bundle
     session.hooks["response"].append(_detail)
+    if direct:
+        session.trust_env = False
+        session.proxies = {}
     return session
 
 

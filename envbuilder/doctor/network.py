@@ -114,9 +114,7 @@ class Http:
 
     def __init__(self) -> None:
         self._session = open_session()
-        self._direct = open_session()
-        self._direct.trust_env = False  # to a proxy, this machine would be the proxy's own
-        self._direct.proxies = {}
+        self._direct = open_session(direct=True)
 
     def ask(self, source: Source) -> str:
         """Return why a source does not answer; empty if it does."""
@@ -222,9 +220,8 @@ def _registries(
 
 def _root(registry: str, settings: Settings) -> str:
     """Return the URL at which a registry confirms that it is one."""
-    plain = registry in settings.configuration.plain_http or reference.is_loopback(registry)
-    endpoint = reference.parse(f"{registry}/any/image").endpoint
-    return f"{'http' if plain else 'https'}://{endpoint}/v2/"
+    plain = registry in settings.configuration.plain_http
+    return f"{reference.parse(f'{registry}/any/image').root(plain_http=plain)}/v2/"
 
 
 def _in_engine(host: Host, ref: str) -> bool:

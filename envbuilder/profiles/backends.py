@@ -23,11 +23,6 @@ class Backend(Struct, frozen=True, kw_only=True):
     """Whether it is used without being requested. conda is not unless a profile has nothing else:
     it needs a lock of its own, and none is shipped."""
 
-    @property
-    def native(self) -> bool:
-        """Return whether its environments run on the host itself."""
-        return self.makes == "prefix"
-
 
 _TABLE = (
     Backend(name="docker", makes="image"),
@@ -44,7 +39,7 @@ EXTERNAL: types.Backend = "venv"
 
 def makes_image(name: str) -> bool:
     """Return whether a backend makes images."""
-    return name in BACKENDS and not BACKENDS[name].native
+    return name in BACKENDS and BACKENDS[name].makes == "image"
 
 
 def automatic(names: tuple[types.Backend, ...]) -> tuple[types.Backend, ...]:

@@ -61,6 +61,10 @@ class Reference(Struct, frozen=True, kw_only=True):
         """Return the host and port that answer for the registry."""
         return "registry-1.docker.io" if self.host == DEFAULT_HOST else self.host
 
+    def root(self, *, plain_http: bool) -> str:
+        """Return the registry's root URL, with http for this machine or `plain_http`."""
+        return f"{'http' if plain_http or is_loopback(self.host) else 'https'}://{self.endpoint}"
+
 
 def parse(text: str) -> Reference:
     """Parse a reference; raise `InvalidError` if it is malformed."""

@@ -75,13 +75,10 @@ class Connection:
         self.name = reference.name
         self._local = is_loopback(reference.host)
         self.host, self.repository = reference.host, reference.repository
-        self._base = f"{'http' if plain_http or self._local else 'https'}://{reference.endpoint}"
-        self._session = open_session()
+        self._base = reference.root(plain_http=plain_http)
+        self._session = open_session(direct=self._local)
         # Otherwise requests reads a redirect's whole body, and fails on an invalid address.
         self._session.get_redirect_target = lambda resp: None  # type: ignore[method-assign]
-        if self._local:  # to a proxy, it would be the proxy's own machine
-            self._session.trust_env = False
-            self._session.proxies = {}
         self.pause = pause
         self._login = Login(reference.host, self._send, pause, plain_http=plain_http)
         self._authorization = ""
