@@ -191,6 +191,7 @@ class Assembly:
         step, contents = self._step, self._root.contents
         inputs = {
             "kind": "frame",
+            "base": self._base.config["rootfs"],  # its folders' modes, owners and times
             "uv": step.uv.version,
             "python": msgspec.to_builtins(self._python),
             "users": {n: descriptor.digest_of(c) for n, c in contents.items() if "dpkg" not in n},

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _T = TypeVar("_T")
-FORMAT = 3
+FORMAT = 4
 """Incremented when the same inputs give different bytes."""
 SYSTEM_FORMAT = 2
 """The same for layers whose packages an engine installed."""

@@ -350,6 +350,18 @@ def test_another_base_keeps_the_layers_of_wheels(bench: Bench, wheels: list[File
     assert before.layers[0] != after.layers[0]
 
 
+def test_another_base_gives_the_same_image_with_and_without_a_cache(
+    bench: Bench, wheels: list[File]
+) -> None:
+    """The scaffold repeats the base's folders above it: `/opt` may have another mode and time."""
+    bench.make(wheels)
+    opt = Member(path="opt", kind="folder", mode=0o750, time=1_600_000_000)
+    bench.base = image(bench.folder / "other", ([*BASE, opt],))
+    _, cached = bench.make(wheels)
+    _, fresh = bench.make(wheels, fresh=True)
+    assert cached == fresh
+
+
 def test_a_base_without_the_python_is_refused(bench: Bench) -> None:
     with pytest.raises(BuildError, match=r"Python 3\.12 is needed"):
         bench.make([], python="3.12")
