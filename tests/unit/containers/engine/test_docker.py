@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import tarfile
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +65,13 @@ def test_how_to_build_is_asked_once() -> None:
     found = engine(info=lambda: asked.append(True) or {})
     assert found.build_command is found.build_command
     assert asked == [True]
+
+
+@pytest.mark.parametrize(
+    ("url", "socket"), [("unix:///run/x.sock", Path("/run/x.sock")), ("tcp://there:2375", None)]
+)
+def test_its_socket_is_known_if_it_is_on_this_machine(url: str, socket: Path | None) -> None:
+    assert engine(url=url).socket == socket
 
 
 @pytest.mark.parametrize(

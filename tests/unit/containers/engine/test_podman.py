@@ -66,6 +66,9 @@ def test_limits_are_those_that_this_user_may_set(
         "",
     )
     assert podman.connect(None).limits == limits
+    assert podman.connect(None).socket is None
+    programs["podman --url"] = programs["podman info"]
+    assert str(podman.connect("unix:///run/x.sock").socket) == "/run/x.sock"
 
 
 @pytest.mark.parametrize("engine", [PODMAN, ROOTLESS])
