@@ -47,9 +47,11 @@ IGNORES = (
 
 
 @pytest.fixture
-def socket(engine_of_podman: PodmanEngine, tmp_path: Path) -> Iterator[dict[str, str]]:
-    """An environment with podman's own socket as DOCKER_HOST."""
-    path = tmp_path / "podman.sock"
+def socket(
+    engine_of_podman: PodmanEngine, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, str]]:
+    """An environment with podman's own socket as DOCKER_HOST, which no project may hold."""
+    path = tmp_path_factory.mktemp("socket") / "podman.sock"
     url = f"unix://{path}"
     service = subprocess.Popen(["podman", "system", "service", "--time", "0", url])
     try:
