@@ -12,6 +12,7 @@ PREFIX = "/opt/env"
 PAYLOAD = "/opt/envbuilder/payload.pyz"
 ID = 1000
 """uid and gid of the image's user."""
+USER = f"{ID}:{ID}"
 HOME = "/home/user"
 WORK = "/work"
 PASSWD = f"user:x:{ID}:{ID}::{HOME}:/bin/sh"

@@ -33,6 +33,9 @@ def command(
     125 means that envbuilder itself failed, or refused to run pip or another Python tool that is on
     PATH but not in the environment. Add packages in a profile; a program named by its path is run.
 
+    In an image the command runs as you (for root: as the folder's owner), without any capability.
+    It can write this folder and /tmp, and gets the network and its device.
+
     \b
     Examples:
       envbuilder run --profile cpu -- python train.py

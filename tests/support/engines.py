@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from envbuilder.containers.engine.container import Limits
 from envbuilder.containers.engine.interface import BuildCommand, Engine, Image
 from envbuilder.core.process import Completed
 
@@ -35,6 +36,7 @@ class FakeEngine(Engine):
     """An engine that has `images`, by reference; `done` is what it was asked to do."""
 
     command = ("docker",)
+    limits = Limits(memory=6 << 30, processes=4096)
 
     def __init__(self, *refs: str, build: BuildCommand = BUILDKIT) -> None:
         self.images: dict[str, Image] = {}

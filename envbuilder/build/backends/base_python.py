@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from envbuilder.build import conventions
 from envbuilder.build.plan import BaseCheck
 from envbuilder.containers.engine import connection
 from envbuilder.containers.engine.container import Container
@@ -93,12 +94,13 @@ def _of_engine(plan: Plan, base_check: BaseCheck, progress: Progress) -> str | N
 
 
 def _output(engine: Engine, identity: str, plan: Plan) -> str:
-    """Return the output of a container of the base, without network and read-only."""
+    """Return the output of a container of the base."""
     container = Container(
         image=identity,
         entrypoint=("/bin/sh",),
         arguments=("-c", _QUERY.format(minor=plan.python)),
         platform=plan.platform,
-        user="0:0",
+        user=conventions.USER,
+        limits=engine.limits,
     )
     return engine.run(container, lambda _: None, _SECONDS).stdout

@@ -14,8 +14,9 @@ from envbuilder.build.backends import devices, foreign_programs
 from envbuilder.build.image import records
 from envbuilder.build.payload import TIMEOUT_SECONDS
 from envbuilder.containers.engine.container import Container
-from envbuilder.core import process
+from envbuilder.core import console, process
 from envbuilder.core.errors import InvalidError, VerifyError
+from envbuilder.core.text import gigabytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -23,10 +24,13 @@ if TYPE_CHECKING:
 
     from envbuilder.build.plan import Artifact, Plan
     from envbuilder.containers.engine.container import Devices
-    from envbuilder.containers.engine.interface import Engine
+    from envbuilder.containers.engine.interface import Engine, Image
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.lock import Target
     from envbuilder.profiles.profile import Profile
+
+_SCRATCH = "/tmp"  # noqa: S108 (a volume of the container, removed with it)
+_SOCKETS = tuple(map(Path, ("/run/docker.sock", "/run/podman/podman.sock", "/run/user")))
 
 
 class DockerEnvironment:
@@ -61,14 +65,31 @@ class DockerEnvironment:
     def changed(self) -> str:
         """Return a message if the tag names another image than the one built, else empty."""
         image = self._engine.image(self.plan.artifact.ref)
-        builds = records.read(self._records)
-        built = [i for r in builds for i in r.ids]
-        if image is None or not built or image.id in built:
+        return self._change(image) if image else ""
+
+    def _change(self, image: Image) -> str:
+        built = [i for r in records.read(self._records) for i in r.ids]
+        if not built or image.id in built:
             return ""
         return (
             f"{self.plan.artifact.ref} was changed after the build: it is {image.id}, and"
             f" {' or '.join(built)} was built"
         )
+
+    def _checked_id(self) -> str:
+        """Return the id of the image that was built, which is started instead of its name.
+
+        Raises `VerifyError` if the name means another image now, or none.
+        """
+        image = self._engine.image(self.plan.artifact.ref)
+        problem = self._change(image) if image else f"{self.plan.artifact.ref}: not in the engine"
+        if image is None or problem:
+            raise VerifyError(
+                problem,
+                "Build it again: add --rebuild to envbuilder build. To keep the present image, give"
+                " it another name first.",
+            )
+        return image.id
 
     def _record(self) -> records.ImageRecord | None:
         image = self._engine.image(self.plan.artifact.ref)
@@ -85,26 +106,20 @@ class DockerEnvironment:
 
         Raises `VerifyError` if the image is not the one that was built.
         """
-        changed = self.changed()
-        if changed:
-            raise VerifyError(
-                changed,
-                "Build it again: add --rebuild to envbuilder build. To keep the present image, give"
-                " it another name first.",
-            )
-
+        image = self._checked_id()
         paths = {name: f"/{name}" for name in folders}
         program = isolation.python(f"{conventions.PREFIX}/bin/python", isolation.CONTAINER_BYTECODE)
-        inherited = self._engine.variables(self.plan.artifact.ref)
+        inherited = self._engine.variables(image)
         variables = isolation.container_variables(inherited, conventions.variables(self.profile))
         start = isolation.container_start(variables)
         container = Container(
-            image=self.plan.artifact.ref,
+            image=image,
+            user=conventions.USER,
+            limits=self._engine.limits,
             entrypoint=(*program, conventions.PAYLOAD, "exec", "--"),
             arguments=(*program, conventions.PAYLOAD, "--promise", start.text(), *arguments(paths)),
             variables=variables,
             home=conventions.HOME,
-            home_owner=conventions.ID,
             mounts={str(folder): paths[name] for name, folder in folders.items()},
             devices=self._devices(),
         )
@@ -121,23 +136,62 @@ class DockerEnvironment:
         del environ  # a container has its own
         wheels = {file.name for file in self.target.of_kind("wheel")}
         foreign_programs.in_image(argv, wheels, self.profile.name)
-        terminal = sys.stdin.isatty() and sys.stdout.isatty()
-        flags = self._engine.run_flags(self._devices())
-        if self._engine.rootless:
-            flags += ("--userns", "keep-id")  # otherwise the container's root owns the folder
-        folder = str(Path.cwd())
-        if "," in folder:
-            raise InvalidError(f"{folder}: a folder with ',' in its name cannot be mounted")
-        process.replace(
-            [
-                # The image was built locally; one of that name in a registry is another.
-                *(*self._engine.command, "run", "--rm", "--pull=never", "--interactive"),
-                *(["--tty"] if terminal else []),
-                *("--user", f"{os.getuid()}:{os.getgid()}", "--env", "HOME=/tmp"),
-                *("--mount", f"type=bind,source={folder},target={conventions.WORK}"),
-                *("--workdir", conventions.WORK),
-                *flags,
-                *(self.plan.artifact.ref, *argv),
-            ],
-            {},
+        folder = Path.cwd()
+        _require_project(folder, self._engine.socket)
+        owner = folder.stat()
+        user = _user(owner, os.getuid(), os.getgid())
+        container = Container(
+            image=self._checked_id(),
+            user=f"{user[0]}:{user[1]}",
+            limits=self._engine.limits,
+            arguments=tuple(argv),
+            network=True,
+            variables={"HOME": _SCRATCH},
+            project=(str(folder), conventions.WORK),
+            groups=_groups(owner, user, os.getgroups()),
+            devices=self._devices(),
         )
+        console.progress().note(_restrictions(container))
+        terminal = sys.stdin.isatty() and sys.stdout.isatty()
+        process.replace(self._engine.run_command(container, terminal=terminal), {})
+
+
+def _user(folder: os.stat_result, uid: int, gid: int) -> tuple[int, int]:
+    """Return the user for a command in a folder: this one, but instead of root the folder's owner.
+
+    A folder that root owns can only be written as root, who has no capability in a container.
+    """
+    return (uid, gid) if uid else (folder.st_uid, folder.st_gid)
+
+
+def _groups(
+    folder: os.stat_result, user: tuple[int, int], groups: Sequence[int]
+) -> tuple[int, ...]:
+    """Return the folder's group if only as its member this user can write the folder."""
+    uid, gid = user
+    shared = uid not in {0, folder.st_uid} and folder.st_gid != gid and folder.st_gid in groups
+    return (folder.st_gid,) if shared else ()
+
+
+def _require_project(folder: Path, socket: Path | None) -> None:
+    """Raise `InvalidError` for a folder through which a container could use an engine itself."""
+    sockets = (*_SOCKETS, *((socket.resolve(),) if socket else ()))
+    if any(path.is_relative_to(folder) for path in sockets):
+        raise InvalidError(
+            f"{folder} holds a container engine's socket, and cannot be the project",
+            "Change to your project's folder, and run it again.",
+        )
+
+
+def _restrictions(container: Container) -> str:
+    """Return the line about what a command in the container is left with."""
+    limits = container.limits
+    most = [gigabytes(limits.memory) + " of memory"] if limits.memory else []
+    most += [f"{limits.processes} processes and threads"] if limits.processes else []
+    return "; ".join(
+        (
+            f"container: user {container.user}, without capabilities or setuid programs",
+            f"only this folder ({conventions.WORK}) and {_SCRATCH} can be written",
+            *([f"at most {' and '.join(most)}"] if most else []),
+        )
+    )

@@ -55,7 +55,7 @@ def config(
     run |= {
         "Env": [f"{k}={v}" for k, v in {**inherited, **overrides}.items()],
         "Labels": {**(run.get("Labels") or {}), **labels},
-        "User": f"{conventions.ID}:{conventions.ID}",
+        "User": conventions.USER,
         "WorkingDir": conventions.WORK,
         "Entrypoint": list(conventions.ENTRYPOINT),
         "Cmd": list(conventions.COMMAND),

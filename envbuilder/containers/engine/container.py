@@ -1,4 +1,4 @@
-"""Describe a container to run to its end, independent of the engine that runs it."""
+"""Describe a container to run, independent of the engine that runs it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,18 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from envbuilder.core.errors import InvalidError
+_MIB, _GIB = 1 << 20, 1 << 30
+_PROCESSES, _PROCESSES_PER_CPU = 4096, 128
+"""Threads count, too: each DataLoader worker and each rank may start some per CPU."""
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """What a container may use of the engine's machine; 0 if the engine cannot limit it."""
+
+    memory: int = 0
+    """Bytes, page cache and files in memory included; the machine's swap comes on top."""
+    processes: int = 0
+    """Processes and threads."""
 
 
 class Devices(Struct, frozen=True, kw_only=True):
@@ -24,27 +35,61 @@ class Devices(Struct, frozen=True, kw_only=True):
 
 
 class Container(Struct, frozen=True, kw_only=True):
-    """A container without network and with a read-only root filesystem."""
+    """A container with a read-only root filesystem, without capabilities or new privileges.
+
+    Every engine drops all capabilities, sets `no-new-privileges`, gives the container its own IPC
+    namespace, writes no core dumps and keeps its default seccomp and AppArmor profiles.
+    """
 
     image: str
-    entrypoint: tuple[str, ...]
+    """The image's id: a name could mean another image by now."""
+    user: str
+    """uid:gid inside."""
+    limits: Limits
+    entrypoint: tuple[str, ...] = ()
+    """Empty for the image's own."""
     arguments: tuple[str, ...] = ()
     platform: str = ""
     """Empty for the image's own."""
-    user: str = ""
-    """Empty for the image's own."""
+    network: bool = False
     variables: Mapping[str, str] = {}
     home: str = ""
-    """Working folder, a file system in memory like /tmp; empty for neither."""
-    home_owner: int = 0
-    """User and group id of the working folder, if the engine can set it."""
+    """The user's working folder, a file system in memory like /tmp; empty for neither."""
     mounts: Mapping[str, str] = {}
     """Folders of the host → paths inside, read-only."""
+    project: tuple[str, str] | None = None
+    """A folder of the host and its path inside, which is the working folder: it can be written,
+    and so can /tmp, which is a volume. `user` is then a user of the host."""
+    groups: tuple[int, ...] = ()
+    """Ids of the host's groups that the user needs for the project."""
     devices: Devices | None = None
 
+    @property
+    def shares_files(self) -> bool:
+        """Whether files or devices of the host are visible inside."""
+        return bool(self.mounts or self.project or self.devices)
 
-def bound(source: str, target: str) -> str:
-    """Return the value of `--mount` for a read-only folder."""
-    if "," in source:
-        raise InvalidError(f"{source}: a folder with ',' in its name cannot be mounted")
-    return f"type=bind,source={source},target={target},readonly"
+
+def limits(memory: int, cpus: int) -> Limits:
+    """Return limits that keep a machine with these bytes and CPUs responsive.
+
+    All but a sixteenth of the memory (256 MiB to 4 GiB) may be used. Either is 0 if the engine
+    cannot limit it.
+    """
+    reserve = min(max(memory // 16, 256 * _MIB), 4 * _GIB)
+    return Limits(
+        memory=max(memory - reserve, memory // 2),
+        processes=max(_PROCESSES, _PROCESSES_PER_CPU * cpus) if cpus else 0,
+    )
+
+
+def bound(source: str, target: str, *, writable: bool = False) -> str:
+    """Return the value of `--mount` for a folder; the clients read it as a line of CSV."""
+    fields = ("type=bind", f"source={source}", f"target={target}")
+    return ",".join(map(_quoted, fields if writable else (*fields, "readonly")))
+
+
+def _quoted(field: str) -> str:
+    """Return a field of CSV."""
+    plain = not set(field) & set('",\r\n')
+    return field if plain else '"{}"'.format(field.replace('"', '""'))

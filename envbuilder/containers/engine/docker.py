@@ -10,10 +10,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from docker.errors import APIError, NotFound
-from docker.types import DeviceRequest, Mount
+from docker.types import DeviceRequest, Mount, Ulimit
 from requests import RequestException
 
 from envbuilder.containers.engine import docker_run
+from envbuilder.containers.engine.client_flags import NO_LABELS
+from envbuilder.containers.engine.container import limits
 from envbuilder.containers.engine.interface import BuildCommand, Engine, short
 from envbuilder.containers.engine.versions import parsed
 from envbuilder.containers.oci import archive
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
     from docker import DockerClient
 
-    from envbuilder.containers.engine.container import Container, Devices
+    from envbuilder.containers.engine.container import Container, Devices, Limits
     from envbuilder.containers.engine.endpoint import Endpoint
     from envbuilder.containers.engine.interface import Image
     from envbuilder.containers.oci.layout import Layout
@@ -53,7 +55,7 @@ class DockerEngine(Engine):
     def __init__(self, client: DockerClient, version: str, endpoint: Endpoint) -> None:
         self._client, self._version, self._endpoint = client, version, endpoint
         self._api: Any = client.api  # types-docker leaves much of it untyped
-        self.command = ("docker", *endpoint.flags)
+        self.command, self.socket = ("docker", *endpoint.flags), endpoint.socket
         # An environment has its engine until the command ends: no `with` closes that one.
         self._close = weakref.finalize(self, client.close)
 
@@ -235,6 +237,22 @@ class DockerEngine(Engine):
         """Return whether NVIDIA's runtime is configured."""
         return "nvidia" in (self._info().get("Runtimes") or {})
 
+    @cached_property
+    def limits(self) -> Limits:
+        """The limits for containers on the engine's machine."""
+        info = self._info()
+        return limits(
+            int(info.get("MemTotal") or 0) if info.get("MemoryLimit") else 0,
+            int(info.get("NCPU") or 0) if info.get("PidsLimit") else 0,
+        )
+
+    def _user_flags(self, container: Container) -> tuple[str, ...]:
+        mapping = str(self._info().get("SecurityOptions")) if container.project else ""
+        if "name=rootless" in mapping:
+            return ("--user", "0:0")  # this user; any other one inside is a stranger to the host
+        remapped = ("--userns", "host") if "name=userns" in mapping else ()
+        return (*super()._user_flags(container), *remapped)
+
     def _info(self) -> dict[str, Any]:
         with _reported("the engine does not answer"):
             info: dict[str, Any] = self._client.info()
@@ -263,15 +281,24 @@ def _options(container: Container) -> dict[str, Any]:
         "use_config_proxy": False,
         "network_mode": "none",
         "read_only": True,
+        "user": container.user,
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges"],
+        "ipc_mode": "private",
+        "ulimits": [Ulimit(name="core", soft=0, hard=0)],
     }
+    if container.shares_files:
+        options["security_opt"] += [NO_LABELS[1]]
+    if container.limits.memory:
+        options |= {"mem_limit": container.limits.memory, "memswap_limit": -1}
+    if container.limits.processes:
+        options["pids_limit"] = container.limits.processes
     if container.platform:
         options["platform"] = container.platform
-    if container.user:
-        options["user"] = container.user
     if container.home:
-        owner = container.home_owner
+        uid, _, gid = container.user.partition(":")
         options["working_dir"] = container.home
-        options["tmpfs"] = {"/tmp": "exec", container.home: f"uid={owner},gid={owner}"}  # noqa: S108
+        options["tmpfs"] = {"/tmp": "exec", container.home: f"uid={uid},gid={gid}"}  # noqa: S108
     mounts, devices = dict(container.mounts), container.devices
     if devices:
         mounts |= {v: v for v in devices.volumes}

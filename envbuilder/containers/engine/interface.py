@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from msgspec import Struct
 
-from envbuilder.containers.engine.container import bound
+from envbuilder.containers.engine import client_flags
 from envbuilder.core import process
 from envbuilder.core.errors import BuildError
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
-    from envbuilder.containers.engine.container import Container, Devices
+    from envbuilder.containers.engine.container import Container, Limits
     from envbuilder.containers.oci.layout import Layout
     from envbuilder.core import types
 
@@ -64,6 +64,8 @@ class Engine(abc.ABC):
     """The client's command line, pointed at this engine."""
     rootless: bool = False
     """Whether containers' users are mapped: root inside is this user."""
+    socket: Path | None = None
+    """The socket through which the engine is reached; None if it has none on this machine."""
 
     def __enter__(self) -> Self:
         return self
@@ -181,22 +183,36 @@ class Engine(abc.ABC):
     def knows_gpus(self) -> bool:
         """Return whether the engine can give NVIDIA GPUs to a container."""
 
-    def run_flags(self, devices: Devices) -> tuple[str, ...]:
-        """Return the flags of the client's `run` that give a container its devices."""
-        groups = [str(group) for group in devices.groups]
-        if groups and self.rootless:
-            groups = ["keep-groups"]  # other groups of the host do not exist inside
+    def run_command(self, container: Container, *, terminal: bool) -> tuple[str, ...]:
+        """Return the client's command that runs a container in the foreground and removes it."""
         return (
-            *("--shm-size", devices.shm_size),
-            *self._gpu_flags(devices.gpus),
-            *(word for node in devices.nodes for word in ("--device", node)),
-            *(word for group in groups for word in ("--group-add", group)),
-            *(word for v in devices.volumes for word in ("--mount", bound(v, v))),
+            *(*self.command, "run", "--rm", "--pull=never", "--interactive"),
+            *(("--tty",) if terminal else ()),
+            *self._flags(container),
+            *(container.image, *container.arguments),
         )
+
+    def _flags(self, container: Container) -> tuple[str, ...]:
+        """Return a container as flags of the client's `run`."""
+        return client_flags.flags(
+            container,
+            user=self._user_flags(container),
+            gpus=self._gpu_flags(container.devices.gpus) if container.devices else (),
+            keep_groups=self.rootless,
+        )
+
+    @property
+    @abc.abstractmethod
+    def limits(self) -> Limits:
+        """The limits for containers on the engine's machine."""
+
+    def _user_flags(self, container: Container) -> tuple[str, ...]:
+        """Return the flags of `run` for a container's user; with a project, one of the host."""
+        return ("--user", container.user)
 
     @abc.abstractmethod
     def _gpu_flags(self, gpus: str) -> tuple[str, ...]:
-        """Return the flags of `run` for NVIDIA GPUs, and those that any device needs."""
+        """Return the flags of `run` for NVIDIA GPUs."""
 
 
 def _described(data: dict[str, Any]) -> Image:

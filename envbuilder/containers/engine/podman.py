@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from envbuilder.containers.engine import podman_run
-from envbuilder.containers.engine.container import bound
+from envbuilder.containers.engine.client_flags import NO_LABELS
+from envbuilder.containers.engine.container import Limits, limits
+from envbuilder.containers.engine.endpoint import Endpoint
 from envbuilder.containers.engine.interface import BuildCommand, Engine
 from envbuilder.containers.oci import archive
 from envbuilder.containers.oci.descriptor import INDEX, Index
@@ -39,20 +41,27 @@ heredocs and `ADD --checksum` with 4.8 (Buildah 1.33)."""
 _GPU = "nvidia.com/gpu"
 """The device kind in the Container Device Interface (CDI) files of NVIDIA's toolkit."""
 _SPECIFICATIONS = (Path("/etc/cdi"), Path("/var/run/cdi"))
+_UNLIMITED = Limits()
 _SECONDS = 60.0
 _TRANSFER_SECONDS = 1800.0
 """Generous, as the engine unpacks a whole image before it answers."""
 _HINT = f"Install podman {OLDEST[0]}.{OLDEST[1]} or newer, use Docker, or use --backend venv."
-# SELinux would deny access: neither devices nor folders are labelled as the container's.
-_NO_LABELS = ("--security-opt", "label=disable")
 
 
 class PodmanEngine(Engine):
     """podman, through its client."""
 
-    def __init__(self, command: Sequence[str], *, rootless: bool, remote: bool = False) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        rootless: bool,
+        remote: bool = False,
+        limits: Limits = _UNLIMITED,
+    ) -> None:
         """`remote`: a service does the work, maybe on another machine; it sees no local files."""
         self.command, self.rootless, self._remote = tuple(command), rootless, remote
+        self._limits = limits
 
     def close(self) -> None:
         """Do nothing: each command connects by itself."""
@@ -134,7 +143,7 @@ class PodmanEngine(Engine):
         # One layer for the whole final stage.
         return BuildCommand(
             builder="buildah",
-            argv=(*self.command, "build", "--layers=false", *_NO_LABELS),
+            argv=(*self.command, "build", "--layers=false", *NO_LABELS),
             digests_option="--iidfile",
             version_argv=(*self.command, "info"),
         )
@@ -148,11 +157,9 @@ class PodmanEngine(Engine):
         """Run a container to its end."""
         # Podman's own settings could add the host's variables and proxies; a remote client has no
         # such option for variables.
-        flags = [*_flags(container), "--http-proxy=false"]
+        flags = [*self._flags(container), "--http-proxy=false"]
         if not self._remote:
             flags.append("--env-host=false")
-        if container.devices:
-            flags += self.run_flags(container.devices)
         return podman_run.run(
             self.command, flags, container.image, container.arguments, on_stdout, timeout
         )
@@ -162,8 +169,18 @@ class PodmanEngine(Engine):
         files = [f for folder in _SPECIFICATIONS if folder.is_dir() for f in folder.iterdir()]
         return any(_GPU in f.read_text(errors="replace") for f in files if os.access(f, os.R_OK))
 
+    @property
+    def limits(self) -> Limits:
+        """The limits for containers on the engine's machine."""
+        return self._limits
+
+    def _user_flags(self, container: Container) -> tuple[str, ...]:
+        # Else root inside would be this user, and any other user inside a stranger to the host.
+        mapping = ("--userns", "keep-id") if self.rootless and container.project else ()
+        return (*super()._user_flags(container), *mapping)
+
     def _gpu_flags(self, gpus: str) -> tuple[str, ...]:
-        return (*_NO_LABELS, *(("--device", f"{_GPU}={gpus}") if gpus else ()))
+        return ("--device", f"{_GPU}={gpus}") if gpus else ()
 
     def _query(self, *arguments: str) -> process.Completed:
         return process.run([*self.command, *arguments], timeout=_SECONDS)
@@ -189,13 +206,25 @@ def connect(url: str | None) -> PodmanEngine:
     done = process.run([*command, "info", "--format", "json"], timeout=_SECONDS)
     try:
         info = json.loads(done.stdout)
-        version = info["version"]["Version"]
-        rootless = bool(info["host"]["security"]["rootless"])
-        remote = bool(info["host"].get("serviceIsRemote"))
+        version, machine = info["version"]["Version"], info["host"]
+        rootless = bool(machine["security"]["rootless"])
+        remote = bool(machine.get("serviceIsRemote"))
+        allowed = _limits(machine)
     except (ValueError, KeyError, TypeError) as error:
         raise ToolError(f"podman does not answer: {done.last_words}", _HINT) from error
     _require(version, "podman")
-    return PodmanEngine(command, rootless=rootless, remote=remote)
+    engine = PodmanEngine(command, rootless=rootless, remote=remote, limits=allowed)
+    engine.socket = Endpoint(url=url).socket
+    return engine
+
+
+def _limits(machine: dict[str, Any]) -> Limits:
+    """Return the limits for a machine as podman describes it; a user may not set every one."""
+    controllers = machine.get("cgroupControllers") or ()
+    return limits(
+        int(machine.get("memTotal") or 0) if "memory" in controllers else 0,
+        int(machine.get("cpus") or 0) if "pids" in controllers else 0,
+    )
 
 
 def _require(version: str, program: str) -> None:
@@ -217,17 +246,3 @@ def _nameless(layout: Layout, image: Descriptor, folder: Path) -> Layout:
     entry = replace(image, annotations={})
     single.write_index(Index(schema_version=2, media_type=INDEX, manifests=(entry,)))
     return single
-
-
-def _flags(container: Container) -> tuple[str, ...]:
-    """Return a container as flags of `podman run`, without its devices."""
-    memory = ("--tmpfs", "/tmp:exec", "--tmpfs", f"{container.home}:mode=1777")  # noqa: S108
-    return (
-        *(("--platform", container.platform) if container.platform else ()),
-        *("--network", "none", "--read-only"),
-        *(("--user", container.user) if container.user else ()),
-        *((*memory, "--workdir", container.home) if container.home else ()),
-        *(f"--mount={bound(*mount)}" for mount in container.mounts.items()),
-        *(f"--env={name}={value}" for name, value in container.variables.items()),
-        *("--entrypoint", json.dumps(container.entrypoint)),
-    )

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envbuilder.containers.engine import podman, podman_run
+from envbuilder.containers.engine import podman_run
 from envbuilder.core.errors import ToolError, VerifyError
-from tests.conftest import missing
+from tests.integration.engine.conftest import PODMAN_BASE as BASE
+from tests.integration.engine.conftest import run_podman as call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from tests.integration.conftest import Cli
 
 TINY = ("--profile", "tiny", "--backend", "docker", "--base-image")
-BASE = "localhost/envbuilder-test-podman-base:1"
 CHILD = """\
 import signal, sys
 from envbuilder import cli
@@ -47,49 +46,12 @@ IGNORES = (
 )
 
 
-def call(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["podman", *arguments], capture_output=True, text=True, check=False)
-
-
-@pytest.fixture(scope="module")
-def engine_of_podman(base_image: str, tmp_path_factory: pytest.TempPathFactory) -> PodmanEngine:
-    """podman with the test's base image in it."""
-    if shutil.which("podman") is None:
-        missing("podman", "it is not installed")
-    try:
-        found = podman.connect(None)
-    except ToolError as error:
-        missing("podman", error.message)
-    if found.image(BASE) is None:
-        archive = tmp_path_factory.mktemp("base") / "base.tar"
-        subprocess.run(["docker", "save", "--output", str(archive), base_image], check=True)
-        loaded = call("load", "--input", str(archive))
-        archive.unlink()
-        if loaded.returncode != 0:
-            missing("podman", f"it cannot load an image here: {loaded.stderr[-300:]}")
-        call("tag", loaded.stdout.strip().rpartition(" ")[2], BASE)
-    tried = call("run", "--rm", "--network", "none", BASE, "true")
-    if tried.returncode != 0:
-        missing("podman", f"it cannot run a container here: {tried.stderr[-300:]}")
-    return found
-
-
 @pytest.fixture
-def alone(engine_of_podman: PodmanEngine, tmp_path: Path) -> dict[str, str]:
-    """An environment in which podman is all there is: its client, and no docker."""
-    folder = tmp_path / "programs"
-    folder.mkdir()
-    for directory in os.environ["PATH"].split(os.pathsep):
-        for program in sorted(Path(directory).glob("*")):
-            if not program.name.startswith("docker") and not (folder / program.name).is_symlink():
-                (folder / program.name).symlink_to(program)
-    return {"PATH": str(folder), "DOCKER_HOST": "", "DOCKER_CONTEXT": ""}
-
-
-@pytest.fixture
-def socket(engine_of_podman: PodmanEngine, tmp_path: Path) -> Iterator[dict[str, str]]:
-    """An environment with podman's own socket as DOCKER_HOST."""
-    path = tmp_path / "podman.sock"
+def socket(
+    engine_of_podman: PodmanEngine, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, str]]:
+    """An environment with podman's own socket as DOCKER_HOST, which no project may hold."""
+    path = tmp_path_factory.mktemp("socket") / "podman.sock"
     url = f"unix://{path}"
     service = subprocess.Popen(["podman", "system", "service", "--time", "0", url])
     try:

@@ -284,7 +284,7 @@ def test_devices_are_those_that_the_host_has(
 def test_force_leaves_out_gpus_that_the_engine_does_not_know(
     force: bool, knows: bool, gpus: str, found: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine, (profile, lock) = FakeEngine(), shipped("cuda")
+    engine, (profile, lock) = FakeEngine("trial:1"), shipped("cuda")
     monkeypatch.setattr(engine, "knows_gpus", lambda: knows)
     target = lockfile.select(lock, "linux/amd64", "3.11")
     made = docker_plan("cuda", found, only_tag="trial:1")
@@ -293,7 +293,9 @@ def test_force_leaves_out_gpus_that_the_engine_does_not_know(
     (started,) = engine.containers
     assert started.devices is not None
     assert started.devices.gpus == gpus
-    assert started.image == "trial:1"
+    assert (started.image, started.user) == ("sha256:trial:1", "1000:1000")
+    assert started.limits == engine.limits
+    assert (started.network, started.project) == (False, None)
     assert started.mounts == {"/data": "/data"}
     assert started.arguments[-1] == "probe"
 

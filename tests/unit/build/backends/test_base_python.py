@@ -168,6 +168,8 @@ def test_an_image_with_another_python_is_refused_before_the_fetch(
     assert doings == []
     assert engine.done == ["run"]
     assert engine.containers[0].image == IMAGE.id
+    assert engine.containers[0].user == "1000:1000", "as which the image will run"
+    assert engine.containers[0].limits == engine.limits
     assert engine.closed
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import tarfile
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from docker.errors import APIError, ImageNotFound, NotFound
 from requests import ReadTimeout
 
 from envbuilder.containers.engine import docker
-from envbuilder.containers.engine.container import Container, Devices
+from envbuilder.containers.engine.container import Container, Devices, Limits
 from envbuilder.containers.engine.docker import DockerEngine
 from envbuilder.containers.engine.endpoint import Endpoint
 from envbuilder.containers.engine.interface import Image
@@ -64,6 +65,13 @@ def test_how_to_build_is_asked_once() -> None:
     found = engine(info=lambda: asked.append(True) or {})
     assert found.build_command is found.build_command
     assert asked == [True]
+
+
+@pytest.mark.parametrize(
+    ("url", "socket"), [("unix:///run/x.sock", Path("/run/x.sock")), ("tcp://there:2375", None)]
+)
+def test_its_socket_is_known_if_it_is_on_this_machine(url: str, socket: Path | None) -> None:
+    assert engine(url=url).socket == socket
 
 
 @pytest.mark.parametrize(
@@ -121,51 +129,96 @@ def test_labelled_images_come_once_and_in_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("devices", "flags"),
+    ("options", "flags"),
     [
-        (Devices(shm_size="1g"), []),
-        (CUDA, ["--gpus", "all"]),
-        (
-            XPU,
-            [
-                *("--device", "/dev/dri", "--group-add", "992"),
-                *("--mount", "type=bind,source=/dev/dri/by-path,target=/dev/dri/by-path,readonly"),
-            ],
-        ),
+        ([], ["--user", "7:8"]),
+        (["name=seccomp,profile=builtin", "name=cgroupns"], ["--user", "7:8"]),
+        (["name=userns"], ["--user", "7:8", "--userns", "host"]),
+        (["name=seccomp,profile=builtin", "name=rootless"], ["--user", "0:0"]),
     ],
 )
-def test_device_flags(devices: Devices, flags: list[str]) -> None:
-    assert list(engine().run_flags(devices)) == ["--shm-size", "1g", *flags]
+def test_a_projects_user_is_the_hosts_however_docker_maps_users(
+    options: list[str], flags: list[str]
+) -> None:
+    docker_engine = engine(info=lambda: {"SecurityOptions": options})
+    made = Container(image="sha256:1", user="7:8", limits=Limits(), project=("/p", "/work"))
+    argv = docker_engine.run_command(made, terminal=False)
+    start = argv.index("--user")
+    assert list(argv[start : start + len(flags)]) == flags
+    assert ("--userns" in argv) == ("--userns" in flags)
+    assert argv[-1] == "sha256:1"
 
 
-def test_a_folder_with_a_comma_cannot_be_mounted() -> None:
-    with pytest.raises(InvalidError, match="a folder with ','"):
-        engine().run_flags(Devices(volumes=("/a,b",), shm_size="1g"))
+@pytest.mark.parametrize(
+    ("gpus", "flags"),
+    [("", set()), ("all", {"--gpus", "all"}), ("device=0", {"--gpus", "device=0"})],
+)
+def test_gpus_are_named_as_docker_names_them(gpus: str, flags: set[str]) -> None:
+    devices = Devices(gpus=gpus, shm_size="1g")
+    made = Container(image="x", user="1:1", limits=Limits(), devices=devices)
+    argv = set(engine().run_command(made, terminal=True))
+    assert {"--gpus", "all", "device=0"} & argv == flags
+    assert "--tty" in argv
+
+
+@pytest.mark.parametrize(
+    ("info", "limits"),
+    [
+        (
+            {"MemTotal": 8 << 30, "NCPU": 4, "MemoryLimit": True, "PidsLimit": True},
+            Limits(memory=15 << 29, processes=4096),
+        ),
+        ({"MemTotal": 8 << 30, "NCPU": 4, "MemoryLimit": False, "PidsLimit": False}, Limits()),
+        ({}, Limits()),
+    ],
+)
+def test_limits_are_those_that_docker_can_set(info: dict[str, Any], limits: Limits) -> None:
+    assert engine(info=lambda: info).limits == limits
 
 
 def test_the_sdk_gets_the_same_devices() -> None:
-    made = Container(image="x:1", entrypoint=("sh",), mounts={"/d": "/data"}, devices=XPU)
+    made = Container(
+        image="x:1", user="1:1", limits=Limits(), mounts={"/d,e": "/data"}, devices=XPU
+    )
     xpu = docker._options(made)
     assert xpu["devices"] == ["/dev/dri:/dev/dri:rwm"]
     assert xpu["group_add"] == ["992"]
     assert [(m["Source"], m["Target"], m["ReadOnly"]) for m in xpu["mounts"]] == [
-        ("/d", "/data", True),
+        ("/d,e", "/data", True),
         ("/dev/dri/by-path", "/dev/dri/by-path", True),
     ]
-    cuda = docker._options(Container(image="x:1", entrypoint=("sh",), devices=CUDA))
+    assert xpu["security_opt"] == ["no-new-privileges", "label=disable"]
+    cuda = docker._options(Container(image="x:1", user="1:1", limits=Limits(), devices=CUDA))
     assert cuda["device_requests"][0]["Count"] == -1
 
 
-def test_a_container_has_no_network_and_only_the_memory_it_is_given() -> None:
-    bare = docker._options(Container(image="x:1", entrypoint=("sh",)))
-    assert (bare["network_mode"], bare["read_only"]) == ("none", True)
-    assert bare["use_config_proxy"] is False
-    assert not {"platform", "user", "working_dir", "tmpfs", "shm_size"} & bare.keys()
+def test_the_sdk_gets_everything_that_confines_a_container() -> None:
+    bare = docker._options(Container(image="sha256:1", user="1000:1000", limits=Limits()))
+    assert bare == {
+        "image": "sha256:1",
+        "user": "1000:1000",
+        "entrypoint": [],
+        "command": [],
+        "environment": {},
+        "use_config_proxy": False,
+        "network_mode": "none",
+        "read_only": True,
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges"],
+        "ipc_mode": "private",
+        "ulimits": [{"Name": "core", "Soft": 0, "Hard": 0}],
+        "mounts": [],
+    }
+
+
+def test_a_container_has_only_the_memory_it_is_given() -> None:
+    limits = Limits(memory=6 << 30, processes=4096)
     home = docker._options(
-        Container(image="x:1", entrypoint=("sh",), home="/home/env", home_owner=1000)
+        Container(image="x:1", user="1000:1001", limits=limits, home="/home/env")
     )
     assert home["working_dir"] == "/home/env"
-    assert home["tmpfs"] == {"/tmp": "exec", "/home/env": "uid=1000,gid=1000"}
+    assert home["tmpfs"] == {"/tmp": "exec", "/home/env": "uid=1000,gid=1001"}
+    assert (home["mem_limit"], home["memswap_limit"], home["pids_limit"]) == (6 << 30, -1, 4096)
 
 
 class Api:

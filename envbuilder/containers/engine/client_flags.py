@@ -1,0 +1,70 @@
+"""Translate a container into flags of `docker run` and `podman run`, which read them alike."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from envbuilder.containers.engine.container import bound
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from envbuilder.containers.engine.container import Container, Limits
+
+# SELinux would deny access: neither devices nor folders are labelled as the container's, and to
+# label them is not ours.
+NO_LABELS = ("--security-opt", "label=disable")
+
+
+def flags(
+    container: Container, *, user: Sequence[str], gpus: Sequence[str], keep_groups: bool
+) -> tuple[str, ...]:
+    """Return the flags for a container.
+
+    `user` and `gpus` are the engine's own flags for them. `keep_groups`: the host's groups do not
+    exist inside, and this user's are kept instead.
+    """
+    devices = container.devices
+    groups: list[str] = [str(g) for g in (*container.groups, *(devices.groups if devices else ()))]
+    if groups and keep_groups:
+        groups = ["keep-groups"]
+    return (
+        *(("--platform", container.platform) if container.platform else ()),
+        *(() if container.network else ("--network", "none")),
+        *("--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
+        *("--ipc", "private", "--ulimit", "core=0:0"),
+        *_limit_flags(container.limits),
+        *(NO_LABELS if container.shares_files else ()),
+        *user,
+        *_folder_flags(container),
+        *(f"--env={name}={value}" for name, value in container.variables.items()),
+        *(("--entrypoint", json.dumps(container.entrypoint)) if container.entrypoint else ()),
+        *(("--shm-size", devices.shm_size) if devices else ()),
+        *gpus,
+        *(word for node in (devices.nodes if devices else ()) for word in ("--device", node)),
+        *(word for group in dict.fromkeys(groups) for word in ("--group-add", group)),
+    )
+
+
+def _limit_flags(limits: Limits) -> tuple[str, ...]:
+    return (
+        *(("--memory", str(limits.memory), "--memory-swap", "-1") if limits.memory else ()),
+        *(("--pids-limit", str(limits.processes)) if limits.processes else ()),
+    )
+
+
+def _folder_flags(container: Container) -> tuple[str, ...]:
+    """Return the flags for folders of the host, files in memory and the working folder."""
+    words: list[str] = []
+    if container.home:
+        # runc keeps the folder's mode in the image, whatever is given here: so it is the user's.
+        words += ["--tmpfs", "/tmp:exec", "--tmpfs", f"{container.home}:mode=1777,U"]  # noqa: S108
+        words += ["--workdir", container.home]
+    if container.project:
+        words += ["--mount", bound(*container.project, writable=True), "--volume", "/tmp"]  # noqa: S108
+        words += ["--workdir", container.project[1]]
+    volumes = container.devices.volumes if container.devices else ()
+    for source, target in (*container.mounts.items(), *((v, v) for v in volumes)):
+        words += ["--mount", bound(source, target)]
+    return tuple(words)

@@ -1,0 +1,59 @@
+"""podman with a base image, and an environment in which it is the only engine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from envbuilder.containers.engine import podman
+from envbuilder.core.errors import ToolError
+from tests.conftest import missing
+
+if TYPE_CHECKING:
+    from envbuilder.containers.engine.podman import PodmanEngine
+
+PODMAN_BASE = "localhost/envbuilder-test-podman-base:1"
+
+
+def run_podman(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["podman", *arguments], capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="session")
+def engine_of_podman(base_image: str, tmp_path_factory: pytest.TempPathFactory) -> PodmanEngine:
+    """podman with the test's base image in it."""
+    if shutil.which("podman") is None:
+        missing("podman", "it is not installed")
+    try:
+        found = podman.connect(None)
+    except ToolError as error:
+        missing("podman", error.message)
+    if found.image(PODMAN_BASE) is None:
+        archive = tmp_path_factory.mktemp("base") / "base.tar"
+        subprocess.run(["docker", "save", "--output", str(archive), base_image], check=True)
+        loaded = run_podman("load", "--input", str(archive))
+        archive.unlink()
+        if loaded.returncode != 0:
+            missing("podman", f"it cannot load an image here: {loaded.stderr[-300:]}")
+        run_podman("tag", loaded.stdout.strip().rpartition(" ")[2], PODMAN_BASE)
+    tried = run_podman("run", "--rm", "--network", "none", PODMAN_BASE, "true")
+    if tried.returncode != 0:
+        missing("podman", f"it cannot run a container here: {tried.stderr[-300:]}")
+    return found
+
+
+@pytest.fixture
+def alone(engine_of_podman: PodmanEngine, tmp_path: Path) -> dict[str, str]:
+    """An environment in which podman is all there is: its client, and no docker."""
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    for directory in os.environ["PATH"].split(os.pathsep):
+        for program in sorted(Path(directory).glob("*")):
+            if not program.name.startswith("docker") and not (folder / program.name).is_symlink():
+                (folder / program.name).symlink_to(program)
+    return {"PATH": str(folder), "DOCKER_HOST": "", "DOCKER_CONTEXT": ""}
