@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from envbuilder.signatures import beside
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
@@ -28,7 +26,7 @@ def require(
     """
     if trusted is None:
         return ()
-    from envbuilder.signatures import keys
+    from envbuilder.signatures import beside, keys
 
     digests = {"sha256": hashlib.sha256(content).hexdigest()}
     files = _places(path, folders)
@@ -46,5 +44,7 @@ def _places(path: Path, folders: Sequence[Path]) -> list[Path]:
 
     The locks that envbuilder brings cannot get one next to them.
     """
+    from envbuilder.signatures import beside
+
     name = beside.path_for(path).name
     return [*dict.fromkeys((path.with_name(name), *(f / "locks" / name for f in folders)))]
