@@ -43,6 +43,8 @@ COMMANDS = {
     "reproduce": "Build twice from nothing, and compare bit for bit.",
     "bundle": "Pack all that profiles need into one file, to use offline.",
     "unbundle": "Unpack what `bundle` packed; needs no network.",
+    "sign": "Sign locks, bundles, attestations and images with a key.",
+    "verify-signature": "Check signatures of files and images.",
     "clean": "Remove what envbuilder made.",
     "completion": "Print the shell completion script.",
 }
@@ -118,7 +120,9 @@ class LazyGroup(click.Group):
         """Import a command; None if there is no command of that name."""
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(f"envbuilder.commands.{cmd_name}").command
+        command: click.Command = import_module(
+            f"envbuilder.commands.{cmd_name.replace('-', '_')}"
+        ).command
         return _with_global_options(command)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

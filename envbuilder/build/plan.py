@@ -14,6 +14,7 @@ from envbuilder.core.step import Action
 from envbuilder.packages.conda.steps import InstallConda, Rehome, WriteActivation
 from envbuilder.packages.space import Room
 from envbuilder.profiles.locked_file import File
+from envbuilder.signatures.statement import Signed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -313,6 +314,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     steps: tuple[Step, ...]
     room: tuple[Room, ...] = ()
     notes: tuple[str, ...] = ()
+    signatures: tuple[Signed, ...] = ()
+    """Accepted signatures of what the plan uses: locks, a published base image."""
 
 
 class BuildResult(Struct, frozen=True, kw_only=True):

@@ -23,6 +23,7 @@ from envbuilder.profiles import backends, choice, fitting, ways
 from envbuilder.profiles.library import Library
 from envbuilder.profiles.lock import Lock
 from envbuilder.profiles.profile import Profile, require_backend
+from envbuilder.signatures.statement import Signed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,6 +50,8 @@ class _Decision(Struct, frozen=True, kw_only=True):
     backend: str
     lock: Lock
     host: Host
+    signed: tuple[Signed, ...]
+    """Accepted signatures of the lock."""
     way_out: str
     """How the profile works here otherwise; empty if nothing else is to be suggested."""
 
@@ -137,7 +140,14 @@ def _decide(
     usable = library.usable_lock(profile, name)
     for warning in profile.warnings:
         progress.note(f"note: {warning}")
-    return _Decision(profile=profile, backend=name, lock=usable, host=host, way_out=way_out)
+    return _Decision(
+        profile=profile,
+        backend=name,
+        lock=usable,
+        host=host,
+        signed=library.signed,
+        way_out=way_out,
+    )
 
 
 def _require_offered(profile: Profile, request: Request) -> None:
@@ -169,6 +179,10 @@ def _plan(
         python = request.python or profile.image_python
         _suggest_packages(error, profile.name, python, request, settings)
         raise
+    signatures = (*decision.signed, *product.plan.signatures)
+    for signed in signatures:
+        progress.note(f"signed by key {signed.keyid}: {signed.name}")
+    product.plan = replace(product.plan, signatures=signatures)
     claimed = [f for f in product.plan.files if f.provenance != "read"]
     if claimed:
         names = ", ".join(f"{f.name} {f.version} ({f.by})" for f in claimed)
@@ -270,7 +284,9 @@ def build(
             )
     made_by = product.made_by() | _base_made_by(plan)
     attestations = documents.ensure(
-        plan, artifact, settings, progress, anew=status == "built", versions=made_by
+        *(plan, artifact, settings, progress),
+        anew=status == "built",
+        versions=made_by,
     )
     if request.push:
         from envbuilder.build.attestation import publish

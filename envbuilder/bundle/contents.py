@@ -22,6 +22,7 @@ from envbuilder.packages.store import Store
 from envbuilder.payload.training.dataset import MNIST_SHA256
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles import profile as profiles
+from envbuilder.profiles import signed_lock
 from envbuilder.profiles.lock import Lock, Target
 from envbuilder.profiles.locked_file import File
 from envbuilder.profiles.profile import Profile
@@ -115,8 +116,10 @@ def texts(selections: Iterable[Selection], folders: Sequence[Path]) -> tuple[Par
         locks += [conda_lock.path_for(selection.profile.name, folders)] if selection.conda else []
         for lock in locks:
             assert lock is not None, "select read it"
-            part = _of_bytes(f"locks/{lock.name}", read_text(lock).encode(), "lock", "lock")
-            parts[part.member.path] = part
+            for text in filter(None, (lock, signed_lock.signature(lock, folders))):
+                content = read_text(text).encode()
+                part = _of_bytes(f"locks/{text.name}", content, "lock", "lock")
+                parts[part.member.path] = part
     return tuple(parts.values())
 
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 SCHEMA = 2
+SIGNED_TYPE = "urn:envbuilder:bundle:v1"
+"""The predicate type of a statement about a bundle: its subjects are the file and its manifest."""
 BLOCK = tarfile.BLOCKSIZE
 END = bytes(2 * BLOCK)
 LARGEST_MANIFEST = 16 << 20
@@ -37,7 +39,7 @@ Kind = Literal["profile", "lock", "wheel", "file", "dataset", "base"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 _PATHS: dict[Kind, re.Pattern[str]] = {
     "profile": re.compile(r"profiles/_?[a-z0-9][a-z0-9-]{0,62}\.yaml\Z"),
-    "lock": re.compile(r"locks/_?[a-z0-9][a-z0-9-]{0,62}(?:\.conda)?\.json\Z"),
+    "lock": re.compile(r"locks/_?[a-z0-9][a-z0-9-]{0,62}(?:\.conda)?\.json(?:\.intoto\.jsonl)?\Z"),
     "wheel": re.compile(r"wheels/[A-Za-z0-9][A-Za-z0-9._+-]{0,200}\.whl\Z"),
     "file": re.compile(r"files/([0-9a-f]{64})\Z"),
     "dataset": re.compile(r"datasets/mnist/([a-z0-9-]+)\Z"),

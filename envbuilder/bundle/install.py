@@ -15,6 +15,7 @@ from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles import profile as profiles
+from envbuilder.signatures import beside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -49,6 +50,7 @@ def check(manifest: Manifest, texts: Mapping[str, bytes]) -> None:
             files.write(folder / _below(path), content)
         with _naming_the_bundle(folder):
             needed, locked = _needed(manifest, folder)
+            needed |= _signatures(needed, folder)
     stray = sorted(texts.keys() - needed)
     if stray:
         raise InvalidError(
@@ -91,6 +93,14 @@ def _needed(manifest: Manifest, folder: Path) -> tuple[set[str], dict[str, File]
             packages = (p for t in conda.targets for p in t.packages)
             locked |= {p.sha256: p.as_file for p in packages}
     return needed, locked
+
+
+def _signatures(needed: Iterable[str], folder: Path) -> set[str]:
+    """Return the paths that signatures of needed locks have; `InvalidError` if one is malformed."""
+    paths = {f"{path}{beside.SUFFIX}" for path in needed if path.startswith("locks/")}
+    for path in paths:
+        beside.read(folder / path)
+    return paths
 
 
 def _require_target(manifest: Manifest, lock: profile_lock.Lock) -> None:

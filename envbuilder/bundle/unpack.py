@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from envbuilder.bundle import base_images, install, read
-from envbuilder.bundle.format import Manifest
+from envbuilder.bundle.format import SIGNED_TYPE, Manifest
 from envbuilder.core.http import full_or_broken
 from envbuilder.core.settings import require_writable
 from envbuilder.packages import mnist, space
 from envbuilder.packages.space import Room
 from envbuilder.packages.store import Store
+from envbuilder.signatures.statement import Signed
 
 if TYPE_CHECKING:
     from envbuilder.bundle.format import Member
@@ -39,6 +40,8 @@ class Taken(Struct, frozen=True, kw_only=True):
     """Profiles and locks that were written."""
     bases: tuple[base_images.Image, ...]
     """Base images for this machine."""
+    signed: Signed | None
+    """The accepted signature, if one is required."""
 
 
 def unpack(path: Path, settings: Settings, progress: Progress, *, force: bool) -> Taken:
@@ -46,16 +49,37 @@ def unpack(path: Path, settings: Settings, progress: Progress, *, force: bool) -
 
     Profiles and locks are written last, when everything else is in place. Raise `BuildError` naming
     the damaged part, or for a full disk; `InvalidError` if it is not an envbuilder bundle, or if
-    one of the user's files differs (see `install.drafts`).
+    one of the user's files differs (see `install.drafts`); `SignatureError` if a required signature
+    is missing or not accepted.
     """
     try:
         with read.opened(path) as reader:
-            return _unpack(reader, settings, progress, force=force)
+            signed = _signed(path, reader.digest, settings)
+            return _unpack(reader, settings, progress, signed, force=force)
     except OSError as error:
         raise full_or_broken(error, Path(error.filename or settings.cache_dir)) from error
 
 
-def _unpack(reader: read.Reader, settings: Settings, progress: Progress, *, force: bool) -> Taken:
+def _signed(path: Path, manifest_digest: str, settings: Settings) -> Signed | None:
+    """Return the signature of a bundle's manifest, which determines every byte of the bundle."""
+    trusted = settings.configuration.signatures.bundles
+    if trusted is None:
+        return None
+    from envbuilder.signatures import beside, keys
+
+    digests = {"sha256": manifest_digest}
+    public_keys, files = keys.publics(trusted), [beside.path_for(path)]
+    return beside.require(str(path), files, public_keys, SIGNED_TYPE, digests)[1]
+
+
+def _unpack(
+    reader: read.Reader,
+    settings: Settings,
+    progress: Progress,
+    signed: Signed | None,
+    *,
+    force: bool,
+) -> Taken:
     manifest = reader.manifest
     incoming = _Incoming(settings)
     total = sum(m.size for m in manifest.members)
@@ -77,6 +101,7 @@ def _unpack(reader: read.Reader, settings: Settings, progress: Progress, *, forc
         present=incoming.present,
         written=drafts,
         bases=bases,
+        signed=signed,
     )
 
 

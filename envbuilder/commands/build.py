@@ -16,6 +16,8 @@ from envbuilder.commands.options import (
     output_option,
     push_option,
     require_image,
+    require_signature_option,
+    requiring,
     target_host_option,
 )
 from envbuilder.core import console
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 @click.option("--rebuild", is_flag=True, help="Build even if it exists already.")
 @click.option("--tag", metavar="TAG", callback=image_ref, help="A further tag for the image.")
 @target_host_option
+@require_signature_option
 @json_option
 def command(
     profile: str | None,
@@ -49,6 +52,7 @@ def command(
     rebuild: bool,
     tag: str | None,
     target_host: Path | None,
+    require_signature: tuple[Path, ...],
     as_json: bool,
 ) -> None:
     """Fetch the files that the profile's lock names, then build from them without a network.
@@ -64,6 +68,7 @@ def command(
       envbuilder build --profile cpu --push ghcr.io/me/cpu:1
       envbuilder build --profile zendnn --dry-run
       envbuilder build --target-host laptop.json --backend docker
+      envbuilder build --profile cpu --require-signature team.pub
     """
     import msgspec
 
@@ -80,7 +85,7 @@ def command(
         dry_run=dry_run,
         target_host=target_host,
     )
-    settings = configuration.load()
+    settings = requiring(configuration.load(), require_signature)
     progress = console.progress()
     product = workflow.prepare_to_build(request, settings, progress).product
     require_image(product.plan.backend)

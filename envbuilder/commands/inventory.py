@@ -70,7 +70,10 @@ DOWNLOADS = {
         rf"sha256/[0-9a-f]{{2}}/{_HEX}|partial/{_HEX}(?:\.lock)?",
         r"sha256|sha256/[0-9a-f]{2}|partial",
     ),
-    "bases": Names(rf"{_BASE}\.lock", whole=rf"{_BASE}|\.debian-{_HEX}\.\w+|bundled|\.part-\w+"),
+    "bases": Names(
+        rf"{_BASE}\.lock|{_HEX}\.signature\.json",
+        whole=rf"{_BASE}|\.debian-{_HEX}\.\w+|bundled|\.part-\w+",
+    ),
     "layers": Names(
         rf"oci-layout|index\.json|blobs/sha256/{_HEX}|made/{_HEX}\.json|(?:\w+/)*\..+\.\d+\.part",
         "blobs|blobs/sha256|made",

@@ -13,12 +13,15 @@ from click.core import ParameterSource
 from envbuilder.containers.oci import image_names
 from envbuilder.core import process, types
 from envbuilder.core.errors import InvalidError
+from envbuilder.core.settings import Signatures
 from envbuilder.core.types import BUILDERS
 from envbuilder.packages import configuration
 from envbuilder.profiles.backends import BACKENDS, makes_image
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from envbuilder.core.settings import Settings
 
     Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -57,6 +60,25 @@ target_host_option: Decorator = click.option(
     envvar="ENVBUILDER_TARGET_HOST",
     help="Decide for this host (written by `detect --json`) instead of this machine.",
 )
+
+require_signature_option: Decorator = click.option(
+    "--require-signature",
+    metavar="PUB",
+    multiple=True,
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="Public key: what is used (locks, a published base image, a bundle) must be signed by it,"
+    " or by another one given with this option. Replaces signatures: of the configuration.",
+)
+
+
+def requiring(settings: Settings, public_keys: tuple[Path, ...]) -> Settings:
+    """Return settings that require signatures by one of the keys, unchanged if none are given."""
+    if not public_keys:
+        return settings
+    named = tuple(str(path.absolute()) for path in public_keys)
+    signatures = Signatures(locks=named, bundles=named, images=named)
+    stated = msgspec.structs.replace(settings.configuration, signatures=signatures)
+    return msgspec.structs.replace(settings, configuration=stated)
 
 
 def image_ref(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:

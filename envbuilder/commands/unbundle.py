@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envbuilder.commands.options import json_option
+from envbuilder.commands.options import json_option, require_signature_option, requiring
 from envbuilder.core import console
 from envbuilder.packages import configuration
 
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 @click.command("unbundle", short_help="Unpack what `bundle` packed; needs no network.")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True))
 @click.option("--force", is_flag=True, help="Replace your own profiles and locks that differ.")
+@require_signature_option
 @json_option
-def command(file: Path, force: bool, as_json: bool) -> None:
+def command(file: Path, force: bool, require_signature: tuple[Path, ...], as_json: bool) -> None:
     """Check a bundle, and put its contents where builds look for them.
 
     Every member is checked by its hash. Locked files go into the store, MNIST into its cache, base
@@ -31,12 +32,13 @@ def command(file: Path, force: bool, as_json: bool) -> None:
     Examples:
       envbuilder unbundle cpu.tar
       envbuilder unbundle /media/stick/cluster.tar --json
+      envbuilder unbundle cpu.tar --require-signature team.pub
     """
     import msgspec
 
     from envbuilder.bundle.unpack import unpack
 
-    settings = configuration.load()
+    settings = requiring(configuration.load(), require_signature)
     taken = unpack(file, settings, console.progress(), force=force)
     manifest = taken.manifest
     commands = _next(taken)
@@ -52,11 +54,14 @@ def command(file: Path, force: bool, as_json: bool) -> None:
             "there": taken.present,
             "written": [str(d.path) for d in taken.written],
             "bases": [msgspec.to_builtins(image) for image in taken.bases],
+            "signed": msgspec.to_builtins(taken.signed),
             "next": commands,
         }
         click.echo(json.dumps(result))
         return
     click.echo(f"{file}: intact; manifest sha256 {taken.digest}")
+    if taken.signed:
+        click.echo(f"signed by key {taken.signed.keyid}")
     click.echo(f"{taken.new} files added, {taken.present} present already")
     for draft in taken.written:
         click.echo(f"wrote {draft.path}{f' ({draft.why})' if draft.why else ''}")

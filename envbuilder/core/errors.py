@@ -58,3 +58,9 @@ class VerifyError(EnvbuilderError):
     """The payload failed, was killed or ran out of time (exit 5)."""
 
     exit_code = VERIFY_FAILED
+
+
+class SignatureError(EnvbuilderError):
+    """A required signature is missing or not accepted (exit 5)."""
+
+    exit_code = VERIFY_FAILED

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-from msgspec import Struct
+from msgspec import Meta, Struct
+from msgspec.structs import asdict, replace
 
 from envbuilder.core import console, folders, ownership, types
 from envbuilder.core.errors import InvalidError
@@ -21,6 +22,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 PROJECT_FILE = "envbuilder.yaml"
+
+
+_Keys = Annotated[tuple[str, ...], Meta(min_length=1, max_length=16)]
+
+
+class Signatures(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whose signatures are required, by what is signed; no key is needed for what is left out.
+
+    A key is the path of a PEM file, relative to the configuration's folder, or the PEM text itself.
+    A signature by any of the listed keys is enough.
+    """
+
+    locks: _Keys | None = None
+    """Of the locks that environments are built from."""
+    bundles: _Keys | None = None
+    """Of the bundles that `unbundle` unpacks."""
+    images: _Keys | None = None
+    """Of the published images that images are built on."""
 
 
 class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -36,6 +55,9 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Registries (host, or host:port) to use HTTP with; those on this machine need no entry."""
     profile: types.Name | None = None
     """The profile used if none is requested."""
+    signatures: Signatures = Signatures()
+    """Required signatures. A project's file adds to what the user's file says, and never replaces
+    it: otherwise a project could lift what the user requires."""
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -124,7 +146,7 @@ def read(
         if path.is_file():
             text = read_text(path)
             stated = decode(parse_yaml(text, str(path)), Configuration, str(path), text)
-            configuration = _over(configuration, stated)
+            configuration = _over(configuration, _located(stated, path.parent))
             files.append(File(where=str(path), text=text, read=stated))
     settings = Settings(
         project=project,
@@ -152,13 +174,31 @@ def _project(start: Path, trusted: ownership.Trust, note: Callable[[str], object
     return None
 
 
+def _located(stated: Configuration, folder: Path) -> Configuration:
+    """Return a file's configuration with the paths of keys made absolute."""
+    lists = asdict(stated.signatures).items()
+    keys = {kind: paths and tuple(_key(k, folder) for k in paths) for kind, paths in lists}
+    return replace(stated, signatures=Signatures(**keys))
+
+
+def _key(named: str, folder: Path) -> str:
+    is_text = named.lstrip().startswith("-----BEGIN ")
+    return named if is_text else str(folder / Path(named).expanduser())
+
+
 def _over(below: Configuration, above: Configuration) -> Configuration:
+    users, projects = below.signatures, above.signatures
     return Configuration(
         base_images={**below.base_images, **above.base_images},
         indexes={**below.indexes, **above.indexes},
         mirrors={**below.mirrors, **above.mirrors},
         plain_http=(*below.plain_http, *above.plain_http),
         profile=above.profile or below.profile,
+        signatures=Signatures(
+            locks=users.locks or projects.locks,
+            bundles=users.bundles or projects.bundles,
+            images=users.images or projects.images,
+        ),
     )
 
 

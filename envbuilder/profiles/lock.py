@@ -148,9 +148,26 @@ def path_for(name: str, folders: Sequence[Path]) -> Path | None:
 
 def load(path: Path) -> Lock:
     """Return the lock in `path`. Raises `InvalidError` if it is damaged or of an unknown schema."""
-    lock = decoded(path, Lock, SCHEMA, "lock", "envbuilder lock")
+    return parse(content(path, "envbuilder lock"), path)
+
+
+def parse(read: bytes, path: Path) -> Lock:
+    """Return the lock that was read from `path`. Raises `InvalidError` as `load` does."""
+    lock = decoded(read, path, Lock, SCHEMA, "lock", "envbuilder lock")
     _check(lock, path)
     return lock
+
+
+def content(path: Path, command: str) -> bytes:
+    """Return the bytes of a lock of any kind; `command` creates it.
+
+    Raises `InvalidError` if it cannot be read; what is too large fails when it is decoded.
+    """
+    try:
+        with path.open("rb") as stream:
+            return stream.read(strict_json.LARGEST + 1)
+    except OSError as error:
+        raise InvalidError(f"{path}: not a lock: {error}", f"Make it again: {command}") from error
 
 
 def previous(path: Path) -> Lock:
@@ -170,15 +187,14 @@ def previous(path: Path) -> Lock:
         return load(path)  # raises `InvalidError` with the reason
 
 
-def decoded(path: Path, kind: type[_T], schema: int, name: str, command: str) -> _T:
+def decoded(read: bytes, path: Path, kind: type[_T], schema: int, name: str, command: str) -> _T:
     """Return a lock of any kind. Raises `InvalidError` if it is damaged or of an unknown schema.
 
     `name` stands for it in messages, `command` creates it.
     """
     try:
-        with path.open("rb") as stream:
-            data = strict_json.loads(stream.read(strict_json.LARGEST + 1))
-    except (OSError, ValueError) as error:
+        data = strict_json.loads(read)
+    except ValueError as error:
         raise InvalidError(f"{path}: not a lock: {error}", f"Make it again: {command}") from error
     stated = data.get("schema") if isinstance(data, dict) else None
     if stated != schema:

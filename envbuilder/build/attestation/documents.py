@@ -26,6 +26,8 @@ NATIVE = frozenset({"venv", "conda"})
 """Kinds of artifacts that are environments on this machine, identified by a tree digest."""
 ON_DISK = NATIVE | {"archive", "layout"}
 """Kinds of artifacts that are files or folders; the others are in an engine or a registry."""
+TREE = "envbuilderTree"
+"""Name of the algorithm of a tree digest, which is not a hash of a file's bytes."""
 _FULL = "The artifact itself is finished. Make room, then run the same command again."
 
 
@@ -70,7 +72,22 @@ def ensure(
         }
         for name, path in paths.items():
             save(Path(path), contents[name], BuildError, _FULL)
+    elif plan.signatures:
+        _add_signatures(Path(paths["provenance"]), plan)
     return paths
+
+
+def _add_signatures(path: Path, plan: Plan) -> None:
+    """Record in an earlier build's provenance that its inputs' signatures were accepted now."""
+    try:
+        before = path.read_bytes()
+        after = provenance.also_signed(before, plan.signatures)
+    except (OSError, ValueError) as error:
+        raise BuildError(
+            f"{path}: cannot be read: {error}", "Remove it; the same command writes it again."
+        ) from error
+    if after != before:
+        save(path, after, BuildError, _FULL)
 
 
 def installed(
@@ -163,12 +180,9 @@ def _unqualified(part: components.Component) -> str:
 
 
 def subject(artifact: Artifact) -> provenance.Subject:
-    """Return an artifact as a subject: an image or archive by its digest, else by its tree digest.
-
-    A tree digest is not a hash of a file's bytes, so its algorithm has a name of its own.
-    """
+    """Return an artifact as a subject: an image or archive by its digest, else by its tree."""
     digest = _digest(artifact)
-    algorithm = "envbuilderTree" if artifact.kind in NATIVE else "sha256"
+    algorithm = TREE if artifact.kind in NATIVE else "sha256"
     name = Path(artifact.ref).name if artifact.kind in ON_DISK else artifact.ref
     return provenance.Subject(name=name, digest={algorithm: digest})
 

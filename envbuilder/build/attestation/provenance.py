@@ -10,20 +10,21 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
+import msgspec
 
 from envbuilder import __version__
 from envbuilder.build import payload
 from envbuilder.build.attestation import components
+from envbuilder.signatures import statement as statement_format
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from envbuilder.build.plan import Plan
+    from envbuilder.signatures.statement import Signed
 
-MEDIA_TYPE = "application/vnd.in-toto+json"
+MEDIA_TYPE = statement_format.PAYLOAD_TYPE
 SUFFIX = ".provenance.json"
-STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "urn:envbuilder:build:v1"
 """docs/explanation/supply-chain.md describes the parameters."""
@@ -31,11 +32,8 @@ BUILDER = "urn:envbuilder:local:v1"
 """envbuilder on a local machine."""
 
 
-class Subject(Struct, frozen=True, kw_only=True):
-    """An artifact: its name, and its digests by in-toto algorithm name."""
-
-    name: str
-    digest: dict[str, str]
+Subject = statement_format.Subject
+"""An artifact: its name, and its digests by in-toto algorithm name."""
 
 
 def statement(
@@ -52,14 +50,14 @@ def statement(
     if not subjects or not all(s.digest for s in subjects):
         raise ValueError("each subject of a statement needs a digest")
     document = {
-        "_type": STATEMENT,
+        "_type": statement_format.TYPE,
         "subject": [{"name": s.name, "digest": s.digest} for s in subjects],
         "predicateType": PREDICATE,
         "predicate": {
             "buildDefinition": {
                 "buildType": BUILD_TYPE,
                 "externalParameters": _parameters(plan),
-                "internalParameters": {"fingerprint": plan.fingerprint},
+                "internalParameters": {"fingerprint": plan.fingerprint, **_signatures(plan)},
                 "resolvedDependencies": dependencies(plan),
             },
             "runDetails": {
@@ -75,21 +73,46 @@ def also_about(content: bytes, subject: Subject) -> bytes:
 
     Raise `ValueError` for anything but an envbuilder statement.
     """
-    try:
-        document = json.loads(content)
-        ours = document["predicate"]["buildDefinition"]["buildType"] == BUILD_TYPE
-        digests = [s["digest"] for s in document["subject"]]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"not a provenance statement: {error}") from error
-    if not ours:
-        raise ValueError("a provenance statement of another builder")
-    if subject.digest not in digests:
+    document = _parsed(content)
+    if subject.digest not in [s["digest"] for s in document["subject"]]:
         document["subject"].append({"name": subject.name, "digest": subject.digest})
     return _encode(document)
 
 
+def also_signed(content: bytes, signatures: Sequence[Signed]) -> bytes:
+    """Return an envbuilder statement that records accepted signatures of its inputs.
+
+    Raise `ValueError` as `also_about` does.
+    """
+    document = _parsed(content)
+    definition = document["predicate"]["buildDefinition"]
+    parameters = {"signatures": msgspec.to_builtins(signatures)}
+    definition["internalParameters"] = {**definition.get("internalParameters", {}), **parameters}
+    return _encode(document)
+
+
+def _parsed(content: bytes) -> dict[str, Any]:
+    """Return a statement by envbuilder; raise `ValueError` for anything else."""
+    try:
+        document: dict[str, Any] = json.loads(content)
+        definition = document["predicate"]["buildDefinition"]
+        ours = definition["buildType"] == BUILD_TYPE
+        _ = [s["digest"] for s in document["subject"]]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"not a provenance statement: {error}") from error
+    if not ours:
+        raise ValueError("a provenance statement of another builder")
+    return document
+
+
 def _encode(document: dict[str, Any]) -> bytes:
     return (json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
+
+
+def _signatures(plan: Plan) -> dict[str, Any]:
+    """Return which signatures of the inputs were required and accepted; nothing if none were."""
+    accepted = [msgspec.to_builtins(signed) for signed in plan.signatures]
+    return {"signatures": accepted} if accepted else {}
 
 
 def _parameters(plan: Plan) -> dict[str, str]:

@@ -13,6 +13,8 @@ import os
 import re
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from envbuilder.build.backends import foreign_programs, integrity
 from envbuilder.build.backends.native import (
     NativeEnvironment,
@@ -270,7 +272,8 @@ def prepare(
     lock assumes, `ToolError` (4) if py-rattler, bash or a compiler is missing.
     """
     folders = search_path(settings.project, settings.config_dir)
-    stored = conda_locks.find(profile.name, folders)
+    trusted = settings.configuration.signatures.locks
+    stored, signed = conda_locks.find_signed(profile.name, folders, trusted)
     conda_lock = conda_locks.require_usable(profile, stored)
     platform, python = str(host.platform), request.python or profile.python.default
     conda = conda_locks.select(conda_lock, platform, python)
@@ -297,7 +300,7 @@ def prepare(
         channels=channels,
         settings=settings,
     )
-    return CondaEnvironment(profile, target, planned)
+    return CondaEnvironment(profile, target, replace(planned, signatures=signed))
 
 
 def _check_folder(folder: Path) -> None:

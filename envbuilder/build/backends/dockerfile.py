@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from envbuilder.build import render
 from envbuilder.build.backends import base_python
 from envbuilder.build.image import base as image_base
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.lock import Lock, Target
     from envbuilder.profiles.profile import Profile
+    from envbuilder.signatures.statement import Signed
 
 
 def plan(
@@ -177,12 +180,13 @@ def prepare(
 ) -> DockerEnvironment:
     """Find the base image and plan; `ToolError` (exit 4) if the engine's builder is missing."""
     from envbuilder.build.backends.container import DockerEnvironment
-    from envbuilder.build.image import debian_base
+    from envbuilder.build.image import debian_base, signed_base
 
     assert target.base is not None, "a target with a base"
     engine.require_builder()
     ref = image_base.base_ref(target.base, request, settings)
     make_base = None
+    signatures: tuple[Signed, ...] = ()
     if target.base.suite and ref == target.base.ref:
         if target.base.unpacked:
             raise InvalidError(
@@ -197,7 +201,9 @@ def prepare(
     else:
         base = (ref, ref)
         if not request.dry_run:
+            signatures = signed_base.require(ref, settings)
             base = image_base.identified(engine, ref, target.platform)
     build = engine.build_command
     planned = plan(profile, lock, target, base, build, request, settings, make_base)
+    planned = replace(planned, signatures=signatures)
     return DockerEnvironment(profile, target, planned, engine, settings, force=request.force)

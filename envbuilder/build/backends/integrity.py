@@ -35,10 +35,23 @@ def close(prefix: Path, facts: dict[str, Any]) -> None:
     (prefix / FILES).parent.mkdir(parents=True, exist_ok=True)
     entries = tree_digest.read(prefix, OURS)
     (prefix / FILES).write_text(tree_digest.dump(entries))
-    bound = host_bound(prefix)
-    portable = tree_digest.digest(e for e in entries if e.path not in bound)
+    portable = _portable(prefix, entries)
     marker = {**facts, "digest": portable, "tree": tree_digest.digest(entries)}
     (prefix / MARKER).write_text(json.dumps(marker, indent=1) + "\n")
+
+
+def portable_digest(prefix: Path) -> str:
+    """Return the digest of an environment's files as they are now, without host-dependent files.
+
+    Raises `OSError` if one cannot be read.
+    """
+    return _portable(prefix, tree_digest.read(prefix, OURS))
+
+
+def _portable(prefix: Path, entries: Iterable[tree_digest.Entry]) -> str:
+    # A list of exceptions that is itself an exception would let any file be changed.
+    bound = host_bound(prefix) - {PLACED}
+    return tree_digest.digest(e for e in entries if e.path not in bound)
 
 
 def bind(prefix: Path, paths: Iterable[str]) -> None:

@@ -151,6 +151,7 @@ def plan(
         files=files,
         steps=(*steps, *end),
         room=_room(wheels, request, settings, build),
+        signatures=base.signatures,
     )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from envbuilder.build.image import signed_base
 from envbuilder.build.plan import LoadBase, MakeBase
 from envbuilder.containers.engine import connection
 from envbuilder.containers.engine.interface import LABEL, no_base
@@ -15,6 +16,7 @@ from envbuilder.core import console, types
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.settings import require_writable
 from envbuilder.profiles.lock import select
+from envbuilder.signatures.statement import Signed
 
 if TYPE_CHECKING:
     from envbuilder.build.request import Request
@@ -38,6 +40,8 @@ class Base(Struct, frozen=True, kw_only=True):
     """The OCI layout that holds it."""
     make: tuple[MakeBase | LoadBase, ...] = ()
     """Steps that make the layout and load it, if the base is not an existing image."""
+    signatures: tuple[Signed, ...] = ()
+    """Its accepted signature, if one is required."""
 
 
 def target(profile: Profile, lock: Lock, host: Host, request: Request) -> Target:
@@ -116,6 +120,7 @@ def find(
         return Base(ref=ref, identity=step.identity, folder=step.layout, make=make)
     if request.dry_run and not image_names.on_disk(ref):
         return Base(ref=ref, identity=ref, folder="")
+    signatures = signed_base.require(ref, settings)
     if image_names.on_disk(ref):
         layout = archive.opened(image_names.path(ref), require_writable(settings.bases_dir))
     elif override is None and locked.digest and not (scripts or _in_engine(engine, ref)):
@@ -125,7 +130,12 @@ def find(
     else:
         layout = _of_engine(ref, target.platform, engine, settings)
     manifest = layout.manifest(target.platform)
-    return Base(ref=ref, identity=manifest.config.digest, folder=str(layout.folder))
+    return Base(
+        ref=ref,
+        identity=manifest.config.digest,
+        folder=str(layout.folder),
+        signatures=signatures,
+    )
 
 
 def _in_engine(engine: Engine | None, ref: str) -> bool:

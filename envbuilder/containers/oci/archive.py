@@ -17,8 +17,9 @@ import msgspec
 from envbuilder.containers.oci.descriptor import encode
 from envbuilder.containers.oci.layer import Member, gathered, tar
 from envbuilder.containers.oci.layout import MARK, Layout, place
+from envbuilder.containers.oci.members import diff_id
 from envbuilder.containers.oci.reference import qualified
-from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.core.errors import BuildError, InvalidError, WrongHashError
 from envbuilder.core.files import file_sha256
 
 if TYPE_CHECKING:
@@ -124,6 +125,28 @@ def held(path: Path) -> Iterator[tuple[dict[str, Any], types.Digest, types.Diges
                 if not (packed and layout.has(blob)):  # what was unpacked has been hashed
                     layout.checked(blob)
             yield layout.read_config(manifest), manifest.config.digest, descriptor.digest
+
+
+def identity(path: Path) -> types.Digest:
+    """Return the digest of an image's configuration, which names the layers that are there.
+
+    Raise `EnvbuilderError` if `path` holds no image or several, or one with other layers than its
+    configuration names: the manifest in between is not part of that digest.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        packed = path.is_file()
+        layout = unpack(path, Path(scratch) / "layout") if packed else Layout.open(path)
+        images = [*layout.images()]
+        if len(images) != 1:
+            raise InvalidError(f"{path}: holds {len(images) or 'no'} images; expected one")
+        manifest = layout.read_manifest(images[0])
+        root = layout.read_config(manifest).get("rootfs")
+        layers = [diff_id(layout.checked(blob)) for blob in manifest.layers]
+        if not isinstance(root, dict) or root.get("diff_ids") != layers:
+            raise WrongHashError(
+                f"{path}: damaged: its layers are not the ones that its configuration names"
+            )
+        return manifest.config.digest
 
 
 def opened(path: Path, folder: Path) -> Layout:

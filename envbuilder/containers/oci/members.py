@@ -6,6 +6,7 @@ A layer's names, sizes and compression are untrusted; a small file may claim to 
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import tarfile
 import zlib
@@ -16,6 +17,8 @@ from envbuilder.core.errors import InvalidError
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from envbuilder.core import types
 
 LAYER_LIMIT = 64 << 30
 """Maximum bytes of one layer after decompression."""
@@ -54,6 +57,19 @@ def content(member: tarfile.TarInfo, archive: tarfile.TarFile) -> bytes:
         return stream.read()
     except _faults() as error:
         raise InvalidError(f"{member.name}: not a readable layer: {error}") from error
+
+
+def diff_id(layer: Path) -> types.Digest:
+    """Return the digest of a layer's decompressed bytes; raise `InvalidError` as `members` does."""
+    digest = hashlib.sha256()
+    try:
+        with layer.open("rb") as raw:
+            stream = _Forward(plain(raw), str(layer))
+            while piece := stream.read(_PIECE):
+                digest.update(piece)
+    except _faults() as error:
+        raise InvalidError(f"{layer}: not a readable layer: {error}") from error
+    return f"sha256:{digest.hexdigest()}"
 
 
 def _faults() -> tuple[type[Exception], ...]:

@@ -17,7 +17,8 @@ from msgspec import Meta, Struct
 
 from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
-from envbuilder.profiles.lock import decoded, text
+from envbuilder.profiles import signed_lock
+from envbuilder.profiles.lock import content, decoded, text
 from envbuilder.profiles.locked_file import File
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.profiles.profile import Profile
+    from envbuilder.signatures.statement import Signed
 
 SCHEMA = 1
 SUBDIRS: dict[types.Platform, types.CondaSubdir] = {
@@ -33,6 +35,7 @@ SUBDIRS: dict[types.Platform, types.CondaSubdir] = {
     "macos/arm64": "osx-arm64",
 }
 """Platforms as conda channels name them."""
+_COMMAND = "envbuilder lock --backend conda"
 _DEPENDENCY = re.compile(r"[A-Za-z0-9_.-]+")
 
 
@@ -122,15 +125,31 @@ def path_for(name: str, folders: Sequence[Path]) -> Path | None:
 
 def load(path: Path) -> Lock:
     """Read the conda lock in `path`; raise `InvalidError` if damaged or of an unknown schema."""
-    lock = decoded(path, Lock, SCHEMA, "conda lock", "envbuilder lock --backend conda")
-    _check(lock, path)
-    return lock
+    return _parse(content(path, _COMMAND), path)
 
 
 def find(name: str, folders: Sequence[Path]) -> Lock | None:
     """Read the conda lock of profile `name` in the given profile folders, if it has one."""
     path = path_for(name, folders)
     return load(path) if path else None
+
+
+def find_signed(
+    name: str, folders: Sequence[Path], trusted: Sequence[str] | None
+) -> tuple[Lock | None, tuple[Signed, ...]]:
+    """Return what `find` returns, and its signature if one by a trusted key is required."""
+    path = path_for(name, folders)
+    if path is None:
+        return None, ()
+    read = content(path, _COMMAND)
+    signed = signed_lock.require(path, read, folders, trusted)
+    return _parse(read, path), signed
+
+
+def _parse(read: bytes, path: Path) -> Lock:
+    lock = decoded(read, path, Lock, SCHEMA, "conda lock", _COMMAND)
+    _check(lock, path)
+    return lock
 
 
 def _check(lock: Lock, path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import zipfile
@@ -21,14 +22,19 @@ from envbuilder.containers.engine import connection
 from envbuilder.core import process, resources, types
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, EnvbuilderError, HostError, InvalidError, ToolError
-from envbuilder.core.settings import Configuration
+from envbuilder.core.settings import Configuration, Signatures
 from envbuilder.host import interpreters, probe
 from envbuilder.host import model as host
 from envbuilder.packages import fetch
 from envbuilder.packages.python import wheel_conflicts
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import profile as profiles
+from envbuilder.profiles import signed_lock
+from envbuilder.signatures import beside
+from envbuilder.signatures import statement as statements
+from envbuilder.signatures.refusals import UnsignedError
 from envbuilder.verify import external
+from tests.support import signing
 from tests.support.engines import FakeEngine
 from tests.support.workflow import prepare
 
@@ -224,6 +230,23 @@ def test_a_python_that_the_lock_lacks_comes_before_the_tools(
     add(found, COMPILER, "3.12 only")
     shown = fails(found, InvalidError, profile="mine", backend=backend, python="3.11")
     assert "no files for linux/amd64 with Python 3.11" in shown
+
+
+@pytest.mark.parametrize("backend", [None, "venv", "docker"])
+def test_a_required_signature_of_the_lock_comes_before_the_tools(
+    found: Settings, missing_tools: None, tmp_path: Path, backend: str | None
+) -> None:
+    key = signing.lay_key(tmp_path / "key.pem")
+    signatures = Signatures(locks=(str(key.with_suffix(".pub")),))
+    strict = msgspec.structs.replace(found, configuration=Configuration(signatures=signatures))
+    add(strict, COMPILER)
+    asked = {"profile": "mine", "backend": backend}
+    assert "not signed" in fails(strict, UnsignedError, **asked)
+    lock = strict.config_dir / "profiles" / "locks" / "mine.json"
+    digest = {"sha256": hashlib.sha256(lock.read_bytes()).hexdigest()}
+    statement = statements.make([statements.Subject(digest=digest)], signed_lock.TYPE, {})
+    beside.write(beside.path_for(lock), statement, signing.read_key(key))
+    fails(strict, ToolError, **asked)
 
 
 @pytest.mark.parametrize("backend", ["venv", "docker"])

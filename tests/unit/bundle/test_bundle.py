@@ -34,6 +34,7 @@ from envbuilder.containers.oci.layout import Layout
 from envbuilder.containers.registry import base_images as bases
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, ToolError
+from envbuilder.core.settings import Configuration, Signatures
 from envbuilder.packages import mnist, space
 from envbuilder.packages.conda import lock as conda_lockfile
 from envbuilder.packages.python import uv as uv_compile
@@ -42,8 +43,12 @@ from envbuilder.payload.training.dataset import MNIST_SHA256
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import locked_file as lock_entries
 from envbuilder.profiles import profile as profiles
+from envbuilder.profiles import signed_lock
 from envbuilder.profiles.library import Library
+from envbuilder.signatures import beside, refusals
+from envbuilder.signatures import statement as statements
 from tests.support import image_layouts as made
+from tests.support import signing
 from tests.support.tools import tools
 
 if TYPE_CHECKING:
@@ -844,3 +849,83 @@ def test_a_changed_installation_is_not_passed_on(installed: Path) -> None:
     (installed / "envbuilder" / "__init__.py").write_text("x = 2\n")
     with pytest.raises(BuildError, match="changed after envbuilder was installed"):
         own._repacked(distribution(installed))
+
+
+# --- signatures
+
+
+def signed(path: Path, digest: str, key: Path, kind: str = form.SIGNED_TYPE) -> Path:
+    statement = statements.make([statements.Subject(digest={"sha256": digest})], kind, {})
+    return beside.write(beside.path_for(path), statement, signing.read_key(key))
+
+
+def requiring(there: Settings, key: Path) -> Settings:
+    stated = Configuration(signatures=Signatures(bundles=(str(key.with_suffix(".pub")),)))
+    return msgspec.structs.replace(there, configuration=stated)
+
+
+def test_a_bundle_that_must_be_signed(
+    bundle: Path, parts: tuple[Part, ...], there: Settings, tmp_path: Path
+) -> None:
+    key, other = (signing.lay_key(tmp_path / name) for name in ("key.pem", "other.pem"))
+    strict = requiring(there, key)
+    with reading.opened(bundle) as reader:
+        digest = reader.digest
+
+    def refused(error: type[EnvbuilderError]) -> None:
+        with pytest.raises(error):
+            unpack(bundle, strict)
+        assert not there.config_dir.exists()
+        assert not there.cache_dir.exists()
+
+    refused(refusals.UnsignedError)
+    signature = signed(bundle, digest, other)
+    refused(refusals.UnknownKeyError)
+    signed(bundle, "a" * 64, key)
+    refused(refusals.OtherSubjectError)
+    signed(bundle, digest, key, "urn:envbuilder:lock:v1")
+    refused(refusals.WrongTypeError)
+    signed(bundle, digest, key)
+    right = signature.read_bytes()
+    document = msgspec.json.decode(right)
+    document["payload"] = base64.b64encode(b"{}").decode()
+    signature.write_bytes(msgspec.json.encode(document))
+    refused(refusals.ChangedPayloadError)
+    signature.write_bytes(right)
+    more = (*parts, part("wheels/more-1-py3-none-any.whl", b"more", "wheel"))
+    packing.write(bundle, made_of(more), more, QUIET)  # another bundle of the same name
+    refused(refusals.OtherSubjectError)
+    packing.write(bundle, made_of(parts), parts, QUIET)
+    taken = unpack(bundle, strict)
+    assert taken.signed is not None
+    assert taken.signed.keyid == signing.read_key(key).public.id
+    assert unpack(bundle, there).signed is None
+
+
+def test_the_signature_of_a_lock_travels_with_it(
+    found: Settings, there: Settings, parts: tuple[Part, ...], tmp_path: Path
+) -> None:
+    folder = found.config_dir / "profiles"
+    key = signing.lay_key(tmp_path / "key.pem")
+    lock = folder / "locks" / "tiny.json"
+    signed(lock, sha(lock.read_bytes()), key, signed_lock.TYPE)
+    wanted = contents.select(["tiny"], ["linux/amd64"], [], Library([folder]))
+    texts = contents.texts(wanted, [folder])
+    assert [p.member.path for p in texts if p.member.kind == "lock"] == [
+        "locks/tiny.json",
+        "locks/tiny.json.intoto.jsonl",
+    ]
+    others = tuple(p for p in parts if p.member.kind not in {"profile", "lock"})
+    path = tmp_path / "signed.tar"
+    packing.write(path, made_of((*texts, *others)), (*texts, *others), QUIET)
+    unpack(path, there)
+    library = Library([there.config_dir / "profiles"], [str(key.with_suffix(".pub"))])
+    library.usable_lock(library.profile("tiny"))
+    assert len(library.signed) == 1
+    # What is no signature is not taken in, and none without its lock.
+    for name, content in (("tiny", b"{}"), ("none", texts[-1].content)):
+        wrong = part(f"locks/{name}.json.intoto.jsonl", content, "lock")
+        listed = tuple(p for p in (*texts, *others) if p.member.path != wrong.member.path)
+        packing.write(path, made_of((*listed, wrong)), (*listed, wrong), QUIET)
+        with pytest.raises(InvalidError):
+            unpack(path, there)

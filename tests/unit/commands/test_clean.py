@@ -273,7 +273,12 @@ def test_a_profile_that_left_nothing(own: settings.Settings, capsys: Shown) -> N
 DIGEST = f"{7:064}"
 DOWNLOADED = {
     "store": (f"sha256/00/{DIGEST}", f"partial/{DIGEST}", f"partial/{DIGEST}.lock"),
-    "bases": (f"{DIGEST}-linux-amd64/oci-layout", f"{DIGEST}.lock", f".debian-{DIGEST}.ab/x"),
+    "bases": (
+        f"{DIGEST}-linux-amd64/oci-layout",
+        f"{DIGEST}.lock",
+        f".debian-{DIGEST}.ab/x",
+        f"{DIGEST}.signature.json",
+    ),
     "layers": ("oci-layout", "index.json", f"blobs/sha256/{DIGEST}", f"made/{DIGEST}.json"),
     "uploads": (f"{7:032}.json", f"{7:032}.lock", f"{7:032}.repository"),
     "datasets": ("mnist/.lock", "mnist/t10k-labels-idx1-ubyte", "mnist/.part-abc/x"),

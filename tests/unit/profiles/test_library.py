@@ -21,13 +21,15 @@ if TYPE_CHECKING:
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files that are read from now on."""
     log: list[str] = []
-    load_profile, load_lock = module.load_profile, profile_lock.load
+    load_profile, read_lock = module.load_profile, profile_lock.content
     monkeypatch.setattr(
         module,
         "load_profile",
         lambda name, folders: log.append(name) or load_profile(name, folders),
     )
-    monkeypatch.setattr(profile_lock, "load", lambda path: log.append(path.name) or load_lock(path))
+    monkeypatch.setattr(
+        profile_lock, "content", lambda path, c: log.append(path.name) or read_lock(path, c)
+    )
     return log
 
 

@@ -26,6 +26,7 @@ from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, ToolError
 from envbuilder.packages.debian import base_image as base_status
 from envbuilder.profiles import lock as lockfile
+from envbuilder.signatures.statement import Signed
 from tests.support.engines import BUILDKIT, FakeEngine
 from tests.unit.build.backends.test_backends import docker_plan, shipped, venv_plan
 
@@ -128,6 +129,25 @@ def test_they_are_written_anew_only_after_a_build_or_where_one_is_missing(found:
     Path(written["sbom"]).unlink()
     documents.ensure(made, artifact, found, QUIET, anew=False)
     assert all(Path(p).read_text() != "kept" for p in written.values())
+
+
+def test_a_reused_artifact_records_the_signatures_that_were_accepted_since(
+    found: Settings,
+) -> None:
+    made, artifact = venv(found)
+    paths = documents.ensure(made, artifact, found, QUIET, anew=True, versions={"uv": "1.2.3"})
+    before = json.loads(Path(paths["provenance"]).read_text())
+    signed = Signed(name="cpu.json", digest=f"sha256:{'ab' * 32}", type="urn:a", keyid="cd" * 32)
+    strict = msgspec.structs.replace(made, signatures=(signed,))
+    for plan_ in (strict, strict, made):  # without a requirement, it stays as it is
+        documents.ensure(plan_, artifact, found, QUIET, anew=False)
+        after = json.loads(Path(paths["provenance"]).read_text())
+        recorded = after["predicate"]["buildDefinition"]["internalParameters"].pop("signatures")
+        assert [s["keyid"] for s in recorded] == [signed.keyid]
+        assert after == before  # who built it, and with what, too
+    Path(paths["provenance"]).write_text("{")
+    with pytest.raises(BuildError, match="cannot be read"):
+        documents.ensure(strict, artifact, found, QUIET, anew=False)
 
 
 def test_the_base_image_that_was_used_is_in_both_not_the_locked_one(found: Settings) -> None:

@@ -22,6 +22,7 @@ from envbuilder.build.attestation import provenance
 from envbuilder.build.attestation.provenance import Subject
 from envbuilder.core import resources
 from envbuilder.profiles import lock as lockfile
+from envbuilder.signatures.statement import Signed
 
 TEXT = {"type": "string", "minLength": 1}
 URI = {"type": "string", "pattern": r"^[a-z][a-z0-9+.-]*:[^\s]+$"}
@@ -70,7 +71,11 @@ SCHEMA = {
                     "properties": {
                         "buildType": URI,
                         "externalParameters": {"type": "object", "additionalProperties": TEXT},
-                        "internalParameters": {"type": "object", "additionalProperties": TEXT},
+                        "internalParameters": {
+                            "type": "object",
+                            "properties": {"signatures": {"type": "array"}},
+                            "additionalProperties": {"type": ["string", "array"]},
+                        },
                         "resolvedDependencies": {"type": "array", "items": RESOURCE},
                     },
                 },
@@ -173,6 +178,19 @@ def test_a_statement_says_what_was_asked_for_and_who_built_it() -> None:
         "buildkit": "0.13.2",
     }
     assert "metadata" not in predicate["runDetails"]
+
+
+def test_accepted_signatures_are_recorded() -> None:
+    signed = Signed(name="cpu.json", digest=f"sha256:{'ab' * 32}", type="urn:a", keyid="cd" * 32)
+    document = read(provenance.statement(planned(signatures=(signed,)), [IMAGE]))
+    parameters = document["predicate"]["buildDefinition"]["internalParameters"]
+    assert parameters["signatures"] == [
+        {"name": "cpu.json", "digest": signed.digest, "type": "urn:a", "keyid": signed.keyid}
+    ]
+    earlier = provenance.statement(planned(), [IMAGE])
+    assert json.loads(provenance.also_signed(earlier, (signed,))) == document
+    with pytest.raises(ValueError, match="not a provenance"):
+        provenance.also_signed(b"{}", (signed,))
 
 
 def test_the_same_build_gives_the_same_bytes() -> None:

@@ -1,0 +1,123 @@
+"""In-toto statements: which bytes a signature is about, and what it says of them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from envbuilder.core import strict_json
+from envbuilder.core.text import printable
+from envbuilder.signatures import envelope as envelopes
+from envbuilder.signatures.refusals import OtherSubjectError, WrongTypeError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from envbuilder.signatures.envelope import Envelope
+    from envbuilder.signatures.keys import PublicKey
+
+PAYLOAD_TYPE = "application/vnd.in-toto+json"
+TYPE = "https://in-toto.io/Statement/v1"
+TYPES = frozenset({TYPE, "https://in-toto.io/Statement/v0.1"})
+"""The second is what cosign 2 writes; both have the same keys."""
+
+
+class Subject(Struct, frozen=True, kw_only=True):
+    """Bytes that a statement is about: a name, and digests by algorithm."""
+
+    name: Annotated[str, Meta(max_length=4096)] = ""
+    digest: dict[str, str]
+
+
+class Statement(Struct, frozen=True, kw_only=True, rename={"predicate_type": "predicateType"}):
+    """What an in-toto statement says; further keys are ignored, as the specification requires."""
+
+    type: str = msgspec.field(name="_type")
+    subject: Annotated[tuple[Subject, ...], Meta(min_length=1, max_length=4096)]
+    predicate_type: str
+    predicate: Any = None
+
+
+class Signed(Struct, frozen=True, kw_only=True):
+    """An accepted signature: what it is about, and the id of the trusted key that made it."""
+
+    name: str
+    """The file or image, as it was named."""
+    digest: str
+    """The digest of the bytes in hand, with its algorithm: `sha256:…`."""
+    type: str
+    """The statement's predicate type."""
+    keyid: str
+
+
+def make(subjects: Sequence[Subject], predicate_type: str, predicate: object) -> bytes:
+    """Return a statement as JSON; the same arguments give the same bytes."""
+    document = {
+        "_type": TYPE,
+        "subject": [{"name": s.name, "digest": s.digest} for s in subjects],
+        "predicateType": predicate_type,
+        "predicate": predicate,
+    }
+    return json.dumps(document, sort_keys=True, ensure_ascii=False).encode()
+
+
+def parse(content: bytes, where: str) -> Statement:
+    """Return a statement; raise `WrongTypeError` if the content is none."""
+    try:
+        statement = msgspec.convert(strict_json.loads(content), Statement)
+    except (ValueError, msgspec.ValidationError) as error:
+        problem = printable(str(error), 200)
+        raise WrongTypeError(
+            f"{where}: what is signed is no in-toto statement: {problem}"
+        ) from error
+    if statement.type not in TYPES:
+        shown = printable(statement.type, 100)
+        raise WrongTypeError(f"{where}: an in-toto statement of an unknown version: {shown}")
+    return statement
+
+
+def accepted(
+    envelope: Envelope,
+    trusted: Sequence[PublicKey],
+    predicate_type: str,
+    digests: Mapping[str, str],
+    where: str,
+) -> tuple[Statement, Signed]:
+    """Return the statement in an envelope if a trusted key made it about the bytes in hand.
+
+    `digests` are those of the bytes in hand, by algorithm, one of which must be a subject's. Raise
+    the errors of `refusals`; the signature is checked before anything in the payload is read.
+    """
+    key = envelopes.signer(envelope, trusted, where)
+    if envelope.payload_type != PAYLOAD_TYPE:
+        raise WrongTypeError(
+            f"{where}: signs a payload of the type {printable(envelope.payload_type, 100)},"
+            f" expected {PAYLOAD_TYPE}"
+        )
+    statement = parse(envelope.content, where)
+    if statement.predicate_type != predicate_type:
+        raise WrongTypeError(
+            f"{where}: signed as {printable(statement.predicate_type, 100)}, expected"
+            f" {predicate_type}",
+            "It is a signature for another purpose: sign this file with envbuilder sign.",
+        )
+    for algorithm, digest in digests.items():
+        if any(s.digest.get(algorithm) == digest for s in statement.subject):
+            signed = f"{algorithm}:{digest}"
+            return statement, Signed(name=where, digest=signed, type=predicate_type, keyid=key.id)
+    raise other_subject(where, digests, [d for s in statement.subject for d in s.digest.items()])
+
+
+def other_subject(
+    where: str, digests: Mapping[str, str], signed: Sequence[tuple[str, str]]
+) -> OtherSubjectError:
+    """Return the error for a signature about other bytes than those in hand."""
+    in_hand = ", ".join(f"{a}:{d}" for a, d in digests.items())
+    about = printable(", ".join(f"{a}:{d}" for a, d in signed[:3]), 400)
+    return OtherSubjectError(
+        f"{where}: the signature is about other content: it names {about}; this is {in_hand}",
+        "The file was changed, or the signature belongs to another one.",
+    )

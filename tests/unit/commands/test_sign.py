@@ -1,0 +1,394 @@
+"""`sign` and `verify-signature`: every kind of file, and each way to refuse a signature."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from envbuilder import cli
+from envbuilder.build.attestation import provenance
+from envbuilder.build.backends import integrity
+from envbuilder.bundle import format as bundle_format
+from envbuilder.bundle import write as bundles
+from envbuilder.bundle.contents import Part
+from envbuilder.commands import sign as module
+from envbuilder.containers.oci.descriptor import (
+    CONFIG,
+    INDEX,
+    LAYER,
+    MANIFEST,
+    Index,
+    Manifest,
+    digest_of,
+    encode,
+)
+from envbuilder.containers.oci.layout import Layout
+from envbuilder.core import process, resources
+from envbuilder.core.console import PlainProgress
+from envbuilder.signatures import keyless
+from envbuilder.signatures import statement as statements
+from tests.support import image_layouts, signing
+from tests.support.registry_requests import connect, push
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from envbuilder.core.settings import Settings
+    from tests.support.registry_fixture import FakeRegistry
+
+    Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """`run(*arguments)`: exit code, stdout and stderr of a command in the test's folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(module.PASSPHRASE, raising=False)
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            cli.main([*arguments])
+        printed = capsys.readouterr()
+        assert isinstance(ended.value.code, int)
+        return ended.value.code, printed.out, printed.err
+
+    return call
+
+
+@pytest.fixture(autouse=True)
+def keys(tmp_path: Path) -> None:
+    signing.lay_key(tmp_path / "key.pem")
+    signing.lay_key(tmp_path / "other.pem", "ed25519")
+
+
+def statement(
+    path: Path, digest: dict[str, str], builder: str = provenance.BUILDER, **more: Any
+) -> Path:
+    """A provenance as a build writes it."""
+    predicate = {
+        "buildDefinition": {"buildType": provenance.BUILD_TYPE, "externalParameters": more},
+        "runDetails": {"builder": {"id": builder}},
+    }
+    subject = statements.Subject(name="it", digest=digest)
+    path.write_bytes(statements.make([subject], provenance.PREDICATE, predicate))
+    return path
+
+
+def lay_bundle(path: Path, content: bytes = b"itself") -> Path:
+    member = bundle_format.Member(
+        path="wheels/a-1-py3-none-any.whl", size=len(content), kind="wheel", what="a wheel",
+        sha256=digest_of(content).removeprefix("sha256:"),
+    )  # fmt: skip
+    manifest = bundle_format.Manifest(
+        schema=2, made_by="a test", profiles=(), platforms=(), pythons=(), lacks=(),
+        members=(member,),
+    )  # fmt: skip
+    bundles.write(
+        path, manifest, [Part(member=member, content=content)], PlainProgress(lambda line: None)
+    )
+    return path
+
+
+def lay_lock(path: Path) -> Path:
+    return shutil.copy(resources.profiles_dir() / "locks" / "mps.json", path)
+
+
+def lay(kind: str, folder: Path) -> str:
+    """A file of a kind; its name."""
+    if kind == "lock":
+        return lay_lock(folder / "mps.json").name
+    if kind == "bundle":
+        return lay_bundle(folder / "a.tar").name
+    if kind == "sbom":
+        path = folder / "a.sbom.cdx.json"
+        path.write_text('{"bomFormat": "CycloneDX", "components": []}')
+        return path.name
+    return statement(folder / "a.provenance.json", {"sha256": "a" * 64}).name
+
+
+KINDS = ("lock", "bundle", "sbom", "provenance")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_is_signed_and_verified(kind: str, run: Run, tmp_path: Path) -> None:
+    name = lay(kind, tmp_path)
+    code, out, _ = run("sign", "--key", "key.pem", name)
+    assert (code, f"{name}.intoto.jsonl" in out) == (0, True)
+    code, out, _ = run("verify-signature", "--key", "other.pub", "--key", "key.pub", name, "--json")
+    assert code == 0
+    (signed,) = json.loads(out)["signed"]
+    assert signed["keyid"] == signing.read_key(tmp_path / "key.pem").public.id
+    code, out, _ = run("verify-signature", "--key", "key.pub", name)
+    assert signed["digest"] in out
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_five_refusals_for_each_kind(kind: str, run: Run, tmp_path: Path) -> None:
+    name = lay(kind, tmp_path)
+    verify = ("verify-signature", "--key", "key.pub", name)
+    signature = tmp_path / f"{name}.intoto.jsonl"
+
+    code, _, unsigned = run(*verify)
+    assert (code, "not signed" in unsigned) == (5, True)
+
+    run("sign", "--key", "other.pem", name)
+    code, _, unknown = run(*verify)
+    assert (code, "not by a trusted key" in unknown) == (5, True)
+    signature.unlink()
+
+    run("sign", "--key", "key.pem", name)
+    right = signature.read_bytes()
+    envelope = json.loads(right)
+    payload = base64.b64decode(envelope["payload"]) + b" "
+    signature.write_text(json.dumps(envelope | {"payload": base64.b64encode(payload).decode()}))
+    code, _, changed = run(*verify)
+    assert (code, "was changed" in changed) == (5, True)
+
+    other = lay("sbom" if kind == "lock" else "lock", tmp_path)
+    run("sign", "--key", "key.pem", other, "--output", signature.name)
+    code, _, wrong_type = run(*verify)
+    assert (code, "signed as urn:envbuilder:" in wrong_type) == (5, True)
+
+    signature.write_bytes(right)
+    if kind == "bundle":
+        lay_bundle(tmp_path / name, b"another")
+    elif kind == "provenance":
+        statement(tmp_path / name, {"sha256": "b" * 64})
+    else:
+        document = json.loads((tmp_path / name).read_text())
+        (tmp_path / name).write_text(json.dumps(document, indent=3))
+    code, _, elsewhere = run(*verify)
+    assert (code, "about other content" in elsewhere) == (5, True)
+    assert len({unsigned, unknown, changed, wrong_type, elsewhere}) == 5
+
+
+def test_a_provenance_that_differs_from_what_was_signed(run: Run, tmp_path: Path) -> None:
+    """The subject is the same, the rest of it is not."""
+    digest = {"sha256": "a" * 64}
+    path = statement(tmp_path / "a.provenance.json", digest)
+    run("sign", "--key", "key.pem", path.name)
+    statement(path, digest, baseImage="somebody else's")
+    code, _, error = run("verify-signature", "--key", "key.pub", path.name)
+    assert (code, "another than the file's" in error) == (5, True)
+
+
+def test_another_builder_is_refused(run: Run, tmp_path: Path) -> None:
+    path = statement(tmp_path / "a.provenance.json", {"sha256": "a" * 64}, "urn:somebody")
+    for command in (("sign", "--key", "key.pem"), ("verify-signature", "--key", "key.pub")):
+        code, _, error = run(*command, path.name)
+        assert (code, "names the builder 'urn:somebody'" in error) == (5, True)
+    for predicate in (None, [], {"buildDefinition": []}, {"buildDefinition": {"buildType": 1}}):
+        subject = statements.Subject(digest={"sha256": "a" * 64})
+        path.write_bytes(statements.make([subject], provenance.PREDICATE, predicate))
+        assert run("sign", "--key", "key.pem", path.name)[0] == 5
+
+
+def lay_image(folder: Path, *layers: bytes, named: tuple[bytes, ...] = ()) -> str:
+    """An image in an OCI layout; its configuration names `named`, by default its layers."""
+    layout = Layout.create(folder)
+    ids = [digest_of(content) for content in named or layers]
+    config = {"os": "linux", "architecture": "amd64", "rootfs": {"diff_ids": ids}}
+    manifest = Manifest(
+        schema_version=2,
+        media_type=MANIFEST,
+        config=layout.add(json.dumps(config).encode(), CONFIG),
+        layers=tuple(layout.add(content, LAYER) for content in layers),
+    )
+    image = layout.add(encode(manifest), MANIFEST)
+    layout.write_index(Index(schema_version=2, media_type=INDEX, manifests=(image,)))
+    return manifest.config.digest
+
+
+def test_the_image_next_to_its_provenance_is_compared(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "image"
+    config = lay_image(folder, b"a layer")
+    path = statement(tmp_path / "image.provenance.json", {"sha256": config[7:]})
+    verify = ("verify-signature", "--key", "key.pub", path.name)
+    assert run("sign", "--key", "key.pem", path.name)[0] == 0
+    code, out, error = run(*verify)
+    assert (code, config in out, "was not compared" in error) == (0, True, False)
+    folder.rename(tmp_path / "elsewhere")
+    code, _, error = run(*verify)
+    assert (code, "was not compared" in error) == (0, True)
+    lay_image(folder, b"another layer")
+    for command in (verify, ("sign", "--key", "key.pem", path.name)):
+        code, _, error = run(*command)
+        assert (code, "about other content" in error) == (5, True)
+    # The configuration is the one that was signed, but the layers are not those that it names.
+    shutil.rmtree(folder)
+    assert lay_image(folder, b"another layer", named=(b"a layer",)) == config
+    code, _, error = run(*verify)
+    assert (code, "not the ones that its configuration names" in error) == (1, True)
+
+
+def test_an_environment_next_to_its_provenance_is_read_again(run: Run, tmp_path: Path) -> None:
+    env = tmp_path / "env"
+    (env / "lib").mkdir(parents=True)
+    (env / "lib" / "a.py").write_text("a = 1\n")
+    integrity.close(env, {"made_by": "envbuilder"})
+    digest = integrity.marker(env)["digest"].removeprefix("sha256:")
+    path = statement(tmp_path / "env.provenance.json", {"envbuilderTree": digest})
+    run("sign", "--key", "key.pem", path.name)
+    assert run("verify-signature", "--key", "key.pub", path.name)[0] == 0
+    (env / "lib" / "a.py").write_text("a = 2\n")
+    code, _, error = run("verify-signature", "--key", "key.pub", path.name)
+    assert (code, "about other content" in error) == (5, True)
+    # Nor does it help to declare the file, and the list of such files, as host-dependent.
+    (env / integrity.PLACED).write_text(f"lib/a.py\n{integrity.PLACED}\n")
+    assert run("verify-signature", "--key", "key.pub", path.name)[0] == 5
+
+
+def test_other_files_are_not_signed(run: Run, tmp_path: Path) -> None:
+    for content in (b"", b"{}", b"[1]", b"\xff", b"text", b"{" * 100_000):
+        (tmp_path / "a.json").write_bytes(content)
+        code, _, error = run("sign", "--key", "key.pem", "a.json")
+        assert (code, "neither a lock nor" in error) == (2, True)
+    path = lay_bundle(tmp_path / "a.tar")
+    path.write_bytes(path.read_bytes().replace(b"itself", b"itsalf"))
+    code, _, error = run("sign", "--key", "key.pem", "a.tar")
+    assert (code, "damaged" in error) == (1, True)
+
+
+@pytest.mark.parametrize("how", ["file", "variable", "terminal"])
+def test_a_passphrase_is_never_an_argument(
+    how: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signing.lay_key(tmp_path / "closed.pem", "p256", b"open sesame")
+    name = lay("lock", tmp_path)
+    command = ["sign", "--key", "closed.pem", name]
+    code, _, error = run(*command)
+    assert (code, "--passphrase-file" in error) == (2, True)
+    for passphrase, expected in (("wrong", 2), ("open sesame", 0)):
+        if how == "file":
+            (tmp_path / "pass").write_text(f"{passphrase}\nmore\n")
+            code, out, error = run(*command, "--passphrase-file", "pass")
+        elif how == "variable":
+            monkeypatch.setenv(module.PASSPHRASE, passphrase)
+            code, out, error = run(*command)
+        else:
+            monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+            monkeypatch.setattr(module.click, "prompt", lambda text, p=passphrase, **o: p)
+            code, out, error = run(*command)
+        assert code == expected
+        assert "sesame" not in out + error
+
+
+def test_options_that_do_not_go_together(run: Run, tmp_path: Path) -> None:
+    name = lay("lock", tmp_path)
+    for arguments in (
+        ("sign", "--key", "key.pem"),
+        ("sign", "--key", "key.pem", name, name, "--output", "x"),
+        ("sign", "--key", "key.pem", "--image", "127.0.0.1:1/a:tag"),
+        ("sign", "--key", "key.pem", "--image", "127.0.0.1:1/a", "--output", "x"),
+        ("verify-signature", "--key", "key.pub"),
+        ("verify-signature", "--key", "key.pub", name, "--image", "a"),
+        ("verify-signature", "--key", "key.pub", name, "--attestation", "sbom"),
+        ("verify-signature", "--identity", "a", name),
+        ("verify-signature", "--issuer", "a", name),
+        ("verify-signature", "--identity", "a", "--issuer", "b", "--key", "key.pub", name),
+        ("verify-signature", name),
+        ("verify-signature", "--key", "key.pem", name),
+        ("verify-signature", "--key", "none.pub", name),
+    ):
+        code, out, error = run(*arguments)
+        assert (code, out) == (2, ""), arguments
+        assert "Traceback" not in error
+
+
+def test_the_configuration_s_keys(run: Run, tmp_path: Path) -> None:
+    name = lay("lock", tmp_path)
+    run("sign", "--key", "key.pem", name)
+    (tmp_path / "envbuilder.yaml").write_text("signatures:\n  locks: [key.pub]\n")
+    assert run("verify-signature", name)[0] == 0
+    (tmp_path / "envbuilder.yaml").write_text("signatures:\n  locks: [other.pub]\n")
+    assert run("verify-signature", name)[0] == 5
+    assert run("verify-signature", name, "--key", "key.pub")[0] == 0
+
+
+def test_an_image_and_its_attestations(
+    run: Run, server: FakeRegistry, source: Layout, found: Settings, tmp_path: Path
+) -> None:
+    image = image_layouts.image(source, b"a layer")
+    push(server, source, image, found)
+    config = source.read_manifest(image).config.digest
+    ref = f"{connect(server).name}@{image.digest}"
+    right = statement(tmp_path / "right.provenance.json", {"sha256": config[7:]}).name
+    wrong = statement(tmp_path / "wrong.provenance.json", {"sha256": "b" * 64}).name
+    sign = ("sign", "--key", "key.pem", "--image", ref)
+    code, _, error = run(*sign, right, wrong)
+    assert (code, "about other content" in error) == (5, True)
+    assert run(*sign, lay("lock", tmp_path))[0] == 2
+    verify = ("verify-signature", "--image", ref.partition("@")[0] + ":t", "--key")
+    code, _, error = run(*verify, "key.pub")
+    assert (code, "not signed" in error) == (5, True)  # nothing was signed before all was checked
+    code, out, _ = run(*sign, right, lay("sbom", tmp_path))
+    assert (code, out.count("attached to")) == (0, 2)
+    both = ("--attestation", "sbom", "--attestation", "provenance", "--json")
+    code, out, _ = run(*verify, "key.pub", *both)
+    assert code == 0
+    types = [one["type"] for one in json.loads(out)["signed"]]
+    assert types == [
+        "cosign container image signature",
+        "https://cyclonedx.org/bom",
+        "https://slsa.dev/provenance/v1",
+    ]
+    assert run(*verify, "other.pub")[0] == 5
+
+
+# --- without a key
+
+
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Programs that are installed → their exit codes; `commands` are those that were run."""
+    installed: dict[str, int] = {}
+    monkeypatch.setattr(
+        process, "which", lambda name: f"/bin/{name}" if name in installed else None
+    )
+
+    def run(argv: tuple[str, ...], **options: Any) -> process.Completed:
+        RAN.append(argv)
+        code = installed[argv[0]]
+        return process.Completed(
+            argv=argv, returncode=code, stdout="", stderr="no matching \x1b[2J", seconds=0.0
+        )
+
+    RAN.clear()
+    monkeypatch.setattr(keyless.process, "run", run)
+    return installed
+
+
+RAN: list[tuple[str, ...]] = []
+WORKFLOW = "https://github.com/me/project/.github/workflows/release.yml@refs/heads/main"
+ISSUER = "https://token.actions.githubusercontent.com"
+
+
+def test_an_identity_is_checked_by_cosign_or_gh(
+    run: Run, tmp_path: Path, programs: dict[str, int]
+) -> None:
+    name = lay("lock", tmp_path)
+    by = ("verify-signature", "--identity", WORKFLOW, "--issuer", ISSUER)
+    code, _, error = run(*by, name)
+    assert (code, "neither is installed" in error) == (4, True)
+    programs["gh"] = 0
+    code, out, _ = run(*by, name, "--json")
+    assert (code, json.loads(out)["signed"][0]["keyid"]) == (0, f"{WORKFLOW} ({ISSUER})")
+    assert RAN[-1][:3] == ("gh", "attestation", "verify")
+    assert "me/project" in RAN[-1]
+    code, _, error = run("verify-signature", "--identity", "me", "--issuer", ISSUER, name)
+    assert (code, "GitHub" in error) == (2, True)
+    assert run(*by, "--image", "ghcr.io/me/a:1")[0] == 0
+    assert RAN[-1][3] == "oci://ghcr.io/me/a:1"
+    programs["cosign"] = 1
+    code, out, error = run(*by, name)
+    assert (code, out, "not accepted by cosign" in error) == (5, "", True)
+    assert "\x1b" not in error
+    assert RAN[-1][-2:] == ("--", name)
+    assert RAN[-1][5:7] == ("--type", "urn:envbuilder:lock:v1")
+    assert run(*by, "--image", "-a")[0] == 5
+    assert RAN[-1][-2:] == ("--", "-a")

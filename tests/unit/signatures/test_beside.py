@@ -1,0 +1,97 @@
+"""Signature files next to what they sign."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.signatures import beside
+from envbuilder.signatures import statement as statements
+from envbuilder.signatures.refusals import OtherSubjectError, UnsignedError
+from envbuilder.signatures.statement import Subject
+from tests.support import signing
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from envbuilder.signatures.keys import PrivateKey
+
+KIND = "urn:test:v1"
+DIGEST = {"sha256": "a" * 64}
+STATEMENT = statements.make([Subject(name="it", digest=DIGEST)], KIND, {})
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> PrivateKey:
+    return signing.read_key(signing.lay_key(tmp_path / "key.pem"))
+
+
+def require(files: list[Path], *trusted: PrivateKey) -> statements.Signed:
+    return beside.require("it", files, [k.public for k in trusted], KIND, DIGEST)[1]
+
+
+def test_one_line_that_several_keys_sign(key: PrivateKey, tmp_path: Path) -> None:
+    path = tmp_path / "it.intoto.jsonl"
+    assert beside.path_for(tmp_path / "it") == path
+    beside.write(path, STATEMENT, key)
+    before = path.read_bytes()
+    beside.write(path, STATEMENT, key)
+    assert path.read_bytes() == before  # signed already
+    other = signing.read_key(signing.lay_key(tmp_path / "other.pem", "ed25519"))
+    beside.write(path, STATEMENT, other)
+    assert path.read_bytes().count(b"\n") == 1
+    assert len(json.loads(path.read_bytes())["signatures"]) == 2
+    assert require([path], key).keyid == key.public.id
+    assert require([path], other).keyid == other.public.id
+
+
+def test_another_content_replaces_the_signature(key: PrivateKey, tmp_path: Path) -> None:
+    path = tmp_path / "it.intoto.jsonl"
+    changed = statements.make([Subject(digest={"sha256": "b" * 64})], KIND, {})
+    beside.write(path, changed, key)
+    with pytest.raises(OtherSubjectError):
+        require([path], key)
+    beside.write(path, STATEMENT, key)
+    assert require([path], key).keyid == key.public.id
+    path.write_bytes(b"damaged")
+    beside.write(path, STATEMENT, key)
+    assert require([path], key).keyid == key.public.id
+
+
+def test_lines_of_other_tools_are_read(key: PrivateKey, tmp_path: Path) -> None:
+    first, second, path = (tmp_path / f"{n}.intoto.jsonl" for n in (1, 2, 3))
+    beside.write(first, statements.make([Subject(digest={"a": "b"})], "urn:other", {}), key)
+    beside.write(second, STATEMENT, key)
+    path.write_bytes(first.read_bytes() + b"\n" + second.read_bytes())
+    assert require([path], key).type == KIND
+    path.write_bytes(second.read_bytes() * 17)
+    with pytest.raises(InvalidError, match="16 envelopes"):
+        require([path], key)
+
+
+def test_without_a_signature(key: PrivateKey, tmp_path: Path) -> None:
+    missing = [tmp_path / "a", tmp_path / "b"]
+    with pytest.raises(UnsignedError, match="not signed") as raised:
+        require(missing, key)
+    assert str(missing[1]) in raised.value.message
+    (tmp_path / "a").write_bytes(b"\n")
+    with pytest.raises(UnsignedError):
+        require(missing, key)
+
+
+def test_files_that_are_damaged_or_too_large(key: PrivateKey, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"{}\n")
+    with pytest.raises(InvalidError, match="a:1: not a signature envelope"):
+        require([path], key)
+    with path.open("wb") as stream:
+        stream.truncate((16 << 20) + 1)
+    with pytest.raises(InvalidError, match="16 MiB"):
+        require([path], key)
+    with pytest.raises(InvalidError, match="cannot be read"):
+        require([tmp_path], key)
+    with pytest.raises(BuildError, match="cannot be written"):
+        beside.write(tmp_path / "key.pem" / "x", STATEMENT, key)

@@ -1,0 +1,188 @@
+"""DSSE envelopes: who signed, and what hostile ones do."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envbuilder.core.errors import InvalidError
+from envbuilder.signatures import envelope as envelopes
+from envbuilder.signatures.refusals import ChangedPayloadError, UnknownKeyError
+from tests.support import signing
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from envbuilder.signatures.envelope import Envelope
+    from envbuilder.signatures.keys import PrivateKey
+
+KIND = "application/vnd.in-toto+json"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("keys")
+
+
+@pytest.fixture(scope="module")
+def key(folder: Path) -> PrivateKey:
+    return signing.read_key(signing.lay_key(folder / "key.pem"))
+
+
+@pytest.fixture(scope="module")
+def other(folder: Path) -> PrivateKey:
+    return signing.read_key(signing.lay_key(folder / "other.pem", "ed25519"))
+
+
+def text(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def changed(envelope: Envelope, **values: Any) -> Envelope:
+    """What somebody else makes of an envelope, read again."""
+    document = {**json.loads(envelopes.encode(envelope)), **values}
+    return envelopes.parse(json.dumps(document).encode(), "it")
+
+
+def test_the_specification_s_own_encoding() -> None:
+    """From the test vector in dsse's protocol.md."""
+    expected = b"DSSEv1 29 http://example.com/HelloWorld 11 hello world"
+    assert envelopes._to_sign(b"hello world", "http://example.com/HelloWorld") == expected
+
+
+def test_the_trusted_key_that_signed_is_returned(key: PrivateKey, other: PrivateKey) -> None:
+    envelope = envelopes.parse(envelopes.encode(envelopes.sign(b"x", KIND, key)), "it")
+    assert envelope.content == b"x"
+    assert envelopes.signer(envelope, [other.public, key.public], "it").id == key.public.id
+    with pytest.raises(UnknownKeyError) as raised:
+        envelopes.signer(envelope, [other.public], "it")
+    assert key.public.id in raised.value.message
+    assert other.public.id in raised.value.message
+    with pytest.raises(UnknownKeyError):
+        envelopes.signer(envelope, [], "it")
+
+
+def test_a_changed_payload_is_told_from_an_unknown_key(key: PrivateKey, other: PrivateKey) -> None:
+    envelope = envelopes.sign(b"x", KIND, key)
+    for forged in (
+        changed(envelope, payload=text(b"y")),
+        changed(envelope, payloadType="text/plain"),  # the type is signed, too
+        changed(envelope, signatures=[{"keyid": key.public.id, "sig": text(b"no")}]),
+        changed(envelope, signatures=[{"keyid": key.public.id, "sig": ""}]),
+    ):
+        with pytest.raises(ChangedPayloadError, match="was changed"):
+            envelopes.signer(forged, [key.public], "it")
+        with pytest.raises(UnknownKeyError):
+            envelopes.signer(forged, [other.public], "it")
+
+
+def test_the_key_id_decides_nothing(key: PrivateKey, other: PrivateKey) -> None:
+    """It is a hint that is not signed."""
+    made = envelopes.sign(b"x", KIND, other).signatures[0].sig
+    claims = changed(
+        envelopes.sign(b"x", KIND, other), signatures=[{"keyid": key.public.id, "sig": made}]
+    )
+    with pytest.raises(ChangedPayloadError):
+        envelopes.signer(claims, [key.public], "it")
+    assert envelopes.signer(claims, [other.public], "it").id == other.public.id
+    for unnamed in ({"sig": made}, {"keyid": "", "sig": made}, {"keyid": None, "sig": made}):
+        envelope = changed(claims, signatures=[unnamed])  # as cosign writes it
+        assert envelopes.signer(envelope, [other.public], "it").id == other.public.id
+        with pytest.raises(UnknownKeyError, match="or it was changed"):
+            envelopes.signer(envelope, [key.public], "it")
+
+
+def test_a_second_signature_is_added_once(key: PrivateKey, other: PrivateKey) -> None:
+    envelope = envelopes.sign(b"x", KIND, key)
+    assert envelopes.also_signed(envelope, key) is envelope
+    both = envelopes.also_signed(envelope, other)
+    for one in (key, other):
+        assert envelopes.signer(both, [one.public], "it").id == one.public.id
+    damaged = changed(envelope, signatures=[{"keyid": key.public.id, "sig": ""}])
+    assert len(envelopes.also_signed(damaged, key).signatures) == 1
+    full = changed(envelope, signatures=[{"keyid": str(n), "sig": ""} for n in range(16)])
+    with pytest.raises(InvalidError, match="16"):
+        envelopes.also_signed(full, key)
+
+
+def test_unknown_keys_are_ignored_and_both_alphabets_read(key: PrivateKey) -> None:
+    content = b"\xfb\xff\xfe"
+    envelope = envelopes.sign(content, KIND, key)
+    assert "+" in envelope.payload or "/" in envelope.payload
+    url_safe = envelope.payload.replace("+", "-").replace("/", "_")
+    more = [{**json.loads(envelopes.encode(envelope))["signatures"][0], "cert": "…"}]
+    read = changed(envelope, payload=url_safe, signatures=more, something={"else": 1})
+    assert read.content == content
+    assert envelopes.signer(read, [key.public], "it").id == key.public.id
+
+
+VALID = {"payloadType": KIND, "payload": "eA==", "signatures": [{"keyid": "", "sig": "eA=="}]}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"{}",
+        b"{",
+        b"\xff",
+        b"[" * 100_000,
+        *(json.dumps({k: v for k, v in VALID.items() if k != gone}).encode() for gone in VALID),
+        *(
+            json.dumps({**VALID, **wrong}).encode()
+            for wrong in (
+                {"payload": 1},
+                {"payload": None},
+                {"payload": "eA"},  # no padding
+                {"payload": "eB=="},  # bits that decode to nothing: two texts for one content
+                {"payload": "e A=="},
+                {"payload": "eA==\n"},
+                {"payload": "ä"},
+                {"payload": "-_-_/w=="},  # both alphabets
+                {"payloadType": "x" * 257},
+                {"signatures": {}},
+                {"signatures": [1]},
+                {"signatures": [{"keyid": ""}]},
+                {"signatures": [{"keyid": "", "sig": "!"}]},
+                {"signatures": [{"keyid": 1, "sig": ""}]},
+                {"signatures": [{"keyid": "", "sig": "A" * 5000}]},
+                {"signatures": [{"keyid": "", "sig": ""}] * 17},
+            )
+        ),
+        b'{"payloadType": "a", "payloadType": "b", "payload": "", "signatures": []}',
+        b'{"payload": "", "payload": "eA==", "payloadType": "b", "signatures": []}',
+        b'{"payload": "", "payloadType": "\\ud800", "signatures": []}',
+        b" " * ((16 << 20) + 1),
+    ],
+    ids=range(30),
+)
+def test_hostile_envelopes_are_refused(content: bytes) -> None:
+    with pytest.raises(InvalidError, match="it: not a signature envelope") as raised:
+        envelopes.parse(content, "it")
+    assert len(raised.value.message) < 300
+
+
+def test_an_envelope_without_signatures_is_nobody_s(key: PrivateKey) -> None:
+    envelope = envelopes.parse(json.dumps({**VALID, "signatures": []}).encode(), "it")
+    with pytest.raises(UnknownKeyError):
+        envelopes.signer(envelope, [key.public], "it")
+
+
+@given(st.binary(max_size=200), st.text(max_size=40))
+def test_any_content_and_type_come_back(content: bytes, kind: str) -> None:
+    envelope = envelopes.Envelope(payload_type=kind, payload=text(content), signatures=())
+    assert envelopes.parse(envelopes.encode(envelope), "it").content == content
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_an_envelope_or_an_error(content: bytes) -> None:
+    with contextlib.suppress(InvalidError):
+        envelopes.parse(content, "it")
