@@ -260,6 +260,8 @@ def _scaling_contradiction(scaling: Scaling) -> str:
         return "passed, although a check failed"
     if not scaling.ranks or len(scaling.devices) != scaling.ranks:
         return f"passed with {scaling.ranks} ranks on {len(scaling.devices)} devices"
+    if len({device.index for device in scaling.devices}) < scaling.ranks:
+        return "passed, although two ranks used the same device"
     if any(device.samples_per_second is None for device in scaling.devices):
         return "passed, although not every device trained"
     if scaling.ranks > 1 and (not scaling.gradients_equal or scaling.efficiency is None):

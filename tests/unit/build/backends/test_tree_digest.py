@@ -98,6 +98,23 @@ def sealed(root: Path) -> Path:
     return root
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "lib/python3.11/site-packages/sitecustomize.pyc",
+        "lib/python3.11/site-packages/torch/_extra.pyc",
+        "lib/python3.11/site-packages/torch/_extra/__init__.pyc",
+        "lib/python3.11/json.pyc",
+    ],
+)
+def test_bytecode_without_a_source_is_no_cache(sealed: Path, name: str) -> None:
+    """Python imports it like a module, wherever caches are: it is not in `__pycache__`."""
+    (sealed / name).parent.mkdir(parents=True)
+    (sealed / name).write_bytes(b"bytecode")
+    with pytest.raises(VerifyError, match="was changed after the build"):
+        integrity.require_unchanged(sealed)
+
+
 def test_a_seal_holds_until_something_changes(sealed: Path) -> None:
     integrity.require_unchanged(sealed)
     (sealed / "lib" / "__pycache__").mkdir()
