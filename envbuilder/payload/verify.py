@@ -168,6 +168,7 @@ def _epochs(
         # The core times the pass by its own clock, from one phase event to the next.
         run.events.phase(f"test {phase}")
         run.count(phase, job.accelerator, counted)
+        train.require_every_image(job, len(tensors[0].labels))
         done.append({**result, "accuracy": train.accuracy(job, tensors[1])})
     return done
 

@@ -58,7 +58,7 @@ class Request(Struct, frozen=True, kw_only=True):
     accuracy: float
     loss: float
     checks: tuple[str, ...] = ()
-    """Checks that the profile requests beyond those of every verification."""
+    """The checks that must have run: those of every verification, and the profile's own."""
 
 
 def request_for(expects: Expects, data: Dataset, *, epochs: int | None, quick: bool) -> Request:

@@ -20,6 +20,7 @@ from envbuilder.verify.page import page
 from envbuilder.verify.report import history
 from tests.support.pretended_payload import LIFE, Clock, perform, quick_report
 from tests.support.reports import BUSY, QUIET, epoch, measured
+from tests.support.sabotages import FORGED, SHORT, Forged
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -166,6 +167,25 @@ def test_a_payload_that_gave_no_report_is_reported(
     assert stored["status"] == "failed"
     assert said in stored["reasons"][0]
     assert stored["device"]["used"] is None
+
+
+@pytest.mark.parametrize("forged", [f for f in FORGED if not f.in_ci], ids=lambda f: f.name)
+def test_a_forged_report_is_5(
+    own: Settings, payload: Payload, capsys: Shown, forged: Forged
+) -> None:
+    """Also where its process ran for as long as it says and answered the blind test."""
+    payload.report = quick_report(**forged.changes)
+    payload.code = 0
+    assert run() == 5
+    assert "\nNOT VERIFIED" in capsys.readouterr().out
+    (stored,) = kept(own)
+    assert stored["status"] == "failed"
+    assert forged.words in stored["reasons"][0]
+
+
+def test_what_a_forged_report_changes_is_what_gives_it_away(payload: Payload) -> None:
+    payload.report = quick_report(**SHORT)
+    assert run() == 0
 
 
 # ---- what cannot be written
