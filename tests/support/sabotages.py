@@ -219,7 +219,7 @@ FORGED = (
     ),
     _forged(
         "two ranks on one device",
-        "two ranks used the same device",
+        "passed with 2 ranks on 1 devices",
         scaling={
             "devices": [{"index": 0, "samples_per_second": 1.0}] * 2,
             "ranks": 2,

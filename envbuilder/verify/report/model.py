@@ -258,10 +258,9 @@ def _scaling_contradiction(scaling: Scaling) -> str:
     checks = [*scaling.checks, *(c for device in scaling.devices for c in device.checks)]
     if any(c.status == "failed" for c in checks):
         return "passed, although a check failed"
-    if not scaling.ranks or len(scaling.devices) != scaling.ranks:
-        return f"passed with {scaling.ranks} ranks on {len(scaling.devices)} devices"
-    if len({device.index for device in scaling.devices}) < scaling.ranks:
-        return "passed, although two ranks used the same device"
+    devices = {device.index for device in scaling.devices}
+    if not scaling.ranks or not len(devices) == len(scaling.devices) == scaling.ranks:
+        return f"passed with {scaling.ranks} ranks on {len(devices)} devices"
     if any(device.samples_per_second is None for device in scaling.devices):
         return "passed, although not every device trained"
     if scaling.ranks > 1 and (not scaling.gradients_equal or scaling.efficiency is None):

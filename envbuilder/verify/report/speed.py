@@ -21,15 +21,15 @@ BUSY = "machine busy"
 MOST_WAITING = 0.10
 """Share of the time in which a task may wait for a CPU. The kernel averages it over the CPUs in
 use, so two threads that wait for each other lose at most twice as much: the work takes at most
-1.25 times as long, less than a regression (1.3). Quiet: 0.01 to 0.04. One other job: 0.5 to 1.0."""
+1.25 times as long, less than a regression (1.3). Quiet: 0.01 to 0.08. Other jobs: 0.27 to 1.0."""
 
 MOST_STOLEN = 0.05
 """Share of its CPUs' time that a hypervisor may take. Quiet: below 0.005."""
 
 LEAST_CPU, MOST_SWITCHES = 0.75, 100
 """Without pressure: the least share of the CPU time that the threads could have had, and the most
-involuntary switches a second. Quiet: at least 0.9, or fewer than 100 switches, since threads that
-wait for each other asleep use less CPU. Other jobs: 0.3 to 0.7, and 130 to 2,400 switches."""
+involuntary switches a second. Quiet: at least 0.97; threads that wait for each other asleep use
+less, but are seldom interrupted. Other jobs: mostly 0.1 to 0.7, and 109 to 2,400 switches."""
 
 _NAMED = 3
 """Most pieces of work that a reason names."""
