@@ -79,6 +79,11 @@ def _factor(ctx: click.Context, param: click.Parameter, value: float | None) -> 
     help="Also train on these devices, each alone and then all together; on the CPU, in that many"
     " processes.",
 )
+@click.option(
+    "--require-speed",
+    is_flag=True,
+    help="Fail if the speed was not judged because the machine was busy.",
+)
 @click.option("--tune", is_flag=True, hidden=True)  # removed; hidden for one release
 @json_option
 def command(
@@ -94,6 +99,7 @@ def command(
     against: str | None,
     max_slowdown: float | None,
     devices: str | None,
+    require_speed: bool,
     tune: bool,
     executable: Path | None,
     inherit: bool,
@@ -108,6 +114,10 @@ def command(
     or more than 0.5 points less accurate than before; 2 if there is nothing to compare with; 1 if
     it passed and a report could not be written.
 
+    A busy machine changes no verdict: the report says that the speed was not judged, --against
+    compares the accuracy alone, and no later run is compared with that speed. With --require-speed
+    the command then exits with 5.
+
     \b
     Examples:
       envbuilder verify --backend venv
@@ -115,13 +125,13 @@ def command(
       envbuilder verify --python ~/mine/bin/python --profile cuda
       envbuilder verify --python "$(which python)" --inherit-environment
       envbuilder verify --against last --max-slowdown 1.2
-      envbuilder verify --against before-the-update.json
+      envbuilder verify --against before-the-update.json --require-speed
       envbuilder verify --devices all
     """
     from envbuilder.build import isolation
     from envbuilder.packages import mnist
     from envbuilder.verify import scaling, start
-    from envbuilder.verify.report import model
+    from envbuilder.verify.report import model, speed
     from envbuilder.verify.run import Job, examine, unfinished
 
     if tune:
@@ -167,16 +177,19 @@ def command(
             quick=quick or dataset.subset,
         )
     # envbuilder's own knowledge of the environment wins: no payload overrides it.
-    report = {**model.assemble(measured, facts), **facts}
+    report = speed.with_speed({**model.assemble(measured, facts), **facts})
     if yardstick is not None:
         report = _judged(report, yardstick, max_slowdown, errors)
     checked = _show(report, as_json=as_json)
+    speedless = _speedless(checked) if require_speed else []
     errors = [
         *errors,
+        *speedless,
         *isolation.unreached(report, None if inherit else executable, os.environ),
         *_write(report, settings.reports_dir, output, html, progress),
     ]
-    return _exit_code(passed=checked.status == "passed", errors=errors)
+    passed = checked.status == "passed" and not speedless
+    return _exit_code(passed=passed, errors=errors)
 
 
 def _judged(
@@ -193,6 +206,17 @@ def _judged(
     except InvalidError as error:
         errors.append(error)
         return report
+
+
+def _speedless(report: Report) -> list[EnvbuilderError]:
+    """Return an error if the speed of a passing report, or its comparison, was not judged."""
+    compared = (report.against or {}).get("speed", report.speed)
+    if report.status != "passed" or "not_judged" not in {report.speed, compared}:
+        return []
+    why = "the machine was busy during the earlier verification"
+    if not report.speed_counts:
+        why = report.speed_reason or "no reason is given"
+    return [VerifyError(f"the speed was not judged: {why}", "Run again on a quiet machine.")]
 
 
 def _show(report: dict[str, Any], *, as_json: bool) -> Report:
@@ -260,8 +284,9 @@ def _write(
 def _exit_code(*, passed: bool, errors: list[EnvbuilderError]) -> int:
     """Return 0 or 5; if there are errors, raise them as one with the exit code of the worst.
 
-    A report that could not be written never hides a failed verification (5) or a comparison that
-    could not be made (2); if the verification passed, a missing report is a failure (1).
+    A report that could not be written never hides a failed verification or a speed that was
+    required and not judged (5), or a comparison that could not be made (2); if the verification
+    passed, a missing report is a failure (1).
     """
     if not errors:
         return 0 if passed else VERIFY_FAILED

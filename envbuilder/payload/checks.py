@@ -10,7 +10,7 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
-from .machine import clock, device, memory, threads
+from .machine import clock, contention, device, memory, threads
 from .machine.accelerators import ACCELERATORS
 from .numerics import (
     arithmetic,
@@ -231,8 +231,10 @@ def check_measurements(run: Run, torch: Any) -> Result:
     )
     progress = partial(run.events.progress, "measurements")
     last = run.epochs[-1] if run.epochs else None
+    counted = contention.read()
     try:
         run.measurements = measure.measure(bench, last, run.peak_memory, progress)
+        run.count("measurements", run.accelerator, counted)
     except Exception as error:
         return WARNING, f"nothing could be measured: {type(error).__name__}: {error}"
     if bench.problems:

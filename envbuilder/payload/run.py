@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from . import SCHEMA
-from .machine import clock, facts
+from .machine import clock, contention, facts
 from .numerics import compilers, numerics
 from .report import Checks, judge, not_run
 from .training import train
@@ -34,6 +34,8 @@ class Run:
     epochs: List[Dict[str, float]] = field(default_factory=list)
     intervals: Dict[str, Tuple[clock.Reading, clock.Reading]] = field(default_factory=dict)
     """Readings of all clocks before and after each training pass, by its name."""
+    disturbances: Dict[str, Dict[str, Any]] = field(default_factory=dict)
+    """What competed for the processor during each timed piece of work, by its name."""
     moved: Dict[str, float] = field(default_factory=dict)
     """How far the training moved each parameter, relative to its norm before."""
     cold_start: Optional[float] = None
@@ -60,6 +62,11 @@ class Run:
     def tolerance(self) -> float:
         """Return the tolerance of the gradient checks."""
         return numerics.GRADIENT_TOLERANCE[self.options.precision]
+
+    def count(self, name: str, accelerator: str, before: contention.Reading) -> None:
+        """Record what competed for the processor since ``before``."""
+        limits = contention.limits(self.torch, accelerator)
+        self.disturbances[name] = contention.between(before, contention.read(), limits)
 
     def report(self) -> Dict[str, Any]:
         """Return the report, with all of its keys whatever happened."""
@@ -92,6 +99,7 @@ class Run:
             "compile": compilers.summary(self.outcomes, self.tolerance),
             "determinism": self.determinism,
             "measurements": self.measurements,
+            "contention": self.disturbances,
             "baseline": self.baseline,
             "speedup": self._speedup(),
             "status": verdict.status,

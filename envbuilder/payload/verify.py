@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Dict, List, Tuple
 
 from . import checks, origins
-from .machine import clock, device, facts, hardware, memory, threads
+from .machine import clock, contention, device, facts, hardware, memory, threads
 from .machine.accelerators import ACCELERATORS, FALLBACK_VARIABLES
 from .numerics import compilers, precision, profiling
 from .report import BLIND_TEST, FAILED, Check
@@ -160,12 +160,15 @@ def _epochs(
     done = []
     for number in range(1, count + 1):
         phase = f"{name} {number}"
+        counted = contention.read()
         run.events.phase(phase)
         before = clock.read()
         result = train.epoch(job, tensors[0], partial(run.events.progress, phase))
         run.intervals[phase] = before, clock.read()
         # The core times the pass by its own clock, from one phase event to the next.
         run.events.phase(f"test {phase}")
+        run.count(phase, job.accelerator, counted)
+        train.require_every_image(job, len(tensors[0].labels))
         done.append({**result, "accuracy": train.accuracy(job, tensors[1])})
     return done
 

@@ -14,6 +14,23 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+QUIET: dict[str, Any] = {
+    "threads": 2,
+    "cpus": 2,
+    "quota": None,
+    "seconds": 2.0,
+    "cpu_seconds": 3.9,
+    "pressure_seconds": 0.04,
+    "cgroup_pressure_seconds": None,
+    "throttled_seconds": None,
+    "throttled_periods": None,
+    "steal_seconds": 0.01,
+    "involuntary_switches": 190,
+}
+BUSY = {**QUIET, "pressure_seconds": 1.9, "cpu_seconds": 2.0, "involuntary_switches": 800}
+"""What a payload counts during an epoch on two cores: alone, and beside another job."""
+
+
 def epoch(seconds: float = 20.0, accuracy: float | None = 0.984) -> dict[str, Any]:
     return {
         "seconds": seconds,

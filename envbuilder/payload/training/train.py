@@ -94,6 +94,8 @@ class Job:
     generator: Any
     curve: Optional[Curve] = None
     on_first_step: Optional[Callable[[], None]] = None
+    order: Any = None
+    """The order of images in the last epoch, on the device."""
     epochs: List[Dict[str, float]] = field(default_factory=list)
 
 
@@ -155,7 +157,7 @@ def epoch(job: Job, data: Tensors, progress: Progress) -> Dict[str, float]:
     job.model.train()
     device.synchronize(torch, job.accelerator)
     began = time.perf_counter()
-    order = torch.randperm(count, generator=job.generator).to(job.accelerator)
+    order = job.order = torch.randperm(count, generator=job.generator).to(job.accelerator)
     images = model.arrange(torch, normalise(data.images[order]), job.form)
     labels = data.labels[order]
     device.synchronize(torch, job.accelerator)
@@ -188,6 +190,13 @@ def epoch(job: Job, data: Tensors, progress: Progress) -> Dict[str, float]:
     }
     job.epochs.append(result)
     return result
+
+
+def require_every_image(job: Job, count: int) -> None:
+    """Raise RuntimeError unless the last epoch trained on each of ``count`` images once."""
+    # Sorted in Python: torch's own sort belongs to what is being checked.
+    if sorted(job.order.tolist()) != list(range(count)):
+        raise RuntimeError(f"the training did not take each of the {count} images once")
 
 
 def predict(job: Job, images: Any) -> Iterator[Any]:

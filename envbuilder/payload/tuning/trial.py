@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Tuple
 
-from ..machine import clock, device, facts, threads
+from ..machine import clock, contention, device, facts, threads
 from ..machine.accelerators import ACCELERATORS, FALLBACK_VARIABLES
 from ..numerics import compilers, extensions, numerics, precision
 from ..training import loader, model, train
@@ -87,7 +87,10 @@ def run(setting: Setting, data: Dataset) -> Dict[str, Any]:
     # Workers start before the device is used: its contexts do not survive a fork.
     feed = _feed(torch, setting, data, order)
     job = _job(torch, setting)
+    counted = contention.read()
     timed = _train(job, setting, feed)
+    limits = contention.limits(torch, setting.device)
+    meanwhile = contention.between(counted, contention.read(), limits)
     accuracy = train.accuracy(job, train.tensors(torch, _first(data.test), setting.device))
     dtypes = [] if setting.compile_backend else _dtypes(job, setting, data)
     # Preparation before the loop counts as part of an image's time, as it does in an epoch.
@@ -98,6 +101,8 @@ def run(setting: Setting, data: Dataset) -> Dict[str, Any]:
         "chunks": timed.rates,
         "accuracy": accuracy,
         "loss": timed.loss,
+        # Its own worker processes also wait for CPUs, which looks like the work of others.
+        "contention": None if setting.workers else meanwhile,
         "settings": {
             "threads": torch.get_num_threads(),
             "allocator": facts.allocator(),

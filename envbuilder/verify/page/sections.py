@@ -30,11 +30,13 @@ class Fact(Struct, frozen=True, kw_only=True):
 def figures(report: Report) -> Iterator[Fact]:
     """Yield the key figures."""
     passes, training = report.epochs, report.training
+    doubt = "" if report.speed_counts else "speed not judged"
     if warm := warm_seconds(report):
-        note = f"warm, median of {warm[1]}" if warm[1] > 1 else "warm"
+        note = _listed(f"warm, median of {warm[1]}" if warm[1] > 1 else "warm", doubt)
         yield Fact(label="An epoch", value=duration(warm[0]), note=note)
     elif passes and passes[0].seconds > 0:
-        yield Fact(label="An epoch", value=duration(passes[0].seconds), note="the first one")
+        note = _listed("the first one", doubt)
+        yield Fact(label="An epoch", value=duration(passes[0].seconds), note=note)
     if report.speedup:
         yield Fact(label="Against the CPU", value=times(report.speedup), note="epoch 1 of each")
     if training is None:
@@ -74,6 +76,9 @@ def facts(report: Report) -> Iterator[Fact]:
     if extensions := _listed(*(_named(name, v) for name, v in torch.extensions.items())):
         yield Fact(label="Extensions", value=extensions)
     yield from _work(report)
+    if report.speed_reason:
+        value = "judged" if report.speed_counts else "not judged"
+        yield Fact(label="Speed", value=value, note=report.speed_reason)
     if name := host.cpu.model_name:
         note = _listed(host.cpu.generation, _named("cores:", host.cpu.physical))
         yield Fact(label="Host CPU", value=name, note=note)

@@ -22,7 +22,7 @@ def render(rows: Sequence[Row]) -> str:
             columns=comparison.COLUMNS,
             verdict=comparison.COLUMNS.index("verdict"),
             rows=[{"cells": comparison.cells(r), "passed": r.status == "passed"} for r in rows],
-            footnote=comparison.FOOTNOTE if comparison.marked(rows) else "",
+            footnotes=comparison.footnotes(rows),
         )
     )
     return page

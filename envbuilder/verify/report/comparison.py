@@ -31,9 +31,11 @@ COLUMNS = (
 NUMBERS = slice(5, 10)
 """The right-aligned columns."""
 _TIMES = slice(5, 8)
-FOOTNOTE = (
-    "not the standard epoch (60,000 images, float32): do not compare its time with the others"
-)
+FOOTNOTES = {
+    "*": "not the standard epoch (60,000 images, float32): do not compare its time with the others",
+    "†": "the machine was busy: its speed was not judged",
+}
+"""Marks behind a time, and what they mean."""
 
 
 class Row(Struct, frozen=True, kw_only=True):
@@ -61,6 +63,7 @@ class Row(Struct, frozen=True, kw_only=True):
     speedup: float | None
     accuracy: float | None
     status: Literal["passed", "failed"]
+    speed: Literal["judged", "not_judged"] | None = None
 
     @property
     def standard(self) -> bool:
@@ -71,7 +74,8 @@ class Row(Struct, frozen=True, kw_only=True):
 def rows(reports: Iterable[StoredReport]) -> tuple[Row, ...]:
     """Return one row per report, sorted by time on the accelerator, then by time on the CPU.
 
-    Rows that do not compare come last: non-standard epochs, then failed verifications.
+    Rows that do not compare come last: those of busy machines, then non-standard epochs, then
+    failed verifications.
     """
 
     def order(row: Row) -> tuple[Any, ...]:
@@ -80,6 +84,7 @@ def rows(reports: Iterable[StoredReport]) -> tuple[Row, ...]:
         return (
             row.status == "failed",
             not row.standard,
+            row.speed == "not_judged",
             device_seconds is None,
             math.inf if seconds is None else seconds,
             row.machine,
@@ -114,6 +119,7 @@ def _row(stored: StoredReport) -> Row:
         speedup=cpu / device_seconds if cpu and device_seconds else None,
         accuracy=_share(report.epochs[-1].accuracy) if report.epochs else None,
         status=report.status,
+        speed=report.speed,
     )
 
 
@@ -151,6 +157,7 @@ def _share(value: float | None) -> float | None:
 def cells(row: Row) -> tuple[str, ...]:
     """Return a row as display text, in the order of `COLUMNS`."""
     mark = "" if row.standard else "*"
+    mark += "†" if row.speed == "not_judged" else ""
     seconds = (row.cpu_seconds, row.accelerator_seconds, row.warm_seconds)
     return (
         row.machine or "unknown",
@@ -172,14 +179,20 @@ def markdown(shown: Sequence[Row]) -> str:
     right = {1, *range(len(COLUMNS))[NUMBERS]}
     rules = ["---:" if i in right else "---" for i in range(len(COLUMNS))]
     lines = [COLUMNS, rules]
-    lines += [[re.sub(r"([\\`*_{}\[\]<>&#|~$!])", r"\\\1", c) for c in cells(r)] for r in shown]
+    lines += [[_unmarked(cell) for cell in cells(row)] for row in shown]
     table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-    return f"{table}\n\\* {FOOTNOTE}\n" if marked(shown) else table
+    return table + "".join(f"\n{_unmarked(note)}\n" for note in footnotes(shown))
 
 
-def marked(shown: Sequence[Row]) -> bool:
-    """Return whether any time in the table carries the mark of `FOOTNOTE`."""
-    return any(cell.endswith("*") for row in shown for cell in cells(row)[_TIMES])
+def _unmarked(text: str) -> str:
+    """Return text with everything escaped that Markdown would take as markup."""
+    return re.sub(r"([\\`*_{}\[\]<>&#|~$!])", r"\\\1", text)
+
+
+def footnotes(shown: Sequence[Row]) -> list[str]:
+    """Return the footnotes of the marks that times in the table carry."""
+    times_shown = [cell for row in shown for cell in cells(row)[_TIMES]]
+    return [f"{k} {v}" for k, v in FOOTNOTES.items() if any(k in cell for cell in times_shown)]
 
 
 def comma_separated(shown: Sequence[Row]) -> str:

@@ -57,6 +57,8 @@ class Request(Struct, frozen=True, kw_only=True):
     precision: str
     accuracy: float
     loss: float
+    checks: tuple[str, ...] = ()
+    """The checks that must have run: those of every verification, and the profile's own."""
 
 
 def request_for(expects: Expects, data: Dataset, *, epochs: int | None, quick: bool) -> Request:
@@ -65,6 +67,10 @@ def request_for(expects: Expects, data: Dataset, *, epochs: int | None, quick: b
     options = Options(
         device=expects.device,
         epochs=epochs,
+        quick=quick,
+        extensions=(expects.extension,) if expects.extension else (),
+        require_kernels=() if quick else expects.kernels,
+        compile_backends=expects.compile,
         min_accuracy=None if quick or used.subset else expects.accuracy,
     )
     return Request(
@@ -80,6 +86,7 @@ def request_for(expects: Expects, data: Dataset, *, epochs: int | None, quick: b
         precision=expects.precision,
         accuracy=options.gate_for(used),
         loss=options.most_loss_for(used),
+        checks=(*options.required(), *(f"compile {name}" for name in options.backends())),
     )
 
 
@@ -131,6 +138,13 @@ def _unlike_request(request: Request, measured: Measured) -> Iterator[str]:
     for name, expected, reported in pairs:
         if reported != expected:
             yield f"{name}: {_short(expected)} was requested, {_short(reported)} is reported"
+    threshold = training.min_accuracy if training else None
+    if threshold not in (None, request.accuracy):
+        yield f"minimum accuracy: {request.accuracy} was requested, {threshold} is reported"
+    ran = {check.name for check in measured.checks if check.status in {"passed", "warning"}}
+    for name in request.checks:
+        if name not in ran:
+            yield f"{name}: this check was requested, and it did not run"
     if measured.scaling is not None:
         yield "several devices: not requested, but reported"
     version = str(measured.torch.version)

@@ -43,9 +43,10 @@ class Precision(Struct, frozen=True, kw_only=True):
 
 
 class Threads(Struct, frozen=True, kw_only=True):
-    """The threads of torch, and the allocator: a path, or `libc`."""
+    """The threads of torch, the quota in CPUs, and the allocator: a path, or `libc`."""
 
     torch: Size | None = None
+    quota: Annotated[float, Meta(gt=0)] | None = None
     allocator: str | None = None
 
 

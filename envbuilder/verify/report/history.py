@@ -99,9 +99,9 @@ def entries(folder: Path, profile: str | None = None) -> tuple[Entry, ...]:
 def keep(report: dict[str, Any], folder: Path) -> Path:
     """Store a report atomically under the next number and return its path.
 
-    The newest `KEPT` reports of each profile are retained, and the newest passed one of each kind
-    regardless of age, so that there is always a report to compare with. Raises `BuildError` if the
-    report cannot be stored.
+    The newest `KEPT` reports of each profile are retained, and of each kind the newest that passed
+    on a quiet machine, regardless of age, so that there is always a report to compare with. Raises
+    `BuildError` if the report cannot be stored.
     """
     from filelock import FileLock
 
@@ -148,15 +148,15 @@ def kind(report: Report) -> tuple[str, ...]:
 def last(
     folder: Path, *, profile: str, backend: str, quick: bool, like: Report | None = None
 ) -> StoredReport | None:
-    """Return the newest stored report that passed, of this profile, backend and quick flag.
+    """Return the newest stored report that can be compared with: `_yardstick`, of this profile.
 
-    With `like`, its whole kind must match. Damaged files are skipped.
+    Backend and quick flag must match, with `like` its whole kind. Damaged files are skipped.
     """
     for entry in reversed(entries(folder, profile)):
         if entry.backend != backend:
             continue
         stored = _readable(entry.path)
-        if stored is None or stored.report.status != "passed" or stored.report.partial != quick:
+        if stored is None or not _yardstick(stored.report) or stored.report.partial != quick:
             continue
         if like is None or kind(stored.report) == kind(like):
             return stored
@@ -171,13 +171,18 @@ def _prune(folder: Path, profile: str) -> None:
     kinds = set()
     for entry in reversed(stored):
         past = _readable(entry.path)
-        if past and past.report.status == "passed" and kind(past.report) not in kinds:
+        if past and _yardstick(past.report) and kind(past.report) not in kinds:
             kinds.add(kind(past.report))
             surplus.discard(entry.path)
     for path in surplus:
         # A leftover file does no harm; the new report is already stored.
         with contextlib.suppress(OSError):
             path.unlink()
+
+
+def _yardstick(report: Report) -> bool:
+    """Return whether later reports may be compared with it: it passed on a quiet machine."""
+    return report.status == "passed" and report.speed_counts
 
 
 def _readable(path: Path) -> StoredReport | None:

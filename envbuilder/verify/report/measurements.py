@@ -13,6 +13,28 @@ NotNegative = Annotated[float, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=1)]
 
 
+class Contention(Struct, frozen=True, kw_only=True):
+    """What competed for the processor during one timed piece of work; null if not counted here.
+
+    `cpus` and `quota` are what the process may use, `threads` torch's (null if an accelerator did
+    the work). Pressure is the time in
+    which some task waited for a CPU, on the machine and in the process's own cgroup. Steal is the
+    time that a hypervisor took from the CPUs of the process, added up.
+    """
+
+    seconds: NotNegative
+    cpu_seconds: NotNegative
+    cpus: Count
+    threads: Count | None = None
+    quota: Positive | None = None
+    pressure_seconds: NotNegative | None = None
+    cgroup_pressure_seconds: NotNegative | None = None
+    throttled_seconds: NotNegative | None = None
+    throttled_periods: Annotated[int, Meta(ge=0)] | None = None
+    steal_seconds: NotNegative | None = None
+    involuntary_switches: Annotated[int, Meta(ge=0)] | None = None
+
+
 class Matmul(Struct, frozen=True, kw_only=True):
     """The rate of one large square matrix product."""
 

@@ -20,13 +20,20 @@ from envbuilder.verify.report.environment import (
     Threads,
     Torch,
 )
-from envbuilder.verify.report.measurements import Count, Determinism, Measurements, Positive
+from envbuilder.verify.report.measurements import (
+    Contention,
+    Count,
+    Determinism,
+    Measurements,
+    Positive,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 SCHEMA = 1
 MOST_LOSSES = 200
+MOST_TIMED = 200
 
 
 class Device(Struct, frozen=True, kw_only=True):
@@ -158,6 +165,7 @@ class Measured(Struct, frozen=True, kw_only=True):
     origins: Origins | None = None
     compile: tuple[Compiled, ...] = ()
     measurements: Measurements | None = None
+    contention: Annotated[dict[str, Contention], Meta(max_length=MOST_TIMED)] = {}
     determinism: Determinism | None = None
     scaling: Scaling | None = None
     speedup: float | None = None
@@ -183,7 +191,8 @@ class Report(Measured, frozen=True, kw_only=True):
     """A whole report: what the payload reports, and what envbuilder knows of the environment.
 
     Only these keys are envbuilder's own; those of `Measured` are on the same level. `against` is
-    there after a comparison with an earlier report.
+    there after a comparison with an earlier report. `speed` says whether the times count: they are
+    not judged if the machine was busy, which changes no verdict; null in older reports.
     """
 
     profile: str | None = None
@@ -194,6 +203,14 @@ class Report(Measured, frozen=True, kw_only=True):
     envbuilder: str | None = None
     time: str | None = None
     against: dict[str, Any] | None = None
+    speed: Literal["judged", "not_judged"] | None = None
+    speed_reason: str | None = None
+    """Why the speed was not judged, or what of its own limited it."""
+
+    @property
+    def speed_counts(self) -> bool:
+        """Return whether its times may be compared; true for reports that do not say."""
+        return self.speed != "not_judged"
 
 
 def check(data: Any) -> Report:
@@ -241,8 +258,9 @@ def _scaling_contradiction(scaling: Scaling) -> str:
     checks = [*scaling.checks, *(c for device in scaling.devices for c in device.checks)]
     if any(c.status == "failed" for c in checks):
         return "passed, although a check failed"
-    if not scaling.ranks or len(scaling.devices) != scaling.ranks:
-        return f"passed with {scaling.ranks} ranks on {len(scaling.devices)} devices"
+    devices = {device.index for device in scaling.devices}
+    if not scaling.ranks or not len(devices) == len(scaling.devices) == scaling.ranks:
+        return f"passed with {scaling.ranks} ranks on {len(devices)} devices"
     if any(device.samples_per_second is None for device in scaling.devices):
         return "passed, although not every device trained"
     if scaling.ranks > 1 and (not scaling.gradients_equal or scaling.efficiency is None):

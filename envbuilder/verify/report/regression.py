@@ -47,7 +47,9 @@ class Yardstick(Struct, frozen=True, kw_only=True):
             device = like.device.name if like else None
             raise InvalidError(
                 f"{self.folder}: no report of a passed verification of profile {profile}, backend"
-                f" {backend}, {extent}" + (f", on {printable(device)}" if device else ""),
+                f" {backend}, {extent}"
+                + (f", on {printable(device)}" if device else "")
+                + ", whose speed was judged",
                 "Verify once without --against, or name a report: --against FILE",
             )
         if earlier.report.partial != quick:
@@ -102,8 +104,8 @@ def compare(new: Report, earlier: StoredReport, limit: float, *, named: bool) ->
     """Compare two reports; the new one fails if it is slower or less accurate.
 
     Speed: warm epochs if both reports have some, else the first ones; their ratio may be at most
-    `limit`. Accuracy: after the most epochs that both trained; it may be lower by at most
-    `ACCURACY_MARGIN`.
+    `limit`. It is not compared if the machine was busy during either.
+    Accuracy: after the most epochs that both trained; it may be lower by at most `ACCURACY_MARGIN`.
 
     Raises `InvalidError` if the reports are not comparable: other images, or another machine, torch
     or precision. If the user `named` the earlier report, only the images must be the same, and the
@@ -122,12 +124,13 @@ def compare(new: Report, earlier: StoredReport, limit: float, *, named: bool) ->
     epoch, seconds, seconds_before = _seconds(new, before)
     count, reached, reached_before = _accuracies(new, before)
     ratio, least = seconds / seconds_before, reached_before - ACCURACY_MARGIN
+    doubt = _unjudged(new, before)
     speed = f"{epoch} epoch {amount(seconds)} s against {amount(seconds_before)} s: {ratio:.2f}×"
-    speed += f", at most {limit:.2f}× is allowed"
+    speed += f"; {doubt}" if doubt else f", at most {limit:.2f}× is allowed"
     accuracy = f"accuracy {percent(reached)} against {percent(reached_before)} after {count}"
     accuracy += f" epoch{'s' if count > 1 else ''}, at least {percent(least)} is needed"
     # Negated so that NaN fails.
-    problems = [f"slower: {speed}"] if not ratio <= limit else []
+    problems = [f"slower: {speed}"] if not doubt and not ratio <= limit else []
     problems += [f"less accurate: {accuracy}"] if not reached >= least else []
     figures = {
         "report": earlier.path.name,
@@ -135,16 +138,27 @@ def compare(new: Report, earlier: StoredReport, limit: float, *, named: bool) ->
         "seconds": seconds,
         "seconds_before": seconds_before,
         "max_slowdown": limit,
+        "speed": "not_judged" if doubt else "judged",
         "epochs": count,
         "accuracy": reached,
         "accuracy_before": reached_before,
         "differences": notes,
     }
     return Compared(
-        status="failed" if problems else "warning" if notes else "passed",
+        status="failed" if problems else "warning" if notes or doubt else "passed",
         detail="; ".join([*(problems or [speed, accuracy]), *notes]),
         figures=figures,
     )
+
+
+def _unjudged(new: Report, before: Report) -> str:
+    """Return why the speed of two reports is not compared; empty if it is."""
+    for name, report in (("this", new), ("the earlier", before)):
+        if not report.speed_counts:
+            return (
+                f"speed not judged in {name} verification: {printable(report.speed_reason or '')}"
+            )
+    return ""
 
 
 def _other_images(earlier: StoredReport) -> InvalidError:
@@ -179,6 +193,7 @@ def _differences(new: Report, earlier: Report) -> list[str]:
         ("CPU", new.host.cpu.model_name, earlier.host.cpu.model_name),
         ("torch", new.torch.version, earlier.torch.version),
         ("usable CPU threads", new.host.cpu.threads, earlier.host.cpu.threads),
+        ("CPU quota", new.threads.quota, earlier.threads.quota),
         ("precision", precision(new), precision(earlier)),
     )
     return [

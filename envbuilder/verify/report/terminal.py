@@ -105,8 +105,8 @@ def print_comparison(rows: Sequence[Row], console: Any) -> None:
             Text(verdict, style=style),
         )
     console.print(table)
-    if comparison.marked(rows):
-        console.print(Text(f"* {comparison.FOOTNOTE}"))
+    for note in comparison.footnotes(rows):
+        console.print(Text(note))
 
 
 def _facts(report: Report) -> Iterator[tuple[str, str]]:
@@ -124,6 +124,8 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
     data = report.dataset
     small = " (a subset: no verdict on full accuracy)" if data.subset else ""
     yield "data", f"{data.name}: {data.train} + {data.test} images{small}"
+    if report.speed_reason:
+        yield "speed", f"{'judged' if report.speed_counts else 'not judged'}: {report.speed_reason}"
     if report.training and report.training.cold_start_seconds is not None:
         yield "cold start", f"{report.training.cold_start_seconds:.1f} s"
 
@@ -222,9 +224,9 @@ def _measurements(report: Report) -> Iterator[tuple[str, str]]:
 def _headline(report: Report) -> str:
     device = report.device
     if report.status == "passed":
-        last = report.epochs[-1]
+        last, doubt = report.epochs[-1], "" if report.speed_counts else " (speed not judged)"
         return (
-            f"{device.requested} did the work; epoch {last.seconds:.1f} s,"
+            f"{device.requested} did the work; epoch {last.seconds:.1f} s{doubt},"
             f" accuracy {100 * (last.accuracy or 0):.2f} %"
         )
     return printable(f"profile {report.profile or '-'} on {device.requested}")

@@ -29,6 +29,13 @@ KEEP_MEMORY = {
 }
 
 
+UNSHARED = (
+    "only for machines that nobody shares: waiting threads keep their cores busy, and with another"
+    " job on them training took several times as long"
+)
+"""Where threads may wait actively (OMP_WAIT_POLICY=active, a long KMP_BLOCKTIME)."""
+
+
 class Limits(Struct, frozen=True, kw_only=True):
     """The payload's CPU limits, as it detected them; `used` is the value of OMP_NUM_THREADS."""
 
@@ -146,6 +153,7 @@ def _waiting(survey: Survey) -> Iterator[Setting]:
                 group="waiting",
                 variables={"OMP_WAIT_POLICY": policy},
                 profile={"environment": {"OMP_WAIT_POLICY": policy}},
+                caution=UNSHARED if policy == "active" else "",
             )
 
 

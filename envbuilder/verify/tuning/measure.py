@@ -52,6 +52,12 @@ class Outcome(Struct, frozen=True, kw_only=True):
     compilers: tuple[Compiler, ...]
 
     @property
+    def busy(self) -> int:
+        """Return how many settings were not judged because the machine was busy."""
+        every = (*self.findings, *self.combined)
+        return sum(finding.verdict == "machine busy" for finding in every)
+
+    @property
     def written(self) -> tuple[Finding, ...]:
         """Return the findings whose settings belong in a profile."""
         settings = rules.to_write(self.findings, self.combined)

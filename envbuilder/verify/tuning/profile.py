@@ -54,7 +54,11 @@ def _text(
     lines = [
         "# From `envbuilder tune`, measured on one machine:",
         f"# {printable(machine)}. Another machine needs its own: do not share this file.",
-        *(f"# {printable(f.setting.name)}: {f.gain or 0:.2f} times as fast" for f in findings),
+        *(
+            f"# {printable(f.setting.name)}: {f.gain or 0:.2f} times as fast"
+            + (f" ({f.setting.caution})" if f.setting.caution else "")
+            for f in findings
+        ),
     ]
     data = {
         "extends": extends,

@@ -10,6 +10,7 @@ import msgspec
 from envbuilder.core import console, files
 from envbuilder.core.errors import BuildError
 from envbuilder.core.text import amount, percent, printable
+from envbuilder.verify.tuning.candidates import UNSHARED
 from envbuilder.verify.tuning.profile import draft
 
 if TYPE_CHECKING:
@@ -21,7 +22,12 @@ if TYPE_CHECKING:
     from envbuilder.verify.tuning.rules import Finding
 
 SCHEMA = 1
-_STYLES = {"helps": "green", "failed": "yellow", "less accurate": "red"}
+_STYLES = {
+    "helps": "green",
+    "failed": "yellow",
+    "machine busy": "yellow",
+    "less accurate": "red",
+}
 
 
 def finish(
@@ -64,6 +70,7 @@ def summary(outcome: Outcome) -> dict[str, Any]:
         "survey": outcome.survey,
         "defaults": outcome.defaults,
         "noise": outcome.noise,
+        "speed": "not_judged" if outcome.busy else "judged",
         "settings": [_entry(f) for f in outcome.findings],
         "together": [_entry(f) for f in outcome.combined],
         "compilers": outcome.compilers,
@@ -84,6 +91,7 @@ def _entry(finding: Finding) -> dict[str, Any]:
         "samples_per_second": [pair.candidate.samples_per_second for pair in finding.pairs],
         "accuracy": finding.accuracy,
         "advice": setting.advice,
+        "caution": setting.caution,
         "profile": setting.profile,
     }
 
@@ -117,6 +125,16 @@ def print_outcome(outcome: Outcome, out: Any) -> None:
     out.print(
         Text(f"\nDefaults: {speed} images a second; their trials differ by {outcome.noise:.0%}.")
     )
+    if outcome.busy:
+        out.print(
+            Text(
+                f"The machine was busy during {outcome.busy} of the settings:"
+                " nothing is decided about these. Measure again on a quiet machine."
+            )
+        )
+    policy = outcome.survey.wait_policy or ""
+    if policy.lower() == "active":
+        out.print(Text(f"The defaults wait actively (OMP_WAIT_POLICY={policy}): {UNSHARED}."))
     for line in advice(outcome.findings):
         out.print(Text(line), soft_wrap=True)
 
@@ -129,10 +147,17 @@ def advice(findings: Sequence[Finding]) -> list[str]:
     """Return a line for each setting that helped, with how to apply it."""
     helpful = [f for f in _best_first(findings) if f.verdict == "helps"]
     others = [f for f in _best_first(findings) if f.verdict.startswith("other")]
-    lines = [] if helpful else ["None of these settings helps on this machine: keep the defaults."]
+    judged = [f for f in findings if f.verdict != "machine busy"]
+    lines = []
+    if not helpful:
+        which = (
+            "these settings" if len(judged) == len(findings) else "the settings that were judged"
+        )
+        lines = [f"None of {which} helps on this machine: keep the defaults."]
     for finding in helpful:
-        how = finding.setting.advice or "a profile can hold it"
-        lines.append(f"Helps: {finding.setting.name}, {finding.gain:.2f}×: {how}")
+        setting = finding.setting
+        how = "; ".join(filter(None, (setting.advice or "a profile can hold it", setting.caution)))
+        lines.append(f"Helps: {setting.name}, {finding.gain:.2f}×: {how}")
     return lines + [
         f"Faster, but {f.verdict}: {f.setting.name}, {f.gain:.2f}×: {f.setting.advice}"
         for f in others

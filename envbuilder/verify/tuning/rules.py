@@ -1,7 +1,8 @@
 """Decide which settings helped on a host. Pure.
 
 Every candidate is timed alternately with the environment's defaults. It helps if the median gain of
-its pairs is at least 5 % and above the machine's noise, and the accuracy does not drop.
+its pairs is at least 5 % and above the machine's noise, and the accuracy does not drop. Nothing is
+decided by trials during which the machine was busy.
 """
 
 from __future__ import annotations
@@ -14,11 +15,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from envbuilder.verify.report import speed
+from envbuilder.verify.report.measurements import Contention
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Verdict = Literal[
-    "helps", "other precision", "other batch", "no gain", "noise", "less accurate", "failed"
+    "helps",
+    "other precision",
+    "other batch",
+    "no gain",
+    "noise",
+    "machine busy",
+    "less accurate",
+    "failed",
 ]
 Kind = Literal["setting", "precision", "batch"]
 ALL, HELD = "all winners together", "what a profile can hold"
@@ -49,7 +60,8 @@ class Setting(Struct, frozen=True, kw_only=True):
 
     One setting per group can be selected. `effect` is what the trial must report, otherwise the
     setting did not take effect. `profile` holds the profile keys that express it; a setting without
-    them is only advice. Other precisions and batches are reported, but change the workload.
+    them is only advice. `caution` is where it must not be used. Other precisions and batches are
+    reported, but change the workload.
     """
 
     name: str
@@ -60,6 +72,7 @@ class Setting(Struct, frozen=True, kw_only=True):
     kind: Kind = "setting"
     profile: dict[str, Any] = {}
     advice: str = ""
+    caution: str = ""
 
     @property
     def command(self) -> tuple[str, ...]:
@@ -69,11 +82,15 @@ class Setting(Struct, frozen=True, kw_only=True):
 
 
 class Trial(Struct, frozen=True, kw_only=True):
-    """The report of one trial; `loss` is None if it was not finite."""
+    """The report of one trial; `loss` is None if it was not finite.
+
+    `contention` is what competed for the CPU; None if it is not known.
+    """
 
     samples_per_second: Speed
     accuracy: Share
     loss: float | None = None
+    contention: Contention | None = None
     settings: dict[str, Any] = {}
 
 
@@ -88,6 +105,12 @@ class Pair(Struct, frozen=True, kw_only=True):
         """Return the setting's speed relative to the defaults; 0 if it is not finite."""
         ratio = self.candidate.samples_per_second / self.baseline.samples_per_second
         return ratio if math.isfinite(ratio) else 0.0
+
+    @property
+    def disturbance(self) -> str:
+        """Return how other work disturbed one of its trials; empty if none is known to have."""
+        trials = (self.baseline.contention, self.candidate.contention)
+        return next(filter(None, (speed.busy(facts) for facts in trials if facts)), "")
 
 
 class Finding(Struct, frozen=True, kw_only=True):
@@ -164,6 +187,8 @@ def _verdict(
         result = "less accurate", "its loss is not a finite number"
     elif accuracy < usual - rules.accuracy:
         result = "less accurate", f"{accuracy:.1%} instead of {usual:.1%}"
+    elif disturbed := next(filter(None, (p.disturbance for p in pairs)), ""):
+        result = "machine busy", f"{disturbed}; measure again on a quiet machine"
     elif gain < rules.gain:
         result = "no gain", ""
     elif len(pairs) < rules.pairs:

@@ -115,6 +115,7 @@ complete -c envbuilder -n '__fish_seen_subcommand_from verify' -l html -r -F -d 
 complete -c envbuilder -n '__fish_seen_subcommand_from verify' -l against -x -d 'Fail if the epoch is slower or the accuracy lower than in an earlier report: a file, or the last one here that passed with this profile, backend and device.'
 complete -c envbuilder -n '__fish_seen_subcommand_from verify' -l max-slowdown -x -d 'With --against: how many times as long the epoch may take. [default: 1.3]'
 complete -c envbuilder -n '__fish_seen_subcommand_from verify' -l devices -x -d 'Also train on these devices, each alone and then all together; on the CPU, in that many processes.'
+complete -c envbuilder -n '__fish_seen_subcommand_from verify' -l require-speed -d 'Fail if the speed was not judged because the machine was busy.'
 complete -c envbuilder -n '__fish_seen_subcommand_from verify' -l json -d 'Print the result as JSON.'
 complete -c envbuilder -n '__fish_seen_subcommand_from verify' -s q -l quiet -d 'Only print results and errors.'
 complete -c envbuilder -n '__fish_seen_subcommand_from verify' -s v -l verbose -d 'Also print the programs that are run, and requests.'

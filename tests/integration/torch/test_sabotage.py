@@ -5,7 +5,7 @@ with all that another one has, in which one small module of `sabotage/` is impor
 interpreter starts or as soon as torch is imported. It is verified by the real commands. Every test
 asks for the exit code, the report's verdict and the name of the check that found the cause.
 
-A third of this runs always; all of it with `make soak`.
+The table is `tests/support/sabotages.py`. One of each class runs always, all with `make soak`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,26 @@ import pytest
 
 from envbuilder.build import payload as pack
 from envbuilder.core import resources
-from envbuilder.payload.report import BLIND_TEST, REQUIRED
 from envbuilder.payload.training import idx
 from envbuilder.payload.training.dataset import MNIST_SHA256
 from tests.support.pretended_payload import quick_report
-from tests.support.reports import epoch, measured
+from tests.support.reports import measured
+from tests.support.sabotages import (
+    ALL_CHECKS,
+    CLOCKS,
+    DEATHS,
+    DEVICES,
+    FORGED,
+    LEARNING,
+    NUMBERS,
+    PLANTED,
+    Device,
+    Forged,
+    Planted,
+    Sabotage,
+    parameters,
+    plant,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -175,52 +190,28 @@ def test_an_overlay_without_a_fault_passes(bench: Bench) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("fault", "profile", "check", "words"),
-    [
-        (None, "cuda", "build", "is a cpu build and cannot use cuda"),
-        ("cuda_that_is_not_there", "cuda", "device", "not compiled with CUDA"),
-        ("device_that_fails_at_first_use", "mps", "device", "mps cannot compute"),
-    ],
-)
-def test_a_device_that_cannot_be_used(
-    bench: Bench, fault: str | None, profile: str, check: str, words: str
-) -> None:
+@pytest.mark.parametrize("sabotage", parameters(DEVICES))
+def test_a_device_that_cannot_be_used(bench: Bench, sabotage: Device) -> None:
     overlay = bench.overlay
-    found = bench.verify(
-        overlay.after_torch(fault) if fault else overlay, "--force", profile=profile
-    )
-    found.require_failed(check, words)
+    if sabotage.name:
+        overlay.after_torch(sabotage.name)
+    found = bench.verify(overlay, "--force", profile=sabotage.profile)
+    found.require_failed(sabotage.check, sabotage.words)
     assert found.report["device"] == {
         **found.report["device"],
-        "requested": profile,
+        "requested": sabotage.profile,
         "used": None,
     }
 
 
-NUMBERS = [
-    pytest.param("matmul_a_thousandth_off", "arithmetic", "float32 matmul", marks=soak),
-    pytest.param("conv_without_weight_gradient", "gradients", "conv2.weight"),
-    pytest.param("sum_that_ignores_strides", "arithmetic", "sum of a strided view", marks=soak),
-    pytest.param("layer_without_gradient", "gradients", "conv1.weight", marks=soak),
-    pytest.param("autocast_everywhere", "precision", "autocast is in effect", marks=soak),
-    pytest.param("layers_in_bfloat16", "precision", "bfloat16 took part", marks=soak),
-    pytest.param("lower_matmul_precision", "precision", "bfloat16 is in effect", marks=soak),
-    pytest.param("newer_precision_setting", "precision", "bfloat16 is in effect", marks=soak),
-    pytest.param("evaluation_with_dropout", "dropout", "in evaluation mode", marks=soak),
-    pytest.param("training_without_dropout", "dropout", "dropped 0%", marks=soak),
-    pytest.param("profiler_that_sees_nothing", "device used", "no convolution", marks=soak),
-    pytest.param("profiler_that_invents_kernels", "device used", "work elsewhere", marks=soak),
-]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("fault", "check", "words"), NUMBERS)
+@pytest.mark.parametrize("sabotage", parameters(NUMBERS))
 def test_wrong_numbers_and_wrong_witnesses(
-    bench: Bench, few_digits: Words, fault: str, check: str, words: str
+    bench: Bench, few_digits: Words, sabotage: Sabotage
 ) -> None:
-    overlay = bench.overlay.after_torch(fault)
-    bench.payload(overlay, "--device", "cpu", *few_digits).require_failed(check, words)
+    overlay = bench.overlay.after_torch(sabotage.name)
+    found = bench.payload(overlay, "--device", "cpu", *few_digits)
+    found.require_failed(sabotage.check, sabotage.words)
 
 
 @soak
@@ -234,39 +225,11 @@ def test_a_device_that_does_its_work_on_the_cpu(bench: Bench, few_digits: Words)
 # Learning.
 
 
-@soak
-@pytest.mark.parametrize(
-    ("fault", "check", "words"),
-    [
-        ("loss_that_is_nan", "accuracy", "loss is not finite"),
-        ("optimizer_that_does_nothing", "accuracy", "is needed"),
-        ("nothing_learned", "learning", "the training did not change conv1.weight"),
-        ("labels_shuffled_in_memory", "data copied", "training labels"),
-        ("tested_on_training_data", "data copied", "test images"),
-    ],
-)
-def test_learning_that_did_not_happen(bench: Bench, fault: str, check: str, words: str) -> None:
-    bench.verify(bench.overlay.after_torch(fault)).require_failed(check, words)
-
-
 @pytest.mark.slow
-def test_learning_is_scored_outside_of_the_environment(bench: Bench) -> None:
-    """Where all that runs inside says that it learned, the answers to unknown images do not."""
-    found = bench.verify(bench.overlay.after_torch("learning_made_up"))
-    found.require_failed("run", "the blind test failed")
-    assert "at least 85.00% is needed" in found.check("run")["detail"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("fault", "check", "words"),
-    [
-        pytest.param("clock_that_stops", "clock", "and the kernel", marks=soak),
-        ("epoch_shorter_than_it_was", "run", "measured from outside it took"),
-    ],
-)
-def test_an_epoch_that_hides_a_second(bench: Bench, fault: str, check: str, words: str) -> None:
-    bench.verify(bench.overlay.after_torch(fault)).require_failed(check, words)
+@pytest.mark.parametrize("sabotage", parameters(LEARNING))
+def test_learning_that_did_not_happen(bench: Bench, sabotage: Sabotage) -> None:
+    found = bench.verify(bench.overlay.after_torch(sabotage.name))
+    found.require_failed(sabotage.check, sabotage.words)
 
 
 @soak
@@ -388,15 +351,10 @@ def test_an_extension_that_does_nothing(bench: Bench, few_digits: Words) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("fault", "words"),
-    [
-        ("killed", "killed (signal 9)"),
-        pytest.param("crashed", "ended by signal 11", marks=soak),
-    ],
-)
-def test_a_payload_that_dies(bench: Bench, fault: str, words: str) -> None:
-    bench.verify(bench.overlay.after_torch(fault)).require_failed("run", words)
+@pytest.mark.parametrize("sabotage", parameters(DEATHS))
+def test_a_payload_that_dies(bench: Bench, sabotage: Sabotage) -> None:
+    found = bench.verify(bench.overlay.after_torch(sabotage.name))
+    found.require_failed(sabotage.check, sabotage.words)
 
 
 @soak
@@ -427,71 +385,14 @@ def test_a_payload_that_hangs(bench: Bench) -> None:
 # Reports.
 
 
-def forged(bench: Bench, report: dict[str, Any], code: int, run_id: str = "RUN-ID") -> Overlay:
-    """An environment whose interpreter prints this report in place of the payload's."""
+@pytest.mark.parametrize("forged", parameters(FORGED))
+def test_a_forged_report(bench: Bench, forged: Forged) -> None:
+    """The environment's interpreter prints it in place of the payload's; it trained nothing."""
     overlay = bench.overlay.at_start("forged_report")
-    line = json.dumps({"event": "report", "run_id": run_id, "report": report}) + "\n"
-    (overlay.site / "forged.jsonl").write_text(line)
-    (overlay.site / "forged.code").write_text(str(code))
-    return overlay
-
-
-ALL_CHECKS = [
-    {"name": n, "status": "passed", "seconds": 0.01, "detail": ""} for n in (BLIND_TEST, *REQUIRED)
-]
-
-
-@pytest.mark.parametrize(
-    ("changes", "code", "words"),
-    [
-        ({}, 5, "reported passed, not to be trusted: the payload ended with exit code 5"),
-        ({"checks": []}, 0, "passed without these checks: isolation, import"),
-        ({"checks": ALL_CHECKS[:-1]}, 0, "passed without these checks: clock"),
-        ({"training__epochs": [epoch(float("nan"))]}, 0, "is not finite"),
-        ({"training__epochs": [epoch(-1.0)]}, 0, "an epoch took -1 s"),
-        (
-            {"checks": [{**ALL_CHECKS[0], "seconds": -1.0}, *ALL_CHECKS[1:]]},
-            0,
-            "blind test took -1 s",
-        ),
-        ({"training__epochs": []}, 0, "passed without a trained epoch"),
-        ({"device__used": "cuda"}, 0, "passed on cuda"),
-    ],
-)
-def test_a_forged_report(bench: Bench, changes: dict[str, Any], code: int, words: str) -> None:
-    report = measured(**{"checks": ALL_CHECKS, **changes})
-    bench.verify(forged(bench, report, code)).require_failed("run", words)
-
-
-PASS = epoch(0.4)
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"training__epochs": [{**PASS, "seconds": 0.001}]}, "and its parts"),
-        ({"dataset__train": 60_000}, "training images: 3000 was requested, 60000 is reported"),
-        ({"quick": False}, "quick: True was requested, False is reported"),
-        ({"dataset__sha256": {}}, "the data's sha256"),
-        ({"torch__version": "2.14.1+cu130"}, "its start or end was not observed"),
-        ({"training__epochs": [epoch(31.7)]}, "took 31.70 s, in a process that lived"),
-        ({"training__epochs": [{**PASS, "loss": 2.3129}]}, "the training loss is 2.313"),
-        ({}, "epoch 1 is reported, but its start or end was not observed"),
-    ],
-)
-def test_a_forged_report_that_contradicts_what_is_known_outside(
-    bench: Bench, changes: dict[str, Any], words: str
-) -> None:
-    """Also where every check passed and the run is named: its process trained nothing."""
-    own = {"training__epochs": [PASS], "training__cold_start_seconds": 0.1, "checks": ALL_CHECKS}
-    report = quick_report(**{**own, **changes})
-    bench.verify(forged(bench, report, 0)).require_failed("run", words)
-
-
-def test_a_report_of_another_run(bench: Bench) -> None:
-    """What a payload printed here once is printed again, without training."""
-    recorded = forged(bench, measured(checks=ALL_CHECKS), 0, run_id="0123456789abcdef")
-    bench.verify(recorded).require_failed("run", "the report belongs to another run")
+    event = {"event": "report", "run_id": forged.run_id, "report": quick_report(**forged.changes)}
+    (overlay.site / "forged.jsonl").write_text(json.dumps(event) + "\n")
+    (overlay.site / "forged.code").write_text(str(forged.code))
+    bench.verify(overlay).require_failed(forged.check, forged.words)
 
 
 def test_an_exit_code_that_lies(bench: Bench) -> None:
@@ -552,19 +453,12 @@ def test_without_shared_memory_training_works_and_loaders_are_warned_of(bench: B
 # Time.
 
 
-@soak
-@pytest.mark.parametrize(
-    ("fault", "check", "words"),
-    [
-        ("time_runs_backwards", "run", "the clock that times the work moved by -"),
-        ("time_runs_slowly", "clock", "no duration can be trusted"),
-    ],
-)
-def test_a_clock_that_lies(
-    bench: Bench, few_digits: Words, fault: str, check: str, words: str
-) -> None:
-    overlay = bench.overlay.at_start(fault)
-    bench.payload(overlay, "--device", "cpu", *few_digits).require_failed(check, words)
+@pytest.mark.slow
+@pytest.mark.parametrize("sabotage", parameters(CLOCKS))
+def test_a_clock_that_lies(bench: Bench, few_digits: Words, sabotage: Sabotage) -> None:
+    overlay = bench.overlay.at_start(sabotage.name)
+    found = bench.payload(overlay, "--device", "cpu", *few_digits)
+    found.require_failed(sabotage.check, sabotage.words)
 
 
 @soak
@@ -614,10 +508,10 @@ def changed(bench: Bench) -> Changed:
     return Changed(bench)
 
 
-def test_another_torch_put_in_place_after_the_build(changed: Changed) -> None:
-    file = changed.torch / "version.py"
-    changed.replace(file, file.read_bytes().replace(b"2.13.0+cpu", b"2.12.0+cpu"))
-    changed.verify().require_failed("run", "torch/version.py (changed)")
+@pytest.mark.parametrize("planted", parameters(PLANTED))
+def test_a_sealed_environment_that_was_changed(changed: Changed, planted: Planted) -> None:
+    plant(changed.torch.parent, planted)
+    changed.verify().require_failed(planted.check, planted.words)
 
 
 EDITED = b"""
@@ -642,18 +536,6 @@ def test_a_payload_put_in_place_after_the_build(changed: Changed) -> None:
         f"print({json.dumps(report)!r})\n".encode(),
     )
     changed.verify().require_failed("run", "payload.pyz")
-
-
-@soak
-def test_an_edit_that_changes_no_result(changed: Changed) -> None:
-    file = changed.torch / "nn" / "functional.py"
-    changed.replace(file, file.read_bytes() + b"\n# edited\n")
-    changed.verify().require_failed("run", "torch/nn/functional.py (changed)")
-
-
-def test_a_module_added_after_the_build(changed: Changed) -> None:
-    (changed.torch.parent / "sitecustomize.py").write_text("")
-    changed.verify().require_failed("run", "sitecustomize.py (added)")
 
 
 BYTECODE = """

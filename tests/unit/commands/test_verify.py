@@ -19,7 +19,8 @@ from envbuilder.packages import configuration
 from envbuilder.verify.page import page
 from envbuilder.verify.report import history
 from tests.support.pretended_payload import LIFE, Clock, perform, quick_report
-from tests.support.reports import epoch, measured
+from tests.support.reports import BUSY, QUIET, epoch, measured
+from tests.support.sabotages import FORGED, SHORT, Forged
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -168,6 +169,25 @@ def test_a_payload_that_gave_no_report_is_reported(
     assert stored["device"]["used"] is None
 
 
+@pytest.mark.parametrize("forged", [f for f in FORGED if not f.in_ci], ids=lambda f: f.name)
+def test_a_forged_report_is_5(
+    own: Settings, payload: Payload, capsys: Shown, forged: Forged
+) -> None:
+    """Also where its process ran for as long as it says and answered the blind test."""
+    payload.report = quick_report(**forged.changes)
+    payload.code = 0
+    assert run() == 5
+    assert "\nNOT VERIFIED" in capsys.readouterr().out
+    (stored,) = kept(own)
+    assert stored["status"] == "failed"
+    assert forged.words in stored["reasons"][0]
+
+
+def test_what_a_forged_report_changes_is_what_gives_it_away(payload: Payload) -> None:
+    payload.report = quick_report(**SHORT)
+    assert run() == 0
+
+
 # ---- what cannot be written
 
 
@@ -253,6 +273,81 @@ def test_a_regression_is_5_and_never_becomes_the_yardstick(
     assert [r["status"] for r in kept(own)] == ["passed", "passed", "failed", "failed"]
     assert kept(own)[-1]["against"]["max_slowdown"] == 1.5
     assert run("--against", "last", "--max-slowdown", "1.7") == 0
+
+
+def busy(payload: Payload, **changes: Any) -> None:
+    payload.says(contention={"epoch 1": BUSY, "measurements": QUIET}, **changes)
+
+
+def test_a_busy_machine_changes_no_verdict_and_is_told_everywhere(
+    own: Settings, payload: Payload, capsys: Shown
+) -> None:
+    busy(payload)
+    assert run("--html", "page.html") == 0
+    why = "machine busy: epoch 1: tasks waited for a CPU 95 % of the time"
+    (report,) = kept(own)
+    assert (report["status"], report["speed"], report["speed_reason"]) == (
+        "passed",
+        "not_judged",
+        why,
+    )
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"speed not judged: {why}" in shown
+    assert "epoch 20.0 s (speed not judged), accuracy" in shown
+    page = " ".join(Path("page.html").read_text().split())
+    assert why in page
+    assert "the first one, speed not judged" in page
+    assert run("--json") == 0
+    assert json.loads(capsys.readouterr().out)["speed"] == "not_judged"
+
+
+def test_a_busy_machine_is_no_regression(own: Settings, payload: Payload, capsys: Shown) -> None:
+    assert run("--output", "before.json") == 0
+    busy(payload, training__epochs=[epoch(90.0)])
+    assert run("--against", "before.json") == 0
+    assert run("--against", "last") == 0
+    assert "speed not judged in this verification" in " ".join(capsys.readouterr().out.split())
+    payload.says(training__epochs=[epoch(90.0)])
+    assert run("--against", "last") == 5, "the yardstick is the quiet one, not the busy ones"
+    assert "90.0 s against 20.0 s" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_busy_report_is_no_yardstick(own: Settings, payload: Payload, capsys: Shown) -> None:
+    busy(payload, training__epochs=[epoch(2.0)])
+    assert run("--output", "busy.json") == 0
+    assert run("--against", "last") == 2
+    assert "whose speed was judged" in capsys.readouterr().err
+    payload.says()
+    assert run("--against", "busy.json") == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "speed not judged in the earlier verification: machine busy" in shown
+
+
+def test_a_speed_that_is_required_and_not_judged_is_5(
+    own: Settings, payload: Payload, capsys: Shown
+) -> None:
+    assert run("--require-speed", "--output", "quiet.json") == 0
+    assert run("--require-speed", "--against", "last") == 0
+    busy(payload)
+    assert run("--require-speed", "--output", "busy.json") == 5
+    captured = capsys.readouterr()
+    assert "the speed was not judged: machine busy: epoch 1" in captured.err
+    assert "Run again on a quiet machine." in captured.err
+    assert "\nVERIFIED" in captured.out, "the verdict stays"
+    assert kept(own)[-1]["status"] == "passed"
+    assert run("--require-speed", "--against", "quiet.json") == 5
+    payload.says()
+    assert run("--require-speed", "--against", "busy.json") == 5
+    assert "busy during the earlier verification" in capsys.readouterr().err
+    payload.says(training__epochs=[epoch(90.0)])
+    assert run("--require-speed", "--against", "quiet.json") == 5
+    assert "slower: first epoch 90.0 s" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_failed_verification_needs_no_second_reason(payload: Payload, capsys: Shown) -> None:
+    payload.says(status="failed", reasons=["no"])
+    assert run("--require-speed") == 5
+    assert "the speed was not judged" not in capsys.readouterr().err
 
 
 def test_the_default_is_what_the_help_says(payload: Payload, capsys: Shown) -> None:

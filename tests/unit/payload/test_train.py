@@ -54,3 +54,14 @@ def test_an_epoch_without_a_due_step_fetches_nothing() -> None:
 def test_bytes_of_a_split() -> None:
     part: Any = SimpleNamespace(nbytes=100)
     assert train.Tensors(part, part).nbytes() == 200
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0]])
+def test_an_epoch_takes_every_image_once(order: list[int]) -> None:
+    train.require_every_image(SimpleNamespace(order=Stack(order)), 3)
+
+
+@pytest.mark.parametrize("order", [[0, 1], [0, 1, 1], [0, 1, 2, 2], [1, 2, 3], []])
+def test_an_epoch_that_leaves_images_out_is_none(order: list[int]) -> None:
+    with pytest.raises(RuntimeError, match="each of the 3 images once"):
+        train.require_every_image(SimpleNamespace(order=Stack(order)), 3)

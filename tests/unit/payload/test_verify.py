@@ -20,7 +20,7 @@ KEYS = {
     "origins",
     "schema", "device", "torch", "precision", "threads", "dataset", "quick", "checks", "training",
     "kernels", "compile", "determinism", "measurements", "baseline", "speedup", "status", "reasons",
-    "warnings",
+    "warnings", "contention",
 }  # fmt: skip
 
 

@@ -134,6 +134,7 @@ def test_a_good_report_is_believed() -> None:
         {"devices": [device(0), device(1, None)]},
         {"devices": [device(0), device(1, 0.0)]},
         {"devices": [device(0), device(-1)]},
+        {"devices": [device(1), device(1)]},
         {"devices": [device(0), device(1, checks=[check("failed")])]},
         {"checks": [check("failed")]},
         {"status": "fine"},

@@ -15,6 +15,7 @@ from envbuilder.build.backends import integrity, tree_digest
 from envbuilder.build.backends.tree_digest import Difference, Entry
 from envbuilder.core import resources
 from envbuilder.core.errors import VerifyError
+from tests.support.sabotages import PLANTED, Planted, plant
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,6 +97,21 @@ def sealed(root: Path) -> Path:
     (root / resources.OWN).mkdir(parents=True)
     integrity.close(root, {"fingerprint": "f"})
     return root
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.name)
+def test_a_planted_file_is_found_and_named(root: Path, planted: Planted) -> None:
+    """Also bytecode without a source: Python imports it like a module, it is no cache."""
+    site = root / "lib" / "python3.11" / "site-packages"
+    for name in ("torch/version.py", "torch/nn/functional.py", "torch/lib/libtorch_cpu.so"):
+        (site / name).parent.mkdir(parents=True, exist_ok=True)
+        (site / name).write_bytes(b"torch")
+    (root / resources.OWN).mkdir(parents=True)
+    integrity.close(root, {"fingerprint": "f"})
+    plant(site, planted)
+    with pytest.raises(VerifyError, match="was changed after the build") as caught:
+        integrity.require_unchanged(root)
+    assert planted.words in caught.value.message
 
 
 def test_a_seal_holds_until_something_changes(sealed: Path) -> None:

@@ -18,7 +18,7 @@ from envbuilder import cli
 from envbuilder.core import files
 from envbuilder.core.errors import InvalidError, VerifyError
 from envbuilder.verify.page import side_by_side
-from envbuilder.verify.report import comparison, regression
+from envbuilder.verify.report import comparison, history, model, regression
 from tests.support.reports import CUDA, epoch, loaded, whole, written
 
 if TYPE_CHECKING:
@@ -262,6 +262,53 @@ def test_speed(before: Any, now: Any, which: str, status: str) -> None:
     assert f"{which} epoch" in check["detail"]
     assert result["against"]["epoch"] == which
     assert result["against"]["report"] == "old.json"
+
+
+SLOW = {"training__epochs": [epoch(80.0)]}
+NOT_JUDGED = {"speed": "not_judged", "speed_reason": "machine busy: epoch 1: it waited"}
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "which"),
+    [(NOT_JUDGED, {}, "this"), ({}, NOT_JUDGED, "the earlier"), (NOT_JUDGED, NOT_JUDGED, "this")],
+)
+def test_a_busy_machine_is_no_regression_and_it_is_said(
+    now: dict[str, Any], before: dict[str, Any], which: str
+) -> None:
+    result = judged(whole(**SLOW, **now), loaded("old.json", **before))
+    check = result["checks"][-1]
+    assert (result["status"], check["status"]) == ("passed", "warning")
+    assert "80.0 s against 20.0 s: 4.00×; speed not judged in" in check["detail"]
+    assert f"in {which} verification: machine busy: epoch 1: it waited" in check["detail"]
+    assert result["against"]["speed"] == "not_judged"
+    assert judged(whole(), loaded())["against"]["speed"] == "judged"
+
+
+def test_accuracy_counts_on_a_busy_machine_too() -> None:
+    result = judged(whole(training__epochs=[epoch(20.0, 0.97)], **NOT_JUDGED), loaded())
+    assert result["status"] == "failed"
+    assert "less accurate" in result["reasons"][0]
+
+
+def test_another_quota_is_another_kind() -> None:
+    new, old = whole(threads={"quota": 0.5}), loaded("old.json", threads={"quota": None})
+    with pytest.raises(InvalidError, match=r"CPU quota: 0\.5, then unknown"):
+        regression.compare(model.check(new), old, 1.3, named=False)
+
+
+def test_times_of_a_busy_machine_are_marked_and_come_later(tmp_path: Path, capsys: Shown) -> None:
+    fast = written(tmp_path / "fast.json", training__epochs=[epoch(5.0)], **NOT_JUDGED)
+    slow = written(tmp_path / "slow.json", training__epochs=[epoch(50.0)])
+    shown = comparison.rows([history.read(fast), history.read(slow)])
+    assert [row.file for row in shown] == ["slow.json", "fast.json"]
+    assert [row.speed for row in shown] == [None, "not_judged"]
+    assert run(str(fast), str(slow)) == 0
+    table = capsys.readouterr().out
+    assert "5.00 s†" in table
+    assert "† the machine was busy: its speed was not judged" in table
+    markdown = comparison.markdown(shown)
+    assert markdown.endswith("\n† the machine was busy: its speed was not judged\n")
+    assert side_by_side.render(shown).count("† the machine was busy") == 1
 
 
 def test_a_regression_names_both_numbers() -> None:

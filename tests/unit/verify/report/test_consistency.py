@@ -39,6 +39,7 @@ def test_a_report_of_what_was_asked_for() -> None:
         ({"precision__dtype": "bfloat16"}, "precision: float32 was requested, bfloat16"),
         ({"precision": None}, "precision: float32 was requested, None"),
         ({"training__batch": 640}, "batch: 64 was requested, 640"),
+        ({"training__min_accuracy": 0.1}, "minimum accuracy: 0.85 was requested, 0.1 is"),
         ({"torch__version": "2.12.0+cpu"}, "torch: 2.13.0+cpu was requested, 2.12.0+cpu"),
         ({"torch__version": "2.13.0"}, "torch: 2.13.0+cpu was requested, 2.13.0 "),
         ({"torch": {}}, "torch: 2.13.0+cpu was requested, None"),
@@ -87,6 +88,64 @@ def test_a_report_that_cannot_be_true(changes: dict[str, Any], words: str) -> No
     assert any(words in sentence for sentence in contradictions(**changes)), contradictions(
         **changes
     )
+
+
+@pytest.mark.parametrize(
+    "impossible",
+    [
+        {"seconds": 80.0},
+        {"data_seconds": -5.0, "compute_seconds": 25.0},
+        {"compute_seconds": 1.0},
+        {"samples_per_second": 9.0},
+        {"loss": None},
+        {"loss": -0.1},
+        {"accuracy": 0.98415},
+    ],
+)
+def test_an_earlier_epoch_that_is_impossible_counts_as_much_as_the_last(
+    impossible: dict[str, Any],
+) -> None:
+    request = consistency.request_for(EXPECTS, SUBSET, epochs=2, quick=True)
+    good = quick_report(training__epochs=[epoch(10.0), epoch(10.0)])
+    assert consistency.contradictions(request, model.check(good), LIVED) == []
+    good["training"]["epochs"][0].update(impossible)
+    assert consistency.contradictions(request, model.check(good), LIVED) != []
+
+
+PROFILE = Expects(
+    device="cpu",
+    torch="2.13.0+cpu",
+    extension="zentorch",
+    kernels=("aten::mm", "zentorch::"),
+    compile=("zentorch",),
+)
+NEEDED = ("extension zentorch", "kernels", "compile zentorch")
+FULL = Dataset("MNIST", Split(b"", b"", 60000), Split(b"", b"", 10000), {})
+
+
+def of_profile(*, without: str = "", status: str = "passed") -> list[str]:
+    """The contradictions of a full report of `PROFILE` without one of its own checks."""
+    request = consistency.request_for(PROFILE, FULL, epochs=1, quick=False)
+    data = measured(dataset__sha256={})
+    own = [{"name": n, "status": "passed", "seconds": 0.0, "detail": ""} for n in NEEDED]
+    data["checks"] += [c | {"status": status if c["name"] == without else "passed"} for c in own]
+    if not status:
+        data["checks"] = [check for check in data["checks"] if check["name"] != without]
+    return consistency.contradictions(request, model.check(data), LIVED)
+
+
+@pytest.mark.parametrize("name", NEEDED)
+@pytest.mark.parametrize("status", ["", "skipped"])
+def test_what_the_profile_wants_checked_was_checked(name: str, status: str) -> None:
+    assert of_profile() == of_profile(without=name, status="warning") == []
+    (problem,) = of_profile(without=name, status=status)
+    assert problem == f"{name}: this check was requested, and it did not run"
+
+
+def test_a_quick_run_neither_compiles_nor_looks_for_kernels() -> None:
+    request = consistency.request_for(PROFILE, SUBSET, epochs=1, quick=True)
+    assert "extension zentorch" in request.checks
+    assert not {"kernels", "compile zentorch"} & set(request.checks)
 
 
 def test_epochs_that_do_not_fit_their_rate() -> None:

@@ -114,6 +114,17 @@ def test_last_is_the_newest_that_passed_of_the_same_kind(tmp_path: Path) -> None
     assert found.report.time == "20261120T000002Z", "before the run the device is not known"
 
 
+def test_a_busy_machine_is_no_yardstick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "KEPT", 1)
+    history.keep(whole(known__time="20261120T000001Z"), tmp_path)
+    for second in (2, 3):
+        busy = whole(known__time=f"20261120T00000{second}Z", speed="not_judged")
+        history.keep(busy, tmp_path)
+        assert last(tmp_path) == "20261120T000001Z"
+    # The newest is kept as the newest; the one before it serves no comparison.
+    assert [e.number for e in history.entries(tmp_path)] == [1, 3]
+
+
 def test_each_external_interpreter_has_its_own_history(tmp_path: Path) -> None:
     mine: dict[str, Any] = {"known__backend": "external", "known__fingerprint": None}
     one, two = ({**mine, "known__artifact": {"ref": f"{n}/bin/python"}} for n in ("a", "b"))

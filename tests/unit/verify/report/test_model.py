@@ -83,6 +83,14 @@ def spoil(path: str, value: Any, data: dict[str, Any] | None = None) -> dict[str
     return data
 
 
+def two_epochs(**earlier: Any) -> dict[str, Any]:
+    """A report whose last epoch is good, and the one before it is not."""
+    data = passing()
+    (last,) = data["training"]["epochs"]
+    data["training"]["epochs"] = [{**last, **earlier}, last]
+    return data
+
+
 @pytest.mark.parametrize(
     ("data", "said"),
     [
@@ -99,6 +107,11 @@ def spoil(path: str, value: Any, data: dict[str, Any] | None = None) -> dict[str
         (spoil("training.epochs.0.seconds", -3.0), "an epoch took -3 s"),
         (spoil("training.epochs.0.samples_per_second", -1.0), "an epoch took"),
         (spoil("training.epochs.0.accuracy", 1.5), "an accuracy of 1.5"),
+        (two_epochs(seconds=0.0), "an epoch took 0 s"),
+        (two_epochs(seconds=-3.0), "an epoch took -3 s"),
+        (two_epochs(samples_per_second=0.0), "an epoch took"),
+        (two_epochs(accuracy=-0.5), "an accuracy of -0.5"),
+        (two_epochs(loss=float("nan")), r"epochs\[0\].loss is not finite"),
         (spoil("training.epochs.0.accuracy", float("nan")), "accuracy is not finite"),
         (spoil("training.epochs.0.loss", float("inf")), r"epochs\[0\].loss is not finite"),
         (spoil("device.memory_bytes", float("nan")), "memory_bytes is not finite"),

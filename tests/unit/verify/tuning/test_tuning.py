@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +22,7 @@ from envbuilder.profiles.profile import Expects, Profile, load, search_path
 from envbuilder.verify.tuning import candidates, measure, results, rules
 from envbuilder.verify.tuning.profile import draft
 from envbuilder.verify.tuning.rules import Finding, Pair, Rules, Setting, Trial
+from tests.support.reports import BUSY, QUIET
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -132,11 +134,11 @@ def effects(arguments: tuple[str, ...]) -> dict[str, Any]:
 
 
 EXPECTS = Expects(device="cpu", torch="2.13.0+cpu")
-QUIET = console.PlainProgress(lambda line: None)
+SILENT = console.PlainProgress(lambda line: None)
 
 
 def run(machine: Machine, *, quick: bool = True) -> measure.Outcome:
-    return measure.run(machine, EXPECTS, QUIET, quick=quick)
+    return measure.run(machine, EXPECTS, SILENT, quick=quick)
 
 
 def verdicts(outcome: measure.Outcome) -> dict[str, str]:
@@ -164,6 +166,65 @@ def test_the_median_of_three_pairs_decides(gains: tuple[float, ...], verdict: st
 def test_a_gain_within_the_machines_noise_is_none() -> None:
     assert rules.judge(PLAIN, pairs(1.2, 1.2, 1.2), RULES, 0.25).verdict == "noise"
     assert rules.judge(PLAIN, pairs(1.3, 1.3, 1.3), RULES, 0.25).verdict == "helps"
+
+
+def contended(*gains: float, candidate: Any = QUIET, baseline: Any = QUIET) -> list[Pair]:
+    def timed(speed: float, facts: Any) -> Trial:
+        return rules.read(
+            {"samples_per_second": speed, "accuracy": 0.95, "loss": 0.3, "contention": facts}
+        )
+
+    return [Pair(baseline=timed(100, baseline), candidate=timed(100 * g, candidate)) for g in gains]
+
+
+@pytest.mark.parametrize("gain", [0.5, 1.0, 1.3])
+@pytest.mark.parametrize("which", ["candidate", "baseline"])
+def test_nothing_is_decided_on_a_busy_machine(gain: float, which: str) -> None:
+    found = rules.judge(PLAIN, contended(gain, gain, gain, **{which: BUSY}), RULES, 0.0)
+    assert found.verdict == "machine busy"
+    assert "tasks waited for a CPU 95 % of the time; measure again" in found.detail
+    assert rules.winners([found]) == ()
+    quiet = rules.judge(PLAIN, contended(gain, gain, gain), RULES, 0.0)
+    assert quiet.verdict == ("helps" if gain > 1.05 else "no gain")
+
+
+def test_wrong_results_are_wrong_on_a_busy_machine_too() -> None:
+    disturbed = [
+        Pair(
+            baseline=pair.baseline, candidate=msgspec.structs.replace(pair.candidate, accuracy=0.5)
+        )
+        for pair in contended(1.3, 1.3, 1.3, candidate=BUSY)
+    ]
+    assert rules.judge(PLAIN, disturbed, RULES, 0.0).verdict == "less accurate"
+
+
+def test_what_was_not_judged_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = outcome_with(finding(PLAIN, 1.3, "machine busy"), finding(ONE, 0.9, "no gain"))
+    results.print_outcome(outcome, console.rich_console())
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "The machine was busy during 1 of the settings: nothing is decided about these." in shown
+    assert "None of the settings that were judged helps" in shown
+    assert results.summary(outcome)["speed"] == "not_judged"
+    assert results.summary(outcome_with())["speed"] == "judged"
+
+
+def test_active_waiting_is_for_machines_that_nobody_shares(
+    capsys: pytest.CaptureFixture[str], found: Settings
+) -> None:
+    active = settings()["OMP_WAIT_POLICY=active"]
+    assert "only for machines that nobody shares" in active.caution
+    assert settings()["OMP_WAIT_POLICY=passive"].caution == ""
+    (line,) = results.advice([finding(active, 1.3)])
+    assert line.endswith(active.caution)
+    assert results._entry(finding(active, 1.3))["caution"] == active.caution
+    text = draft("cpu", [finding(active, 1.3)], "a machine", found).text
+    assert f"1.30 times as fast ({active.caution})" in text
+    waiting = msgspec.structs.replace(
+        outcome_with(), survey=candidates.read({**SURVEY, "wait_policy": "ACTIVE"})
+    )
+    results.print_outcome(waiting, console.rich_console())
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"The defaults wait actively (OMP_WAIT_POLICY=ACTIVE): {active.caution}" in shown
 
 
 def test_worse_accuracy_never_wins() -> None:

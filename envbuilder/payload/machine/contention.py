@@ -1,0 +1,171 @@
+"""Competition for the processor during timed work: what the system counted meanwhile.
+
+Linux counts how long tasks waited for a CPU (pressure), how long a quota kept a cgroup from running
+(throttling) and how long the hypervisor ran other machines (steal). Other systems count only the
+CPU time and the context switches of this process. What is not counted is None. The facts are judged
+outside of the environment.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Dict, FrozenSet, List, Optional, Tuple
+
+from . import threads
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+STEAL = 8
+"""Index of the ticks that the hypervisor took in a line of ``/proc/stat``. (proc(5))"""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What this process may use: CPUs, a quota in CPUs, and the threads that share the work.
+
+    ``threads`` is None if an accelerator does the work, or if torch is not loaded.
+    """
+
+    threads: Optional[int]
+    cpus: int
+    quota: Optional[float]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """All counters at one moment, in seconds or as numbers; None if the system has none."""
+
+    counter: float
+    cpu: float
+    pressure: Optional[float] = None
+    cgroup_pressure: Optional[float] = None
+    throttled: Optional[float] = None
+    throttled_periods: Optional[int] = None
+    steal: Optional[float] = None
+    switches: Optional[int] = None
+
+
+def limits(torch: Optional[Any], accelerator: str) -> Limits:
+    """Return the limits of this process now, for work on an accelerator or on the CPU."""
+    facts = threads.fetch()
+    workers = torch.get_num_threads() if torch and accelerator == "cpu" else None
+    return Limits(workers, facts.affinity, facts.quota)
+
+
+def read(root: Path = threads.ROOT, allowed: Optional[FrozenSet[int]] = None) -> Reading:
+    """Read all counters. ``root`` and ``allowed`` replace the machine in tests."""
+    folders = threads.cgroup_folders(
+        _read(root / "proc/self/cgroup"), _read(root / "proc/self/mountinfo")
+    )
+    stats = [parse_throttling(_read(root / name / "cpu.stat")) for name, _ in folders]
+    # A quota of any parent throttles, too; each level counts its own.
+    throttled = max((stat for stat in stats if stat is not None), default=(None, None))
+    pressures = (
+        parse_pressure(_read(root / name / "cpu.pressure"))
+        for name, version in folders
+        if version == 2
+    )
+    return Reading(
+        counter=time.perf_counter(),
+        cpu=time.process_time(),
+        pressure=parse_pressure(_read(root / "proc/pressure/cpu")),
+        cgroup_pressure=next((p for p in pressures if p is not None), None),
+        throttled=throttled[0],
+        throttled_periods=throttled[1],
+        steal=parse_steal(
+            _read(root / "proc/stat"),
+            threads.allowed_cpus() if allowed is None else allowed,
+            _ticks(),
+        ),
+        switches=_switches(),
+    )
+
+
+def between(before: Reading, after: Reading, limits: Limits) -> Dict[str, Any]:
+    """Return what happened between two readings, as it appears in the report."""
+    pairs = {
+        "seconds": (before.counter, after.counter),
+        "cpu_seconds": (before.cpu, after.cpu),
+        "pressure_seconds": (before.pressure, after.pressure),
+        "cgroup_pressure_seconds": (before.cgroup_pressure, after.cgroup_pressure),
+        "throttled_seconds": (before.throttled, after.throttled),
+        "throttled_periods": (before.throttled_periods, after.throttled_periods),
+        "steal_seconds": (before.steal, after.steal),
+        "involuntary_switches": (before.switches, after.switches),
+    }
+    return {
+        "threads": limits.threads,
+        "cpus": limits.cpus,
+        "quota": limits.quota,
+        **{name: _difference(*pair) for name, pair in pairs.items()},
+    }
+
+
+def _difference(before: Optional[float], after: Optional[float]) -> Optional[float]:
+    # Steal may run backwards when a virtual machine moves to another host.
+    return None if before is None or after is None else max(0, round(after - before, 6))
+
+
+def parse_pressure(text: str) -> Optional[float]:
+    """Return the seconds in which some task waited for a CPU; None if the file does not parse."""
+    for line in text.splitlines():
+        words = line.split()
+        total = next((w[len("total=") :] for w in words if w.startswith("total=")), "")
+        if words and words[0] == "some" and _is_number(total):
+            return int(total) / 1e6
+    return None
+
+
+def parse_throttling(text: str) -> Optional[Tuple[float, int]]:
+    """Return a cgroup's throttled seconds and periods from ``cpu.stat``; None if not counted."""
+    fields: Dict[str, int] = {}
+    for line in text.splitlines():
+        name, _, value = line.partition(" ")
+        if _is_number(value.strip()):
+            fields[name] = int(value)
+    if "nr_throttled" not in fields:
+        return None
+    # Version 2 counts microseconds, version 1 nanoseconds.
+    micro = fields.get("throttled_usec", fields.get("throttled_time", 0) / 1000)
+    return micro / 1e6, fields["nr_throttled"]
+
+
+def parse_steal(text: str, allowed: FrozenSet[int], ticks: int) -> Optional[float]:
+    """Return the stolen seconds of the allowed CPUs together; None if ``/proc/stat`` has none."""
+    names = {f"cpu{number}" for number in allowed}
+    lines: List[List[str]] = [line.split() for line in text.splitlines()]
+    stolen = [
+        int(words[STEAL])
+        for words in lines
+        if len(words) > STEAL and words[0] in names and _is_number(words[STEAL])
+    ]
+    return sum(stolen) / ticks if stolen else None
+
+
+def _switches() -> Optional[int]:
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+
+
+def _ticks() -> int:
+    try:
+        return os.sysconf("SC_CLK_TCK")
+    except (AttributeError, OSError, ValueError):
+        return 100
+
+
+def _is_number(text: str) -> bool:
+    return len(text) <= 18 and text.isascii() and text.isdigit()
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,104 @@
+"""Decide whether the times of a report count, or other work disturbed them. Pure.
+
+A busy machine is not a slow one: its times are no regression, and nothing to compare with. The
+thresholds come from measurements on two cores (docs/evidence/tried.md#a-busy-machine). Contention
+that takes no CPU time (memory bandwidth, caches, a shared GPU) is not visible here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from envbuilder.core.text import percent, printable
+from envbuilder.verify.report import model
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from envbuilder.verify.report.measurements import Contention
+
+BUSY = "machine busy"
+MOST_WAITING = 0.10
+"""Share of the time in which a task may wait for a CPU. The kernel averages it over the CPUs in
+use, so two threads that wait for each other lose at most twice as much: the work takes at most
+1.25 times as long, less than a regression (1.3). Quiet: 0.01 to 0.08. Other jobs: 0.27 to 1.0."""
+
+MOST_STOLEN = 0.05
+"""Share of its CPUs' time that a hypervisor may take. Quiet: below 0.005."""
+
+LEAST_CPU, MOST_SWITCHES = 0.75, 100
+"""Without pressure: the least share of the CPU time that the threads could have had, and the most
+involuntary switches a second. Quiet: at least 0.97; threads that wait for each other asleep use
+less, but are seldom interrupted. Other jobs: mostly 0.1 to 0.7, and 109 to 2,400 switches."""
+
+_NAMED = 3
+"""Most pieces of work that a reason names."""
+
+
+def with_speed(report: dict[str, Any]) -> dict[str, Any]:
+    """Return a whole report with `speed` and `speed_reason`."""
+    measured = model.check(report)
+    if not measured.epochs:
+        return {**report, "speed": "not_judged", "speed_reason": "nothing was trained"}
+    reason = disturbance(measured.contention)
+    if reason:
+        return {**report, "speed": "not_judged", "speed_reason": reason}
+    return {**report, "speed": "judged", "speed_reason": limitation(measured.contention) or None}
+
+
+def disturbance(contention: Mapping[str, Contention]) -> str:
+    """Return why the times do not count; empty if nothing is known to have disturbed them."""
+    reasons = [
+        f"{printable(name, 60)}: {reason}"
+        for name, facts in contention.items()
+        if (reason := busy(facts))
+    ]
+    more = f"; and {len(reasons) - _NAMED} more" if len(reasons) > _NAMED else ""
+    return f"{BUSY}: {'; '.join(reasons[:_NAMED])}{more}" if reasons else ""
+
+
+def busy(facts: Contention) -> str:
+    """Return how other work took CPU time from one timed piece of work; empty if none did.
+
+    Waiting counts unless the environment's own limits explain it: then, and without pressure, the
+    CPU time decides, if the work is the CPU's.
+    """
+    if not facts.seconds > 0:
+        return ""
+    stolen = (facts.steal_seconds or 0.0) / (facts.seconds * facts.cpus)
+    if stolen >= MOST_STOLEN:
+        return f"the hypervisor took {percent(min(stolen, 1.0), 0)} of the CPU time"
+    waited = facts.cgroup_pressure_seconds
+    waited = facts.pressure_seconds if waited is None else waited
+    if waited is not None and not _limited(facts):
+        share = min(waited / facts.seconds, 1.0)
+        return f"tasks waited for a CPU {_of_time(share)}" if share >= MOST_WAITING else ""
+    if facts.threads is None:
+        return ""
+    usable = min(facts.threads, facts.cpus, facts.quota or facts.cpus)
+    share = facts.cpu_seconds / (facts.seconds * usable)
+    switches = (facts.involuntary_switches or 0) / facts.seconds
+    if share < LEAST_CPU and switches > MOST_SWITCHES:
+        return f"it had {percent(share, 0)} of its CPU time, and was interrupted {switches:.0f}/s"
+    return ""
+
+
+def limitation(contention: Mapping[str, Contention]) -> str:
+    """Return which of its own limits slowed the work, on any machine alike; empty if none did."""
+    for facts in contention.values():
+        if facts.throttled_periods and facts.quota is not None:
+            return f"limited by its own quota of {facts.quota:g} CPUs"
+        if facts.threads is not None and facts.threads > facts.cpus:
+            return f"limited by its own {facts.threads} threads on {facts.cpus} CPUs"
+    return ""
+
+
+def _limited(facts: Contention) -> bool:
+    """Return whether its own quota or number of threads makes its tasks wait."""
+    most = min(facts.cpus, facts.quota or facts.cpus)
+    throttled = facts.quota is not None and bool(facts.throttled_periods)
+    return throttled or (facts.threads is not None and facts.threads > max(1, most))
+
+
+def _of_time(share: float) -> str:
+    return f"{percent(share, 0)} of the time"

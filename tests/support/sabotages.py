@@ -1,0 +1,277 @@
+"""Every sabotage of a verification that the tests try: a name, its class, and what gives it away.
+
+None may end as VERIFIED. `in_ci` marks those that run with the other tests, at least one of each
+class; all run with `make soak` (tests/integration/torch/test_sabotage.py). Forged reports are also
+judged without an environment (tests/unit/commands/test_verify.py).
+
+Those with a test of their own are not here: other files than MNIST's, extensions, a wrong compile
+backend, poisoned bytecode, memory that runs out (test_sabotage.py), and variables, wrappers and
+packages from elsewhere (test_isolation.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from envbuilder.payload.report import BLIND_TEST, REQUIRED
+from tests.support.reports import epoch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Sabotage:
+    """A sabotage, its class, and the check and words that name its cause."""
+
+    name: str
+    kind: str
+    check: str
+    words: str
+    in_ci: bool = False
+
+
+@dataclass(frozen=True)
+class Device(Sabotage):
+    """A device that is not what it says, of another profile; without a module it is missing."""
+
+    profile: str = "cuda"
+
+
+@dataclass(frozen=True)
+class Forged(Sabotage):
+    """A report in place of the payload's: what it changes of a quick one that could be genuine."""
+
+    changes: dict[str, Any] = field(default_factory=dict)
+    code: int = 0
+    run_id: str = "RUN-ID"
+
+
+@dataclass(frozen=True)
+class Planted(Sabotage):
+    """A file below an environment's site-packages, written or changed after the build."""
+
+    content: bytes = b"\x00"
+
+
+def parameters(sabotages: Iterable[Sabotage]) -> list[Any]:
+    """Return them as parameters of a test; those that are not for CI are marked `soak`."""
+    return [
+        pytest.param(s, id=s.name or "none", marks=[] if s.in_ci else pytest.mark.soak)
+        for s in sabotages
+    ]
+
+
+NUMBERS = (
+    Sabotage("matmul_a_thousandth_off", "wrong numbers", "arithmetic", "float32 matmul", True),
+    Sabotage("sum_that_ignores_strides", "wrong numbers", "arithmetic", "sum of a strided view"),
+    Sabotage("conv_without_weight_gradient", "gradient wrong", "gradients", "conv2.weight", True),
+    Sabotage("layer_without_gradient", "gradient wrong", "gradients", "conv1.weight"),
+    Sabotage("loss_with_a_wrong_gradient", "gradient wrong", "gradients", "wrong gradients"),
+    Sabotage("layers_in_bfloat16", "precision lowered", "precision", "bfloat16 took part", True),
+    Sabotage("autocast_everywhere", "precision lowered", "precision", "autocast is in effect"),
+    Sabotage("lower_matmul_precision", "precision lowered", "precision", "bfloat16 is in effect"),
+    Sabotage("newer_precision_setting", "precision lowered", "precision", "bfloat16 is in effect"),
+    Sabotage("training_without_dropout", "dropout off", "dropout", "dropped 0%", True),
+    Sabotage("evaluation_with_dropout", "dropout off", "dropout", "in evaluation mode"),
+    Sabotage("profiler_that_sees_nothing", "profiler lies", "device used", "no convolution", True),
+    Sabotage("profiler_that_invents_kernels", "profiler lies", "device used", "work elsewhere"),
+)
+"""Faults of torch that a payload sees on a few images, without a word from outside."""
+
+LEARNING = (
+    Sabotage("nothing_learned", "nothing learned", "learning", "did not change conv1.weight"),
+    Sabotage("loss_that_is_nan", "nothing learned", "accuracy", "loss is not finite"),
+    Sabotage("learning_made_up", "nothing learned", "run", "the blind test failed", True),
+    Sabotage("optimizer_that_does_nothing", "optimizer no-op", "accuracy", "is needed", True),
+    Sabotage("labels_shuffled_in_memory", "other data", "data copied", "training labels"),
+    Sabotage("images_altered_in_memory", "other data", "data copied", "training images"),
+    Sabotage("half_of_the_images_twice", "other data", "run", "each of the 3000 images once", True),
+    Sabotage("tested_on_training_data", "labels leak", "data copied", "test images", True),
+    Sabotage("epoch_shorter_than_it_was", "clock", "run", "measured from outside it took", True),
+    Sabotage("clock_that_stops", "clock", "clock", "and the kernel"),
+)
+"""Faults that a whole verification sees."""
+
+CLOCKS = (
+    Sabotage("time_runs_backwards", "clock", "run", "the clock that times the work moved by -"),
+    Sabotage("time_runs_slowly", "clock", "clock", "no duration can be trusted"),
+)
+
+DEVICES = (
+    Device("", "device faked", "build", "is a cpu build and cannot use cuda", True),
+    Device("cuda_that_is_not_there", "device faked", "device", "not compiled with CUDA", True),
+    Device(
+        "device_that_fails_at_first_use",
+        "device faked",
+        "device",
+        "mps cannot compute",
+        True,
+        "mps",
+    ),
+)
+
+DEATHS = (
+    Sabotage("killed", "payload ends", "run", "killed (signal 9)", True),
+    Sabotage("crashed", "payload ends", "run", "ended by signal 11"),
+)
+
+ALL_CHECKS: list[dict[str, Any]] = [
+    {"name": n, "status": "passed", "seconds": 0.01, "detail": ""} for n in (BLIND_TEST, *REQUIRED)
+]
+PASS = epoch(0.4)
+SHORT = {"training__cold_start_seconds": 0.1, "checks": ALL_CHECKS, "training__epochs": [PASS]}
+"""What a payload could report of a quick run that really took a second."""
+
+
+def _forged(name: str, words: str, in_ci: bool = False, **changes: Any) -> Forged:
+    own = {k: changes.pop(k) for k in ("code", "run_id") if k in changes}
+    whole = {**SHORT, **changes}
+    return Forged(name, "report forged", "run", words, in_ci, changes=whole, **own)
+
+
+def _with(check: dict[str, Any]) -> list[dict[str, Any]]:
+    return [check if c["name"] == check["name"] else c for c in ALL_CHECKS]
+
+
+FORGED = (
+    _forged("trained nothing", "its start or end was not observed", True),
+    _forged("of another run", "belongs to another run", True, run_id="0123456789abcdef"),
+    _forged("exit code of a failure", "the payload ended with exit code 5", True, code=5),
+    _forged("without checks", "without these checks: isolation, import", checks=[]),
+    _forged("without the last check", "without these checks: clock", checks=ALL_CHECKS[:-1]),
+    _forged("without a blind test", "without these checks: blind", checks=ALL_CHECKS[1:]),
+    _forged(
+        "a check that is skipped",
+        "without these checks: dropout",
+        checks=_with({"name": "dropout", "status": "skipped", "seconds": 0.0, "detail": ""}),
+    ),
+    _forged(
+        "a check that failed",
+        "these checks failed: dropout",
+        checks=_with({"name": "dropout", "status": "failed", "seconds": 0.0, "detail": ""}),
+    ),
+    _forged(
+        "a check of negative duration",
+        "clock took -1 s",
+        checks=_with({"name": "clock", "status": "passed", "seconds": -1.0, "detail": ""}),
+    ),
+    _forged("a loss that is not finite", "is not finite", training__losses=[[1, float("nan")]]),
+    _forged("an epoch of negative duration", "an epoch took -1 s", training__epochs=[epoch(-1.0)]),
+    _forged("no epoch", "passed without a trained epoch", training__epochs=[]),
+    _forged("no training", "passed without a trained epoch", training=None),
+    _forged("an accuracy above one", "an accuracy of 1.5", training__epochs=[epoch(0.4, 1.5)]),
+    _forged("work of another device", "passed on cuda", device__used="cuda"),
+    _forged(
+        "another device altogether",
+        "device: cpu was requested, cuda is reported",
+        device={"requested": "cuda", "used": "cuda"},
+    ),
+    _forged(
+        "sums that do not add up", "and its parts", training__epochs=[{**PASS, "seconds": 0.001}]
+    ),
+    _forged(
+        "negative parts of an epoch",
+        "and its parts",
+        training__epochs=[{**PASS, "data_seconds": -1.0, "compute_seconds": 1.4}],
+    ),
+    _forged("more epochs than requested", "epochs: 1 was requested", training__epochs=[PASS, PASS]),
+    _forged(
+        "an earlier epoch that is impossible",
+        "an epoch took -0.4 s",
+        training__epochs=[{**PASS, "seconds": -0.4}, PASS],
+    ),
+    _forged("images that it had not", "training images: 3000 was", dataset__train=60_000),
+    _forged("a full run", "quick: True was requested, False", quick=False),
+    _forged("other data", "the data's sha256", dataset__sha256={}),
+    _forged("another name of the data", "data: MNIST subset", dataset__name="MNIST"),
+    _forged("another precision", "precision: float32 was requested", precision__dtype="bfloat16"),
+    _forged("another batch", "batch: 64 was requested", training__batch=640),
+    _forged("a lower threshold", "minimum accuracy: 0.85 was", training__min_accuracy=0.1),
+    _forged("an accuracy too low", "at least 85.00% is", training__epochs=[epoch(0.4, 0.5)]),
+    _forged(
+        "a loss of nothing learned",
+        "the training loss is 2.313",
+        training__epochs=[{**PASS, "loss": 2.3129}],
+    ),
+    _forged(
+        "a loss curve of another training",
+        "that of the loss curve 2.300",
+        training__losses=[[n, 2.3] for n in range(1, 48)],
+    ),
+    _forged(
+        "longer than it lived", "took 9999999.00 s, in a", training__epochs=[epoch(9_999_999.0)]
+    ),
+    _forged("a negative cold start", "starting took -3.00 s", training__cold_start_seconds=-3.0),
+    _forged("a speed-up of no baseline", "the speed-up 3.00 is not", speedup=3.0),
+    _forged(
+        "several devices",
+        "several devices: not requested",
+        scaling={
+            "devices": [{"index": 0, "samples_per_second": 1.0}],
+            "ranks": 1,
+            "status": "passed",
+        },
+    ),
+    _forged(
+        "two ranks on one device",
+        "passed with 2 ranks on 1 devices",
+        scaling={
+            "devices": [{"index": 0, "samples_per_second": 1.0}] * 2,
+            "ranks": 2,
+            "status": "passed",
+            "efficiency": 0.9,
+            "gradients_equal": True,
+        },
+    ),
+    _forged(
+        "ranks with different gradients",
+        "the ranks did not train together",
+        scaling={
+            "devices": [{"index": n, "samples_per_second": 1.0} for n in (0, 1)],
+            "ranks": 2,
+            "status": "passed",
+            "efficiency": 0.9,
+            "gradients_equal": False,
+        },
+    ),
+)
+"""Reports that say `passed` and cannot be true."""
+
+PLANTED = (
+    Planted("sitecustomize.py", "framework shadowed", "run", "sitecustomize.py (added)", True),
+    Planted("usercustomize.py", "framework shadowed", "run", "usercustomize.py (added)"),
+    Planted("sitecustomize.pyc", "framework shadowed", "run", "sitecustomize.pyc (added)"),
+    Planted("torch/_helper.pyc", "framework shadowed", "run", "torch/_helper.pyc (added)"),
+    Planted("json.py", "framework shadowed", "run", "json.py (added)"),
+    Planted("paths.pth", "framework shadowed", "run", "paths.pth (added)", content=b"/tmp\n"),
+    Planted(
+        "torch/version.py", "changed after the build", "run", "torch/version.py (changed)", True
+    ),
+    Planted("torch/nn/functional.py", "changed after the build", "run", "functional.py (changed)"),
+    Planted("torch/lib/libtorch_cpu.so", "changed after the build", "run", "_cpu.so (changed)"),
+)
+"""Files of a sealed environment, of any content."""
+
+EVERY: tuple[Sabotage, ...] = (
+    *NUMBERS,
+    *LEARNING,
+    *CLOCKS,
+    *DEVICES,
+    *DEATHS,
+    *FORGED,
+    *PLANTED,
+)
+
+
+def plant(site: Path, planted: Planted) -> None:
+    """Write it; a file that is there is replaced, not written through a link that it may share."""
+    file = site / planted.name
+    content = file.read_bytes() if file.exists() else b""
+    file.unlink(missing_ok=True)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(content + planted.content)

@@ -1,0 +1,100 @@
+"""What the payload is asked for, and which of its reports a genuine one cannot have written."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from envbuilder.packages.mnist import Dataset
+from envbuilder.payload import arguments
+from envbuilder.payload.report import BLIND_TEST, REQUIRED
+from envbuilder.profiles.profile import Expects
+from envbuilder.verify import run
+from envbuilder.verify.report import model
+from tests.support.reports import measured
+
+EXPECTS = Expects(
+    device="xpu",
+    torch="2.14.1+xpu",
+    precision="bfloat16",
+    accuracy=0.981,
+    kernels=("aten::mm", "zentorch::"),
+    compile=("inductor", "zentorch"),
+    extension="ipex",
+)
+DATA = Dataset(folder=Path("/data"), name="MNIST", subset=False)
+PATHS = {"data": "/at/data", "questions": "/at/questions"}
+
+
+def job(**changes: Any) -> run.Job:
+    given = run.Job(expects=EXPECTS, dataset=DATA, epochs=4, quick=False)
+    return msgspec.structs.replace(given, **changes)
+
+
+def values(passed: tuple[str, ...], name: str) -> list[str]:
+    return [value for option, value in pairwise(passed) if option == name]
+
+
+def test_all_that_the_profile_expects_reaches_the_payload() -> None:
+    passed = run.payload_arguments(job(), PATHS)
+    assert passed[0] == "verify"
+    for name, expected in {
+        "--device": ["xpu"],
+        "--data": ["/at/data"],
+        "--questions": ["/at/questions"],
+        "--dataset-name": ["MNIST"],
+        "--epochs": ["4"],
+        "--precision": ["bfloat16"],
+        "--torch-version": ["2.14.1+xpu"],
+        "--min-accuracy": ["0.981"],
+        "--compile-backend": ["inductor", "zentorch"],
+        "--require-kernels": ["aten::mm", "zentorch::"],
+        "--extension": ["ipex"],
+    }.items():
+        assert values(passed, name) == expected, name
+    assert "--quick" not in passed
+
+
+@pytest.mark.parametrize(
+    "why", [{"quick": True}, {"dataset": Dataset(folder=Path(), name="few", subset=True)}]
+)
+def test_a_quick_run_expects_what_a_subset_can_show(why: dict[str, Any]) -> None:
+    passed = run.payload_arguments(job(**why), PATHS)
+    assert "--quick" in passed
+    assert not {"--min-accuracy", "--compile-backend", "--require-kernels"} & set(passed)
+    assert values(passed, "--precision") == ["bfloat16"]
+    assert values(passed, "--torch-version") == ["2.14.1+xpu"]
+    assert values(passed, "--extension") == ["ipex"]
+
+
+def test_what_is_not_asked_for_is_not_passed() -> None:
+    plain = Expects(device="cpu", torch="")
+    passed = run.payload_arguments(job(expects=plain, epochs=None), PATHS)
+    names = {"--epochs", "--torch-version", "--extension", "--compile-backend", "--require-kernels"}
+    assert not names & set(passed)
+
+
+def test_the_payload_knows_every_option() -> None:
+    parsed = arguments.parser().parse_args([*run.payload_arguments(job(), PATHS), "--run-id", "0f"])
+    assert (parsed.precision, parsed.torch_version) == ("bfloat16", "2.14.1+xpu")
+    assert parsed.min_accuracy == 0.981
+
+
+@pytest.mark.parametrize("name", [*REQUIRED, BLIND_TEST])
+def test_every_required_check_is_missed(name: str) -> None:
+    data = measured()
+    assert run._incomplete(model.check(data)) == ""
+    data["checks"] = [check for check in data["checks"] if check["name"] != name]
+    assert run._incomplete(model.check(data)) == f"without these checks: {name}"
+
+
+@pytest.mark.parametrize("seconds", [-1.0, -1e-9])
+def test_no_check_ends_before_it_begins(seconds: float) -> None:
+    data = measured()
+    data["checks"][3]["seconds"] = seconds
+    name = data["checks"][3]["name"]
+    assert run._incomplete(model.check(data)).startswith(f"although {name} took -")
