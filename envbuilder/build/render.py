@@ -9,6 +9,7 @@ from msgspec import Struct
 from envbuilder.build import conventions
 from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
+from envbuilder.core.redaction import is_public, public
 from envbuilder.core.resources import MARK
 from envbuilder.core.templates import filled
 from envbuilder.profiles.locked_file import File
@@ -134,10 +135,14 @@ def render(
     """Yield the files of one render target, the main one first; each is rendered on demand.
 
     `urls` maps the symbolic sources of the locks' files and, for `CONDA_TARGETS`, the profile's
-    channels to URLs. Raises `InvalidError` if the profile cannot be rendered as this target.
+    channels to URLs; the files get them without credentials. Raises `InvalidError` if the profile
+    cannot be rendered as this target.
     """
     wheels = profile.torch_from_wheels("conda" if target in CONDA_TARGETS else "")
     context = _context(profile, lock, targets_for(lock, python) if wheels else (), python)
+    configured = urls
+    urls = {name: public(url) for name, url in configured.items()}
+    context["closed"] = sorted(n for n, url in configured.items() if not is_public(url))
     if target == "dockerfile":
         yield _rendered("Dockerfile", "docker/Dockerfile.j2", _image(profile, context, urls))
         yield _rendered("requirements.txt", "requirements.txt.j2", context)
@@ -149,7 +154,9 @@ def render(
     if target == "script":
         yield _rendered("setup-venv.sh", "venv/setup-venv.sh.j2", context)
     if target in CONDA_TARGETS:
-        yield from _conda(profile, lock, target, {**context, "wheels": wheels}, urls, conda_lock)
+        yield from _conda(
+            profile, lock, target, {**context, "wheels": wheels}, configured, conda_lock
+        )
         if not wheels:
             return
     if target == "pylock":
@@ -238,6 +245,7 @@ def _context(
         "targets": targets,
         "requirements": requirements(targets),
         "indexes": (),
+        "closed": (),
     }
 
 
