@@ -80,15 +80,30 @@ def data(value: Any, *, indent: int | None = None) -> None:
 
 
 def as_json(value: Any, *, indent: int | None = None) -> str:
-    """Return a value as JSON in which no character can change how a terminal shows the rest."""
+    """Return a value as JSON without credentials.
+
+    No character in it can change how a terminal shows the rest.
+    """
     import msgspec
 
+    value = _redacted_strings(msgspec.to_builtins(value))
     try:
         encoded = msgspec.json.encode(value)
         text = (msgspec.json.format(encoded, indent=indent) if indent else encoded).decode()
     except UnicodeEncodeError:  # a file's name that is not UTF-8
-        text = json.dumps(msgspec.to_builtins(value), indent=indent)
+        text = json.dumps(value, indent=indent)
     return escaped_json(text)
+
+
+def _redacted_strings(value: Any) -> Any:
+    match value:
+        case str():
+            return redacted(value)
+        case dict():
+            return {key: _redacted_strings(inner) for key, inner in value.items()}
+        case list() | tuple():
+            return [_redacted_strings(inner) for inner in value]
+    return value
 
 
 def error(message: str, hint: str = "") -> None:

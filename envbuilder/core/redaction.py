@@ -25,6 +25,8 @@ _WITHOUT_SCHEME = re.compile(
 _HEADER = re.compile(
     r"(\bauthorization['\"]?\s{0,4}[:=]\s{0,4}['\"]?[a-z]{1,20} )[^\s'\",]+", re.IGNORECASE
 )
+_PORT = re.compile(r"(integer value as )'[^'\s]*'")
+"""What Python says about a port that is no number: half a password, if that has a slash."""
 _TOKEN = re.compile(r"/t/[^/]+(?=/|\Z)")
 
 
@@ -45,11 +47,12 @@ def is_public(url: str) -> bool:
 
 def redacted(text: str) -> str:
     """Return text with an ellipsis for each credential in it."""
-    if "@" not in text and "://" not in text and "%40" not in text and "uthorization" not in text:
+    if not any(sign in text for sign in ("@", "://", "%40", "uthorization", "integer value as")):
         return text  # nearly every line
     text = _URL.sub(_redacted_url, text)
     text = _ENCODED_USER.sub(rf"\1{HIDDEN}%40", text)
     text = _WITHOUT_SCHEME.sub(f"{HIDDEN}@", text)
+    text = _PORT.sub(rf"\1'{HIDDEN}'", text)
     return _HEADER.sub(rf"\1{HIDDEN}", text)
 
 

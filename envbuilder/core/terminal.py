@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.segment import Segment
+from rich.text import Text
 
+from envbuilder.core.redaction import redacted
 from envbuilder.core.text import escaped_lines
 
 if TYPE_CHECKING:
@@ -24,10 +26,14 @@ class EscapingConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Yield the segments of a renderable, with control characters in its text escaped.
+        """Yield the segments of a renderable, without credentials and control characters.
 
         Lines are cut and padded afterwards, so that tables keep their columns.
         """
+        if isinstance(renderable, str):
+            renderable = redacted(renderable)
+        elif isinstance(renderable, Text) and redacted(renderable.plain) != renderable.plain:
+            renderable = Text(redacted(renderable.plain), style=renderable.style)
         for segment in super().render(renderable, options):
             if segment.control:
                 yield segment

@@ -87,7 +87,8 @@ class Arguments:
                     content = path.read_bytes()
                 except OSError:
                     continue
-                if leaked(content):
+                # A command's own arguments are the test's, or the user's.
+                if leaked(content) and b"\0-m\0envbuilder\0" not in content:
                     self.guilty.add(content)
 
 

@@ -33,6 +33,10 @@ SECRET = "c4nary"
         (f"https%3A%2F%2Fu%3A{SECRET}%40host%2Fx", "https%3A%2F%2F…%40host%2Fx"),
         (f"Authorization: Basic {SECRET}==", "Authorization: Basic …"),
         (f"{{'authorization': 'Bearer {SECRET}'}}", "{'authorization': 'Bearer …'}"),
+        (
+            f"cannot be cast to integer value as '{SECRET}'",
+            "cannot be cast to integer value as '…'",
+        ),
         (f"one\nhttps://{SECRET}@a\nu:{SECRET}@b", "one\nhttps://…@a\n…@b"),
     ],
 )
