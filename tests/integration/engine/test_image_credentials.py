@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -11,6 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from envbuilder.containers.oci.members import plain
 from tests.support import canaries
 from tests.support.canaries import LOGIN, Machine
 
@@ -39,9 +41,7 @@ def require_clean(client: Any, image: str, folder: Path) -> None:
             content = archive.extractfile(member)
             if content is None:
                 continue
-            data = content.read()
-            assert not canaries.leaked(data), member.name
-            assert not data.startswith((b"\x1f\x8b", b"\x28\xb5\x2f\xfd")), "compressed"
+            assert not canaries.leaked(plain(io.BytesIO(content.read())).read()), member.name
 
 
 @pytest.mark.parametrize("builder", ["layers", "buildkit"])
