@@ -271,27 +271,7 @@ def _unforeseen(error: Exception) -> tuple[str, str]:
 
 
 def _complain(message: str, hint: str) -> None:
+    from envbuilder.core import console
+
     with contextlib.suppress(OSError, streams.NoReaderError):  # the exit code still shows it
-        _print_error(message, hint)
-
-
-def _print_error(message: str, hint: str) -> None:
-    plain = False if os.environ.get("NO_COLOR") else None
-    prefix = "error: "
-    click.secho(prefix, fg="red", bold=True, nl=False, err=True, color=plain)
-    click.echo(_fitted(prefix + message).removeprefix(prefix), err=True)
-    if hint:
-        click.echo(_fitted(hint), err=True)
-
-
-def _fitted(text: str) -> str:
-    """Return text whose lines are broken between words if stderr is a terminal."""
-    if not sys.stderr.isatty():
-        return text
-    from shutil import get_terminal_size
-
-    from envbuilder.core.text import wrapped
-
-    width = min(get_terminal_size().columns, 120)
-    lines = text.splitlines()
-    return "\n".join(n if len(n) <= width else wrapped(n, width) for n in lines)
+        console.error(message, hint)

@@ -35,6 +35,7 @@ from envbuilder.build.plan import (
 from envbuilder.core import folders, process
 from envbuilder.core.errors import BuildError, EnvbuilderError
 from envbuilder.core.http import full_or_broken
+from envbuilder.core.redaction import log_text
 from envbuilder.core.settings import require_writable
 from envbuilder.packages.conda import steps
 from envbuilder.packages.store import Store
@@ -187,10 +188,10 @@ def _perform_on_image(
 
 def _run(step: Run, log: Path) -> None:
     with log.open("a") as out:
-        out.write(f"$ {process.quoted(step.argv)}\n")
+        out.write(log_text(f"$ {process.quoted(step.argv)}\n"))
 
         def keep(line: str) -> None:
-            out.write(line + "\n")
+            out.write(log_text(f"{line}\n"))
 
         done = process.run(step.argv, env=step.env, on_stdout=keep, on_stderr=keep)
     if step.output:
@@ -257,7 +258,7 @@ def _make_base(step: MakeBase, store: Store, log: Path) -> None:
     with log.open("a") as out:
 
         def keep(line: str) -> None:
-            out.write(line + "\n")
+            out.write(log_text(f"{line}\n"))
 
         folders.ensure(Path(step.layout).parent)
         try:

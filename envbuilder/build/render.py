@@ -9,13 +9,14 @@ from msgspec import Struct
 from envbuilder.build import conventions
 from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
+from envbuilder.core.redaction import is_public, public
 from envbuilder.core.resources import MARK
 from envbuilder.core.templates import filled
 from envbuilder.profiles.locked_file import File
 from envbuilder.profiles.profile import require_backend
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from envbuilder.packages.conda.lock import Lock as CondaLock
     from envbuilder.profiles.lock import Lock, Target
@@ -134,22 +135,29 @@ def render(
     """Yield the files of one render target, the main one first; each is rendered on demand.
 
     `urls` maps the symbolic sources of the locks' files and, for `CONDA_TARGETS`, the profile's
-    channels to URLs. Raises `InvalidError` if the profile cannot be rendered as this target.
+    channels to URLs; the files get them without credentials. Raises `InvalidError` if the profile
+    cannot be rendered as this target.
     """
     wheels = profile.torch_from_wheels("conda" if target in CONDA_TARGETS else "")
     context = _context(profile, lock, targets_for(lock, python) if wheels else (), python)
+    stated = {name: public(url) for name, url in urls.items()}
+    private = {name for name, url in urls.items() if not is_public(url)}
     if target == "dockerfile":
-        yield _rendered("Dockerfile", "docker/Dockerfile.j2", _image(profile, context, urls))
+        yield _rendered(
+            "Dockerfile", "docker/Dockerfile.j2", _image(profile, context, stated, private)
+        )
         yield _rendered("requirements.txt", "requirements.txt.j2", context)
         from envbuilder.build.payload import payload_pyz
 
         yield RenderedFile(name="payload.pyz", content=payload_pyz())
         return
-    context["indexes"] = _index_urls(profile, urls)
+    context["indexes"] = _index_urls(profile, stated)
+    context["private"] = sorted(private.intersection(profile.indexes.values()))
     if target == "script":
         yield _rendered("setup-venv.sh", "venv/setup-venv.sh.j2", context)
     if target in CONDA_TARGETS:
-        yield from _conda(profile, lock, target, {**context, "wheels": wheels}, urls, conda_lock)
+        context = {**context, "wheels": wheels}
+        yield from _conda(profile, lock, target, context, urls, conda_lock)
         if not wheels:
             return
     if target == "pylock":
@@ -199,8 +207,13 @@ def _conda(
     yield _rendered("pixi.toml", "conda/pixi.toml.j2", context)
 
 
-def _image(profile: Profile, context: Mapping[str, Any], urls: Mapping[str, str]) -> dict[str, Any]:
-    """Return the Dockerfile's context; raise `InvalidError` if the profile cannot have one."""
+def _image(
+    profile: Profile, context: Mapping[str, Any], urls: Mapping[str, str], private: Collection[str]
+) -> dict[str, Any]:
+    """Return the Dockerfile's context; raise `InvalidError` if the profile cannot have one.
+
+    `private` are the sources whose URLs held credentials.
+    """
     if not profile.makes_images:
         raise InvalidError(
             f"profile '{profile.name}' has no Dockerfile: its device cannot be reached from a"
@@ -221,6 +234,8 @@ def _image(profile: Profile, context: Mapping[str, Any], urls: Mapping[str, str]
         "base": base,
         "image": conventions,
         "tools": _tools(context["lock"], targets),
+        "private": sorted(set(private).intersection(profile.indexes.values())),
+        "private_archives": sorted({f.source for fs in debs.values() for f in fs} & set(private)),
         "debs": debs if any(debs.values()) else {},
         "urls": urls,
         "indexes": {n: urls[n] for n in sorted(set(profile.indexes.values())) if n in urls},
@@ -238,6 +253,7 @@ def _context(
         "targets": targets,
         "requirements": requirements(targets),
         "indexes": (),
+        "private": (),
     }
 
 

@@ -70,8 +70,6 @@ def command(
       envbuilder build --target-host laptop.json --backend docker
       envbuilder build --profile cpu --require-signature team.pub
     """
-    import msgspec
-
     request = Request(
         profile=profile,
         backend=backend,
@@ -97,15 +95,15 @@ def command(
             f"For a second name in the registry, push again: --push {tag}. No layer is sent twice.",
         )
     if dry_run:
-        click.echo(msgspec.json.format(msgspec.json.encode(product.plan), indent=1).decode())
+        console.data(product.plan, indent=1)
         return
     result = workflow.build(product, request, settings, progress)
     if as_json:
-        click.echo(msgspec.json.encode(result).decode())
+        console.data(result)
         return
     how = f"built in {result.seconds:.1f} s" if result.status == "built" else "unchanged, reused"
-    click.echo(f"{result.artifact.ref} ({how})")
+    console.result(f"{result.artifact.ref} ({how})")
     if result.artifact.manifest_digest:
-        click.echo(f"  manifest {result.artifact.manifest_digest}")
+        console.result(f"  manifest {result.artifact.manifest_digest}")
     if result.artifact.config_digest:
-        click.echo(f"  config   {result.artifact.config_digest}")
+        console.result(f"  config   {result.artifact.config_digest}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,13 +116,13 @@ def command(
         "lacks": manifest.lacks,
     }
     if as_json:
-        click.echo(json.dumps(result))
+        console.data(result)
         return
-    click.echo(f"{output}: {result['bytes'] / 1e6:.0f} MB: {_counts(result['members'])}")
-    click.echo(f"manifest sha256 {digest}")
+    console.result(f"{output}: {result['bytes'] / 1e6:.0f} MB: {_counts(result['members'])}")
+    console.result(f"manifest sha256 {digest}")
     for lack in lacks:
-        click.echo(f"not in the bundle: {lack}")
-    click.echo(f"On the machine without a network: envbuilder unbundle {output.name}")
+        console.result(f"not in the bundle: {lack}")
+    console.result(f"On the machine without a network: envbuilder unbundle {output.name}")
 
 
 def _counts(members: dict[str, int]) -> str:

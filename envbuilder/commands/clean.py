@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import textwrap
 from typing import TYPE_CHECKING
 
@@ -86,12 +85,12 @@ def command(
         result = {"schema": 1, "removed": removed, "dry_run": dry_run}
         stays = [{"name": k.name, "reason": k.reason} for k in inventory.staying]
         broken = [{"name": k.name, "reason": k.reason} for k in failed]
-        click.echo(json.dumps({**result, "kept": stays, "failed": broken}))
+        console.data({**result, "kept": stays, "failed": broken})
     else:
         for name in removed:
-            click.echo(f"{'would remove' if dry_run else 'removed'} {name}")
+            console.result(f"{'would remove' if dry_run else 'removed'} {name}")
         if not removed and not failed:
-            click.echo("nothing to remove")
+            console.result("nothing to remove")
         for line in _lines(inventory.staying):
             progress.note(line)
     if failed:

@@ -62,6 +62,7 @@ def command(
     """
     from envbuilder.core import files
     from envbuilder.verify.report import comparison
+    from envbuilder.verify.report.terminal import print_comparison
 
     if as_json and form not in {None, "json"}:
         raise click.UsageError(f"--json and --format {form} contradict each other")
@@ -70,14 +71,17 @@ def command(
     if form is None and output is not None:
         form = _OF_ENDING.get(output.suffix.lower())
     rows = comparison.rows(_read(reports))
-    text = _text(rows, form or "table", to_file=output is not None)
+    if output is None and form in {None, "table"}:
+        print_comparison(rows, console.rich_console())
+        return
+    text = _text(rows, form or "table")
     if output is None:
-        click.echo(text, nl=not text.endswith("\n"))
+        console.document(text)
         return
     files.save(output, text.encode(), BuildError, "Name another file with --output.")
 
 
-def _text(rows: Sequence[Row], form: str, *, to_file: bool) -> str:
+def _text(rows: Sequence[Row], form: str) -> str:
     from envbuilder.verify.report import comparison
     from envbuilder.verify.report.terminal import print_comparison
 
@@ -91,15 +95,8 @@ def _text(rows: Sequence[Row], form: str, *, to_file: bool) -> str:
         from envbuilder.verify.page import side_by_side
 
         return side_by_side.render(rows)
-    if not to_file:
-        shown = console.rich_console()
-        with shown.capture() as capture:
-            print_comparison(rows, shown)
-        return str(capture.get())
-    from rich.console import Console
-
     stream = io.StringIO()
-    print_comparison(rows, Console(file=stream, width=console.WIDTH))
+    print_comparison(rows, console.rich_console(file=stream))
     return "".join(f"{line.rstrip()}\n" for line in stream.getvalue().splitlines())
 
 

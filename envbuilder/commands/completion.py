@@ -5,6 +5,8 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
+from envbuilder.core import console
+
 
 @click.command("completion", short_help="Print the shell completion script.")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
@@ -20,4 +22,4 @@ def command(shell: str) -> None:
 
     kind = get_completion_class(shell)
     assert kind is not None
-    click.echo(kind(cli, {}, "envbuilder", "_ENVBUILDER_COMPLETE").source())
+    console.document(kind(cli, {}, "envbuilder", "_ENVBUILDER_COMPLETE").source())

@@ -77,7 +77,7 @@ def command(
             "memory": msgspec.to_builtins(pools),
             "model": msgspec.to_builtins(estimate),
         }
-        click.echo(msgspec.json.encode(data).decode())
+        console.data(data)
         return
     memory, *largest = _room(pools)
     _print(host, choice, (memory, *(model_fit.sentences(estimate) if estimate else largest)))

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
 from envbuilder.commands.options import json_option, profile_option, root_option
 from envbuilder.core import console, process
@@ -65,14 +64,16 @@ def command(profile: str | None, fix: bool, yes: bool, root: Path, as_json: bool
         if done:
             problems, around = _examine(profile, root)
             if not as_json:
-                click.echo("\nAfter that:")
+                console.result()
+                console.result("After that:")
                 _print(problems)
     if as_json:
         data = {"schema": 1, "problems": problems, "repairs": done}
-        click.echo(msgspec.json.encode(data).decode())
+        console.data(data)
     elif not fix and (count := len(_offered(problems, around))):
         which = "one of these" if count == 1 else f"{count} of these"
-        click.echo(f"\n`envbuilder doctor --fix` can fix {which}; it shows the commands first.")
+        console.result()
+        console.result(f"`envbuilder doctor --fix` can fix {which}; it shows the commands first.")
     return NOTHING_FITS if any(p.severity == "blocks" for p in problems) else 0
 
 
@@ -128,16 +129,18 @@ def _apply_fixes(problems: Sequence[Problem], around: Around, *, yes: bool) -> t
     offered = _offered(problems, around)
     if not offered:
         if problems:
-            click.echo("\nnone of these can be fixed automatically", err=True)
+            console.message()
+            console.message("none of these can be fixed automatically")
         return ()
-    click.echo("\nThese commands fix it:", err=True)
+    console.message()
+    console.message("These commands fix it:")
     for offer in offered:
         for argv in offer.commands:
-            click.echo(f"  {_typed(argv, around)}", err=True)
+            console.message(f"  {_typed(argv, around)}")
         for argv in offer.undo:
-            click.echo(f"    undo: {_typed(argv, around)}", err=True)
+            console.message(f"    undo: {_typed(argv, around)}")
     if not yes and not (_is_terminal() and click.confirm("Run them?", err=True)):
-        click.echo("nothing was changed; --yes runs them without asking", err=True)
+        console.message("nothing was changed; --yes runs them without asking")
         return ()
     done = []
     for offer in offered:
@@ -145,9 +148,9 @@ def _apply_fixes(problems: Sequence[Problem], around: Around, *, yes: bool) -> t
         done.append(repair.Done(repair=offer, error=error))
         success = f"done; {offer.after}" if offer.after else "done"
         outcome = f"failed: {error}" if error else success
-        click.echo(f"  {_typed(offer.commands[0], around)}: {outcome}", err=True)
+        console.message(f"  {_typed(offer.commands[0], around)}: {outcome}")
         if error and not around.root and "password" in error:
-            click.echo("  run `sudo -v` first, then this again", err=True)
+            console.message("  run `sudo -v` first, then this again")
     return tuple(done)
 
 

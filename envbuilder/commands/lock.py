@@ -113,14 +113,15 @@ def command(
             )
         path = _place(name, settings, output_dir)
         if lock.state == "unlocked" and previous is not None and previous.state != "unlocked":
-            click.echo(f"{name}: cannot be locked now; the lock in {old} is kept: {lock.reason}")
+            kept = f"the lock in {old} is kept"
+            console.result(f"{name}: cannot be locked now; {kept}: {lock.reason}")
             worst = INVALID
             continue
         _write(path, profile_lock.dump(lock))
         counts = f"{len(lock.targets)} targets, {len(lock.files)} files"
-        click.echo(f"{name}: {lock.state}, {counts} → {path}")
+        console.result(f"{name}: {lock.state}, {counts} → {path}")
         if lock.reason:
-            click.echo(f"  {lock.reason}")
+            console.result(f"  {lock.reason}")
         worst = INVALID if lock.state == "unlocked" and profile else worst
     return worst
 
@@ -148,7 +149,7 @@ def _lock_conda(
         path = _place(profile.name, settings, output_dir).with_suffix(".conda.json")
         _write(path, conda_lock.dump(lock))
         count = sum(len(t.packages) for t in lock.targets)
-        click.echo(
+        console.result(
             f"{profile.name}: locked, {len(lock.targets)} targets, {count} conda packages → {path}"
         )
     return 0
@@ -176,21 +177,20 @@ def _check(
         )
     states += [_state_of_conda(*pair, folders) for pair in _conda_locks(names, folders)]
     if as_json:
-        import msgspec
-
         result: dict[str, Any] = {"schema": 1, "locks": states}
         if availability is not None:
             result["online"] = availability
-        click.echo(msgspec.json.encode(result).decode())
+        console.data(result)
     else:
         for state in states:
             stale = "; ".join(state["stale"])
             of = " (conda)" if state.get("backend") else ""
-            click.echo(f"{state['profile'] + of:<19} {state['state']:<9} {stale or 'fresh'}")
+            console.result(f"{state['profile'] + of:<19} {state['state']:<9} {stale or 'fresh'}")
         if availability is not None:
             from envbuilder.locks.availability.files import table
 
-            click.echo("\n".join(table(availability)))
+            for line in table(availability):
+                console.result(line)
     if any(s["stale"] for s in states):
         return INVALID
     return availability.exit_code if availability is not None else 0

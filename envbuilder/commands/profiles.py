@@ -6,7 +6,6 @@ import textwrap
 from typing import Any
 
 import click
-import msgspec
 
 from envbuilder.commands.options import json_option
 from envbuilder.core import console
@@ -38,7 +37,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
     host = probe.host()
     rows = [_row(name, folders, host) for name in names(folders)]
     if as_json:
-        click.echo(msgspec.json.encode({"schema": 1, "profiles": rows}).decode())
+        console.data({"schema": 1, "profiles": rows})
         return
     from rich.table import Table
     from rich.text import Text
@@ -55,7 +54,8 @@ def command(ctx: click.Context, as_json: bool) -> None:
             Text({"fits": "yes", "warnings": "yes, with warnings", "no": "no"}[row["fits"]]),
         )
     console.rich_console().print(table)
-    click.echo("\nWhy a profile does not fit: envbuilder profiles show NAME")
+    console.result()
+    console.result("Why a profile does not fit: envbuilder profiles show NAME")
 
 
 @command.command("show", short_help="Show one profile, its lock, and whether it fits here.")
@@ -74,9 +74,9 @@ def show(name: str, as_json: bool) -> None:
     row = _row(name, folders, probe.host())
     if as_json:
         data = {"schema": 1, "profile": canonical(profile), **_without_name(row)}
-        click.echo(msgspec.json.encode(data).decode())
+        console.data(data)
         return
-    click.echo(f"{name}: {profile.description}")
+    console.result(f"{name}: {profile.description}")
     for label, value in (
         ("accelerator", profile.accelerator),
         ("platforms", ", ".join(profile.platforms)),
@@ -98,11 +98,12 @@ def show(name: str, as_json: bool) -> None:
 def _print(label: str, text: str) -> None:
     """Print a line; on a terminal, wrap it between words and indent it below its label."""
     out = console.rich_console()
+    lines = [text]
     if out.is_terminal:
         width = max(40, out.width - len(label))
         lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
-        text = f"\n{' ' * len(label)}".join(lines)
-    click.echo(f"{label}{text}")
+    for number, line in enumerate(lines):
+        console.result(f"{' ' * len(label) if number else label}{line}")
 
 
 def _without_name(row: dict[str, Any]) -> dict[str, Any]:

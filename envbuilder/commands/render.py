@@ -9,7 +9,7 @@ import click
 
 from envbuilder.build import render
 from envbuilder.commands.options import profile_option, python_option, target_host_option
-from envbuilder.core import resources
+from envbuilder.core import console, resources
 from envbuilder.core.errors import InvalidError
 from envbuilder.packages import configuration
 from envbuilder.profiles import choice
@@ -71,10 +71,10 @@ def command(
         urls |= _channels(chosen, conda_lock, settings)
     files = render.render(chosen, lock, kind, python or default, urls, conda_lock)
     if output is None:
-        click.echo(next(files).content.decode(), nl=False)
+        console.document(next(files).content.decode())
         return
     for path in write(tuple(files), output):
-        click.echo(path)
+        console.result(str(path))
 
 
 def _channels(profile: Profile, lock: CondaLock | None, settings: Settings) -> dict[str, str]:

@@ -45,8 +45,6 @@ def command(
       envbuilder reproduce --profile cpu --builder layers
       envbuilder reproduce --profile zendnn --backend venv --json
     """
-    import msgspec
-
     from envbuilder.build.reproduce import builds
 
     request = Request(
@@ -58,7 +56,7 @@ def command(
     )
     outcome = builds.run(request, configuration.load(), console.progress())
     if as_json:
-        click.echo(msgspec.json.encode(outcome).decode())
+        console.data(outcome)
     else:
         _print(outcome)
     return 0 if outcome.status == "equal" else BUILD_FAILED
@@ -70,17 +68,17 @@ def _print(outcome: Outcome) -> None:
     subject = f"{outcome.profile} ({outcome.backend}, {made_by or outcome.builder})"
     took = f"built in {first:.1f} s and {second:.1f} s"
     if outcome.status == "equal":
-        click.echo(f"{subject}: equal, {outcome.compared} {outcome.digests[0]}, {took}")
+        console.result(f"{subject}: equal, {outcome.compared} {outcome.digests[0]}, {took}")
         if outcome.manifest_digests and outcome.manifest_digests[0] == outcome.manifest_digests[1]:
-            click.echo(f"  manifest {outcome.manifest_digests[0]}, as a registry shows it")
+            console.result(f"  manifest {outcome.manifest_digests[0]}, as a registry shows it")
         return
-    click.echo(f"{subject}: different, {took}")
+    console.result(f"{subject}: different, {took}")
     for which, digest in zip(("first", "second"), outcome.digests, strict=True):
-        click.echo(f"  {which:6} {outcome.compared} {digest}")
+        console.result(f"  {which:6} {outcome.compared} {digest}")
     for difference in outcome.differences[:_SHOWN]:
-        click.echo(f"  {difference.path}: {difference.how}")
+        console.result(f"  {difference.path}: {difference.how}")
     more = len(outcome.differences) - _SHOWN + outcome.more
     if more > 0:
-        click.echo(f"  and {more} more: see --json")
+        console.result(f"  and {more} more: see --json")
     if outcome.diffoscope:
-        click.echo(outcome.diffoscope)
+        console.document(outcome.diffoscope)

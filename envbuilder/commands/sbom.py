@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from envbuilder.commands.options import profile_option, python_option
-from envbuilder.core import types
+from envbuilder.core import console, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.packages import configuration
 from envbuilder.profiles import choice
@@ -58,7 +58,7 @@ def command(
     files = (*target.files, lock.tool(target.platform))
     content = documents.bill(about, files, base, settings)
     if output is None:
-        click.echo(content, nl=False)
+        console.document(content.decode())
     else:
         save(output, content, InvalidError, "Name another file with --output.")
-        click.echo(f"{output}: {chosen.name}, {target.platform}, Python {target.python}")
+        console.result(f"{output}: {chosen.name}, {target.platform}, Python {target.python}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,22 +56,22 @@ def command(file: Path, force: bool, require_signature: tuple[Path, ...], as_jso
             "signed": msgspec.to_builtins(taken.signed),
             "next": commands,
         }
-        click.echo(json.dumps(result))
+        console.data(result)
         return
-    click.echo(f"{file}: intact; manifest sha256 {taken.digest}")
+    console.result(f"{file}: intact; manifest sha256 {taken.digest}")
     if taken.signed:
-        click.echo(f"signed by key {taken.signed.keyid}")
-    click.echo(f"{taken.new} files added, {taken.present} present already")
+        console.result(f"signed by key {taken.signed.keyid}")
+    console.result(f"{taken.new} files added, {taken.present} present already")
     for draft in taken.written:
-        click.echo(f"wrote {draft.path}{f' ({draft.why})' if draft.why else ''}")
+        console.result(f"wrote {draft.path}{f' ({draft.why})' if draft.why else ''}")
     for image in taken.bases:
         place = "in the engine" if image.loaded else f"in {image.folder}"
-        click.echo(f"base image {image.name or '(without a name)'}: {place}")
+        console.result(f"base image {image.name or '(without a name)'}: {place}")
     for lack in manifest.lacks:
-        click.echo(f"not in the bundle: {lack}")
-    click.echo("Next:")
+        console.result(f"not in the bundle: {lack}")
+    console.result("Next:")
     for line in commands:
-        click.echo(f"  {line}")
+        console.result(f"  {line}")
 
 
 def _next(taken: Taken) -> tuple[str, ...]:

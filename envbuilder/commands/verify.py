@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
 from envbuilder import __version__
 from envbuilder.build.request import Request
@@ -225,7 +224,7 @@ def _show(report: dict[str, Any], *, as_json: bool) -> Report:
 
     checked = model.check(report)
     if as_json:
-        click.echo(msgspec.json.encode(report).decode())
+        console.data(report)
     else:
         from envbuilder.verify.report.terminal import print_verdict
 

@@ -1,11 +1,21 @@
-"""Terminal output: notes and progress on stderr, results on stdout, colour only on a terminal."""
+"""Terminal output: notes and progress on stderr, results on stdout, colour only on a terminal.
+
+The only module that prints. Everything is taken for outside text: control characters are escaped,
+and what is one line stays one line, so that no file or server can add lines of its own.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import sys
 import time
 from typing import TYPE_CHECKING, Any, Protocol
+
+from envbuilder.core import streams
+from envbuilder.core.redaction import redacted
+from envbuilder.core.text import clipped, escaped, escaped_json, escaped_lines, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -14,6 +24,9 @@ WIDTH = 80
 """Columns if the output is not a terminal, so that a file looks the same wherever it is written."""
 WIDEST = 120
 """Maximum columns on a terminal: longer lines are hard to read."""
+LONGEST_LINE = 4000
+"""Maximum length of a line of output; longer ones are cut."""
+LONGEST_MESSAGE = 20_000
 
 
 class Verbosity:
@@ -31,14 +44,94 @@ VERBOSITY = Verbosity()
 
 
 def detail(text: str) -> None:
-    """Report what only --verbose shows, such as a program that is run; `text` holds no secret."""
+    """Report what only --verbose shows, such as a program that is run."""
     if VERBOSITY.verbose:
         _report(f"+ {text}")
 
 
 def _report(line: str) -> None:
     if not VERBOSITY.quiet:
-        print(line, file=sys.stderr, flush=True)  # noqa: T201
+        message(line)
+
+
+def one_line(text: str) -> str:
+    """Return text for one line of output: escaped, without credentials, of limited length."""
+    return escaped(redacted(text), LONGEST_LINE)
+
+
+def message(line: str = "") -> None:
+    """Print one line on stderr, also with --quiet."""
+    print(one_line(line), file=sys.stderr, flush=True)
+
+
+def result(line: str = "") -> None:
+    """Print one line of a result on stdout."""
+    print(one_line(line), flush=True)
+
+
+def document(text: str) -> None:
+    """Print the lines of a document on stdout as they are, except for control characters."""
+    print(escaped_lines(text), end="" if text.endswith("\n") else "\n", flush=True)
+
+
+def data(value: Any, *, indent: int | None = None) -> None:
+    """Print a value as JSON on stdout; by default on one line."""
+    document(as_json(value, indent=indent))
+
+
+def as_json(value: Any, *, indent: int | None = None) -> str:
+    """Return a value as JSON without credentials.
+
+    No character in it can change how a terminal shows the rest.
+    """
+    import msgspec
+
+    value = _redacted_strings(msgspec.to_builtins(value))
+    try:
+        encoded = msgspec.json.encode(value)
+        text = (msgspec.json.format(encoded, indent=indent) if indent else encoded).decode()
+    except UnicodeEncodeError:  # a file's name that is not UTF-8
+        text = json.dumps(value, indent=indent)
+    return escaped_json(text)
+
+
+def _redacted_strings(value: Any) -> Any:
+    match value:
+        case str():
+            return redacted(value)
+        case dict():
+            return {key: _redacted_strings(inner) for key, inner in value.items()}
+        case list() | tuple():
+            return [_redacted_strings(inner) for inner in value]
+    return value
+
+
+def error(message: str, hint: str = "") -> None:
+    """Print a failure on stderr: what happened, and what to do next.
+
+    Their further lines are indented: text that they repeat, such as a program's last lines, cannot
+    pass for a message of its own.
+    """
+    stream = streams.styled(sys.stderr)
+    coloured = stream.isatty() and not os.environ.get("NO_COLOR")
+    prefix = "error: "
+    text = _fitted(prefix + message).removeprefix(prefix)
+    start = f"\x1b[31m\x1b[1m{prefix}\x1b[0m" if coloured else prefix
+    print(start + text, file=stream, flush=True)
+    if hint:
+        print(_fitted(hint), file=stream, flush=True)
+
+
+def _fitted(text: str) -> str:
+    """Return text with its further lines indented, broken between words on a terminal."""
+    text = clipped(redacted(text), LONGEST_MESSAGE)
+    lines = [escaped(line, LONGEST_LINE) for line in text.rstrip("\n").split("\n")]
+    if sys.stderr.isatty():
+        from shutil import get_terminal_size
+
+        width = min(get_terminal_size().columns, WIDEST)
+        lines = [wrapped(n, width - 2) if len(n) > width - 2 else n for n in lines]
+    return "\n  ".join(lines)
 
 
 class Task(Protocol):
@@ -112,7 +205,7 @@ class RichProgress:
 
     def note(self, text: str) -> None:
         """Print the line."""
-        self._console.print(text, highlight=False, markup=False)
+        self._console.print(one_line(text))
 
     @contextlib.contextmanager
     def task(self, name: str, total: int | None = None, unit: str = "") -> Iterator[Task]:
@@ -120,6 +213,7 @@ class RichProgress:
         from rich.progress import Progress
 
         columns = _columns(unit, sized=bool(total))
+        name = one_line(name)
         with Progress(*columns, console=self._console, transient=True) as bar:
             yield _RichTask(bar, bar.add_task(name, total=total), name, unit)
 
@@ -127,7 +221,7 @@ class RichProgress:
 def _columns(unit: str, *, sized: bool) -> tuple[Any, ...]:
     from rich import progress as bars
 
-    columns: list[Any] = [bars.SpinnerColumn(), bars.TextColumn("{task.description}")]
+    columns: list[Any] = [bars.SpinnerColumn(), bars.TextColumn("{task.description}", markup=False)]
     if sized:
         columns += [bars.BarColumn(bar_width=24), bars.TaskProgressColumn()]
     if unit == "bytes":
@@ -145,7 +239,7 @@ class _RichTask:
     def update(self, done: int, total: int | None = None, detail: str = "") -> None:
         if total and self._bar.tasks[0].total is None:
             self._bar.columns = _columns(self._unit, sized=True)
-        text = f"{self._name}, {detail}" if detail else self._name
+        text = one_line(f"{self._name}, {detail}" if detail else self._name)
         self._bar.update(self._number, completed=done, total=total, description=text)
 
 
@@ -154,13 +248,15 @@ def progress() -> Progress:
     return RichProgress() if sys.stderr.isatty() and not VERBOSITY.quiet else PlainProgress()
 
 
-def rich_console(*, stderr: bool = False) -> Any:
+def rich_console(*, stderr: bool = False, file: Any = None) -> Any:
     """Return a console at most `WIDEST` columns wide; `WIDTH` columns if it is not a terminal.
 
-    rich honours NO_COLOR, and drops colour if the output is not a terminal.
+    It prints to stdout by default. rich honours NO_COLOR, and drops colour if the output is not a
+    terminal.
     """
-    from rich.console import Console
+    from envbuilder.core.terminal import EscapingConsole
 
-    console = Console(stderr=stderr, soft_wrap=False)
+    stream = file or streams.styled(sys.stderr if stderr else sys.stdout)
+    console = EscapingConsole(file=stream, soft_wrap=False)
     console.width = min(console.width, WIDEST) if console.is_terminal else WIDTH
     return console

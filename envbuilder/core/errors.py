@@ -6,6 +6,8 @@ place that catches these errors and turns them into text and an exit code.
 
 from __future__ import annotations
 
+from envbuilder.core.redaction import redacted
+
 BUILD_FAILED = 1
 INVALID = 2
 NOTHING_FITS = 3
@@ -16,14 +18,17 @@ INTERRUPTED = 130
 
 
 class EnvbuilderError(Exception):
-    """Base class of all expected failures: `message` (what, where) and `hint` (what next)."""
+    """Base class of all expected failures: `message` (what, where) and `hint` (what next).
+
+    Neither holds a URL's credentials, whoever wrote the text that they repeat.
+    """
 
     exit_code = BUILD_FAILED
 
     def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message = redacted(message)
+        self.hint = redacted(hint)
+        super().__init__(self.message)
 
 
 class BuildError(EnvbuilderError):

@@ -46,11 +46,11 @@ def require_parsed(locations: Mapping[str, str]) -> None:
     for where, location in locations.items():
         try:
             parsed_url(location)
-        except ValueError as error:
+        except ValueError:
             raise InvalidError(
                 f"the URL in {where} cannot be parsed",
                 "It is scheme://host or scheme://host:port, an IPv6 address in brackets.",
-            ) from error
+            ) from None  # the cause may repeat a part of the URL
 
 
 def pip_sources(environ: Mapping[str, str], texts: Iterable[str]) -> Sources:

@@ -1,4 +1,7 @@
-"""Standard streams that report failed writes: a full disk, a closed stream, a broken pipe.
+"""Standard streams that escape control characters and report failed writes.
+
+Outside text can thus not drive the terminal, even if a library prints it. Only `styled` streams
+pass on escape sequences; the console writes its own styles there.
 
 Python drops output to a closed stdout, and reports a full disk only at exit. Lost results must not
 look like success, so writing them raises `OutputError` or `NoReaderError`. Messages are not
@@ -14,6 +17,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from envbuilder.core.errors import BuildError
+from envbuilder.core.redaction import log_text
+from envbuilder.core.text import escaped_lines
 
 if TYPE_CHECKING:
     from typing import TextIO
@@ -42,9 +47,13 @@ class Results:
         return type(self)(self._stream.buffer)
 
     def write(self, data: str | bytes) -> int:
-        """Write text, or bytes if this is a `buffer`."""
+        """Write text without control characters, or bytes if this is a `buffer`."""
         with _failures():
-            return int(self._stream.write(data))
+            self._stream.write(self._safe(data) if isinstance(data, str) else data)
+        return len(data)
+
+    def _safe(self, text: str) -> str:
+        return escaped_lines(text)
 
     def flush(self) -> None:
         """Write buffered output."""
@@ -56,18 +65,44 @@ class Results:
 
 
 class Messages(Results):
-    """Standard error that drops output it cannot write."""
+    """Standard error without credentials of URLs, that drops output it cannot write."""
 
     def write(self, data: str | bytes) -> int:
-        """Write text, or bytes if this is a `buffer`."""
+        """Write text without control characters, or bytes if this is a `buffer`."""
         with contextlib.suppress(OutputError):
             return super().write(data)
         return len(data)
+
+    def _safe(self, text: str) -> str:
+        return log_text(text)
 
     def flush(self) -> None:
         """Write buffered output."""
         with contextlib.suppress(OutputError):
             super().flush()
+
+
+class _Styled:
+    """A mixin that passes on escape sequences."""
+
+    def _safe(self, text: str) -> str:
+        return text
+
+
+class _StyledResults(_Styled, Results):
+    pass
+
+
+class _StyledMessages(_Styled, Messages):
+    pass
+
+
+def styled(stream: Any) -> Any:
+    """Return the stream for text that carries styles: its writer has escaped all else."""
+    if isinstance(stream, Results):
+        kind = _StyledMessages if isinstance(stream, Messages) else _StyledResults
+        return kind(stream._stream)
+    return stream
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import textwrap
 from typing import TYPE_CHECKING
@@ -34,11 +35,37 @@ def printable(text: str, limit: int = LONGEST, *, instead: str = "?", lines: boo
 def escaped(text: str, limit: int = LONGEST) -> str:
     r"""Return text on one line, with what `printable` replaces as escapes such as `\x1b`.
 
-    For the user's own files and folders: an escape shows which character to look for.
+    For messages, which name the user's own files and repeat what other programs print: an escape
+    shows which character to look for.
     """
+    return escaped_lines(clipped(text, limit)).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def escaped_lines(text: str) -> str:
+    """Return text of any length with what `printable` replaces as escapes, except for its lines.
+
+    Line breaks and tabs stay.
+    """
+    if _is_shown(text):
+        return text
     return "".join(
-        c if _shown(c) else c.encode("unicode_escape").decode() for c in clipped(text, limit)
+        c if c in "\n\t" or _shown(c) else c.encode("unicode_escape").decode() for c in text
     )
+
+
+def escaped_json(text: str) -> str:
+    """Return a JSON document with what `printable` replaces as JSON's own escapes: the same value.
+
+    Such characters occur in strings only; line breaks between values stay.
+    """
+    if _is_shown(text):
+        return text
+    return "".join(c if c in "\n\t" or _shown(c) else json.dumps(c)[1:-1] for c in text)
+
+
+def _is_shown(text: str) -> bool:
+    """Return whether no character of a text needs an escape; fast, since most need none."""
+    return text.replace("\n", "").replace("\t", "").isprintable() and _BLANK.isdisjoint(text)
 
 
 def clipped(text: str, limit: int) -> str:

@@ -7,6 +7,7 @@ against the lock, whichever server it came from.
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import threading
@@ -123,6 +124,7 @@ def _ask_uv(
     requirements.write_text(
         "".join(f"{pin} {' '.join(options)}\n" for pin, options in hashes.items())
     )
+    variables = locations.uv_variables(source, settings)
     chosen = ("--python-platform", indexes.UV_PLATFORM[platform]) if platform else ("--universal",)
     done = process.run(
         [
@@ -135,7 +137,7 @@ def _ask_uv(
             *("--cache-dir", str(require_writable(settings.uv_dir, private=True))),
             str(requirements),
         ],
-        env={"MACOSX_DEPLOYMENT_TARGET": "14.0", **locations.uv_variables(source, settings)},
+        env={"MACOSX_DEPLOYMENT_TARGET": "14.0", **variables},
         timeout=300,
     )
     if done.returncode != 0:
@@ -149,7 +151,10 @@ def _ask_uv(
         )
     packages = tomllib.loads(done.stdout).get("packages", [])
     urls = [w["url"] for p in packages for w in p.get("wheels", []) if "url" in w]
-    return {unquote(urlsplit(u).path).rpartition("/")[2]: u for u in urls}
+    known = {**os.environ, **variables}
+    return {
+        unquote(urlsplit(u).path).rpartition("/")[2]: locations.with_login(u, known) for u in urls
+    }
 
 
 def _download_all(

@@ -6,6 +6,7 @@ import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 
@@ -14,6 +15,8 @@ from envbuilder.core.errors import ToolError
 from envbuilder.packages.python import indexes
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.lock import Lock
     from envbuilder.profiles.locked_file import File
@@ -89,6 +92,25 @@ def uv_variables(source: str, settings: Settings) -> dict[str, str]:
         variables.pop("UV_INDEX", None)
         variables["UV_DEFAULT_INDEX"] = indexes.url(source, settings)
     return variables
+
+
+def with_login(url: str, variables: Mapping[str, str]) -> str:
+    """Return a file's URL with the login of the index on the same server, if there is one.
+
+    uv takes the login of an index, but leaves it out of the URLs of files. `variables` are uv's.
+    Logins in uv.toml are not known here; netrc works for both.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or "@" in parts.netloc:
+        return url
+    for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", "UV_EXTRA_INDEX_URL"):
+        for index in variables.get(name, "").split():
+            scheme, _, rest = index.partition("://")
+            login, at, host = rest.partition("/")[0].rpartition("@")
+            # An index may have a name: NAME=URL.
+            if at and (scheme.rpartition("=")[2], host) == (parts.scheme, parts.netloc):
+                return parts._replace(netloc=f"{login}@{host}").geturl()
+    return url
 
 
 def rendered_urls(lock: Lock, settings: Settings) -> dict[str, str]:

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from envbuilder.core import folders
 from envbuilder.core.errors import VerifyError
+from envbuilder.core.redaction import log_text
 from envbuilder.core.text import printable
 from envbuilder.packages.mnist import Dataset
 from envbuilder.payload.report import BLIND_TEST, REQUIRED
@@ -309,7 +310,7 @@ def _keep_log(text: str, log: Path, progress: Progress) -> str:
     """
     try:
         folders.ensure(log.parent, private=True)
-        log.write_bytes(text.encode("utf-8", "backslashreplace"))
+        log.write_bytes(log_text(text).encode())
     except OSError as error:
         progress.note(f"{log}: cannot be written: {error.strerror or error}")
         return ""

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def serving(http: HTTPServer) -> Iterator[None]:
+    http.handle_error = lambda *args: None  # type: ignore[method-assign]  # a client may leave
     thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:

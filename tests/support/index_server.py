@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import secrets
@@ -20,8 +21,12 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def serve(offers: Sequence[Offer]) -> Iterator[str]:
-    """Serve the offers, each from its file on this machine; yield the URL of the index."""
+def serve(offers: Sequence[Offer], login: str = "") -> Iterator[str]:
+    """Serve the offers, each from its file on this machine; yield the URL of the index.
+
+    `login` is the user and password that a client must have, as `user:password`.
+    """
+    wanted = f"Basic {base64.b64encode(login.encode()).decode()}"
     # uv caches by URL: two tests must not get the same one.
     root = f"/{secrets.token_hex(12)}"
     files = {o.file: o for o in offers}
@@ -62,6 +67,12 @@ def serve(offers: Sequence[Offer]) -> Iterator[str]:
             self.do_GET()
 
         def do_GET(self) -> None:
+            if login and self.headers.get("Authorization") != wanted:
+                self.send_response(401, f"not {login} at http://{login}@index.example/")
+                self.send_header("WWW-Authenticate", 'Basic realm="index"')
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
             body = content(unquote(self.path))
             page = "/simple/" in self.path
             self.send_response(200 if body else 404)

@@ -64,6 +64,29 @@ def test_one_module_starts_programs(repository: Path) -> None:
     assert guilty == []
 
 
+def test_one_module_prints(repository: Path) -> None:
+    """`ruff` refuses `print`; what else prints goes around what escapes outside text, too."""
+    edges = {"core/console.py", "core/streams.py", "core/terminal.py"}
+    for name, tree in modules(repository):
+        if name in edges or name.startswith("payload/"):
+            continue
+        assert not imported(tree) & {"rich.console", "rich.console.Console", "logging"}, name
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
+                continue
+            spelled = f"{node.value.id}.{node.attr}"
+            assert spelled not in {"click.echo", "click.secho", "click.echo_via_pager"}, name
+        streams = {
+            id(node.value): node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and ast.unparse(node) in {
+                "sys.stdout",
+                "sys.stderr",
+            }:
+                assert name == "cli.py" or streams.get(id(node)) == "isatty", name
+
+
 def test_pure_modules_do_not_reach_out(repository: Path) -> None:
     pure = {
         *("build/plan.py", "build/render.py", "core/types.py", "profiles/lock.py"),

@@ -7,14 +7,14 @@ only if conda resolves that name to the same URL.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 
 from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
+from envbuilder.core.redaction import is_public, public
 from envbuilder.host.model import X86_FLAGS
 from envbuilder.packages.conda import records
 from envbuilder.packages.conda.lock import SUBDIRS, again
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 ANACONDA = "https://conda.anaconda.org"
 """The base URL at which conda, mamba and pixi look for a channel given by name only."""
-_TOKEN = re.compile(r"/t/[^/]+(?=/|\Z)")
 _PIXI_KEYS = {"__cuda": "cuda", "__glibc": "glibc", "__linux": "linux", "__osx": "macos"}
 _BASELINE = {"linux-64": "x86_64", "linux-aarch64": "aarch64", "osx-arm64": "m1"}
 """The microarchitecture that every machine of a platform has."""
@@ -68,16 +67,13 @@ def channels(names: Iterable[str], urls: Mapping[str, str]) -> tuple[Channel, ..
 
 
 def _channel(name: str, url: str) -> Channel:
-    parts = urlsplit(url)
-    if parts.scheme == "file":
+    if urlsplit(url).scheme == "file":
         raise InvalidError(
             f"the channel '{name}' is a folder on this machine,"
             " which a file for other machines cannot name",
             f"Serve it over http, and set its URL in {indexes.variable(name)}.",
         )
-    host = parts.netloc.rpartition("@")[2]
-    public = urlunsplit((parts.scheme, host, _TOKEN.sub("", parts.path), "", "")).rstrip("/")
-    return Channel(name=name, url=public, private=public != url.rstrip("/"))
+    return Channel(name=name, url=public(url).rstrip("/"), private=not is_public(url))
 
 
 def targets(lock: Lock, python: str) -> tuple[Target, ...]:

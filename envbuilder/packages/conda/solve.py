@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import re
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -231,6 +230,5 @@ def _explained(
 
 
 def _plain(text: str) -> str:
-    """Return a failure without its preamble, and without credentials in URLs."""
-    said = text.strip().removeprefix("Cannot solve the request because of: ")
-    return re.sub(r"(https?://)[^/\s@]*@|(/t)/[^/\s]+", r"\1\2", said)
+    """Return a failure without its preamble."""
+    return text.strip().removeprefix("Cannot solve the request because of: ")

@@ -100,9 +100,13 @@ class Uv(Struct, frozen=True, kw_only=True):
                 "--python-platform", indexes.UV_PLATFORM[platform], "--python-version", python,
                 "--python", sys.executable, "--no-python-downloads", "--no-progress",
                 "--color", "never", "--cache-dir", str(self.cache),
-                *(flag for link in self.find_links for flag in ("--find-links", link)),
             ],
-            env={**self.environment, "MACOSX_DEPLOYMENT_TARGET": pylock.MACOS},
+            env={
+                **self.environment,
+                "MACOSX_DEPLOYMENT_TARGET": pylock.MACOS,
+                # Not an argument: a URL may hold credentials, and arguments are public.
+                **({"UV_FIND_LINKS": ",".join(self.find_links)} if self.find_links else {}),
+            },
             cwd=self.folder,
             timeout=SECONDS,
         )  # fmt: skip
@@ -198,12 +202,12 @@ def links(locations: Sequence[str], offered: Iterable[str], work: Path) -> tuple
     names = {canonical(name) for name in offered}
     result = []
     mirror = work / "find-links"
-    # Always passed, even if empty: an argument keeps uv from reading UV_FIND_LINKS itself.
+    # Always passed, even if empty: it replaces the user's UV_FIND_LINKS.
     mirror.mkdir()
     for location in locations:
         folder = pip_settings.local_folder(location)
         if folder is None:
-            result.append(location)
+            result.append(location.replace(",", "%2C"))
             continue
         for path in sorted(folder.glob("*.whl")) if folder.is_dir() else ():
             target = mirror / path.name

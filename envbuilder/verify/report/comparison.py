@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec import Struct
 
+from envbuilder.core import console
 from envbuilder.core.text import amount, memory, percent, printable, times
 from envbuilder.payload.numerics.precision import effective
 
@@ -218,4 +219,4 @@ def _no_formula(value: object) -> object:
 
 def as_json(shown: Sequence[Row]) -> str:
     """Return the rows as JSON."""
-    return msgspec.json.encode({"schema": 1, "reports": shown}).decode()
+    return console.as_json({"schema": 1, "reports": shown})

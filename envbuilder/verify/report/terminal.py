@@ -148,7 +148,7 @@ def _epochs(report: Report, table: Any) -> Any:
 
 
 def _compilers(report: Report, table: Any) -> Any:
-    from rich.markup import escape
+    from rich.text import Text
 
     compilers = table(box=None, pad_edge=False, header_style="bold")
     compilers.add_column("compiled with")
@@ -158,7 +158,7 @@ def _compilers(report: Report, table: Any) -> Any:
     for entry in report.compile:
         gradients = entry.gradients
         verdict = "not checked" if gradients is None else "right" if gradients.passed else "WRONG"
-        backend = escape(printable(entry.backend))
+        backend = Text(printable(entry.backend))
         compilers.add_row(backend, verdict, _speed(entry.inference), _speed(entry.training))
     return compilers
 

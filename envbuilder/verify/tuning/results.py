@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import click
-import msgspec
-
 from envbuilder.core import console, files
 from envbuilder.core.errors import BuildError
 from envbuilder.core.text import amount, percent, printable
@@ -46,22 +43,24 @@ def finish(
     # A setting that helps an external interpreter may not help the environment of a profile.
     if outcome.written and facts["backend"] != "external":
         profile = draft(facts["profile"], outcome.written, machine(facts), settings)
-    encoded = msgspec.json.encode(
+    encoded = console.as_json(
         {"schema": SCHEMA, **facts, **summary(outcome), "draft": profile.text if profile else None}
     )
     if as_json:
-        click.echo(encoded.decode())
+        console.document(encoded)
     else:
         print_outcome(outcome, console.rich_console())
         if profile is not None:
-            click.echo(f"\n{printable(profile.text.rstrip(), 100_000, lines=True)}")
-            click.echo(
-                f"\nTo use it, save this as profiles/{profile.name}.yaml next to your"
+            console.result()
+            console.document(profile.text.rstrip())
+            console.result()
+            console.result(
+                f"To use it, save this as profiles/{profile.name}.yaml next to your"
                 f" envbuilder.yaml or in {settings.config_dir}, then run"
-                f"\n  envbuilder lock --profile {profile.name}"
             )
+            console.result(f"  envbuilder lock --profile {profile.name}")
     if output is not None:
-        files.save(output, encoded + b"\n", BuildError, "Choose another path.")
+        files.save(output, f"{encoded}\n".encode(), BuildError, "Choose another path.")
 
 
 def summary(outcome: Outcome) -> dict[str, Any]:

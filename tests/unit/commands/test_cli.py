@@ -397,20 +397,3 @@ def test_an_interpreter_is_found_on_path(
     assert run("verify", "--quick", "--python", "mypython") == 1
     assert seen == [tmp_path / "mypython"]
     assert run("verify", "--quick", "--python", "nopython") == 2
-
-
-def test_errors_break_between_words_on_a_terminal(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    message = f"{'word ' * 30}end\n  an excerpt"
-    monkeypatch.setenv("COLUMNS", "60")
-    monkeypatch.setenv("NO_COLOR", "1")
-    cli._print_error(message, "Run `envbuilder lock --profile cpu`.")
-    whole = capsys.readouterr().err
-    assert f"error: {message}" in whole  # a file gets the lines as they are
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    cli._print_error(message, "Run `envbuilder lock --profile cpu`.")
-    lines = capsys.readouterr().err.splitlines()
-    assert max(map(len, lines)) <= 60
-    assert "  an excerpt" in lines
-    assert " ".join(" ".join(lines).split()) == " ".join(whole.split())

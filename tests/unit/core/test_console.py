@@ -1,20 +1,26 @@
-"""Progress on a terminal: what is known only later is shown from then on."""
+"""What is printed: outside text cannot act on a terminal, and progress shows what is known."""
 
 from __future__ import annotations
 
 import io
+import json
+import sys
 from typing import Any
 
 import pytest
-from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from envbuilder.core import console
+from envbuilder.core.terminal import EscapingConsole
+
+HOSTILE = "\x1b[2J\x9b31m\u202e\u2028\ud800\r\nFORGED https://me:c4nary@host/x"
 
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     screen = io.StringIO()
-    made = Console(file=screen, force_terminal=True, width=80, color_system=None)
+    made = EscapingConsole(file=screen, force_terminal=True, width=80, color_system=None)
     monkeypatch.setattr(console, "rich_console", lambda **options: made)
     return screen
 
@@ -28,3 +34,87 @@ def test_a_share_is_shown_once_the_total_is_known(terminal: io.StringIO) -> None
         shown._bar.refresh()
     assert "epoch 1, loss 0.123" in terminal.getvalue()
     assert "25%" in terminal.getvalue()
+
+
+def test_one_line_stays_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    console.result(HOSTILE)
+    console.message(HOSTILE)
+    console.PlainProgress().note(HOSTILE)
+    with console.PlainProgress().task(HOSTILE):
+        pass
+    out, err = capsys.readouterr()
+    for line in (out + err).splitlines():
+        assert line.isprintable()
+        assert "c4nary" not in line
+        assert not line.startswith("FORGED")
+    assert (out.count("\n"), err.count("\n")) == (1, 3)
+
+
+def test_endless_text_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    console.result("x" * 1_000_000)
+    console.error("x" * 1_000_000, "y\n" * 1_000_000)
+    out, err = capsys.readouterr()
+    assert len(out) <= console.LONGEST_LINE + 1
+    assert len(err) < 100_000
+
+
+def test_json_is_the_same_value_without_control_characters(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for text in (HOSTILE, HOSTILE.replace("\ud800", "")):
+        console.data({"a": [text]})
+        out = capsys.readouterr().out
+        assert json.loads(out) == {"a": [text.replace("me:c4nary", "…")]}
+        assert out.removesuffix("\n").isprintable()
+
+
+def test_tables_keep_their_columns_and_show_markup_as_text() -> None:
+    screen = io.StringIO()
+    out = EscapingConsole(file=screen, force_terminal=True, width=60, color_system=None)
+    table = Table()
+    table.add_column("name", overflow="fold")
+    table.add_column("next")
+    table.add_row(HOSTILE, "[/bold] :smile:")
+    table.add_row(Text(HOSTILE), Text("b", style="bold"))
+    out.print(table)
+    out.print(HOSTILE)
+    lines = screen.getvalue().splitlines()
+    assert all(line.isprintable() for line in lines)
+    assert "[/bold] :smile:" in screen.getvalue()
+    assert "c4nary" not in screen.getvalue()
+    assert len({len(line) for line in lines if line.startswith(("│", "┃"))}) == 1
+
+
+def test_a_task_may_have_any_name(terminal: io.StringIO) -> None:
+    progress = console.RichProgress()
+    progress.note(f"[/red]{HOSTILE}")
+    with progress.task(f"[/red]{HOSTILE}") as task:
+        task.update(1, 4, HOSTILE)
+    shown = terminal.getvalue()
+    assert "\x1b[2J" not in shown
+    assert not {"\x9b", "\u202e", "\u2028", "\ud800"} & set(shown)
+    assert "c4nary" not in shown
+
+
+def test_lines_that_an_error_repeats_are_indented(capsys: pytest.CaptureFixture[str]) -> None:
+    console.error(f"failed:\n{HOSTILE}", f"Look at {HOSTILE}")
+    lines = capsys.readouterr().err.splitlines()
+    assert [line[:2] for line in lines] == ["er", "  ", "  ", "Lo", "  "]
+    assert all(line.isprintable() and "c4nary" not in line for line in lines)
+
+
+def test_errors_break_between_words_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message, hint = f"{'word ' * 30}end\nan excerpt", "Run `envbuilder lock --profile cpu`."
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("NO_COLOR", "1")
+    console.error(message, hint)
+    whole = capsys.readouterr().err
+    assert whole == f"error: {'word ' * 30}end\n  an excerpt\n{hint}\n"
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    console.error(message, hint)
+    lines = capsys.readouterr().err.splitlines()
+    assert max(map(len, lines)) <= 60
+    assert "  an excerpt" in lines
+    assert " ".join(" ".join(lines).split()) == " ".join(whole.split())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import unicodedata
 
 import pytest
@@ -40,6 +41,22 @@ def test_plain_text_stays_as_it_is(raw: str) -> None:
 def test_escaped_text_is_one_line_and_can_be_encoded(raw: str) -> None:
     assert text.escaped(raw, 1000).isprintable()
     text.escaped(raw).encode()
+
+
+@given(any_text)
+def test_escaped_lines_keep_their_line_breaks(raw: str) -> None:
+    clean = text.escaped_lines(raw)
+    assert clean.count("\n") == raw.count("\n")
+    assert clean.replace("\n", "").replace("\t", "").isprintable()
+    assert text.escaped_lines(clean) == clean
+    clean.encode()
+
+
+@given(st.lists(any_text), st.sampled_from([None, 1]))
+def test_escaped_json_has_the_same_value(raw: list[str], indent: int | None) -> None:
+    encoded = text.escaped_json(json.dumps(raw, ensure_ascii=False, indent=indent))
+    assert json.loads(encoded) == raw
+    assert encoded.replace("\n", "").isprintable()
 
 
 @pytest.mark.parametrize(
