@@ -80,7 +80,10 @@ def command(
         click.echo(msgspec.json.encode(data).decode())
         return
     memory, *largest = _room(pools)
-    _print(host, choice, (memory, *(model_fit.sentences(estimate) if estimate else largest)))
+    opt_in = {p.name for p in candidates if p.opt_in}
+    _print(
+        host, choice, opt_in, (memory, *(model_fit.sentences(estimate) if estimate else largest))
+    )
 
 
 def _room(pools: tuple[Pool, ...]) -> tuple[str, ...]:
@@ -109,7 +112,7 @@ def _room(pools: tuple[Pool, ...]) -> tuple[str, ...]:
     )
 
 
-def _print(host: Host, choice: Choice, lines: tuple[str, ...]) -> None:
+def _print(host: Host, choice: Choice, opt_in: set[str], lines: tuple[str, ...]) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -123,10 +126,20 @@ def _print(host: Host, choice: Choice, lines: tuple[str, ...]) -> None:
     out.print(table)
     out.print()
     fits = Table.grid(padding=(0, 2))
-    for fit in choice.fits:
-        mark, style = _MARKS[fit.verdict]
-        reasons = "; ".join(fit.reasons) or "fits"
-        fits.add_row(Text(mark, style=style), fit.profile, Text(reasons))
+    aside = [f for f in choice.fits if f.impossible or (f.verdict == "no" and f.profile in opt_in)]
+    shown = [fit for fit in choice.fits if fit not in aside]
+    against = selection.grouped(fit for fit in shown if fit.verdict != "fits")
+    for group in sorted(
+        [*against, *([fit] for fit in shown if fit.verdict == "fits")],
+        key=lambda group: shown.index(group[0]),
+    ):
+        mark, style = _MARKS[group[0].verdict]
+        names = ", ".join(fit.profile for fit in group)
+        fits.add_row(Text(mark, style=style), names, Text("; ".join(group[0].reasons) or "fits"))
+    if aside:
+        names = ", ".join(fit.profile for fit in aside)
+        mark, style = _MARKS["no"]
+        fits.add_row(Text(mark, style=style), names, Text("not for this machine (see --json)"))
     out.print(fits)
     out.print()
     chosen = f"profile {choice.profile}" if choice.profile else "no profile"

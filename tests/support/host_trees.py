@@ -160,14 +160,14 @@ _ZEN4 = Requires(
     without_cpu_flags="zentorch would return the graph unchanged",
 )
 _CUDA_13 = Requires(
-    nvidia_driver="580",
+    nvidia_driver="580.65.06",
     sm=("7.5", "8.0", "8.6", "9.0", "10.0", "12.0"),
     sm_arm64=("8.0", "9.0", "10.0", "11.0", "12.0"),
     sm_ptx=True,
     cpu_flags_wanted=_SSE41,
 )
 _CUDA_12 = Requires(
-    nvidia_driver="525",
+    nvidia_driver="525.60.13",
     sm=("5.0", "6.0", "7.0", "7.5", "8.0", "8.6", "9.0"),
     cpu_flags_wanted=_SSE41,
 )

@@ -44,6 +44,7 @@ class DockerEnvironment:
     ) -> None:
         self.profile, self.target, self.plan = profile, target, plan
         self._engine, self._force = engine, force
+        self.device_variables: Mapping[str, str] = {}
         self._records = settings.records_dir / plan.fingerprint
 
     def existing(self) -> Artifact | None:
@@ -102,7 +103,7 @@ class DockerEnvironment:
             image=self.plan.artifact.ref,
             entrypoint=(*program, conventions.PAYLOAD, "exec", "--"),
             arguments=(*program, conventions.PAYLOAD, "--promise", start.text(), *arguments(paths)),
-            variables=variables,
+            variables={**variables, **self.device_variables},
             home=conventions.HOME,
             home_owner=conventions.ID,
             mounts={str(folder): paths[name] for name, folder in folders.items()},
@@ -137,6 +138,7 @@ class DockerEnvironment:
                 *("--mount", f"type=bind,source={folder},target={conventions.WORK}"),
                 *("--workdir", conventions.WORK),
                 *flags,
+                *(f"--env={name}={value}" for name, value in self.device_variables.items()),
                 *(self.plan.artifact.ref, *argv),
             ],
             {},

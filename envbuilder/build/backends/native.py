@@ -204,6 +204,7 @@ class NativeEnvironment:
     def __init__(self, profile: Profile, target: Target, plan: Plan) -> None:
         self.profile, self.target, self.plan = profile, target, plan
         self.prefix = Path(plan.artifact.ref)
+        self.device_variables: Mapping[str, str] = {}
 
     @property
     def bin_folders(self) -> tuple[str, ...]:
@@ -260,7 +261,7 @@ class NativeEnvironment:
         # Checks the environment before anything in it runs, its activation included.
         scratch = self._scratch
         executable, bytecode = str(self.prefix / self.python), str(scratch / "bytecode")
-        base = isolation.payload_environment(os.environ)
+        base = {**isolation.payload_environment(os.environ), **self.device_variables}
         _, of_environment = self.inside((), base)
         start = Start(
             as_found=False,
@@ -310,4 +311,5 @@ class NativeEnvironment:
         )
         if program is None:
             raise ToolError(f"{argv[0]}: not found in the environment or on PATH")
-        process.replace(*self.inside([program, *argv[1:]], environ))
+        command, variables = self.inside([program, *argv[1:]], environ)
+        process.replace(command, {**self.device_variables, **variables})

@@ -154,7 +154,8 @@ def test_gb10_shares_the_main_memory(tmp_path: Path) -> None:
 
 
 def test_mig_is_usable_but_not_all_of_it(tmp_path: Path) -> None:
-    gpu = probed(tmp_path, tree(told(name="NVIDIA H100 80GB HBM3", mig=True), device="2330"))
+    answer = told(name="NVIDIA H100 80GB HBM3", mig=True, instances=2)
+    gpu = probed(tmp_path, tree(answer, device="2330"))
     assert (gpu.state, gpu.mig) == ("usable", True)
     assert "MIG" in gpu.detail
     assert (gpu.memory_bytes, gpu.usable_bytes) == (25757220864, None)
