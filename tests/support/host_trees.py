@@ -32,11 +32,12 @@ import yaml
 from envbuilder.core import resources
 from envbuilder.host import fetch, probe, system
 from envbuilder.host import model as host
+from envbuilder.host import record as recorder
+from envbuilder.host.record import PLANTED, plant
 from envbuilder.profiles import selection
 from envbuilder.profiles.library import Library
 from envbuilder.profiles.profile import Expects, Profile, Python, Requires, Tools
 from tools import record_host
-from tools.record_host import PLANTED, plant
 
 if TYPE_CHECKING:
     from envbuilder.profiles.lock import Lock
@@ -201,8 +202,8 @@ def record() -> str:
     """
     taken = fetch.fetch(Path("/"))
     choice = selection.choose(PROFILES, system.decide(taken, {}), locks=locks())
-    scrubber = record_host.this_machine()
-    return record_host.as_yaml(record_host.recording(taken, scrubber), choice)
+    scrubber = recorder.this_machine()
+    return record_host.as_yaml(recorder.recording(taken, scrubber), choice)
 
 
 def main(arguments: list[str]) -> None:
