@@ -31,11 +31,18 @@ _MARKS = {"fits": ("✓", "green"), "warnings": ("!", "yellow"), "no": ("✗", "
 @target_host_option
 @click.option("--model", metavar="SIZE", help="Would a language model of this size fit? E.g. 70B.")
 @click.option("--quant", metavar="NAME", default="q4", help="How its weights are stored. [q4]")
+@click.option(
+    "--record",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Write what detection reads here, without personal data, for --root elsewhere.",
+)
 @json_option
 def command(
     full: bool,
     root: Path,
     target_host: Path | None,
+    record: Path | None,
     model: str | None,
     quant: str,
     as_json: bool,
@@ -50,9 +57,15 @@ def command(
       envbuilder detect --model 70B --quant q4
       envbuilder detect --json > machine.json
       envbuilder detect --target-host machine.json
+      envbuilder detect --record machine && tar czf machine.tar.gz machine
     """
     from envbuilder.host import assumed, memory_pools, model_fit
 
+    if record is not None:
+        if root != Path("/") or target_host is not None or model is not None:
+            raise click.UsageError("--record records this machine, and nothing else")
+        _record(record, full=full, as_json=as_json)
+        return
     requested = model_fit.parse_model(model) if model is not None else None
     model_fit.bits_of(quant)
     library = Library.of(configuration.load())
@@ -84,6 +97,37 @@ def command(
     _print(
         host, choice, opt_in, (memory, *(model_fit.sentences(estimate) if estimate else largest))
     )
+
+
+def _record(folder: Path, *, full: bool, as_json: bool) -> None:
+    """Write the recording, and compare the decisions that it leads to with those made here."""
+    from envbuilder.host import fetch, system
+    from envbuilder.host import record as recorder
+
+    taken = fetch.fetch(Path("/"), full=full)
+    scrubber = recorder.this_machine()
+    files = recorder.write(folder, taken, scrubber)
+    library = Library.of(configuration.load())
+    candidates = library.profiles()
+    choices = [
+        selection.choose(candidates, host, locks=library.locks(candidates))
+        for host in (system.decide(taken, {}), probe.host(folder))
+    ]
+    live, replayed = (msgspec.to_builtins(choice) for choice in choices)
+    differences = recorder.differences(live, replayed, scrubber)
+    if as_json:
+        data = {"schema": 1, "recording": str(folder), "files": files, "differences": differences}
+        click.echo(msgspec.json.encode(data).decode())
+        return
+    click.echo(f"{folder}: {files} files of /proc, /sys, /dev and drivers' answers")
+    click.echo(
+        "Left out or replaced: serial numbers, UUIDs, MAC addresses, names of the machine and of"
+        " users. Look at it before you send it."
+    )
+    for line in differences:
+        click.echo(f"differs: {line}", err=True)
+    if not differences:
+        click.echo(f"`envbuilder detect --root {folder}` decides as here.")
 
 
 def _room(pools: tuple[Pool, ...]) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ import re
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from envbuilder.core.errors import InvalidError
 from envbuilder.host.memory import smbios
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 PLANTED = ("files", "binary", "links", "folders", "nodes")
 """The parts of a host in `tests/data/hosts` that are planted as a tree."""
+_LARGEST = 16 << 20
+"""The maximum size of a recording, in bytes."""
 _DEVICES = "sys/bus/pci/devices"
 _PLUGINS = "usr/local/lib/docker/cli-plugins"
 # Names that say nothing about a machine or a person, and are words of other files.
@@ -158,16 +161,40 @@ def nameless(table: bytes) -> bytes:
     return b"".join(parts)
 
 
+def write(folder: Path, taken: Snapshot, scrubber: Scrubber) -> int:
+    """Write what was read as a tree into a new or empty folder; return the number of its files.
+
+    Raise `InvalidError` if the folder cannot take it.
+    """
+    data = recording(taken, scrubber)
+    size = sum(len(str(content)) for part in ("files", "binary") for content in data[part].values())
+    if size > _LARGEST:
+        raise InvalidError(f"{folder}: the recording is larger than {_LARGEST >> 20} MiB")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise InvalidError(f"{folder}: is not empty", "Name a folder that does not exist yet.")
+        plant(folder, data)
+    except OSError as error:
+        raise InvalidError(f"{folder}: cannot be written: {error.strerror or error}") from error
+    return sum(len(data[part]) for part in PLANTED if part != "folders")
+
+
 def plant(root: Path, data: dict[str, Any]) -> Path:
     """Plant the tree of a host below `root`, and return it."""
+    everything = [path for part in PLANTED for path in data.get(part, ())]
+    above = {str(parent) for path in everything for parent in PurePosixPath(path).parents}
+    for path, target in sorted(data.get("links", {}).items()):
+        _at(root, path).symlink_to(target)
+        folder = (root / path).resolve()
+        if path in above and folder.is_relative_to(root.resolve()):
+            folder.mkdir(parents=True, exist_ok=True)  # a device, whose files are behind its link
     for path, text in data.get("files", {}).items():
         _at(root, path).write_text(text if isinstance(text, str) else json.dumps(text))
     for path, text in data.get("binary", {}).items():
         _at(root, path).write_bytes(base64.b64decode(text))
     for path in data.get("folders", ()):
         (root / path).mkdir(parents=True, exist_ok=True)
-    for path, target in data.get("links", {}).items():
-        _at(root, path).symlink_to(target)
     for path, readable in data.get("nodes", {}).items():
         _at(root, path).touch()
         (root / path).chmod(0o644 if readable else 0)

@@ -85,6 +85,10 @@ def fit(
     else:
         verdict = "no"
     only = ways.only_image(every) if backends.makes_image(way.backend) and verdict != "no" else ""
+    unknown = [f for f in findings if f.gpu is not None and f.gpu.vendor == "unknown"]
+    if unknown and verdict == "warnings":
+        # Whether there is a GPU at all comes before what it would need.
+        only, findings = "", unknown
     # If it is impossible, nothing else matters.
     sentences = _sentences(findings, ("impossible",) if impossible else _DECISIVE[verdict])
     return Fit(
@@ -94,7 +98,7 @@ def fit(
         impossible=impossible,
         backend=way.backend,
         lacks_engine=verdict == "warnings" and way.lacks_engine and not way.lacks_more,
-        environment={} if verdict == "no" else finding.left_out(findings),
+        environment={} if verdict == "no" else finding.left_out(way.findings),
         way_out=ways.way_out(profile, host, every),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 class DockerEnvironment:
     """A planned image in a container engine."""
 
+    device_variables: Mapping[str, str] = MappingProxyType({})
+    """Variables that choose the GPUs of this machine; set by the workflow."""
+
     def __init__(
         self,
         profile: Profile,
@@ -44,7 +48,6 @@ class DockerEnvironment:
     ) -> None:
         self.profile, self.target, self.plan = profile, target, plan
         self._engine, self._force = engine, force
-        self.device_variables: Mapping[str, str] = {}
         self._records = settings.records_dir / plan.fingerprint
 
     def existing(self) -> Artifact | None:

@@ -13,6 +13,7 @@ import tempfile
 import weakref
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -201,10 +202,12 @@ def machine_variables(environ: Mapping[str, str]) -> dict[str, str]:
 class NativeEnvironment:
     """A planned environment in a folder of this machine."""
 
+    device_variables: Mapping[str, str] = MappingProxyType({})
+    """Variables that choose the GPUs of this machine; set by the workflow."""
+
     def __init__(self, profile: Profile, target: Target, plan: Plan) -> None:
         self.profile, self.target, self.plan = profile, target, plan
         self.prefix = Path(plan.artifact.ref)
-        self.device_variables: Mapping[str, str] = {}
 
     @property
     def bin_folders(self) -> tuple[str, ...]:

@@ -267,11 +267,11 @@ def _sockets(
         return None
     # Without ACPI's tables, Linux counts the clusters of an ARM chip, from 0, as sockets; boards
     # with several sockets have a NUMA node for each.
-    clusters = ids == set(range(len(ids))) and any(processor.part[1] for processor in processors)
+    described = [processor.part[1] for processor in processors]
+    if len(ids) == 1 or ids != set(range(len(ids))) or (described and not any(described)):
+        return len(ids)
     nodes = _nodes(snapshot) or (1 if snapshot.has(_NODES) is False else None)
-    if clusters and nodes is None:
-        return None
-    return 1 if clusters and nodes == 1 else len(ids)
+    return (1 if nodes == 1 else len(ids)) if described and nodes else None
 
 
 def _nodes(snapshot: Snapshot) -> int | None:

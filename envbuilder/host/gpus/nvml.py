@@ -7,7 +7,6 @@ name; unknown keys are ignored.
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import itertools
 from typing import Any
@@ -168,6 +167,8 @@ def _instances(library: Any, handle: Any) -> int | None:
 
 def _fabric(library: Any, handle: Any) -> int | None:
     """Return the state of the card's NVLink fabric; None if the driver or package lacks it."""
+    import ctypes
+
     try:
         info = library.c_nvmlGpuFabricInfo_t()
         library.nvmlDeviceGetGpuFabricInfo(handle, ctypes.byref(info))
