@@ -56,6 +56,10 @@ TRACKED_FLAGS = X86_FLAGS | frozenset(_ARM_FLAGS.split())
 """The CPU flags that `Cpu.flags` covers; it says nothing about any other flag."""
 
 
+ASSUMED = "assumed"
+"""The detail of a GPU that is not here: a version stated for it may lack its last parts."""
+
+
 class Cpu(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The processor, and how much of it this process may use."""
 

@@ -107,7 +107,9 @@ def recording(taken: Snapshot, scrubber: Scrubber) -> dict[str, Any]:
     def place(path: str) -> str:
         return scrubber.public(scrubber.home_plugin(path))
 
-    files = {place(path): scrubber.public(kept(path, text)) for path, text in taken.files.items()}
+    files = {
+        place(path): scrubber.public(reduced(path, text)) for path, text in taken.files.items()
+    }
     if taken.machine:
         files.setdefault("proc/sys/kernel/arch", f"{taken.machine}\n")
     closed = {path for path, why in taken.unreadable.items() if why != "not there"}
@@ -136,7 +138,7 @@ def recording(taken: Snapshot, scrubber: Scrubber) -> dict[str, Any]:
     }
 
 
-def kept(path: str, text: str) -> str:
+def reduced(path: str, text: str) -> str:
     """Return the lines of a file that detection reads."""
     pattern = next((pattern for end, pattern in _KEPT.items() if path.endswith(end)), None)
     if pattern is None:

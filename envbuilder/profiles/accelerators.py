@@ -32,9 +32,8 @@ class Accelerator(Struct, frozen=True, kw_only=True):
     """Judge one GPU; the last argument is whether for a native environment or for an image."""
     capability: Callable[[Gpu], tuple[float, ...]] = lambda gpu: ()
     """How much a GPU can do, as a sort key: of several that do not work, the best is reported."""
-    hide: Callable[[Sequence[Gpu], Sequence[Gpu]], dict[str, str] | None] = lambda gpus, kept: {}
-    """Return the variables that show the framework only those of the GPUs that are kept; empty if
-    none is needed, None if no variable can."""
+    hide: Callable[[Sequence[Gpu], Sequence[Gpu]], dict[str, str] | None] = lambda gpus, selected: {}
+    """Return the variables that show the framework only the selected GPUs; None if none can."""
     native: Callable[[Host], list[Finding]] = lambda host: []
     """Check what native environments need from the host in addition."""
     required: Callable[[Requires, Needs], bool] = lambda requires, needs: False
@@ -129,11 +128,13 @@ def _of_gpus(row: Accelerator, host: Host, needs: Needs, *, native: bool) -> lis
     ]
 
 
-def _left_out(row: Accelerator, gpus: Sequence[Gpu], kept: Sequence[Gpu]) -> list[Finding]:
+def _left_out(row: Accelerator, gpus: Sequence[Gpu], selected: Sequence[Gpu]) -> list[Finding]:
     """Return a note on GPUs that the framework would use although others work better."""
     # Those that it does not see need not be hidden: no driver, no node, another container's.
-    others = [g for g in gpus if g not in kept and (g.state != "present" or g.obstacle in _SEEN)]
-    variables = row.hide(gpus, kept) if others else {}
+    others = [
+        g for g in gpus if g not in selected and (g.state != "present" or g.obstacle in _SEEN)
+    ]
+    variables = row.hide(gpus, selected) if others else {}
     names = " and ".join(named(gpu) for gpu in others)
     if variables is None:
         text = f"{names} must be hidden from it, and no variable can: their addresses are unknown"

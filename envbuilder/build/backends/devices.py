@@ -25,10 +25,10 @@ def visible(variables: Mapping[str, str], environ: Mapping[str, str]) -> tuple[d
     `variables` hide the GPUs that do not work; what the caller set itself takes precedence.
     """
     names = [*variables, *(other for name in variables for other in _OTHERS.get(name, ()))]
-    own = {name: environ[name] for name in names if environ.get(name, "") != ""}
-    if {name: value for name, value in own.items() if variables.get(name) != value}:
-        shown = " ".join(f"{name}={printable(value)}" for name, value in own.items())
-        return own, f"note: {shown} is set, so no GPU that does not work is hidden"
+    stated = {name: environ[name] for name in names if environ.get(name, "") != ""}
+    if {name: value for name, value in stated.items() if variables.get(name) != value}:
+        shown = " ".join(f"{name}={printable(value)}" for name, value in stated.items())
+        return stated, f"note: {shown} is set, so no GPU that does not work is hidden"
     shown = " ".join(f"{name}={value}" for name, value in variables.items())
     return dict(variables), f"GPUs: {shown} hides those that do not work here" if shown else ""
 

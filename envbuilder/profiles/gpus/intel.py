@@ -33,21 +33,21 @@ def capability(gpu: Gpu) -> tuple[float, ...]:
     return support, gpu.memory_kind == "dedicated", gpu.memory_bytes or 0
 
 
-def hide(gpus: Sequence[Gpu], kept: Sequence[Gpu]) -> dict[str, str] | None:
+def hide(gpus: Sequence[Gpu], selected: Sequence[Gpu]) -> dict[str, str] | None:
     """Return the variable that shows torch.xpu only some GPUs; empty if it sees no others.
 
     torch.xpu uses discrete GPUs alone if there is one (c10/xpu, note on device management). Level
     Zero numbers discrete GPUs first, by PCI address, then the integrated one.
     """
     discrete = [gpu for gpu in gpus if gpu.memory_kind == "dedicated" and _is_seen(gpu)]
-    if all(gpu in kept for gpu in discrete) and discrete:
+    if all(gpu in selected for gpu in discrete) and discrete:
         return {}
     if not all(gpu.bus for gpu in gpus):
         return None
     discrete.sort(key=lambda gpu: gpu.bus or "")
     integrated = [gpu for gpu in gpus if gpu not in discrete and _is_seen(gpu)]
     order = [*discrete, *integrated]
-    places = [str(place) for place, gpu in enumerate(order) if gpu in kept]
+    places = [str(place) for place, gpu in enumerate(order) if gpu in selected]
     return {"ZE_AFFINITY_MASK": ",".join(places)}
 
 

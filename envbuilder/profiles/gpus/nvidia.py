@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from envbuilder.host import tables
+from envbuilder.host.model import ASSUMED
 from envbuilder.host.text import version
 from envbuilder.profiles.finding import Finding, blocked, named
 
@@ -58,7 +59,7 @@ def capability(gpu: Gpu) -> tuple[float, ...]:
     return (*(_sm(gpu.sm) if gpu.sm else (0, 0)), gpu.memory_bytes or 0)
 
 
-def hide(gpus: Sequence[Gpu], kept: Sequence[Gpu]) -> dict[str, str] | None:
+def hide(gpus: Sequence[Gpu], selected: Sequence[Gpu]) -> dict[str, str] | None:
     """Return the variables that show CUDA only some GPUs, by their order on the PCI bus.
 
     CUDA's own order is by speed, which is not known here. None if an address is unknown.
@@ -67,7 +68,7 @@ def hide(gpus: Sequence[Gpu], kept: Sequence[Gpu]) -> dict[str, str] | None:
     if not all(gpu.bus for gpu in seen):
         return None
     seen.sort(key=lambda gpu: gpu.bus or "")
-    places = [str(place) for place, gpu in enumerate(seen) if gpu in kept]
+    places = [str(place) for place, gpu in enumerate(seen) if gpu in selected]
     return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(places)}
 
 
@@ -79,6 +80,8 @@ def _driver(needs: Needs, gpu: Gpu) -> list[Finding]:
     if minimum is None:
         text = "which driver its CUDA runtime needs is not known"
         return [Finding("warning", text, "lock-unread", gpu)]
+    if gpu.detail == ASSUMED:
+        minimum = minimum[: len(installed)]
     if installed < minimum:
         text = (
             f"NVIDIA driver {gpu.driver_version} is older than {needs.nvidia_driver}, "

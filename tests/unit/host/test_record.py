@@ -73,13 +73,13 @@ def test_no_uuid_stays_wherever_it_stands(identity: str, around: str) -> None:
 
 
 def test_only_the_lines_that_detection_reads_are_kept() -> None:
-    status = record.kept("proc/self/status", "Name:\tsomebody\nCpus_allowed_list:\t0-1\n")
+    status = record.reduced("proc/self/status", "Name:\tsomebody\nCpus_allowed_list:\t0-1\n")
     assert status == "Cpus_allowed_list:\t0-1\n"
     identity = f"GPU UUID: \t GPU-{IDENTITY}\n"
     gpu = f"Model: \t NVIDIA H100\n{identity}Bus Location: \t 0000:18:00.0\nDevice Minor: \t 0\n"
-    information = record.kept("proc/driver/nvidia/gpus/0000:18:00.0/information", gpu)
+    information = record.reduced("proc/driver/nvidia/gpus/0000:18:00.0/information", gpu)
     assert information == gpu.replace(identity, "")
-    cpuinfo = record.kept("proc/cpuinfo", "processor\t: 0\nSerial\t\t: 00000000deadbeef\n")
+    cpuinfo = record.reduced("proc/cpuinfo", "processor\t: 0\nSerial\t\t: 00000000deadbeef\n")
     assert cpuinfo == "processor\t: 0\n"
 
 
