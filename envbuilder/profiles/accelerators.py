@@ -32,7 +32,7 @@ class Accelerator(Struct, frozen=True, kw_only=True):
     """Judge one GPU; the last argument is whether for a native environment or for an image."""
     capability: Callable[[Gpu], tuple[float, ...]] = lambda gpu: ()
     """How much a GPU can do, as a sort key: of several that do not work, the best is reported."""
-    hide: Callable[[Sequence[Gpu], Sequence[Gpu]], dict[str, str] | None] = lambda gpus, selected: {}
+    hide: Callable[[Sequence[Gpu], Sequence[Gpu]], dict[str, str] | None] = lambda gpus, best: {}
     """Return the variables that show the framework only the selected GPUs; None if none can."""
     native: Callable[[Host], list[Finding]] = lambda host: []
     """Check what native environments need from the host in addition."""
