@@ -7,11 +7,18 @@ is reported and kept, and what was written by hand stays. New Intel GPUs take fa
 memory from the others of their configuration where these agree. Exit code 2: the file is not what
 was expected, and nothing was written.
 
-intel-gpus   shared/source/dll/devices/devices_base.inl of github.com/intel/compute-runtime
-nvidia-gpus  pci.ids of pci-ids.ucw.cz; Debian's package `pci.ids` holds it in /usr/share/misc
-x86-cpus     arch/x86/include/asm/intel-family.h of Linux; Debian's linux-headers-*-common has it.
-             The rows of AMD are not in it and stay.
-arm-cpus     sys-utils/lscpu-arm.c of github.com/util-linux/util-linux
+intel-gpus         shared/source/dll/devices/devices_base.inl of github.com/intel/compute-runtime
+intel-gpus-kernel  include/drm/intel/pciids.h of Linux (i915_pciids.h before 6.14), for the same
+                   table: every GPU that the kernel knows. What Linux alone knows of a family that
+                   PyTorch lists is `unlisted`.
+intel-gpus-names   pci.ids, for the same table: names of the GPUs that are in it
+nvidia-gpus, amd-gpus
+                   pci.ids of pci-ids.ucw.cz; Debian's package `pci.ids` holds it in /usr/share/misc
+x86-cpus           arch/x86/include/asm/intel-family.h of Linux. The rows of AMD are not in it and
+                   stay.
+arm-cpus           sys-utils/lscpu-arm.c of github.com/util-linux/util-linux
+
+Debian's packages linux-headers-*-common have Linux's headers.
 
 `--version` says which commit or release the file is from; it goes into the column `source`. Without
 it pci.ids names its own version, and of other files the sha256 is noted.
@@ -66,6 +73,12 @@ class Table:
     """Columns that an upstream file fills in for new rows only."""
     theirs: Callable[[Row], bool] = lambda _: True
     """Whether a row comes from the upstream file."""
+    file: str = ""
+    """The table's file without its suffix, if it is not the name of the source."""
+    drives: bool = True
+    """Whether a new device works as those of its group do; if not, it is at best unlisted."""
+    names_only: bool = False
+    """Whether the upstream file only fills in empty names of rows that the table has."""
 
 
 def parse_intel(text: str) -> list[Found]:
@@ -86,23 +99,107 @@ def parse_intel(text: str) -> list[Found]:
     return found
 
 
-def parse_pci(text: str) -> list[Found]:
-    """NVIDIA's GPUs from Fermi on: `id  CHIP [product]` below vendor 10de."""
-    _, start, rest = text.partition("\n10de  ")
+# Platforms in the macros of pciids.h that no other source of the table names. All but those in
+# _NEWER are before Xe-HPG (Arc), the first that torch.xpu supports.
+_PLATFORMS = {
+    "I8": "Gen 2", "I9": "Gen 3", "I965": "Gen 4", "G33": "Gen 3", "GM45": "Gen 4.5",
+    "G45": "Gen 4.5", "PNV": "Pineview", "ILK": "Ironlake", "SNB": "Sandy Bridge",
+    "IVB": "Ivy Bridge", "HSW": "Haswell", "VLV": "Bay Trail", "BDW": "Broadwell",
+    "CHV": "Cherry Trail", "SKL": "Skylake", "BXT": "Apollo Lake", "GLK": "Gemini Lake",
+    "KBL": "Kaby Lake", "AML": "Amber Lake", "CML": "Comet Lake", "CFL": "Coffee Lake",
+    "WHL": "Whiskey Lake", "CNL": "Cannon Lake", "ICL": "Ice Lake", "EHL": "Elkhart Lake",
+    "JSL": "Jasper Lake", "WCL": "Wildcat Lake", "NVLP": "Nova Lake-P",
+}  # fmt: skip
+_NEWER = frozenset({"WCL", "NVLP"})
+
+
+def parse_kernel(text: str) -> list[Found]:
+    """Return the ids in `#define INTEL_PLATFORM_VARIANT_IDS(…)`, each as `MACRO__(0xID, …)`."""
+    found: dict[str, Found] = {}
+    platform = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if define := re.match(r"#define (?:INTEL|XE)_(\w+)_IDS\(", line):
+            platform = define[1]
+        elif re.match(r"\s*MACRO__\(0", line):
+            match = re.match(r"\s*MACRO__\(0[xX]([0-9A-Fa-f]{4}),", line)
+            if match is None or not platform:
+                raise UnexpectedError(f"line {number} is a device that cannot be read: {line!r}")
+            group = _platform(platform)
+            values = {"id": match[1].lower()}
+            if group in _PLATFORMS:
+                state = "unlisted" if group in _NEWER else "unsupported"
+                values |= {"family": _PLATFORMS[group], "torch_xpu": state, "memory": "shared"}
+            found.setdefault(values["id"], Found(values=values, group=group))
+    return list(found.values())
+
+
+def _platform(macro: str) -> str:
+    """Return what devices of a macro have in common: "SKL" of "SKL_ULT_GT1", "ARL_S" itself."""
+    short = macro.partition("_")[0]
+    if short in ("ARL", "ATS", "DG2"):
+        return macro
+    if short in _PLATFORMS:
+        return short
+    return next((p for p in ("I965", "I9", "I8") if short.startswith(p)), short)
+
+
+def parse_intel_names(text: str) -> list[Found]:
+    """Return the names of Intel's devices in pci.ids: the product, else the whole name."""
+    found = []
+    for number, name in _of_vendor(text, "8086"):
+        product = re.search(r"\[(.*)\]", name)
+        short = (product[1] if product else name).strip().removeprefix("Intel ")
+        if re.search("[0-9]", short) and "," not in short:
+            found.append(Found(values={"id": number, "name": short}))
+    return found
+
+
+# Chips that pci.ids also lists without a product.
+_AMD_CHIPS = (
+    r"(Kaveri|Mendocino|Phoenix|Barcelo|Lucienne|Rembrandt|Raphael|Oland|Bonaire|Vega|Hawaii"
+    r"|Pitcairn|Cape Verde|Polaris|Navi|Arcturus|Aldebaran|Mullins|Tahiti)"
+)
+
+
+def parse_amd(text: str) -> list[Found]:
+    """AMD's GPUs from Evergreen on: `id  Chip [product]` below vendor 1002."""
+    found = []
+    for number, name in _of_vendor(text, "1002"):
+        match = re.fullmatch(r"([^\[\]]+?)(?: \[(.*)\])?(?: SR-IOV| VF)?", name)
+        if match is None or re.match(r"(?:R[0-9]|R[SCV][0-9]|RV|M[0-9]|Rage|Mach|ES)", name):
+            continue
+        if re.search(r"(?i)audio|usb|bridge|controller|sata|smbus|root|switch|i/o|iommu", name):
+            continue
+        product = (match[2] or "").strip()
+        if product or re.match(_AMD_CHIPS, name):
+            found.append(Found(values={"id": number, "chip": match[1].strip(), "name": product}))
+    return found
+
+
+def _of_vendor(text: str, vendor: str) -> list[tuple[str, str]]:
+    """Return ids and names of a vendor's devices in pci.ids."""
+    _, start, rest = text.partition(f"\n{vendor}  ")
     if not start:
-        raise UnexpectedError("vendor 10de (NVIDIA) is not in it")
+        raise UnexpectedError(f"vendor {vendor} is not in it")
     found = []
     for line in rest.splitlines()[1:]:
         if line[:1] not in ("\t", "#", ""):
             break
-        match = re.fullmatch(
-            r"\t([0-9a-f]{4})  ((?:G[ABFHKMPRV]|AD|TU)[0-9]{2}[0-9A-F])(?![0-9])(.*)", line
-        )
-        if match is None or re.search(r"(?i)audio|usb|switch|bridge|controller", match[3]):
+        if match := re.fullmatch(r"\t([0-9a-f]{4})  (.+)", line):
+            found.append((match[1], match[2].strip()))
+    return found
+
+
+def parse_pci(text: str) -> list[Found]:
+    """NVIDIA's GPUs from Fermi on: `id  CHIP [product]` below vendor 10de."""
+    found = []
+    for number, description in _of_vendor(text, "10de"):
+        match = re.fullmatch(r"((?:G[ABFHKMPRV]|AD|TU)[0-9]{2}[0-9A-F])(?![0-9])(.*)", description)
+        if match is None or re.search(r"(?i)audio|usb|switch|bridge|controller", match[2]):
             continue
-        product = re.search(r"\[(.*)\]", match[3])
+        product = re.search(r"\[(.*)\]", match[2])
         name = product[1].strip() if product else ""
-        found.append(Found(values={"id": match[1], "chip": match[2], "name": name}))
+        found.append(Found(values={"id": number, "chip": match[1], "name": name}))
     return found
 
 
@@ -158,6 +255,29 @@ TABLES = {
         source="intel/compute-runtime devices_base.inl @{}",
         parse=parse_intel,
     ),
+    "intel-gpus-kernel": Table(
+        file="intel-gpus",
+        columns=("id", "family", "torch_xpu", "memory", "name", "source"),
+        key=("id",),
+        source="Linux {} drm/intel/pciids.h",
+        parse=parse_kernel,
+        by_hand=frozenset({"family", "torch_xpu", "memory"}),
+        drives=False,
+    ),
+    "intel-gpus-names": Table(
+        file="intel-gpus",
+        columns=("id", "family", "torch_xpu", "memory", "name", "source"),
+        key=("id",),
+        source="pci.ids {}",
+        parse=parse_intel_names,
+        names_only=True,
+    ),
+    "amd-gpus": Table(
+        columns=("id", "chip", "name", "source"),
+        key=("id",),
+        source="pci.ids {}",
+        parse=parse_amd,
+    ),
     "nvidia-gpus": Table(
         columns=("id", "chip", "name", "source"),
         key=("id",),
@@ -193,8 +313,10 @@ def merge(
     gone = [key for key in theirs if key not in upstream]
     if not upstream:
         raise UnexpectedError("no device is in it")
-    if len(gone) * 2 > len(theirs):
+    if len(gone) * 2 > len(theirs) and not table.names_only:
         raise UnexpectedError(f"{len(gone)} of the table's {len(theirs)} rows are not in it")
+    if table.names_only:
+        return _named(table, old, upstream, version)
     rows = [row for key, row in known.items() if key not in upstream]
     news = [("gone", f"{' '.join(key)}: upstream does not have it any more; kept") for key in gone]
     for key, one in upstream.items():
@@ -203,7 +325,8 @@ def merge(
         else:
             group = [known[k] for k, o in upstream.items() if k in known and o.group == one.group]
             row = {**dict.fromkeys(table.columns, ""), **one.values, "source": source}
-            row |= _shared(one.group, group, source) if one.group else {}
+            if one.group and not row.get("family"):
+                row |= _shared(table, one.group, group, source)
             told = [("added", ", ".join(row[n] or f"no {n}" for n in table.columns[:-1]))]
         rows.append(row)
         news += [(word, f"{' '.join(key)}: {text}") for word, text in told]
@@ -229,11 +352,30 @@ def _updated(table: Table, row: Row, one: Found, source: str) -> tuple[Row, News
     return {**row, **taken}, told
 
 
-def _shared(name: str, group: Sequence[Row], source: str) -> Row:
+def _named(
+    table: Table, old: Sequence[Row], upstream: dict[tuple[str, ...], Found], version: str
+) -> tuple[list[Row], News]:
+    """Return the rows with the upstream names of those that had none, and the news."""
+    remark = f"; name: {table.source.format(version)}"
+    rows, news = [], []
+    for row in old:
+        one = upstream.get(_key(table, row))
+        name = one.values.get("name", "") if one else ""
+        if name and not row["name"]:
+            rows.append({**row, "name": name, "source": row["source"] + remark})
+            news.append(("changed", f"{' '.join(_key(table, row))}: name {name!r}"))
+        else:
+            rows.append(row)
+    return rows, news
+
+
+def _shared(table: Table, name: str, group: Sequence[Row], source: str) -> Row:
     """Return what a new device has in common with its group; what cannot be known stays empty."""
     columns = ("family", "torch_xpu", "memory")
     families, states, memories = (sorted({row[column] for row in group}) for column in columns)
     remarks = {"".join(row["source"].partition("; ")[1:]) for row in group}
+    if states != ["unsupported"] and not table.drives:
+        states, remarks = ["unlisted"], set()
     return {
         "family": " or ".join(families) or name,
         "torch_xpu": states[0] if len(states) == 1 else "unlisted",
@@ -269,7 +411,8 @@ def main(arguments: Sequence[str] | None = None, folder: Path = DEVICES) -> int:
     parser.add_argument("--version", metavar="TEXT", help="commit or release of the file")
     parser.add_argument("--write", action="store_true", help="write the table")
     options = parser.parse_args(arguments)
-    table, path = TABLES[options.table], folder / f"{options.table}.csv"
+    table = TABLES[options.table]
+    path = folder / f"{table.file or options.table}.csv"
     try:
         text = upstream_text(options.source)
         own = re.search(r"(?m)^#\s*Version:\s*([0-9.]{8,12})\s*$", text)

@@ -7,13 +7,14 @@ tool check.
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from envbuilder.build.backends import environment
+from envbuilder.build.backends import devices, environment
 from envbuilder.build.backends.environment import Environment, Product
 from envbuilder.build.plan import BuildResult, MakeBase, Plan
 from envbuilder.core.errors import BuildError, HostError, InvalidError, ToolError
@@ -54,6 +55,8 @@ class _Decision(Struct, frozen=True, kw_only=True):
     """Accepted signatures of the lock."""
     way_out: str
     """How the profile works here otherwise; empty if nothing else is to be suggested."""
+    environment: dict[str, str]
+    """Variables that hide GPUs which do not work with the profile."""
 
 
 def prepare_to_run(
@@ -66,7 +69,11 @@ def prepare_to_run(
     decision = _decide(request, profile, probe.host(), library, settings, progress)
     prepared = _plan(decision, request, settings, progress)
     # An output could not run anything, but no command that runs something offers one.
-    return prepared, cast("Environment", prepared.product)
+    product = cast("Environment", prepared.product)
+    product.device_variables, note = devices.visible(decision.environment, os.environ)
+    if note:
+        progress.note(note)
+    return prepared, product
 
 
 def prepare_to_build(request: Request, settings: Settings, progress: Progress) -> Prepared:
@@ -124,7 +131,7 @@ def _decide(
         judged = () if request.force else ways.judged(profile, host, lock)
         name, reason = choose_backend(profile, request, settings, judged)
         progress.note(f"backend {name}: {reason}")
-    way_out = ""
+    way_out, variables = "", dict[str, str]()
     if not request.force:
         fit = choice.require_host(
             profile,
@@ -134,7 +141,7 @@ def _decide(
             building=not request.to_run,
             locked=profile.torch_from_wheels(name),
         )
-        way_out = fit.way_out
+        way_out, variables = fit.way_out, fit.environment
         for reason in fit.reasons if fit.verdict == "warnings" else ():
             progress.note(f"warning: {reason}")
     usable = library.usable_lock(profile, name)
@@ -147,6 +154,7 @@ def _decide(
         host=host,
         signed=library.signed,
         way_out=way_out,
+        environment=variables,
     )
 
 

@@ -31,11 +31,18 @@ _MARKS = {"fits": ("✓", "green"), "warnings": ("!", "yellow"), "no": ("✗", "
 @target_host_option
 @click.option("--model", metavar="SIZE", help="Would a language model of this size fit? E.g. 70B.")
 @click.option("--quant", metavar="NAME", default="q4", help="How its weights are stored. [q4]")
+@click.option(
+    "--record",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Write what detection reads here, without personal data, for --root elsewhere.",
+)
 @json_option
 def command(
     full: bool,
     root: Path,
     target_host: Path | None,
+    record: Path | None,
     model: str | None,
     quant: str,
     as_json: bool,
@@ -50,9 +57,15 @@ def command(
       envbuilder detect --model 70B --quant q4
       envbuilder detect --json > machine.json
       envbuilder detect --target-host machine.json
+      envbuilder detect --record machine && tar czf machine.tar.gz machine
     """
     from envbuilder.host import assumed, memory_pools, model_fit
 
+    if record is not None:
+        if root != Path("/") or target_host is not None or model is not None:
+            raise click.UsageError("--record records this machine, and nothing else")
+        _record(record, full=full, as_json=as_json)
+        return
     requested = model_fit.parse_model(model) if model is not None else None
     model_fit.bits_of(quant)
     library = Library.of(configuration.load())
@@ -80,7 +93,41 @@ def command(
         console.data(data)
         return
     memory, *largest = _room(pools)
-    _print(host, choice, (memory, *(model_fit.sentences(estimate) if estimate else largest)))
+    opt_in = {p.name for p in candidates if p.opt_in}
+    _print(
+        host, choice, opt_in, (memory, *(model_fit.sentences(estimate) if estimate else largest))
+    )
+
+
+def _record(folder: Path, *, full: bool, as_json: bool) -> None:
+    """Write the recording, and compare the decisions that it leads to with those made here."""
+    from envbuilder.host import fetch, system
+    from envbuilder.host import record as recorder
+
+    taken = fetch.fetch(Path("/"), full=full)
+    scrubber = recorder.this_machine()
+    files = recorder.write(folder, taken, scrubber)
+    library = Library.of(configuration.load())
+    candidates = library.profiles()
+    choices = [
+        selection.choose(candidates, host, locks=library.locks(candidates))
+        for host in (system.decide(taken, {}), probe.host(folder))
+    ]
+    live, replayed = (msgspec.to_builtins(choice) for choice in choices)
+    differences = recorder.differences(live, replayed, scrubber)
+    if as_json:
+        data = {"schema": 1, "recording": str(folder), "files": files, "differences": differences}
+        click.echo(msgspec.json.encode(data).decode())
+        return
+    click.echo(f"{folder}: {files} files of /proc, /sys, /dev and drivers' answers")
+    click.echo(
+        "Left out or replaced: serial numbers, UUIDs, MAC addresses, names of the machine and of"
+        " users. Look at it before you send it."
+    )
+    for line in differences:
+        click.echo(f"differs: {line}", err=True)
+    if not differences:
+        click.echo(f"`envbuilder detect --root {folder}` decides as here.")
 
 
 def _room(pools: tuple[Pool, ...]) -> tuple[str, ...]:
@@ -109,7 +156,7 @@ def _room(pools: tuple[Pool, ...]) -> tuple[str, ...]:
     )
 
 
-def _print(host: Host, choice: Choice, lines: tuple[str, ...]) -> None:
+def _print(host: Host, choice: Choice, opt_in: set[str], lines: tuple[str, ...]) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -123,10 +170,20 @@ def _print(host: Host, choice: Choice, lines: tuple[str, ...]) -> None:
     out.print(table)
     out.print()
     fits = Table.grid(padding=(0, 2))
-    for fit in choice.fits:
-        mark, style = _MARKS[fit.verdict]
-        reasons = "; ".join(fit.reasons) or "fits"
-        fits.add_row(Text(mark, style=style), fit.profile, Text(reasons))
+    aside = [f for f in choice.fits if f.impossible or (f.verdict == "no" and f.profile in opt_in)]
+    shown = [fit for fit in choice.fits if fit not in aside]
+    against = selection.grouped(fit for fit in shown if fit.verdict != "fits")
+    for group in sorted(
+        [*against, *([fit] for fit in shown if fit.verdict == "fits")],
+        key=lambda group: shown.index(group[0]),
+    ):
+        mark, style = _MARKS[group[0].verdict]
+        names = ", ".join(fit.profile for fit in group)
+        fits.add_row(Text(mark, style=style), names, Text("; ".join(group[0].reasons) or "fits"))
+    if aside:
+        names = ", ".join(fit.profile for fit in aside)
+        mark, style = _MARKS["no"]
+        fits.add_row(Text(mark, style=style), names, Text("not for this machine (see --json)"))
     out.print(fits)
     out.print()
     chosen = f"profile {choice.profile}" if choice.profile else "no profile"

@@ -8,11 +8,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envbuilder.commands.options import json_option, profile_option, root_option
+from envbuilder.commands.options import (
+    json_option,
+    profile_option,
+    root_option,
+    target_host_option,
+)
 from envbuilder.core import console, process
 from envbuilder.core.errors import NOTHING_FITS, HostError
 from envbuilder.core.text import wrapped
-from envbuilder.host import probe
+from envbuilder.host import assumed, probe
 from envbuilder.packages import configuration
 from envbuilder.profiles import choice
 from envbuilder.profiles.library import Library
@@ -38,12 +43,21 @@ _STYLES = {"blocks": "bold red", "limits": "yellow", "slows": "cyan"}
 )
 @click.option("--yes", is_flag=True, help="With --fix: do not ask for confirmation.")
 @root_option
+@target_host_option
 @json_option
-def command(profile: str | None, fix: bool, yes: bool, root: Path, as_json: bool) -> int:
+def command(
+    profile: str | None,
+    fix: bool,
+    yes: bool,
+    root: Path,
+    target_host: Path | None,
+    as_json: bool,
+) -> int:
     """Report the problems of this machine, worst first, each with its fix.
 
     Also reports what costs performance, and which indexes, mirrors and registries do not answer.
-    With --profile, reports what keeps that profile from working. Exits with 3 if a problem is
+    With --profile, reports what keeps that profile from working. Of a recorded tree or another host
+    it reports what the recording shows, not networks and disks. Exits with 3 if a problem is
     blocking; after --fix, if one is still blocking.
 
     \b
@@ -51,18 +65,21 @@ def command(profile: str | None, fix: bool, yes: bool, root: Path, as_json: bool
       envbuilder doctor
       envbuilder doctor --profile xpu
       envbuilder doctor --fix
+      envbuilder doctor --target-host machine.json
     """
-    live = root == Path("/")
+    live = root == Path("/") and not assumed.is_assumed(target_host)
     if fix and not live:
-        raise click.UsageError("--fix changes this machine; it cannot fix a recorded tree (--root)")
-    problems, around = _examine(profile, root)
+        raise click.UsageError(
+            "--fix changes this machine; it cannot fix another (--root, --target-host)"
+        )
+    problems, around = _examine(profile, root, target_host)
     done: tuple[Done, ...] = ()
     if not as_json:
         _print(problems)
     if fix:
         done = _apply_fixes(problems, around, yes=yes)
         if done:
-            problems, around = _examine(profile, root)
+            problems, around = _examine(profile, root, target_host)
             if not as_json:
                 console.result()
                 console.result("After that:")
@@ -77,7 +94,9 @@ def command(profile: str | None, fix: bool, yes: bool, root: Path, as_json: bool
     return NOTHING_FITS if any(p.severity == "blocks" for p in problems) else 0
 
 
-def _examine(name: str | None, root: Path) -> tuple[tuple[Problem, ...], Around]:
+def _examine(
+    name: str | None, root: Path, target_host: Path | None
+) -> tuple[tuple[Problem, ...], Around]:
     from envbuilder.doctor import diagnosis, surroundings
 
     settings = configuration.load()
@@ -85,9 +104,13 @@ def _examine(name: str | None, root: Path) -> tuple[tuple[Problem, ...], Around]
     requested = library.profile(name) if name else None
     candidates = library.profiles()
     locks = library.locks(candidates)
-    host = probe.host(root)
     around = surroundings.Around()
-    if root == Path("/"):
+    if root != Path("/"):
+        host = probe.host(root)
+    elif assumed.is_assumed(target_host):
+        host = assumed.find(target_host)
+    else:
+        host = probe.host()
         chosen = requested or _chosen(library, settings, host)
         lock = locks.get(chosen.name) if chosen else None
         around = surroundings.look(chosen, lock, host, settings)

@@ -119,7 +119,7 @@ class _Look:
 
     def of_profile(self, profile: Profile, *, requested: bool) -> list[Problem]:
         platform = fitting.docker_platform(self.host) or profile.platforms[0]
-        required = needs(profile, self.locks.get(profile.name), platform)
+        required = needs(profile, self.locks.get(profile.name), platform, wsl=self.host.wsl)
         instead = [
             p.name
             for p in self.profiles

@@ -68,6 +68,7 @@ def _sentence(finding: Finding, needs: Needs, host: Host) -> str:
         "lock-unread": "Make the lock again: `envbuilder lock`. If that does not help, the tables"
         f" lack this torch. {_TRY}",
         "unlisted": _TRY,
+        "left-out": "Set CUDA_VISIBLE_DEVICES or ZE_AFFINITY_MASK yourself, to the GPU that works.",
         "engine": _engine(host),
         "level-zero": drivers.level_zero(host),
         "level-zero-unread": _TRY,
@@ -111,10 +112,14 @@ def of_gpu(gpu: Gpu, host: Host, driver: str = "") -> str:
         "node-unread": "Check who may open the nodes: `ls -l /dev/dri /dev/nvidia*`.",
         "not-given": "Give it to this container or process (--gpus all, NVIDIA_VISIBLE_DEVICES,"
         " the scheduler's request); if it is, `sudo dmesg | grep NVRM` shows what failed.",
-        "unsupported": "Nothing helps: PyTorch does not support it. Use --profile cpu.",
-        "unlisted": "Use NVIDIA's own torch for Jetson; `envbuilder verify --python` checks it."
+        "no-instances": "Run `sudo nvidia-smi mig -lgip` for the sizes and `sudo nvidia-smi mig"
+        " -cgi SIZE -C` to create instances, or `sudo nvidia-smi -mig 0` to turn MIG off.",
+        "fabric": "On the machine itself, run `sudo systemctl enable --now nvidia-fabricmanager`;"
+        " its version must be that of the driver.",
+        "unsupported": "Use NVIDIA's own torch for JetPack; `envbuilder verify --python` checks it."
         if gpu.vendor == "nvidia"
-        else _FORCE,
+        else "Nothing helps: PyTorch does not support it. Use --profile cpu.",
+        "unlisted": _FORCE,
         "virtual": f"Run envbuilder on the Mac itself; here, {_FORCE}",
         "wsl": f"See what Windows reports (`nvidia-smi.exe`, Device Manager); {_FORCE}",
         "unread": "Run envbuilder as a user who can read /sys, or outside the sandbox.",

@@ -74,7 +74,7 @@ def _nvidia(values: Mapping[str, str]) -> dict[str, Any]:
         vendor="nvidia",
         name="NVIDIA GPU",
         state="usable",
-        detail="assumed",
+        detail=model.ASSUMED,
         driver_version=values.get("driver"),
         sm=values.get("sm"),
     )
@@ -93,7 +93,7 @@ def _intel(values: Mapping[str, str]) -> dict[str, Any] | None:
         vendor="intel",
         name=f"{name} ({device_id.upper()})",
         state="usable" if row else "unknown",
-        detail="assumed" if row else f"PCI id {device_id} is not in envbuilder's table",
+        detail=model.ASSUMED if row else f"PCI id {device_id} is not in envbuilder's table",
         device_id=device_id,
         family=row.family if row else None,
         support=row.support if row else None,

@@ -29,6 +29,8 @@ Obstacle = Literal[
     "node-closed",
     "node-unread",
     "not-given",
+    "no-instances",
+    "fabric",
     "unsupported",
     "unlisted",
     "virtual",
@@ -37,8 +39,9 @@ Obstacle = Literal[
 ]
 """What keeps a GPU from working: an environment variable; a missing, wrong or unreadable kernel
 driver; the vendor's library; a device node that is missing, may not be opened or could not be
-checked; the container or the driver does not give it to this process; PyTorch does not support it;
-no table lists it; a virtual machine; WSL hides it; /sys could not be read."""
+checked; the container or the driver does not give it to this process; MIG is on without instances;
+no fabric manager sets up NVSwitch; PyTorch does not support it; no table lists it; a virtual
+machine; WSL hides it; /sys could not be read."""
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 
 # The flags by which oneDNN and zentorch choose kernels on x86, and the equivalents on 64-bit ARM.
@@ -51,6 +54,10 @@ _ARM_FLAGS = "asimd asimddp asimdhp bf16 fphp i8mm sve sve2 svebf16"
 X86_FLAGS = frozenset(_X86_FLAGS.split())
 TRACKED_FLAGS = X86_FLAGS | frozenset(_ARM_FLAGS.split())
 """The CPU flags that `Cpu.flags` covers; it says nothing about any other flag."""
+
+
+ASSUMED = "assumed"
+"""The detail of a GPU that is not here: a version stated for it may lack its last parts."""
 
 
 class Cpu(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

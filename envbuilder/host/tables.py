@@ -94,6 +94,12 @@ def intel_gpu(device_id: str) -> IntelGpu | None:
     )
 
 
+def amd_gpu(device_id: str) -> str | None:
+    """Return the name of the AMD GPU with a PCI device id: its product, else its chip."""
+    row = _row("amd-gpus.csv", device_id)
+    return (row["name"] or row["chip"]) if row else None
+
+
 def intel_memory(device_id: str) -> MemoryFacts | None:
     """Return the memory of a discrete Intel GPU by PCI device id; None if no source states it."""
     row = _row("intel-memory.csv", device_id)
@@ -162,10 +168,13 @@ def _minor(version: str) -> tuple[int, int] | None:
     return (int(match[1]), int(match[2])) if match else None
 
 
-def cuda_driver(major: int) -> str | None:
-    """Return the oldest Linux driver, such as "580", for a CUDA runtime of this major version."""
+def cuda_driver(major: int, *, wsl: bool = False) -> str | None:
+    """Return the oldest driver, such as "580.65.06", for a CUDA runtime of this major version.
+
+    Under WSL it is the driver of Windows, whose versions are others.
+    """
     row = _row("cuda-drivers.csv", str(major))
-    return row["linux_driver"] if row else None
+    return row["windows_driver" if wsl else "linux_driver"] if row else None
 
 
 def distribution_glibc(release: str | None) -> str | None:

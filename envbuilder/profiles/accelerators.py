@@ -7,13 +7,13 @@ CPU is compared by name, which every host has. The payload has such a table, too
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from envbuilder.host.model import Gpu, Host, Vendor
-from envbuilder.profiles.finding import Finding, Needs
+from envbuilder.profiles.finding import LEVELS, Finding, Level, Needs, named, worst
 from envbuilder.profiles.gpus import apple, intel, nvidia
 from envbuilder.profiles.lock import Target
 from envbuilder.profiles.profile import Requires
@@ -30,12 +30,16 @@ class Accelerator(Struct, frozen=True, kw_only=True):
     brand: str = ""
     judge: Callable[[Gpu, Needs, bool], list[Finding]] = lambda gpu, needs, native: []
     """Judge one GPU; the last argument is whether for a native environment or for an image."""
+    capability: Callable[[Gpu], tuple[float, ...]] = lambda gpu: ()
+    """How much a GPU can do, as a sort key: of several that do not work, the best is reported."""
+    hide: Callable[[Sequence[Gpu], Sequence[Gpu]], dict[str, str] | None] = lambda gpus, best: {}
+    """Return the variables that show the framework only the selected GPUs; None if none can."""
     native: Callable[[Host], list[Finding]] = lambda host: []
     """Check what native environments need from the host in addition."""
     required: Callable[[Requires, Needs], bool] = lambda requires, needs: False
     """Whether a profile for another device needs such a GPU all the same."""
-    locked: Callable[[Target, Needs], Needs] = lambda target, needs: needs
-    """Add to the needs what the locked files state about GPUs and drivers."""
+    locked: Callable[[Target, Needs, bool], Needs] = lambda target, needs, wsl: needs
+    """Add to the needs what the locked files state about GPUs and drivers, also under WSL."""
     hardware: str = ""
     """What it needs in words, if versions and kernels do not state it."""
     variants: tuple[str, ...] = ()
@@ -47,14 +51,18 @@ ACCELERATORS: dict[types.Accelerator, Accelerator] = {
         vendor="nvidia",
         brand="NVIDIA",
         judge=lambda gpu, needs, native: nvidia.judge(gpu, needs),
+        capability=nvidia.capability,
+        hide=nvidia.hide,
         required=lambda requires, needs: bool(needs.nvidia_driver or needs.sm),
-        locked=nvidia.locked,
+        locked=lambda target, needs, wsl: nvidia.locked(target, needs, wsl=wsl),
         variants=("cuda-legacy",),
     ),
     "xpu": Accelerator(
         vendor="intel",
         brand="Intel",
         judge=lambda gpu, needs, native: intel.judge(gpu, native=native),
+        capability=intel.capability,
+        hide=intel.hide,
         native=intel.level_zero,
         required=lambda requires, needs: requires.intel_gpu,
         hardware="an Intel GPU, and Intel's GPU runtime (Level Zero) from the system",
@@ -67,6 +75,11 @@ ACCELERATORS: dict[types.Accelerator, Accelerator] = {
     ),
     "cpu": Accelerator(variants=("zendnn", "cpu-debian", "zendnn-debian", "cpu-ipex")),
 }
+
+
+_WORKS: tuple[Level, ...] = ("note", "warning")
+_SEEN = ("unsupported", "unlisted", "no-instances")
+"""Obstacles of GPUs that a framework sees all the same."""
 
 
 def of_vendor(vendor: Vendor) -> types.Accelerator | None:
@@ -85,8 +98,8 @@ def needed(profile: Profile, needs: Needs) -> Accelerator:
 def findings(profile: Profile, host: Host, needs: Needs, *, native: bool) -> list[Finding]:
     """Return the findings about the GPUs that a profile needs.
 
-    The worst of the working GPUs decides, because torch sees them all. GPUs that do not work
-    matter only if none does.
+    Those that work best decide; the others are hidden from the framework, by variables if it would
+    use them. If none works, the most capable one is reported.
     """
     row = needed(profile, needs)
     if row.vendor is None:
@@ -99,12 +112,35 @@ def _of_gpus(row: Accelerator, host: Host, needs: Needs, *, native: bool) -> lis
     if not gpus:
         unknown = [gpu for gpu in host.gpus if gpu.vendor == "unknown"]
         if unknown:
-            reason = unknown[0].detail.rstrip(".")
-            text = f"whether there is an {row.brand} GPU is unknown: {reason}"
+            # Worded alike for all vendors, so that one cause is one sentence.
+            text = f"whether there is a GPU is unknown: {unknown[0].detail.rstrip('.')}"
             return [Finding("warning", text, "unread", unknown[0])]
         return [Finding("no", f"no {row.brand} GPU was found", "no-gpu")]
-    for state in ("usable", "unknown", "present"):
-        group = [gpu for gpu in gpus if gpu.state == state]
-        if group:
-            return [finding for gpu in group for finding in row.judge(gpu, needs, native)]
-    return []
+    judged = [(gpu, row.judge(gpu, needs, native)) for gpu in gpus]
+    judged.sort(key=lambda pair: row.capability(pair[0]), reverse=True)
+    best = min((worst(findings) for _, findings in judged), key=LEVELS.index)
+    deciding = [pair for pair in judged if worst(pair[1]) == best]
+    if best not in _WORKS:
+        return deciding[0][1]
+    return [
+        *(finding for _, findings in deciding for finding in findings),
+        *_left_out(row, gpus, [gpu for gpu, _ in deciding]),
+    ]
+
+
+def _left_out(row: Accelerator, gpus: Sequence[Gpu], selected: Sequence[Gpu]) -> list[Finding]:
+    """Return a note on GPUs that the framework would use although others work better."""
+    # Those that it does not see need not be hidden: no driver, no node, another container's.
+    others = [
+        g for g in gpus if g not in selected and (g.state != "present" or g.obstacle in _SEEN)
+    ]
+    variables = row.hide(gpus, selected) if others else {}
+    names = " and ".join(named(gpu) for gpu in others)
+    if variables is None:
+        text = f"{names} must be hidden from it, and no variable can: their addresses are unknown"
+        return [Finding("warning", text, "left-out", others[0])]
+    if not variables:
+        return []
+    setting = " ".join(f"{name}={value}" for name, value in variables.items())
+    text = f"{names} left out: envbuilder sets {setting}"
+    return [Finding("note", text, "left-out", others[0], variables)]

@@ -23,6 +23,8 @@ class Finding(Struct, frozen=True):
     code: str = ""
     """Stable name of the subject: a GPU's obstacle, or a code that the check gives."""
     gpu: Gpu | None = None
+    variables: dict[str, str] = {}
+    """Variables that hide GPUs which do not work from the framework."""
 
 
 def worst(findings: Sequence[Finding]) -> Level:
@@ -33,6 +35,11 @@ def worst(findings: Sequence[Finding]) -> Level:
 def blocked(level: Level, text: str, gpu: Gpu) -> Finding:
     """Return a finding about what keeps a GPU from working."""
     return Finding(level, text, gpu.obstacle or "gpu", gpu)
+
+
+def left_out(findings: Sequence[Finding]) -> dict[str, str]:
+    """Return the variables that hide the GPUs that the findings leave out."""
+    return {name: value for finding in findings for name, value in finding.variables.items()}
 
 
 def named(gpu: Gpu) -> str:

@@ -32,7 +32,7 @@ def findings(
     """Return all findings about a profile on a host with one backend."""
     image = makes_image(backend)
     platform = docker_platform(host) if image else host.platform
-    required = needs(profile, lock, platform or profile.platforms[0])
+    required = needs(profile, lock, platform or profile.platforms[0], wsl=host.wsl)
     return (
         *_platform(profile, host, backend),
         *(() if image else _system(required, host)),

@@ -28,8 +28,13 @@ _MACOS = re.compile(r"macosx_([0-9]{1,3})_([0-9]{1,3})_", re.ASCII)
 _OLD_GLIBC = {"manylinux1_": (2, 5), "manylinux2010_": (2, 12), "manylinux2014_": (2, 17)}
 
 
-def needs(profile: Profile, lock: Lock | None, platform: types.Platform) -> Needs:
-    """Return what a profile's wheels for one platform need. All Pythons have the same torch."""
+def needs(
+    profile: Profile, lock: Lock | None, platform: types.Platform, *, wsl: bool = False
+) -> Needs:
+    """Return what a profile's wheels for one platform need. All Pythons have the same torch.
+
+    `wsl`: under WSL, where the driver is that of Windows.
+    """
     requires = profile.requires
     stated = Needs(
         sm=sm_of(requires, platform),
@@ -45,7 +50,7 @@ def needs(profile: Profile, lock: Lock | None, platform: types.Platform) -> Need
         macos=_newest(_oldest_macos(name) for name in names),
         glibc=_newest(_oldest_glibc(name) for name in names),
     )
-    locked = ACCELERATORS[profile.accelerator].locked(target, locked)
+    locked = ACCELERATORS[profile.accelerator].locked(target, locked, wsl)
     return Needs(
         sm=stated.sm or locked.sm,
         sm_ptx=stated.sm_ptx if stated.sm else locked.sm_ptx,

@@ -11,7 +11,7 @@ from envbuilder.profiles import backends, finding, ways
 from envbuilder.profiles.accelerators import ACCELERATORS, of_vendor
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from envbuilder.host.model import Host
     from envbuilder.profiles.finding import Finding, Level
@@ -45,6 +45,8 @@ class Fit(Struct, frozen=True, kw_only=True):
     """The backend that this is about: the requested one, or the one that works best here."""
     lacks_engine: bool = False
     """Whether all that is missing is a container engine that responds."""
+    environment: dict[str, str] = {}
+    """Variables that hide GPUs which do not work with it; commands that run it here set them."""
     way_out: str = ""
     """How it works here if it does not do so natively; one or two sentences."""
 
@@ -83,6 +85,10 @@ def fit(
     else:
         verdict = "no"
     only = ways.only_image(every) if backends.makes_image(way.backend) and verdict != "no" else ""
+    unknown = [f for f in findings if f.gpu is not None and f.gpu.vendor == "unknown"]
+    if unknown and verdict == "warnings":
+        # Whether there is a GPU at all comes before what it would need.
+        only, findings = "", unknown
     # If it is impossible, nothing else matters.
     sentences = _sentences(findings, ("impossible",) if impossible else _DECISIVE[verdict])
     return Fit(
@@ -92,13 +98,15 @@ def fit(
         impossible=impossible,
         backend=way.backend,
         lacks_engine=verdict == "warnings" and way.lacks_engine and not way.lacks_more,
+        environment={} if verdict == "no" else finding.left_out(way.findings),
         way_out=ways.way_out(profile, host, every),
     )
 
 
 def _sentences(findings: Sequence[Finding], levels: Sequence[Level]) -> tuple[str, ...]:
     texts = [f.text for level in levels for f in findings if f.level == level]
-    return tuple(dict.fromkeys(texts))
+    hidden = [f.text for f in findings if f.variables and "warning" in levels]
+    return tuple(dict.fromkeys([*texts, *hidden]))
 
 
 def choose(
@@ -111,7 +119,8 @@ def choose(
     """Return the profile to use on a host.
 
     An accelerator that fits takes precedence over the CPU, in the order cuda, xpu, mps,
-    cuda-legacy, then the user's own profiles by accelerator and name. On the CPU, `cpu` is chosen:
+    cuda-legacy, then the user's own profiles by accelerator and name. Of two for one accelerator,
+    the one that leaves no GPU out takes precedence. On the CPU, `cpu` is chosen:
     zendnn speeds up inference only, and is mentioned if it fits. Profiles that fit take precedence
     over those that fit with warnings, so `cpu` is chosen if an accelerator could not be confirmed,
     and the reason states that. If nothing fits for certain, profiles that lack only a container
@@ -124,6 +133,10 @@ def choose(
     unsure = [p for p in ordered if fits[p.name].verdict == "warnings"]
     unsure.sort(key=lambda p: 0 if fits[p.name].lacks_engine else 1 + (p.accelerator != "cpu"))
     chosen = next(iter((*certain, *unsure)), None)
+    if chosen is not None and fits[chosen.name].environment:
+        # One that leaves no GPU out, if there is one for the same accelerator.
+        alike = [p for p in certain if p.accelerator == chosen.accelerator]
+        chosen = next((p for p in alike if not fits[p.name].environment), chosen)
     everything = tuple(fits[p.name] for p in sorted(profiles, key=_rank))
     if chosen is None:
         return Choice(profile=None, reason="no profile fits this host", fits=everything)
@@ -178,9 +191,9 @@ def _why(chosen: Profile, ordered: Sequence[Profile], fits: dict[str, Fit], host
         also = f"; {' and '.join(others)} would fit too (--profile)" if others else ""
         return f"{chosen.name} fits: {facts}{also}"
     unsure = [
-        f"{p.name} may run too ({'; '.join(fits[p.name].reasons)})"
-        for p in ordered
-        if p.accelerator != "cpu" and fits[p.name].verdict == "warnings"
+        f"{_and([fit.profile for fit in group])} may run too ({'; '.join(group[0].reasons)})"
+        for group in grouped(fits[p.name] for p in ordered if p.accelerator != "cpu")
+        if group[0].verdict == "warnings"
     ]
     first = "no accelerator is certain to work here" if unsure else "no accelerator fits this host"
     obstacles = "; ".join(_obstacles(ordered, fits, host))
@@ -189,6 +202,18 @@ def _why(chosen: Profile, ordered: Sequence[Profile], fits: dict[str, Fit], host
     if chosen.name != "zendnn" and zendnn and zendnn.verdict == "fits":
         unsure.append("zendnn fits too, which speeds up inference, not training")
     return "; ".join([first, *unsure])
+
+
+def grouped(fits: Iterable[Fit]) -> list[list[Fit]]:
+    """Return the fits in groups with the same verdict and reasons: one cause is stated once."""
+    groups: dict[tuple[str, tuple[str, ...]], list[Fit]] = {}
+    for one in fits:
+        groups.setdefault((one.verdict, one.reasons), []).append(one)
+    return list(groups.values())
+
+
+def _and(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def _obstacles(ordered: Sequence[Profile], fits: dict[str, Fit], host: Host) -> list[str]:
@@ -200,7 +225,7 @@ def _obstacles(ordered: Sequence[Profile], fits: dict[str, Fit], host: Host) -> 
             reasons.append(min(candidates, key=lambda f: len(f.reasons)).reasons[0])
         else:
             reasons += [g.detail.rstrip(".") for g in host.gpus if g.vendor == vendor][:1]
-    return reasons
+    return list(dict.fromkeys(reasons))
 
 
 def require(

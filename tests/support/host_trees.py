@@ -32,11 +32,12 @@ import yaml
 from envbuilder.core import resources
 from envbuilder.host import fetch, probe, system
 from envbuilder.host import model as host
+from envbuilder.host import record as recorder
+from envbuilder.host.record import PLANTED, plant
 from envbuilder.profiles import selection
 from envbuilder.profiles.library import Library
 from envbuilder.profiles.profile import Expects, Profile, Python, Requires, Tools
 from tools import record_host
-from tools.record_host import PLANTED, plant
 
 if TYPE_CHECKING:
     from envbuilder.profiles.lock import Lock
@@ -160,14 +161,14 @@ _ZEN4 = Requires(
     without_cpu_flags="zentorch would return the graph unchanged",
 )
 _CUDA_13 = Requires(
-    nvidia_driver="580",
+    nvidia_driver="580.65.06",
     sm=("7.5", "8.0", "8.6", "9.0", "10.0", "12.0"),
     sm_arm64=("8.0", "9.0", "10.0", "11.0", "12.0"),
     sm_ptx=True,
     cpu_flags_wanted=_SSE41,
 )
 _CUDA_12 = Requires(
-    nvidia_driver="525",
+    nvidia_driver="525.60.13",
     sm=("5.0", "6.0", "7.0", "7.5", "8.0", "8.6", "9.0"),
     cpu_flags_wanted=_SSE41,
 )
@@ -201,8 +202,8 @@ def record() -> str:
     """
     taken = fetch.fetch(Path("/"))
     choice = selection.choose(PROFILES, system.decide(taken, {}), locks=locks())
-    scrubber = record_host.this_machine()
-    return record_host.as_yaml(record_host.recording(taken, scrubber), choice)
+    scrubber = recorder.this_machine()
+    return record_host.as_yaml(recorder.recording(taken, scrubber), choice)
 
 
 def main(arguments: list[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -35,6 +36,9 @@ _SOCKETS = tuple(map(Path, ("/run/docker.sock", "/run/podman/podman.sock", "/run
 
 class DockerEnvironment:
     """A planned image in a container engine."""
+
+    device_variables: Mapping[str, str] = MappingProxyType({})
+    """Variables that choose the GPUs of this machine; set by the workflow."""
 
     def __init__(
         self,
@@ -118,7 +122,7 @@ class DockerEnvironment:
             limits=self._engine.limits,
             entrypoint=(*program, conventions.PAYLOAD, "exec", "--"),
             arguments=(*program, conventions.PAYLOAD, "--promise", start.text(), *arguments(paths)),
-            variables=variables,
+            variables={**variables, **self.device_variables},
             home=conventions.HOME,
             mounts={str(folder): paths[name] for name, folder in folders.items()},
             devices=self._devices(),
@@ -146,7 +150,7 @@ class DockerEnvironment:
             limits=self._engine.limits,
             arguments=tuple(argv),
             network=True,
-            variables={"HOME": _SCRATCH},
+            variables={"HOME": _SCRATCH, **self.device_variables},
             project=(str(folder), conventions.WORK),
             groups=_groups(owner, user, os.getgroups()),
             devices=self._devices(),

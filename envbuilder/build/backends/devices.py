@@ -7,11 +7,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envbuilder.containers.engine.container import Devices
+from envbuilder.core.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from envbuilder.profiles.profile import Profile
+
+
+_OTHERS = {"ZE_AFFINITY_MASK": ("ONEAPI_DEVICE_SELECTOR",)}
+"""Variable that hides GPUs → others by which users choose among the same."""
+
+
+def visible(variables: Mapping[str, str], environ: Mapping[str, str]) -> tuple[dict[str, str], str]:
+    """Return the variables that choose the GPUs of an environment, and a note on them.
+
+    `variables` hide the GPUs that do not work; what the caller set itself takes precedence.
+    """
+    names = [*variables, *(other for name in variables for other in _OTHERS.get(name, ()))]
+    stated = {name: environ[name] for name in names if environ.get(name, "") != ""}
+    if {name: value for name, value in stated.items() if variables.get(name) != value}:
+        shown = " ".join(f"{name}={printable(value)}" for name, value in stated.items())
+        return stated, f"note: {shown} is set, so no GPU that does not work is hidden"
+    shown = " ".join(f"{name}={value}" for name, value in variables.items())
+    return dict(variables), f"GPUs: {shown} hides those that do not work here" if shown else ""
 
 
 def host_nodes(profile: Profile) -> dict[str, int]:

@@ -40,6 +40,9 @@ class Product(Protocol):
 class Environment(Product, Protocol):
     """A product in which commands run: a folder of this machine, or an image in an engine."""
 
+    device_variables: Mapping[str, str]
+    """Variables that choose the GPUs of this machine; set by the workflow."""
+
     def run_payload(
         self,
         arguments: Callable[[Mapping[str, str]], Sequence[str]],

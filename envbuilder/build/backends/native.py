@@ -13,6 +13,7 @@ import tempfile
 import weakref
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -201,6 +202,9 @@ def machine_variables(environ: Mapping[str, str]) -> dict[str, str]:
 class NativeEnvironment:
     """A planned environment in a folder of this machine."""
 
+    device_variables: Mapping[str, str] = MappingProxyType({})
+    """Variables that choose the GPUs of this machine; set by the workflow."""
+
     def __init__(self, profile: Profile, target: Target, plan: Plan) -> None:
         self.profile, self.target, self.plan = profile, target, plan
         self.prefix = Path(plan.artifact.ref)
@@ -260,7 +264,7 @@ class NativeEnvironment:
         # Checks the environment before anything in it runs, its activation included.
         scratch = self._scratch
         executable, bytecode = str(self.prefix / self.python), str(scratch / "bytecode")
-        base = isolation.payload_environment(os.environ)
+        base = {**isolation.payload_environment(os.environ), **self.device_variables}
         _, of_environment = self.inside((), base)
         start = Start(
             as_found=False,
@@ -310,4 +314,5 @@ class NativeEnvironment:
         )
         if program is None:
             raise ToolError(f"{argv[0]}: not found in the environment or on PATH")
-        process.replace(*self.inside([program, *argv[1:]], environ))
+        command, variables = self.inside([program, *argv[1:]], environ)
+        process.replace(command, {**self.device_variables, **variables})

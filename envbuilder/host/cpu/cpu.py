@@ -10,15 +10,35 @@ from msgspec import Struct
 from envbuilder.host import tables
 from envbuilder.host.cpu import cgroups
 from envbuilder.host.model import TRACKED_FLAGS, Cpu
-from envbuilder.host.text import clean, cpu_list, fields, integer
+from envbuilder.host.text import clean, cpu_list, cpu_mask, fields, integer
 from envbuilder.payload.machine import threads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from envbuilder.host.snapshot import Reader, Snapshot
 
+# What a field of /proc/cpuinfo must begin with on an architecture (show_cpuinfo in arch/*/kernel of
+# Linux), for trees recorded without uname's answer; the first match counts. "lm" (long mode) among
+# the flags is x86-64; "thumb" among the features is a 32-bit ARM kernel, also on a 64-bit CPU.
+_ARCHITECTURES = (
+    ("vendor_id", "IBM/S390", "s390x"),
+    ("arch", "IA-64", "ia64"),
+    ("ISA", "loongarch", "loongarch64"),
+    ("CPU Family", "Loongson-64bit", "loongarch64"),
+    ("isa", "rv64", "riscv64"),
+    ("isa", "rv32", "riscv32"),
+    ("cpu", "POWER", "ppc64"),
+    ("cpu", "PPC9", "ppc64"),
+    ("cpu", "UltraSparc", "sparc64"),
+    ("type", "sun4", "sparc64"),
+    ("cpu", "Alpha", "alpha"),
+    ("cpu family", "PA-RISC", "parisc64"),
+    ("system type", "", "mips"),
+    ("cpu", "", "ppc"),
+)
 _CPUINFO_LIMIT = 4 << 20
+_DESCRIPTION_LIMIT = 1 << 16
 _CPUS = "sys/devices/system/cpu"
 _NODES = "sys/devices/system/node"
 _ARM = {0x41: "ARM", 0x4E: "NVIDIA", 0x61: "Apple", 0xC0: "Ampere"}
@@ -39,6 +59,8 @@ class _Processor(Struct, frozen=True):
     number: int
     socket: int | None
     core: int | None
+    cores: int | None
+    """Cores of its socket."""
     part: tuple[int | None, int | None]
     """Implementer and part number of a 64-bit ARM core."""
 
@@ -48,16 +70,13 @@ def read(reader: Reader) -> None:
     reader.file("proc/sys/kernel/arch")
     reader.file("proc/self/status")
     cgroups.read(reader)
-    cpuinfo = reader.file("proc/cpuinfo", _CPUINFO_LIMIT) or ""
+    reader.file("proc/cpuinfo", _CPUINFO_LIMIT)
     if reader.file(f"{_NODES}/has_cpu") is None:
         reader.folder(_NODES)
     online = cpu_list(reader.file(f"{_CPUS}/online"))
     if online is None:
         online = _numbers("cpu", reader.folder(_CPUS))
-    if "core id" not in cpuinfo:  # 64-bit ARM, and x86 with one CPU
-        for cpu in sorted(online):
-            reader.file(f"{_CPUS}/cpu{cpu}/topology/thread_siblings_list")
-            reader.file(f"{_CPUS}/cpu{cpu}/topology/physical_package_id")
+    _read_topology(reader, online)
     covered: frozenset[int] = frozenset()
     for cpu in sorted(online):
         if cpu not in covered:  # CPUs that share a cache report the same
@@ -68,15 +87,38 @@ def read(reader: Reader) -> None:
                 reader.file(f"{cache}/{name}")
 
 
+def _read_topology(reader: Reader, online: Iterable[int]) -> None:
+    """Read which CPUs share a core, and the sockets, once for each core."""
+    covered: frozenset[int] = frozenset()
+    for cpu in sorted(online):
+        if cpu in covered:
+            continue
+        topology = f"{_CPUS}/cpu{cpu}/topology"
+        siblings = cpu_list(reader.file(f"{topology}/thread_siblings_list"))
+        if siblings is None:  # Linux before 2.6.29 has the mask alone
+            siblings = cpu_mask(reader.file(f"{topology}/thread_siblings"))
+        covered |= siblings or frozenset()
+        reader.file(f"{topology}/physical_package_id")
+
+
 def machine(snapshot: Snapshot) -> str:
     """Return the architecture from uname, from the kernel, or inferred from `/proc/cpuinfo`."""
     reported = snapshot.machine or clean(snapshot.files.get("proc/sys/kernel/arch"))
     if reported:
         return {"amd64": "x86_64"}.get(reported, reported)
-    description = _first(snapshot)
-    if "vendor_id" in description and "lm" in description.get("flags", "lm").split():
-        return "x86_64"
-    return "aarch64" if description.get("CPU architecture") == "8" else "unknown"
+    # Old 32-bit ARM kernels describe what all CPUs have in common at the end.
+    description = fields(snapshot.files.get("proc/cpuinfo", "")[:_DESCRIPTION_LIMIT])
+    for key, beginning, name in _ARCHITECTURES:
+        if key in description and description[key].startswith(beginning):
+            return name
+    flags = description.get("flags", description.get("Features", "")).split()
+    if "CPU architecture" in description:
+        version = description["CPU architecture"]
+        if version not in ("8", "AArch64"):
+            return "arm"
+        # A description that is cut off does not show whether the kernel has 32 bits.
+        return "unknown" if not flags else "arm" if "thumb" in flags else "aarch64"
+    return "x86_64" if "lm" in flags else "i686" if "fpu" in flags else "unknown"
 
 
 def virtual(snapshot: Snapshot) -> bool:
@@ -145,12 +187,13 @@ def _processors(text: str) -> tuple[_Processor, ...]:
             continue
         socket, core = integer(_field(block, "physical id")), integer(_field(block, "core id"))
         maker, part = _field(block, "CPU implementer"), _field(block, "CPU part")
-        processors.append(_Processor(number, socket, core, (integer(maker, 16), integer(part, 16))))
+        cores, kind = integer(_field(block, "cpu cores")), (integer(maker, 16), integer(part, 16))
+        processors.append(_Processor(number, socket, core, cores, kind))
     return tuple(processors)
 
 
 def _field(block: str, key: str) -> str | None:
-    """Return one field of a block; for 256 CPUs, picking five fields beats splitting thirty."""
+    """Return one field of a block; for 256 CPUs, picking six fields beats splitting thirty."""
     line = f"\n{block}".partition(f"\n{key}")[2].partition("\n")[0]
     rest, separator, value = line.partition(":")
     return value if separator and not rest.strip() else None
@@ -179,20 +222,34 @@ def _threads(allowed: int, quota: float | None, physical: int | None) -> int | N
 def _cores(
     snapshot: Snapshot, processors: Iterable[_Processor], cpus: frozenset[int]
 ) -> Mapping[object, int] | None:
-    """Return how many of the wanted CPUs each physical core has; None if any core is unknown."""
+    """Return how many of the wanted CPUs each physical core has; None if any core is unknown.
+
+    In AMD's sockets with two dies the cores of both have the same numbers, so /proc/cpuinfo shows
+    half of them; /sys is right (Magny-Cours: 12 cores, numbered 0 to 5 twice).
+    """
+    shared = {cpu: siblings for siblings in _siblings(snapshot, cpus) for cpu in siblings}
+    if shared:
+        return Counter(shared[cpu] for cpu in cpus) if cpus <= shared.keys() else None
     stated = {
         # A machine with one socket may omit its number.
         processor.number: (processor.socket or 0, processor.core)
         for processor in processors
         if processor.core is not None
     }
-    if cpus and cpus <= stated.keys():
-        return Counter(stated[cpu] for cpu in cpus)
-    siblings = [
-        cpu_list(snapshot.files.get(f"{_CPUS}/cpu{cpu}/topology/thread_siblings_list"))
-        for cpu in cpus
-    ]
-    return Counter(siblings) if cpus and all(siblings) else None
+    counted = Counter(socket for socket, _ in set(stated.values()))
+    if any(p.cores and p.cores != counted[p.socket or 0] for p in processors):
+        return None
+    return Counter(stated[cpu] for cpu in cpus) if cpus and cpus <= stated.keys() else None
+
+
+def _siblings(snapshot: Snapshot, cpus: Iterable[int]) -> Iterator[frozenset[int]]:
+    for cpu in cpus:
+        topology = f"{_CPUS}/cpu{cpu}/topology"
+        siblings = cpu_list(snapshot.files.get(f"{topology}/thread_siblings_list"))
+        if siblings is None:
+            siblings = cpu_mask(snapshot.files.get(f"{topology}/thread_siblings"))
+        if siblings and cpu in siblings:
+            yield siblings
 
 
 def _sockets(
@@ -200,11 +257,21 @@ def _sockets(
 ) -> int | None:
     stated = {processor.number: processor.socket for processor in processors}
     ids = {stated.get(cpu) for cpu in everything}
-    if None in ids:
-        # "-1", which is not parsed as a number, on boards whose firmware does not report it.
-        path = f"{_CPUS}/cpu%d/topology/physical_package_id"
-        ids = {integer(snapshot.files.get(path % cpu)) for cpu in everything}
-    return None if None in ids else len(ids) or None
+    if None not in ids:
+        return len(ids) or None
+    # "-1", which is not parsed as a number, on boards whose firmware does not report it.
+    path = f"{_CPUS}/cpu%d/topology/physical_package_id"
+    cores = {min(siblings) for siblings in _siblings(snapshot, everything)} or everything
+    ids = {integer(snapshot.files.get(path % cpu)) for cpu in cores}
+    if None in ids or not ids:
+        return None
+    # Without ACPI's tables, Linux counts the clusters of an ARM chip, from 0, as sockets; boards
+    # with several sockets have a NUMA node for each.
+    described = [processor.part[1] for processor in processors]
+    if len(ids) == 1 or ids != set(range(len(ids))) or (described and not any(described)):
+        return len(ids)
+    nodes = _nodes(snapshot) or (1 if snapshot.has(_NODES) is False else None)
+    return (1 if nodes == 1 else len(ids)) if described and nodes else None
 
 
 def _nodes(snapshot: Snapshot) -> int | None:

@@ -1,9 +1,14 @@
-"""Decide which AMD GPUs there are. No profile uses them: they are listed, but never usable."""
+"""Decide which AMD GPUs there are. No profile uses them: they are listed, but never usable.
+
+Their names come from the PCI id, ROCm's target from the compute driver (kfd).
+"""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
+from envbuilder.host import tables
 from envbuilder.host.gpus import pci
 from envbuilder.host.gpus.pci import Size
 from envbuilder.host.memory import memory
@@ -25,6 +30,10 @@ _POWER = ("power1_cap", "power1_cap_default")
 _ONLY_APU, _NO_APU = "in1_label", "freq2_label"
 
 
+# Windows' folders of AMD's display drivers, such as u0389403.inf_amd64_6b3a61d3a0f5a6a5.
+_WINDOWS_DRIVER = re.compile(r"[uc]0[0-9]{6}\.inf_", re.ASCII)
+
+
 def read(reader: Reader) -> None:
     """Read what the kernel drivers report about each GPU."""
     reader.node("dev/kfd")
@@ -38,23 +47,37 @@ def read(reader: Reader) -> None:
             reader.file(f"{_NODES}/{node}/properties")
 
 
-def decide(snapshot: Snapshot, devices: Sequence[Device]) -> tuple[Gpu, ...]:
+def decide(snapshot: Snapshot, devices: Sequence[Device], *, wsl: bool) -> tuple[Gpu, ...]:
     """Return all AMD GPUs."""
-    return tuple(_gpu(snapshot, device) for device in devices if device.vendor == VENDOR)
+    gpus = tuple(_gpu(snapshot, device) for device in devices if device.vendor == VENDOR)
+    drivers = snapshot.folders.get("usr/lib/wsl/drivers", ())
+    if not gpus and wsl and any(_WINDOWS_DRIVER.match(name) for name in drivers):
+        gpus = (Gpu(vendor="amd", name="AMD GPU", state="present", detail=_detail(None)),)
+    return gpus
+
+
+def _detail(target: str | None) -> str:
+    kernels = f"if they list {target}" if target else "if they list it"
+    return (
+        "No profile supports AMD GPUs yet: use --profile cpu, or install PyTorch's ROCm wheels"
+        f" yourself (pytorch.org), {kernels}."
+    )
 
 
 def _gpu(snapshot: Snapshot, device: Device) -> Gpu:
     folder = f"{pci.PCI}/{device.bus}"
     node = _node(snapshot, device.bus)
     size = _memory(snapshot, folder, node)
+    target = _target(node.get("gfx_target_version"))
+    name = tables.amd_gpu(device.device_id or "") or f"GPU {device.device_id or ''}".strip()
     return Gpu(
         vendor="amd",
-        name=f"AMD GPU {device.device_id or ''}".strip(),
+        name=f"AMD {name}",
         state="present",
-        detail="No profile supports AMD GPUs (ROCm).",
+        detail=_detail(target),
         bus=device.bus,
         device_id=device.device_id,
-        family=_target(node.get("gfx_target_version")),
+        family=target,
         kernel_driver=device.driver,
         memory_kind=size.kind,
         memory_bytes=size.total,

@@ -10,11 +10,11 @@ import re
 from typing import TYPE_CHECKING, Literal
 
 from envbuilder.host import tables
-from envbuilder.host.gpus import nvidia_nodes, nvml, pci
+from envbuilder.host.gpus import nvidia_modes, nvidia_nodes, nvml, pci
 from envbuilder.host.gpus.access import USABLE, Access
 from envbuilder.host.gpus.pci import Size
 from envbuilder.host.memory import memory
-from envbuilder.host.model import Gpu, Link, Obstacle, Peer
+from envbuilder.host.model import Gpu, Link, Obstacle, Peer, State
 from envbuilder.host.text import clean, fields, integer, version
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ _PATHS: dict[int | None, Literal["switch", "bridge", "node", "system", "board"]]
     40: "node",
     50: "system",
 }
+_INBOX = ("nvraid", "nvdimm", "nvhda.", "nvhdau")
+"""Beginnings of drivers' names in Windows that mean no GPU: every Windows has the first two."""
 _OK, _UNKNOWN = 0, 6  # nvmlGpuP2PStatus_t; the values between are reasons why not
 _MODULE = re.compile(r"Kernel Module(?: for \S+)?\s+([0-9]+\.[0-9]+(?:\.[0-9]+)?)\s", re.ASCII)
 
@@ -46,6 +48,7 @@ def read(reader: Reader) -> None:
     for address in reader.folder(_GPUS):
         reader.file(f"{_GPUS}/{address}/information")
     nvidia_nodes.read(reader)
+    nvidia_modes.read(reader)
     if not reader.live:
         reader.file("nvml.json")
     elif VERSION in reader.files or "dev/dxg" in reader.nodes:
@@ -132,9 +135,10 @@ def _gpu(
     name = reported.name if reported else _model(snapshot, bus)
     if name is None and row is not None:
         name = f"NVIDIA {row.name or row.chip}"
-    if access.state == "usable" and reported and reported.mig:
-        access = nvidia_nodes.of_instances(snapshot)
+    minor = _minor(snapshot, bus or "", reported)
     reported = reported or nvml.Device(name="")
+    if access.state == "usable":
+        access = nvidia_modes.access(snapshot, reported, minor) or access
     size = _memory(snapshot, reported)
     return Gpu(
         vendor="nvidia",
@@ -264,15 +268,19 @@ def _access(
 def _without_pci(snapshot: Snapshot, *, wsl: bool) -> tuple[Gpu, ...]:
     """Return GPUs visible only indirectly: behind WSL's /dev/dxg, or as part of a Tegra chip."""
     name = "NVIDIA GPU"
+    state: State = "unknown"
     obstacle: Obstacle = "unread"
     drivers = snapshot.folders.get("usr/lib/wsl/drivers", ())
-    if wsl and any(driver.startswith("nv") for driver in drivers):
+    if wsl and any(driver.startswith("nv") and driver[:6] not in _INBOX for driver in drivers):
         detail, obstacle = "WSL does not show the GPU itself, and NVML did not answer.", "wsl"
     elif snapshot.has("dev/nvmap"):
-        name, detail = "NVIDIA Tegra", "Jetson is not supported: its torch comes from NVIDIA."
-        obstacle = "unlisted"
+        name, state, obstacle = "NVIDIA Tegra", "present", "unsupported"
+        detail = (
+            "Jetson's own driver does not run PyTorch's wheels: use NVIDIA's own torch for"
+            " JetPack; `envbuilder verify --python` checks it."
+        )
     elif snapshot.has(VERSION):
         detail = "NVIDIA's driver is loaded, but none of its GPUs could be listed."
     else:
         return ()
-    return (Gpu(vendor="nvidia", name=name, state="unknown", detail=detail, obstacle=obstacle),)
+    return (Gpu(vendor="nvidia", name=name, state=state, detail=detail, obstacle=obstacle),)

@@ -24,9 +24,6 @@ _CARD = re.compile(r"nvidia([0-9]{1,3})\Z", re.ASCII)
 _MODPROBE = "usr/bin/nvidia-modprobe"
 """Where NVIDIA's libraries look for it (nvidia-modprobe, modprobe-utils/nvidia-modprobe-utils.c);
 it is setuid root, loads missing modules and creates missing nodes for them."""
-# If this file exists, nodes in /dev/nvidia-caps control access to MIG instances; otherwise, files
-# in /proc do (NVIDIA, MIG User Guide, "Device Nodes and Capabilities").
-_INSTANCE_MINORS, _INSTANCE_NODES = "proc/driver/nvidia-caps/mig-minors", "dev/nvidia-caps"
 
 
 def read(reader: Reader) -> None:
@@ -43,8 +40,6 @@ def read(reader: Reader) -> None:
         # Opening a card's own node would wake it.
         reader.node(f"dev/nvidia{number}")
     reader.exists(_MODPROBE)
-    reader.exists(_INSTANCE_MINORS)
-    reader.exists(_INSTANCE_NODES)
 
 
 def shared(snapshot: Snapshot, *, wsl: bool, container: bool) -> Access | None:
@@ -109,15 +104,6 @@ def _of_unnamed(
     if not closed and paths and (len(paths) >= cards or listed):
         return USABLE
     return Access("unknown", "Which /dev/nvidia* is its node could not be read.", "node-unread")
-
-
-def of_instances(snapshot: Snapshot) -> Access:
-    """Return the access to a card that is split into MIG instances, which have their own nodes."""
-    detail = "It is split into MIG instances: a process gets one of them, not all of its memory."
-    if snapshot.has(_INSTANCE_MINORS) and snapshot.has(_INSTANCE_NODES) is False:
-        detail = "It is split into MIG instances, and their nodes in /dev/nvidia-caps are missing."
-        return Access("unknown", detail, "node-missing")
-    return Access("usable", detail)
 
 
 def _node(snapshot: Snapshot, path: str, *, container: bool) -> Access | None:

@@ -20,7 +20,10 @@ from envbuilder.host.text import clean, version
 _CLOCK_MEMORY = 2
 _NOT_SUPPORTED = 3
 _READ, _NVLINK = 0, 2
+_NOT_FOUND = 6
+_FABRIC_STARTED, _FABRIC_COMPLETED = 2, 3
 _MOST_PAIRED = 16
+_MOST_INSTANCES = 64
 
 
 class Device(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -47,6 +50,10 @@ class Device(Struct, frozen=True, kw_only=True, omit_defaults=True):
     power_limit_milliwatts: int | None = None
     power_default_milliwatts: int | None = None
     mig: bool | None = None
+    instances: int | None = None
+    """MIG instances that programs can use; None if MIG is off."""
+    fabric: int | None = None
+    """nvmlGpuFabricState_t: 0 none, 1 not started, 2 in progress, 3 completed."""
 
 
 class Pair(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -136,7 +143,40 @@ def _device(library: Any, bus: str, handle: Any) -> Device:
         power_limit_milliwatts=number("nvmlDeviceGetPowerManagementLimit"),
         power_default_milliwatts=number("nvmlDeviceGetPowerManagementDefaultLimit"),
         mig=bool(modes[0]) if modes else None,
+        instances=_instances(library, handle) if modes and modes[0] else None,
+        fabric=_fabric(library, handle),
     )
+
+
+def _instances(library: Any, handle: Any) -> int | None:
+    """Return the number of MIG instances; None if it is unknown."""
+    most = _value(library, "nvmlDeviceGetMaxMigDeviceCount", handle)
+    if not isinstance(most, int):
+        return None
+    count = 0
+    for index in range(min(most, _MOST_INSTANCES)):
+        try:
+            library.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
+        except Exception as error:  # noqa: BLE001 (the library defines its errors at run time)
+            if getattr(error, "value", None) != _NOT_FOUND:
+                return None
+        else:
+            count += 1
+    return count
+
+
+def _fabric(library: Any, handle: Any) -> int | None:
+    """Return the state of the card's NVLink fabric; None if the driver or package lacks it."""
+    import ctypes
+
+    try:
+        info = library.c_nvmlGpuFabricInfo_t()
+        library.nvmlDeviceGetGpuFabricInfo(handle, ctypes.byref(info))
+    except Exception:  # noqa: BLE001 (as above)
+        return None
+    # Set up, but with an error.
+    failed = info.state == _FABRIC_COMPLETED and info.status != 0
+    return _FABRIC_STARTED if failed else int(info.state)
 
 
 def _memory(library: Any, handle: Any) -> tuple[int | None, int | None, bool | None]:
@@ -226,6 +266,8 @@ def _checked(device: Device) -> Device:
         power_limit_milliwatts=_within(device.power_limit_milliwatts, 10**7),
         power_default_milliwatts=_within(device.power_default_milliwatts, 10**7),
         mig=device.mig,
+        instances=_within(device.instances, 10**3, least=0),
+        fabric=_within(device.fabric, 2**31, least=0),
     )
 
 

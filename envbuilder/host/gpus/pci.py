@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 PCI = "sys/bus/pci/devices"
 _DISPLAY, _PROCESSING = 0x03, 0x12  # PCI base classes
-_AMD = 0x1002
+_AMD, _NVIDIA = 0x1002, 0x10DE
+_OTHER_BRIDGE = 0x0680  # PCI class of NVSwitch
 SPEEDS = (2.5, 5.0, 8.0, 16.0, 32.0, 64.0)
 """Transfers per second and lane of PCI Express generations 1 to 6, in billions (GT/s)."""
 WIDTHS = (1, 2, 4, 8, 12, 16, 32)
@@ -61,6 +62,11 @@ def read(reader: Reader) -> None:
     for address in reader.folder(PCI):
         device = f"{PCI}/{address}"
         kind = integer(reader.file(f"{device}/class"), 16)
+        if kind is not None and kind >> 8 == _OTHER_BRIDGE:
+            if integer(reader.file(f"{device}/vendor"), 16) != _NVIDIA:
+                del reader.files[f"{device}/class"]
+                reader.files.pop(f"{device}/vendor", None)
+            continue
         if kind is not None and kind >> 16 not in (_DISPLAY, _PROCESSING):
             del reader.files[f"{device}/class"]
             continue
@@ -163,10 +169,22 @@ def devices(snapshot: Snapshot) -> tuple[Device, ...]:
 
 
 def _is_candidate(snapshot: Snapshot, address: str) -> bool:
-    # `read` has already dropped everything that is not a display device.
+    # `read` has already dropped everything that is neither a display device nor an NVSwitch.
     folder = f"{PCI}/{address}"
+    if _is_nvswitch(snapshot, folder):
+        return False
     keys = [f"{folder}/{name}" for name in ("class", "vendor", "device")]
     return any(key in snapshot.files or key in snapshot.unreadable for key in keys)
+
+
+def has_nvswitch(snapshot: Snapshot) -> bool:
+    """Return whether there is an NVSwitch, which connects NVIDIA's GPUs."""
+    return any(_is_nvswitch(snapshot, f"{PCI}/{bus}") for bus in snapshot.folders.get(PCI, ()))
+
+
+def _is_nvswitch(snapshot: Snapshot, folder: str) -> bool:
+    kind = integer(snapshot.files.get(f"{folder}/class"), 16)
+    return kind is not None and kind >> 8 == _OTHER_BRIDGE
 
 
 def _device(snapshot: Snapshot, address: str) -> Device:

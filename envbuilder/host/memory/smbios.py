@@ -86,26 +86,26 @@ def parse(table: bytes) -> Table | None:
 
     Devices of arrays other than main memory (flash, video memory) are left out.
     """
-    structures = list(_structures(table))
-    if not structures or structures[-1].kind != _END:
+    everything = list(structures(table))
+    if not everything or everything[-1].kind != _END:
         return None
     foreign = {
         each.number(0x02, 2)
-        for each in structures
+        for each in everything
         if each.kind == _ARRAY and each.number(0x05, 1) != _SYSTEM_MEMORY
     }
     return Table(
         devices=tuple(
             _device(each)
-            for each in structures
+            for each in everything
             if each.kind == _DEVICE and each.number(0x04, 2) not in foreign
         ),
         # Bit 4 of the second extension byte: "SMBIOS table describes a virtual machine".
-        virtual=any(s.kind == _BIOS and s.number(0x13, 1) & 0x10 for s in structures),
+        virtual=any(s.kind == _BIOS and s.number(0x13, 1) & 0x10 for s in everything),
     )
 
 
-def _structures(table: bytes) -> Iterator[_Structure]:
+def structures(table: bytes) -> Iterator[_Structure]:
     """Yield structures up to and including the end marker; fewer if the table is cut off."""
     at = 0
     while at + 4 <= len(table):

@@ -108,7 +108,7 @@ def _cuda(host: Host, required: str) -> Finding:
         text = f"no NVIDIA GPU was found, and the conda packages are locked for CUDA {required}"
         return Finding("no", text, "no-gpu")
     major = required.partition(".")[0]
-    oldest = tables.cuda_driver(int(major)) if major.isdecimal() else None
+    oldest = tables.cuda_driver(int(major), wsl=host.wsl) if major.isdecimal() else None
     drivers = [v for v in (version(gpu.driver_version) for gpu in gpus) if v is not None]
     needed = version(oldest)
     if needed is None or not drivers:

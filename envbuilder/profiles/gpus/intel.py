@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from envbuilder.profiles.finding import Finding, blocked
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from envbuilder.host.model import Gpu, Host
 
 
@@ -23,6 +25,36 @@ def judge(gpu: Gpu, *, native: bool) -> list[Finding]:
         text = f"{gpu.name} is not on PyTorch's list of validated Intel GPUs; it may work"
         return [Finding("warning", text, "unlisted", gpu)]
     return [Finding("note", f"{gpu.name} with the kernel driver {gpu.kernel_driver}")]
+
+
+def capability(gpu: Gpu) -> tuple[float, ...]:
+    """Return how much a GPU can do: supported before others, discrete before integrated."""
+    support = ("unsupported", None, "unlisted", "validated").index(gpu.support)
+    return support, gpu.memory_kind == "dedicated", gpu.memory_bytes or 0
+
+
+def hide(gpus: Sequence[Gpu], selected: Sequence[Gpu]) -> dict[str, str] | None:
+    """Return the variable that shows torch.xpu only some GPUs; empty if it sees no others.
+
+    torch.xpu uses discrete GPUs alone if there is one (c10/xpu, note on device management). Level
+    Zero numbers discrete GPUs first, by PCI address, then the integrated one.
+    """
+    discrete = [gpu for gpu in gpus if gpu.memory_kind == "dedicated" and _is_seen(gpu)]
+    if all(gpu in selected for gpu in discrete) and discrete:
+        return {}
+    if not all(gpu.bus for gpu in gpus):
+        return None
+    discrete.sort(key=lambda gpu: gpu.bus or "")
+    integrated = [gpu for gpu in gpus if gpu not in discrete and _is_seen(gpu)]
+    order = [*discrete, *integrated]
+    places = [str(place) for place, gpu in enumerate(order) if gpu in selected]
+    return {"ZE_AFFINITY_MASK": ",".join(places)}
+
+
+def _is_seen(gpu: Gpu) -> bool:
+    """Return whether Level Zero sees a GPU: a driver is bound to it, and its node can be opened."""
+    driven = gpu.kernel_driver in ("i915", "xe")
+    return gpu.state != "present" or (gpu.obstacle == "unsupported" and driven)
 
 
 def _sentence(gpu: Gpu) -> str:

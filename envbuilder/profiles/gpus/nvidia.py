@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from envbuilder.host import tables
+from envbuilder.host.model import ASSUMED
 from envbuilder.host.text import version
 from envbuilder.profiles.finding import Finding, blocked, named
 
@@ -21,7 +22,7 @@ _RUNTIMES = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12", "nvidia-cuda-run
 _ARCHITECTURES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
 
 
-def locked(target: Target, needs: Needs) -> Needs:
+def locked(target: Target, needs: Needs, *, wsl: bool) -> Needs:
     """Add kernels and driver to `needs`, from the versions of torch and of the CUDA runtime."""
     versions = {f.name: f.version for f in target.of_kind("wheel")}
     runtime = next((versions[name] for name in _RUNTIMES if name in versions), "")
@@ -35,12 +36,14 @@ def locked(target: Target, needs: Needs) -> Needs:
         needs,
         sm=kernels.sm if kernels else (),
         sm_ptx=kernels.ptx if kernels else False,
-        nvidia_driver=tables.cuda_driver(int(major)) or "",
+        nvidia_driver=tables.cuda_driver(int(major), wsl=wsl) or "",
     )
 
 
 def judge(gpu: Gpu, needs: Needs) -> list[Finding]:
     """Check the driver, which images use, too, and the kernels."""
+    if gpu.obstacle == "wsl":
+        return [blocked("warning", f"{named(gpu)}: {gpu.detail.rstrip('.')}", gpu)]
     if gpu.state == "present":
         # Worth knowing before the driver is installed: whether the wheels support the GPU at all.
         too_old = [f for f in _kernels(needs, gpu) if f.level == "no"]
@@ -51,6 +54,24 @@ def judge(gpu: Gpu, needs: Needs) -> list[Finding]:
     return findings
 
 
+def capability(gpu: Gpu) -> tuple[float, ...]:
+    """Return how much a GPU can do: its compute capability, then its memory."""
+    return (*(_sm(gpu.sm) if gpu.sm else (0, 0)), gpu.memory_bytes or 0)
+
+
+def hide(gpus: Sequence[Gpu], selected: Sequence[Gpu]) -> dict[str, str] | None:
+    """Return the variables that show CUDA only some GPUs, by their order on the PCI bus.
+
+    CUDA's own order is by speed, which is not known here. None if an address is unknown.
+    """
+    seen = [gpu for gpu in gpus if gpu.state != "present" or gpu.obstacle == "no-instances"]
+    if not all(gpu.bus for gpu in seen):
+        return None
+    seen.sort(key=lambda gpu: gpu.bus or "")
+    places = [str(place) for place, gpu in enumerate(seen) if gpu in selected]
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(places)}
+
+
 def _driver(needs: Needs, gpu: Gpu) -> list[Finding]:
     minimum, installed = version(needs.nvidia_driver), version(gpu.driver_version)
     if installed is None:
@@ -59,6 +80,8 @@ def _driver(needs: Needs, gpu: Gpu) -> list[Finding]:
     if minimum is None:
         text = "which driver its CUDA runtime needs is not known"
         return [Finding("warning", text, "lock-unread", gpu)]
+    if gpu.detail == ASSUMED:
+        minimum = minimum[: len(installed)]
     if installed < minimum:
         text = (
             f"NVIDIA driver {gpu.driver_version} is older than {needs.nvidia_driver}, "

@@ -755,3 +755,45 @@ def test_a_base_that_cannot_be_had_names_the_profile_that_needs_none(
     assert ("--profile cpu-debian" in caught.value.hint) == (base_image is None)
     assert caught.value.hint.startswith("Name another.")
     assert caught.value.exit_code == 1
+
+
+# ---- GPUs that do not work are hidden from what runs
+
+OLD = host.Gpu(
+    vendor="nvidia", name="GTX 1080", state="usable", bus="0000:01:00.0", sm="6.1",
+    driver_version="580.95.05",
+)  # fmt: skip
+NEW = msgspec.structs.replace(OLD, name="RTX 5090", bus="0000:41:00.0", sm="12.0")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "own", "expected", "note"),
+    [
+        ((NEW,), "", {}, ""),
+        (
+            (OLD, NEW),
+            "",
+            {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "1"},
+            "GPUs: CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=1 hides those",
+        ),
+        ((OLD, NEW), "0", {"CUDA_VISIBLE_DEVICES": "0"}, "CUDA_VISIBLE_DEVICES=0 is set"),
+    ],
+)
+def test_gpus_that_do_not_work_are_hidden_from_what_runs(
+    found: Settings,
+    machine: Callable[[host.Host], None],
+    said: Said,
+    monkeypatch: pytest.MonkeyPatch,
+    gpus: tuple[host.Gpu, ...],
+    own: str,
+    expected: dict[str, str],
+    note: str,
+) -> None:
+    machine(msgspec.structs.replace(PLAIN, gpus=gpus))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if own:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", own)
+    request = Request(profile="cuda", backend="venv", python="3.11")
+    _, environment = workflow.prepare_to_run(request, found, said)
+    assert environment.device_variables == expected
+    assert not note or note in said

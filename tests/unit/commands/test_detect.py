@@ -204,3 +204,48 @@ def test_facts_promise_no_memory_of_a_gpu_that_does_not_work() -> None:
     assert "8.0 GiB usable" in said(with_gpu(shared))["GPU 0"]
     idle = changed(shared, state="present")
     assert "usable" not in said(with_gpu(idle))["GPU 0"]
+
+
+def test_a_recording_of_this_machine_decides_as_here(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(probe, "host", REAL)
+    folder = tmp_path / "machine"
+    said = shown(capsys, "--record", str(folder))
+    assert "Look at it before you send it" in said
+    assert f"`envbuilder detect --root {folder}` decides as here." in said
+    assert (folder / "proc" / "cpuinfo").is_file()
+    assert run("--record", str(folder)) == 2
+    assert "is not empty" in capsys.readouterr().err
+    replayed = json.loads(shown(capsys, "--json", "--root", str(folder)))
+    assert replayed["host"]["kernel"] == REAL(environ={}).kernel
+
+
+@pytest.mark.parametrize("more", [["--root", "."], ["--model", "7B"]])
+def test_only_this_machine_is_recorded(
+    more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("--record", str(tmp_path / "machine"), *more) == 2
+    assert "--record records this machine" in capsys.readouterr().err
+    assert not (tmp_path / "machine").exists()
+
+
+@pytest.mark.parametrize("name", ["wsl2", "wsl2-nvidia-silent"])
+def test_one_cause_is_one_sentence(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "host", REAL)
+    lines = shown(capsys, "--root", plant(tmp_path, name)).splitlines()
+    rows = [line for line in lines if line[:1] in ("✓", "!", "✗")]
+    assert sum("WSL" in row for row in rows) == 1, rows
+    assert sum("mps" in row for row in rows) == 1
+    assert [row for row in rows if "mps" in row] == [row for row in rows if "xpu-ipex" in row]
+
+
+def test_a_hidden_gpu_is_in_the_json(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(probe, "host", REAL)
+    said = json.loads(shown(capsys, "--json", "--root", plant(tmp_path, "rtx5090-gtx1080")))
+    (cuda,) = [fit for fit in said["fits"] if fit["profile"] == "cuda"]
+    assert cuda["environment"]["CUDA_VISIBLE_DEVICES"] == "1"

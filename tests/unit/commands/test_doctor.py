@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
@@ -424,5 +425,17 @@ def test_a_tree_is_diagnosed_without_this_machine(
 
 def test_a_tree_cannot_be_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "run", Recorder())
-    with pytest.raises(click.UsageError, match="recorded tree"):
+    with pytest.raises(click.UsageError, match="cannot fix another"):
         run("--root", str(tmp_path), "--fix", "--yes")
+
+
+def test_findings_for_another_machine(machine: Machine, tmp_path: Path) -> None:
+    """Only what its recording shows: neither this machine's disks nor its repairs."""
+    other = tmp_path / "other.json"
+    other.write_bytes(msgspec.json.encode(with_gpu(changed(ADA, driver_version="470.82"))))
+    status, out, _ = run("--target-host", str(other))
+    assert status == 3
+    assert "470.82 is older than" in out
+    assert machine.looks == 0
+    with pytest.raises(click.UsageError, match="cannot fix another"):
+        run("--fix", "--target-host", str(other))

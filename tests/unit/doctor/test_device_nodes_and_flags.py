@@ -125,7 +125,7 @@ NVIDIA: dict[str, tuple[str, tuple[str, ...], dict[str, str], dict[str, bool], s
     "WSL container without dxg": (
         "wsl2-nvidia", ("dev/dxg",), INSIDE, {"dev/null": True}, "no", "/dev/dxg is missing",
     ),
-    "Jetson": ("jetson-orin", (), {}, {}, "warnings", "Jetson is not supported"),
+    "Jetson": ("jetson-orin", (), {}, {}, "no", "use NVIDIA's own torch for JetPack"),
     "DGX Spark": ("gb10-dgx-spark", (), {}, {}, "fits", ""),
     "GH200 container without uvm": (
         "gh200", (UVM,), INSIDE, {}, "no", "/dev/nvidia-uvm is missing",

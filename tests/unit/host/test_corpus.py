@@ -100,10 +100,15 @@ def check_promise(judged: Judged, root: Path, what: str) -> None:
     chosen = next((p for p in profiles if p.name == judged.choice.profile), None)
     if chosen is None or chosen.accelerator == "cpu":
         return
+    verdicts = {fit.profile: fit.verdict for fit in judged.choice.fits}
+    if verdicts[chosen.name] == "warnings":
+        assert "fits" not in verdicts.values(), what
+        return
     vendor = VENDORS[chosen.accelerator]
     gpus = [g for g in judged.host.gpus if g.vendor == vendor and g.state == "usable"]
     assert gpus, what
-    assert all(works(gpu, judged.host, root) for gpu in gpus), (what, gpus)
+    # Those that do not are hidden, or torch.xpu leaves them alone beside a discrete one.
+    assert any(works(gpu, judged.host, root) for gpu in gpus), (what, gpus)
 
 
 def works(gpu: Gpu, found: Host, root: Path) -> bool:
@@ -180,9 +185,12 @@ def planted(data: dict[str, Any]) -> Iterator[str]:
 
 
 def only_signs(data: dict[str, Any]) -> set[str]:
-    """A failure of NVML is one, too: files do not tell that the library fails."""
-    failed = "error" in str(data["files"].get("nvml.json", ""))
-    return ONLY_SIGNS | ({"nvml.json"} if failed else set())
+    """A failure of NVML is one, too, as are MIG, the fabric's state and the switches of a board."""
+    answer = str(data["files"].get("nvml.json", ""))
+    failed = "error" in answer or "'mig': True" in answer or "'fabric': 1" in answer
+    switches = {p for p in data["files"] if "devices/0000:c4:00.0" in p}
+    switches |= {"sys/bus/pci/devices"} if switches else set()
+    return ONLY_SIGNS | ({"nvml.json"} if failed else set()) | switches
 
 
 def test_every_host_says_what_it_is_and_where_it_comes_from() -> None:

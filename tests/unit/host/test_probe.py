@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import subprocess
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -284,3 +285,16 @@ def test_text_is_safe_with_anything(value: str) -> None:
     text.fields(value)
     cleaned = text.clean(value)
     assert cleaned is None or cleaned.isprintable()
+
+
+def test_no_process_is_started_on_linux(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object, **named: object) -> None:
+        raise AssertionError(f"a process was started: {arguments}")
+
+    for module, name in (
+        *((subprocess, name) for name in ("Popen", "run", "check_output")),
+        *((os, name) for name in ("fork", "posix_spawn", "posix_spawnp", "system", "execve")),
+    ):
+        monkeypatch.setattr(module, name, refuse)
+    found = probe.host()
+    assert found.os == "linux"

@@ -24,6 +24,7 @@ MAYBE = rf"({TEXT})?"
 NUMBER = "0|[1-9][0-9]*"
 GB_S = r"[1-9][0-9]*(\.[0-9]{1,2})?"
 SM = r"[1-9][0-9]?\.[0-9]"
+DRIVER = r"[1-9][0-9]{2}(\.[0-9]{2,3}){0,2}"
 TORCH = r"2\.[0-9]{1,2}"
 VENDORS = "AuthenticAMD|GenuineIntel"
 
@@ -43,7 +44,11 @@ SCHEMAS: dict[str, tuple[dict[str, str], int]] = {
         {"implementer": "0x[0-9a-f]{2}", "part": "0x[0-9a-f]{3}", "name": TEXT, "source": TEXT},
         2,
     ),
-    "cuda-drivers": ({"cuda_major": NUMBER, "linux_driver": "[1-9][0-9]{2}", "source": TEXT}, 1),
+    "amd-gpus": ({"id": ID, "chip": TEXT, "name": MAYBE, "source": TEXT}, 1),
+    "cuda-drivers": (
+        {"cuda_major": NUMBER, "linux_driver": DRIVER, "windows_driver": DRIVER, "source": TEXT},
+        1,
+    ),
     "distribution-glibc": (
         {"release": r"[A-Z][A-Za-z/ ]+ [0-9.]+", "glibc": r"2\.[0-9]{2}", "source": TEXT},
         1,
@@ -102,7 +107,6 @@ RANGES = {
     "first_model": (0, 255),
     "last_model": (0, 255),
     "cuda_major": (11, 20),
-    "linux_driver": (450, 999),
 }
 
 
@@ -338,7 +342,10 @@ def test_kernels_are_ascending_and_ranges_do_not_overlap() -> None:
 
 
 def test_cuda_drivers() -> None:
-    assert [tables.cuda_driver(major) for major in (11, 12, 13)] == ["450", "525", "580"]
+    linux = [tables.cuda_driver(major) for major in (11, 12, 13)]
+    assert linux == ["450.80.02", "525.60.13", "580.65.06"]
+    windows = [tables.cuda_driver(major, wsl=True) for major in (11, 12, 13)]
+    assert windows == ["452.39", "527.41", "580"]
     assert tables.cuda_driver(10) is None
     assert tables.cuda_driver(1) is None
 
@@ -484,7 +491,8 @@ def update(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
     """Refreshes a table with a text; returns exit code, the table and what was printed."""
 
     def run(table: str, old: str, text: str | bytes, *options: str) -> tuple[int, str, str]:
-        path, source = tmp_path / f"{table}.csv", tmp_path / "upstream"
+        name = refresh.TABLES[table].file or table
+        path, source = tmp_path / f"{name}.csv", tmp_path / "upstream"
         path.write_text(old, errors="surrogateescape")
         source.write_bytes(text.encode() if isinstance(text, str) else text)
         code = refresh.main([table, str(source), "--version", "2", *options], folder=tmp_path)
@@ -612,7 +620,9 @@ def test_parts_of_lscpu(update: Any) -> None:
         ("intel-gpus", "NEWDEVICE(0x56A0, Dg2HwConfig)\n", "line 1 is a device"),
         ("intel-gpus", "DEVICE(0x56A0, Dg2HwConfig)\n", "4 of the table's 5 rows are not in it"),
         ("intel-gpus", b"\x7fELF\0\0", "no text file"),
-        ("nvidia-gpus", INTEL, "vendor 10de (NVIDIA) is not in it"),
+        ("nvidia-gpus", INTEL, "vendor 10de is not in it"),
+        ("intel-gpus-kernel", "\tMACRO__(0x1912, ## X)\n", "line 1 is a device that cannot"),
+        ("intel-gpus-names", PCI, "vendor 8086 is not in it"),
         ("nvidia-gpus", "\n10de  NVIDIA\n\t0040  NV40\n", "no device is in it"),
         ("x86-cpus", PCI, "no device is in it"),
         ("arm-cpus", X86, "no device is in it"),
@@ -626,6 +636,96 @@ def test_a_file_that_is_something_else(
     code, new, told = update(table, old, text, "--write")
     assert (code, new) == (2, old)
     assert message in told
+
+
+KERNEL = """
+#define INTEL_SKL_GT2_IDS(MACRO__, ...) \\
+	MACRO__(0x1912, ## __VA_ARGS__), /* DT  GT2 */ \\
+	MACRO__(0x191B, ## __VA_ARGS__)
+#define INTEL_SKL_IDS(MACRO__, ...) \\
+	INTEL_SKL_GT2_IDS(MACRO__, ## __VA_ARGS__)
+#define INTEL_WCL_IDS(MACRO__, ...) \\
+	MACRO__(0XFD80, ## __VA_ARGS__)
+#define INTEL_BMG_IDS(MACRO__, ...) \\
+	MACRO__(0xE20B, ## __VA_ARGS__), \\
+	MACRO__(0xE20C, ## __VA_ARGS__)
+"""
+
+
+def test_gpus_of_the_kernel_are_at_best_unlisted(update: Any) -> None:
+    old = INTEL_TABLE.splitlines(keepends=True)
+    table = old[0] + next(line for line in old if line.startswith("e20b"))
+    code, new, _ = update("intel-gpus-kernel", EMPTY["intel-gpus"], KERNEL)
+    assert (code, new) == (0, EMPTY["intel-gpus"])
+    (parsed, _) = refresh.merge(
+        refresh.TABLES["intel-gpus-kernel"],
+        list(csv.DictReader(table.splitlines())),
+        refresh.parse_kernel(KERNEL),
+        "6.99",
+    )
+    states = {row["id"]: (row["family"], row["torch_xpu"]) for row in parsed}
+    assert states == {
+        "1912": ("Skylake", "unsupported"),
+        "191b": ("Skylake", "unsupported"),
+        "e20b": ("Arc B (BMG)", "validated"),
+        "e20c": ("Arc B (BMG)", "unlisted"),
+        "fd80": ("Wildcat Lake", "unlisted"),
+    }
+    assert parsed[0]["source"] == "Linux 6.99 drm/intel/pciids.h"
+
+
+def test_names_of_intel_are_filled_in(tmp_path: Path) -> None:
+    pci = (
+        "# Version: 2025.06.09\n8086  Intel Corporation\n"
+        "\t1912  HD Graphics 530\n\t1913  SkyLake [HD Graphics 510]\n\t1914  Graphics\n"
+    )
+    source, table = tmp_path / "pci.ids", tmp_path / "intel-gpus.csv"
+    source.write_text(pci)
+    rows = "".join(f"{n},Skylake,unsupported,shared,,Linux\n" for n in ("1912", "1913", "1914"))
+    table.write_text(EMPTY["intel-gpus"] + rows)
+    assert refresh.main(["intel-gpus-names", str(source), "--write"], folder=tmp_path) == 0
+    named = "1912,Skylake,unsupported,shared,HD Graphics 530,Linux; name: pci.ids 2025.06.09\n"
+    assert named in table.read_text()
+    assert "shared,HD Graphics 510,Linux" in table.read_text()
+    assert "1914,Skylake,unsupported,shared,,Linux\n" in table.read_text()
+
+
+def test_amd_gpus() -> None:
+    """Display devices alone, from Evergreen on."""
+    pci = "1002  AMD\n\t744c  Navi 31 [Radeon RX 7900 XTX]\n\t164e  Raphael\n"
+    pci += "\t1637  Renoir Radeon High Definition Audio Controller\n\t4144  R300 [Radeon 9500]\n"
+    parsed = {f.values["id"]: f.values for f in refresh.parse_amd(f"#\n{pci}")}
+    assert set(parsed) == {"744c", "164e"}
+    assert tables.amd_gpu("744c") == "Radeon RX 7900 XT/7900 XTX/7900 GRE/7900M"
+    assert tables.amd_gpu("164e") == "Raphael"
+    assert tables.amd_gpu("ffff") is None
+
+
+@pytest.mark.parametrize(
+    ("device_id", "family", "support"),
+    [
+        ("fd80", "Wildcat Lake", "unlisted"),
+        ("fd81", "Wildcat Lake", "unlisted"),
+        ("7dd1", "Arrow Lake", "validated"),
+        ("7d60", "Meteor Lake", "unlisted"),
+        ("b080", "Panther Lake", "validated"),
+        ("1912", "Skylake", "unsupported"),
+        ("0166", "Ivy Bridge", "unsupported"),
+        ("5916", "Kaby Lake", "unsupported"),
+        ("3e92", "Coffee Lake", "unsupported"),
+        ("9bc5", "Comet Lake", "unsupported"),
+        ("8a52", "Ice Lake", "unsupported"),
+        ("3185", "Gemini Lake", "unsupported"),
+        ("22b0", "Cherry Trail", "unsupported"),
+        ("a011", "Pineview", "unsupported"),
+        ("0be5", "Data Center GPU Max (PVC)", "unlisted"),
+        ("d750", "Nova Lake-P", "unlisted"),
+    ],
+)
+def test_intel_ids_of_the_kernel(device_id: str, family: str, support: str) -> None:
+    gpu = tables.intel_gpu(device_id)
+    assert gpu is not None
+    assert (gpu.family, gpu.support) == (family, support)
 
 
 @pytest.mark.parametrize(
@@ -657,8 +757,9 @@ def test_the_tables_in_the_repository_are_as_the_script_writes_them(
     update: Any, tmp_path: Path
 ) -> None:
     for name, table in refresh.TABLES.items():
-        text = (DEVICES / f"{name}.csv").read_text()
-        old = refresh.read_table(DEVICES / f"{name}.csv", table)
+        path = DEVICES / f"{table.file or name}.csv"
+        text = path.read_text()
+        old = refresh.read_table(path, table)
         found = [refresh.Found(values={column: row[column] for column in table.key}) for row in old]
         assert refresh.merge(table, old, found, "2") == (old, []), name
         assert text.splitlines()[0] == ",".join(table.columns)

@@ -62,12 +62,12 @@ def lock_of(*files: File, platform: types.Platform = "linux/amd64") -> Lock:
 def test_the_shipped_locks_say_what_the_hardware_notes_say() -> None:
     cuda = needs_of("cuda", "linux/amd64")
     assert cuda.sm == ("7.5", "8.0", "8.6", "9.0", "10.0", "12.0")
-    assert (cuda.sm_ptx, cuda.nvidia_driver, cuda.glibc) == (True, "580", "2.28")
+    assert (cuda.sm_ptx, cuda.nvidia_driver, cuda.glibc) == (True, "580.65.06", "2.28")
     arm = needs_of("cuda", "linux/arm64")
     assert arm.sm == ("8.0", "9.0", "10.0", "11.0", "12.0")
     legacy = needs_of("cuda-legacy", "linux/amd64")
     assert legacy.sm[:3] == ("5.0", "6.0", "7.0")
-    assert (legacy.sm_ptx, legacy.nvidia_driver) == (False, "525")
+    assert (legacy.sm_ptx, legacy.nvidia_driver) == (False, "525.60.13")
     assert needs_of("mps", "macos/arm64") == Needs(macos="14.0")
     assert needs_of("cpu", "linux/amd64") == Needs(glibc="2.28")
 
@@ -82,7 +82,7 @@ def test_what_a_profile_states_goes_before_what_its_lock_says() -> None:
     assert (found.sm, found.sm_ptx, found.nvidia_driver) == (("6.1",), False, "500")
     silent = needs.needs(profile("cuda", requires=Requires()), lock_of(*files), "linux/amd64")
     assert "7.5" in silent.sm
-    assert silent.nvidia_driver == "580"
+    assert silent.nvidia_driver == "580.65.06"
 
 
 @pytest.mark.parametrize(

@@ -23,14 +23,18 @@ ADA = Gpu(
     vendor="nvidia",
     name="NVIDIA GeForce RTX 4090",
     state="usable",
+    bus="0000:01:00.0",
     driver_version="580.95.05",
     sm="8.9",
 )
 BY_NAME = {p.name: p for p in PROFILES}
 
 
-def with_gpu(*gpus: Gpu) -> Host:
-    return msgspec.structs.replace(LINUX, gpus=gpus)
+SHIPPED = Library((resources.profiles_dir(),))
+
+
+def with_gpu(*gpus: Gpu, **changes: object) -> Host:
+    return msgspec.structs.replace(LINUX, gpus=gpus, **changes)
 
 
 def changed(gpu: Gpu, **changes: object) -> Gpu:
@@ -89,7 +93,8 @@ def test_without_ptx_a_newer_gpu_does_not_fit() -> None:
 @pytest.mark.parametrize(
     ("driver", "verdict"),
     [
-        ("580", "fits"),
+        ("580", "no"),
+        ("580.65.05", "no"),
         ("580.65.06", "fits"),
         ("610.1", "fits"),
         ("579.99", "no"),
@@ -116,15 +121,62 @@ def test_arm_wheels_carry_other_kernels() -> None:
 def test_an_old_driver_is_named_with_what_is_needed() -> None:
     found = selection.fit(BY_NAME["cuda"], with_gpu(changed(ADA, driver_version="470.82")))
     assert found.reasons == (
-        "NVIDIA driver 470.82 is older than 580, which this profile's CUDA runtime needs",
+        "NVIDIA driver 470.82 is older than 580.65.06, which this profile's CUDA runtime needs",
     )
 
 
-def test_the_worst_usable_gpu_decides_and_unusable_ones_do_not() -> None:
-    old = changed(ADA, name="Tesla P100", sm="6.0")
-    away = changed(ADA, state="present", detail="No kernel driver has it.")
-    assert selection.choose(PROFILES, with_gpu(ADA, old)).profile == "cuda-legacy"
-    assert selection.choose(PROFILES, with_gpu(away, ADA)).profile == "cuda"
+P100 = changed(ADA, name="Tesla P100", sm="6.0", bus="0000:02:00.0")
+RTX_5090 = changed(ADA, name="RTX 5090", sm="12.0", bus="0000:41:00.0")
+
+
+def test_a_profile_for_all_gpus_takes_precedence_and_unusable_ones_do_not_count() -> None:
+    away = changed(P100, state="present", detail="No kernel driver has it.")
+    assert selection.choose(PROFILES, with_gpu(ADA, P100)).profile == "cuda-legacy"
+    choice = selection.choose(PROFILES, with_gpu(away, ADA))
+    assert choice.profile == "cuda"
+    assert not any(fit.environment for fit in choice.fits)
+
+
+@pytest.mark.parametrize("gpus", [(P100, RTX_5090), (RTX_5090, P100)])
+def test_gpus_that_do_not_work_are_hidden(gpus: tuple[Gpu, ...]) -> None:
+    choice = selection.choose(PROFILES, with_gpu(*gpus))
+    fits = {fit.profile: fit for fit in choice.fits}
+    assert choice.profile == "cuda"
+    order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    assert fits["cuda"].environment == {**order, "CUDA_VISIBLE_DEVICES": "1"}
+    assert fits["cuda-legacy"].environment == {**order, "CUDA_VISIBLE_DEVICES": "0"}
+    assert "Tesla P100 at 0000:02:00.0 left out" in choice.reason
+
+
+def test_numbers_are_those_of_the_gpus_that_the_driver_gives() -> None:
+    away = changed(ADA, state="present", obstacle="driver-other", detail="vfio-pci.")
+    fit = selection.fit(BY_NAME["cuda"], with_gpu(away, P100, RTX_5090))
+    assert fit.environment["CUDA_VISIBLE_DEVICES"] == "1"
+    assert "left out" in fit.reasons[-1]
+    nowhere = changed(P100, bus=None)
+    unsure = selection.fit(BY_NAME["cuda"], with_gpu(nowhere, RTX_5090))
+    assert (unsure.verdict, unsure.environment) == ("warnings", {})
+
+
+def test_the_best_of_several_gpus_that_fail_is_the_reason() -> None:
+    old = [changed(gpu, driver_version="470.82") for gpu in (P100, RTX_5090)]
+    fit = selection.fit(BY_NAME["cuda"], with_gpu(*old))
+    assert len(fit.reasons) == 1
+    assert "470.82 is older than" in fit.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("driver", "verdict"), [("526.98", "no"), ("527.41", "fits"), ("528.02", "fits")]
+)
+def test_under_wsl_the_driver_is_that_of_windows(driver: str, verdict: str) -> None:
+    """Windows' 526.98 is newer than the 525.60.13 that Linux needs."""
+    (legacy,) = [p for p in SHIPPED.profiles() if p.name == "cuda-legacy"]
+    host = with_gpu(changed(ADA, driver_version=driver), wsl=True, libc="glibc 2.39")
+    fit = selection.fit(legacy, host, lock=SHIPPED.lock("cuda-legacy"))
+    assert fit.verdict == verdict, fit.reasons
+    linux = msgspec.structs.replace(host, wsl=False)
+    on_linux = selection.fit(legacy, linux, lock=SHIPPED.lock("cuda-legacy"))
+    assert on_linux.verdict == "fits"
 
 
 def test_missing_avx512_is_explained() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ctypes
 import importlib
 import json
 from types import SimpleNamespace
@@ -154,7 +155,8 @@ def test_gb10_shares_the_main_memory(tmp_path: Path) -> None:
 
 
 def test_mig_is_usable_but_not_all_of_it(tmp_path: Path) -> None:
-    gpu = probed(tmp_path, tree(told(name="NVIDIA H100 80GB HBM3", mig=True), device="2330"))
+    answer = told(name="NVIDIA H100 80GB HBM3", mig=True, instances=2)
+    gpu = probed(tmp_path, tree(answer, device="2330"))
     assert (gpu.state, gpu.mig) == ("usable", True)
     assert "MIG" in gpu.detail
     assert (gpu.memory_bytes, gpu.usable_bytes) == (25757220864, None)
@@ -437,3 +439,52 @@ def test_any_value_in_the_answer_is_survived(value: object) -> None:
         nvml.parse(json.dumps(told(**{key: value})))
     for key in nvml.Pair.__struct_fields__:
         nvidia.peers(taken({"pairs": [pair(**{key: value})]}))
+
+
+class InMig(FakeNvml):
+    """A card in MIG mode, with the handles of these instances."""
+
+    instances: tuple[int, ...] = ()
+
+    def answer(self, name: str, *arguments: Any, **named: Any) -> Any:
+        if name == "nvmlDeviceGetMigMode":
+            return [1, 1]
+        if name == "nvmlDeviceGetMaxMigDeviceCount":
+            return 7
+        if name == "nvmlDeviceGetMigDeviceHandleByIndex":
+            if arguments[1] in self.instances:
+                return object()
+            raise NVMLError(6)
+        return super().answer(name, *arguments, **named)
+
+
+@pytest.mark.parametrize("instances", [(), (0, 3)])
+def test_instances_are_counted(instances: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    library = InMig(count=1)
+    library.instances = instances
+    (device,) = ask(monkeypatch, library).devices
+    assert (device.mig, device.instances) == (True, len(instances))
+
+
+class Fabric(ctypes.Structure):
+    _fields_ = (("status", ctypes.c_uint), ("state", ctypes.c_uint))
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "expected"), [(0, 0, 0), (1, 0, 1), (2, 0, 2), (3, 0, 3), (3, 15, 2)]
+)
+def test_the_state_of_the_fabric(
+    state: int, status: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class WithFabric(FakeNvml):
+        c_nvmlGpuFabricInfo_t = Fabric  # noqa: N815 (its name there)
+
+        def answer(self, name: str, *arguments: Any, **named: Any) -> Any:
+            if name == "nvmlDeviceGetGpuFabricInfo":
+                info = arguments[1]._obj
+                info.state, info.status = state, status
+                return None
+            return super().answer(name, *arguments, **named)
+
+    (device,) = ask(monkeypatch, WithFabric(count=1)).devices
+    assert device.fabric == expected

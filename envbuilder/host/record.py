@@ -1,0 +1,226 @@
+"""Record what detection reads as a tree of files, which `envbuilder detect --root` replays.
+
+What names one machine or its users is left out or replaced: serial numbers, UUIDs, container ids,
+MAC addresses, host and user names, members of groups, strings of the firmware.
+"""
+
+from __future__ import annotations
+
+import base64
+import getpass
+import json
+import os
+import re
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from envbuilder.core.errors import InvalidError
+from envbuilder.host.memory import smbios
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from envbuilder.host.snapshot import Snapshot
+
+PLANTED = ("files", "binary", "links", "folders", "nodes")
+"""The parts of a host in `tests/data/hosts` that are planted as a tree."""
+_LARGEST = 16 << 20
+"""The maximum size of a recording, in bytes."""
+_DEVICES = "sys/bus/pci/devices"
+_PLUGINS = "usr/local/lib/docker/cli-plugins"
+# Names that say nothing about a machine or a person, and are words of other files.
+_PLAIN = frozenset({"", "root", "localhost", "user", "docker", "linux", "nvidia", "none", "vm"})
+
+# What a recording keeps of files that tell more than detection reads, line by line.
+_KEPT = {
+    "proc/self/status": re.compile(r"Cpus_allowed_list"),
+    "proc/self/mountinfo": re.compile(r".* (/dev/shm|/sys/fs/cgroup\S*) "),
+    "information": re.compile(r"Model|Bus Location|Device Minor"),
+    "etc/os-release": re.compile(r"PRETTY_NAME|ID="),
+    "proc/meminfo": re.compile(r"MemTotal"),
+    "etc/group": re.compile(r"(video|render|docker):"),
+    "proc/cpuinfo": re.compile(
+        r"$|processor|vendor_id|cpu (family|cores)|model|stepping|physical id|siblings|core id"
+        r"|flags|BogoMIPS|Features|CPU|hart|isa"
+    ),
+}
+_BUILDER = re.compile(r"\([^ ()]+@[^ ()]+\)")
+_MEMBERS = re.compile(r"^(render|video|docker):(.*):.*$", re.MULTILINE)
+_MAC = re.compile(r"(?i)(?<![0-9a-f:])(?:[0-9a-f]{2}:){5}[0-9a-f]{2}(?![0-9a-f:])")
+# Wherever they stand: of "pod0123…" the "d" is a digit, too.
+_UUID = re.compile(r"(?i)[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}")
+_IDENTITY = re.compile(r"(?i)[0-9a-f]{32,}")
+# Structures of the firmware's table that detection reads: the BIOS, memory, the end. Others hold
+# the machine's UUID and serial numbers.
+_READ_KINDS = frozenset({0, 16, 17, 127})
+_MEMORY_DEVICE = 17
+
+
+class Scrubber:
+    """Replaces what identifies a machine or a person; the same by the same, others by others."""
+
+    def __init__(self, names: Iterable[str] = (), home: str = "") -> None:
+        self._stand_ins: dict[str, str] = {}
+        self._home = home.strip("/")
+        words = sorted({name for name in names if name.lower() not in _PLAIN}, key=len)
+        either = "|".join(re.escape(word) for word in reversed(words))
+        self._names = re.compile(rf"(?<![0-9A-Za-z])(?:{either})(?![0-9A-Za-z])") if words else None
+
+    def public(self, text: str) -> str:
+        """Return a text, or a path, without what identifies."""
+        if self._home and self._home != "root":
+            text = re.sub(rf"(?<![^/\s\"']){re.escape(self._home)}(?![^/\s\"'])", "home/user", text)
+        text = _BUILDER.sub("(build@host)", text)
+        text = _MEMBERS.sub(r"\1:\2:", text)
+        text = _MAC.sub("00:00:00:00:00:00", text)
+        text = _UUID.sub(self._numbered("00000000-0000-0000-0000-{:012x}"), text)
+        text = _IDENTITY.sub(self._numbered("{:012x}"), text)
+        return self._names.sub("name", text) if self._names else text
+
+    def _numbered(self, form: str) -> Callable[[re.Match[str]], str]:
+        def stand_in(match: re.Match[str]) -> str:
+            key = match[0].lower().replace("_", "-")
+            return self._stand_ins.setdefault(key, form.format(len(self._stand_ins) + 1))
+
+        return stand_in
+
+    def home_plugin(self, path: str) -> str:
+        """Return a plugin in the user's home where every replay looks for one."""
+        inside = f"{self._home}/.docker/cli-plugins/"
+        return f"{_PLUGINS}/{path.removeprefix(inside)}" if path.startswith(inside) else path
+
+
+def this_machine() -> Scrubber:
+    """Return what must not show of this machine: its name, its user's name and home."""
+    node = os.uname().nodename
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a number without a name, as in containers
+        user = ""
+    home = os.path.expanduser("~")  # noqa: PTH111 (Path.home may raise)
+    return Scrubber((node, node.partition(".")[0], user), home)
+
+
+def recording(taken: Snapshot, scrubber: Scrubber) -> dict[str, Any]:
+    """Return the parts of a host (see `PLANTED`), without what tells it from others of its kind."""
+
+    def place(path: str) -> str:
+        return scrubber.public(scrubber.home_plugin(path))
+
+    files = {
+        place(path): scrubber.public(reduced(path, text)) for path, text in taken.files.items()
+    }
+    if taken.machine:
+        files.setdefault("proc/sys/kernel/arch", f"{taken.machine}\n")
+    closed = {path for path, why in taken.unreadable.items() if why != "not there"}
+    tops = {top for top, below, _ in (path.partition("/") for path in taken.absent) if below}
+    listed = {
+        f"{folder}/{name}"
+        for folder, names in taken.folders.items()
+        for name in names
+        if folder not in {"dev", "sys/bus", _DEVICES}
+    }
+    planted = [*files, *taken.links, *taken.nodes, *taken.blobs]
+    # What only had to be there is "", also where it is a folder of something else.
+    above = {str(parent) for path in planted for parent in PurePosixPath(path).parents}
+    files = {path: text for path, text in files.items() if text or path not in above}
+    folders = {place(folder) for folder in (*taken.folders, *closed, *listed, *tops)}
+    return {
+        "files": files,
+        "binary": {p: base64.b64encode(nameless(b)).decode() for p, b in taken.blobs.items()},
+        "links": dict(taken.links),
+        "nodes": dict(taken.nodes),
+        "folders": sorted(
+            folder
+            for folder in folders
+            if not any(f"{path}/".startswith(f"{folder}/") for path in planted)
+        ),
+    }
+
+
+def reduced(path: str, text: str) -> str:
+    """Return the lines of a file that detection reads."""
+    pattern = next((pattern for end, pattern in _KEPT.items() if path.endswith(end)), None)
+    if pattern is None:
+        return text
+    return "".join(line for line in text.splitlines(keepends=True) if pattern.match(line))
+
+
+def nameless(table: bytes) -> bytes:
+    """Return an SMBIOS table whose strings are all "x", but for the names of memory slots.
+
+    Structures that detection does not read keep their length alone: they hold the machine's UUID.
+    """
+    parts = []
+    for each in smbios.structures(table):
+        device = each.kind == _MEMORY_DEVICE
+        named = {each.number(0x10, 1), each.number(0x11, 1)} if device else set()
+        strings = [s if i + 1 in named else b"x" for i, s in enumerate(each.strings) if s]
+        data = each.data
+        if each.kind not in _READ_KINDS:
+            data = data[:4] + bytes(len(data) - 4)
+        parts.append(data + b"".join(s + b"\0" for s in strings or [b""]) + b"\0")
+    return b"".join(parts)
+
+
+def write(folder: Path, taken: Snapshot, scrubber: Scrubber) -> int:
+    """Write what was read as a tree into a new or empty folder; return the number of its files.
+
+    Raise `InvalidError` if the folder cannot take it.
+    """
+    data = recording(taken, scrubber)
+    size = sum(len(str(content)) for part in ("files", "binary") for content in data[part].values())
+    if size > _LARGEST:
+        raise InvalidError(f"{folder}: the recording is larger than {_LARGEST >> 20} MiB")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise InvalidError(f"{folder}: is not empty", "Name a folder that does not exist yet.")
+        plant(folder, data)
+    except OSError as error:
+        raise InvalidError(f"{folder}: cannot be written: {error.strerror or error}") from error
+    return sum(len(data[part]) for part in PLANTED if part != "folders")
+
+
+def plant(root: Path, data: dict[str, Any]) -> Path:
+    """Plant the tree of a host below `root`, and return it."""
+    everything = [path for part in PLANTED for path in data.get(part, ())]
+    above = {str(parent) for path in everything for parent in PurePosixPath(path).parents}
+    for path, target in sorted(data.get("links", {}).items()):
+        _at(root, path).symlink_to(target)
+        folder = (root / path).resolve()
+        if path in above and folder.is_relative_to(root.resolve()):
+            folder.mkdir(parents=True, exist_ok=True)  # a device, whose files are behind its link
+    for path, text in data.get("files", {}).items():
+        _at(root, path).write_text(text if isinstance(text, str) else json.dumps(text))
+    for path, text in data.get("binary", {}).items():
+        _at(root, path).write_bytes(base64.b64decode(text))
+    for path in data.get("folders", ()):
+        (root / path).mkdir(parents=True, exist_ok=True)
+    for path, readable in data.get("nodes", {}).items():
+        _at(root, path).touch()
+        (root / path).chmod(0o644 if readable else 0)
+    return root
+
+
+def _at(root: Path, path: str) -> Path:
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    return root / path
+
+
+def differences(live: Any, replayed: Any, scrubber: Scrubber, path: str = "") -> list[str]:
+    """Facts in which two judged hosts differ, once what identifies is replaced in both."""
+    if isinstance(live, dict) and isinstance(replayed, dict):
+        keys = [*live, *(key for key in replayed if key not in live)]
+        pairs = [(key, live.get(key), replayed.get(key)) for key in keys]
+    elif isinstance(live, list) and isinstance(replayed, list) and len(live) == len(replayed):
+        pairs = [(str(n), *both) for n, both in enumerate(zip(live, replayed, strict=True))]
+    elif live == replayed or scrubber.public(str(live)) == str(replayed):
+        return []
+    else:
+        return [f"{path}: {scrubber.public(str(live))} here, {replayed} in the recording"]
+    return [
+        line
+        for name, one, other in pairs
+        for line in differences(one, other, scrubber, f"{path}.{name}".lstrip("."))
+    ]
