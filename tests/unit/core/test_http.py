@@ -11,7 +11,8 @@ import requests
 from urllib3 import exceptions as urllib3
 
 from envbuilder.core import console
-from envbuilder.core.http import open_session, printed_reason, reason, shown
+from envbuilder.core.http import open_session, shown
+from envbuilder.core.http_reasons import printed_reason, reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,6 +11,7 @@ import pytest
 import requests
 from hypothesis import given
 from hypothesis import strategies as st
+from urllib3 import HTTPResponse
 
 from envbuilder.core import http
 from envbuilder.locks.availability import queries
@@ -49,8 +50,7 @@ class Server:
         self.root = f"http://127.0.0.1:{self.http.server_address[1]}"
 
     def measure(self, *paths: str) -> dict[str, int]:
-        with requests.Session() as session:
-            session.trust_env = False
+        with http.open_session(direct=True) as session:
             found = queries.measure([self.root + p for p in paths], session)
         return {url.removeprefix(self.root): size for url, size in found.items()}
 
@@ -78,12 +78,14 @@ class Silent:
     def close(self) -> None:
         pass
 
+    stop = close
+
 
 def response(status: int, headers: dict[str, str]) -> requests.Response:
     made = requests.Response()
     made.status_code = status
     made.headers.update(headers)
-    made.raw = io.BytesIO()
+    made.raw = HTTPResponse(io.BytesIO(), preload_content=False)
     return made
 
 
@@ -188,8 +190,7 @@ def test_the_session_is_the_one_of_downloads(
 ) -> None:
     server.answers = {"/a": (200, {"Content-Length": "3"})}
     seen: list[str] = []
-    made = requests.Session()
-    made.trust_env = False
+    made = http.open_session(direct=True)
     made.hooks["response"].append(lambda answer, **_: seen.append(answer.url))
     monkeypatch.setattr(http, "open_session", lambda: made)
     assert queries.measure([f"{server.root}/a"]) == {f"{server.root}/a": 3}
@@ -210,14 +211,14 @@ class Answering:
         self.asked += 1
         if self.error is not None:
             raise self.error
-        made = requests.Response()
-        made.status_code, made.url = self.status, url
-        made.headers.update(self.headers)
-        made._content = b""
+        made = response(self.status, self.headers)
+        made.url = url
         return made
 
     def close(self) -> None:
         pass
+
+    stop = close
 
 
 @pytest.mark.parametrize(
