@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 TINY = ("--profile", "tiny", "--backend", "docker", "--base-image")
 BASE = "localhost/envbuilder-test-podman-base:1"
 CHILD = """\
-import signal, sys
-from envbuilder import cli
+import sys
 from envbuilder.containers.engine import podman_run
-signal.signal(signal.SIGTERM, cli._terminate)
+from envbuilder.core import stopping
+stopping.install(owns_process=False)
 try:
     argv = ["python3", "-u", "-c", CODE]
     podman_run.run(["podman"], sys.argv[2:], sys.argv[1], argv, print, 600)
-except cli.Terminated:
-    sys.exit(143)
+except stopping.TerminatedError as stopped:
+    sys.exit(stopping.exit_code(*stopped.args))
 """
 IGNORES = (
     "import signal, time; [signal.signal(n, signal.SIG_IGN) for n in (2, 15)];"
