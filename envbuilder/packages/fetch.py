@@ -197,7 +197,7 @@ def _download_one(
                 except WrongHashError as error:
                     wrong = error
                     if error.actual in digests:
-                        wrong = _changed(file, origin, f"sha256 {error.actual}")
+                        wrong = _changed(file, origin, f"has sha256 {error.actual}")
                         break
                     digests.append(error.actual)
                 else:
@@ -211,12 +211,12 @@ def _download_one(
     )
 
 
-def _changed(file: File, origin: str, found: str) -> ChangedFileError:
+def _changed(file: File, origin: str, finding: str) -> ChangedFileError:
     """Return the error for a source that has other bytes under the name of a locked file."""
     size = "" if file.size is None else f" ({file.size} bytes)"
     return ChangedFileError(
         f"{file.basename}: {origin} serves another file under this name: expected sha256"
-        f" {file.sha256}{size}, found {found}",
+        f" {file.sha256}{size}, but it {finding}",
         "It was replaced upstream, or a mirror or proxy replaces it. Nothing was kept. Another"
         " source may still have the locked file: set"
         f" {indexes.mirror_setting(file.source)}, or put the file into a folder named in"

@@ -334,12 +334,12 @@ GIVEN_UP = {
     "TLS": "not a valid HTTP response",
 }
 OTHER_FILE = {
-    "endless body": "found sends more than 4096 bytes",
-    "a gzip bomb": "found sends more than 4096 bytes",
-    "announces less": rf"found sha256 {hashlib.sha256(SMALL[:100]).hexdigest()}",
-    "announces more": "found announces 1000000000000 bytes, more than 4096",
-    "other bytes": rf"found sha256 {hashlib.sha256(SMALL[::-1]).hexdigest()}",
-    "an empty file": rf"found sha256 {hashlib.sha256(b'').hexdigest()}",
+    "endless body": "but it sends more than 4096 bytes",
+    "a gzip bomb": "but it sends more than 4096 bytes",
+    "announces less": rf"but it has sha256 {hashlib.sha256(SMALL[:100]).hexdigest()}",
+    "announces more": "but it announces 1000000000000 bytes, more than 4096",
+    "other bytes": rf"but it has sha256 {hashlib.sha256(SMALL[::-1]).hexdigest()}",
+    "an empty file": rf"but it has sha256 {hashlib.sha256(b'').hexdigest()}",
 }
 
 
