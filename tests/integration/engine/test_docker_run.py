@@ -146,7 +146,8 @@ def test_a_device_that_is_not_there_is_told(container: Container) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 143)]
+    ("number", "code"),
+    [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
 )
 def test_an_interrupted_run_leaves_no_container(
     number: signal.Signals, code: int, container: Container

@@ -327,7 +327,9 @@ def test_containers_end_and_are_told(
     assert left(label) == ""
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, -2), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, -2), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 def test_an_interrupted_run_leaves_no_container(
     number: signal.Signals, code: int, engine_of_podman: PodmanEngine, label: str
 ) -> None:

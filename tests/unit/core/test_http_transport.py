@@ -105,7 +105,10 @@ def test_a_slow_upload_is_not_cut_off_while_it_moves() -> None:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
                 received, end = 0, time.monotonic() + 0.5
                 while received < size:
-                    received += len(sock.recv(1 << 17))
+                    data = sock.recv(1 << 17)
+                    if not data:
+                        return
+                    received += len(data)
                     if time.monotonic() < end:
                         time.sleep(0.03)
                 sock.sendall(b"HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n")

@@ -264,6 +264,17 @@ def test_uv_is_asked_for_exactly_the_pins(found: Settings, monkeypatch: pytest.M
     assert "--python-platform" not in seen["argv"]
 
 
+def test_an_escaped_plus_in_a_url_is_one(found: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    name = "torch-2.13.0+cpu-py3-none-any.whl"
+    url = f"https://files.example/x/{name.replace('+', '%2B')}#sha256=0"
+    answer = f'[[packages]]\nname = "torch"\nwheels = [{{ url = "{url}" }}]\n'
+    done = process.Completed(argv=(), returncode=0, stdout=answer, stderr="", seconds=0.1)
+    monkeypatch.setattr(process, "run", lambda *args, **options: done)
+    monkeypatch.setattr(origins, "uv_variables", lambda source, settings: {})
+    assert fetch._ask_uv("linux/amd64", "3.11", "default", [wheel()], found) == {name: url}
+
+
 def test_a_tool_is_looked_for_whatever_the_targets_platform(
     found: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

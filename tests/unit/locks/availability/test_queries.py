@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -17,6 +18,7 @@ from envbuilder.core import http
 from envbuilder.locks.availability import queries
 from envbuilder.locks.availability.queries import Queries
 from envbuilder.packages.locations import Place
+from tests.support.faulty_server import FaultyServer
 from tests.support.http_server import serving
 
 if TYPE_CHECKING:
@@ -257,3 +259,27 @@ def test_answers_of_an_index(status: int, listed: str) -> None:
     session: Any = Answering(status, {}, None)
     page = Queries(session).page(Place(url="https://u:secret@h/simple"), "leaf")
     assert page.problem == (f"h: {listed}" if listed else "")
+
+
+@pytest.mark.parametrize(
+    ("fault", "problem"),
+    [
+        ("endless body", "sends more than 4096 bytes"),
+        ("a gzip bomb", "sends more than 4096 bytes"),
+        ("announces more", "announces 1000000000000 bytes, more than 4096"),
+        ("endless trailers", "the response is longer than it may be"),
+        ("endless 100 Continue", "the response is longer than it may be"),
+        ("a redirect with an endless body", "too many redirects"),
+        ("closes early", "broke off after 50 of 100 bytes"),
+    ],
+)
+def test_a_page_of_any_length_is_read_within_limits(
+    fault: str, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited = functools.partial(http.read, limit=4096)
+    monkeypatch.setattr(http, "read", limited)
+    with FaultyServer(bytes(100)) as server, http.open_session(direct=True) as session:
+        server.fault = fault
+        page = Queries(session).page(Place(url=server.url), "leaf")
+    assert page.problem == f"127.0.0.1: {problem}"
+    assert page.offers == ()
