@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 from envbuilder.core import console
 from envbuilder.core.http import (
     FILE_BYTES,
-    LimitError,
-    TooLongError,
     file_seconds,
     full_or_broken,
     length,
@@ -20,6 +18,7 @@ from envbuilder.core.http import (
     request,
     shown,
 )
+from envbuilder.core.http_limits import LimitError, TooLongError
 from envbuilder.core.http_reasons import reason
 
 if TYPE_CHECKING:

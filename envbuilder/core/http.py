@@ -10,6 +10,7 @@ from urllib.parse import urljoin, urlsplit
 
 from envbuilder.core import console, pip_settings
 from envbuilder.core.errors import BuildError
+from envbuilder.core.http_limits import LimitError, TooLongError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -29,14 +30,6 @@ _PIECE = 1 << 16
 _REDIRECTS = 10
 _REDIRECTED = frozenset({301, 302, 303, 307, 308})
 _PORTS = {"http": 80, "https": 443}
-
-
-class LimitError(OSError):
-    """A server sends too much, too slowly or for too long; `str` says which, without its name."""
-
-
-class TooLongError(LimitError):
-    """A body is longer than it may be."""
 
 
 def file_seconds(size: int) -> float:

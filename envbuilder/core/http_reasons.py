@@ -8,7 +8,8 @@ import socket
 from http.client import HTTPException
 from typing import TYPE_CHECKING
 
-from envbuilder.core.http import LimitError, host_of
+from envbuilder.core.http import host_of
+from envbuilder.core.http_limits import LimitError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from envbuilder.containers.registry.responses import ATTEMPTS
 from envbuilder.core.errors import WrongHashError
-from envbuilder.core.http import TooLongError, file_seconds, full_or_broken, pieces
+from envbuilder.core.http import file_seconds, full_or_broken, pieces
+from envbuilder.core.http_limits import TooLongError
 from envbuilder.core.http_reasons import reason
 
 if TYPE_CHECKING:

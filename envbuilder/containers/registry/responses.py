@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envbuilder.core.http import TooLongError, read
+from envbuilder.core.http import read
+from envbuilder.core.http_limits import TooLongError
 from envbuilder.core.http_reasons import reason
 
 if TYPE_CHECKING:

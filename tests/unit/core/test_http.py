@@ -10,8 +10,9 @@ import requests
 from requests.exceptions import InvalidURL
 
 from envbuilder.core import console, http
-from envbuilder.core.http import TooLongError, open_session, shown
-from envbuilder.core.http_transport import Limits, Session
+from envbuilder.core.http import open_session, shown
+from envbuilder.core.http_limits import Limits, TooLongError
+from envbuilder.core.http_transport import Session
 from tests.support.faulty_server import FAULTS, Exchange, FaultyServer
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ import pytest
 import requests
 from requests.adapters import HTTPAdapter
 
-from envbuilder.core.http import LimitError
+from envbuilder.core.http_limits import LimitError, Limits
 from envbuilder.core.http_reasons import reason
-from envbuilder.core.http_transport import Limits, Session
+from envbuilder.core.http_transport import Session
 from tests.support.faulty_server import FaultyServer
 
 

@@ -14,6 +14,7 @@ from envbuilder.commands.inventory import DOWNLOADS
 from envbuilder.core import download, folders, http, http_transport, process
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, ChangedFileError, WrongHashError
+from envbuilder.core.http_limits import Limits
 from envbuilder.packages import fetch
 from envbuilder.packages import locations as origins
 from envbuilder.packages.store import Store
@@ -310,7 +311,7 @@ def test_download_gives_up_when_nothing_answers(tmp_path: Path) -> None:
 # --- servers that misbehave: each is given up soon, and the next run succeeds
 
 SMALL = bytes(range(256)) * 16
-TIGHT = http_transport.Limits(
+TIGHT = Limits(
     timeout=(1.0, 0.2), head_bytes=8192, head_seconds=0.25, least_bytes=4096, least_seconds=0.25
 )
 GIVEN_UP = {
