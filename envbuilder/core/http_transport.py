@@ -43,6 +43,7 @@ class Traffic:
         with self._lock:
             self._sockets.add(sock)
         if self.stopped.is_set():
+            sock.close()
             raise LimitError("stopped")
 
     def stop(self) -> None:
@@ -136,6 +137,12 @@ def _pool_classes(traffic: Traffic) -> dict[str, type[HTTPConnectionPool]]:
     class Plain(HTTPConnection):
         response_class = Response
 
+        def _new_conn(self) -> socket.socket:
+            # Before any handshake, with a proxy or with the server.
+            sock = super()._new_conn()
+            traffic.watch(sock)
+            return sock
+
         def connect(self) -> None:
             super().connect()
             traffic.watch(self.sock)
@@ -149,19 +156,8 @@ def _pool_classes(traffic: Traffic) -> dict[str, type[HTTPConnectionPool]]:
             for start in range(0, len(view), _WRITE):
                 super().send(view[start : start + _WRITE])
 
-    class Secure(HTTPSConnection):
-        response_class = Response
-        send = Plain.send
-
-        def _new_conn(self) -> socket.socket:
-            # Before the handshakes with a proxy and with the server.
-            sock = super()._new_conn()
-            traffic.watch(sock)
-            return sock
-
-        def connect(self) -> None:
-            super().connect()
-            traffic.watch(self.sock)
+    class Secure(Plain, HTTPSConnection):
+        pass
 
     class PlainPool(HTTPConnectionPool):
         ConnectionCls = Plain

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import requests
@@ -15,6 +16,9 @@ from envbuilder.core.http_limits import LimitError, Limits
 from envbuilder.core.http_reasons import reason
 from envbuilder.core.http_transport import Session
 from tests.support.faulty_server import FaultyServer
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.parametrize(
@@ -121,3 +125,35 @@ def test_a_slow_upload_is_not_cut_off_while_it_moves() -> None:
             answer = session.put(url, data=bytes(size), timeout=(0.3, 5))
         serving.join()
     assert answer.status_code == 201
+
+
+def test_tls_is_limited_and_stopped_in_the_same_way(repository: Path) -> None:
+    """The key of tests/data/tls is for this test only."""
+    certificate, key = (repository / "tests" / "data" / "tls" / n for n in ("cert.pem", "key.pem"))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    received: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            for answer in (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", b"", b""):
+                with context.wrap_socket(server.accept()[0], server_side=True) as sock:
+                    received.append(sock.recv(65536))
+                    sock.sendall(answer)
+                    if not answer:
+                        sock.recv(1)  # until the client hangs up
+
+        serving = threading.Thread(target=serve)
+        serving.start()
+        with Session(Limits(timeout=(5, 5))) as session:
+            session.trust_env, session.verify = False, str(certificate)
+            url = f"https://127.0.0.1:{server.getsockname()[1]}/"
+            assert session.get(url, headers={"Connection": "close"}).content == b"ok"
+            with pytest.raises(requests.ConnectionError) as caught:
+                session.get(url, timeout=(5, 0.1))
+            assert reason(caught.value) == "timed out after 0.1 s"
+            threading.Timer(0.1, session.stop).start()
+            with pytest.raises(requests.ConnectionError):
+                session.get(url, timeout=(60, 60))
+        serving.join(30)
+    assert len(received) == 3
