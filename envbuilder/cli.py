@@ -8,13 +8,14 @@ import gc
 import os
 import signal
 import sys
+import threading
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import click
 
 from envbuilder import __version__
-from envbuilder.core import streams
+from envbuilder.core import stopping, streams
 from envbuilder.core.errors import (
     BUILD_FAILED,
     INTERRUPTED,
@@ -23,9 +24,6 @@ from envbuilder.core.errors import (
     EnvbuilderError,
     InvalidError,
 )
-
-if TYPE_CHECKING:
-    from types import FrameType
 
 COMMANDS = {
     "detect": "Show this machine and the profile that fits it.",
@@ -166,15 +164,6 @@ def cli() -> None:
 cli.params += global_options()
 
 
-class Terminated(BaseException):
-    """SIGTERM was received; unwinds the stack, so that nothing is left half-made."""
-
-
-def _terminate(number: int, frame: FrameType | None) -> NoReturn:
-    del number, frame
-    raise Terminated
-
-
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit with the code for the outcome."""
     # A caller that passes its own arguments or uses py-rattler itself may continue afterwards.
@@ -183,13 +172,19 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         _require_utf8()
         streams.guard()
         arguments = sys.argv[1:]
-    signal.signal(signal.SIGTERM, _terminate)
+    stopping.install(owns_process=owns_process)
     code = _run(spelled(arguments))
     # The process ends here: a final collection would take a sixth of a short command's time.
     gc.freeze()
-    if owns_process and "rattler" in sys.modules:
+    if owns_process and ("rattler" in sys.modules or _is_waited_for()):
         _leave(code)
     sys.exit(code)
+
+
+def _is_waited_for() -> bool:
+    """Return whether the interpreter would wait for threads, such as one that resolves a name."""
+    others = (t for t in threading.enumerate() if t is not threading.main_thread())
+    return any(not t.daemon for t in others)
 
 
 def _require_utf8() -> None:
@@ -208,8 +203,9 @@ def _require_utf8() -> None:
 def _leave(code: int) -> NoReturn:
     """Exit without shutting down the interpreter.
 
-    A py-rattler thread that reports a failure holds on to the interpreter for a moment; if it shuts
-    down meanwhile, the process aborts (seen in one of five failures).
+    That would wait for threads. A py-rattler thread that reports a failure holds on to the
+    interpreter for a moment; if it shuts down meanwhile, the process aborts (seen in one of five
+    failures).
     """
     atexit._run_exitfuncs()
     for stream in filter(None, (sys.stdout, sys.stderr)):
@@ -244,9 +240,9 @@ def _run(arguments: list[str]) -> int:  # noqa: PLR0911 (one return per outcome 
     except (KeyboardInterrupt, click.Abort):
         _complain("interrupted; nothing half-made is left", "")
         return INTERRUPTED
-    except Terminated:
+    except stopping.TerminatedError as stopped:
         _complain("terminated; nothing half-made is left", "")
-        return 128 + signal.SIGTERM
+        return stopping.exit_code(stopped.args[0])
     except (streams.NoReaderError, BrokenPipeError):
         # Python must not report it at exit, either.
         streams.discard()

@@ -40,6 +40,15 @@ class BuildError(EnvbuilderError):
 class WrongHashError(BuildError):
     """A file does not match its hash in the lock; none of it was kept (exit 1)."""
 
+    def __init__(self, message: str, hint: str = "", *, actual: str = "") -> None:
+        super().__init__(message, hint)
+        self.actual = actual
+        """The sha256 of the file, if it was computed."""
+
+
+class ChangedFileError(WrongHashError):
+    """A source has another file under the name of a locked one; none of it was kept (exit 1)."""
+
 
 class InvalidError(EnvbuilderError):
     """Usage, profile, configuration or lock is invalid, stale or unlocked (exit 2)."""

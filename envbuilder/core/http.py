@@ -1,188 +1,168 @@
-"""HTTP sessions with the user's proxies and certificates, and downloads to partial files.
-
-Downloads are resumed and retried, and never trusted before their hash is checked.
-"""
+"""HTTP requests with the user's proxies and certificates, redirected and read within limits."""
 
 from __future__ import annotations
 
 import errno
 import os
-import re
-import socket
-import time
+import zlib
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 from envbuilder.core import console, pip_settings
 from envbuilder.core.errors import BuildError
+from envbuilder.core.http_limits import LimitError, TooLongError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     import requests
 
-ATTEMPTS = 4
-TIMEOUT_SECONDS = (10.0, 30.0)  # connect, between two reads
-_CHUNK = 1 << 16
-_UNREACHABLE = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN})
-_LIMIT = re.compile(r"(?:connect |read )?timeout=([0-9.]+)")
-_ENDS = {ConnectionRefusedError: "connection refused", ConnectionResetError: "connection reset"}
-_FETCHED = re.compile(r"Failed to fetch: `?([^\s`]+)")
-_CAUSE = re.compile(r"^\s*(?:cause|Caused by): (.*)$", re.MULTILINE)
-_STATUS = re.compile(r"HTTP status \w+ error \(([^)]+)\)")
-_PRINTED = {
-    "failed to lookup address": "name not found",
-    "connection refused": "connection refused",
-    "connection reset": "connection reset",
-    "unreachable": "network unreachable",
-    "timed out": "timed out",
-    "certificate": "TLS error: its certificate is not trusted; a proxy's own CA goes into"
-    " SSL_CERT_FILE",
-}
-"""What uv prints as its last cause, in lower case → the reason as `reason` states it."""
+    from envbuilder.core.http_transport import Session
+
+PAGE_BYTES = 64 << 20
+"""The longest index page, package list or other text."""
+PAGE_SECONDS = 300.0
+FILE_BYTES = 16 << 30
+"""The longest file of an unknown size."""
+_LEAST_RATE = 16 << 10
+_PIECE = 1 << 16
+_REDIRECTS = 10
+_REDIRECTED = frozenset({301, 302, 303, 307, 308})
+_PORTS = {"http": 80, "https": 443}
 
 
-class UnavailableError(Exception):
-    """A source does not have the file, or cannot be reached."""
+def file_seconds(size: int) -> float:
+    """Return how long a file of `size` bytes may take: a minute, and 16 KiB/s."""
+    return 60.0 + size / _LEAST_RATE
 
 
-def download(
+def request(
     session: requests.Session,
+    method: str,
     url: str,
-    part: Path,
-    on_bytes: Callable[[int], None],
-    pause: Callable[[float], None] = time.sleep,
-) -> None:
-    """Download the body of `url` to `part`, resuming a partial file.
+    headers: Mapping[str, str] | None = None,
+    timeout: tuple[float, float] | None = None,
+) -> requests.Response:
+    """Return the response to a GET or HEAD at the end of redirects; the caller closes it.
 
-    Raises `UnavailableError` if the source refuses or stays unreachable, `BuildError` if `part`
-    cannot be written, as on a full disk. If the server cannot resume, the download starts again.
+    Its body is unread, and requested without compression. Other hosts never receive the login of
+    `url`. Raise an error of requests if there is no response, or a redirect leads nowhere.
     """
     import requests
 
-    problem = ""
-    for attempt in range(ATTEMPTS):
-        if attempt:
-            pause(2.0 ** (attempt - 1))
-        try:
-            _once(session, url, part, on_bytes)
-        except requests.RequestException as error:
-            status = error.response.status_code if error.response is not None else None
-            problem = reason(error)
-            console.detail(f"{shown(url)}: {problem}")
-            if status is not None and 400 <= status < 500 and status not in {408, 416, 429}:
-                break
-        except OSError as error:
-            raise full_or_broken(error, part) from error
-        else:
-            return
-    raise UnavailableError(problem)
-
-
-def _once(session: requests.Session, url: str, part: Path, on_bytes: Callable[[int], None]) -> None:
-    import requests
-
-    have = part.stat().st_size if part.exists() else 0
-    headers = {"Accept-Encoding": "identity"}
-    if have:
-        headers["Range"] = f"bytes={have}-"
-    with session.get(url, headers=headers, stream=True, timeout=TIMEOUT_SECONDS) as response:
-        if response.status_code == requests.codes.requested_range_not_satisfiable:
-            # Already complete, or longer than the upstream file: start again; the hash will decide.
-            part.unlink(missing_ok=True)
-        response.raise_for_status()
-        continued = response.status_code == requests.codes.partial_content
-        expected = response.headers.get("Content-Length")
-        received = 0
-        if continued and have:
-            on_bytes(have)
-        with part.open("ab" if continued else "wb") as out:
-            for chunk in response.iter_content(_CHUNK):
-                out.write(chunk)
-                received += len(chunk)
-                on_bytes(len(chunk))
-    if expected is not None and expected.isdecimal() and received != int(expected):
-        raise requests.ConnectionError(f"broke off after {received} of {expected} bytes")
-
-
-def reason(error: Exception) -> str:
-    """Return why a request failed, in a few words and without its URL, which may hold a token.
-
-    For example: name not found, connection refused, timed out after 10 s, HTTP 404 Not Found.
-    """
-    import requests
-
-    if isinstance(error, requests.HTTPError) and error.response is not None:
-        return f"HTTP {error.response.status_code} {error.response.reason}".strip()
-    causes = [*_causes(error)]
-    text = str(causes[-1])
-    if isinstance(error, requests.exceptions.ProxyError):
-        _, refused, answer = text.rpartition("Tunnel connection failed: ")
-        return (
-            f"the proxy {'refuses' if refused else 'fails'}: {answer if refused else _why(causes)}"
+    complete = {"Accept-Encoding": "identity", **(headers or {})}
+    for _ in range(_REDIRECTS + 1):
+        response = session.request(
+            method, url, headers=complete, stream=True, timeout=timeout, allow_redirects=False
         )
-    if isinstance(error, requests.exceptions.SSLError):
-        advice = "; a proxy's own CA goes into REQUESTS_CA_BUNDLE"
-        return f"TLS error: {_tls(text)}{advice if 'verify failed' in text else ''}"
-    if isinstance(error, requests.exceptions.ChunkedEncodingError):
-        return "broke off"
-    if isinstance(error, requests.ConnectionError | requests.Timeout):
-        return _why(causes)
-    return str(error) or type(error).__name__
+        location = response.headers.get("Location", "")
+        if response.status_code not in _REDIRECTED or not location:
+            return response
+        response.close()
+        url = redirected(url, location)
+    raise requests.TooManyRedirects("too many redirects")
 
 
-def printed_reason(text: str) -> str:
-    """Return the host and the reason that uv's error messages state; empty if neither is there."""
-    fetched = _FETCHED.search(text)
-    causes = _CAUSE.findall(text)
-    if not fetched or not causes:
-        return ""
-    host, last = host_of(fetched[1]), causes[-1]
-    if status := _STATUS.search(last):
-        return f"{host}: HTTP {status[1]}"
-    why = next((why for printed, why in _PRINTED.items() if printed in last.lower()), last[:150])
-    return f"{host} does not answer ({why})"
+def redirected(url: str, location: str) -> str:
+    """Return the URL that a redirect of `url` leads to, with the same login on the same server.
+
+    Raise `requests.exceptions.InvalidURL` if it is not http or https, or leaves https.
+    """
+    from requests.exceptions import InvalidURL
+
+    try:
+        target = urljoin(url, location)
+        before, after = urlsplit(url), urlsplit(target)
+        host = after.hostname or ""
+        same = (before.scheme, before.hostname, before.port) == (after.scheme, host, after.port)
+    except ValueError:
+        raise InvalidURL("redirected to an invalid address") from None
+    if after.scheme not in _PORTS or not host:
+        raise InvalidURL("redirected to an address that is not http or https")
+    if before.scheme == "https" != after.scheme:
+        raise InvalidURL(f"redirected from https to http ({host})")
+    login, at, _ = before.netloc.rpartition("@")
+    if same and at and "@" not in after.netloc:
+        return after._replace(netloc=f"{login}@{after.netloc}").geturl()
+    return target
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and what it wraps: urllib3 keeps causes in `reason` or among the arguments."""
-    inner: BaseException | None = error
-    for _ in range(8):
-        if inner is None:
-            return
-        yield inner
-        stated = (getattr(inner, "reason", None), *inner.args)
-        wrapped = (e for e in stated if isinstance(e, BaseException))
-        inner = next(wrapped, None) or inner.__cause__ or inner.__context__
+def read(response: requests.Response, limit: int = PAGE_BYTES) -> bytes:
+    """Return a whole body, and close the response; raise as `pieces` does."""
+    with response:
+        return b"".join(pieces(response, limit, PAGE_SECONDS))
 
 
-def _why(causes: Sequence[BaseException]) -> str:
-    """Return why there is no connection, or why it ended."""
-    first, last = str(causes[0]), str(causes[-1])
-    if stated := next(filter(None, map(_of_system, causes)), ""):
-        return stated
-    # requests reports a timeout within the body as a ConnectionError.
-    if "timed out" in first:
-        limit = _LIMIT.search(first)
-        return f"timed out after {float(limit[1]):g} s" if limit else "timed out"
-    return last if last and "://" not in last and len(last) <= 100 else "no connection"
+def pieces(response: requests.Response, limit: int, seconds: float) -> Iterator[bytes]:
+    """Yield a body, of which at most `limit` bytes are read and unpacked, in at most `seconds`.
+
+    Raise `TooLongError` if it is longer, `requests.ConnectionError` if it is not complete.
+    """
+    import requests
+    from urllib3.exceptions import HTTPError
+
+    announced = length(response)
+    if announced is not None and announced > limit:
+        raise TooLongError(f"announces {announced} bytes, more than {limit}")
+    unpacker = _unpacker(response.headers.get("Content-Encoding", "").strip().lower())
+    meter = getattr(getattr(response.raw, "_original_response", None), "meter", None)
+    if meter is not None:
+        # More than the body: the sizes of its chunks are sent, too.
+        meter.allow(limit + limit // 4 + (1 << 20), seconds)
+    received = total = 0
+    try:
+        for data in response.raw.stream(_PIECE, decode_content=False):
+            received += len(data)
+            for piece in _unpacked(unpacker, data):
+                total += len(piece)
+                if total > limit:
+                    raise TooLongError(f"sends more than {limit} bytes")
+                yield piece
+    except HTTPError as error:
+        limits = (e for e in (error, *error.args) if isinstance(e, LimitError))
+        problem = next(limits, None) or _broken_off(received, announced)
+        raise requests.ConnectionError(problem) from None
+    except zlib.error:
+        raise requests.ConnectionError("sends damaged compressed data") from None
+    cut = unpacker is not None and received and not unpacker.eof
+    if cut or (announced is not None and received != announced):
+        raise requests.ConnectionError(_broken_off(received, announced))
 
 
-def _of_system(cause: BaseException) -> str:
-    """Return the reason that an operating system's error states; empty for other errors."""
-    if isinstance(cause, socket.gaierror):
-        unsure = cause.errno == socket.EAI_AGAIN
-        return "the name server does not answer" if unsure else "name not found"
-    if isinstance(cause, OSError) and cause.errno in _UNREACHABLE:
-        return "network unreachable"
-    return next((words for kind, words in _ENDS.items() if isinstance(cause, kind)), "")
+def length(response: requests.Response) -> int | None:
+    """Return the length of a body as announced; None if it is not, or not plainly."""
+    text = response.headers.get("Content-Length", "").strip()
+    plain = text.isascii() and text.isdecimal() and len(text) <= 15
+    return int(text) if plain and "Transfer-Encoding" not in response.headers else None
 
 
-def _tls(text: str) -> str:
-    """Return OpenSSL's reason without its codes and source lines."""
-    plain = re.sub(r"\[[A-Z0-9_: ]*\]\s*|\s*\(_ssl\.c:\d+\)", "", text).strip(" .")
-    return plain[:150] or "no secure connection"
+def _broken_off(received: int, announced: int | None) -> str:
+    return f"broke off after {received}{f' of {announced}' if announced is not None else ''} bytes"
+
+
+def _unpacker(encoding: str) -> zlib._Decompress | None:
+    """Return a decompressor for a body; None if it is sent as it is.
+
+    Some servers compress although no compression was requested.
+    """
+    import requests
+
+    if encoding in {"", "identity"}:
+        return None
+    if encoding not in {"gzip", "x-gzip", "deflate"}:
+        raise requests.ConnectionError("sends a compressed body that was not requested")
+    return zlib.decompressobj(zlib.MAX_WBITS | 32)
+
+
+def _unpacked(unpacker: zlib._Decompress | None, data: bytes) -> Iterator[bytes]:
+    """Yield data in pieces of a limited size."""
+    if unpacker is None:
+        yield data
+        return
+    while data and not unpacker.eof:
+        yield unpacker.decompress(data, _PIECE)
+        data = unpacker.unconsumed_tail
 
 
 def full_or_broken(error: OSError, path: Path) -> BuildError:
@@ -211,12 +191,12 @@ def shown(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
-def open_session(*, direct: bool = False) -> requests.Session:
+def open_session(*, direct: bool = False) -> Session:
     """Return a session with the user's proxy and certificates (environment first, then pip's).
 
     `direct`: without any proxy, for this machine: to a proxy, it would be the proxy's own.
     """
-    import requests
+    from envbuilder.core.http_transport import Session
 
     pip = pip_settings.sources()
     names = [n for p in ("HTTP", "HTTPS", "ALL") for n in (f"{p}_PROXY", f"{p.lower()}_proxy")]
@@ -224,7 +204,7 @@ def open_session(*, direct: bool = False) -> requests.Session:
     pip_settings.require_parsed(
         {n: p if "://" in p else f"http://{p}" for n, p in proxies.items() if p}
     )
-    session = requests.Session()
+    session = Session()
     if pip.proxy:
         session.proxies = {"http": pip.proxy, "https": pip.proxy}
     has_bundle = any(os.environ.get(v) for v in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"))

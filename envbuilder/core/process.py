@@ -2,7 +2,7 @@
 
 Programs are resolved first, so that a missing one is a clear error before anything starts. Output
 is streamed line by line. On Ctrl-C, a timeout or any other error, the child and its process group
-are interrupted, then killed.
+are interrupted, then killed; on Ctrl-C and other signals within a second.
 """
 
 from __future__ import annotations
@@ -27,12 +27,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-GRACE_SECONDS = 10.0
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that end this program, after it has stopped its children."""
+_PATIENCE = (2.0, 10.0)
+"""Seconds that a child may take to end after SIGINT, then after SIGTERM, before it is killed."""
+_HASTE = (0.5, 0.3)
+"""The same, if this process itself is to end."""
+_READ_SECONDS = 10.0
+"""How long to read what a child that has ended left in its pipes."""
 
 KEPT_BYTES, LONGEST_LINE = 16 << 20, 4 << 20
 """Limits on output, which may be endless: its last bytes are kept, `KEPT_BYTES` to twice as many.
 A line over `LONGEST_LINE` reaches a callback in pieces. (A payload's lines have at most 0.3 MB.)
 """
+
+
+_running: set[subprocess.Popen[str]] = set()
 
 
 class Completed(Struct, frozen=True, kw_only=True):
@@ -111,7 +121,7 @@ def run(
     out, err = Tail(), Tail()
     readers: list[threading.Thread] = []
     failures: list[Exception] = []
-    timed_out = False
+    timed_out, reading = False, 0.1
     held = _HeldSignals()
     try:
         child = subprocess.Popen(
@@ -127,6 +137,7 @@ def run(
             # Own session: Ctrl-C reaches only this process, which decides how the child ends.
             start_new_session=True,
         )
+        _running.add(child)
     except BaseException:
         held.release()
         raise
@@ -143,16 +154,19 @@ def run(
         if child.stdin:
             with contextlib.suppress(BrokenPipeError), child.stdin as pipe:
                 pipe.write(stdin)
-        child.wait(timeout)
-    except subprocess.TimeoutExpired:
-        timed_out = True
-        _stop(child)
+        try:
+            child.wait(timeout)
+        except subprocess.TimeoutExpired:
+            timed_out = True
+            _stop(child, _PATIENCE)
+        reading = _READ_SECONDS
     except BaseException:
-        _stop(child)
+        _stop(child, _HASTE)
         raise
     finally:
+        _running.discard(child)
         for reader in readers:
-            reader.join(GRACE_SECONDS)
+            reader.join(reading)
     if failures:
         raise failures[0]
     return Completed(
@@ -166,7 +180,7 @@ def run(
 
 
 class _HeldSignals:
-    """Deferral of SIGINT and SIGTERM while a child starts, so that none is left running untracked.
+    """Deferral of the stop signals while a child starts, so that none is left running untracked.
 
     The handlers may raise at any point. Between the start of a child and the assignment of its
     handle, that would leave the child writing into folders that are being removed.
@@ -176,7 +190,7 @@ class _HeldSignals:
         self._came: list[int] = []
         self._previous: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in STOP_SIGNALS:
                 self._previous[number] = signal.signal(number, self._note)
 
     def _note(self, number: int, frame: object) -> None:
@@ -208,20 +222,31 @@ def _drain(
             except Exception as error:  # noqa: BLE001 (`run` raises it in the caller's thread)
                 failures.append(error)
                 callback = None
-                _stop(child)
+                _stop(child, _PATIENCE)
 
 
-def _stop(child: subprocess.Popen[str]) -> None:
+def _stop(child: subprocess.Popen[str], patience: tuple[float, float]) -> None:
     """Interrupt, then terminate, then kill the child's process group."""
-    for number, patience in ((signal.SIGINT, 2.0), (signal.SIGTERM, GRACE_SECONDS)):
+    for number, seconds in zip((signal.SIGINT, signal.SIGTERM), patience, strict=True):
         if child.poll() is not None:
             break
         _signal(child, number)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(patience)
+            child.wait(seconds)
     # Even if the child has exited: the processes it started may still be writing.
     _signal(child, signal.SIGKILL)
     child.wait()
+
+
+def running() -> frozenset[subprocess.Popen[str]]:
+    """Return the children that are running."""
+    return frozenset(_running)
+
+
+def kill(children: Iterable[subprocess.Popen[str]]) -> None:
+    """Kill those children that are still running, without waiting for them."""
+    for child in _running.intersection(children):
+        _signal(child, signal.SIGKILL)
 
 
 def _signal(child: subprocess.Popen[str], number: int) -> None:

@@ -13,7 +13,8 @@ from envbuilder.containers.oci import image_names, reference
 from envbuilder.containers.oci.layout import MARK
 from envbuilder.containers.registry import base_images
 from envbuilder.core.errors import EnvbuilderError, InvalidError, ToolError
-from envbuilder.core.http import host_of, open_session, reason
+from envbuilder.core.http import host_of, open_session, request
+from envbuilder.core.http_reasons import reason
 from envbuilder.doctor.problem import Problem
 from envbuilder.packages import locations
 from envbuilder.packages.python import indexes
@@ -123,7 +124,7 @@ class Http:
         local = reference.is_loopback(host_of(source.url))
         session = self._direct if local else self._session
         try:
-            with session.get(source.url, stream=True, timeout=TIMEOUT_SECONDS) as response:
+            with request(session, "GET", source.url, timeout=TIMEOUT_SECONDS) as response:
                 return _objection(source, response)
         except (requests.RequestException, ValueError, OSError) as error:
             return reason(error)

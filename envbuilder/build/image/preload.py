@@ -28,6 +28,8 @@ WORTH = 16 << 20
 """Minimum bytes for a preload, which has an overhead of about 0.2 s."""
 _GRACE_SECONDS = 10.0
 """How long a failed build waits for a load in progress."""
+_STOP_SECONDS = 0.3
+"""How long an interrupted one does."""
 
 
 class Preloader:
@@ -52,7 +54,9 @@ class Preloader:
         if self._thread is None:
             return
         self._offers.put(None)
-        self._thread.join(None if kind is None else _GRACE_SECONDS)
+        stopped = kind is not None and not issubclass(kind, Exception)
+        grace = _STOP_SECONDS if stopped else _GRACE_SECONDS
+        self._thread.join(None if kind is None else grace)
         if kind is not None:
             with contextlib.suppress(EnvbuilderError), connection.connect() as engine:
                 engine.forget(self._ref)

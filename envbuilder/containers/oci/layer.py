@@ -10,14 +10,13 @@ import hashlib
 import os
 import stat
 import tarfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol
 
 from msgspec import Struct
 
 from envbuilder.containers.oci.descriptor import LAYER_ZSTD, Bytes, Descriptor
-from envbuilder.core import types
+from envbuilder.core import parallel, types
 from envbuilder.core.errors import BuildError
 from envbuilder.core.member_paths import Folders, objection
 
@@ -150,7 +149,7 @@ def _write(out: BinaryIO, data: bytes, hashed: hashlib._Hash) -> int:
 def _meanwhile(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the same pieces; a thread produces the next while one is hashed and compressed."""
     rest = iter(pieces)
-    with ThreadPoolExecutor(1) as thread:
+    with parallel.pool(1) as thread:
         coming = thread.submit(next, rest, None)
         while (piece := coming.result()) is not None:
             coming = thread.submit(next, rest, None)

@@ -10,7 +10,7 @@ from urllib.parse import urlencode, urlsplit
 from envbuilder.containers.oci.reference import is_loopback
 from envbuilder.containers.registry import challenges, credentials
 from envbuilder.containers.registry.responses import ATTEMPTS, BrokenOffError, limited
-from envbuilder.core.http import reason
+from envbuilder.core.http_reasons import reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -7,7 +7,6 @@ resume neither pulls nor pushes, set no timeouts of their own, and load or trust
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin, urlsplit
@@ -20,7 +19,8 @@ from envbuilder.containers.registry.auth import DeniedError, Login
 from envbuilder.containers.registry.responses import ATTEMPTS, BrokenOffError, limited
 from envbuilder.core import console
 from envbuilder.core.errors import BuildError
-from envbuilder.core.http import host_of, open_session, reason, shown
+from envbuilder.core.http import host_of, open_session, shown
+from envbuilder.core.http_reasons import reason
 from envbuilder.core.text import printable
 
 if TYPE_CHECKING:
@@ -69,20 +69,21 @@ class Connection:
         reference: Reference,
         *,
         plain_http: bool = False,
-        pause: Callable[[float], None] = time.sleep,
+        pause: Callable[[float], None] | None = None,
     ) -> None:
-
         self.name = reference.name
         self._local = is_loopback(reference.host)
         self.host, self.repository = reference.host, reference.repository
         self._base = reference.root(plain_http=plain_http)
         self._session = open_session(direct=self._local)
-        # Otherwise requests reads a redirect's whole body, and fails on an invalid address.
-        self._session.get_redirect_target = lambda resp: None  # type: ignore[method-assign]
-        self.pause = pause
-        self._login = Login(reference.host, self._send, pause, plain_http=plain_http)
+        self.pause = pause or self._session.pause
+        self._login = Login(reference.host, self._send, self.pause, plain_http=plain_http)
         self._authorization = ""
         self._lock = threading.Lock()
+
+    def stop(self) -> None:
+        """End the requests of other threads; later ones fail."""
+        self._session.stop()
 
     def url(self, path: str) -> str:
         """Return the URL of a path below the repository: `manifests/latest`, `blobs/sha256:…`."""

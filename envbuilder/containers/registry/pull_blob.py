@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from envbuilder.containers.registry.responses import ATTEMPTS
 from envbuilder.core.errors import WrongHashError
-from envbuilder.core.http import full_or_broken, reason
+from envbuilder.core.http import file_seconds, full_or_broken, pieces
+from envbuilder.core.http_limits import TooLongError
+from envbuilder.core.http_reasons import reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,12 +114,17 @@ class _Incoming:
                 return "it does not continue where it broke off"
             try:
                 with self._part.open("ab" if self._have else "wb") as out:
-                    for piece in response.iter_content(_PIECE):
+                    # A little more than is missing shows that it is too long.
+                    limit = self._blob.size - self._have + _PIECE
+                    for piece in pieces(response, limit, file_seconds(limit)):
                         out.write(piece)
                         self._count(piece)
                         self.travelled += len(piece)
                         if self._have > self._blob.size:
                             return ""  # too long: wrong, whatever follows
+            except TooLongError:
+                self._have = self._blob.size + 1
+                return ""
             except requests.RequestException as error:
                 return reason(error)
         size = self._blob.size

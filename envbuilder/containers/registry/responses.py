@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envbuilder.core.http import reason
+from envbuilder.core.http import read
+from envbuilder.core.http_limits import TooLongError
+from envbuilder.core.http_reasons import reason
 
 if TYPE_CHECKING:
     import requests
 
 ATTEMPTS = 4
 """Attempts at a request that fails only temporarily."""
-_PIECE = 1 << 16
 
 
 class BrokenOffError(Exception):
@@ -25,16 +26,9 @@ def limited(response: requests.Response, limit: int) -> bytes | None:
     """
     import requests
 
-    data = b""
     try:
-        with response:
-            for chunk in response.iter_content(_PIECE):
-                data += chunk
-                if len(data) > limit:
-                    return None
+        return read(response, limit)
+    except TooLongError:
+        return None
     except requests.RequestException as error:
         raise BrokenOffError(reason(error)) from None
-    declared = response.headers.get("Content-Length", "")
-    if declared.isdecimal() and len(data) != int(declared):
-        raise BrokenOffError(f"broke off after {len(data)} of {declared} bytes")
-    return data

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import threading
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from msgspec import Struct
@@ -17,7 +16,7 @@ from envbuilder.containers.registry import manifests
 from envbuilder.containers.registry.connection import Connection
 from envbuilder.containers.registry.pull_blob import receive
 from envbuilder.containers.registry.push_blob import send
-from envbuilder.core import types
+from envbuilder.core import parallel, types
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.text import gigabytes
 
@@ -63,10 +62,6 @@ class _Transfer(Protocol[_T_co]):
     def __call__(self, advance: Callable[[int], None], /) -> _T_co: ...
 
 
-class _StoppedError(Exception):
-    """A transfer that stops because another one failed."""
-
-
 def connect(reference: Reference, settings: Settings) -> Connection:
     """Return a connection to a reference's repository, as the user configured it."""
     plain = reference.host in settings.configuration.plain_http
@@ -99,6 +94,7 @@ def pull(
     missing = [b for b in _unique((manifest.config, *manifest.layers)) if not _has(layout, b)]
     _require_room(layout, sum(b.size for b in missing))
     brought = _side_by_side(
+        connection,
         [lambda advance, b=b: receive(connection, b, layout, advance) for b in missing],
         f"pull {connection.name}",
         sum(b.size for b in missing),
@@ -143,6 +139,7 @@ def push(
         for b in (m.config, *m.layers)
     )
     sent = _side_by_side(
+        connection,
         [lambda a, b=b: send(connection, b, layout, notes, a, mount_from) for b in blobs],
         f"push {connection.name}",
         sum(b.size for b in blobs),
@@ -216,26 +213,20 @@ def _require_platform(
 
 
 def _side_by_side(
-    transfers: Sequence[_Transfer[_T_co]], name: str, total: int, progress: Progress
+    connection: Connection,
+    transfers: Sequence[_Transfer[_T_co]],
+    name: str,
+    total: int,
+    progress: Progress,
 ) -> list[_T_co]:
     """Run transfers in parallel; the first failure stops the others and is raised."""
     if not transfers:
         return []
-    stop = threading.Event()
-    with progress.task(name, total, unit="bytes") as task, ThreadPoolExecutor(PARALLEL) as pool:
-
-        def advance(amount: int) -> None:
-            # A thread cannot be interrupted: it checks between two pieces whether to go on.
-            if stop.is_set():
-                raise _StoppedError
-            task.advance(amount)
-
-        jobs = [pool.submit(transfer, advance) for transfer in transfers]
-        try:
-            for done in as_completed(jobs):
-                done.result()
-        except BaseException:
-            stop.set()
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    with (
+        progress.task(name, total, unit="bytes") as task,
+        parallel.pool(PARALLEL, connection.stop) as pool,
+    ):
+        jobs = [pool.submit(transfer, task.advance) for transfer in transfers]
+        for done in as_completed(jobs):
+            done.result()
         return [job.result() for job in jobs]

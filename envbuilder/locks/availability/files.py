@@ -6,11 +6,11 @@ file is downloaded. A file that could not be checked is `unknown`, which is neit
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from msgspec import Struct
 
+from envbuilder.core import parallel
 from envbuilder.core.errors import INVALID, TOOL_MISSING
 from envbuilder.core.files import file_sha256
 from envbuilder.core.http import host_of
@@ -145,7 +145,7 @@ def each(
     progress: Progress,
 ) -> list[_Result]:
     """Ask a question about each item, in parallel; return the results in the items' order."""
-    with progress.task(task, len(items)) as shown, ThreadPoolExecutor(PARALLEL) as pool:
+    with progress.task(task, len(items)) as shown, parallel.pool(PARALLEL) as pool:
         results = []
         for result in pool.map(question, items):
             results.append(result)

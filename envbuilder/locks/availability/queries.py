@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
-from envbuilder.core import http, pip_settings
+from envbuilder.core import http, parallel, pip_settings
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.http import host_of, reason
+from envbuilder.core.http import host_of
+from envbuilder.core.http_reasons import reason
 from envbuilder.packages.python import upstream
 from envbuilder.packages.python.static_index import Offer
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     import requests
 
+    from envbuilder.core.http_transport import Session
     from envbuilder.packages.locations import Place
 
 PARALLEL = 6
@@ -50,7 +51,7 @@ class Answer(Struct, frozen=True, kw_only=True):
 class Queries:
     """One HTTP session, configured as for downloads; hosts that stay silent are soon skipped."""
 
-    def __init__(self, session: requests.Session | None = None) -> None:
+    def __init__(self, session: Session | None = None) -> None:
         self._session = http.open_session() if session is None else session
         self._silences: dict[str, list[str]] = {}
         """Host → why each request to it got no response."""
@@ -61,20 +62,25 @@ class Queries:
     def __exit__(self, *_: object) -> None:
         self._session.close()
 
+    def stop(self) -> None:
+        """End the requests of other threads; later ones fail."""
+        self._session.stop()
+
     def page(self, place: Place, distribution: str) -> Page:
         """Return what a location lists for a distribution (canonical name)."""
         folder = pip_settings.local_folder(place.url)
         if folder is not None:
             return _local_page(folder, distribution)
         url = place.url if place.flat else f"{place.url.rstrip('/')}/{distribution}/"
-        answer, problem = self._request("GET", url, {"Accept": upstream.ACCEPT})
+        answer, data, problem = self._request("GET", url, {"Accept": upstream.ACCEPT})
         if answer is None:
             return Page(problem=f"{host_of(url)}: {problem}")
         if answer.status_code in _GONE:
             return Page()
         if answer.status_code != 200:
             return Page(problem=f"{host_of(url)}: HTTP {answer.status_code}")
-        return Page(offers=upstream.parse_page(answer.text, answer.url, distribution, ""))
+        text = data.decode("utf-8", "replace")
+        return Page(offers=upstream.parse_page(text, answer.url, distribution, ""))
 
     def file(self, url: str) -> Answer:
         """Return whether a file is there, and its size: by a HEAD request, or from disk."""
@@ -85,8 +91,7 @@ class Queries:
             return Answer(state="silent", host=host, problem=str(error))
         if parts.scheme in {"", "file"}:
             return _on_disk(Path(unquote(parts.path)), host)
-        # A compressed response would state the size of the transfer, not of the file.
-        answer, problem = self._request("HEAD", url, {"Accept-Encoding": "identity"})
+        answer, _, problem = self._request("HEAD", url, {})
         if answer is None:
             return Answer(state="silent", host=host, problem=problem)
         if answer.status_code in _GONE:
@@ -100,36 +105,36 @@ class Queries:
 
     def _request(
         self, method: str, url: str, headers: dict[str, str]
-    ) -> tuple[requests.Response | None, str]:
-        """Return a response and an empty text, or None and the reason."""
+    ) -> tuple[requests.Response | None, bytes, str]:
+        """Return a response with its body, or None and the reason."""
         import requests
 
         try:
             host = urlsplit(url).netloc
         except ValueError as error:
-            return None, str(error)
+            return None, b"", str(error)
         silences = self._silences.setdefault(host, [])
         if len(silences) >= PATIENCE:
-            return None, f"not queried again: {silences[-1]}"
+            return None, b"", f"not queried again: {silences[-1]}"
         try:
-            return self._session.request(
-                method, url, headers=headers, timeout=upstream.TIMEOUT, allow_redirects=True
-            ), ""
+            with http.request(self._session, method, url, headers, upstream.TIMEOUT) as answer:
+                wanted = method == "GET" and answer.status_code == 200
+                return answer, http.read(answer) if wanted else b"", ""
         except (requests.ConnectionError, requests.Timeout) as error:
             silences.append(reason(error))
-            return None, silences[-1]
+            return None, b"", silences[-1]
         except (requests.RequestException, ValueError, OSError) as error:
-            return None, reason(error)
+            return None, b"", reason(error)
 
 
-def measure(urls: Iterable[str], session: requests.Session | None = None) -> dict[str, int]:
+def measure(urls: Iterable[str], session: Session | None = None) -> dict[str, int]:
     """Return URL → size in bytes of the files at some URLs; nothing raises.
 
     URLs whose size is not plainly stated are left out: it decides whether a disk is large enough,
     so a guess is worse than none.
     """
     unique = sorted(set(urls))
-    with Queries(session) as queries, ThreadPoolExecutor(PARALLEL) as pool:
+    with Queries(session) as queries, parallel.pool(PARALLEL, queries.stop) as pool:
         answers = pool.map(queries.file, unique)
         return {u: answer.size for u, answer in zip(unique, answers, strict=True) if answer.size}
 

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _SECONDS = 300
 """A solve that takes longer is abandoned; those of real environments take seconds."""
+_CHANNEL_SECONDS = 900
+"""The same, with the time to read the channels."""
 
 
 def lock(
@@ -86,7 +88,10 @@ async def _targets(
                 on_progress(f"{profile.name}: solving {platform} with Python {python}")
                 locked = _of(previous, platform, python)
                 try:
-                    solution = await _solve(profile, platform, python, channels, locked, gateway)
+                    async with asyncio.timeout(_CHANNEL_SECONDS):
+                        solution = await _solve(
+                            profile, platform, python, channels, locked, gateway
+                        )
                 except Exception as error:
                     raise _explained(error, profile, platform, python) from error
                 packages = (_package(record, channels, SUBDIRS[platform]) for record in solution)
@@ -209,23 +214,24 @@ def _explained(
     from rattler.exceptions import GatewayError, SolverError
 
     where = f"{profile.name}: {platform} with Python {python}"
+    variables = ", ".join(indexes.variable(n) for n in profile.conda.channels)
+    hint = f"Check the network. A mirror can be set with {variables}."
+    if isinstance(error, TimeoutError):
+        seconds = f"{_CHANNEL_SECONDS:g} s"
+        return BuildError(f"{where}: the channels could not be read within {seconds}", hint)
     text, virtual = str(error), _declared(profile, platform)
     if isinstance(error, SolverError):
         missing = sorted({w for w in text.replace(",", " ").split() if w.startswith("__")})
-        hint = "Change the profile's conda.packages."
+        change = "Change the profile's conda.packages."
         if missing:
             says = ", ".join(f"{n} {virtual[n]}" if n in virtual else f"no {n}" for n in missing)
-            hint = (
+            change = (
                 f"The profile declares {says} for {platform} (conda.virtual_packages): what the"
                 " machine has is said there, and never taken from the one that locks."
             )
-        return InvalidError(f"{where}: cannot be solved: {_plain(text)}", hint)
+        return InvalidError(f"{where}: cannot be solved: {_plain(text)}", change)
     if isinstance(error, GatewayError):
-        variables = ", ".join(indexes.variable(n) for n in profile.conda.channels)
-        return BuildError(
-            f"{where}: a channel cannot be read: {_plain(text)}",
-            f"Check the network. A mirror can be set with {variables}.",
-        )
+        return BuildError(f"{where}: a channel cannot be read: {_plain(text)}", hint)
     return error
 
 

@@ -18,7 +18,8 @@ import msgspec
 from msgspec import Struct
 
 from envbuilder.core.errors import BuildError, InvalidError
-from envbuilder.core.http import reason
+from envbuilder.core.http import open_session, read, request
+from envbuilder.core.http_reasons import reason
 from envbuilder.packages.debian import mirrors
 from envbuilder.packages.debian.package import (
     Package,
@@ -159,11 +160,9 @@ def _answer(read: Callable[[str], bytes], url: str) -> bytes:
 
 
 def _read(url: str) -> bytes:
-    import requests
-
-    response = requests.get(url, timeout=(6.0, 120.0))
-    response.raise_for_status()
-    return response.content
+    with open_session() as session, request(session, "GET", url) as response:
+        response.raise_for_status()
+        return read(response)
 
 
 def _verify(raw: bytes, release: str, path: str, suite: str) -> None:

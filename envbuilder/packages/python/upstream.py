@@ -15,9 +15,9 @@ from urllib.parse import unquote, urldefrag, urljoin
 
 import msgspec
 
-from envbuilder.core import pip_settings
+from envbuilder.core import http, pip_settings
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.http import reason
+from envbuilder.core.http_reasons import reason
 from envbuilder.packages.python import claims, indexes
 from envbuilder.packages.python.indexes import canonical
 from envbuilder.packages.python.static_index import Offer
@@ -122,11 +122,12 @@ def _version(file: str, distribution: str) -> str:
 
 def read_url(url: str) -> bytes:
     """Return what a URL serves; raise `OSError` if it is unreachable or refused."""
-    import requests
-
-    answer = requests.get(url, timeout=TIMEOUT, headers={"Accept": ACCEPT})
-    answer.raise_for_status()
-    return answer.content
+    with (
+        http.open_session() as session,
+        http.request(session, "GET", url, {"Accept": ACCEPT}, TIMEOUT) as answer,
+    ):
+        answer.raise_for_status()
+        return http.read(answer)
 
 
 def read_wheel(path: Path) -> Offer:

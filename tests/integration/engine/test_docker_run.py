@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from envbuilder.core.process import Completed
 LABEL = "envbuilder-test"
 CHILD = """\
-import functools, json, signal, sys
-from envbuilder import cli
+import functools, json, sys
 from envbuilder.containers.engine import connection, docker_run
-signal.signal(signal.SIGTERM, cli._terminate)
+from envbuilder.core import stopping
+stopping.install(owns_process=False)
 try:
     show = functools.partial(print, flush=True)
     with connection.connect() as engine:
         show(docker_run.run(engine._client, json.loads(sys.argv[1]), show, 600))
-except cli.Terminated:
-    sys.exit(143)
+except stopping.TerminatedError as stopped:
+    sys.exit(stopping.exit_code(*stopped.args))
 """
 IGNORES = (
     "import signal, time; [signal.signal(n, signal.SIG_IGN) for n in (2, 15)];"
@@ -146,7 +146,8 @@ def test_a_device_that_is_not_there_is_told(container: Container) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 143)]
+    ("number", "code"),
+    [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
 )
 def test_an_interrupted_run_leaves_no_container(
     number: signal.Signals, code: int, container: Container

@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 
 TINY = ("--profile", "tiny", "--backend", "docker", "--base-image")
 CHILD = """\
-import signal, sys
-from envbuilder import cli
+import sys
 from envbuilder.containers.engine import podman_run
-signal.signal(signal.SIGTERM, cli._terminate)
+from envbuilder.core import stopping
+stopping.install(owns_process=False)
 try:
     argv = ["python3", "-u", "-c", CODE]
     podman_run.run(["podman"], sys.argv[2:], sys.argv[1], argv, print, 600)
-except cli.Terminated:
-    sys.exit(143)
+except stopping.TerminatedError as stopped:
+    sys.exit(stopping.exit_code(*stopped.args))
 """
 IGNORES = (
     "import signal, time; [signal.signal(n, signal.SIG_IGN) for n in (2, 15)];"
@@ -289,7 +289,9 @@ def test_containers_end_and_are_told(
     assert left(label) == ""
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, -2), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, -2), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 def test_an_interrupted_run_leaves_no_container(
     number: signal.Signals, code: int, engine_of_podman: PodmanEngine, label: str
 ) -> None:

@@ -1,17 +1,19 @@
-"""Why something cannot be reached: the reason, in words, and never the URL."""
+"""Requests reach where they should, with the login they should have, and bodies are limited."""
 
 from __future__ import annotations
 
-import socket
-import threading
+import gzip
 from typing import TYPE_CHECKING
 
 import pytest
 import requests
-from urllib3 import exceptions as urllib3
+from requests.exceptions import InvalidURL
 
-from envbuilder.core import console
-from envbuilder.core.http import open_session, printed_reason, reason, shown
+from envbuilder.core import console, http
+from envbuilder.core.http import open_session, shown
+from envbuilder.core.http_limits import Limits, TooLongError
+from envbuilder.core.http_transport import Session
+from tests.support.faulty_server import FAULTS, Exchange, FaultyServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,130 +21,16 @@ if TYPE_CHECKING:
 SECRET = "https://me:token@index.example/simple/a/?key=token"
 
 
-def retried(inner: Exception) -> urllib3.MaxRetryError:
-    return urllib3.MaxRetryError(None, SECRET, inner)  # type: ignore[arg-type]
-
-
-def unconnected(cause: OSError) -> urllib3.NewConnectionError:
-    error = urllib3.NewConnectionError(None, f"Failed: {cause}")  # type: ignore[arg-type]
-    error.__cause__ = cause
-    return error
-
-
-def response(status: int, words: str) -> requests.Response:
-    made = requests.Response()
-    made.status_code, made.reason, made.url = status, words, SECRET
-    return made
-
-
-NO_NAME = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-CERTIFICATE = "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: expired (_ssl.c:1006)"
-TUNNEL = OSError("Tunnel connection failed: 407 Proxy Authentication Required")
-OWN_CA = "; a proxy's own CA goes into REQUESTS_CA_BUNDLE"
-
-
-@pytest.mark.parametrize(
-    ("error", "why"),
-    [
-        (requests.ConnectionError(retried(unconnected(NO_NAME))), "name not found"),
-        (
-            requests.ConnectionError(retried(unconnected(socket.gaierror(socket.EAI_AGAIN, "x")))),
-            "the name server does not answer",
-        ),
-        (
-            requests.ConnectionError(retried(unconnected(ConnectionRefusedError(111, "x")))),
-            "connection refused",
-        ),
-        (
-            requests.ConnectionError(urllib3.ProtocolError("x", ConnectionResetError(104, "x"))),
-            "connection reset",
-        ),
-        (
-            requests.ConnectionError(retried(unconnected(OSError(113, "No route to host")))),
-            "network unreachable",
-        ),
-        (
-            requests.ConnectTimeout(f"{SECRET} timed out. (connect timeout=10.0)"),
-            "timed out after 10 s",
-        ),
-        (requests.ReadTimeout("Read timed out. (read timeout=0.5)"), "timed out after 0.5 s"),
-        (requests.ConnectionError("Read timed out."), "timed out"),
-        (requests.ConnectionError("broke off after 3 of 9 bytes"), "broke off after 3 of 9 bytes"),
-        (requests.ConnectionError(f"x {SECRET}"), "no connection"),
-        (
-            requests.exceptions.SSLError(retried(urllib3.SSLError(Exception(CERTIFICATE)))),
-            f"TLS error: certificate verify failed: expired{OWN_CA}",
-        ),
-        (
-            requests.exceptions.ProxyError(retried(urllib3.ProxyError("x", TUNNEL))),
-            "the proxy refuses: 407 Proxy Authentication Required",
-        ),
-        (
-            requests.exceptions.ProxyError(retried(urllib3.ProxyError("x", unconnected(NO_NAME)))),
-            "the proxy fails: name not found",
-        ),
-        (requests.HTTPError("x", response=response(404, "Not Found")), "HTTP 404 Not Found"),
-        (requests.exceptions.ChunkedEncodingError("x"), "broke off"),
-        (ValueError(), "ValueError"),
-    ],
-)
-def test_a_failure_has_its_reason(error: Exception, why: str) -> None:
-    assert reason(error) == why
+@pytest.fixture
+def server() -> Iterator[FaultyServer]:
+    with FaultyServer(b"content") as made:
+        yield made
 
 
 @pytest.fixture
-def silent() -> Iterator[str]:
-    """A server that takes connections and says nothing."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield f"http://127.0.0.1:{server.getsockname()[1]}/"
-
-
-def test_a_server_that_says_nothing_is_given_up_after_a_stated_time(silent: str) -> None:
-    with pytest.raises(requests.RequestException) as caught:
-        requests.get(silent, timeout=(5, 0.2))
-    assert reason(caught.value) == "timed out after 0.2 s"
-
-
-def test_a_server_that_hangs_up() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def refuse() -> None:
-            server.accept()[0].close()
-
-        hang_up = threading.Thread(target=refuse)
-        hang_up.start()
-        with pytest.raises(requests.RequestException) as caught:
-            requests.get(f"http://127.0.0.1:{server.getsockname()[1]}/", timeout=5)
-        hang_up.join()
-    assert reason(caught.value) == "connection reset"
-
-
-@pytest.mark.parametrize(
-    ("cause", "why"),
-    [
-        (
-            "failed to lookup address information: Name or service not known",
-            "h.example does not answer (name not found)",
-        ),
-        ("Connection refused (os error 111)", "h.example does not answer (connection refused)"),
-        (
-            "HTTP status client error (403 Forbidden) for url (https://h.example/a)",
-            "h.example: HTTP 403 Forbidden",
-        ),
-        ("something new", "h.example does not answer (something new)"),
-    ],
-)
-def test_a_failure_of_uv_has_its_reason(cause: str, why: str) -> None:
-    printed = (
-        "error: Request failed after 3 retries in 5.6s\n"
-        "  cause: Failed to fetch: https://me:token@h.example/simple/torch/\n"
-        f"  cause: client error (Connect)\n  cause: {cause}\n"
-    )
-    assert printed_reason(printed) == why
-
-
-def test_what_is_no_failure_of_the_network_has_no_such_reason() -> None:
-    assert printed_reason("error: No solution found\n  cause: a needs b") == ""
+def session() -> Iterator[Session]:
+    with open_session(direct=True) as made:
+        yield made
 
 
 def test_a_shown_url_has_no_secret() -> None:
@@ -153,10 +41,121 @@ def test_verbose_shows_requests_without_secrets(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (hook,) = open_session().hooks["response"]
-    answer = response(404, "Not Found")
+    answer = requests.Response()
+    answer.status_code, answer.url = 404, SECRET
     answer.request = requests.Request("GET", SECRET).prepare()
     hook(answer)
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(console.VERBOSITY, "verbose", True)
     hook(answer)
     assert capsys.readouterr().err == "+ GET https://index.example/simple/a/: HTTP 404\n"
+
+
+# --- redirects
+
+
+@pytest.mark.parametrize(
+    ("url", "location", "target"),
+    [
+        ("https://me:x@h/a", "/b", "https://me:x@h/b"),
+        ("https://me:x@h/a", "b", "https://me:x@h/b"),
+        ("https://me:x@h/a", "https://h/b", "https://me:x@h/b"),
+        ("https://me:x@h/a", "https://you:y@h/b", "https://you:y@h/b"),
+        ("https://me:x@h/a", "https://other/b", "https://other/b"),
+        ("https://me:x@h/a", "//other/b", "https://other/b"),
+        ("https://me:x@h/a", "https://h:8443/b", "https://h:8443/b"),
+        ("https://me:x@h/a", "https://h.evil/b", "https://h.evil/b"),
+        ("http://me:x@h/a", "https://h/b", "https://h/b"),
+        ("https://h/a%2Bcpu.whl", "/b%2Bcpu.whl", "https://h/b%2Bcpu.whl"),
+    ],
+)
+def test_only_the_same_server_keeps_the_login(url: str, location: str, target: str) -> None:
+    assert http.redirected(url, location) == target
+
+
+@pytest.mark.parametrize(
+    "location",
+    ["http://h/b", "file:///etc/passwd", "ftp://h/b", "data:,x", "http://[::1/d"],
+)
+def test_a_redirect_stays_with_https(location: str) -> None:
+    with pytest.raises(InvalidURL, match="redirected") as caught:
+        http.redirected("https://me:token@h/a", location)
+    assert "token" not in str(caught.value)
+
+
+def test_another_host_does_not_get_our_login(
+    server: FaultyServer, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with FaultyServer(b"other") as other:
+
+        def redirect(exchange: Exchange) -> None:
+            exchange.answer("302 Found", Location=f"{other.url}/b")
+
+        monkeypatch.setitem(FAULTS, "redirect", redirect)
+        server.fault = "redirect"
+        url = server.url.replace("//", "//me:secret@")
+        with http.request(session, "GET", f"{url}/a", {"X-Ours": "1"}) as response:
+            assert http.read(response) == b"other"
+        assert b"Authorization: Basic" in server.requests[0]
+        assert b"Authorization" not in other.requests[0]
+
+
+# --- bodies
+
+
+def body(server: FaultyServer, session: Session, limit: int, **headers: str) -> bytes:
+    def send(exchange: Exchange) -> None:
+        exchange.answer(body=exchange.content, **headers)
+
+    FAULTS["body"] = send
+    server.fault = "body"
+    try:
+        with http.request(session, "GET", server.url) as response:
+            return http.read(response, limit)
+    finally:
+        del FAULTS["body"]
+
+
+def test_a_body_of_the_longest_length(server: FaultyServer, session: Session) -> None:
+    assert body(server, session, 7) == b"content"
+    assert body(server, session, 7, Content_Length="7") == b"content"
+    for headers in ({}, {"Content-Length": "7"}):
+        with pytest.raises(TooLongError, match="more than 6"):
+            body(server, session, 6, **headers)
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "x-gzip", "deflate", "GZIP"])
+def test_a_body_that_is_compressed_all_the_same(
+    encoding: str, server: FaultyServer, session: Session
+) -> None:
+    import zlib
+
+    text = b"page " * 100_000
+    server.content = zlib.compress(text) if encoding == "deflate" else gzip.compress(text)
+    assert body(server, session, len(text), Content_Encoding=encoding) == text
+    with pytest.raises(TooLongError):
+        body(server, session, len(text) - 1, Content_Encoding=encoding)
+    server.content = server.content[:-9]
+    with pytest.raises(requests.ConnectionError, match="broke off"):
+        body(server, session, len(text), Content_Encoding=encoding)
+
+
+def test_compression_is_not_requested(server: FaultyServer, session: Session) -> None:
+    http.request(session, "GET", server.url).close()
+    assert b"Accept-Encoding: identity" in server.requests[0]
+
+
+def test_a_body_may_not_take_longer_than_its_size_warrants(server: FaultyServer) -> None:
+    server.fault = "drips in the body"
+    server.content = bytes(1000)
+    with (
+        Session(Limits(least_bytes=0)) as patient,
+        http.request(patient, "GET", server.url) as response,
+        pytest.raises(requests.ConnectionError, match=r"not complete after 0\.2 s"),
+    ):
+        list(http.pieces(response, 1000, 0.2))
+
+
+def test_larger_files_may_take_longer() -> None:
+    assert http.file_seconds(1000) < 61
+    assert 24 * 3600 < http.file_seconds(3 << 30) < 72 * 3600

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import re
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import requests
 
 from envbuilder.commands.inventory import DOWNLOADS
-from envbuilder.core import folders, process
-from envbuilder.core import http as download
+from envbuilder.core import download, folders, http, http_transport, process
 from envbuilder.core.console import PlainProgress
-from envbuilder.core.errors import BuildError, WrongHashError
+from envbuilder.core.errors import BuildError, ChangedFileError, WrongHashError
+from envbuilder.core.http_limits import Limits
 from envbuilder.packages import fetch
 from envbuilder.packages import locations as origins
 from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import Target
 from envbuilder.profiles.locked_file import File
+from tests.support import faulty_server
 from tests.support.http_server import serving
 from tests.support.tools import tools
 
@@ -77,6 +78,9 @@ class Server:
                 body = CONTENT[start:] if step != "wrong" else b"?" * len(CONTENT)
                 self.send_response(206 if start else 200)
                 self.send_header("Content-Length", str(len(body)))
+                if start:
+                    last = len(CONTENT) - 1
+                    self.send_header("Content-Range", f"bytes {start}-{last}/{len(CONTENT)}")
                 self.end_headers()
                 if step == "cut":
                     self.wfile.write(body[: len(body) // 2])
@@ -106,8 +110,7 @@ def located(
     urls = {NAME: server.url}
     monkeypatch.setattr(fetch, "_ask_uv", lambda *args: urls)
     monkeypatch.setattr(origins, "find_links", lambda: (tmp_path / "links",))
-    monkeypatch.setattr(download.time, "sleep", lambda seconds: None)
-    monkeypatch.setattr(download.download, "__defaults__", (lambda seconds: None,))
+    monkeypatch.setattr(http_transport.Session, "pause", lambda self, seconds: None)
     return urls
 
 
@@ -150,8 +153,8 @@ def test_a_refusal_is_final_and_named(found: Settings, server: Server) -> None:
 
 
 def test_wrong_bytes_are_refused(found: Settings, server: Server) -> None:
-    server.script = ["wrong"]
-    with pytest.raises(WrongHashError, match="wrong hash"):
+    server.script = ["wrong", "wrong"]
+    with pytest.raises(ChangedFileError, match=r"tiny-1.*127\.0\.0\.1 serves another file"):
         run(found, wheel())
     assert not Store(found.store_dir).has(wheel().sha256)
     left = (p for p in found.store_dir.rglob("*") if p.is_file() and p.name != folders.MARKER)
@@ -262,6 +265,17 @@ def test_uv_is_asked_for_exactly_the_pins(found: Settings, monkeypatch: pytest.M
     assert "--python-platform" not in seen["argv"]
 
 
+def test_an_escaped_plus_in_a_url_is_one(found: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    name = "torch-2.13.0+cpu-py3-none-any.whl"
+    url = f"https://files.example/x/{name.replace('+', '%2B')}#sha256=0"
+    answer = f'[[packages]]\nname = "torch"\nwheels = [{{ url = "{url}" }}]\n'
+    done = process.Completed(argv=(), returncode=0, stdout=answer, stderr="", seconds=0.1)
+    monkeypatch.setattr(process, "run", lambda *args, **options: done)
+    monkeypatch.setattr(origins, "uv_variables", lambda source, settings: {})
+    assert fetch._ask_uv("linux/amd64", "3.11", "default", [wheel()], found) == {name: url}
+
+
 def test_a_tool_is_looked_for_whatever_the_targets_platform(
     found: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,10 +299,162 @@ def test_download_gives_up_when_nothing_answers(tmp_path: Path) -> None:
     pauses: list[float] = []
     with pytest.raises(download.UnavailableError, match="connection refused"):
         download.download(
-            requests.Session(),
+            http.open_session(direct=True),
             "http://127.0.0.1:1/x",
             tmp_path / "part",
             lambda n: None,
-            pauses.append,
+            pause=pauses.append,
         )
     assert pauses == [1.0, 2.0, 4.0]
+
+
+# --- servers that misbehave: each is given up soon, and the next run succeeds
+
+SMALL = bytes(range(256)) * 16
+TIGHT = Limits(
+    timeout=(1.0, 0.2), head_bytes=8192, head_seconds=0.25, least_bytes=4096, least_seconds=0.25
+)
+GIVEN_UP = {
+    "silent": r"timed out after 0\.2 s",
+    "silent in the head": r"timed out after 0\.2 s",
+    "silent in the body": r"timed out after 0\.2 s",
+    "drips in the head": r"the head of the response was not complete after 0\.25 s",
+    "drips in the body": r"slower than 16 kB/s for 0\.25 s",
+    "drips chunks": r"slower than 16 kB/s for 0\.25 s",
+    "endless headers": "longer than it may be|not a valid HTTP response",
+    "endless header": "longer than it may be|not a valid HTTP response",
+    "endless 100 Continue": "the response is longer than it may be",
+    "endless chunk size": "broke off after 0 bytes|the response is longer than it may be",
+    "endless trailers": "the response is longer than it may be",
+    "damaged gzip": "sends damaged compressed data",
+    "unknown compression": "sends a compressed body that was not requested",
+    "announces nonsense": "broke off after 9 of 4096 bytes",
+    "closes at once": "connection reset",
+    "closes early": r"broke off after \d+ of \d+ bytes",
+    "another range": "does not continue where it broke off",
+    "a range not requested": "sends a part of the file that was not requested",
+    "no ranges, closes early": r"broke off after 2048 of 4096 bytes",
+    "a redirect to itself": "too many redirects",
+    "a redirect with an endless body": "too many redirects",
+    "a redirect to a file": "redirected to an address that is not http or https",
+    "a redirect to no address": "redirected to an invalid address",
+    "a login page": "sends a page instead of the file",
+    "unavailable": "HTTP 503 Service Unavailable",
+    "busy until tomorrow": "HTTP 429 Too Many Requests",
+    "broken chunks": "broke off after 0 bytes",
+    "no status": "not a valid HTTP response",
+    "TLS": "not a valid HTTP response",
+}
+OTHER_FILE = {
+    "endless body": "but it sends more than 4096 bytes",
+    "a gzip bomb": "but it sends more than 4096 bytes",
+    "announces less": rf"but it has sha256 {hashlib.sha256(SMALL[:100]).hexdigest()}",
+    "announces more": "but it announces 1000000000000 bytes, more than 4096",
+    "other bytes": rf"but it has sha256 {hashlib.sha256(SMALL[::-1]).hexdigest()}",
+    "an empty file": rf"but it has sha256 {hashlib.sha256(b'').hexdigest()}",
+}
+
+
+@pytest.fixture
+def faulty(
+    located: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[faulty_server.FaultyServer]:
+    monkeypatch.setattr(download, "ATTEMPTS", 2)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setattr(fetch, "open_session", lambda: http_transport.Session(TIGHT))
+    with faulty_server.FaultyServer(SMALL) as made:
+        located[NAME] = f"{made.url}/{NAME}"
+        yield made
+
+
+def test_every_fault_is_tried() -> None:
+    healed = {"other bytes after a resume", "other bytes each time"}
+    assert faulty_server.FAULTS.keys() == GIVEN_UP.keys() | OTHER_FILE.keys() | healed
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "problem"),
+    [
+        *((fault, BuildError, problem) for fault, problem in GIVEN_UP.items()),
+        *((fault, ChangedFileError, problem) for fault, problem in OTHER_FILE.items()),
+        ("other bytes each time", WrongHashError, "wrong hash"),
+    ],
+)
+def test_a_fault_is_an_error_and_the_next_run_succeeds(
+    fault: str,
+    kind: type[BuildError],
+    problem: str,
+    found: Settings,
+    faulty: faulty_server.FaultyServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    faulty.fault = fault
+    resumed = "early" in fault or "range" in fault
+    monkeypatch.setattr(download, "ATTEMPTS", 2 if resumed else 1)
+    started = time.monotonic()
+    with pytest.raises(BuildError, match=problem) as caught:
+        run(found, wheel(SMALL))
+    assert type(caught.value) is kind
+    assert caught.value.exit_code == 1
+    assert NAME in caught.value.message
+    assert "127.0.0.1" in caught.value.message
+    assert "\x1b" not in caught.value.message
+    if kind is ChangedFileError:
+        assert wheel(SMALL).sha256 in caught.value.message
+        assert "envbuilder lock" in caught.value.hint
+    assert time.monotonic() - started < 10
+    left = [p for p in found.store_dir.rglob("*") if p.is_file() and p.name != wheel(SMALL).sha256]
+    assert {p.suffix for p in left if p.name != folders.MARKER} <= {".lock"}
+    faulty.fault = ""
+    assert run(found, wheel(SMALL)) == 1
+    assert Store(found.store_dir).path(wheel(SMALL).sha256).read_bytes() == SMALL
+
+
+def test_other_bytes_after_a_resume_are_replaced(
+    found: Settings, faulty: faulty_server.FaultyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faulty.fault = "other bytes after a resume"
+    monkeypatch.setattr(http_transport.Session, "pause", lambda self, seconds: None)
+    with pytest.raises(BuildError):
+        run(found, wheel(SMALL))
+    faulty.fault = ""
+    run(found, wheel(SMALL))
+    assert Store(found.store_dir).path(wheel(SMALL).sha256).read_bytes() == SMALL
+
+
+def test_a_file_is_read_only_as_far_as_the_lock_says(
+    found: Settings, faulty: faulty_server.FaultyServer
+) -> None:
+    faulty.fault = "endless body"
+    with pytest.raises(ChangedFileError):
+        run(found, wheel(SMALL))
+    assert len(faulty.requests) == 1
+    written = (p.stat().st_size for p in found.store_dir.rglob("*") if p.is_file())
+    assert max(written) < 1000
+
+
+def test_a_busy_server_is_not_waited_for_until_tomorrow(
+    found: Settings, faulty: faulty_server.FaultyServer
+) -> None:
+    faulty.fault = "busy until tomorrow"
+    with pytest.raises(BuildError):
+        run(found, wheel(SMALL))
+    assert len(faulty.requests) == 1
+
+
+def test_a_failure_does_not_wait_for_silent_servers(
+    found: Settings, faulty: faulty_server.FaultyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their sockets are shut down: their time-outs are not waited for."""
+    monkeypatch.setattr(fetch, "open_session", http_transport.Session)
+    faulty.fault = "silent"
+    silent, missing = wheel(b"silent"), wheel(b"missing")
+    monkeypatch.setattr(
+        fetch,
+        "_locate",
+        lambda *_: {silent.sha256: (f"{faulty.url}/{NAME}",), missing.sha256: ()},
+    )
+    started = time.monotonic()
+    with pytest.raises(BuildError, match="does not list it"):
+        run(found, silent, missing)
+    assert time.monotonic() - started < 10

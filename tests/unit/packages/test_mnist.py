@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder.core import folders, process
-from envbuilder.core import http as download
+from envbuilder.core import folders, http_transport, process
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, InvalidError, ToolError
 from envbuilder.core.settings import Configuration
@@ -40,7 +39,7 @@ def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """MNIST's hashes are those of RAW; retries do not sleep; there is no npm."""
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in RAW.items()}
     monkeypatch.setattr(mnist, "MNIST_SHA256", hashes)
-    monkeypatch.setattr(download.download, "__defaults__", (lambda seconds: None,))
+    monkeypatch.setattr(http_transport.Session, "pause", lambda self, seconds: None)
     monkeypatch.setattr(process, "which", lambda program: None)
 
 

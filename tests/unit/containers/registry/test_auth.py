@@ -156,6 +156,21 @@ def test_another_host_never_learns_who_we_are(
     assert f"Bearer {TOKEN}" in server.authorizations
 
 
+def test_another_host_that_asks_for_our_login_does_not_get_it(
+    server: FakeRegistry, there: Descriptor, source: Layout, tmp_path: Path
+) -> None:
+    server.demands = "basic"
+    log_in(tmp_path, server.host)
+    big = source.manifest("linux/amd64").layers[0]
+    with fake_registry.running() as other:
+        other.demands = "basic"
+        other.blobs["a", big.digest] = BIG
+        server.faults = [(big.digest, f"307 Location: http://{other.host}/v2/a/blobs/{big.digest}")]
+        with pytest.raises(BuildError, match="HTTP 401"):
+            pull(server, there.digest, tmp_path / "b")
+        assert set(other.authorizations) == {""}
+
+
 def test_netrc_does_not_speak_for_us(
     server: FakeRegistry, there: Descriptor, tmp_path: Path
 ) -> None:

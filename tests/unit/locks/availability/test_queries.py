@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -11,11 +12,13 @@ import pytest
 import requests
 from hypothesis import given
 from hypothesis import strategies as st
+from urllib3 import HTTPResponse
 
 from envbuilder.core import http
 from envbuilder.locks.availability import queries
 from envbuilder.locks.availability.queries import Queries
 from envbuilder.packages.locations import Place
+from tests.support.faulty_server import FaultyServer
 from tests.support.http_server import serving
 
 if TYPE_CHECKING:
@@ -49,8 +52,7 @@ class Server:
         self.root = f"http://127.0.0.1:{self.http.server_address[1]}"
 
     def measure(self, *paths: str) -> dict[str, int]:
-        with requests.Session() as session:
-            session.trust_env = False
+        with http.open_session(direct=True) as session:
             found = queries.measure([self.root + p for p in paths], session)
         return {url.removeprefix(self.root): size for url, size in found.items()}
 
@@ -78,12 +80,14 @@ class Silent:
     def close(self) -> None:
         pass
 
+    stop = close
+
 
 def response(status: int, headers: dict[str, str]) -> requests.Response:
     made = requests.Response()
     made.status_code = status
     made.headers.update(headers)
-    made.raw = io.BytesIO()
+    made.raw = HTTPResponse(io.BytesIO(), preload_content=False)
     return made
 
 
@@ -188,8 +192,7 @@ def test_the_session_is_the_one_of_downloads(
 ) -> None:
     server.answers = {"/a": (200, {"Content-Length": "3"})}
     seen: list[str] = []
-    made = requests.Session()
-    made.trust_env = False
+    made = http.open_session(direct=True)
     made.hooks["response"].append(lambda answer, **_: seen.append(answer.url))
     monkeypatch.setattr(http, "open_session", lambda: made)
     assert queries.measure([f"{server.root}/a"]) == {f"{server.root}/a": 3}
@@ -210,14 +213,14 @@ class Answering:
         self.asked += 1
         if self.error is not None:
             raise self.error
-        made = requests.Response()
-        made.status_code, made.url = self.status, url
-        made.headers.update(self.headers)
-        made._content = b""
+        made = response(self.status, self.headers)
+        made.url = url
         return made
 
     def close(self) -> None:
         pass
+
+    stop = close
 
 
 @pytest.mark.parametrize(
@@ -256,3 +259,27 @@ def test_answers_of_an_index(status: int, listed: str) -> None:
     session: Any = Answering(status, {}, None)
     page = Queries(session).page(Place(url="https://u:secret@h/simple"), "leaf")
     assert page.problem == (f"h: {listed}" if listed else "")
+
+
+@pytest.mark.parametrize(
+    ("fault", "problem"),
+    [
+        ("endless body", "sends more than 4096 bytes"),
+        ("a gzip bomb", "sends more than 4096 bytes"),
+        ("announces more", "announces 1000000000000 bytes, more than 4096"),
+        ("endless trailers", "the response is longer than it may be"),
+        ("endless 100 Continue", "the response is longer than it may be"),
+        ("a redirect with an endless body", "too many redirects"),
+        ("closes early", "broke off after 50 of 100 bytes"),
+    ],
+)
+def test_a_page_of_any_length_is_read_within_limits(
+    fault: str, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited = functools.partial(http.read, limit=4096)
+    monkeypatch.setattr(http, "read", limited)
+    with FaultyServer(bytes(100)) as server, http.open_session(direct=True) as session:
+        server.fault = fault
+        page = Queries(session).page(Place(url=server.url), "leaf")
+    assert page.problem == f"127.0.0.1: {problem}"
+    assert page.offers == ()

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder.core import http as download
-from envbuilder.core import pip_settings
+from envbuilder.core import http, pip_settings
 from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.core.pip_settings import Sources
 from envbuilder.core.settings import Configuration, Settings
@@ -188,10 +187,10 @@ def test_a_proxy_that_cannot_be_parsed_is_a_sentence(
 ) -> None:
     monkeypatch.setenv(name, url)
     with pytest.raises(InvalidError, match=f"the URL in {name} cannot be parsed"):
-        download.open_session()
+        http.open_session()
     monkeypatch.setenv(name, "proxy.example:3128")
-    assert download.open_session()
+    assert http.open_session()
 
 
 def test_an_address_that_is_no_url_has_a_name_for_messages() -> None:
-    assert download.host_of("http://[::1/d") == "an invalid URL"
+    assert http.host_of("http://[::1/d") == "an invalid URL"

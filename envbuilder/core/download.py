@@ -1,0 +1,165 @@
+"""Downloads to partial files: resumed and retried.
+
+No downloaded file is trusted before its hash is checked.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from envbuilder.core import console
+from envbuilder.core.http import (
+    FILE_BYTES,
+    file_seconds,
+    full_or_broken,
+    length,
+    pieces,
+    request,
+    shown,
+)
+from envbuilder.core.http_limits import LimitError, TooLongError
+from envbuilder.core.http_reasons import reason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import requests
+
+    from envbuilder.core.http_transport import Session
+
+ATTEMPTS = 4
+PATIENCE_SECONDS = 30.0
+"""The longest pause that a busy server may request; a longer one counts as a refusal."""
+_CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,15})-[0-9]{1,15}/(?:[0-9]{1,15}|\*)")
+_TEMPORARY = frozenset({408, 416, 425, 429})
+
+
+class UnavailableError(Exception):
+    """A source does not have the file, or cannot be reached."""
+
+
+class OtherSizeError(UnavailableError):
+    """A source has a longer file under this name; `str` says how long."""
+
+
+def download(
+    session: Session,
+    url: str,
+    part: Path,
+    on_bytes: Callable[[int], None],
+    *,
+    size: int | None = None,
+    limit: int = FILE_BYTES,
+    pause: Callable[[float], None] | None = None,
+) -> None:
+    """Download the body of `url` to `part`, resuming a partial file.
+
+    No more than `size` bytes are read, which is the file's exact size, or `limit` if that is
+    unknown.
+
+    Raise `UnavailableError` if the source refuses or stays unreachable, `BuildError` if `part`
+    cannot be written, as on a full disk. If the server cannot resume, the download starts again.
+    """
+    import requests
+
+    problem, wait = "", 0.0
+    for attempt in range(ATTEMPTS):
+        if attempt:
+            _pause(pause or session.pause, max(wait, 2.0 ** (attempt - 1)))
+        try:
+            _once(session, url, part, on_bytes, size, limit)
+        except requests.RequestException as error:
+            problem, wait = reason(error), _requested_pause(error.response)
+            console.detail(f"{shown(url)}: {problem}")
+            if _is_final(error) or wait > PATIENCE_SECONDS:
+                break
+        except TooLongError as error:
+            part.unlink(missing_ok=True)
+            raise OtherSizeError(str(error)) from None
+        except OSError as error:
+            raise full_or_broken(error, part) from error
+        else:
+            return
+    raise UnavailableError(problem)
+
+
+def _pause(pause: Callable[[float], None], seconds: float) -> None:
+    try:
+        pause(seconds)
+    except LimitError as error:
+        raise UnavailableError(str(error)) from None
+
+
+def _is_final(error: requests.RequestException) -> bool:
+    """Return whether another attempt would end in the same way."""
+    import requests
+
+    if isinstance(error, requests.TooManyRedirects | ValueError):  # an invalid URL
+        return True
+    status = error.response.status_code if error.response is not None else 0
+    return 400 <= status < 500 and status not in _TEMPORARY
+
+
+def _requested_pause(response: requests.Response | None) -> float:
+    """Return the seconds that a busy server requests to wait; 0 if it requests no pause."""
+    text = response.headers.get("Retry-After", "") if response is not None else ""
+    return float(text) if text.isascii() and text.isdecimal() and len(text) < 9 else 0.0
+
+
+def _once(
+    session: requests.Session,
+    url: str,
+    part: Path,
+    on_bytes: Callable[[int], None],
+    size: int | None,
+    limit: int,
+) -> None:
+    import requests
+
+    have = part.stat().st_size if part.exists() else 0
+    if size is not None and have == size:  # complete: its hash decides
+        on_bytes(have)
+        return
+    if size is not None and have > size:
+        part.unlink()
+        have = 0
+    headers = {"Range": f"bytes={have}-"} if have else {}
+    with request(session, "GET", url, headers) as response:
+        continued = response.status_code == requests.codes.partial_content
+        if have and (_is_elsewhere(response, have) or response.status_code == 416):
+            part.unlink()
+            response.raise_for_status()
+            raise requests.ConnectionError("does not continue where it broke off")
+        response.raise_for_status()
+        if continued and not have:
+            raise requests.ConnectionError("sends a part of the file that was not requested")
+        left = (limit if size is None else size) - (have if continued else 0)
+        announced = length(response)
+        if _is_page(response) and announced != size:
+            raise requests.exceptions.InvalidHeader(
+                "sends a page instead of the file, as a proxy or portal with a login does"
+            )
+        if continued:
+            on_bytes(have)
+        received = 0
+        with part.open("ab" if continued else "wb") as out:
+            for piece in pieces(response, left, file_seconds(left)):
+                out.write(piece)
+                received += len(piece)
+                on_bytes(len(piece))
+    if size is not None and announced is None and received < left:
+        raise requests.ConnectionError(f"broke off after {received} of {left} bytes")
+
+
+def _is_elsewhere(response: requests.Response, have: int) -> bool:
+    """Return whether a part of the file does not begin where the partial file ends."""
+    if response.status_code != 206:
+        return False
+    stated = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", "").strip())
+    return stated is None or int(stated[1]) != have
+
+
+def _is_page(response: requests.Response) -> bool:
+    return response.headers.get("Content-Type", "").lower().startswith("text/html")

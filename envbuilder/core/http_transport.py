@@ -1,0 +1,216 @@
+"""The transport of HTTP sessions: what a server sends is counted, and no wait is endless.
+
+requests limits the time between two reads and nothing else. Here, the head of a response (status,
+headers, any number of `100 Continue`) and its body are limited in bytes and in time, and a server
+that drips is given up. Sessions follow no redirects on their own, and can be stopped by another
+thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import socket
+import threading
+import time
+import weakref
+from http.client import HTTPResponse
+from typing import Any
+
+import requests
+from requests.adapters import HTTPAdapter
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+
+from envbuilder.core.http_limits import LimitError, Limits
+
+_WRITE = 1 << 16
+_UNREAD_BYTES = 1 << 16
+"""How much may arrive of a body before a reader states its own limit."""
+
+
+class Traffic:
+    """The open sockets of a session."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.stopped = threading.Event()
+        self._lock = threading.Lock()
+        self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+    def watch(self, sock: socket.socket) -> None:
+        """Register a socket; raise `LimitError` if the session was stopped meanwhile."""
+        with self._lock:
+            self._sockets.add(sock)
+        if self.stopped.is_set():
+            sock.close()
+            raise LimitError("stopped")
+
+    def stop(self) -> None:
+        """Shut down the open sockets, which wakes the threads that read from them."""
+        self.stopped.set()
+        with self._lock:
+            sockets = list(self._sockets)
+        for sock in sockets:
+            with contextlib.suppress(OSError):
+                # An SSLSocket's own method would drop its state under the reading thread.
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+
+class Meter(io.RawIOBase):
+    """What arrives on a socket for one response, within limits."""
+
+    def __init__(self, raw: Any, sock: Any, limits: Limits) -> None:
+        self._raw, self._sock, self._limits = raw, sock, limits
+        self._timeout: float | None = sock.gettimeout()
+        self._in_body = False
+        self._allow(limits.head_bytes, limits.head_seconds)
+        self._waited, self._arrived = 0.0, 0
+
+    def allow(self, size: int, seconds: float) -> None:
+        """Limit the body to `size` more bytes and `seconds` from now."""
+        self._in_body = True
+        self._allow(size, seconds)
+
+    def _allow(self, size: int, seconds: float) -> None:
+        self._left, self._seconds, self._end = size, seconds, time.monotonic() + seconds
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read what is there, waiting no longer than the limits allow."""
+        started = time.monotonic()
+        wait = self._end - started
+        if self._left <= 0:
+            raise LimitError("the response is longer than it may be")
+        if wait <= 0:
+            raise self._late()
+        # On each read: a connection that is used again has the time-outs of its next request.
+        self._sock.settimeout(wait if self._timeout is None else min(wait, self._timeout))
+        try:
+            count: int = self._raw.readinto(buffer) or 0
+        except TimeoutError:
+            raise (self._late() if time.monotonic() >= self._end else self._silent()) from None
+        self._left -= count
+        if self._in_body and count:
+            self._require_rate(count, time.monotonic() - started)
+        return count
+
+    def _require_rate(self, count: int, waited: float) -> None:
+        """Count time spent waiting for the server only: a slow reader is not its fault."""
+        self._waited, self._arrived = self._waited + waited, self._arrived + count
+        if self._waited < self._limits.least_seconds:
+            return
+        if self._arrived < self._limits.least_bytes:
+            rate = self._limits.least_bytes / self._limits.least_seconds / 1e3
+            raise LimitError(f"slower than {rate:.2g} kB/s for {self._limits.least_seconds:g} s")
+        self._waited, self._arrived = 0.0, 0
+
+    def _late(self) -> LimitError:
+        what = "the response" if self._in_body else "the head of the response"
+        return LimitError(f"{what} was not complete after {self._seconds:g} s")
+
+    def _silent(self) -> LimitError:
+        return LimitError(f"timed out after {self._timeout or self._seconds:g} s")
+
+    def close(self) -> None:
+        """Close the underlying stream, too."""
+        self._raw.close()
+        super().close()
+
+
+def _pool_classes(traffic: Traffic) -> dict[str, type[HTTPConnectionPool]]:
+    """Return urllib3's pools by scheme, with connections that belong to `traffic`."""
+
+    class Response(HTTPResponse):
+        def __init__(self, sock: Any, *args: Any, **options: Any) -> None:
+            super().__init__(sock, *args, **options)
+            self.meter = Meter(self.fp.detach(), sock, traffic.limits)
+            self.fp = io.BufferedReader(self.meter)
+
+        def begin(self) -> None:
+            super().begin()
+            self.meter.allow(_UNREAD_BYTES, traffic.limits.head_seconds)
+
+    class Plain(HTTPConnection):
+        response_class = Response
+
+        def _new_conn(self) -> socket.socket:
+            # Before any handshake, with a proxy or with the server.
+            sock = super()._new_conn()
+            traffic.watch(sock)
+            return sock
+
+        def connect(self) -> None:
+            super().connect()
+            traffic.watch(self.sock)
+
+        def send(self, data: Any) -> None:
+            # The time-out is for one call: so it limits the time between two writes.
+            view = memoryview(data) if isinstance(data, bytes) else None
+            if view is None:
+                super().send(data)
+                return
+            for start in range(0, len(view), _WRITE):
+                super().send(view[start : start + _WRITE])
+
+    class Secure(Plain, HTTPSConnection):
+        pass
+
+    class PlainPool(HTTPConnectionPool):
+        ConnectionCls = Plain
+
+    class SecurePool(HTTPSConnectionPool):
+        ConnectionCls = Secure
+
+    return {"http": PlainPool, "https": SecurePool}
+
+
+class _Adapter(HTTPAdapter):
+    """requests' adapter, whose connections are metered and whose time-outs are never missing."""
+
+    def __init__(self, traffic: Traffic) -> None:
+        self._limits, self._pools = traffic.limits, _pool_classes(traffic)
+        super().__init__()
+
+    def init_poolmanager(self, *args: Any, **options: Any) -> None:
+        super().init_poolmanager(*args, **options)
+        self.poolmanager.pool_classes_by_scheme = self._pools
+
+    def proxy_manager_for(self, proxy: Any, **options: Any) -> Any:
+        manager = super().proxy_manager_for(proxy, **options)
+        if not proxy.lower().startswith("socks"):
+            manager.pool_classes_by_scheme = self._pools
+        return manager
+
+    def send(self, request: Any, stream: bool = False, timeout: Any = None, **options: Any) -> Any:  # type: ignore[override]
+        pair = timeout if isinstance(timeout, tuple) else (timeout, timeout)
+        usual = self._limits.timeout
+        complete = (pair[0] or usual[0], pair[1] or usual[1])
+        return super().send(request, stream=stream, timeout=complete, **options)
+
+
+class Session(requests.Session):
+    """A session whose responses are limited, and which follows no redirects on its own."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        super().__init__()
+        self.traffic = Traffic(limits or Limits())
+        adapter = _Adapter(self.traffic)
+        for prefix in ("http://", "https://"):
+            self.mount(prefix, adapter)
+
+    def get_redirect_target(self, resp: requests.Response) -> None:
+        """Return None: requests would read a redirect's whole body, and may keep the login."""
+        del resp
+
+    def stop(self) -> None:
+        """End what other threads are requesting; later requests fail."""
+        self.traffic.stop()
+
+    def pause(self, seconds: float) -> None:
+        """Wait; raise `LimitError` as soon as the session is stopped."""
+        if self.traffic.stopped.wait(seconds):
+            raise LimitError("stopped")

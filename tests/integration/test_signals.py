@@ -1,0 +1,227 @@
+"""The whole command ends soon after a signal, whatever it is doing, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.faulty_server import FaultyServer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+STATE_SECONDS = 60
+"""How long each state would last without a signal, at least."""
+GENEROUS_SECONDS = 10
+"""Two seconds are promised; a machine that runs other tests takes longer."""
+
+PROGRAM = """\
+import hashlib, os, signal, sys, tempfile, threading
+from pathlib import Path
+from envbuilder import cli
+from envbuilder.core import download, http, parallel, process
+from envbuilder.core.files import file_sha256
+
+url, folder = sys.argv[1], Path(sys.argv[2])
+
+def up():
+    print("up", flush=True)
+
+def fetch(number):
+    session = http.open_session(direct=True)
+    download.download(session, url, folder / str(number), lambda n: None)
+
+def requesting():
+    threading.Timer(0.5, up).start()
+    fetch(0)
+
+def in_a_pool():
+    session = http.open_session(direct=True)
+    threading.Timer(0.5, up).start()
+    with parallel.pool(6, session.stop) as pool:
+        jobs = [
+            pool.submit(download.download, session, url, folder / str(n), lambda n: None)
+            for n in range(20)
+        ]
+        jobs[0].result()
+
+def uninterruptible():
+    # As a name server that does not answer: C code that sees no signal.
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 2_000_000_000)
+
+def in_a_name_server():
+    up()
+    uninterruptible()
+
+def in_name_servers():
+    with parallel.pool(2) as pool:
+        jobs = [pool.submit(uninterruptible) for _ in range(2)]
+        up()
+        jobs[0].result()
+
+def hashing():
+    big = folder / "big"
+    big.touch()
+    os.truncate(big, 1 << 40)
+    up()
+    file_sha256(big)
+
+def in_a_child():
+    stubborn = (
+        "import signal, time, pathlib\\n"
+        "[signal.signal(n, signal.SIG_IGN) for n in (1, 2, 15)]\\n"
+        "print('up', flush=True)\\n"
+        "while True: pathlib.Path('alive').write_text(str(time.time())); time.sleep(0.05)"
+    )
+    process.run([sys.executable, "-c", stubborn], cwd=folder, on_stdout=lambda line: up())
+
+def compressing():
+    import zstandard
+    big = bytes(1 << 28)
+    up()
+    while True:
+        zstandard.ZstdCompressor(level=1).compress(big)
+
+def state():
+    with tempfile.TemporaryDirectory(prefix="envbuilder-") as scratch:
+        Path(scratch, "half-made").touch()
+        globals()[sys.argv[3]]()
+
+# Where tests run in the background, signals may be ignored.
+for number in process.STOP_SIGNALS:
+    signal.signal(number, signal.SIG_DFL)
+cli.cli.main = lambda **_: state()
+cli.main()
+"""
+SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
+STATES = {
+    "requesting": ("silent", "drips in the head", "drips chunks", "silent in the body"),
+    "in_a_pool": ("silent", "drips in the body", "unavailable"),
+    "in_a_name_server": ("",),
+    "in_name_servers": ("",),
+    "hashing": ("",),
+    "compressing": ("",),
+    "in_a_child": ("",),
+}
+
+
+def start(tmp_path: Path, url: str, state: str) -> subprocess.Popen[str]:
+    (tmp_path / "tmp").mkdir()
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, f"{url}/file", str(tmp_path), state],
+        env={**os.environ, "TMPDIR": str(tmp_path / "tmp")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def check(tmp_path: Path, state: str, fault: str, number: signal.Signals) -> None:
+    with FaultyServer(bytes(100_000)) as server:
+        server.fault = fault
+        with start(tmp_path, server.url, state) as running:
+            assert running.stdout is not None
+            assert running.stdout.readline() == "up\n", running.stderr.read()
+            time.sleep(0.2)
+            sent = time.monotonic()
+            running.send_signal(number)
+            try:
+                _, stderr = running.communicate(timeout=STATE_SECONDS)
+            finally:
+                running.kill()
+            seconds = time.monotonic() - sent
+    print(f"{state} {fault}: {number.name} {seconds:.2f} s")
+    assert running.returncode == SIGNALS[number], stderr
+    assert "Traceback" not in stderr
+    assert "nothing half-made is left" in stderr or "before everything was cleaned up" in stderr
+    assert list((tmp_path / "tmp").iterdir()) == []
+    assert seconds < GENEROUS_SECONDS
+    if state == "in_a_child":
+        before = (tmp_path / "alive").read_text()
+        time.sleep(0.3)
+        assert (tmp_path / "alive").read_text() == before
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_every_state_ends_soon(state: str, tmp_path: Path) -> None:
+    numbers = list(SIGNALS)
+    check(tmp_path, state, STATES[state][0], numbers[list(STATES).index(state) % 3])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize(
+    ("state", "fault"), [(s, f) for s, faults in STATES.items() for f in faults]
+)
+def test_every_state_ends_soon_after_every_signal(
+    state: str, fault: str, number: signal.Signals, tmp_path: Path
+) -> None:
+    check(tmp_path, state, fault, number)
+
+
+def test_a_second_signal_does_not_cut_the_cleaning_up_short(tmp_path: Path) -> None:
+    with FaultyServer(b"") as server, start(tmp_path, server.url, "in_a_child") as running:
+        assert running.stdout is not None
+        running.stdout.readline()
+        for _ in range(20):
+            running.send_signal(signal.SIGINT)
+            time.sleep(0.02)
+        _, stderr = running.communicate(timeout=STATE_SECONDS)
+    assert running.returncode == 130, stderr
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_nohup_is_respected() -> None:
+    program = """\
+import os, signal
+from envbuilder import cli
+
+def main(**_):
+    os.kill(os.getpid(), signal.SIGHUP)
+    print("lives")
+
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+cli.cli.main = main
+cli.main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "lives\n"), done.stderr
+
+
+def test_a_command_that_waits_for_an_index(tmp_path: Path) -> None:
+    (tmp_path / "tmp").mkdir()
+    with FaultyServer(b"") as server:
+        server.fault = "drips in the head"
+        settings = {
+            "TMPDIR": str(tmp_path / "tmp"),
+            "UV_DEFAULT_INDEX": server.url,
+            "ENVBUILDER_INDEX_PYTORCH_CPU": server.url,
+            "ENVBUILDER_CACHE_DIR": str(tmp_path / "cache"),
+            "NO_PROXY": "127.0.0.1",
+        }
+        with subprocess.Popen(
+            [sys.executable, "-m", "envbuilder", "lock", "--check", "--online", "--profile", "cpu"],
+            env={**os.environ, **settings},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as running:
+            end = time.monotonic() + STATE_SECONDS
+            while not server.requests:
+                assert running.poll() is None, running.communicate()
+                assert time.monotonic() < end
+                time.sleep(0.02)
+            sent = time.monotonic()
+            running.send_signal(signal.SIGTERM)
+            _, stderr = running.communicate(timeout=STATE_SECONDS)
+    assert running.returncode == 143, stderr
+    assert time.monotonic() - sent < GENEROUS_SECONDS
+    assert list((tmp_path / "tmp").iterdir()) == []
