@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import zipfile
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urldefrag, urljoin
 
 import msgspec
 
-from envbuilder.core import pip_settings
+from envbuilder.core import pip_settings, zips
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.http import reason
 from envbuilder.packages.python import claims, indexes
@@ -135,11 +134,11 @@ def read_wheel(path: Path) -> Offer:
 
     try:
         name, version, _, _ = parse_wheel_filename(path.name)
-        with zipfile.ZipFile(path) as archive:
+        with zips.opened(path) as archive:
             next(n for n in archive.namelist() if n.count("/") == 1 and n.endswith(_METADATA))
         with path.open("rb") as stream:
             sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
-    except (OSError, zipfile.BadZipFile, InvalidWheelFilename, StopIteration, KeyError) as error:
+    except (OSError, *zips.DAMAGED, InvalidWheelFilename, StopIteration) as error:
         raise InvalidError(f"{path}: not a readable wheel: {error}") from error
     return Offer(
         distribution=name,
