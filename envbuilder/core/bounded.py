@@ -6,17 +6,14 @@ compressed streams state sizes of their own; none of them is believed.
 
 from __future__ import annotations
 
-import bz2
 import errno
-import gzip
 import io
-import lzma
 import os
 import stat
 from typing import IO, TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 ALLOWANCE = 64 << 20
@@ -64,13 +61,20 @@ def unpacked(raw: IO[bytes]) -> IO[bytes]:
     Its length is not limited here, but each read unpacks little more than it returns. Damage
     raises one of `faults`.
     """
+    # Loaded where they are needed: most commands open no archive.
     magic = raw.read(6)
     raw.seek(0)
     if magic[:2] == b"\x1f\x8b":
+        import gzip
+
         return cast("IO[bytes]", gzip.GzipFile(fileobj=raw))
     if magic[:3] == b"BZh":
+        import bz2
+
         return _buffered(_Stream(raw, bz2.BZ2Decompressor))
     if magic == b"\xfd7zXZ\x00":
+        import lzma
+
         return _buffered(_Stream(raw, lambda: lzma.LZMADecompressor(memlimit=_XZ_MEMORY)))
     if magic[:4] == b"\x28\xb5\x2f\xfd":
         import zstandard
@@ -80,8 +84,18 @@ def unpacked(raw: IO[bytes]) -> IO[bytes]:
     return raw
 
 
+def pieces(stream: IO[bytes], limit: int) -> Iterator[bytes]:
+    """Yield a stream's bytes; raise `ValueError` if it has more than `limit`."""
+    while piece := stream.read(PIECE):
+        limit -= len(piece)
+        if limit < 0:
+            raise ValueError("it unpacks to more bytes than it may have")
+        yield piece
+
+
 def faults() -> tuple[type[Exception], ...]:
     """Return the exceptions that damaged or hostile compressed bytes raise."""
+    import lzma
     import zlib
 
     import zstandard

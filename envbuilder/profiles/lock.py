@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import strict_json, types
+from envbuilder.core import bounded, strict_json, types
 from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.core.schema import explain
 from envbuilder.core.strict_yaml import shown
@@ -160,7 +160,7 @@ def previous(path: Path) -> Lock:
     does.
     """
     try:
-        data = strict_json.loads(path.read_bytes())
+        data = strict_json.loads(bounded.read(path, strict_json.LARGEST))
         if data["schema"] != _WITH_TOOLS_IN_TARGETS:
             return load(path)
         for target in data["targets"]:
@@ -176,8 +176,7 @@ def decoded(path: Path, kind: type[_T], schema: int, name: str, command: str) ->
     `name` stands for it in messages, `command` creates it.
     """
     try:
-        with path.open("rb") as stream:
-            data = strict_json.loads(stream.read(strict_json.LARGEST + 1))
+        data = strict_json.loads(bounded.read(path, strict_json.LARGEST))
     except (OSError, ValueError) as error:
         raise InvalidError(f"{path}: not a lock: {error}", f"Make it again: {command}") from error
     stated = data.get("schema") if isinstance(data, dict) else None
