@@ -81,7 +81,7 @@ def _json_links(text: str, url: str) -> list[dict[str, Any]]:
             }
             for f in files
         ]
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return []
 
 

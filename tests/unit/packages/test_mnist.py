@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder.core import folders, process
+from envbuilder.core import bounded, folders, process
 from envbuilder.core import http as download
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, InvalidError, ToolError
@@ -212,7 +212,7 @@ def test_a_full_disk_is_an_error_and_no_subset(
         raise OSError(28, "No space left on device")
 
     mirrors.first = dict(PACKED)
-    monkeypatch.setattr(mnist.shutil, "copyfileobj", full)
+    monkeypatch.setattr(bounded, "pieces", full)
     with pytest.raises(BuildError, match="no space left"):
         obtain(here)
 
@@ -417,11 +417,11 @@ def test_damaged_files_are_named(tmp_path: Path, name: str, content: bytes, said
 def test_a_file_that_cannot_be_read_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(path: Path) -> str:
-        raise PermissionError(13, "Permission denied", str(path))
+    def refuse(stream: object, limit: int) -> str:
+        raise PermissionError(13, "Permission denied", "a file")
 
     lay(tmp_path, RAW)
-    monkeypatch.setattr(mnist, "file_sha256", refuse)
+    monkeypatch.setattr(bounded, "pieces", refuse)
     with pytest.raises(InvalidError, match=f"{IMAGES}: cannot be read: Permission denied"):
         mnist.from_folder(tmp_path)
 

@@ -34,7 +34,7 @@ def stanza(name: str, version: str = "1.0-1", **fields: str) -> str:
 
 
 def universe(*stanzas: str) -> dict[str, Package]:
-    return {p.name: p for p in package.parse_packages("\n".join(stanzas))}
+    return {p.name: p for p in package.parse_packages(["\n".join(stanzas).encode()])}
 
 
 def names(wanted: list[str], *stanzas: str, rolling: bool = False) -> list[str]:
@@ -140,7 +140,7 @@ def test_relations_read_as_the_reference_parser_does(groups: list[list[Atom]]) -
 
 @given(st.text(max_size=200))
 def test_any_text_can_be_a_list_or_a_field(text: str) -> None:
-    list(package.parse_packages(text))
+    list(package.parse_packages([text.encode(errors="replace")]))
     relations(text)
     mirrors.parse_sources(text)
 
@@ -156,7 +156,7 @@ def test_versions_are_ordered(one: str, other: str) -> None:
 def test_the_newest_of_several_lists_wins() -> None:
     found: dict[str, Package] = {}
     for version in ("1.9", "1:1.0", "1.10"):
-        package.keep_newest(found, package.parse_packages(stanza("a", version)))
+        package.keep_newest(found, package.parse_packages([stanza("a", version).encode()]))
     assert found["a"].version == "1:1.0"
 
 
