@@ -22,7 +22,19 @@ TOKENS = (
     *(b"\0", b"\xff", b"..", b"/", b"//", b"\n", b"\r", b"\x1b[2J", b"\xc2\x9b", b" ", b"-", b"~"),
     *(b"../../canary", b"/tmp/canary", b".wh.x", b".wh..wh..opq", b"\xed\xa0\x80", b"\\ud800"),
     *(b"-1", b"0", b"99999999999999999999", b"9" * 5000, b"1e999", b"NaN", b"null", b"true"),
-    *(b"[]", b"{}", b"[" * 2000, b'{"a":' * 2000, b'"', b"'", b"&a", b"*a", b"!!int ", b"<<: ", b"%"),
+    *(
+        b"[]",
+        b"{}",
+        b"[" * 2000,
+        b'{"a":' * 2000,
+        b'"',
+        b"'",
+        b"&a",
+        b"*a",
+        b"!!int ",
+        b"<<: ",
+        b"%",
+    ),
     *(b"x" * 70_000, b"\xf0\x9f\x98\x80", b"\xe2\x80\xae", b"sha256:", b"0" * 64, b"@", b"?", b"#"),
 )
 NAMES = (
@@ -142,20 +154,19 @@ def tar(random: Random, files: Mapping[str, bytes]) -> bytes:
     """Return a tar with files, and with tricks."""
     out = io.BytesIO()
     form = random.choice((tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT))
-    with tarfile.open(fileobj=out, mode="w", format=form) as archive:
-        names = [*files, *(random.choice(NAMES) for _ in range(random.choice((0, 0, 1, 3))))]
-        for name in names:
-            entry, content = tarfile.TarInfo(name), files.get(name, b"x" * random.choice((0, 9)))
-            entry.size = len(content)
-            if random.random() < 0.15:
-                _trick(random, entry)
-            raw = random.choice(_RAW) if random.random() < 0.03 else None
-            try:
-                header = entry.tobuf(form, "utf-8", "surrogateescape")
-            except (ValueError, UnicodeError):
-                continue
-            out.write((raw(random) if raw else b"") + header + content)
-            out.write(bytes(-len(content) % 512))
+    names = [*files, *(random.choice(NAMES) for _ in range(random.choice((0, 0, 1, 3))))]
+    for name in names:
+        entry, content = tarfile.TarInfo(name), files.get(name, b"x" * random.choice((0, 9)))
+        entry.size = len(content)
+        if random.random() < 0.15:
+            _trick(random, entry)
+        raw = random.choice(_RAW) if random.random() < 0.03 else None
+        try:
+            header = entry.tobuf(form, "utf-8", "surrogateescape")
+        except (ValueError, UnicodeError):
+            continue
+        out.write((raw(random) if raw else b"") + header + content)
+        out.write(bytes(-len(content) % 512))
     out.write(bytes(1024))
     return mutated(random, out.getvalue(), random.choice((0, 0, 2)))
 

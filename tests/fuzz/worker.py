@@ -26,13 +26,13 @@ MEMORY = 256 << 20
 """Maximum memory of one input beyond that of a valid one, in bytes."""
 SECONDS = 2.0
 """Maximum CPU time of one input."""
-HANGS = 60.0
+HANGS = 15.0
 _PEAK: Any = re.compile(r"VmHWM:\s*([0-9]+) kB")
 _ADDRESSES = 3 << 30
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _CHANGES = {
     "os.mkdir": (0,), "os.rename": (0, 1), "os.link": (1,), "os.symlink": (1,), "os.remove": (0,),
-    "os.rmdir": (0,), "os.chmod": (0,), "os.truncate": (0,), "os.utime": (0,), "shutil.rmtree": (0,),
+    "os.rmdir": (0,), "os.chmod": (0,), "os.truncate": (0,), "os.utime": (0,),
 }  # fmt: skip
 _STARTS = {"subprocess.Popen", "os.exec", "os.posix_spawn", "os.system", "socket.connect"}
 
@@ -63,8 +63,8 @@ class Watch:
         if isinstance(path, int) or path is None:
             return
         # The last component need not be followed: it may be a link that is replaced.
-        folder, name = os.path.split(os.path.abspath(os.fsdecode(path)))
-        full = os.path.join(os.path.realpath(folder), name)
+        place = Path(os.fsdecode(path))
+        full = str(place.parent.resolve() / place.name)
         if not f"{full}/".startswith(self._folder) and full != "/dev/null":
             self.seen.append(f"{event} {full}"[:200])
 

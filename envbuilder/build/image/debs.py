@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from envbuilder.build import conventions
 from envbuilder.containers.oci.layer import Member
 from envbuilder.core.errors import BuildError
+from envbuilder.core.text import escaped
 from envbuilder.packages.debian import members as deb_members
 
 if TYPE_CHECKING:
@@ -138,7 +139,9 @@ def _require_files_only(file: File, parts: Mapping[str, bytes]) -> None:
 
 def _refused(file: File, reason: str) -> BuildError:
     return BuildError(
-        f"{file.basename}: cannot be unpacked into an image: {reason}", "Use --builder buildkit."
+        f"{file.basename}: cannot be unpacked into an image:"
+        f" {escaped(reason, deb_members.LONGEST_REASON)}",
+        "Use --builder buildkit.",
     )
 
 

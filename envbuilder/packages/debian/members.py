@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from envbuilder.core import member_paths
 from envbuilder.core.errors import BuildError
 from envbuilder.core.strict_yaml import shown
+from envbuilder.core.text import escaped
 from envbuilder.packages.debian import archive
 from envbuilder.profiles import locked_file
 
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from envbuilder.core.tars import Tar
     from envbuilder.packages.store import Store
     from envbuilder.profiles.locked_file import File
+
+
+LONGEST_REASON = 300
+"""Maximum characters of a reason, which may name members."""
 
 
 def require_clean(files: Iterable[File], store: Store) -> None:
@@ -93,6 +98,6 @@ def require_named(file: File, fields: Mapping[str, str]) -> None:
 def refused(file: File, reason: str) -> BuildError:
     """Return the error for a package that cannot be used as it is."""
     return BuildError(
-        f"{file.basename}: refused: {reason}",
+        f"{file.basename}: refused: {escaped(reason, LONGEST_REASON)}",
         "The file matches the lock. Leave the package out of the profile, or pin another version.",
     )

@@ -68,7 +68,7 @@ def load(path: Path) -> Claim:
 
 def _check(claim: Claim, path: Path) -> None:
     from packaging.requirements import InvalidRequirement, Requirement
-    from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+    from packaging.utils import canonicalize_name, parse_wheel_filename
     from packaging.version import Version
 
     for line in claim.metadata.requires_dist:
@@ -76,12 +76,15 @@ def _check(claim: Claim, path: Path) -> None:
             Requirement(line)
         except InvalidRequirement as error:
             raise InvalidError(f"{path}: metadata.requires_dist: {line!r}: {error}") from error
-    expected = (canonicalize_name(claim.distribution), Version(claim.version))
+    try:
+        expected = (canonicalize_name(claim.distribution), Version(claim.version))
+    except ValueError as error:
+        raise InvalidError(f"{path}: version: {error}") from error
     listed = set()
     for entry in claim.files:
         try:
             name, version, _, _ = parse_wheel_filename(entry.file)
-        except InvalidWheelFilename as error:
+        except ValueError as error:
             raise InvalidError(f"{path}: files: {entry.file}: not the name of a wheel") from error
         if (name, version) != expected:
             raise InvalidError(

@@ -110,11 +110,11 @@ def _html_links(text: str, url: str) -> list[dict[str, Any]]:
 
 def _version(file: str, distribution: str) -> str:
     """Return the version of a wheel of this distribution; empty for any other file."""
-    from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+    from packaging.utils import parse_wheel_filename
 
     try:
         name, version, _, _ = parse_wheel_filename(file)
-    except InvalidWheelFilename:
+    except ValueError:  # also for a version number of 5,000 digits
         return ""
     return str(version) if name == canonical(distribution) else ""
 

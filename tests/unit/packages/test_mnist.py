@@ -450,3 +450,28 @@ def test_the_shipped_subset_is_real_balanced_and_known() -> None:
     readme = (folder / "README.md").read_text()
     assert "300" in readme
     assert "CC BY-SA" in readme
+
+
+def test_a_mirror_cannot_fill_the_disk(
+    here: Settings, mirrors: Mirrors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mnist, "LARGEST", 1 << 20)
+    mirrors.first = {f"{IMAGES}.gz": gzip.compress(bytes(8 << 20), mtime=0)}
+    written: list[int] = []
+    real = mnist.bounded.pieces
+
+    def counted(stream: Any, limit: int) -> Iterator[bytes]:
+        for piece in real(stream, limit):
+            written.append(len(piece))
+            yield piece
+
+    monkeypatch.setattr(bounded, "pieces", counted)
+    assert obtain(here).subset
+    assert sum(written) <= 1 << 20
+
+
+def test_a_folder_with_a_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mnist, "LARGEST", 1 << 20)
+    (tmp_path / f"{IMAGES}.gz").write_bytes(gzip.compress(bytes(8 << 20), mtime=0))
+    with pytest.raises(InvalidError, match="more bytes than it may have"):
+        mnist.from_folder(tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import lzma
+import tracemalloc
 from typing import TYPE_CHECKING
 
 import pytest
@@ -338,3 +339,33 @@ def test_snapshots_stand_in_for_the_mirror(tmp_path: Path) -> None:
     )  # fmt: skip
     assert mirrors.urls(file, bare)[-1].endswith("/debian/20260711T101637Z/pool/tool_1.deb")
     assert mirrors.snapshot(file, bare).endswith("/archive/debian/20260711T101637Z")
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (bytes(200 << 20), "more than 1048576 bytes|more bytes than"),
+        (b"Package: a\n\n" * 300_000, "more than 200000 packages"),
+        (b"Package: a\nDepends: " + b"x" * (3 << 20), "more than 1048576 bytes"),
+    ],
+)
+def test_a_small_list_cannot_take_all_memory(own: Settings, content: bytes, why: str) -> None:
+    raw = lzma.compress(content, preset=0)
+    listed = f" {hashlib.sha256(raw).hexdigest()} {len(raw)} main/binary-amd64/Packages.xz\n"
+
+    def read(url: str) -> bytes:
+        return raw if url.endswith(".xz") else f"Suite: x\nSHA256:\n{listed}".encode()
+
+    tracemalloc.start()
+    try:
+        with pytest.raises(BuildError, match=why):
+            debian.load("bookworm", "linux/amd64", own, read=read)
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_versions_that_cannot_be_compared_are_left_out() -> None:
+    digits = stanza("a", "1:" + "9" * 5000)
+    assert list(package.parse_packages([digits.encode()])) == []
+    assert relations(f"a (>= {'9' * 5000})") == ()

@@ -297,3 +297,23 @@ def test_a_wheel_is_known_from_its_record_alone(files: dict[str, bytes]) -> None
     record = "".join(f"{p},{small_wheels.recorded(c)},{len(c)}\n" for p, c in files.items())
     found = contents("w-1", "3.11", files, record, "")
     assert found == {f"{SITE}/{p}": small_wheels.recorded(c) for p, c in files.items()}
+
+
+@pytest.mark.parametrize("row", ["\n", "a,,\n", '""\n'])
+def test_a_record_of_millions_of_rows_takes_little_memory(wheels: Wheels, row: str) -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as made:
+        made.writestr("left-1.0.dist-info/RECORD", row * (wheel_records.RECORD_LIMIT // len(row)))
+    wheels.keep("left", packed.getvalue())
+    tracemalloc.start()
+    try:
+        wheels.check()
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < 160 << 20
+
+
+def test_a_line_that_takes_quadratic_time_is_refused(wheels: Wheels) -> None:
+    wheels.add("left", {}, "a" + " " * 200_000 + "b")
+    assert "more than 1000 characters" in wheels.refused()
