@@ -7,6 +7,7 @@ hold before it compares their number with the stated one.
 from __future__ import annotations
 
 import io
+import lzma
 import os
 import zipfile
 import zlib
@@ -25,7 +26,7 @@ DIRECTORY = 8 << 20
 12,000 members has 1.5 MB."""
 DAMAGED = (
     *(zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, EOFError, ValueError, RuntimeError),
-    *(OverflowError, LookupError),
+    *(OverflowError, LookupError, lzma.LZMAError),
 )
 """Exceptions from reading a damaged or hostile archive. `RuntimeError`: encrypted, or of a later
 version of the format."""

@@ -26,7 +26,7 @@ MEMORY = 256 << 20
 """Maximum memory of one input beyond that of a valid one, in bytes."""
 SECONDS = 2.0
 """Maximum CPU time of one input."""
-HANGS = 15.0
+HANGS = 60.0
 _PEAK: Any = re.compile(r"VmHWM:\s*([0-9]+) kB")
 _ADDRESSES = 3 << 30
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND

@@ -14,6 +14,7 @@ from msgspec import Meta, Struct
 from envbuilder.core import resources, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.schema import decode, parse_yaml, read_text
+from envbuilder.core.strict_yaml import shown
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,17 +76,21 @@ def _check(claim: Claim, path: Path) -> None:
         try:
             Requirement(line)
         except InvalidRequirement as error:
-            raise InvalidError(f"{path}: metadata.requires_dist: {line!r}: {error}") from error
+            raise InvalidError(
+                f"{path}: metadata.requires_dist: {shown(line)}: not a requirement"
+            ) from error
     try:
         expected = (canonicalize_name(claim.distribution), Version(claim.version))
     except ValueError as error:
-        raise InvalidError(f"{path}: version: {error}") from error
+        raise InvalidError(f"{path}: version: {shown(claim.version)} is not a version") from error
     listed = set()
     for entry in claim.files:
         try:
             name, version, _, _ = parse_wheel_filename(entry.file)
         except ValueError as error:
-            raise InvalidError(f"{path}: files: {entry.file}: not the name of a wheel") from error
+            raise InvalidError(
+                f"{path}: files: {shown(entry.file)}: not the name of a wheel"
+            ) from error
         if (name, version) != expected:
             raise InvalidError(
                 f"{path}: files: {entry.file}: is not {claim.distribution} {claim.version}"
