@@ -19,7 +19,7 @@ import pytest
 from tests.fuzz.formats import FORMATS
 
 ROOT = Path(__file__).parents[2]
-SHORT = 12
+SHORT = 10
 """Inputs of each format in the short form."""
 LONG = int(os.environ.get("ENVBUILDER_FUZZ_INPUTS", "50000"))
 """Inputs of all formats together in the long form."""

@@ -80,7 +80,7 @@ def main(name: str, seed: int, first: int, end: int, folder: Path) -> None:
     watch = Watch(folder)
     at = os.open(folder / "at", os.O_WRONLY | os.O_CREAT, 0o600)
     # Imports are no part of an input: a few are read first.
-    for number in range(10):
+    for number in range(3):
         _one(target, Random(f"warm {name} {number}"), folder, watch)
     gc.freeze()
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
