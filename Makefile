@@ -39,8 +39,9 @@ requirements: .venv/dev  ## lock what envbuilder needs; UPGRADE=--upgrade for th
 	$(PYTHON) bootstrap.py setup dev
 	touch $@
 
-soak: .venv/dev    ## the long proofs: property tests with thousands of examples, all sabotage
+soak: .venv/dev    ## the long proofs: property tests with thousands of examples, 50,000 hostile inputs, all sabotage
 	.venv/bin/python -m pytest tests/unit --hypothesis-profile=soak -q --durations=10
+	.venv/bin/python -m pytest tests/fuzz --soak -m soak -q -s -n0
 	.venv/bin/python -m pytest tests/integration --all --soak -m soak -q --durations=10
 
 clean:

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import time
-import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
@@ -32,7 +31,7 @@ from envbuilder.build.plan import (
     WritePayload,
     WritePrograms,
 )
-from envbuilder.core import folders, process
+from envbuilder.core import bounded, folders, process, zips
 from envbuilder.core.errors import BuildError, EnvbuilderError
 from envbuilder.core.http import full_or_broken
 from envbuilder.core.redaction import log_text
@@ -42,6 +41,7 @@ from envbuilder.packages.store import Store
 
 if TYPE_CHECKING:
     import tarfile
+    from collections.abc import Collection, Mapping
 
     from envbuilder.build.plan import ImageStep, Plan, Step
     from envbuilder.core.console import Progress, Task
@@ -291,16 +291,18 @@ def _failing_step(printed: str) -> str:
 
 def _unpack_tool(step: UnpackTool, store: Store) -> None:
     """Extract an executable from a wheel, which has it in `NAME-VERSION.data/scripts/`."""
-    wheel = store.checked(step.file)
-    with zipfile.ZipFile(wheel) as archive:
-        suffix = f".data/scripts/{step.name}"
-        member = next((n for n in archive.namelist() if n.endswith(suffix)), None)
-        if member is None:
-            raise BuildError(f"{step.file.basename}: holds no executable '{step.name}'")
-        target = Path(step.path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with archive.open(member) as source, target.open("wb") as out:
-            shutil.copyfileobj(source, out)
+    target = Path(step.path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with zips.opened(store.checked(step.file)) as archive:
+            suffix = f".data/scripts/{step.name}"
+            member = next((n for n in archive.namelist() if n.endswith(suffix)), None)
+            if member is None:
+                raise BuildError(f"{step.file.basename}: holds no executable '{step.name}'")
+            with archive.open(member) as source, target.open("wb") as out:
+                shutil.copyfileobj(source, out, bounded.PIECE)
+    except zips.DAMAGED as error:
+        raise BuildError(f"{step.file.basename}: cannot be unpacked: {error}") from error
     target.chmod(0o755)
 
 
@@ -313,29 +315,34 @@ def _unpack_libraries(step: UnpackLibraries, store: Store) -> None:
     missing = set(step.libraries)
     for file in step.files:
         with opened(file, store.checked(file)) as package:
-            data: tarfile.TarFile = package.data.tgz()
-            by_name = dict(members(file, data))
-            for name, member in sorted(by_name.items()):
-                base = name.rpartition("/")[2]
-                if base not in missing:
-                    continue
-                target = member
-                if member.issym():
-                    # An absolute link starts at the package's root.
-                    linked = Path("/", name).parent / member.linkname
-                    target = by_name.get(os.path.normpath(linked).lstrip("/"), member)
-                stream = data.extractfile(target) if target.isreg() else None
-                if stream is None:
-                    continue
-                with (folder / base).open("wb") as out:
-                    shutil.copyfileobj(stream, out)
-                missing.discard(base)
+            targets = _targets(dict(members(file, package.data())), missing)
+            data = package.data()
+            for name, member in members(file, data):
+                for library in [base for base, path in targets.items() if path == name]:
+                    with (folder / library).open("wb") as out:
+                        out.writelines(data.pieces(member))
+            missing -= targets.keys()
     if missing:
         raise BuildError(
             f"{', '.join(sorted(missing))}: not in any of"
             f" {', '.join(f.basename for f in step.files)}",
             "The profile's preload names a library that its system_packages do not contain.",
         )
+
+
+def _targets(members: Mapping[str, tarfile.TarInfo], names: Collection[str]) -> dict[str, str]:
+    """Return those of some libraries that a package has: name → path of the file itself."""
+    targets: dict[str, str] = {}
+    for path, member in sorted(members.items()):
+        target = path
+        if member.issym():
+            # An absolute link starts at the package's root.
+            linked = Path("/", path).parent / member.linkname
+            target = os.path.normpath(linked).lstrip("/")
+        base = path.rpartition("/")[2]
+        if base in names and target in members and members[target].isreg():
+            targets.setdefault(base, target)
+    return targets
 
 
 def _remove(path: Path) -> None:

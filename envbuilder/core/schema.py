@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from envbuilder.core import strict_yaml, wording
+from envbuilder.core import bounded, strict_yaml, wording
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.text import escaped
 
@@ -23,12 +23,9 @@ _LONGEST_MESSAGE = 200
 def read_text(path: Path) -> str:
     """Return the UTF-8 text of a file of limited size. Raises `InvalidError` if that fails."""
     try:
-        with path.open("rb") as stream:
-            content = stream.read(strict_yaml.LARGEST_FILE + 1)
+        content = bounded.read(path, strict_yaml.LARGEST_FILE)
     except OSError as error:
         raise InvalidError(f"{path}: cannot be read: {error.strerror or error}") from error
-    if len(content) > strict_yaml.LARGEST_FILE:
-        raise InvalidError(f"{path}: larger than {strict_yaml.LARGEST_FILE >> 20} MiB; not read")
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -15,6 +15,8 @@ from envbuilder.core.strict_yaml import shown
 
 LARGEST = 16 << 20
 """Maximum size of a document in bytes."""
+MOST_VALUES = 1_000_000
+"""Maximum number of values in a document; a conda lock of 12 targets has 100,000."""
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 """An escaped surrogate; without its other half, it cannot be encoded in a file or output."""
 
@@ -23,6 +25,7 @@ def loads(content: bytes) -> Any:
     """Return the value of a document. Raises `ValueError` with a short reason if it is invalid."""
     if len(content) > LARGEST:
         raise ValueError(f"larger than {LARGEST >> 20} MiB")
+    require_few_values(content)
     try:
         text = content.decode("utf-8")
         value = json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
@@ -37,6 +40,16 @@ def loads(content: bytes) -> Any:
     except json.JSONDecodeError as error:
         raise ValueError(f"{error.msg} in line {error.lineno}") from error
     return value
+
+
+def require_few_values(content: bytes) -> None:
+    """Raise `ValueError` if a document may have more than `MOST_VALUES` values.
+
+    An empty list takes 3 bytes of text and 80 of memory.
+    """
+    # At least as many as there are, since text may contain these characters, too.
+    if sum(map(content.count, (b",", b"[", b"{"))) > MOST_VALUES:
+        raise ValueError(f"more than {MOST_VALUES} values")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

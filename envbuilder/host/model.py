@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from envbuilder.core import types
+from envbuilder.core import bounded, strict_json, types
 from envbuilder.core.errors import InvalidError
 
 if TYPE_CHECKING:
@@ -243,12 +243,13 @@ def read(path: Path) -> Host:
 
     hint = "Write it with `envbuilder detect --json` on the machine in question."
     try:
-        with path.open("rb") as stream:
-            content = stream.read(_LARGEST + 1)
-        if len(content) > _LARGEST:
-            raise InvalidError(f"{path}: larger than {_LARGEST >> 20} MiB; not read", hint)
+        content = bounded.read(path, _LARGEST, pipes=True)
+    except OSError as error:
+        raise InvalidError(f"{path}: cannot be read: {error.strerror or error}", hint) from error
+    try:
+        strict_json.require_few_values(content)
         data: Any = msgspec.json.decode(content)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidError(f"{path}: cannot be read as JSON: {error}", hint) from error
     if isinstance(data, dict) and isinstance(data.get("host"), dict):
         data = data["host"]

@@ -6,10 +6,10 @@ name. Registries are only checked to be hosts; which ones exist is not known.
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from envbuilder.core import bounded, strict_json
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.schema import parse_yaml, place, read_text
 from envbuilder.profiles import locked_file
@@ -188,8 +188,8 @@ def _of_locks(folder: Path) -> Iterator[str]:
     """Yield the references of the base images in the locks of a folder."""
     for path in sorted(folder.glob("*.json")):
         try:
-            lock = json.loads(path.read_bytes())
-        except (OSError, ValueError, RecursionError):
+            lock = strict_json.loads(bounded.read(path, strict_json.LARGEST))
+        except (OSError, ValueError):
             continue
         targets = lock.get("targets") if isinstance(lock, dict) else None
         for target in targets if isinstance(targets, list) else ():

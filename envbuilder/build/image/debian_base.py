@@ -11,7 +11,6 @@ import hashlib
 import os
 import re
 import shutil
-import tarfile
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +29,7 @@ from envbuilder.containers.oci.layer import Layer, write
 from envbuilder.containers.oci.layout import Layout, place
 from envbuilder.core import process, types
 from envbuilder.core.errors import BuildError, EnvbuilderError, ToolError
+from envbuilder.packages.debian import archive
 from envbuilder.packages.debian.suite import ARCHITECTURES
 
 if TYPE_CHECKING:
@@ -245,15 +245,10 @@ def _lay_archive(base: MakeBase, store: Store, folder: Path) -> dict[str, str]:
 
 def _control(path: Path) -> str:
     """Return the control stanza of a .deb, ending in a newline."""
-    from debian.arfile import ArError
-    from debian.debfile import DebError, DebFile
-
-    try:
-        with DebFile(str(path)) as package:
-            text = package.control.get_content("control")
-    except (ArError, DebError, tarfile.TarError, OSError, EOFError) as error:
-        raise BuildError(f"{path.name}: not a Debian package: {error}") from error
-    assert isinstance(text, bytes), "read without an encoding"
+    with archive.opened(
+        path, lambda reason: BuildError(f"{path.name}: not a Debian package: {reason}")
+    ) as package:
+        text, _ = package.control()["control"]
     return text.decode("utf-8", "replace").strip("\n") + "\n"
 
 

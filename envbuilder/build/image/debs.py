@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from envbuilder.build import conventions
 from envbuilder.containers.oci.layer import Member
 from envbuilder.core.errors import BuildError
+from envbuilder.core.text import escaped
 from envbuilder.packages.debian import members as deb_members
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def members(files: Sequence[tuple[File, Path]], root: RootFs) -> tuple[Member, .
             "the base image has no dpkg status, so packages cannot be recorded in it",
             "Name a Debian base image (--base-image REF), or use --builder buildkit.",
         )
-    stanzas = {_key(s): s for s in _stanzas(status.decode())}
+    stanzas = {_key(s): s for s in _stanzas(status.decode(errors="replace"))}
     changed: dict[str, Member] = {}
     for file, path in files:
         for member in _package(file, path, root, stanzas):
@@ -93,49 +94,59 @@ def _package(
     file: File, path: Path, root: RootFs, stanzas: dict[tuple[str, str], str]
 ) -> Iterator[Member]:
     with deb_members.opened(file, path) as package:
-        control = package.control.tgz()
-        times = {m.name.removeprefix("./"): int(m.mtime) for m in control.getmembers() if m.isreg()}
-        parts = {n: _content(control, control.getmember(f"./{n}")) for n in times}
-        stanza = parts.pop("control").decode().strip("\n")
+        control = package.control()
+        parts = {name: content for name, (content, _) in control.items()}
+        stanza = _text(file, parts.pop("control")).strip("\n")
         fields = _fields(stanza)
         deb_members.require_named(file, fields)
         _require_files_only(file, parts)
         key = (fields["Package"], fields["Architecture"])
         if key in stanzas:
-            if _fields(stanzas[key])["Version"] == fields["Version"]:
+            if _fields(stanzas[key]).get("Version") == fields["Version"]:
                 return
             raise _refused(file, "the base image has another version of it")
         stanzas[key] = _installed(fields)
-        data = package.data.tgz()
-        listed = ["/."]
+        data = package.data()
+        contents: dict[str, bytes] = {}
         for name, member in deb_members.members(file, data):
-            listed.append(f"/{name}")
+            if member.isreg():
+                contents[name] = b"".join(data.pieces(member))
+            elif member.islnk():
+                contents[name] = contents[deb_members.path(file, member.linkname)]
+            else:
+                contents[name] = b""
             if not name.startswith(_LEFT_OUT):
-                yield from _placed(file, data, member, name, root)
+                yield from _placed(file, member, name, contents[name], root)
     same = fields.get("Multi-Arch") == "same"
     record = f"{_INFO}/{fields['Package']}" + (f":{fields['Architecture']}" if same else "")
-    yield Member(path=f"{record}.list", content=("\n".join(listed) + "\n").encode())
+    listed = "".join(f"/{name}\n" for name in (".", *contents))
+    yield Member(path=f"{record}.list", content=listed.encode())
     for kind, content in parts.items():
-        yield Member(path=f"{record}.{kind}", content=content, time=times[kind])
+        time = int(control[kind][1])
+        yield Member(path=f"{record}.{kind}", content=content, time=time)
 
 
 def _require_files_only(file: File, parts: Mapping[str, bytes]) -> None:
     more = sorted(set(parts) - set(_RECORDS))
     if more:
         raise _refused(file, f"it has control files that only dpkg handles: {', '.join(more)}")
-    lines = [s for line in parts.get("triggers", b"").decode().splitlines() if (s := line.strip())]
+    lines = [
+        s for line in _text(file, parts.get("triggers", b"")).splitlines() if (s := line.strip())
+    ]
     if any(line != _TRIGGER and not line.startswith("#") for line in lines):
         raise _refused(file, "it activates triggers other than ldconfig")
 
 
 def _refused(file: File, reason: str) -> BuildError:
     return BuildError(
-        f"{file.basename}: cannot be unpacked into an image: {reason}", "Use --builder buildkit."
+        f"{file.basename}: cannot be unpacked into an image:"
+        f" {escaped(reason, deb_members.LONGEST_REASON)}",
+        "Use --builder buildkit.",
     )
 
 
 def _placed(
-    file: File, data: tarfile.TarFile, member: tarfile.TarInfo, name: str, root: RootFs
+    file: File, member: tarfile.TarInfo, name: str, content: bytes, root: RootFs
 ) -> Iterator[Member]:
     """Yield a package's file at the path the base's links resolve to, such as /lib if merged."""
     folder, _, base = name.rpartition("/")
@@ -154,7 +165,7 @@ def _placed(
     if member.issym():
         yield replace(placed, kind="link", mode=0o777, target=member.linkname)
     else:
-        yield replace(placed, content=_content(data, member))
+        yield replace(placed, content=content)
 
 
 def _folder(file: File, folder: str, root: RootFs) -> str:
@@ -171,11 +182,11 @@ def _folder(file: File, folder: str, root: RootFs) -> str:
     raise AssertionError("the root is there")
 
 
-def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    stream = archive.extractfile(member)
-    if stream is None:
-        raise BuildError(f"{member.name}: a link to a file that does not exist")
-    return stream.read()
+def _text(file: File, content: bytes) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise _refused(file, "a control file is not UTF-8 text") from error
 
 
 # --- dpkg's text format
@@ -190,7 +201,7 @@ def _fields(stanza: str) -> dict[str, str]:
     fields: dict[str, str] = {}
     name = ""
     for line in stanza.splitlines():
-        if line[:1] in {" ", "\t"}:
+        if line[:1] in {" ", "\t"} and name:
             fields[name] += f"\n{line}"
             continue
         name, _, value = line.partition(":")

@@ -18,7 +18,8 @@ from envbuilder.build.image.layer_cache import SYSTEM_FORMAT
 from envbuilder.containers.engine import connection, images
 from envbuilder.containers.engine.interface import LABEL
 from envbuilder.containers.oci import layer, rootfs
-from envbuilder.containers.oci.members import members, plain
+from envbuilder.containers.oci.members import members
+from envbuilder.core import bounded
 from envbuilder.core.errors import BuildError
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def _settled(blob: Path, epoch: int, digest: hashlib._Hash) -> Iterator[bytes]:
     """
     edits = list(_edits(blob, epoch))
     with blob.open("rb") as raw:
-        tar, at = plain(raw), 0
+        tar, at = bounded.unpacked(raw), 0
 
         def read(size: int) -> bytes:
             data = tar.read(size)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 from msgspec import Struct
 
 from envbuilder.containers.oci.descriptor import Bytes
+from envbuilder.core import bounded, zips
 from envbuilder.core.errors import BuildError
 from envbuilder.packages.python import wheel_conflicts
 
@@ -58,14 +59,17 @@ class Packed(Struct, frozen=True, kw_only=True):
         inflate = lib.decompressobj(-lib.MAX_WBITS) if self.deflated else None
         crc = size = 0
         for piece in self.wheel.read(self.header, self.packed):
-            try:
-                data = inflate.decompress(piece) if inflate else piece
-            except lib.error as error:
-                raise self._damaged() from error
-            crc, size = lib.crc32(data, crc), size + len(data)
-            if size > self.size:
-                raise self._damaged()
-            yield data
+            rest = piece
+            while rest:
+                try:
+                    data = inflate.decompress(rest, bounded.PIECE) if inflate else rest
+                except lib.error as error:
+                    raise self._damaged() from error
+                rest = inflate.unconsumed_tail if inflate else b""
+                crc, size = lib.crc32(data, crc), size + len(data)
+                if size > self.size:
+                    raise self._damaged()
+                yield data
         if (size, crc) != (self.size, self.crc):
             raise self._damaged()
 
@@ -81,9 +85,9 @@ class Wheel:
 
     def __init__(self, path: Path, name: str) -> None:
         self._name = name
-        self._stream = path.open("rb")
+        self._stream = zips.File(path)
         try:
-            with zipfile.ZipFile(self._stream) as archive:
+            with zips.archive_in(self._stream) as archive:
                 entries = [i for i in archive.infolist() if not i.is_dir()]
                 rows = _rows(archive)
         except wheel_conflicts.UNREADABLE as error:
@@ -130,11 +134,11 @@ class Wheel:
 
     def write_others(self, target: Path) -> None:
         """Write a wheel of everything but `files`; `OSError` on a full disk."""
-        with zipfile.ZipFile(self._stream) as archive, zipfile.ZipFile(target, "w") as rest:
+        with zips.archive_in(self._stream) as archive, zipfile.ZipFile(target, "w") as rest:
             for entry in self._others:
                 try:
                     with archive.open(entry) as source, rest.open(copy.copy(entry), "w") as out:
-                        shutil.copyfileobj(source, out, _PIECE)
+                        shutil.copyfileobj(source, out, bounded.PIECE)
                 except wheel_conflicts.UNREADABLE as error:
                     raise self.unusable(f"{entry.filename}: {error}") from error
 
@@ -161,9 +165,11 @@ def _rows(archive: zipfile.ZipFile) -> dict[str, list[str]]:
     paths = wheel_conflicts.records(archive.namelist())
     if len(paths) != 1:
         return {}
-    text = wheel_conflicts.text(archive, paths[0])
-    rows = [*csv.reader(io.StringIO(text, newline=""))]
-    names = Counter(row[0] for row in rows if row)
+    # RECORD may have many more rows than there are members.
+    members = set(archive.namelist())
+    text = wheel_conflicts.text(archive, paths[0], wheel_conflicts.RECORD_LIMIT)
+    rows = [r for r in csv.reader(io.StringIO(text, newline="")) if r and r[0] in members]
+    names = Counter(row[0] for row in rows)
     complete = (r for r in rows if len(r) == 3 and r[1] and r[2].isdecimal() and names[r[0]] == 1)
     return {row[0]: row for row in complete if not _QUOTED & {*row[0]}}
 

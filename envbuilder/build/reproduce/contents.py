@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from envbuilder.build.backends import integrity, tree_digest
 from envbuilder.build.reproduce import differences
-from envbuilder.containers.oci.members import content, members
+from envbuilder.containers.oci.members import members
 from envbuilder.core import process
 from envbuilder.core.errors import BuildError
 
@@ -118,7 +118,7 @@ def _taken(layers: Iterable[Path], paths: Collection[str]) -> Files:
     for layer in layers:
         for entry, archive in members(layer):
             if entry.name in paths and entry.isreg() and entry.size <= _BYTES:
-                yield entry.name, content(entry, archive)
+                yield entry.name, archive.content(entry)
 
 
 def diffoscope(sides: Sides, differing: Iterable[Difference], folder: Path) -> str | None:

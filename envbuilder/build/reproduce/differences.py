@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from envbuilder.build.backends import tree_digest
+    from envbuilder.core.tars import Tar
 
 Kind = Literal["file", "folder", "link", "hard link", "other"]
 LISTED = 1000
 """Maximum number of differences that an outcome lists."""
 _SHOWN = 60
-_PIECE = 1 << 20
 
 
 class Member(Struct, frozen=True, kw_only=True):
@@ -67,7 +67,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     """diffoscope's output on the files that differ, if it is installed."""
 
 
-def members(layer: Iterable[tuple[tarfile.TarInfo, tarfile.TarFile]]) -> dict[str, Member]:
+def members(layer: Iterable[tuple[tarfile.TarInfo, Tar]]) -> dict[str, Member]:
     """Return every path of a layer, as yielded by `oci.members`; nothing is unpacked."""
     by_path = {}
     for entry, archive in layer:
@@ -99,11 +99,9 @@ _STATED = frozenset({"path", "linkpath", "size", "uid", "gid", "mtime"})
 """PAX records whose values `tarfile` puts into the entry itself."""
 
 
-def _hashed(archive: tarfile.TarFile, entry: tarfile.TarInfo) -> str:
-    stream = archive.extractfile(entry)
-    assert stream is not None, "a regular file"
+def _hashed(archive: Tar, entry: tarfile.TarInfo) -> str:
     hashed = hashlib.sha256()
-    while piece := stream.read(_PIECE):
+    for piece in archive.pieces(entry):
         hashed.update(piece)
     return hashed.hexdigest()
 

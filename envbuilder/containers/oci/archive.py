@@ -6,11 +6,9 @@ The archive also holds `manifest.json` for Docker's classic store and older tool
 from __future__ import annotations
 
 import contextlib
-import shutil
-import tarfile
 import tempfile
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -21,8 +19,10 @@ from envbuilder.containers.oci.members import diff_id
 from envbuilder.containers.oci.reference import qualified
 from envbuilder.core.errors import BuildError, InvalidError, WrongHashError
 from envbuilder.core.files import file_sha256
+from envbuilder.core.tars import Tar
 
 if TYPE_CHECKING:
+    import tarfile
     from collections.abc import Callable, Collection, Iterator
 
     from envbuilder.core import types
@@ -32,6 +32,8 @@ NAME = "io.containerd.image.name"
 _TAG = "org.opencontainers.image.ref.name"
 _BLOBS = PurePosixPath("blobs/sha256")
 _HEX = frozenset("0123456789abcdef")
+_EXPORT = 1 << 30
+"""Stands for the size of an engine's export, which is not known: 100 GiB of blobs at most."""
 
 
 def named(ref: str) -> dict[str, str]:
@@ -171,20 +173,23 @@ def unpack(path: Path, folder: Path) -> Layout:
     """
     try:
         with path.open("rb") as stream:
-            return receive(iter(lambda: stream.read(1 << 20), b""), folder, str(path))
+            return _received(stream, path.stat().st_size, folder, str(path))
     except OSError as error:
         raise InvalidError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
 def receive(stream: Iterator[bytes], folder: Path, where: str) -> Layout:
     """Unpack an archive like `unpack`, but from a byte stream, as an engine sends it."""
+    return _received(cast("IO[bytes]", _Reader(stream)), _EXPORT, folder, where)
+
+
+def _received(stream: IO[bytes], size: int, folder: Path, where: str) -> Layout:
     (folder / _BLOBS).mkdir(parents=True)
-    try:
-        with tarfile.open(fileobj=_Reader(stream), mode="r|*") as archive:  # type: ignore[call-overload]
-            for member in archive:
-                _take(archive, member, folder)
-    except (tarfile.TarError, EOFError) as error:
-        raise InvalidError(f"{where}: not a tar archive: {error}") from error
+    archive = Tar(
+        stream, size, lambda reason: InvalidError(f"{where}: not a tar archive: {reason}")
+    )
+    for member in archive:
+        _take(archive, member, folder)
     try:
         return Layout.open(folder)
     except InvalidError as error:
@@ -194,16 +199,14 @@ def receive(stream: Iterator[bytes], folder: Path, where: str) -> Layout:
         ) from error
 
 
-def _take(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
+def _take(archive: Tar, member: tarfile.TarInfo, folder: Path) -> None:
     path = PurePosixPath(member.name)
     blob = path.parent == _BLOBS and len(path.name) == 64 and set(path.name) <= _HEX
     if not member.isreg() or not (blob or str(path) in {MARK, "index.json"}):
         return
-    stream = archive.extractfile(member)
-    assert stream is not None, "a regular file"
     target = folder / path
     with target.open("wb") as out:
-        shutil.copyfileobj(stream, out, 1 << 20)
+        out.writelines(archive.pieces(member))
     if not blob:
         return
     found = file_sha256(target)
@@ -219,10 +222,16 @@ class _Reader:
     """A file-like reader over an iterator of bytes."""
 
     def __init__(self, stream: Iterator[bytes]) -> None:
-        self._stream, self._held = stream, b""
+        self._stream, self._held, self._last = stream, b"", b""
 
     def read(self, size: int) -> bytes:
         while len(self._held) < size and (piece := next(self._stream, b"")):
             self._held += piece
         data, self._held = self._held[:size], self._held[size:]
+        self._last = data
         return data
+
+    def seek(self, position: int) -> None:
+        """Return to the start, after one read."""
+        assert position == 0, "nothing else is used"
+        self._held = self._last + self._held

@@ -28,7 +28,7 @@ from envbuilder.containers.oci.descriptor import (
     digest_of,
     encode,
 )
-from envbuilder.core import files
+from envbuilder.core import bounded, files
 from envbuilder.core.errors import BuildError, InvalidError, WrongHashError
 from envbuilder.core.files import file_sha256
 
@@ -42,6 +42,7 @@ _VERSION = {"imageLayoutVersion": "1.0.0"}
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _DEPTH = 4
 """Maximum depth of nested indexes that are followed."""
+_MARK_LIMIT = 1 << 10
 _FULL = "The disk may be full."
 
 
@@ -65,13 +66,13 @@ class Layout:
     def open(cls, folder: Path) -> Layout:
         """Open an existing layout; raise `InvalidError` if `folder` is not one."""
         try:
-            version = json.loads((folder / MARK).read_bytes()[:JSON_LIMIT])
-        except (OSError, ValueError) as error:
+            version = json.loads(bounded.read(folder / MARK, _MARK_LIMIT))
+        except (OSError, ValueError, RecursionError) as error:
             raise InvalidError(
                 f"{folder}: no OCI image layout (a folder with {MARK} and index.json)"
             ) from error
         if version != _VERSION:
-            raise InvalidError(f"{folder}: an OCI image layout of an unknown version: {version}")
+            raise InvalidError(f"{folder}: an OCI image layout of an unknown version")
         layout = cls(folder)
         layout.index()
         return layout
@@ -139,8 +140,7 @@ class Layout:
         """Return the index of everything in the layout."""
         path = self.folder / "index.json"
         try:
-            with path.open("rb") as stream:
-                data = stream.read(JSON_LIMIT + 1)
+            data = bounded.read(path, JSON_LIMIT)
         except OSError as error:
             raise InvalidError(f"{path}: cannot be read: {error.strerror or error}") from error
         return decode(data, Index, str(path))
@@ -154,11 +154,7 @@ class Layout:
 
         Artifacts that are not images (attestations, signatures) are left out.
         """
-        digests: set[str] = set()
-        for image in self._walk(self.index().manifests, _DEPTH):
-            if image.digest in digests:
-                continue
-            digests.add(image.digest)
+        for image in self._walk(self.index().manifests, _DEPTH, set()):
             platform = image.platform or self._platform(image)
             if platform and platform.os not in {"", "unknown"}:
                 yield msgspec.structs.replace(image, platform=platform)
@@ -187,15 +183,21 @@ class Layout:
         """Return the image configuration of a manifest: a JSON object, not validated further."""
         return decode(self.read(manifest.config), dict[str, Any], manifest.config.digest)
 
-    def _walk(self, descriptors: tuple[Descriptor, ...], depth: int) -> Iterator[Descriptor]:
+    def _walk(
+        self, descriptors: tuple[Descriptor, ...], depth: int, seen: set[types.Digest]
+    ) -> Iterator[Descriptor]:
+        """Yield the manifests below some descriptors, each once: indexes can list one another."""
         for descriptor in descriptors:
+            if descriptor.digest in seen:
+                continue
+            seen.add(descriptor.digest)
             if descriptor.media_type in MANIFESTS:
                 yield descriptor
             elif descriptor.media_type in INDEXES and depth and self.has(descriptor):
                 within = decode(self.read(descriptor), Index, descriptor.digest)
                 # A layout need not hold all of an index: the other platforms may be elsewhere.
                 held = tuple(d for d in within.manifests if self.has(d))
-                yield from self._walk(held, depth - 1)
+                yield from self._walk(held, depth - 1, seen)
 
     def _platform(self, of: Descriptor) -> Platform | None:
         """Return the platform that the image's configuration names, if any."""

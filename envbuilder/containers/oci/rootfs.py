@@ -6,21 +6,23 @@ Nothing is unpacked. Upper layers replace and remove (whiteouts) what lower ones
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Literal, cast
 
 from msgspec import Struct
 
-from envbuilder.containers.oci.members import READ_LIMIT, content, members
+from envbuilder.containers.oci.members import members
 from envbuilder.core.errors import BuildError, InvalidError
 
 if TYPE_CHECKING:
     import tarfile
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable
     from pathlib import Path
 
     from envbuilder.containers.oci.descriptor import Manifest
     from envbuilder.containers.oci.layout import Layout
+    from envbuilder.core.tars import Tar
 
 
 class OtherPythonError(BuildError):
@@ -43,6 +45,14 @@ _KEPT = re.compile(r"etc/(passwd|group)|var/lib/dpkg/status(\.d/[^/]+)?")
 """Files whose content is kept."""
 _PYTHON = re.compile(r"(?:lib)?python(3\.[0-9]+)(?:\.so\.[0-9.]+)?")
 _OPAQUE, _GONE = ".wh..wh..opq", ".wh."
+_CONTENT = 16 << 20
+"""Maximum bytes of a file whose content is kept, and of a Python; dpkg's status has 1 to 5 MB."""
+_CONTENTS = 64 << 20
+"""Maximum bytes of all kept contents."""
+_ENTRIES = 500_000
+"""Maximum number of paths of an image; those with CUDA and PyTorch have up to 200,000."""
+_LAYERS = 256
+"""Maximum number of layers; engines allow 127."""
 _LINKS = 40
 """Maximum number of links followed in a row, as in Linux."""
 
@@ -121,6 +131,8 @@ def read(layout: Layout, manifest: Manifest) -> RootFs:
     layer.
     """
     root = RootFs(entries={}, contents={}, versions={})
+    if len(manifest.layers) > _LAYERS:
+        raise InvalidError(f"{layout.folder}: an image with {len(manifest.layers)} layers")
     for layer in manifest.layers:
         _apply(layout.checked(layer), root)
     return root
@@ -137,31 +149,44 @@ def over(root: RootFs, layer: Path) -> RootFs:
 
 def _apply(layer: Path, root: RootFs) -> None:
     # Whiteouts apply only to the layers below, whatever their position in the layer.
-    below = set(root.entries)
+    below, lower = set(root.entries), sorted(root.entries)
     for member, archive in members(layer):
+        if not _is_text(member.name + member.linkname):
+            continue  # an index is JSON; no file that a build reads has such a name
         path = str(PurePosixPath("/", member.name)).lstrip("/")
         if ".." in path.split("/"):
             raise InvalidError(f"{layer}: {member.name}: a path that leads out of its layer")
         folder, _, name = path.rpartition("/")
         if name == _OPAQUE:
-            _remove(root, _within(below, folder))
+            _remove(root, _within(lower, below, folder))
         elif name.startswith(_GONE):
             hidden = f"{folder}/{name.removeprefix(_GONE)}".lstrip("/")
-            _remove(root, [*_within(below, hidden), *({hidden} & below)])
+            _remove(root, [*_within(lower, below, hidden), *({hidden} & below)])
         elif path:
             there = root.entries.get(path)
             if there and there.kind == "folder" and not member.isdir():
-                _remove(root, _within(below, path))
+                _remove(root, _within(lower, below, path))
             _put(archive, member, path, root)
             below.discard(path)
             while folder and folder not in root.entries:  # a layer need not list them
                 root.entries[folder] = Entry("folder", 0o755, 0, 0, 0)
                 folder = folder.rpartition("/")[0]
+            if len(root.entries) > _ENTRIES:
+                raise InvalidError(f"{layer}: an image of more than {_ENTRIES} paths; not read")
 
 
-def _within(paths: Iterable[str], folder: str) -> Iterator[str]:
-    above = f"{folder}/" if folder else ""
-    return (p for p in list(paths) if p.startswith(above))
+def _is_text(name: str) -> bool:
+    """Return whether a name can be encoded as UTF-8."""
+    return not any("\ud800" <= character <= "\udfff" for character in name)
+
+
+def _within(lower: list[str], below: Collection[str], folder: str) -> list[str]:
+    """Remove the paths within a folder from a sorted list; return those that are in `below`."""
+    start = bisect_left(lower, f"{folder}/") if folder else 0
+    end = bisect_left(lower, f"{folder}0") if folder else len(lower)  # "0" follows "/"
+    paths = [path for path in lower[start:end] if path in below]
+    del lower[start:end]
+    return paths
 
 
 def _remove(root: RootFs, paths: Iterable[str]) -> None:
@@ -171,7 +196,7 @@ def _remove(root: RootFs, paths: Iterable[str]) -> None:
         root.versions.pop(path, None)
 
 
-def _put(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str, root: RootFs) -> None:
+def _put(archive: Tar, member: tarfile.TarInfo, path: str, root: RootFs) -> None:
     _remove(root, [path])
     if member.islnk():
         linked = str(PurePosixPath("/", member.linkname)).lstrip("/")
@@ -192,10 +217,10 @@ def _put(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str, root: Roo
     time = int(member.mtime)
     root.entries[path] = Entry(kind, member.mode, member.uid, member.gid, time, member.linkname)
     readable, python = _KEPT.fullmatch(path), _PYTHON.fullmatch(path.rpartition("/")[2])
-    if kind != "file" or member.size > READ_LIMIT or not (readable or python):
+    if kind != "file" or member.size > _CONTENT or not (readable or python):
         return
-    data = content(member, archive)
-    if readable:
+    data = archive.content(member)
+    if readable and sum(map(len, root.contents.values())) + len(data) <= _CONTENTS:
         root.contents[path] = data
     if python and (version := _version(data, python[1])):
         root.versions[path] = version

@@ -15,8 +15,11 @@ import re
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from envbuilder.core import zips
 from envbuilder.core.errors import BuildError
 from envbuilder.core.member_paths import objection, of_the_build
+from envbuilder.core.strict_yaml import shown
+from envbuilder.core.tars import Tar
 from envbuilder.packages.conda import prefix as prefix_records
 from envbuilder.packages.conda import records
 
@@ -44,6 +47,7 @@ def install(step: InstallConda, note: Callable[[str], None]) -> tuple[str, ...]:
             raise BuildError(
                 f"{package.file}: is a package for {package.subdir}, not for {step.subdir}"
             )
+        _require_bounded(package, archive(step, package))
         _require_contained(package, archive(step, package), step.prefix)
     asyncio.run(_install(step))
     env = Path(step.env)
@@ -109,6 +113,34 @@ def _plain(text: str, step: InstallConda) -> str:
     for folder in (step.env, step.cache, step.folder):
         text = text.replace(f"{folder}/", "")
     return re.sub(r"\s*\n\s*(Caused by: )?", ": ", text.strip())
+
+
+def _require_bounded(package: Package, path: Path) -> None:
+    """Raise `BuildError` if a package unpacks to more than it may; py-rattler has no limit."""
+
+    def failure(reason: str) -> BuildError:
+        return BuildError(
+            f"{package.file}: cannot be unpacked: {reason}", "Leave the package out of the profile."
+        )
+
+    packed = path.stat().st_size
+    try:
+        if not package.file.endswith(".conda"):
+            with path.open("rb") as stream:
+                _require_small(Tar(stream, packed, failure), failure)
+            return
+        with zips.opened(path) as outer:
+            for name in (n for n in outer.namelist() if n.endswith(".tar.zst")):
+                with outer.open(name) as part:
+                    _require_small(Tar(part, packed, failure), failure)
+    except zips.DAMAGED as error:
+        raise failure(str(error)) from error
+
+
+def _require_small(archive: Tar, failure: Callable[[str], BuildError]) -> None:
+    for member in archive:
+        if member.name.startswith("info/") and member.size > prefix_records.LARGEST:
+            raise failure(f"{shown(member.name)} has {member.size} bytes")
 
 
 def _require_contained(package: Package, path: Path, prefix: str) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from envbuilder.core import bounded, strict_json
 from envbuilder.core.errors import BuildError
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from envbuilder.packages.conda.lock import Package
 
 FOLDER = "conda-meta"
+LARGEST = 32 << 20
+"""Maximum bytes of a record or another description of a package: 250 for each of its files."""
 _OF_THE_BUILD = ("extracted_package_dir", "package_tarball_full_path", "link")
 _ENTRY_POINT = "unix_python_entry_point"
 
@@ -49,7 +52,9 @@ def read(prefix: Path) -> list[Installed]:
     records = []
     for path in sorted((prefix / FOLDER).glob("*.json")):
         try:
-            data = json.loads(path.read_bytes())
+            content = bounded.read(path, LARGEST)
+            strict_json.require_few_values(content)
+            data = json.loads(content)
         except (OSError, ValueError, RecursionError) as error:
             raise BuildError(f"{path}: cannot be read: {error}") from error
         if not isinstance(data, dict):

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
-import lzma
-import tarfile
-import zlib
 from typing import TYPE_CHECKING
 
 from envbuilder.core import member_paths
 from envbuilder.core.errors import BuildError
+from envbuilder.core.strict_yaml import shown
+from envbuilder.core.text import escaped
+from envbuilder.packages.debian import archive
 from envbuilder.profiles import locked_file
 
 if TYPE_CHECKING:
+    import tarfile
     from collections.abc import Iterable, Iterator, Mapping
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from debian.debfile import DebFile
-
+    from envbuilder.core.tars import Tar
     from envbuilder.packages.store import Store
     from envbuilder.profiles.locked_file import File
+
+
+LONGEST_REASON = 300
+"""Maximum characters of a reason, which may name members."""
 
 
 def require_clean(files: Iterable[File], store: Store) -> None:
@@ -31,27 +35,16 @@ def require_clean(files: Iterable[File], store: Store) -> None:
     for file in files:
         if file.kind == "deb" and store.has(file.sha256):
             with opened(file, store.path(file.sha256)) as package:
-                for _ in members(file, package.data.tgz()):
+                for _ in members(file, package.data()):
                     pass
 
 
-@contextlib.contextmanager
-def opened(file: File, path: Path) -> Iterator[DebFile]:
+def opened(file: File, path: Path) -> AbstractContextManager[archive.Deb]:
     """Open a .deb; raise `BuildError` if it is damaged or not a .deb."""
-    from debian.arfile import ArError
-    from debian.debfile import DebError, DebFile
-
-    faults = (ArError, DebError, tarfile.TarError, lzma.LZMAError, zlib.error)
-    try:
-        with DebFile(str(path)) as package:
-            yield package
-    except (*faults, OSError, EOFError, UnicodeDecodeError, KeyError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise  # for example a full disk
-        raise refused(file, f"it is damaged: {error}") from error
+    return archive.opened(path, lambda reason: refused(file, f"it is damaged: {reason}"))
 
 
-def members(file: File, data: tarfile.TarFile) -> Iterator[tuple[str, tarfile.TarInfo]]:
+def members(file: File, data: Tar) -> Iterator[tuple[str, tarfile.TarInfo]]:
     """Yield each member of a package's data, by its path below the root.
 
     Raise `BuildError` for a duplicate, an unsafe path, or anything but files, folders and links
@@ -59,7 +52,7 @@ def members(file: File, data: tarfile.TarFile) -> Iterator[tuple[str, tarfile.Ta
     """
     names: set[str] = set()
     for member in data:
-        name = _path(file, member.name)
+        name = path(file, member.name)
         if not name:
             continue
         if name in names and not member.isdir():
@@ -67,7 +60,7 @@ def members(file: File, data: tarfile.TarFile) -> Iterator[tuple[str, tarfile.Ta
         names.add(name)
         if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
             raise refused(file, f"/{name} is neither a file nor a folder nor a link")
-        if member.islnk() and _path(file, member.linkname) not in names:
+        if member.islnk() and path(file, member.linkname) not in names:
             raise refused(
                 file, f"/{name} is a link to {member.linkname!r}, which does not precede it"
             )
@@ -76,11 +69,13 @@ def members(file: File, data: tarfile.TarFile) -> Iterator[tuple[str, tarfile.Ta
         yield name, member
 
 
-def _path(file: File, stated: str) -> str:
+def path(file: File, stated: str) -> str:
     """Return a member's path below the root; empty for the root itself."""
     name = stated.removeprefix("./").removesuffix("/")
     if name in {"", "."}:
         return ""
+    if any("\ud800" <= character <= "\udfff" for character in name):
+        raise refused(file, f"{shown(name)} is not UTF-8 text")
     if objection := member_paths.objection(name):
         raise refused(file, objection)
     return name
@@ -103,6 +98,6 @@ def require_named(file: File, fields: Mapping[str, str]) -> None:
 def refused(file: File, reason: str) -> BuildError:
     """Return the error for a package that cannot be used as it is."""
     return BuildError(
-        f"{file.basename}: refused: {reason}",
+        f"{file.basename}: refused: {escaped(reason, LONGEST_REASON)}",
         "The file matches the lock. Leave the package out of the profile, or pin another version.",
     )

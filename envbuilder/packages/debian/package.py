@@ -14,10 +14,19 @@ from envbuilder.profiles.locked_file import MAIN
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-_KEYS = frozenset(
-    {"Package", "Version", "Depends", "Pre-Depends", "Provides", "Breaks", "Essential", "Priority",
-     "Filename", "Size", "SHA256"}
-)  # fmt: skip
+_FIELD = re.compile(
+    rb"^(Package|Version|Depends|Pre-Depends|Provides|Breaks|Essential|Priority|Filename|Size"
+    rb"|SHA256):(.*)$",
+    re.MULTILINE,
+)
+_EMPTY_LINES = re.compile(rb"\n[ \t\r]*\n\s*")
+_VERSION = re.compile(r"[A-Za-z0-9.+:~-]{1,256}", re.ASCII)
+"""What can be compared; Debian's policy is stricter."""
+_SIZE = re.compile(r"[0-9]{1,15}", re.ASCII)
+_MOST = 200_000
+"""Maximum number of packages in a list; Debian's have 70,000."""
+_STANZA = 1 << 20
+"""Maximum bytes of one package's stanza; the largest have 30,000."""
 
 
 class Package(Struct, frozen=True, kw_only=True):
@@ -46,20 +55,20 @@ class Atom(Struct, frozen=True):
     version: str = ""
 
 
-def parse_packages(text: str, *, source: str = MAIN, by: str = "") -> Iterator[Package]:
-    """Yield the packages of a `Packages` list.
+def parse_packages(text: Iterable[bytes], *, source: str = MAIN, by: str = "") -> Iterator[Package]:
+    """Yield the packages of a `Packages` list, which comes in pieces.
 
-    Stanzas without a name, version, file, size or hash are left out. A full list has 60,000
-    stanzas, which take a general parser a minute.
+    Stanzas without a name, a file, a hash, or a valid version and size are left out. A full list
+    has 60,000 stanzas, which take a general parser a minute. Raise `ValueError` if it has more than
+    `_MOST`, or a stanza has more than `_STANZA` bytes.
     """
-    for stanza in re.split(r"\n\s*\n", text):
-        fields: dict[str, str] = {}
-        for line in stanza.split("\n"):
-            key, colon, value = line.partition(":")
-            if colon and key in _KEYS:
-                fields[key] = value.strip()
+    for number, stanza in enumerate(_stanzas(text)):
+        if number >= _MOST:
+            raise ValueError(f"more than {_MOST} packages")
+        # A policy of ASCII: anything else cannot be a valid name or dependency.
+        fields = {k.decode(): v.decode("latin-1").strip() for k, v in _FIELD.findall(stanza)}
         needed = [fields.get(k, "") for k in ("Package", "Version", "Filename", "SHA256", "Size")]
-        if not all(needed) or not needed[4].isdecimal():
+        if not (_VERSION.fullmatch(needed[1]) and all(needed) and _SIZE.fullmatch(needed[4])):
             continue
         yield Package(
             name=needed[0],
@@ -74,6 +83,17 @@ def parse_packages(text: str, *, source: str = MAIN, by: str = "") -> Iterator[P
             source=source,
             by=by,
         )
+
+
+def _stanzas(text: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the stanzas of a list."""
+    rest = b""
+    for piece in text:
+        *whole, rest = _EMPTY_LINES.split(rest + piece)
+        yield from whole
+        if len(rest) > _STANZA:
+            raise ValueError(f"a package with more than {_STANZA} bytes")
+    yield rest
 
 
 def keep_newest(universe: dict[str, Package], packages: Iterable[Package]) -> None:
@@ -100,7 +120,7 @@ def relations(text: str) -> tuple[tuple[Atom, ...], ...]:
         atoms = []
         for alternative in group.split("|"):
             match = _ATOM.match(alternative)
-            if match:
+            if match and (not match[3] or _VERSION.fullmatch(match[3])):
                 atoms.append(Atom(match[1], match[2] or "", match[3] or ""))
         if atoms:
             groups.append(tuple(atoms))

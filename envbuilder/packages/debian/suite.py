@@ -8,7 +8,7 @@ lock is made, but not when it is used, because the lock holds the sha256 of ever
 from __future__ import annotations
 
 import hashlib
-import lzma
+import io
 import re
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
+from envbuilder.core import bounded
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.http import open_session, read, request
 from envbuilder.core.http_reasons import reason
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from envbuilder.core import types
     from envbuilder.core.settings import Settings
 
+_LARGEST = 128 << 20
+"""Maximum bytes of a package list, unpacked; Debian's largest has 60 million."""
 ARCHITECTURES: dict[str, str] = {"linux/amd64": "amd64", "linux/arm64": "arm64"}
 
 
@@ -129,7 +132,11 @@ def load(
         path = f"main/binary-{architecture}/Packages.xz"
         raw = _answer(read, f"{root}/dists/{name}/{path}")
         _verify(raw, text, path, name)
-        keep_newest(universe, parse_packages(lzma.decompress(raw).decode(), source=source, by=by))
+        pieces = bounded.pieces(bounded.unpacked(io.BytesIO(raw)), _LARGEST)
+        try:
+            keep_newest(universe, parse_packages(pieces, source=source, by=by))
+        except bounded.faults() as error:
+            raise BuildError(f"Debian {name}: {path} cannot be read: {error}") from error
     return Suite(packages=universe, rolling=rolling)
 
 

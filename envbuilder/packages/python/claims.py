@@ -14,6 +14,7 @@ from msgspec import Meta, Struct
 from envbuilder.core import resources, types
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.schema import decode, parse_yaml, read_text
+from envbuilder.core.strict_yaml import shown
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,21 +69,28 @@ def load(path: Path) -> Claim:
 
 def _check(claim: Claim, path: Path) -> None:
     from packaging.requirements import InvalidRequirement, Requirement
-    from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+    from packaging.utils import canonicalize_name, parse_wheel_filename
     from packaging.version import Version
 
     for line in claim.metadata.requires_dist:
         try:
             Requirement(line)
         except InvalidRequirement as error:
-            raise InvalidError(f"{path}: metadata.requires_dist: {line!r}: {error}") from error
-    expected = (canonicalize_name(claim.distribution), Version(claim.version))
+            raise InvalidError(
+                f"{path}: metadata.requires_dist: {shown(line)}: not a requirement"
+            ) from error
+    try:
+        expected = (canonicalize_name(claim.distribution), Version(claim.version))
+    except ValueError as error:
+        raise InvalidError(f"{path}: version: {shown(claim.version)} is not a version") from error
     listed = set()
     for entry in claim.files:
         try:
             name, version, _, _ = parse_wheel_filename(entry.file)
-        except InvalidWheelFilename as error:
-            raise InvalidError(f"{path}: files: {entry.file}: not the name of a wheel") from error
+        except ValueError as error:
+            raise InvalidError(
+                f"{path}: files: {shown(entry.file)}: not the name of a wheel"
+            ) from error
         if (name, version) != expected:
             raise InvalidError(
                 f"{path}: files: {entry.file}: is not {claim.distribution} {claim.version}"

@@ -42,7 +42,7 @@ def parse(text: str, platform: types.Platform, python: str) -> tuple[Wheel, ...]
     try:
         packages = tomllib.loads(text).get("packages", [])
         return tuple(_wheel(p, ranks) for p in packages)
-    except (tomllib.TOMLDecodeError, KeyError, TypeError, AttributeError, ValueError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise BuildError(f"uv wrote a lock that cannot be read: {error}") from error
 
 

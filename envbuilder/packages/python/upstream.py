@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import zipfile
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urldefrag, urljoin
 
 import msgspec
 
-from envbuilder.core import http, pip_settings
+from envbuilder.core import http, pip_settings, zips
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.http_reasons import reason
 from envbuilder.packages.python import claims, indexes
@@ -82,7 +81,7 @@ def _json_links(text: str, url: str) -> list[dict[str, Any]]:
             }
             for f in files
         ]
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return []
 
 
@@ -111,11 +110,11 @@ def _html_links(text: str, url: str) -> list[dict[str, Any]]:
 
 def _version(file: str, distribution: str) -> str:
     """Return the version of a wheel of this distribution; empty for any other file."""
-    from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+    from packaging.utils import parse_wheel_filename
 
     try:
         name, version, _, _ = parse_wheel_filename(file)
-    except InvalidWheelFilename:
+    except ValueError:  # also for a version number of 5,000 digits
         return ""
     return str(version) if name == canonical(distribution) else ""
 
@@ -136,11 +135,11 @@ def read_wheel(path: Path) -> Offer:
 
     try:
         name, version, _, _ = parse_wheel_filename(path.name)
-        with zipfile.ZipFile(path) as archive:
+        with zips.opened(path) as archive:
             next(n for n in archive.namelist() if n.count("/") == 1 and n.endswith(_METADATA))
         with path.open("rb") as stream:
             sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
-    except (OSError, zipfile.BadZipFile, InvalidWheelFilename, StopIteration, KeyError) as error:
+    except (OSError, *zips.DAMAGED, InvalidWheelFilename, StopIteration) as error:
         raise InvalidError(f"{path}: not a readable wheel: {error}") from error
     return Offer(
         distribution=name,

@@ -11,28 +11,30 @@ from __future__ import annotations
 import configparser
 import csv
 import io
-import zipfile
-import zlib
 from typing import TYPE_CHECKING
 
+from envbuilder.core import zips
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.member_paths import objection, of_the_build
+from envbuilder.core.strict_yaml import shown
 from envbuilder.packages.python.indexes import canonical
 
 if TYPE_CHECKING:
+    import zipfile
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from envbuilder.packages.store import Store
     from envbuilder.profiles.locked_file import File
 
-LIMIT = 64 << 20
-"""Maximum bytes of a RECORD or entry_points.txt; that of torch's CPU wheel has 1.2 MB."""
+RECORD_LIMIT = 8 << 20
+"""Maximum bytes of a RECORD; that of torch's CPU wheel has 1.2 MB."""
+_SCRIPTS_LIMIT = 256 << 10
+"""Maximum bytes of entry_points.txt, which has a line for each script."""
+_LONGEST_LINE = 1000
+"""Maximum length of a line in it; parsing takes time quadratic in the length."""
 _INFO = ".dist-info/"
-UNREADABLE = (
-    *(ValueError, RuntimeError, EOFError, KeyError, zlib.error, csv.Error),
-    *(configparser.Error, zipfile.BadZipFile, zipfile.LargeZipFile),
-)
+UNREADABLE = (*zips.DAMAGED, csv.Error, configparser.Error)
 """Exceptions from reading a damaged wheel, or an archive that is not a wheel."""
 
 
@@ -79,13 +81,15 @@ def contents(
     RECORD has none. `stem` is NAME-VERSION, as in the wheel's own folders, and `members` are its
     files. Raise `ValueError`, `csv.Error` or `configparser.Error` for anything invalid in a wheel.
     """
-    rows = csv.reader(io.StringIO(record, newline=""))
-    hashes = {row[0]: row[1] if len(row) > 1 else "" for row in rows if row}
     scripts = _scripts(entry_points)
-    listed = [*members]
-    for path in (*listed, *hashes, *scripts):
-        if path.startswith("/") or (".." in path and ".." in path.split("/")):
-            raise ValueError(f"{path!r} leads out of the environment")
+    listed = dict.fromkeys(members, "")
+    for path in (*listed, *scripts):
+        _require_inside(path)
+    for row in csv.reader(io.StringIO(record, newline="")):
+        if row:
+            _require_inside(row[0])
+        if row and row[0] in listed:
+            listed[row[0]] = row[1] if len(row) > 1 else ""
     site, data = f"lib/python{python}/site-packages/", f"{stem}.data/"
     places = {
         "purelib": site,
@@ -95,14 +99,14 @@ def contents(
         "data": "",
     }
     installed = {}
-    for path in listed:
+    for path, identifier in listed.items():
         place = site + path
         if path.startswith(data):
             kind, _, rest = path.removeprefix(data).partition("/")
             if kind not in places:
                 raise ValueError(f"{path!r} is in none of the folders that wheels install to")
             place = places[kind] + rest
-        installed[place] = hashes.get(path, "")
+        installed[place] = identifier
     installed |= scripts
     for path in installed:
         if wrong := objection(path) or of_the_build(path, with_python=True):
@@ -110,8 +114,15 @@ def contents(
     return installed
 
 
+def _require_inside(path: str) -> None:
+    if path.startswith("/") or (".." in path and ".." in path.split("/")):
+        raise ValueError(f"{shown(path)} leads out of the environment")
+
+
 def _scripts(entry_points: str) -> dict[str, str]:
     """Return the scripts that an installer writes: path → the function that each runs."""
+    if any(len(line) > _LONGEST_LINE for line in entry_points.splitlines()):
+        raise ValueError("entry_points.txt has a line of more than 1000 characters")
     parser = configparser.ConfigParser(
         delimiters=("=",), comment_prefixes=("#", ";"), strict=False, interpolation=None
     )
@@ -139,14 +150,15 @@ def _read(wheel: File, python: str, store: Store) -> dict[str, str]:
 
 
 def _opened(path: Path, python: str) -> dict[str, str]:
-    with zipfile.ZipFile(path) as archive:
+    with zips.opened(path) as archive:
         members = [name for name in archive.namelist() if not name.endswith("/")]
         record_paths = records(members)
         if len(record_paths) != 1:
             raise ValueError(f"it has {len(record_paths)} files {_INFO}RECORD, not one")
         stem = record_paths[0].removesuffix(f"{_INFO}RECORD")
-        texts = [text(archive, f"{stem}{_INFO}{n}") for n in ("RECORD", "entry_points.txt")]
-    return contents(stem, python, members, *texts)
+        record = text(archive, record_paths[0], RECORD_LIMIT)
+        scripts = text(archive, f"{stem}{_INFO}entry_points.txt", _SCRIPTS_LIMIT)
+    return contents(stem, python, members, record, scripts)
 
 
 def records(members: Iterable[str]) -> list[str]:
@@ -154,12 +166,6 @@ def records(members: Iterable[str]) -> list[str]:
     return [m for m in members if m.endswith(f"{_INFO}RECORD") and m.count("/") == 1]
 
 
-def text(archive: zipfile.ZipFile, name: str) -> str:
-    """Return a member's text; empty if there is none. Raise `ValueError` if it is too long."""
-    if name not in archive.namelist():
-        return ""
-    size = archive.getinfo(name).file_size
-    if size > LIMIT:
-        raise ValueError(f"{name} is larger than {LIMIT >> 20} MiB")
-    with archive.open(name) as stream:  # `ZipFile.read` would inflate more than the stated size
-        return stream.read(max(size, 1)).decode("utf-8")
+def text(archive: zipfile.ZipFile, name: str, limit: int) -> str:
+    """Return a member's text, empty if there is none; raise one of `UNREADABLE` if damaged."""
+    return zips.content(archive, name, limit).decode() if name in archive.namelist() else ""

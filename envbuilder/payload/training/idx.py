@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 UNSIGNED_BYTE = 8
-LARGEST = 1 << 30
+LARGEST = 1 << 26
 """Maximum bytes of content that a header may state; MNIST's largest file has 47 million."""
 
 

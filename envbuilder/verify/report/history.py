@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import folders
+from envbuilder.core import bounded, folders, strict_json
 from envbuilder.core.errors import BuildError, InvalidError, VerifyError
 from envbuilder.verify.report import model
 from envbuilder.verify.report.model import Report
@@ -53,15 +53,13 @@ class Entry(Struct, frozen=True, kw_only=True):
 def read(path: Path) -> StoredReport:
     """Read a report; raise `InvalidError` if it is unreadable or not a complete report."""
     try:
-        with path.open("rb") as stream:
-            content = stream.read(LIMIT_BYTES + 1)
+        content = bounded.read(path, LIMIT_BYTES, pipes=True)
     except OSError as error:
         raise InvalidError(f"{path}: cannot be read: {error.strerror or error}") from error
-    if len(content) > LIMIT_BYTES:
-        raise InvalidError(f"{path}: too large for a report")
     try:
+        strict_json.require_few_values(content)
         data = msgspec.json.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidError(f"{path}: damaged: {error}", _WHAT_IT_IS) from error
     try:
         report = model.check(data)

@@ -133,7 +133,7 @@ def listed(path: Path) -> list[str]:
         size=1, source="debian", provenance="read", by="test",
     )  # fmt: skip
     with deb_members.opened(file, path) as opened:
-        return [name for name, _ in deb_members.members(file, opened.data.tgz())]
+        return [name for name, _ in deb_members.members(file, opened.data())]
 
 
 LINK, HARD, FOLDER = {"type": tarfile.SYMTYPE}, {"type": tarfile.LNKTYPE}, {"type": tarfile.DIRTYPE}

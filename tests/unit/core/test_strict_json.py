@@ -30,3 +30,9 @@ def test_half_a_character_is_no_text(text: str) -> None:
 )
 def test_whole_characters_may_be_escaped(text: str, value: str) -> None:
     assert strict_json.loads(text.encode()) == value
+
+
+def test_the_number_of_values_is_limited() -> None:
+    strict_json.loads(b"[" + b"0," * 900_000 + b"0]")
+    with pytest.raises(ValueError, match="more than 1000000 values"):
+        strict_json.loads(b"[" + b"[]," * 3_000_000 + b"[]]")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from envbuilder.core import folders, http_transport, process
+from envbuilder.core import bounded, folders, http_transport, process
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, InvalidError, ToolError
 from envbuilder.core.settings import Configuration
@@ -211,7 +211,7 @@ def test_a_full_disk_is_an_error_and_no_subset(
         raise OSError(28, "No space left on device")
 
     mirrors.first = dict(PACKED)
-    monkeypatch.setattr(mnist.shutil, "copyfileobj", full)
+    monkeypatch.setattr(bounded, "pieces", full)
     with pytest.raises(BuildError, match="no space left"):
         obtain(here)
 
@@ -416,11 +416,11 @@ def test_damaged_files_are_named(tmp_path: Path, name: str, content: bytes, said
 def test_a_file_that_cannot_be_read_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(path: Path) -> str:
-        raise PermissionError(13, "Permission denied", str(path))
+    def refuse(stream: object, limit: int) -> str:
+        raise PermissionError(13, "Permission denied", "a file")
 
     lay(tmp_path, RAW)
-    monkeypatch.setattr(mnist, "file_sha256", refuse)
+    monkeypatch.setattr(bounded, "pieces", refuse)
     with pytest.raises(InvalidError, match=f"{IMAGES}: cannot be read: Permission denied"):
         mnist.from_folder(tmp_path)
 
@@ -449,3 +449,28 @@ def test_the_shipped_subset_is_real_balanced_and_known() -> None:
     readme = (folder / "README.md").read_text()
     assert "300" in readme
     assert "CC BY-SA" in readme
+
+
+def test_a_mirror_cannot_fill_the_disk(
+    here: Settings, mirrors: Mirrors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mnist, "LARGEST", 1 << 20)
+    mirrors.first = {f"{IMAGES}.gz": gzip.compress(bytes(8 << 20), mtime=0)}
+    written: list[int] = []
+    real = mnist.bounded.pieces
+
+    def counted(stream: Any, limit: int) -> Iterator[bytes]:
+        for piece in real(stream, limit):
+            written.append(len(piece))
+            yield piece
+
+    monkeypatch.setattr(bounded, "pieces", counted)
+    obtain(here)
+    assert sum(written) <= 1 << 20
+
+
+def test_a_folder_with_a_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mnist, "LARGEST", 1 << 20)
+    (tmp_path / f"{IMAGES}.gz").write_bytes(gzip.compress(bytes(8 << 20), mtime=0))
+    with pytest.raises(InvalidError, match="more bytes than it may have"):
+        mnist.from_folder(tmp_path)

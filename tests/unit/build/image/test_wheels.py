@@ -155,8 +155,8 @@ def test_records_are_put_together_in_the_order_of_paths(tmp_path: Path) -> None:
 
 def test_a_record_without_end_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = made(tmp_path, {"a.py": b"1"})
-    monkeypatch.setattr(wheel_conflicts, "LIMIT", 10)
-    with pytest.raises(BuildError, match="RECORD is larger than"):
+    monkeypatch.setattr(wheel_conflicts, "RECORD_LIMIT", 10)
+    with pytest.raises(BuildError, match="RECORD' is larger than"):
         names(path)
 
 

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from envbuilder.build.backends import tree_digest as tree
 from envbuilder.build.reproduce import differences as reproduce
 from envbuilder.build.reproduce.differences import Difference, Member
+from envbuilder.core.errors import BuildError
+from envbuilder.core.tars import Tar
 
 
 def layer(*entries: tuple[str, dict[str, Any], bytes]) -> dict[str, Member]:
@@ -26,8 +28,9 @@ def layer(*entries: tuple[str, dict[str, Any], bytes]) -> dict[str, Member]:
             for key, value in attributes.items():
                 setattr(entry, key, value)
             archive.addfile(entry, io.BytesIO(content))
-    with tarfile.open(fileobj=io.BytesIO(buffer.getvalue()), mode="r|") as archive:
-        return reproduce.members((entry, archive) for entry in archive)
+    buffer.seek(0)
+    archive = Tar(buffer, len(buffer.getvalue()), BuildError)
+    return reproduce.members((entry, archive) for entry in archive)
 
 
 def compared(first: dict[str, Member], second: dict[str, Member]) -> dict[str, str]:

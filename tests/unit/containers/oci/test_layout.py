@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import io
+import os
 import tarfile
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,6 +24,7 @@ from envbuilder.containers.oci.descriptor import (
     encode,
 )
 from envbuilder.containers.oci.layout import Layout
+from envbuilder.core import bounded
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, WrongHashError
 from tests.support.images import add, image
 
@@ -205,3 +209,41 @@ def test_what_is_no_archive_is_said(tmp_path: Path, content: bytes) -> None:
 def test_a_manifest_lists_what_it_must() -> None:
     with pytest.raises(InvalidError, match="config"):
         decode(b'{"schemaVersion":2,"layers":[]}', Manifest, "test")
+
+
+def test_indexes_that_list_one_another_a_thousand_times_are_read_once(tmp_path: Path) -> None:
+    layout = image(tmp_path)
+    (found,) = layout.index().manifests
+    within = found
+    for _ in range(4):
+        index = Index(schema_version=2, media_type=INDEX, manifests=(within,) * 1000)
+        within = layout.add(encode(index), INDEX)
+    layout.write_index(Index(schema_version=2, media_type=INDEX, manifests=(within,) * 1000))
+    started = time.process_time()
+    assert len(list(layout.images())) <= 1
+    assert time.process_time() - started < 2
+
+
+def test_a_mark_is_neither_deep_nor_waited_for(tmp_path: Path) -> None:
+    image(tmp_path)
+    (tmp_path / "oci-layout").write_bytes(b"[" * 1000)
+    with pytest.raises(InvalidError):
+        Layout.open(tmp_path)
+    (tmp_path / "oci-layout").unlink()
+    os.mkfifo(tmp_path / "oci-layout")
+    with pytest.raises(InvalidError, match="no OCI image layout"):
+        Layout.open(tmp_path)
+
+
+def test_an_archive_cannot_unpack_to_more_than_its_size_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounded, "ALLOWANCE", 0)
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as made:
+        entry = tarfile.TarInfo("blobs/sha256/" + "0" * 64)
+        entry.size = 8 << 20
+        made.addfile(entry, io.BytesIO(bytes(entry.size)))
+    (tmp_path / "x.tar").write_bytes(gzip.compress(out.getvalue()))
+    with pytest.raises(InvalidError, match="unpacks to more than"):
+        archive.unpack(tmp_path / "x.tar", tmp_path / "layout")

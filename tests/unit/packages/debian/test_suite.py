@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import lzma
+import tracemalloc
 from typing import TYPE_CHECKING
 
 import pytest
@@ -34,7 +35,7 @@ def stanza(name: str, version: str = "1.0-1", **fields: str) -> str:
 
 
 def universe(*stanzas: str) -> dict[str, Package]:
-    return {p.name: p for p in package.parse_packages("\n".join(stanzas))}
+    return {p.name: p for p in package.parse_packages(["\n".join(stanzas).encode()])}
 
 
 def names(wanted: list[str], *stanzas: str, rolling: bool = False) -> list[str]:
@@ -140,7 +141,7 @@ def test_relations_read_as_the_reference_parser_does(groups: list[list[Atom]]) -
 
 @given(st.text(max_size=200))
 def test_any_text_can_be_a_list_or_a_field(text: str) -> None:
-    list(package.parse_packages(text))
+    list(package.parse_packages([text.encode(errors="replace")]))
     relations(text)
     mirrors.parse_sources(text)
 
@@ -156,7 +157,7 @@ def test_versions_are_ordered(one: str, other: str) -> None:
 def test_the_newest_of_several_lists_wins() -> None:
     found: dict[str, Package] = {}
     for version in ("1.9", "1:1.0", "1.10"):
-        package.keep_newest(found, package.parse_packages(stanza("a", version)))
+        package.keep_newest(found, package.parse_packages([stanza("a", version).encode()]))
     assert found["a"].version == "1:1.0"
 
 
@@ -338,3 +339,35 @@ def test_snapshots_stand_in_for_the_mirror(tmp_path: Path) -> None:
     )  # fmt: skip
     assert mirrors.urls(file, bare)[-1].endswith("/debian/20260711T101637Z/pool/tool_1.deb")
     assert mirrors.snapshot(file, bare).endswith("/archive/debian/20260711T101637Z")
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ((b"\0", 100 << 20), "more than 1048576 bytes"),
+        ((b"a" * 999 + b"\n\n", 200_000), "more bytes than it may have"),
+        ((b"A: a\n\n", 201_000), "more than 200000 packages"),
+    ],
+)
+def test_a_small_list_cannot_take_all_memory(
+    own: Settings, content: tuple[bytes, int], why: str
+) -> None:
+    raw = lzma.compress(content[0] * content[1], preset=0)
+    listed = f" {hashlib.sha256(raw).hexdigest()} {len(raw)} main/binary-amd64/Packages.xz\n"
+
+    def read(url: str) -> bytes:
+        return raw if url.endswith(".xz") else f"Suite: x\nSHA256:\n{listed}".encode()
+
+    tracemalloc.start()
+    try:
+        with pytest.raises(BuildError, match=why):
+            debian.load("bookworm", "linux/amd64", own, read=read)
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_versions_that_cannot_be_compared_are_left_out() -> None:
+    digits = stanza("a", "1:" + "9" * 5000)
+    assert list(package.parse_packages([digits.encode()])) == []
+    assert relations(f"a (>= {'9' * 5000})") == ()

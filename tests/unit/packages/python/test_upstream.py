@@ -144,3 +144,8 @@ def test_an_index_in_reach_is_read(tmp_path: Path) -> None:
         {"torch": "pytorch-cu126"}, own(tmp_path), (), lambda _: None, lambda _: page
     )
     assert any(o.file == FILE and o.provenance == "read" for o in found)
+
+
+def test_a_page_that_cannot_be_parsed_lists_nothing() -> None:
+    for text in ('{"files":' + "[" * 100_000, f'<a href="x-{"9" * 5000}-py3-none-any.whl">x</a>'):
+        assert upstream.parse_page(text, "https://h/x/", "x", "default") == ()

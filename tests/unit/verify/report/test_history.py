@@ -189,7 +189,7 @@ def test_a_report_that_cannot_be_kept_is_1(
         (b"{}", "malformed"),
         (json.dumps({**whole(), "schema": 2}).encode(), "schema 2"),
         (json.dumps(whole(device__used="cuda")).encode(), "contradicts itself"),
-        (b" " * (history.LIMIT_BYTES + 1), "too large"),
+        (b" " * (history.LIMIT_BYTES + 1), "larger than 16 MiB"),
     ],
 )
 def test_a_damaged_file_is_named(tmp_path: Path, content: bytes, said: str) -> None:

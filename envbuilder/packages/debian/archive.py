@@ -1,0 +1,113 @@
+"""Open a .deb: an `ar` archive of two tars, one with control files and one with the package's own.
+
+Not with python-debian, which for some contents never ends (a part of negative size), holds what a
+tar claims to hold in memory, and starts programs for zstd.
+"""
+
+from __future__ import annotations
+
+import io
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from envbuilder.core.tars import Tar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+    from typing import IO
+
+    from envbuilder.core.errors import EnvbuilderError
+
+_MAGIC = b"!<arch>\n"
+_HEADER = 60
+"""Bytes of a part's header: its name has the first 16, its size 10 from byte 48 on."""
+_PARTS = 16
+"""Maximum number of parts; deb(5) defines three, and ignores others."""
+_TEXT = 16 << 20
+"""Maximum bytes of a control file; the largest are lists of 100,000 files."""
+
+
+class Deb:
+    """An open .deb; faults are raised as `failure(reason)`."""
+
+    def __init__(self, stream: IO[bytes], failure: Callable[[str], EnvbuilderError]) -> None:
+        self._stream, self._failure = stream, failure
+        self._parts = dict(self._listed())
+
+    def data(self) -> Tar:
+        """Return the archive of the package's own files."""
+        return self._tar("data.tar")
+
+    def control(self) -> dict[str, tuple[bytes, float]]:
+        """Return the control files: name → content and time."""
+        archive = self._tar("control.tar")
+        files = {
+            member.name.removeprefix("./"): (archive.content(member, _TEXT), member.mtime)
+            for member in archive
+            if member.isreg()
+        }
+        if "control" not in files:
+            raise self._failure("it has no control file")
+        return files
+
+    def _tar(self, name: str) -> Tar:
+        start, size = next((p for n, p in self._parts.items() if n.startswith(name)), (0, 0))
+        if not start:
+            raise self._failure(f"it has no {name}")
+        part: Any = io.BufferedReader(_Part(self._stream, start, size))
+        return Tar(part, size, self._failure)
+
+    def _listed(self) -> Iterator[tuple[str, tuple[int, int]]]:
+        """Yield the name, start and size of each part."""
+        if self._stream.read(len(_MAGIC)) != _MAGIC:
+            raise self._failure("it is not a .deb")
+        length = self._stream.seek(0, io.SEEK_END)
+        start = self._stream.seek(len(_MAGIC))
+        for _ in range(_PARTS):
+            header = self._stream.read(_HEADER)
+            if not header:
+                return
+            start += _HEADER
+            size = header[48:58].rstrip(b" ")
+            if header[58:] != b"`\n" or not size.isdigit() or start + int(size) > length:
+                raise self._failure("one of its parts is damaged")
+            yield header[:16].decode("ascii", "replace").rstrip(" /"), (start, int(size))
+            start = self._stream.seek(start + int(size) + int(size) % 2)
+        raise self._failure(f"it has more than {_PARTS} parts")
+
+
+@contextmanager
+def opened(path: Path, failure: Callable[[str], EnvbuilderError]) -> Iterator[Deb]:
+    """Open a .deb; raise `failure(reason)` if it is damaged or none."""
+    with path.open("rb") as stream:
+        yield Deb(stream, failure)
+
+
+class _Part(io.RawIOBase):
+    """A part of a file as a stream."""
+
+    def __init__(self, stream: IO[bytes], start: int, size: int) -> None:
+        self._stream, self._start, self._size, self._at = stream, start, size, 0
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seek(self, position: int, whence: int = io.SEEK_SET) -> int:
+        """Go to a position from the start; return it."""
+        assert whence == io.SEEK_SET, "nothing else is used"
+        self._at = position
+        return position
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer with the next bytes; return their number, 0 at the end."""
+        self._stream.seek(self._start + self._at)
+        data = self._stream.read(min(len(buffer), self._size - self._at))
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)

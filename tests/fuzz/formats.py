@@ -1,0 +1,665 @@
+"""The formats that come from outside: how a hostile input of each is made, and what reads it."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+from unittest import mock
+
+from msgspec import Struct
+from requests import Request, Response
+
+from envbuilder.build import execute, plan
+from envbuilder.build.attestation import components, licences
+from envbuilder.build.image import debian_base, debs, wheels
+from envbuilder.build.reproduce import differences
+from envbuilder.bundle import format as bundle_format
+from envbuilder.bundle import unpack
+from envbuilder.containers.oci import archive, members, reference, rootfs
+from envbuilder.containers.oci.descriptor import INDEX
+from envbuilder.containers.oci.layer import Member
+from envbuilder.containers.oci.layout import Layout
+from envbuilder.containers.registry import challenges, referrers, transfer
+from envbuilder.containers.registry.connection import Connection
+from envbuilder.core import settings as core_settings
+from envbuilder.core.console import PlainProgress
+from envbuilder.host import model, probe
+from envbuilder.packages import configuration, mnist
+from envbuilder.packages.conda import install
+from envbuilder.packages.conda import lock as conda_lock
+from envbuilder.packages.debian import members as deb_members
+from envbuilder.packages.debian import package, suite
+from envbuilder.packages.python import claims, indexes, pylock, upstream, wheel_conflicts
+from envbuilder.packages.store import Store
+from envbuilder.payload.training import dataset, idx
+from envbuilder.profiles import lock as profile_lock
+from envbuilder.profiles import profile
+from envbuilder.profiles.locked_file import File
+from envbuilder.verify.page import page
+from envbuilder.verify.report import comparison, history
+from tests.fuzz.mutations import NAMES, PACKERS, TOKENS, mutated, packed, tar, zipped
+from tests.support import host_trees, reports
+from tests.support.images import BASE, STATUS, image
+
+ROOT = Path(__file__).parents[2]
+QUIET = PlainProgress(lambda line: None)
+
+
+class Format(Struct, frozen=True):
+    """One kind of input."""
+
+    make: Callable[[Random, Path], Path]
+    readers: tuple[Callable[[Path, Path], object], ...]
+    expected: tuple[type[BaseException], ...] = ()
+    """Exceptions that belong to a reader's interface, besides `EnvbuilderError`."""
+
+
+def _settings(work: Path) -> core_settings.Settings:
+    return core_settings.Settings(
+        project=None,
+        config_dir=work / "config",
+        cache_dir=work / "cache",
+        data_dir=work / "data",
+        configuration=core_settings.Configuration(indexes={"debian": "http://mirror"}),
+    )
+
+
+def _written(path: Path, data: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+def _file(path: Path, kind: str, **more: Any) -> File:
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return File(
+        kind=kind, name="left", version="1.0", file=f"pool/{path.name}", sha256=digest, size=None,
+        source="default", provenance="read", by="test", **more,
+    )  # fmt: skip
+
+
+def _stored(path: Path, work: Path, kind: str) -> tuple[File, Store]:
+    file, store = _file(path, kind), Store(work / "store")
+    place = store.path(file.sha256)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if not place.exists():
+        place.hardlink_to(path)
+    return file, store
+
+
+# ---- wheels
+
+
+def make_wheel(random: Random, work: Path) -> Path:
+    info = "left-1.0.dist-info"
+    code = b"print(1)\n" * random.choice((1, 500))
+    rows = f"left.py,sha256=x,{len(code)}\n{info}/METADATA,,\n{info}/RECORD,,\n".encode()
+    metadata = b"Metadata-Version: 2.1\nName: left\nVersion: 1.0\nLicense: MIT\n\ntext\n"
+    scripts = b"[console_scripts]\ntool = left:main\n"
+    files = {
+        "left.py": code,
+        "left-1.0.data/scripts/uv": b"#!python\n",
+        f"{info}/METADATA": mutated(random, metadata * random.choice((1, 1, 400))),
+        f"{info}/entry_points.txt": mutated(random, scripts * random.choice((1, 1, 2000))),
+        f"{info}/RECORD": mutated(random, rows * random.choice((1, 1, 3000))),
+    }
+    return _written(work / "left-1.0-py3-none-any.whl", zipped(random, files))
+
+
+def read_conflicts(path: Path, work: Path) -> None:
+    file, store = _stored(path, work, "wheel")
+    wheel_conflicts.require_compatible([file], "3.12", store)
+
+
+def read_wheel_files(path: Path, work: Path) -> None:
+    with wheels.Wheel(path, "left") as wheel:
+        wheel.write_others(work / "others.whl")
+        for packed_file in wheel.files.values():
+            for _ in packed_file.pieces():
+                pass
+        wheel.record("left.py,,\n")
+
+
+def read_licences(path: Path, work: Path) -> None:
+    file, store = _stored(path, work, "wheel")
+    licences.of_wheels([file], store)
+    components.of_metadata(licences.read_metadata(path))
+
+
+def read_offer(path: Path, work: Path) -> None:
+    upstream.read_wheel(path)
+
+
+def read_tool(path: Path, work: Path) -> None:
+    file, store = _stored(path, work, "wheel")
+    step = plan.UnpackTool(what="unpack", file=file, name="uv", path=str(work / "uv"))
+    execute._unpack_tool(step, store)
+
+
+# ---- .debs
+
+
+def make_deb(random: Random, work: Path) -> Path:
+    control = b"Package: left\nVersion: 1.0\nArchitecture: amd64\nDescription: x\n more\n"
+    inside = {"./control": mutated(random, control, 1), "./md5sums": b"x"}
+    own = {"./usr/lib/libz.so.1": b"elf", "./usr/share/doc/left/copyright": b"c"}
+    out = b"!<arch>\n"
+    for name, files in (("debian-binary", {}), ("control.tar", inside), ("data.tar", own)):
+        suffix = random.choice([*PACKERS]) if files else ""
+        data = packed(random, tar(random, files), suffix) if files else b"2.0\n"
+        size = len(data) if random.random() < 0.97 else random.choice((-60, 10**9, 0))
+        out += f"{name + suffix:<16}{0:<12}{0:<6}{0:<6}{'100644':<8}{size:<10}`\n".encode()
+        out += data + b"\n" * (len(data) % 2)
+    return _written(work / "left_1.0_amd64.deb", mutated(random, out, random.choice((0, 0, 1))))
+
+
+@cache
+def _base() -> rootfs.RootFs:
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory() as folder:
+        made = image(Path(folder), (BASE, ()))
+        return rootfs.read(made, made.manifest("linux/amd64"))
+
+
+def read_clean(path: Path, work: Path) -> None:
+    file, store = _stored(path, work, "deb")
+    deb_members.require_clean([file], store)
+
+
+def read_deb_files(path: Path, work: Path) -> None:
+    debs.members([(_file(path, "deb"), path)], _base())
+
+
+def read_control(path: Path, work: Path) -> None:
+    debian_base._control(path)
+
+
+def read_libraries(path: Path, work: Path) -> None:
+    file, store = _stored(path, work, "deb")
+    step = plan.UnpackLibraries(
+        what="l", files=(file,), libraries=("libz.so.1",), folder=str(work / "libraries")
+    )
+    execute._unpack_libraries(step, store)
+
+
+# ---- package lists
+
+
+def make_lists(random: Random, work: Path) -> Path:
+    stanza = (
+        "Package: tool\nVersion: 1.0\nDepends: libc6 (>= 2), other | more (= 1:2~x)\nPriority:"
+        " required\nProvides: x (= 1)\nFilename: pool/t.deb\nSize: 9\nSHA256: " + "0" * 64 + "\n\n"
+    )
+    text = stanza.encode() + stanza.replace("tool", "libc6").encode()
+    text = mutated(random, text * random.choice((1, 1, 500)))
+    suffix = random.choice((".xz", ".xz", ".gz", ".bz2", ""))
+    raw = packed(random, text, suffix)
+    if random.random() < 0.1:
+        raw = mutated(random, raw)
+    release = (
+        f"Suite: x\nVersion: 1\nDate: Sat, 11 Jul 2026 10:16:37 UTC\nSHA256:\n {{}} {len(raw)}"
+    )
+    release = mutated(random, release.encode(), random.choice((0, 1))).decode(errors="replace")
+    listed = f"main/binary-amd64/Packages.xz\n {hashlib.sha256(raw).hexdigest()} 1 "
+    text = (
+        release.replace("{}", hashlib.sha256(raw).hexdigest()) + " main/binary-amd64/Packages.xz\n"
+    )
+    _written(work / "Release", f"{text} {listed}".encode())
+    return _written(work / "Packages", raw)
+
+
+def read_suite(path: Path, work: Path) -> None:
+    def read(url: str) -> bytes:
+        return (work / url.rpartition("/")[2].removesuffix(".xz")).read_bytes()
+
+    listed = suite.load("bookworm", "linux/amd64", _settings(work), read=read)
+    package.closure(["tool"], listed.packages, rolling=listed.rolling)
+
+
+# ---- conda
+
+
+def make_conda(random: Random, work: Path) -> Path:
+    paths = {"paths": [{"_path": "share/x", "path_type": "hardlink", "size_in_bytes": 1}],
+             "paths_version": 1}  # fmt: skip
+    index = {"name": "left", "version": "1.0", "build": "0", "build_number": 0, "depends": []}
+    info = {
+        "info/paths.json": mutated(random, json.dumps(paths).encode(), 1),
+        "info/index.json": json.dumps(index).encode(),
+    }
+    own = {"share/x": b"x"}
+    if random.random() < 0.4:
+        data = packed(random, tar(random, {**info, **own}), ".bz2")
+        return _written(work / "left-1.0-0.tar.bz2", mutated(random, data, 1))
+    parts = {
+        "metadata.json": b'{"conda_pkg_format_version": 2}',
+        "pkg-left-1.0-0.tar.zst": packed(random, tar(random, own), ".zst"),
+        "info-left-1.0-0.tar.zst": packed(random, tar(random, info), ".zst"),
+    }
+    return _written(work / "left-1.0-0.conda", zipped(random, parts, 1))
+
+
+def read_conda(path: Path, work: Path) -> None:
+    found = conda_lock.Package(
+        name="left", version="1.0", build="0", build_number=0, subdir="noarch", file=path.name,
+        channel="conda-forge", sha256="0" * 64, size=None,
+    )  # fmt: skip
+    install._require_bounded(found, path)
+    install._require_contained(found, path, "/prefix")
+
+
+# ---- images
+
+
+def make_layer(random: Random, work: Path) -> Path:
+    files = {"etc/passwd": b"root:x:0:0::/:/bin/sh\n", "usr/bin/python3.11": b"\x003.11.2\x00",
+             "var/lib/dpkg/status": mutated(random, STATUS.encode(), 1)}  # fmt: skip
+    suffix = random.choice([*PACKERS])
+    data = packed(random, tar(random, files), suffix)
+    return _written(work / "layer", mutated(random, data, random.choice((0, 0, 1))))
+
+
+def read_layer(path: Path, work: Path) -> None:
+    root = rootfs.over(_base(), path)
+    root.resolve("usr/bin/python3.11")
+    from envbuilder.packages.debian import base_image
+
+    base_image.of_contents(root.contents, "linux/amd64", "it")
+
+
+def read_differences(path: Path, work: Path) -> None:
+    found = differences.members(members.members(path))
+    list(differences.of_members(found, {}))
+
+
+@cache
+def _image_files() -> dict[str, bytes]:
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory() as folder:
+        made = image(Path(folder), ((Member(path="x", content=b"x"),), ()))
+        root = made.folder
+        return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+
+
+def _resealed(random: Random) -> dict[str, bytes]:
+    """The files of a layout, changed; a changed blob is listed under its new digest."""
+    files = dict(_image_files())
+    for name in sorted(files, key=lambda n: n == "index.json"):
+        if random.random() < 0.5:
+            continue
+        old, data = files[name], mutated(random, files[name], 2)
+        if name.startswith("blobs"):
+            digests = [hashlib.sha256(d).hexdigest().encode() for d in (old, data)]
+            files = {other: content.replace(*digests) for other, content in files.items()}
+            del files[name]
+            files[f"blobs/sha256/{digests[1].decode()}"] = data
+        else:
+            files[name] = data
+    return files
+
+
+def make_layout(random: Random, work: Path) -> Path:
+    folder = work / "layout"
+    (folder / "blobs/sha256").mkdir(parents=True)
+    for name, data in _resealed(random).items():
+        _written(folder / name, data)
+    if random.random() < 0.05:
+        index = {"schemaVersion": 2, "manifests": []}
+        for _ in range(4):  # each lists the last a thousand times
+            data = json.dumps(index).encode()
+            digest = hashlib.sha256(data).hexdigest()
+            _written(folder / "blobs/sha256" / digest, data)
+            one = {"mediaType": INDEX, "digest": f"sha256:{digest}", "size": len(data)}
+            index = {"schemaVersion": 2, "manifests": [one] * 1000}
+        _written(folder / "index.json", json.dumps(index).encode())
+    return folder
+
+
+def make_archive(random: Random, work: Path) -> Path:
+    data = tar(random, _resealed(random))
+    suffix = random.choice(("", "", ".gz", ".xz", ".bz2", ".zst"))
+    return _written(work / "image.tar", packed(random, data, suffix))
+
+
+def read_layout(path: Path, work: Path) -> None:
+    found = Layout.open(path) if path.is_dir() else archive.unpack(path, work / "unpacked")
+    list(found.images())
+    manifest = found.manifest("linux/amd64")
+    found.read_config(manifest)
+    rootfs.read(found, manifest)
+
+
+def read_held(path: Path, work: Path) -> None:
+    list(archive.held(path))
+
+
+def make_answers(random: Random, work: Path) -> Path:
+    for number in range(8):
+        data = random.choice([*_image_files().values(), b"{}", b'{"errors":[{"code":"x"}]}'])
+        headers = {
+            "Content-Type": random.choice((INDEX, "text/html", "")),
+            "WWW-Authenticate": 'Bearer realm="https://t.invalid/x",service="s",scope="y"',
+            "Location": random.choice(("https://r.invalid/v2/a/x", "/x", "http://evil", "//[")),
+            "Retry-After": random.choice(("1", "x", "9" * 50)),
+            "Docker-Content-Digest": random.choice(("sha256:" + "0" * 64, "x")),
+        }
+        text = mutated(random, json.dumps(headers).encode(), 1)
+        _written(work / f"{number}.headers", text)
+        _written(work / f"{number}.body", mutated(random, data, 2))
+    statuses = [random.choice((200, 200, 200, 401, 404, 302, 500, 206, 429)) for _ in range(8)]
+    return _written(work / "statuses", json.dumps(statuses).encode())
+
+
+def read_answers(path: Path, work: Path) -> None:
+    statuses, asked = json.loads(path.read_bytes()), 0
+
+    def send(self: object, method: str, url: str, *more: Any) -> Response:
+        nonlocal asked
+        number, asked = asked % 8, asked + 1
+        answer = Response()
+        answer.status_code, answer.url = statuses[number], url
+        answer.request = Request(method, url).prepare()
+        try:
+            headers = json.loads((work / f"{number}.headers").read_bytes())
+            answer.headers.update({str(k): str(v) for k, v in dict(headers).items()})
+        except (ValueError, TypeError, RecursionError):
+            pass
+        for header in answer.headers.values():
+            challenges.parse(header)
+        answer.raw = io.BytesIO((work / f"{number}.body").read_bytes())
+        challenges.token((work / f"{number}.body").read_bytes())
+        return answer
+
+    from envbuilder.core.errors import EnvbuilderError
+
+    with mock.patch.object(Connection, "_send", send):
+        connection = Connection(reference.parse("r.invalid/a"), pause=lambda seconds: None)
+        for act in (
+            lambda: transfer.pull(connection, "t", Layout.create(work / "l"), "linux/amd64", QUIET),
+            lambda: referrers.find(connection, "sha256:" + "0" * 64),
+        ):
+            try:
+                act()
+            except EnvbuilderError:
+                continue
+
+
+# ---- bundles
+
+
+@cache
+def _bundle_texts() -> dict[str, bytes]:
+    folder = ROOT / "profiles"
+    texts = {f"profiles/{p.name}": p.read_bytes() for p in profile.chain("cpu", [folder])}
+    return texts | {"locks/cpu.json": (folder / "locks/cpu.json").read_bytes()}
+
+
+def make_bundle(random: Random, work: Path) -> Path:
+    texts = {k: mutated(random, v, random.choice((0, 0, 1))) for k, v in _bundle_texts().items()}
+    texts["wheels/left-1.0-py3-none-any.whl"] = b"wheel"
+    texts["files/" + hashlib.sha256(b"f").hexdigest()] = b"f"
+    kinds = {"profiles": "profile", "locks": "lock", "wheels": "wheel", "files": "file"}
+    listed = bundle_format.order(
+        bundle_format.Member(
+            path=random.choice((path, path, path, path, path, path, random.choice(NAMES))),
+            size=len(data), sha256=hashlib.sha256(data).hexdigest(),
+            kind=kinds[path.partition("/")[0]], what="a part",  # type: ignore[arg-type]
+        )
+        for path, data in texts.items()
+    )  # fmt: skip
+    manifest = bundle_format.Manifest(
+        schema=2, made_by="a test", profiles=("cpu",), platforms=("linux/amd64",),
+        pythons=("3.12",), lacks=(), members=listed,
+    )  # fmt: skip
+    text = bundle_format.encode(manifest) if _encodable(manifest) else b"{}"
+    text = mutated(random, text, random.choice((0, 0, 1, 3)))
+    by_hash = {hashlib.sha256(d).hexdigest(): d for d in texts.values()}
+    name = bundle_format.manifest_name(hashlib.sha256(text).hexdigest())
+    out = bundle_format.header(name, len(text)) + text + bundle_format.padding(len(text))
+    for member in listed:
+        data = by_hash[member.sha256]
+        path = member.path.encode("ascii", "replace").decode()
+        out += bundle_format.header(path, len(data)) + data + bundle_format.padding(len(data))
+    out += bundle_format.END
+    return _written(work / "b.tar", mutated(random, out, random.choice((0, 0, 1))))
+
+
+def _encodable(manifest: bundle_format.Manifest) -> bool:
+    try:
+        bundle_format.encode(manifest)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def read_bundle(path: Path, work: Path) -> None:
+    unpack.unpack(path, _settings(work), QUIET, force=False)
+
+
+# ---- data
+
+
+def make_idx(random: Random, work: Path) -> Path:
+    for name in dataset.MNIST_SHA256:
+        images = "images" in name
+        shape = (3, 28, 28) if images else (3,)
+        data = bytes((0, 0, 8, len(shape))) + b"".join(n.to_bytes(4, "big") for n in shape)
+        data = mutated(random, data + bytes(3 * 784 if images else 3), random.choice((0, 1, 2)))
+        if random.random() < 0.5:
+            _written(work / "d" / name, data)
+        else:
+            _written(work / "d" / f"{name}.gz", packed(random, data, ".gz"))
+    return work / "d"
+
+
+def read_idx(path: Path, work: Path) -> None:
+    dataset.load(path)
+
+
+def read_mnist(path: Path, work: Path) -> None:
+    mnist.from_folder(path)
+
+
+# ---- text
+
+
+def _yaml_seeds() -> list[bytes]:
+    folders = (ROOT / "profiles", ROOT / "profiles/indexes", ROOT / "profiles/claims")
+    return [p.read_bytes() for f in folders for p in sorted(f.rglob("*.yaml"))]
+
+
+@cache
+def _seeds(kind: str) -> list[bytes]:
+    match kind:
+        case "yaml":
+            return _yaml_seeds()
+        case "lock":
+            return [p.read_bytes() for p in sorted((ROOT / "profiles/locks").glob("*.json"))]
+        case "host":
+            return [p.read_bytes() for p in sorted(host_trees.FOLDER.glob("*.json"))]
+    return [json.dumps(reports.whole()).encode()]
+
+
+def _grown(random: Random, data: bytes) -> bytes:
+    """Bytes with known tricks of text formats, besides `mutated`."""
+    if random.random() < 0.1:
+        line = random.choice(
+            (
+                b"a: &a [x]\nb: [*a, *a]\n",
+                b"- " * 3000,
+                b"k: !!int ''\n",
+                b"? [a]\n: b\n",
+                b"[[],",
+                b'{"a":1,"a":2}',
+                b"a: " + b"1:" * 40 + b"1\n",
+                b"x: 2026-99-99\n",
+                b"[],",
+            )
+        )
+        data = data + b"\n" + line * random.choice((1, 100, 30_000))
+    return mutated(random, data)
+
+
+def make_yaml(random: Random, work: Path) -> Path:
+    data = _grown(random, random.choice(_seeds("yaml")))
+    for path in ("config/config.yaml", "profiles/claims.yaml", "profiles/indexes.yaml"):
+        _written(work / path, data)
+    _written(work / "profiles/_base.yaml", b"description: x\n")
+    return _written(work / "profiles/mine.yaml", data)
+
+
+def read_profile(path: Path, work: Path) -> None:
+    profile.load("mine", [path.parent])
+
+
+def read_settings(path: Path, work: Path) -> None:
+    configuration.load(
+        {"ENVBUILDER_CONFIG_DIR": str(work / "config"), "HOME": str(work)}, work, lambda line: None
+    )
+
+
+def read_claims(path: Path, work: Path) -> None:
+    claims.load(path)
+
+
+def read_indexes(path: Path, work: Path) -> None:
+    indexes.upstreams(path.parent)
+
+
+def make_lock(random: Random, work: Path) -> Path:
+    return _written(work / "locks/cpu.json", _grown(random, random.choice(_seeds("lock"))))
+
+
+def read_lock(path: Path, work: Path) -> None:
+    profile_lock.load(path)
+
+
+def read_previous(path: Path, work: Path) -> None:
+    profile_lock.previous(path)
+
+
+def read_conda_lock(path: Path, work: Path) -> None:
+    conda_lock.load(path)
+
+
+def make_report(random: Random, work: Path) -> Path:
+    return _written(work / "report.json", _grown(random, random.choice(_seeds("report"))))
+
+
+def read_report(path: Path, work: Path) -> None:
+    stored = history.read(path)
+    page.render(json.loads(path.read_bytes()))
+    rows = comparison.rows([stored])
+    comparison.markdown(rows)
+    comparison.comma_separated(rows)
+    comparison.as_json(rows)
+
+
+def make_host(random: Random, work: Path) -> Path:
+    return _written(work / "host.json", _grown(random, random.choice(_seeds("host"))))
+
+
+def read_host(path: Path, work: Path) -> None:
+    from envbuilder.doctor.diagnosis import diagnose
+    from tests.support.broken_hosts import PROFILES, SEEN
+
+    diagnose(model.read(path), PROFILES, {}, SEEN, None)
+
+
+def make_tree(random: Random, work: Path) -> Path:
+    data = host_trees.load(random.choice(host_trees.NAMES))
+    for path in [*data["files"]]:
+        if random.random() < 0.2:
+            value = str(data["files"][path]).encode(errors="replace")
+            changed = mutated(random, value * random.choice((1, 1, 1, 200)), 3)
+            data["files"][path] = changed.decode(errors="replace")
+    root = host_trees.plant(work / "tree", data)
+    places = sorted(p for p in root.rglob("*") if p.is_file() and not p.is_symlink())
+    for _ in range(random.choice((0, 1, 3)) if places else 0):
+        _spoil(random, random.choice(places))
+    return root
+
+
+def _spoil(random: Random, place: Path) -> None:
+    import os
+
+    if not place.is_file():
+        return
+    place.unlink()
+    match random.choices(range(7), (9, 9, 9, 9, 9, 9, 1))[0]:
+        case 0:
+            os.mkfifo(place)
+        case 1:
+            place.symlink_to(place)
+        case 2:
+            place.symlink_to(random.choice(("/dev/zero", "/dev/stdin", "/proc/kmsg", "..", "/")))
+        case 3:
+            place.mkdir()
+        case 4:
+            with place.open("wb") as out:
+                out.truncate(1 << 40)
+        case 5:
+            place.write_bytes(random.choice(TOKENS) * 2000)
+        case _:
+            place.mkdir()
+            for number in range(1500):
+                (place / f"{number}").touch()
+
+
+def read_tree(path: Path, work: Path) -> None:
+    probe.host(path)
+
+
+# ---- answers of indexes, and of uv
+
+
+def make_page(random: Random, work: Path) -> Path:
+    html = (
+        b'<!DOCTYPE html><a href="x-1.0-py3-none-any.whl#sha256=00" data-requires-python="x">x</a>'
+    )
+    known = {"files": [{"filename": "x-1.0-py3-none-any.whl", "url": "x", "hashes": {}, "size": 1}]}
+    lock = b'[[packages]]\nname = "x"\nversion = "1"\nwheels = [{url = "http://h/x-1.0-py3-none-any.whl"}]\n'
+    data = random.choice((html, json.dumps(known).encode(), lock)) * random.choice((1, 1, 2000))
+    if random.random() < 0.05:
+        data += random.choice((b"<", b"<a ", b"<!", b"<a href='", b"&", b"[", b"a.")) * 50_000
+    return _written(work / "page", mutated(random, data))
+
+
+def read_page(path: Path, work: Path) -> None:
+    text = path.read_text(encoding="utf-8", errors="replace")
+    upstream.parse_page(text, "https://index.invalid/x/", "x", "default")
+
+
+def read_pylock(path: Path, work: Path) -> None:
+    text = path.read_text(encoding="utf-8", errors="replace")
+    pylock.parse(text, "linux/amd64", "3.12")
+
+
+FORMATS = {
+    "wheel": Format(
+        make_wheel, (read_conflicts, read_wheel_files, read_licences, read_offer, read_tool)
+    ),
+    "deb": Format(make_deb, (read_clean, read_deb_files, read_control, read_libraries)),
+    "package list": Format(make_lists, (read_suite,)),
+    "conda package": Format(make_conda, (read_conda,)),
+    "layer": Format(make_layer, (read_layer, read_differences)),
+    "layout": Format(make_layout, (read_layout, read_held)),
+    "image archive": Format(make_archive, (read_layout, read_held)),
+    "registry": Format(make_answers, (read_answers,)),
+    "bundle": Format(make_bundle, (read_bundle,)),
+    "idx": Format(make_idx, (read_idx, read_mnist), (idx.DataError,)),
+    "yaml": Format(make_yaml, (read_profile, read_settings, read_claims, read_indexes)),
+    "lock": Format(make_lock, (read_lock, read_previous, read_conda_lock)),
+    "report": Format(make_report, (read_report,)),
+    "recorded host": Format(make_host, (read_host,)),
+    "host tree": Format(make_tree, (read_tree,)),
+    "index page": Format(make_page, (read_page, read_pylock)),
+}

@@ -1,0 +1,114 @@
+"""No tar takes more memory or time than its size allows, whatever its headers state."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from envbuilder.core import tars
+from envbuilder.core.errors import InvalidError
+from envbuilder.core.tars import Tar
+from tests.support import debs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def read(data: bytes) -> dict[str, bytes]:
+    archive = Tar(io.BytesIO(data), len(data), InvalidError)
+    return {m.name: archive.content(m) if m.isreg() else b"" for m in archive}
+
+
+def refused(data: bytes) -> str:
+    with pytest.raises(InvalidError) as caught:
+        read(data)
+    return caught.value.message
+
+
+def block(kind: bytes, content: bytes, size: int | None = None) -> bytes:
+    entry = tarfile.TarInfo("x")
+    entry.type, entry.size = kind, len(content) if size is None else size
+    return entry.tobuf(tarfile.GNU_FORMAT) + content + bytes(-len(content) % 512)
+
+
+def with_records(**records: str) -> bytes:
+    entry = tarfile.TarInfo("x")
+    entry.pax_headers = {k.replace("__", "."): v for k, v in records.items()}
+    return entry.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape") + bytes(1024)
+
+
+def test_files_are_read() -> None:
+    assert read(debs.tar({"a": b"one", "b": "a"})) == {"./a": b"one", "./b": b""}
+
+
+@pytest.mark.parametrize(
+    ("records", "why"),
+    [
+        ({"mtime": "nan"}, "impossible time"),
+        ({"mtime": "1e300"}, "impossible time"),
+        ({"size": "-1"}, "impossible size"),
+        ({"uid": "99999999999"}, "impossible size, mode or owner"),
+        ({"path": "a\0b"}, "invalid extended header|null character"),
+        ({"GNU__sparse__map": "0,1", "GNU__sparse__size": "9" * 18}, "sparse"),
+        ({"comment": "1" * 300}, "invalid extended header"),
+    ],
+)
+def test_values_that_no_file_has_are_refused(records: dict[str, str], why: str) -> None:
+    with pytest.raises(InvalidError, match=why):
+        read(with_records(**records))
+
+
+def test_a_sparse_file_has_no_end() -> None:
+    assert "sparse" in refused(block(tarfile.GNUTYPE_SPARSE, b"") + bytes(1024))
+
+
+HEADERS = [
+    (b"3 a", "invalid"),  # each record would be searched for a distant "="
+    (b"9", "invalid"),  # the search for a character set would be quadratic (CVE-2024-6232)
+    (b"\n", "invalid"),
+]
+
+
+@pytest.mark.parametrize(("content", "why"), HEADERS)
+def test_headers_are_not_parsed_in_quadratic_time(content: bytes, why: str) -> None:
+    started = time.process_time()
+    data = block(tarfile.XHDTYPE, content * (900_000 // len(content))) + debs.tar({"a": b""})
+    assert why in refused(data)
+    assert time.process_time() - started < 2
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_a_chain_of_headers_is_an_error(kind: bytes) -> None:
+    refused(block(kind, b"6 a=b\n") * 3000 + debs.tar({"a": b""}))
+
+
+def test_a_long_name_is_no_extended_header() -> None:
+    name = "d/" * 100 + "x" * 150
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as archive:
+        archive.addfile(tarfile.TarInfo(name))
+    assert list(read(out.getvalue())) == [name]
+
+
+def test_the_number_of_members_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tars, "MEMBERS", 3)
+    monkeypatch.setattr(tars, "_MEMBER_BYTES", 1 << 20)
+    assert "more than 3 members" in refused(debs.tar(dict.fromkeys("abcd", b"")))
+
+
+def test_global_attributes_are_limited() -> None:
+    records = b"".join(f"13 key{n:04}=v\n".encode() for n in range(100))
+    data = block(tarfile.XGLTYPE, records) + debs.tar({"a": b""})
+    assert "global attributes" in refused(data)
+
+
+@pytest.mark.parametrize("make", [bytes, bytearray])
+def test_only_regular_files_have_content(make: Callable[[bytes], bytes]) -> None:
+    data = make(debs.tar({"a": "b"}))
+    archive = Tar(io.BytesIO(data), len(data), InvalidError)
+    with pytest.raises(InvalidError, match="not a regular file"):
+        archive.content(next(iter(archive)))
