@@ -98,6 +98,25 @@ def objection(folder: Path, trusted: Trust, look: Look = look) -> str:
     return next(filter(None, objections), "")
 
 
+def exposure(folder: Path, trusted: Trust, look: Look = look) -> str:
+    """Return how others can put files into one of envbuilder's folders; empty if they cannot.
+
+    A group is not considered, because somebody chose its members.
+    """
+    if not trusted.folders.isdisjoint((folder, *folder.parents)):
+        return ""
+    if not _keeps_modes(folder, look):
+        return ""
+    if why := _objection(folder, trusted, look, modes=True):
+        return why
+    facts, above = (look(path, follow=True) for path in (folder, folder.parent))
+    if facts is not None and facts.mode & stat.S_IWOTH:
+        return f"{folder} can be written by every user"
+    if above is not None and _open_to_all(above):
+        return f"{folder.parent} can be written by every user"
+    return ""
+
+
 def _keeps_modes(folder: Path, look: Look) -> bool:
     """Return whether a folder's file system stores file modes.
 

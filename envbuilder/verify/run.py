@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import folders
+from envbuilder.core import files, folders
 from envbuilder.core.errors import VerifyError
 from envbuilder.core.text import printable
 from envbuilder.packages.mnist import Dataset
@@ -308,8 +308,8 @@ def _keep_log(text: str, log: Path, progress: Progress) -> str:
     Returns "" if the log cannot be written: a full disk must not hide the verdict.
     """
     try:
-        folders.ensure(log.parent, private=True)
-        log.write_bytes(text.encode("utf-8", "backslashreplace"))
+        folders.ensure(log.parent)
+        files.write(log, text.encode("utf-8", "backslashreplace"), files.PRIVATE)
     except OSError as error:
         progress.note(f"{log}: cannot be written: {error.strerror or error}")
         return ""
