@@ -19,9 +19,18 @@ if TYPE_CHECKING:
     from envbuilder.packages.python.static_index import Offer
 
 
+class Server(ThreadingHTTPServer):
+    """A server that a hundred clients may connect to at the same moment."""
+
+    request_queue_size = 256
+
+
 @contextlib.contextmanager
-def serve(offers: Sequence[Offer]) -> Iterator[str]:
-    """Serve the offers, each from its file on this machine; yield the URL of the index."""
+def serve(offers: Sequence[Offer], requests: list[str] | None = None) -> Iterator[str]:
+    """Serve the offers, each from its file on this machine; yield the URL of the index.
+
+    The path of each GET is added to `requests`.
+    """
     # uv caches by URL: two tests must not get the same one.
     root = f"/{secrets.token_hex(12)}"
     files = {o.file: o for o in offers}
@@ -62,6 +71,8 @@ def serve(offers: Sequence[Offer]) -> Iterator[str]:
             self.do_GET()
 
         def do_GET(self) -> None:
+            if requests is not None and self.command == "GET":
+                requests.append(self.path)
             body = content(unquote(self.path))
             page = "/simple/" in self.path
             self.send_response(200 if body else 404)
@@ -72,7 +83,7 @@ def serve(offers: Sequence[Offer]) -> Iterator[str]:
             if self.command == "GET":
                 self.wfile.write(body)
 
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    http = Server(("127.0.0.1", 0), Handler)
     http.daemon_threads = True
     with serving(http):
         yield f"http://127.0.0.1:{http.server_address[1]}{root}/simple"
