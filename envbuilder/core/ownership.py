@@ -107,14 +107,12 @@ def exposure(folder: Path, trusted: Trust, look: Look = look) -> str:
         return ""
     if not _keeps_modes(folder, look):
         return ""
-    if why := _objection(folder, trusted, look, modes=True):
-        return why
-    facts, above = (look(path, follow=True) for path in (folder, folder.parent))
-    if facts is not None and facts.mode & stat.S_IWOTH:
-        return f"{folder} can be written by every user"
-    if above is not None and _open_to_all(above):
-        return f"{folder.parent} can be written by every user"
-    return ""
+    for path in (folder, folder.parent):  # who can write to the latter can exchange the former
+        if why := _objection(path, trusted, look, modes=True):
+            return why
+    facts = look(folder, follow=True)
+    open_to_all = facts is not None and facts.mode & stat.S_IWOTH
+    return f"{folder} can be written by every user" if open_to_all else ""
 
 
 def _keeps_modes(folder: Path, look: Look) -> bool:

@@ -192,10 +192,10 @@ def require_own(settings: Settings) -> None:
 def _require_unexposed(folder: Path) -> None:
     if why := ownership.exposure(folder, ownership.current_trust()):
         raise InvalidError(
-            f"{folder}: {why}; files in it would be used as yours",
+            f"{folder} cannot be used: {why}, and what they put there would be used as yours",
             "Set ENVBUILDER_CACHE_DIR and ENVBUILDER_DATA_DIR to folders of your own. Another"
             f" user's downloads can be used with {SHARED_STORE}. To use the folder nevertheless:"
-            f" {ownership.VARIABLE}={folder}",
+            f" {ownership.VARIABLE}={folder.parent}",
         )
 
 

@@ -83,8 +83,8 @@ def _shared_store(around: Around) -> Iterator[Problem]:
             severity="limits",
             code="shared-store",
             text=around.shared_store,
-            fix="Report it to whoever maintains it (`chmod -R a+rX` opens it). Until then,"
-            " ENVBUILDER_SHARED_STORE= (empty) builds without it.",
+            fix="Report it to whoever maintains it (docs/guides/shared-store.md says how to open"
+            " it). Until then, ENVBUILDER_SHARED_STORE= (empty) builds without it.",
         )
 
 

@@ -98,6 +98,12 @@ class Machine:
         environment = {**ENVIRONMENT, **NO_NETWORK, **folders, "HOME": str(home), **variables}
         return as_user(uid, argv, environment, self.project)
 
+    def open(self) -> None:
+        """Open the store as the guide says."""
+        folders = (self.cache / name for name in ("store", "datasets", "bases"))
+        present = [str(folder) for folder in folders if folder.exists()]
+        subprocess.run(["chmod", "-R", "a+rX", *present], check=True)
+
     def snapshot(self) -> dict[str, tuple[int, ...]]:
         """What writing to, linking from or reopening anything in the cache would change."""
         status = {str(p): p.lstat() for p in (self.cache, *self.cache.rglob("*"))}
@@ -117,6 +123,7 @@ def machine(session_environment: dict[str, str], tiny_lock: str) -> Iterator[Mac
     made = Machine(root, python, session_environment)
     try:
         made.project.mkdir()
+        made.cache.mkdir(mode=0o755)
         lay_tiny(made.project)
         (made.project / "profiles" / "locks" / "tiny.json").write_text(tiny_lock)
         yield made
@@ -129,7 +136,7 @@ def filled(machine: Machine) -> Machine:
     """The administrator built once, and opened the store as the guide says."""
     done = machine.admin(*BUILD)
     assert done.returncode == 0, done.stderr
-    subprocess.run(["chmod", "-R", "a+rX", str(machine.cache)], check=True)
+    machine.open()
     return machine
 
 
@@ -230,6 +237,29 @@ def test_the_umask_of_the_administrator_does_not_matter(machine: Machine, umask:
     assert machine.admin(*BUILD, umask=umask).returncode == 0
     before = machine.user(USERS[0], *BUILD, ENVBUILDER_SHARED_STORE=str(machine.cache))
     assert before.returncode == 1, "folders of ours are closed"
-    subprocess.run(["chmod", "-R", "a+rX", str(machine.cache)], check=True)
+    machine.open()
     later = machine.user(USERS[0], *BUILD, ENVBUILDER_SHARED_STORE=str(machine.cache))
     assert later.returncode == 0, later.stderr
+
+
+@pytest.mark.slow
+def test_folders_that_a_run_as_root_left_end_in_a_sentence(filled: Machine) -> None:
+    (first, _), shared = USERS, {"ENVBUILDER_SHARED_STORE": str(filled.cache)}
+    assert filled.user(first, *BUILD, **shared).returncode == 0
+    home = filled.home(first)
+    (home / "cache" / "store").mkdir(exist_ok=True)
+    places = [home / n for n in ("cache", "data", "cache/store", "cache/logs", "data/envs")]
+    for place in places:
+        status = place.stat()
+        os.chown(place, 0, 0)
+        place.chmod(0o755)
+        done = filled.user(first, *BUILD, "--rebuild", **shared)
+        os.chown(place, first, first)
+        place.chmod(status.st_mode & 0o777)
+        assert "unexpected" not in done.stderr
+        assert done.returncode in {0, 1, 2}, done.stderr
+        if done.returncode:
+            assert str(place) in done.stderr
+            assert "ENVBUILDER_CACHE_DIR" in done.stderr or "permission" in done.stderr.lower()
+        print(place, done.returncode, done.stderr.splitlines()[-2:])
+    assert filled.user(first, *BUILD, "--rebuild", **shared).returncode == 0

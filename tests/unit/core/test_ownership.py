@@ -210,6 +210,7 @@ OURS = Path("/x/cache/store")
         (folder(0, 0o1777), folder(MALLORY), "belongs to"),
         (folder(), folder(mode=0o777), "store can be written by every user"),
         (folder(), folder(mode=0o1777), "store can be written by every user"),
+        (folder(MALLORY), folder(), "cache belongs to"),
         (folder(mode=0o777), folder(), "cache can be written by every user"),
     ],
 )

@@ -70,9 +70,11 @@ def test_a_cache_that_others_can_write_is_refused(found: Settings, name: str) ->
     folder = found.cache_dir / name
     folder.mkdir(parents=True)
     folder.chmod(0o1777)
-    with pytest.raises(InvalidError, match=rf"{name}: .* can be written by every user") as caught:
+    with pytest.raises(
+        InvalidError, match=rf"{name} cannot be used: .* can be written by every user"
+    ) as caught:
         settings.require_own(found)
-    assert f"{ownership.VARIABLE}={folder}" in caught.value.hint
+    assert f"{ownership.VARIABLE}={folder.parent}" in caught.value.hint
     with pytest.raises(InvalidError, match="can be written by every user"):
         settings.require_writable(folder)
     folder.chmod(0o755)
