@@ -261,5 +261,4 @@ def test_folders_that_a_run_as_root_left_end_in_a_sentence(filled: Machine) -> N
         if done.returncode:
             assert str(place) in done.stderr
             assert "ENVBUILDER_CACHE_DIR" in done.stderr or "permission" in done.stderr.lower()
-        print(place, done.returncode, done.stderr.splitlines()[-2:])
     assert filled.user(first, *BUILD, "--rebuild", **shared).returncode == 0
