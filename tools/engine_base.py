@@ -78,7 +78,7 @@ def main() -> int:
         fetch.fetch(target.files, target, settings, console.PlainProgress())
         with tempfile.TemporaryDirectory() as folder:
             step = replace(debian_base.step(target, settings), layout=f"{folder}/base")
-            layout = debian_base.make(step, Store(settings.store_dir), print)
+            layout = debian_base.make(step, Store.of(settings), print)
             plain(layout, target, name)
             with connection.connect() as engine:
                 images.load(engine, layout, Layout.create(Path(folder) / "sent"))

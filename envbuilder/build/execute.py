@@ -31,7 +31,7 @@ from envbuilder.build.plan import (
     WritePayload,
     WritePrograms,
 )
-from envbuilder.core import bounded, folders, process, zips
+from envbuilder.core import bounded, files, folders, process, zips
 from envbuilder.core.errors import BuildError, EnvbuilderError
 from envbuilder.core.http import full_or_broken
 from envbuilder.core.redaction import log_text
@@ -60,16 +60,16 @@ def execute(plan: Plan, settings: Settings, progress: Progress) -> None:
 
     workdir = Path(plan.workdir)
     require_writable(workdir.parent, marked=False)
-    logs = require_writable(settings.logs_dir, private=True)
+    logs = require_writable(settings.logs_dir)
     log = logs / f"{plan.profile}-{plan.fingerprint[:12]}.log"
     with FileLock(f"{workdir}.lock"):
         _remove(workdir)  # left by a killed build
         try:
-            folders.ensure(workdir, private=True)
-            log.write_text("")
+            folders.ensure(workdir)
+            files.write(log, b"", files.PRIVATE)
             for step in plan.steps:
                 with progress.task(step.what) as task:
-                    _perform(step, Store(settings.store_dir), log, progress, task)
+                    _perform(step, Store.of(settings), log, progress, task)
         except (OSError, shutil.Error) as error:
             cause = error if isinstance(error, OSError) else OSError(str(error))
             raise full_or_broken(cause, Path(cause.filename or workdir)) from error

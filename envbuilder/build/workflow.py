@@ -18,6 +18,7 @@ from envbuilder.build.backends import devices, environment
 from envbuilder.build.backends.environment import Environment, Product
 from envbuilder.build.plan import BuildResult, MakeBase, Plan
 from envbuilder.core.errors import BuildError, HostError, InvalidError, ToolError
+from envbuilder.core.settings import require_own
 from envbuilder.host import assumed, probe
 from envbuilder.host.model import Host
 from envbuilder.profiles import backends, choice, fitting, ways
@@ -174,6 +175,7 @@ def _plan(
 ) -> Prepared:
     """Plan with the backend, which checks its tools; note which hashes are claims."""
     profile, host = decision.profile, decision.host
+    require_own(settings)
     prepare = environment.prepare(decision.backend)
     try:
         product = prepare(profile, decision.lock, host, request, settings)
@@ -259,7 +261,7 @@ def build(
     from envbuilder.build.attestation import documents
     from envbuilder.build.backends import base_python
     from envbuilder.build.execute import execute
-    from envbuilder.packages import space
+    from envbuilder.packages import shared_store, space
     from envbuilder.packages.debian.members import require_clean
     from envbuilder.packages.fetch import fetch
     from envbuilder.packages.python import wheel_conflicts
@@ -271,6 +273,8 @@ def build(
     if artifact is None:
         if changed := product.changed():
             progress.note(f"note: {changed}; it is built again")
+        if settings.shared_store and (why := shared_store.objection(settings.shared_store)):
+            progress.note(f"warning: {why}; what it lacks is downloaded")
         space.require(plan.files, plan.room, settings)
         try:
             base_python.require(plan, settings, progress)
@@ -278,7 +282,7 @@ def build(
             _suggest_packages(error, plan.profile, plan.python, request, settings)
             raise
         fetch(plan.files, product.target, settings, progress)
-        store = Store(settings.store_dir)
+        store = Store.of(settings)
         wheel_conflicts.require_compatible(plan.files, plan.python, store)
         if backends.makes_image(plan.backend):
             require_clean(plan.files, store)

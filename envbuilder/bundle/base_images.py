@@ -98,7 +98,7 @@ def _obtain(needed: Needed, settings: Settings, progress: Progress) -> Layout:
     folder = require_writable(settings.bases_dir)
     if image_names.on_disk(needed.ref):
         return archive.opened(image_names.path(needed.ref), folder)
-    cached = needed.digest and base_images.folder(needed.digest, needed.platform, settings).is_dir()
+    cached = needed.digest and base_images.is_present(needed.digest, needed.platform, settings)
     layout = None if cached else _of_engine(needed, folder, progress)
     if layout is not None:
         return layout

@@ -144,7 +144,7 @@ def files(
 
 def of_files(locked: Iterable[File], settings: Settings, apart: Iterable[str]) -> tuple[Part, ...]:
     """Return parts for locked files, except those whose sha256 is in `apart`."""
-    excluded, store = set(apart), Store(settings.store_dir)
+    excluded, store = set(apart), Store.of(settings)
     return tuple(
         _of_path(f"files/{f.sha256}", store.path(f.sha256), f.sha256, "file", describe(f))
         for f in locked
@@ -185,7 +185,7 @@ def of_envbuilder(
     used |= {(platform, t.python) for platform in without for t in targets}
     with progress.task("pack envbuilder itself"):
         itself = self_wheel.wheel(settings)
-    store = Store(settings.store_dir)
+    store = Store.of(settings)
     parts = [_of_bytes(f"wheels/{itself.file}", itself.content, "wheel", "envbuilder itself")]
     needed: dict[str, File] = {}
     extra = "conda" if any(selection.conda for selection in selections) else ""

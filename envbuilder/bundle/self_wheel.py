@@ -62,7 +62,7 @@ def _built(source: Path, settings: Settings) -> Wheel:
             [
                 *(indexes.uv_program(), "build", "--wheel", "--quiet", "--no-python-downloads"),
                 *("--python", sys.executable, "--out-dir", folder),
-                *("--cache-dir", str(require_writable(settings.uv_dir, private=True))),
+                *("--cache-dir", str(require_writable(settings.uv_dir))),
                 str(source),
             ],
             env=locations.uv_variables(indexes.DEFAULT, settings),
@@ -162,7 +162,7 @@ def dependencies(
         uv = Uv(
             run=process.run,
             folder=Path(work),
-            cache=require_writable(settings.uv_dir, private=True),
+            cache=require_writable(settings.uv_dir),
             environment=indexes.uv_environment(sources, os.environ),
             find_links=links(pip_settings.links(sources, os.environ), {}, Path(work)),
             index=StaticIndex(url="", offers={}),

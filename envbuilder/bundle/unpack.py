@@ -126,7 +126,7 @@ class _Incoming:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._store = Store(settings.store_dir)
+        self._store = Store.of(settings)
         self.bases: base_images.Arriving | None = None
         self.new = self.present = 0
 

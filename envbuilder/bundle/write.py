@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import os
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from envbuilder.bundle import format as bundle_format
+from envbuilder.core import files
 from envbuilder.core.errors import BuildError
 from envbuilder.core.http import full_or_broken
 from envbuilder.packages import space
@@ -36,7 +35,12 @@ def write(path: Path, manifest: Manifest, parts: Iterable[Part], progress: Progr
     contents = {p.member.path: p.content for p in parts}
     total = sum(m.size for m in manifest.members)
     space.require_rooms([Room(folder=str(path.absolute().parent), bytes=total)])
-    with _appearing(path) as out, progress.task(f"write {path.name}", total, unit="bytes") as task:
+    with ExitStack() as stack:
+        try:
+            out = stack.enter_context(files.appearing(path))
+        except OSError as error:
+            raise _cannot_write(error, path) from error
+        task = stack.enter_context(progress.task(f"write {path.name}", total, unit="bytes"))
         _put(out, bundle_format.header(bundle_format.manifest_name(sha256), len(text)))
         _put(out, text + bundle_format.padding(len(text)))
         for member in manifest.members:
@@ -79,49 +83,12 @@ def _chunks(path: Path) -> Iterator[bytes]:
 
 
 def _put(out: IO[bytes], data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        try:
-            view = view[out.write(view) :]
-        except OSError as error:
-            raise _cannot_write(error, Path(out.name)) from error
+    try:
+        files.put(out, data)
+    except OSError as error:
+        raise _cannot_write(error, Path(out.name)) from error
 
 
 def _cannot_write(error: OSError, path: Path) -> BuildError:
     said = full_or_broken(error, path).message
     return BuildError(said, "Name a file on another disk with --output.")
-
-
-@contextmanager
-def _appearing(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a file next to `path` that replaces it at the end; on any failure it is removed.
-
-    A leftover of a killed process is overwritten; a concurrent writer is refused.
-    """
-    part = path.with_name(f".{path.name}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Unbuffered: a full disk is reported by the write, not when the file is closed.
-        out = part.open("ab", buffering=0)
-    except OSError as error:
-        raise _cannot_write(error, path) from error
-    with out:
-        if not _owned(out, part):
-            raise BuildError(f"{path}: another process is writing it")
-        try:
-            out.truncate(0)
-            yield out
-            part.replace(path)
-        except BaseException:
-            with suppress(OSError):
-                part.unlink()
-            raise
-
-
-def _owned(out: IO[bytes], part: Path) -> bool:
-    """Return whether this process holds the lock of a file that is still in place."""
-    try:
-        fcntl.flock(out, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return os.path.samestat(os.fstat(out.fileno()), part.stat())
-    except OSError:
-        return False

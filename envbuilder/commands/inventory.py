@@ -85,7 +85,7 @@ DOWNLOADS = {
         "mnist",
         r"mnist/\.part-\w+",
     ),
-    "locate": Names(r"\w+-\w+-3\.\d+-[a-z0-9-]+\.txt"),
+    "locate": Names(r"\w+-\w+-3\.\d+-[a-z0-9_-]+\.txt"),
     "uv-resolve": Names(r"[^/]+", whole=r"[^/]+"),
     "logs": Names(
         r"_?[a-z0-9][a-z0-9-]*-[0-9a-f]{12}\.log|\d{8}T\d{6}Z-.+-(?:payload|devices)\.log"

@@ -108,9 +108,7 @@ def command(
             lock = resolve.resolve(chosen, settings, previous, upgrade, progress.note)
         for target in lock.targets:
             # Only wheels that are in the store already; the others are checked before use.
-            wheel_conflicts.require_compatible(
-                target.files, target.python, Store(settings.store_dir)
-            )
+            wheel_conflicts.require_compatible(target.files, target.python, Store.of(settings))
         path = _place(name, settings, output_dir)
         if lock.state == "unlocked" and previous is not None and previous.state != "unlocked":
             kept = f"the lock in {old} is kept"

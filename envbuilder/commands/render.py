@@ -11,6 +11,7 @@ from envbuilder.build import render
 from envbuilder.commands.options import profile_option, python_option, target_host_option
 from envbuilder.core import console, resources
 from envbuilder.core.errors import InvalidError
+from envbuilder.core.files import write as write_file
 from envbuilder.packages import configuration
 from envbuilder.profiles import choice
 from envbuilder.profiles.library import Library
@@ -99,9 +100,8 @@ def write(files: tuple[render.RenderedFile, ...], folder: Path) -> tuple[Path, .
                 "Move it away, or name another folder with --output.",
             )
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         for file in files:
-            (folder / file.name).write_bytes(file.content)
+            write_file(folder / file.name, file.content)
     except OSError as error:
         raise InvalidError(f"{folder}: cannot be written: {error.strerror or error}") from error
     return tuple(folder / file.name for file in files)

@@ -1,40 +1,135 @@
-"""Write files atomically, and hash them."""
+"""Write files atomically, and hash them.
+
+A file appears under its name by one rename. Until then it has a name of its own next to it, which
+is never opened through a link or over another user's file: others may be able to write there.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
-from typing import TYPE_CHECKING
+import secrets
+import stat
+from typing import IO, TYPE_CHECKING
+
+from envbuilder.core.errors import BuildError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from envbuilder.core.errors import EnvbuilderError
 
+_SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+PRIVATE = 0o600
+"""Mode of files that describe a user or a machine."""
+
 
 def save(
-    path: Path, content: bytes, failure: type[EnvbuilderError], hint: str, what: str = ""
+    path: Path,
+    content: bytes,
+    failure: type[EnvbuilderError],
+    hint: str,
+    what: str = "",
+    mode: int = 0o666,
 ) -> None:
     """Like `write`, but raise `failure` instead of `OSError`; `what` names the file's content."""
     try:
-        write(path, content)
+        write(path, content, mode)
     except OSError as error:
         problem = f"{what} cannot be written" if what else "cannot be written"
         raise failure(f"{path}: {problem}: {error.strerror or error}", hint) from error
 
 
-def write(path: Path, content: bytes) -> None:
-    """Replace a file atomically, creating its folder; an `OSError` leaves the old file in place."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+def write(path: Path, content: bytes, mode: int = 0o666) -> None:
+    """Replace a file atomically, creating its folder; an `OSError` leaves the old file in place.
+
+    `mode` is subject to the umask.
+    """
+    part = path.with_name(f".{path.name}.{secrets.randbits(48)}.part")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFELY, mode)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(content)
+        with os.fdopen(descriptor, "wb") as out:
+            out.write(content)
         part.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
             part.unlink()
         raise
+
+
+@contextlib.contextmanager
+def appearing(path: Path) -> Iterator[IO[bytes]]:
+    """Yield a file next to `path` that replaces it at the end; on any failure it is removed.
+
+    Written by `put`. For large files: what a killed process left is overwritten, not accumulated. A
+    concurrent writer is refused, and so is anything else that has the file's name (`BuildError`).
+    Raise `OSError` on a full disk.
+    """
+    part = path.with_name(f".{path.name}.part")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Unbuffered: a full disk is reported by the write, not when the file is closed.
+    with os.fdopen(_opened(part), "wb", buffering=0) as out:
+        if not _locked(out.fileno(), part):
+            raise BuildError(f"{path}: another process is writing it")
+        try:
+            out.truncate(0)
+            yield out
+            part.replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                part.unlink()
+            raise
+
+
+def put(out: IO[bytes], data: bytes) -> None:
+    """Write all of `data` to an unbuffered file."""
+    view = memoryview(data)
+    while view:
+        view = view[out.write(view) :]
+
+
+def is_own(status: os.stat_result) -> bool:
+    """Return whether this is a plain file of this user with no other name."""
+    owned = status.st_uid == os.geteuid() and status.st_nlink == 1
+    return owned and stat.S_ISREG(status.st_mode)
+
+
+def _opened(part: Path) -> int:
+    """Open a partial file that is new, or that an earlier process of this user left."""
+    try:
+        return os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFELY, 0o666)
+    except FileExistsError:
+        pass
+    try:
+        descriptor = os.open(part, os.O_WRONLY | _SAFELY)
+    except FileNotFoundError:  # its writer has just finished
+        return _opened(part)
+    except OSError as error:  # a link, a folder, a pipe, or another user's
+        raise _in_the_way(part) from error
+    if not is_own(os.fstat(descriptor)):
+        os.close(descriptor)
+        raise _in_the_way(part)
+    return descriptor
+
+
+def _locked(descriptor: int, part: Path) -> bool:
+    """Return whether this process got the lock of a file that is still in place."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(descriptor), part.lstat())
+    except OSError:
+        return False
+
+
+def _in_the_way(part: Path) -> BuildError:
+    return BuildError(
+        f"{part}: exists, and is not a file that you left there",
+        "Remove it, or write to a folder that nobody else can write to.",
+    )
 
 
 def file_sha256(path: Path) -> str:

@@ -14,6 +14,8 @@ import shutil
 import stat
 from pathlib import Path
 
+from envbuilder.core import files
+
 MARKER = ".made-by-envbuilder"
 _SIGNATURE = b"envbuilder made this folder\n"
 _CONTENT = _SIGNATURE + (
@@ -23,20 +25,24 @@ _CONTENT = _SIGNATURE + (
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def ensure(folder: Path, *, private: bool = False, marked: bool = True) -> Path:
+def ensure(folder: Path, *, marked: bool = True) -> Path:
     """Return the folder, creating it if it is missing, and marking it if it was created here.
 
-    `private`: only this user may read it. Not `marked`: its content carries markers of its own.
-    Raises `OSError` if it cannot be created.
+    New folders are for this user only, but one within a marked folder gets the mode of that one,
+    which the user may have opened to others. The mode of an existing folder is never changed.
+    Not `marked`: its content carries markers of its own. Raises `OSError` if it cannot be created.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    for above in reversed([p for p in folder.parents if not p.exists()]):
+        above.mkdir(mode=0o700, exist_ok=True)
     try:
-        folder.mkdir(mode=0o700 if private else 0o777)
+        folder.mkdir(mode=0o700)
     except FileExistsError:
         if not folder.is_dir():
             raise
         return folder
     try:
+        if is_marked(folder.parent):
+            folder.chmod(stat.S_IMODE(folder.parent.stat().st_mode) & ~0o022)
         if marked:
             mark(folder)
     except OSError:
@@ -50,7 +56,7 @@ def mark(folder: Path) -> None:
     """Mark a folder that was just created. Raises `OSError` on a full disk."""
     marker = folder / MARKER
     try:
-        marker.write_bytes(_CONTENT)
+        files.write(marker, _CONTENT)
     except OSError:
         marker.unlink(missing_ok=True)
         raise

@@ -98,6 +98,23 @@ def objection(folder: Path, trusted: Trust, look: Look = look) -> str:
     return next(filter(None, objections), "")
 
 
+def exposure(folder: Path, trusted: Trust, look: Look = look) -> str:
+    """Return how others can put files into one of envbuilder's folders; empty if they cannot.
+
+    A group is not considered, because somebody chose its members.
+    """
+    if not trusted.folders.isdisjoint((folder, *folder.parents)):
+        return ""
+    if not _keeps_modes(folder, look):
+        return ""
+    for path in (folder, folder.parent):  # who can write to the latter can exchange the former
+        if why := _objection(path, trusted, look, modes=True):
+            return why
+    facts = look(folder, follow=True)
+    open_to_all = facts is not None and facts.mode & stat.S_IWOTH
+    return f"{folder} can be written by every user" if open_to_all else ""
+
+
 def _keeps_modes(folder: Path, look: Look) -> bool:
     """Return whether a folder's file system stores file modes.
 

@@ -19,9 +19,10 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.schema import decode, parse_yaml, read_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 PROJECT_FILE = "envbuilder.yaml"
+SHARED_STORE = "ENVBUILDER_SHARED_STORE"
 
 
 _Keys = Annotated[tuple[str, ...], Meta(min_length=1, max_length=16)]
@@ -58,6 +59,8 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     signatures: Signatures = Signatures()
     """Required signatures. A project's file adds to what the user's file says, and never replaces
     it: otherwise a project could lift what the user requires."""
+    shared_store: str | None = None
+    """A cache folder filled by somebody else, from which files are used and never changed."""
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -68,6 +71,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     cache_dir: Path
     data_dir: Path
     configuration: Configuration
+    shared_store: Path | None = None
 
     @property
     def store_dir(self) -> Path:
@@ -154,8 +158,22 @@ def read(
         cache_dir=Path(environ.get("ENVBUILDER_CACHE_DIR") or dirs.user_cache_dir).absolute(),
         data_dir=Path(environ.get("ENVBUILDER_DATA_DIR") or dirs.user_data_dir).absolute(),
         configuration=configuration,
+        shared_store=_shared_store(environ.get(SHARED_STORE), files),
     )
     return settings, tuple(files)
+
+
+def _shared_store(variable: str | None, files: Sequence[File]) -> Path | None:
+    """Return the shared store; the variable takes precedence over files, and if empty, means none.
+
+    Raise `InvalidError` for a relative path, which would mean another folder in each project.
+    """
+    stated = [(f.read.shared_store, f"{f.where}: shared_store") for f in files]
+    stated.append((variable, SHARED_STORE))
+    path, where = next(((p, w) for p, w in reversed(stated) if p is not None), ("", ""))
+    if path and not Path(path).is_absolute():
+        raise InvalidError(f"{where}: {path!r} is not an absolute path")
+    return Path(path) if path else None
 
 
 def _project(start: Path, trusted: ownership.Trust, note: Callable[[str], object]) -> Path | None:
@@ -199,16 +217,37 @@ def _over(below: Configuration, above: Configuration) -> Configuration:
             bundles=users.bundles or projects.bundles,
             images=users.images or projects.images,
         ),
+        shared_store=below.shared_store if above.shared_store is None else above.shared_store,
     )
 
 
-def require_writable(folder: Path, *, private: bool = False, marked: bool = True) -> Path:
+def require_own(settings: Settings) -> None:
+    """Raise `InvalidError` if another user can put files where builds look for finished results."""
+    cache = settings.cache_dir
+    read = (settings.store_dir, settings.bases_dir, cache / "layers", cache / "datasets")
+    for folder in (*read, settings.envs_dir, settings.records_dir):
+        _require_unexposed(folder)
+
+
+def _require_unexposed(folder: Path) -> None:
+    if why := ownership.exposure(folder, ownership.current_trust()):
+        raise InvalidError(
+            f"{folder} cannot be used: {why}, and what they put there would be used as yours",
+            "Set ENVBUILDER_CACHE_DIR and ENVBUILDER_DATA_DIR to folders of your own. Another"
+            f" user's downloads can be used with {SHARED_STORE}. To use the folder nevertheless:"
+            f" {ownership.VARIABLE}={folder.parent}",
+        )
+
+
+def require_writable(folder: Path, *, marked: bool = True) -> Path:
     """Return the folder, created as by `folders.ensure`.
 
-    Raises `InvalidError` if that is not possible, `BuildError` on a full disk.
+    Raises `InvalidError` if that is not possible or another user can put files there, `BuildError`
+    on a full disk.
     """
+    _require_unexposed(folder)
     try:
-        return folders.ensure(folder, private=private, marked=marked)
+        return folders.ensure(folder, marked=marked)
     except OSError as error:
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
             from envbuilder.core.http import full_or_broken

@@ -32,6 +32,7 @@ def problems(
     return [
         *_lock(requested, lock),
         *_native(around, requested, engine=engine),
+        *_shared_store(around),
         *_disks(around),
         *_engines(host, around),
         *_gpus_in_containers(host, around),
@@ -73,6 +74,17 @@ def _native(around: Around, requested: Profile | None, *, engine: bool) -> Itera
             code="folder",
             text=f"{folder} cannot be written to",
             fix="Set ENVBUILDER_CACHE_DIR and ENVBUILDER_DATA_DIR to folders you can write to.",
+        )
+
+
+def _shared_store(around: Around) -> Iterator[Problem]:
+    if around.shared_store:
+        yield Problem(
+            severity="limits",
+            code="shared-store",
+            text=around.shared_store,
+            fix="Report it to whoever maintains it (docs/guides/shared-store.md says how to open"
+            " it). Until then, ENVBUILDER_SHARED_STORE= (empty) builds without it.",
         )
 
 

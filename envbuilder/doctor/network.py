@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 
 from envbuilder.containers.oci import image_names, reference
-from envbuilder.containers.oci.layout import MARK
 from envbuilder.containers.registry import base_images
 from envbuilder.core.errors import EnvbuilderError, InvalidError, ToolError
 from envbuilder.core.http import host_of, open_session, request
@@ -174,7 +173,7 @@ def _stock(profile: Profile | None, locked: Sequence[File], source: str, setting
     files = [f for f in locked if f.source == source]
     if profile is None or not files:
         return ""
-    store, folders = Store(settings.store_dir), locations.find_links()
+    store, folders = Store.of(settings), locations.find_links()
     missing = [
         f
         for f in files
@@ -206,8 +205,8 @@ def _registries(
         return
     if registry in mirrors:
         return
-    layout = base_images.folder(locked.digest, target.platform, settings)
-    pulled = ref == locked.ref and (layout / MARK).is_file()
+    stored = base_images.is_present(locked.digest, target.platform, settings)
+    pulled = ref == locked.ref and stored
     present = pulled or _in_engine(host, ref)
     yield Source(
         kind="registry",

@@ -12,7 +12,7 @@ from msgspec import Struct
 from envbuilder.core import process
 from envbuilder.core.errors import EnvbuilderError
 from envbuilder.doctor import network
-from envbuilder.packages import space
+from envbuilder.packages import shared_store, space
 from envbuilder.packages.space import Disk, disks, downloads, existing
 from envbuilder.profiles import lock as profile_lock
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
     from envbuilder.host.model import Host
     from envbuilder.profiles.lock import Lock
+    from envbuilder.profiles.locked_file import File
     from envbuilder.profiles.profile import Profile
 
 _PROGRAMS = (
@@ -53,6 +54,8 @@ class Around(Struct, frozen=True, kw_only=True):
     rooms: tuple[Disk, ...] = ()
     closed: tuple[str, ...] = ()
     """Folders of envbuilder that are not writable."""
+    shared_store: str = ""
+    """Why the shared store cannot be used, or which of its files is damaged; empty if neither."""
     backends: tuple[str, ...] = ()
     """The backends of the profile in question."""
     python: str = ""
@@ -87,6 +90,7 @@ def look(profile: Profile | None, lock: Lock | None, host: Host, settings: Setti
             for folder in (settings.cache_dir, settings.data_dir)
             if not os.access(existing(folder), os.W_OK)
         ),
+        shared_store=_shared_store(lock, host, settings),
         backends=tuple(profile.backends) if profile else (),
         python=python,
         python_fix=python_fix,
@@ -168,11 +172,23 @@ def _engine(host: Host) -> tuple[str, str]:
 
 def _rooms(lock: Lock | None, host: Host, settings: Settings) -> tuple[Disk, ...]:
     """Return the disks of the store and of environments, with the space the lock's files need."""
-    target = profile_lock.first(lock, host.platform)
-    tools = [f for p, f in lock.tools.items() if p == host.platform] if lock else []
-    files = (*target.files, *tools) if target else ()
+    files = _files(lock, host)
     environment = space.Room(folder=str(settings.envs_dir), bytes=space.unpacked(files))
     return disks((downloads(files, settings), environment))
+
+
+def _shared_store(lock: Lock | None, host: Host, settings: Settings) -> str:
+    if settings.shared_store is None:
+        return ""
+    why = shared_store.objection(settings.shared_store)
+    return why or shared_store.damage(_files(lock, host), settings)
+
+
+def _files(lock: Lock | None, host: Host) -> tuple[File, ...]:
+    """Return the lock's files for this host, and the tools that install them."""
+    target = profile_lock.first(lock, host.platform)
+    tools = [f for p, f in lock.tools.items() if p == host.platform] if lock else []
+    return (*target.files, *tools) if target else ()
 
 
 CDI_FILE = "/etc/cdi/nvidia.yaml"

@@ -69,7 +69,7 @@ def resolve(
             uv = Uv(
                 run=run,
                 folder=work,
-                cache=require_writable(settings.uv_dir, private=True),
+                cache=require_writable(settings.uv_dir),
                 environment=variables | static_index.variables(work, environ),
                 find_links=links(user_links, profile.indexes, work),
                 index=index,

@@ -13,6 +13,7 @@ import sys
 import tomllib
 from concurrent.futures import as_completed
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
@@ -45,7 +46,8 @@ def fetch(files: Sequence[File], target: Target, settings: Settings, progress: P
 
     Raise `BuildError` if a file is unavailable or is not what the lock states.
     """
-    store = Store(require_writable(settings.store_dir))
+    require_writable(settings.store_dir)
+    store = Store.of(settings)
     missing = [f for f in files if not store.has(f.sha256)]
     if not missing:
         return 0
@@ -109,30 +111,31 @@ def _ask_uv(
 
     `platform` is None for files of any platform.
     """
-    work = require_writable(settings.cache_dir / "locate", private=True)
-    requirements = work / f"{(platform or 'any/platform').replace('/', '-')}-{python}-{source}.txt"
+    work = require_writable(settings.cache_dir / "locate")
     hashes: dict[str, list[str]] = {}
     for file in files:
         hashes.setdefault(f"{file.name}=={file.version}", []).append(f"--hash=sha256:{file.sha256}")
-    requirements.write_text(
-        "".join(f"{pin} {' '.join(options)}\n" for pin, options in hashes.items())
-    )
     variables = locations.uv_variables(source, settings)
     chosen = ("--python-platform", indexes.UV_PLATFORM[platform]) if platform else ("--universal",)
-    done = process.run(
-        [
-            *(indexes.uv_program(), "pip", "compile"),
-            *("--quiet", "--no-deps", "--no-header", "--format", "pylock.toml"),
-            *("--only-binary", ":all:", "--no-python-downloads"),
-            *chosen,
-            # Any interpreter will do, but uv requires one, and the target's may not be installed.
-            *("--python-version", python, "--python", sys.executable),
-            *("--cache-dir", str(require_writable(settings.uv_dir, private=True))),
-            str(requirements),
-        ],
-        env={"MACOSX_DEPLOYMENT_TARGET": "14.0", **variables},
-        timeout=300,
-    )
+    prefix = f"{(platform or 'any/platform').replace('/', '-')}-{python}-{source}-"
+    # Other processes ask for other files of the same source at the same time.
+    with NamedTemporaryFile("w", prefix=prefix, suffix=".txt", dir=work) as requirements:
+        requirements.writelines(f"{pin} {' '.join(of)}\n" for pin, of in hashes.items())
+        requirements.flush()
+        done = process.run(
+            [
+                *(indexes.uv_program(), "pip", "compile"),
+                *("--quiet", "--no-deps", "--no-header", "--format", "pylock.toml"),
+                *("--only-binary", ":all:", "--no-python-downloads"),
+                *chosen,
+                # Any interpreter will do, but uv requires one; the target's may not be installed.
+                *("--python-version", python, "--python", sys.executable),
+                *("--cache-dir", str(require_writable(settings.uv_dir))),
+                requirements.name,
+            ],
+            env={"MACOSX_DEPLOYMENT_TARGET": "14.0", **variables},
+            timeout=300,
+        )
     if done.returncode != 0:
         names = ", ".join(f.name for f in files[:5]) + (" …" if len(files) > 5 else "")
         why = printed_reason(done.stderr)

@@ -97,9 +97,10 @@ def local(folder: Path | None, *, quick: bool) -> Dataset | None:
 
 def obtain(settings: Settings, progress: Progress) -> Dataset:
     """Return the full MNIST, fetched into the cache if needed; the subset if no source answers."""
-    cache = _cache(settings)
-    if _complete(cache):
-        return Dataset(folder=cache, name="MNIST", subset=False)
+    cache = _cache(settings.cache_dir)
+    for folder in filter(None, (cache, settings.shared_store and _cache(settings.shared_store))):
+        if _complete(folder):
+            return Dataset(folder=folder, name="MNIST", subset=False)
     _ensure_cache(settings)
     problems: list[str] = []
     from filelock import FileLock
@@ -123,7 +124,7 @@ def obtain(settings: Settings, progress: Progress) -> Dataset:
 
 def has(name: str, settings: Settings) -> bool:
     """Return whether one of the four files is in the cache with the right bytes."""
-    return _right(_cache(settings), name)
+    return _right(_cache(settings.cache_dir), name)
 
 
 def take(name: str, chunks: Iterable[bytes], settings: Settings) -> None:
@@ -140,20 +141,24 @@ def take(name: str, chunks: Iterable[bytes], settings: Settings) -> None:
             with part.open("wb") as out:
                 for chunk in chunks:
                     out.write(chunk)
+            part.chmod(0o444)
             part.replace(cache / name)
         finally:
             part.unlink(missing_ok=True)
 
 
-def _cache(settings: Settings) -> Path:
-    return settings.cache_dir / "datasets" / "mnist"
+def _cache(root: Path) -> Path:
+    return root / "datasets" / "mnist"
 
 
 def _ensure_cache(settings: Settings) -> Path:
-    """Return the cache's folder, created if it is missing."""
-    cache = _cache(settings)
+    """Return the cache's folder, created if it is missing.
+
+    A container reads it as another user, wherever it is mounted. The folder above it is closed.
+    """
+    cache = _cache(settings.cache_dir)
     require_writable(cache.parent)
-    cache.mkdir(exist_ok=True)
+    require_writable(cache, marked=False).chmod(0o755)
     return cache
 
 
@@ -163,13 +168,17 @@ def _complete(folder: Path) -> bool:
 
 def _right(folder: Path, name: str) -> bool:
     path = folder / name
-    return path.is_file() and file_sha256(path) == MNIST_SHA256[name]
+    try:
+        return path.is_file() and file_sha256(path) == MNIST_SHA256[name]
+    except OSError:  # it may be another user's
+        return False
 
 
 def _keep(content_of: Path, name: str, cache: Path) -> bool:
     """Move a file with the right hash into the cache; leave a wrong one where it is."""
     if file_sha256(content_of) != MNIST_SHA256[name]:
         return False
+    content_of.chmod(0o444)
     content_of.replace(cache / name)
     return True
 

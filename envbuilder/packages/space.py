@@ -77,7 +77,7 @@ def downloads(files: Iterable[File], settings: Settings) -> Room:
 
 
 def _missing(files: Iterable[File], settings: Settings) -> list[File]:
-    store = Store(settings.store_dir)
+    store = Store.of(settings)
     return [f for f in files if not store.has(f.sha256)]
 
 

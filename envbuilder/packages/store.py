@@ -2,18 +2,19 @@
 
 A file enters by one atomic rename after its hash was checked, so every file in the store was right
 when it came in. `link` checks the hash again on the way out, because files can be damaged or
-modified on disk.
+modified on disk. Files of a shared store are used where they are, and nothing is written there.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
-import shutil
-from typing import TYPE_CHECKING
+import stat
+from typing import TYPE_CHECKING, Self
 
-from envbuilder.core import folders
+from envbuilder.core import files, folders
 from envbuilder.core.errors import BuildError, WrongHashError
 from envbuilder.core.files import file_sha256
 
@@ -21,22 +22,43 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
+    from envbuilder.core.settings import Settings
     from envbuilder.profiles.locked_file import File
+
+NAME = "store"
+"""Folder below a cache, and below a shared one."""
+_CHUNK = 1 << 20
+_NO_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP})
 
 
 class Store:
-    """Files by sha256 below one folder."""
+    """Files by sha256 below one folder; files missing there are looked up in a shared store."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, shared: Path | None = None) -> None:
+        self.root, self.shared = root, shared
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """Return the user's store, backed by the shared one if there is one."""
+        shared = settings.shared_store
+        return cls(settings.store_dir, shared / NAME if shared else None)
 
     def path(self, sha256: str) -> Path:
-        """Return the path of a file, whether or not it exists."""
-        return self.root / "sha256" / sha256[:2] / sha256
+        """Return the path of a file in this store or the shared one, whether or not it exists."""
+        target = _below(self.root, sha256)
+        if self.shared is not None and not _is_file(target):
+            elsewhere = _below(self.shared, sha256)
+            if _is_file(elsewhere) and os.access(elsewhere, os.R_OK):
+                return elsewhere
+        return target
 
     def has(self, sha256: str) -> bool:
-        """Return whether the file is in the store."""
-        return self.path(sha256).is_file()
+        """Return whether the file is in the store or in the shared one."""
+        return _is_file(self.path(sha256))
+
+    def is_shared(self, sha256: str) -> bool:
+        """Return whether the file would be taken from the shared store."""
+        return not self.path(sha256).is_relative_to(self.root)
 
     @contextlib.contextmanager
     def receiving(self, file: File) -> Iterator[Path]:
@@ -53,10 +75,14 @@ class Store:
 
         folders.ensure(self.root)
         folders.ensure(self.root / "sha256")
-        folder = self.root / "partial"
-        folder.mkdir(exist_ok=True)
+        folder = folders.ensure(self.root / "partial", marked=False)
+        part = folder / sha256
         with FileLock(folder / f"{sha256}.lock"):
-            yield folder / sha256
+            # A link would be written through, and another name's file be made read-only.
+            with contextlib.suppress(FileNotFoundError):
+                if not files.is_own(part.lstat()):
+                    part.unlink()
+            yield part
 
     def accept(self, part: Path, file: File, origin: str) -> None:
         """Move a complete file into the store; raise `WrongHashError` if its hash is wrong."""
@@ -89,8 +115,8 @@ class Store:
 
     def _keep(self, part: Path, sha256: str) -> None:
         part.chmod(0o444)
-        target = self.path(sha256)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        target = _below(self.root, sha256)
+        folders.ensure(target.parent, marked=False)
         part.replace(target)
 
     def sound(self, sha256: str) -> bool:
@@ -102,22 +128,65 @@ class Store:
         source = self.path(file.sha256)
         actual = file_sha256(source)
         if actual != file.sha256:
-            source.unlink()
-            raise BuildError(
-                f"{file.basename}: damaged in the store ({source}):"
-                f" expected sha256 {file.sha256}, found {actual}",
-                "The damaged file was removed; run the same command again to fetch it again.",
-            )
+            raise self._damaged(file, source, actual)
         return source
 
     def link(self, file: File, folder: Path) -> Path:
-        """Hard-link the checked file into `folder` under its own name, or copy it if that fails."""
-        source = self.checked(file)
-        target = folder / file.basename
+        """Hard-link the file into `folder` under its own name, checked there; else copy it.
+
+        A file of the shared store is always copied: its owner could change it after the check, and
+        Linux permits hard links to one's own files only (`fs.protected_hardlinks`).
+        """
+        source, target = self.path(file.sha256), folder / file.basename
+        actual = file_sha256(target) if self._linked(source, target) else _copied(source, target)
+        if actual != file.sha256:
+            target.unlink()
+            raise self._damaged(file, source, actual)
+        return target
+
+    def _linked(self, source: Path, target: Path) -> bool:
+        if self.is_shared(source.name):
+            return False
         try:
             os.link(source, target)
         except OSError as error:
-            if error.errno not in {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP}:
+            if error.errno not in _NO_LINK:
                 raise
-            shutil.copyfile(source, target)
-        return target
+            return False
+        return True
+
+    def _damaged(self, file: File, source: Path, actual: str) -> BuildError:
+        """Return the error about a damaged file; remove the file if it is in this store."""
+        shared = self.is_shared(file.sha256)
+        if not shared:
+            source.unlink()
+        return BuildError(
+            f"{file.basename}: damaged in the {'shared ' if shared else ''}store ({source}):"
+            f" expected sha256 {file.sha256}, found {actual}",
+            "Report it to whoever maintains the shared store. To fetch the file yourself until"
+            " then, run the same command with ENVBUILDER_SHARED_STORE= (empty)."
+            if shared
+            else "The damaged file was removed; run the same command again to fetch it again.",
+        )
+
+
+def _below(root: Path, sha256: str) -> Path:
+    return root / "sha256" / sha256[:2] / sha256
+
+
+def _is_file(path: Path) -> bool:
+    """Return whether this is a plain file: no link, device or pipe, which would be followed."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False
+
+
+def _copied(source: Path, target: Path) -> str:
+    """Copy a file; return the sha256 of what was written."""
+    digest = hashlib.sha256()
+    with source.open("rb") as stream, target.open("xb") as out:
+        while chunk := stream.read(_CHUNK):
+            digest.update(chunk)
+            out.write(chunk)
+    return digest.hexdigest()

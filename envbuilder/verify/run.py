@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import folders
+from envbuilder.core import files, folders
 from envbuilder.core.errors import VerifyError
 from envbuilder.core.redaction import log_text
 from envbuilder.core.text import printable
@@ -309,8 +309,8 @@ def _keep_log(text: str, log: Path, progress: Progress) -> str:
     Returns "" if the log cannot be written: a full disk must not hide the verdict.
     """
     try:
-        folders.ensure(log.parent, private=True)
-        log.write_bytes(log_text(text).encode())
+        folders.ensure(log.parent)
+        files.write(log, log_text(text).encode(), files.PRIVATE)
     except OSError as error:
         progress.note(f"{log}: cannot be written: {error.strerror or error}")
         return ""

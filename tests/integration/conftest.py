@@ -63,6 +63,7 @@ def session_environment(
         "ENVBUILDER_CACHE_DIR": str(test_cache),
         "ENVBUILDER_DATA_DIR": str(home / "data"),
         "ENVBUILDER_CONFIG_DIR": str(home / "config"),
+        "ENVBUILDER_SHARED_STORE": "",
     }
 
 

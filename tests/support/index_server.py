@@ -20,11 +20,20 @@ if TYPE_CHECKING:
     from envbuilder.packages.python.static_index import Offer
 
 
+class Server(ThreadingHTTPServer):
+    """A server that a hundred clients may connect to at the same moment."""
+
+    request_queue_size = 256
+
+
 @contextlib.contextmanager
-def serve(offers: Sequence[Offer], login: str = "") -> Iterator[str]:
+def serve(
+    offers: Sequence[Offer], login: str = "", requests: list[str] | None = None
+) -> Iterator[str]:
     """Serve the offers, each from its file on this machine; yield the URL of the index.
 
-    `login` is the user and password that a client must have, as `user:password`.
+    `login` is the user and password that a client must have, as `user:password`. The path of each
+    GET is added to `requests`.
     """
     wanted = f"Basic {base64.b64encode(login.encode()).decode()}"
     # uv caches by URL: two tests must not get the same one.
@@ -73,6 +82,8 @@ def serve(offers: Sequence[Offer], login: str = "") -> Iterator[str]:
                 self.send_header("Content-Length", "0")
                 self.end_headers()
                 return
+            if requests is not None and self.command == "GET":
+                requests.append(self.path)
             body = content(unquote(self.path))
             page = "/simple/" in self.path
             self.send_response(200 if body else 404)
@@ -83,7 +94,7 @@ def serve(offers: Sequence[Offer], login: str = "") -> Iterator[str]:
             if self.command == "GET":
                 self.wfile.write(body)
 
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    http = Server(("127.0.0.1", 0), Handler)
     http.daemon_threads = True
     with serving(http):
         yield f"http://127.0.0.1:{http.server_address[1]}{root}/simple"

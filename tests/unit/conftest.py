@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from envbuilder.core import settings
+from envbuilder.core.settings import SHARED_STORE
 from tests.support.registry_requests import server, source, there
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def no_outside(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPat
     home = tmp_path_factory.mktemp("home")
     for name in ("CONFIG", "CACHE", "DATA"):
         monkeypatch.setenv(f"ENVBUILDER_{name}_DIR", str(home / name.lower()))
-    for name in ("ENVBUILDER_BASE_IMAGE", "PIP_FIND_LINKS", "PIP_INDEX_URL"):
+    for name in (SHARED_STORE, "ENVBUILDER_BASE_IMAGE", "PIP_FIND_LINKS", "PIP_INDEX_URL"):
         monkeypatch.delenv(name, raising=False)
 
 

@@ -152,7 +152,7 @@ def bill(
 
     Licences are read from the wheels in the store; `stated` adds those of other files, by sha256.
     """
-    licence_names = licences.of_wheels(files, Store(settings.store_dir)) | dict(stated or {})
+    licence_names = licences.of_wheels(files, Store.of(settings)) | dict(stated or {})
     parts = [components.of_base(base.ref, base.digest, about.platform)] if base else []
     parts += components.locked(files, licence_names)
     named = {_unqualified(part) for part in parts}

@@ -60,7 +60,7 @@ def run(request: Request, settings: Settings, progress: Progress) -> Outcome:
     """
     from filelock import FileLock
 
-    scratch = require_writable(settings.cache_dir / "reproduce", private=True, marked=False)
+    scratch = require_writable(settings.cache_dir / "reproduce", marked=False)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=scratch)))
         folders.mark(folder)
@@ -72,7 +72,10 @@ def run(request: Request, settings: Settings, progress: Progress) -> Outcome:
         progress.note("first build, in this environment")
         first = _build(request, replace(settings, data_dir=first_folder / "data"), progress, stack)
         elsewhere = replace(
-            settings, cache_dir=second_folder / "cache", data_dir=second_folder / "data"
+            settings,
+            cache_dir=second_folder / "cache",
+            data_dir=second_folder / "data",
+            shared_store=None,
         )
         _copy(first.product.plan, settings, elsewhere, progress)
         progress.note("second build, in another folder and from copies")
@@ -113,7 +116,7 @@ def _forget(name: str, progress: Progress) -> None:
 
 def _copy(plan: Plan, settings: Settings, elsewhere: Settings, progress: Progress) -> None:
     """Copy the store's files to another store; link existing base images."""
-    source, target = Store(settings.store_dir), Store(elsewhere.store_dir)
+    source, target = Store.of(settings), Store.of(elsewhere)
     with progress.task("copy the files to another folder", len(plan.files)) as task:
         for file in plan.files:
             path = target.path(file.sha256)
@@ -123,13 +126,22 @@ def _copy(plan: Plan, settings: Settings, elsewhere: Settings, progress: Progres
             except OSError as error:
                 raise full_or_broken(error, path) from error
             task.advance(1)
-    bases, others = settings.cache_dir / "bases", elsewhere.cache_dir / "bases"
+    others = elsewhere.cache_dir / "bases"
     others.mkdir(parents=True)
     rebuilt = {Path(s.layout).name for s in plan.steps if isinstance(s, MakeBase)}
     # Existing base images are inputs, named by digest; bases made from packages are made twice.
-    for base in bases.iterdir() if bases.is_dir() else ():
-        if base.is_dir() and base.name not in rebuilt:
-            (others / base.name).symlink_to(base)
+    for name, base in _bases(settings).items():
+        if name not in rebuilt:
+            (others / name).symlink_to(base)
+
+
+def _bases(settings: Settings) -> dict[str, Path]:
+    """Return the folders of base images, the user's and shared ones, by name."""
+    bases: dict[str, Path] = {}
+    for root in filter(None, (settings.shared_store, settings.cache_dir)):
+        with contextlib.suppress(OSError):  # missing, or closed to this user
+            bases |= {path.name: path for path in (root / "bases").iterdir() if path.is_dir()}
+    return bases
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from envbuilder.containers.oci.layer import Member, gathered, tar
 from envbuilder.containers.oci.layout import MARK, Layout, place
 from envbuilder.containers.oci.members import diff_id
 from envbuilder.containers.oci.reference import qualified
+from envbuilder.core import files
 from envbuilder.core.errors import BuildError, InvalidError, WrongHashError
 from envbuilder.core.files import file_sha256
 from envbuilder.core.tars import Tar
@@ -99,18 +100,12 @@ def write(
     layout: Layout, path: Path, show: Callable[[int, int], object] = lambda done, total: None
 ) -> None:
     """Write a layout's one image to an archive, atomically; raise `OSError` on a full disk."""
-    part = path.with_name(f".{path.name}.part")
-    path.parent.mkdir(parents=True, exist_ok=True)
     total, done = _size(layout), 0
-    try:
-        with part.open("wb") as out:
-            for piece in pieces(layout):
-                out.write(piece)
-                done += len(piece)
-                show(min(done, total), total)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with files.appearing(path) as out:
+        for piece in pieces(layout):
+            files.put(out, piece)
+            done += len(piece)
+            show(min(done, total), total)
 
 
 def held(path: Path) -> Iterator[tuple[dict[str, Any], types.Digest, types.Digest]]:

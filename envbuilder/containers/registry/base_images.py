@@ -6,6 +6,7 @@ other programs can read the folder, and `bundle` packs it as is.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from envbuilder.containers.oci import reference
@@ -32,13 +33,30 @@ WAY_OUT = (
 
 def folder(digest: types.Digest, platform: types.Platform, settings: Settings) -> Path:
     """Return the path of a base image, present or not; `digest` names its manifest or an index."""
-    name = f"{digest.removeprefix('sha256:')}-{platform.replace('/', '-')}"
-    return settings.cache_dir / "bases" / name
+    return _below(settings.cache_dir, digest, platform)
 
 
-def is_intact(digest: types.Digest, platform: types.Platform, settings: Settings) -> bool:
-    """Return whether a base image is on this disk with the right bytes."""
-    return _damage(folder(digest, platform, settings), digest, platform) is None
+def is_present(digest: types.Digest, platform: types.Platform, settings: Settings) -> bool:
+    """Return whether a base image is on this disk; its bytes are not checked."""
+    roots = filter(None, (settings.cache_dir, settings.shared_store))
+    marks = (_below(root, digest, platform) / MARK for root in roots)
+    return any(os.path.isfile(mark) for mark in marks)  # noqa: PTH113 (a closed folder is no error)
+
+
+def intact(digest: types.Digest, platform: types.Platform, settings: Settings) -> Layout | None:
+    """Return a base image that is on this disk with the right bytes, the user's or a shared one."""
+    for root in filter(None, (settings.cache_dir, settings.shared_store)):
+        place = _below(root, digest, platform)
+        try:
+            if _damage(place, digest, platform) is None:
+                return Layout(place)
+        except OSError:  # another user's that cannot be read
+            continue
+    return None
+
+
+def _below(root: Path, digest: types.Digest, platform: types.Platform) -> Path:
+    return root / "bases" / f"{digest.removeprefix('sha256:')}-{platform.replace('/', '-')}"
 
 
 def obtain(
@@ -60,10 +78,9 @@ def obtain(
     require_writable(place.parent)
     try:
         with FileLock(f"{place}.lock"):
-            problem = _damage(place, digest, platform)
-            if problem is None:
-                return Layout(place)
-            if problem:
+            if layout := intact(digest, platform, settings):
+                return layout
+            if problem := _damage(place, digest, platform):
                 progress.note(f"warning: {problem}; it is fetched again")
             (place / MARK).unlink(missing_ok=True)  # so that its index is recreated, too
             layout = Layout.create(place)

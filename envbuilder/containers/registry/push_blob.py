@@ -77,7 +77,7 @@ def send(
 
     lock = _file(notes, f"{connection.name} {blob.digest}", "lock")
     path = _file(notes, f"{connection.host} {blob.digest}", "repository")
-    folders.ensure(notes, private=True)
+    folders.ensure(notes)
     with FileLock(lock):
         if has(connection, blob):
             advance(blob.size)
@@ -90,7 +90,7 @@ def send(
             except OSError as error:
                 raise full_or_broken(error, source) from error
         with contextlib.suppress(OSError):
-            files.write(path, connection.repository.encode())
+            files.write(path, connection.repository.encode(), files.PRIVATE)
         return result
 
 

@@ -118,7 +118,7 @@ def _ask(pin: BasePin, settings: Settings, connect: Connect) -> tuple[Status, st
 def _elsewhere(
     pin: BasePin, sha256: str, settings: Settings, bundles: Mapping[str, frozenset[str]]
 ) -> tuple[str, ...]:
-    platforms = [p for p in pin.platforms if base_images.is_intact(pin.digest, p, settings)]
+    platforms = [p for p in pin.platforms if base_images.intact(pin.digest, p, settings)]
     names = [f"the base images on this machine ({', '.join(platforms)})"] if platforms else []
     try:
         with connection.connect() as engine:

@@ -258,7 +258,7 @@ class _Search:
 
     def _elsewhere(self, file: File) -> dict[str, None]:
         """Return readable names of the locations that have the file's bytes."""
-        stored = Store(self._settings.store_dir).path(file.sha256)
+        stored = Store.of(self._settings).path(file.sha256)
         names = ["the store"] if _is(stored, file) else []
         names += [str(f) for f in locations.find_links() if _is(f / file.basename, file)]
         if file.kind not in BY_PATH:

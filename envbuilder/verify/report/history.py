@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import bounded, folders, strict_json
+from envbuilder.core import bounded, files, folders, strict_json
 from envbuilder.core.errors import BuildError, InvalidError, VerifyError
 from envbuilder.verify.report import model
 from envbuilder.verify.report.model import Report
@@ -111,7 +111,7 @@ def keep(report: dict[str, Any], folder: Path) -> Path:
         with FileLock(folder / ".lock", timeout=_LOCK_SECONDS):
             number = max((e.number for e in entries(folder)), default=0) + 1
             name = f"{number:06}-{report['time']}-{profile}-{backend}{fingerprint}.json"
-            model.write(report, folder / name)
+            model.write(report, folder / name, files.PRIVATE)
             _prune(folder, profile)
     except (OSError, NotImplementedError) as error:  # a lock time-out is an OSError, too
         why = getattr(error, "strerror", None) or error

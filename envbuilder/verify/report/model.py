@@ -316,8 +316,8 @@ def assemble(data: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
     return {"schema": SCHEMA, **facts, **{k: v for k, v in data.items() if k != "schema"}}
 
 
-def write(report: dict[str, Any], path: Path) -> None:
+def write(report: dict[str, Any], path: Path, mode: int = 0o666) -> None:
     """Write a report atomically; raise `VerifyError` if the path cannot be written."""
     content = msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n"
     hint = "The verification itself finished; choose another path with --output."
-    files.save(path, content, VerifyError, hint, "the report")
+    files.save(path, content, VerifyError, hint, "the report", mode)

@@ -32,6 +32,7 @@ from envbuilder.bundle.format import Manifest, Member
 from envbuilder.containers.engine import connection
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.containers.registry import base_images as bases
+from envbuilder.core import files
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, ToolError
 from envbuilder.core.settings import Configuration, Signatures
@@ -413,7 +414,7 @@ def test_what_a_killed_one_left_is_overwritten(
 
 
 def test_two_at_once_are_refused(parts: tuple[Part, ...], manifest: Manifest, bundle: Path) -> None:
-    with packing._appearing(bundle), pytest.raises(BuildError, match="another process"):
+    with files.appearing(bundle), pytest.raises(BuildError, match="another process"):
         packing.write(bundle, manifest, parts, QUIET)
     assert bundle.exists()
 

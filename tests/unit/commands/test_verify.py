@@ -194,10 +194,10 @@ def test_what_a_forged_report_changes_is_what_gives_it_away(payload: Payload) ->
 def unwritable(monkeypatch: pytest.MonkeyPatch, where: Callable[[Path], bool]) -> None:
     real = files.write
 
-    def write(path: Path, content: bytes) -> None:
+    def write(path: Path, content: bytes, mode: int = 0o666) -> None:
         if where(path):
             raise OSError(28, "No space left on device")
-        real(path, content)
+        real(path, content, mode)
 
     monkeypatch.setattr(files, "write", write)
 

@@ -27,16 +27,39 @@ def test_only_a_folder_that_was_made_here_is_marked(tmp_path: Path) -> None:
         folders.ensure(ours / folders.MARKER)
 
 
-def test_a_private_folder_is_closed_to_others(tmp_path: Path) -> None:
-    umask = os.umask(0o022)
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.parametrize("umask", [0, 0o022, 0o077])
+def test_folders_are_closed_to_others_and_so_are_those_above_that_are_new(
+    tmp_path: Path, umask: int
+) -> None:
+    before = os.umask(umask)
     try:
-        modes = [
-            stat.S_IMODE(folders.ensure(tmp_path / name, private=private).stat().st_mode)
-            for name, private in (("private", True), ("open", False))
-        ]
+        folder = folders.ensure(tmp_path / "above" / "ours" / "within", marked=False)
+        marked = folders.ensure(tmp_path / "above" / "marked")
+        below = folders.ensure(marked / "below")
     finally:
-        os.umask(umask)
-    assert modes == [0o700, 0o755]
+        os.umask(before)
+    assert {mode(p) for p in (folder, *list(folder.parents)[:2], marked, below)} == {0o700}
+
+
+def test_a_folder_within_one_that_was_opened_is_open_too(tmp_path: Path) -> None:
+    ours = folders.ensure(tmp_path / "ours")
+    ours.chmod(0o777)
+    before = os.umask(0o077)
+    try:
+        below = folders.ensure(ours / "below")
+    finally:
+        os.umask(before)
+    assert mode(below) == 0o755
+    assert mode(folders.ensure(below / "again", marked=False)) == 0o755
+
+
+def test_the_mode_of_an_existing_folder_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir(mode=0o750)
+    assert mode(folders.ensure(tmp_path / "theirs")) == 0o750
 
 
 def test_a_folder_whose_marker_cannot_be_written_is_not_left(

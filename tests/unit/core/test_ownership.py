@@ -192,3 +192,51 @@ def test_the_users_own_settings_count_only_where_they_are(name: str, tmp_path: P
     assert configuration.load(environ, note=notes.append).configuration.profile is None
     assert tmp_path / "profiles" not in profiles.search_path(None, tmp_path)
     assert len(notes) == 1
+
+
+OURS = Path("/x/cache/store")
+
+
+@pytest.mark.parametrize(
+    ("above", "ours", "why"),
+    [
+        (folder(), None, ""),
+        (folder(), folder(mode=0o700), ""),
+        (folder(), folder(), ""),
+        (folder(0, 0o1777), folder(), ""),
+        (folder(mode=0o2775), folder(mode=0o2775), ""),
+        (folder(), folder(0), ""),
+        (folder(), folder(MALLORY, 0o700), "belongs to"),
+        (folder(0, 0o1777), folder(MALLORY), "belongs to"),
+        (folder(), folder(mode=0o777), "store can be written by every user"),
+        (folder(), folder(mode=0o1777), "store can be written by every user"),
+        (folder(MALLORY), folder(), "cache belongs to"),
+        (folder(mode=0o777), folder(), "cache can be written by every user"),
+    ],
+)
+def test_who_can_put_files_into_a_folder_of_ours(
+    above: Facts, ours: Facts | None, why: str
+) -> None:
+    tree = {"/": folder(0), "/x": folder(), str(OURS.parent): above}
+    look = looking(tree | ({str(OURS): ours} if ours else {}))
+    stated = ownership.exposure(OURS, Trust(uids=frozenset({0, ME})), look)
+    assert why in stated
+    assert bool(stated) == bool(why)
+    for trusted in (OURS, OURS.parent):
+        trust = Trust(uids=frozenset({0, ME}), folders=frozenset({trusted}))
+        assert ownership.exposure(OURS, trust, look) == ""
+
+
+def test_a_link_to_a_folder_of_ours_must_be_ours_too() -> None:
+    trust = Trust(uids=frozenset({0, ME}))
+    tree = {"/": folder(0), "/x": folder(), "/x/cache": folder(), "/disk/store": folder()}
+    links = {str(OURS): "/disk/store"}
+    for owner, why in ((ME, ""), (MALLORY, "belongs to")):
+        tree[str(OURS)] = Facts(uid=owner, mode=LINK | 0o777)
+        assert why in ownership.exposure(OURS, trust, looking(tree, links))
+
+
+def test_where_modes_are_not_stored_nothing_is_known() -> None:
+    tree = {"/": folder(0), "/x": folder(MALLORY, 0o777, device=2)}
+    tree |= {str(p): folder(MALLORY, 0o777, device=2) for p in (OURS, OURS.parent)}
+    assert ownership.exposure(OURS, Trust(uids=frozenset({0, ME})), looking(tree)) == ""

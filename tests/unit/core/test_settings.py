@@ -1,16 +1,110 @@
-"""Keys in the configuration: where they are, and who may say that they are needed."""
+"""Settings: whose folders are used, which store is shared, and whose signatures are required."""
 
 from __future__ import annotations
 
+import os
+import stat
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
-from envbuilder.core import settings
+from envbuilder.core import ownership, settings
 from envbuilder.core.errors import InvalidError
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from envbuilder.core.settings import Settings
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    return folder
+
+
+def shared(project: Path, text: str = "", config: str = "", **variables: str) -> Path | None:
+    (project / "envbuilder.yaml").write_text(text)
+    (project / "config").mkdir(exist_ok=True)
+    (project / "config" / "config.yaml").write_text(config)
+    environ = {"ENVBUILDER_CONFIG_DIR": str(project / "config"), **variables}
+    return settings.read(environ, project)[0].shared_store
+
+
+def test_the_shared_store_is_named_by_a_variable_or_a_file(project: Path) -> None:
+    assert shared(project) is None
+    assert str(shared(project, config="shared_store: /srv/user")) == "/srv/user"
+    both = shared(project, "shared_store: /srv/project", "shared_store: /srv/user")
+    assert str(both) == "/srv/project"
+    named = shared(project, "shared_store: /srv/project", ENVBUILDER_SHARED_STORE="/srv/variable")
+    assert str(named) == "/srv/variable"
+
+
+def test_an_empty_variable_means_no_shared_store(project: Path) -> None:
+    assert shared(project, "shared_store: /srv/project", ENVBUILDER_SHARED_STORE="") is None
+
+
+def test_a_relative_path_is_refused_by_its_place(project: Path) -> None:
+    with pytest.raises(InvalidError, match=r"ENVBUILDER_SHARED_STORE: 'srv' is not an absolute"):
+        shared(project, ENVBUILDER_SHARED_STORE="srv")
+    with pytest.raises(InvalidError, match=r"envbuilder\.yaml: shared_store: './x' is not an abs"):
+        shared(project, "shared_store: ./x", "shared_store: /srv/user")
+
+
+def test_folders_of_ours_are_private(found: Settings) -> None:
+    before = os.umask(0)
+    try:
+        made = settings.require_writable(found.store_dir)
+        settings.require_writable(found.reports_dir)
+    finally:
+        os.umask(before)
+    folders = (made, found.cache_dir, found.reports_dir, found.data_dir)
+    assert {stat.S_IMODE(f.stat().st_mode) for f in folders} == {0o700}
+
+
+@pytest.mark.parametrize("name", ["store", "bases", "layers", "datasets"])
+def test_a_cache_that_others_can_write_is_refused(found: Settings, name: str) -> None:
+    settings.require_own(found)
+    folder = found.cache_dir / name
+    folder.mkdir(parents=True)
+    folder.chmod(0o1777)
+    with pytest.raises(
+        InvalidError, match=rf"{name} cannot be used: .* can be written by every user"
+    ) as caught:
+        settings.require_own(found)
+    assert f"{ownership.VARIABLE}={folder.parent}" in caught.value.hint
+    with pytest.raises(InvalidError, match="can be written by every user"):
+        settings.require_writable(folder)
+    folder.chmod(0o755)
+    settings.require_own(found)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders away")
+@pytest.mark.parametrize("name", ["envs", "records"])
+def test_environments_of_another_user_are_refused(
+    found: Settings, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    folder = found.data_dir / name
+    folder.mkdir(parents=True)
+    os.chown(folder, 54321, 54321)
+    with pytest.raises(InvalidError, match=f"{name} belongs to uid 54321"):
+        settings.require_own(found)
+    monkeypatch.setenv(ownership.VARIABLE, str(folder))
+    settings.require_own(found)
+
+
+def test_a_link_to_a_larger_disk_is_followed(found: Settings, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    found.cache_dir.symlink_to(disk)
+    assert settings.require_writable(found.store_dir).is_dir()
+    assert (disk / "store").is_dir()
+    (tmp_path / "data").symlink_to(tmp_path / "gone")
+    with pytest.raises(InvalidError, match="cannot be created"):
+        settings.require_writable(replace(found).envs_dir)
+
 
 INLINE = "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n"
 

@@ -236,6 +236,13 @@ def test_folders_that_are_closed_block() -> None:
     assert (found.severity, found.code) == ("blocks", "folder")
 
 
+def test_a_shared_store_that_cannot_be_used_is_named() -> None:
+    (found,) = around_problems(changed(SEEN, shared_store="/srv/store is not the wheel"))
+    assert (found.severity, found.code) == ("limits", "shared-store")
+    assert found.text == "/srv/store is not the wheel"
+    assert "ENVBUILDER_SHARED_STORE=" in found.fix
+
+
 def test_a_compiler_is_missed_only_where_one_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     compiles = changed(BY_NAME["zendnn"], system_packages=("g++",))
     monkeypatch.setitem(BY_NAME, "zendnn", compiles)

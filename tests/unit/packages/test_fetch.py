@@ -14,6 +14,7 @@ from envbuilder.commands.inventory import DOWNLOADS
 from envbuilder.core import download, folders, http, http_transport, process
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, ChangedFileError, WrongHashError
+from envbuilder.core.folders import MARKER
 from envbuilder.core.http_limits import Limits
 from envbuilder.packages import fetch
 from envbuilder.packages import locations as origins
@@ -231,11 +232,14 @@ def test_a_full_disk_is_an_error_with_advice(
 def test_uv_is_asked_for_exactly_the_pins(found: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     seen: dict[str, Any] = {}
+    names: list[str] = []
 
     def fake(argv: list[str], **options: Any) -> process.Completed:
         from pathlib import Path
 
-        seen["argv"], seen["pins"] = argv, Path(argv[-1]).read_text()
+        path = Path(argv[-1])
+        seen["argv"], seen["pins"] = argv, path.read_text()
+        names.append(path.name)
         answer = (
             'lock-version = "1.0"\n[[packages]]\nname = "tiny"\n'
             f'wheels = [{{ url = "https://files.example/x/{NAME}" }}]\n'
@@ -256,12 +260,12 @@ def test_uv_is_asked_for_exactly_the_pins(found: Settings, monkeypatch: pytest.M
     hashes = " ".join(f"--hash=sha256:{f.sha256}" for f in for_all)
     assert seen["pins"] == f"uv==0.13.8 {hashes}\n"
     assert "--universal" in seen["argv"]
-    written = found.cache_dir / "locate"
-    names = [p.name for p in written.iterdir() if p.suffix == ".txt"]
-    assert len(names) == 2
+    fetch._ask_uv(None, "3.11", "default", for_all, found)
+    assert len(set(names)) == 3, "two processes that ask for other files would share one"
     assert all(re.fullmatch(DOWNLOADS["locate"].files, name) for name in names), (
         "clean knows it as ours"
     )
+    assert [p.name for p in (found.cache_dir / "locate").iterdir()] == [MARKER]
     assert "--python-platform" not in seen["argv"]
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import os
+import stat
 import tarfile
 import threading
 from collections import Counter
@@ -124,6 +126,37 @@ def test_what_is_in_the_cache_is_used_without_asking_anybody(
     found, said = obtain(here)
     assert is_full(here, found)
     assert (mirrors.asked, said) == ([], "")
+
+
+def test_what_is_in_the_shared_store_is_used_where_it_is(
+    here: Settings, mirrors: Mirrors, tmp_path: Path
+) -> None:
+    shared = msgspec.structs.replace(here, shared_store=tmp_path / "shared")
+    folder = lay(tmp_path / "shared" / "datasets" / "mnist", RAW)
+    found, said = obtain(shared)
+    assert (found.folder, found.subset) == (folder, False)
+    assert (mirrors.asked, said) == ([], "")
+    assert not here.cache_dir.exists()
+    (folder / IMAGES).write_bytes(b"damaged")
+    mirrors.first = dict(PACKED)
+    assert is_full(shared, obtain(shared)[0])
+    assert (folder / IMAGES).read_bytes() == b"damaged"
+
+
+def test_a_container_can_read_the_images_whatever_the_umask(
+    here: Settings, mirrors: Mirrors
+) -> None:
+    mirrors.first = dict(PACKED)
+    before = os.umask(0o077)
+    try:
+        folder = obtain(here)[0].folder
+        mnist.take(IMAGES, [RAW[IMAGES]], here)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o755
+    assert {stat.S_IMODE((folder / name).stat().st_mode) for name in RAW} == {0o444}
+    above = (here.cache_dir, here.cache_dir / "datasets")
+    assert {stat.S_IMODE(path.stat().st_mode) for path in above} == {0o700}
 
 
 def test_the_first_mirror_is_asked_first(here: Settings, mirrors: Mirrors) -> None:

@@ -279,7 +279,7 @@ def test_a_full_disk_is_said_and_leaves_no_half_document(
 ) -> None:
     made, artifact = image(found)
 
-    def full(path: Path, content: bytes) -> None:
+    def full(path: Path, content: bytes, mode: int = 0o666) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(atomic, "write", full)

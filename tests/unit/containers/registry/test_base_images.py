@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -57,6 +58,24 @@ def test_a_base_is_fetched_once(server: FakeRegistry, index: Descriptor, found: 
     assert server.log == []
     assert again.folder == first.folder == bases.folder(index.digest, "linux/amd64", found)
     assert [d.platform.architecture for d in again.images() if d.platform] == ["amd64"]
+
+
+def test_a_base_of_the_shared_store_is_used_where_it_is(
+    server: FakeRegistry, index: Descriptor, found: Settings, tmp_path: Path
+) -> None:
+    admin = msgspec.structs.replace(found, cache_dir=tmp_path / "shared")
+    shared = obtain(server, index, admin, [])
+    server.log.clear()
+    user = msgspec.structs.replace(found, shared_store=tmp_path / "shared")
+    assert obtain(server, index, user, []).folder == shared.folder
+    assert bases.is_present(index.digest, "linux/amd64", user)
+    assert not bases.is_present(index.digest, "linux/amd64", found)
+    assert server.log == []
+    layer = shared.manifest("linux/amd64").layers[0]
+    shared.blob(layer.digest).unlink()
+    own = obtain(server, index, user, [])
+    assert own.folder == bases.folder(index.digest, "linux/amd64", user)
+    assert not shared.blob(layer.digest).exists(), "it is somebody else's"
 
 
 def test_each_platform_is_a_base_of_its_own(

@@ -220,7 +220,7 @@ def test_a_table_that_cannot_be_written_is_1(
     assert run("a.json", "-o", "file/table.md", "--format", "markdown") == 1
     assert "file/table.md: cannot be written" in capsys.readouterr().err
 
-    def full(path: Path, content: bytes) -> None:
+    def full(path: Path, content: bytes, mode: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(files, "write", full)

@@ -151,7 +151,7 @@ def test_the_newest_stay_and_so_does_a_yardstick(
     assert last(tmp_path) is not None
 
 
-def no_space(path: Path, content: bytes) -> None:
+def no_space(path: Path, content: bytes, mode: int = 0o666) -> None:
     raise OSError(28, os.strerror(28))
 
 

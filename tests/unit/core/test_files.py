@@ -1,0 +1,136 @@
+"""Files appear whole, and nothing that was put in the way is written through."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+
+from envbuilder.core import files
+from envbuilder.core.errors import BuildError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+def names_in(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def write(path: Path, content: bytes, then: BaseException | None = None) -> None:
+    with files.appearing(path) as out:
+        files.put(out, content)
+        if then:
+            raise then
+
+
+def test_the_mode_is_the_usual_one_or_a_private_one(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        files.write(tmp_path / "usual", b"x")
+        files.write(tmp_path / "private", b"x", files.PRIVATE)
+    finally:
+        os.umask(before)
+    modes = [stat.S_IMODE((tmp_path / n).stat().st_mode) for n in ("usual", "private")]
+    assert modes == [0o644, 0o600]
+
+
+def test_a_link_is_replaced_and_its_target_left_alone(tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.write_bytes(b"theirs")
+    (tmp_path / "file").symlink_to(theirs)
+    files.write(tmp_path / "file", b"new")
+    assert theirs.read_bytes() == b"theirs"
+    assert not (tmp_path / "file").is_symlink()
+    assert (tmp_path / "file").read_bytes() == b"new"
+
+
+def test_no_name_of_a_partial_file_can_be_foreseen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = []
+
+    def noting(path: Path, flags: int, mode: int) -> int:
+        names.append(path.name)
+        assert flags & os.O_EXCL
+        assert flags & os.O_NOFOLLOW
+        return real(path, flags, mode)
+
+    real = os.open
+    monkeypatch.setattr(files.os, "open", noting)
+    for _ in range(3):
+        files.write(tmp_path / "file", b"x")
+    assert len(set(names)) == 3
+    assert names_in(tmp_path) == {"file"}
+
+
+def link(part: Path, theirs: Path) -> None:
+    part.symlink_to(theirs)
+
+
+def dangling(part: Path, theirs: Path) -> None:
+    part.symlink_to(theirs.with_name("new"))
+
+
+def hard_link(part: Path, theirs: Path) -> None:
+    os.link(theirs, part)
+
+
+def pipe(part: Path, theirs: Path) -> None:
+    os.mkfifo(part)
+
+
+def folder(part: Path, theirs: Path) -> None:
+    part.mkdir()
+
+
+def other_user(part: Path, theirs: Path) -> None:
+    part.write_bytes(b"theirs")
+    os.chown(part, 54321, 54321)
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        link,
+        dangling,
+        hard_link,
+        pipe,
+        folder,
+        pytest.param(
+            other_user,
+            marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away"),
+        ),
+    ],
+)
+def test_what_was_planted_is_neither_followed_nor_overwritten(
+    tmp_path: Path, plant: Callable[[Path, Path], None]
+) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.write_bytes(b"theirs")
+    part = tmp_path / ".out.tar.part"
+    plant(part, theirs)
+    before = part.lstat()
+    with pytest.raises(BuildError, match=r"out\.tar\.part: exists, and is not"):
+        write(tmp_path / "out.tar", b"ours")
+    assert part.lstat() == before
+    assert theirs.read_bytes() == b"theirs"
+    assert names_in(tmp_path) == {"theirs", part.name}
+
+
+def test_the_rest_of_a_killed_process_is_overwritten(tmp_path: Path) -> None:
+    (tmp_path / ".out.part").write_bytes(b"x" * 100)
+    write(tmp_path / "out", b"whole")
+    assert (tmp_path / "out").read_bytes() == b"whole"
+    assert names_in(tmp_path) == {"out"}
+
+
+def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "out").write_bytes(b"old")
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path / "out", b"half", KeyboardInterrupt())
+    assert (tmp_path / "out").read_bytes() == b"old"
+    assert names_in(tmp_path) == {"out"}
