@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
 from envbuilder.packages.python import claims, indexes, upstream
 
@@ -90,3 +92,11 @@ def test_any_text_is_a_claim_or_a_clear_error(
 ) -> None:
     with pytest.raises(InvalidError):
         load(tmp_path_factory.mktemp("c"), text.replace("\r", "\n"))
+
+
+def test_a_version_that_is_none_is_an_error(tmp_path: Path) -> None:
+    source = next(iter(sorted((resources.profiles_dir() / "claims").glob("*.yaml"))))
+    text = re.sub(r"(?m)^version: .*$", "version: NaN.8", source.read_text())
+    (tmp_path / "x.yaml").write_text(text)
+    with pytest.raises(InvalidError, match=r"'NaN\.8' is not a version"):
+        claims.load(tmp_path / "x.yaml")
