@@ -49,7 +49,7 @@ def test_many_builds_at_once_share_one_store(
     own = {"ENVBUILDER_CACHE_DIR": str(project / "cache"), "PIP_FIND_LINKS": ""}
     offers = [upstream.read_wheel(p) for p in sorted((project / "wheels").glob("*.whl"))]
     requests: list[str] = []
-    with index_server.serve(offers, requests) as url:
+    with index_server.serve(offers, requests=requests) as url:
         index = {"UV_DEFAULT_INDEX": url, "NO_PROXY": "127.0.0.1", "PIP_CONFIG_FILE": os.devnull}
         # Each folder of environments gets each profile from two builds at the same time.
         environments = [
