@@ -117,17 +117,17 @@ def _record(folder: Path, *, full: bool, as_json: bool) -> None:
     differences = recorder.differences(live, replayed, scrubber)
     if as_json:
         data = {"schema": 1, "recording": str(folder), "files": files, "differences": differences}
-        click.echo(msgspec.json.encode(data).decode())
+        console.data(data)
         return
-    click.echo(f"{folder}: {files} files of /proc, /sys, /dev and drivers' answers")
-    click.echo(
+    console.result(f"{folder}: {files} files of /proc, /sys, /dev and drivers' answers")
+    console.result(
         "Left out or replaced: serial numbers, UUIDs, MAC addresses, names of the machine and of"
         " users. Look at it before you send it."
     )
     for line in differences:
-        click.echo(f"differs: {line}", err=True)
+        console.message(f"differs: {line}")
     if not differences:
-        click.echo(f"`envbuilder detect --root {folder}` decides as here.")
+        console.result(f"`envbuilder detect --root {folder}` decides as here.")
 
 
 def _room(pools: tuple[Pool, ...]) -> tuple[str, ...]:

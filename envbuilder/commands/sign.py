@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -78,11 +77,11 @@ def command(
     else:
         results = _sign_image(image, files, private)
     if as_json:
-        click.echo(json.dumps({"schema": 1, "keyid": private.public.id, "signed": results}))
+        console.data({"schema": 1, "keyid": private.public.id, "signed": results})
         return
     for result in results:
-        click.echo(f"{result['name']}: {result['kind']}, signed: {result['where']}")
-    click.echo(f"key {private.public.id}")
+        console.result(f"{result['name']}: {result['kind']}, signed: {result['where']}")
+    console.result(f"key {private.public.id}")
 
 
 def _sign_file(path: Path, key: PrivateKey, output: Path | None) -> dict[str, str]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
 from envbuilder.commands.options import json_option
 from envbuilder.core import console
@@ -92,12 +90,12 @@ def command(
     else:
         signed = [_file(path, signature, named, settings) for path in files]
     if as_json:
-        click.echo(json.dumps({"schema": 1, "signed": msgspec.to_builtins(signed)}))
+        console.data({"schema": 1, "signed": signed})
         return
     for accepted in signed:
-        click.echo(f"{accepted.name}: signed by {accepted.keyid}")
-        click.echo(f"  {accepted.type}")
-        click.echo(f"  {accepted.digest}")
+        console.result(f"{accepted.name}: signed by {accepted.keyid}")
+        console.result(f"  {accepted.type}")
+        console.result(f"  {accepted.digest}")
 
 
 def _keys(named: Sequence[Path], kind: str, settings: Settings) -> tuple[PublicKey, ...]:

@@ -176,7 +176,7 @@ def test_what_differs_by_hardware_stands_at_the_top(found: Settings) -> None:
         profile = profiles.load(name, FOLDERS)
         lock = lockfile.load(FOLDERS[0] / "locks" / f"{name}.json")
         shown[name] = dict(exports.at_a_glance(profile, lock))
-    assert shown["cuda"]["linux-64"].startswith("NVIDIA driver 580 or newer, a GPU of")
+    assert shown["cuda"]["linux-64"].startswith("NVIDIA driver 580.65.06 or newer, a GPU of")
     assert "7.0" in shown["cuda-legacy"]["linux-64"]
     assert "avx512_bf16" in shown["zendnn"]["linux-64"]
     assert shown["zendnn"]["from conda"] == "gxx, of conda-forge"
