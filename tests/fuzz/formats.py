@@ -14,6 +14,7 @@ from unittest import mock
 
 from msgspec import Struct
 from requests import Request, Response
+from urllib3.response import HTTPResponse
 
 from envbuilder.build import execute, plan
 from envbuilder.build.attestation import components, licences
@@ -374,7 +375,8 @@ def read_answers(path: Path, work: Path) -> None:
             pass
         for header in answer.headers.values():
             challenges.parse(header)
-        answer.raw = io.BytesIO((work / f"{number}.body").read_bytes())
+        body = io.BytesIO((work / f"{number}.body").read_bytes())
+        answer.raw = HTTPResponse(body, preload_content=False)
         challenges.token((work / f"{number}.body").read_bytes())
         return answer
 

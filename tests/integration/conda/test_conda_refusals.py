@@ -42,8 +42,8 @@ def test_a_tampered_archive_is_refused(
         fresh = {"ENVBUILDER_CACHE_DIR": str(tmp_path / "cache")}
         done = project.build(url, **fresh)
         assert done.returncode == 1
-        assert f"{package.file} from" in done.stderr
-        assert "wrong hash" in done.stderr
+        assert f"{package.file}: " in done.stderr
+        assert "another file under this name" in done.stderr
         assert project.left() == []
         shutil.rmtree(hurt)
         conda.copy(conda_channel, hurt)
@@ -123,9 +123,7 @@ def test_what_is_no_package_or_of_another_platform_is_a_short_failure(tmp_path: 
     with pytest.raises(BuildError, match=r"is a package for linux-64, not for osx-arm64"):
         install.install(installing(tmp_path, package, "osx-arm64"), print)
     place.write_bytes(b"no archive")
-    with pytest.raises(
-        BuildError, match=r"owner-a-1\.0-0\.conda: its list of paths cannot be read"
-    ):
+    with pytest.raises(BuildError, match=r"owner-a-1\.0-0\.conda: cannot be unpacked: "):
         install.install(installing(tmp_path, package), print)
     assert not (tmp_path / "env").exists()
 
