@@ -83,7 +83,7 @@ def select(
                 f"profile '{name}' is not for {', '.join(platforms)}",
                 f"It is for {', '.join(profile.platforms)}: name them with --platform.",
             )
-        conda = _conda(profile, targets, library.folders)
+        conda = _conda(profile, targets, library)
         tools = tuple(lock.tool(platform) for platform in dict.fromkeys(platforms))
         selections.append(
             Selection(profile=profile, lock=lock, targets=targets, tools=tools, conda=conda)
@@ -92,13 +92,17 @@ def select(
 
 
 def _conda(
-    profile: Profile, targets: Iterable[Target], folders: Sequence[Path]
+    profile: Profile, targets: Iterable[Target], library: Library
 ) -> tuple[conda_lock.Target, ...]:
-    """Return a conda lock's targets matching these; `InvalidError` if the lock is stale."""
-    path = conda_lock.find(profile.name, folders)
-    if path is None:
+    """Return a conda lock's targets matching these.
+
+    Raise `InvalidError` if the lock is stale, `SignatureError` if a required signature is missing
+    or not accepted.
+    """
+    stored, _ = conda_lock.find_signed(profile.name, library.folders, library.trusted)
+    if stored is None:
         return ()
-    lock = conda_lock.require_usable(profile, path)
+    lock = conda_lock.require_usable(profile, stored)
     pairs = {(t.platform, t.python) for t in targets}
     return tuple(t for t in lock.targets if (t.platform, t.python) in pairs)
 

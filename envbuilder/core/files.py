@@ -72,7 +72,7 @@ def appearing(path: Path) -> Iterator[IO[bytes]]:
     part = path.with_name(f".{path.name}.part")
     path.parent.mkdir(parents=True, exist_ok=True)
     # Unbuffered: a full disk is reported by the write, not when the file is closed.
-    with os.fdopen(_opened(part), "wb", buffering=0) as out:
+    with open(part, "wb", buffering=0, opener=lambda *_: _opened(part)) as out:
         if not _locked(out.fileno(), part):
             raise BuildError(f"{path}: another process is writing it")
         try:

@@ -27,7 +27,7 @@ class Library:
     def __init__(self, folders: Sequence[Path], trusted: Sequence[str] | None = None) -> None:
         """`trusted`: keys, one of which must have signed a lock that is used; None: no matter."""
         self.folders = tuple(folders)
-        self._trusted = trusted
+        self.trusted = trusted
         self._profiles: dict[str, Profile] = {}
         self._locks: dict[str, Lock | InvalidError | None] = {}
         self._contents: dict[str, tuple[Path, bytes]] = {}
@@ -84,7 +84,7 @@ class Library:
             raise lock
         usable = profile_lock.require_usable(profile, lock)
         path, content = self._contents[profile.name]
-        signed = signed_lock.require(path, content, self.folders, self._trusted)
+        signed = signed_lock.require(path, content, self.folders, self.trusted)
         self.signed = tuple(dict.fromkeys((*self.signed, *signed)))
         return usable
 

@@ -74,7 +74,10 @@ def dump(entries: Iterable[Entry]) -> str:
 
 def parse(text: str) -> tuple[Entry, ...]:
     """Return the entries in a text of `dump`; raise `ValueError` for any other text."""
-    return tuple(msgspec.convert(json.loads(line), Entry) for line in text.splitlines())
+    try:
+        return tuple(msgspec.convert(json.loads(line), Entry) for line in text.splitlines())
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
 
 
 def digest(entries: Iterable[Entry]) -> str:

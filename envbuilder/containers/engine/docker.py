@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import tarfile
 import weakref
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ from envbuilder.containers.engine.versions import parsed
 from envbuilder.containers.oci import archive
 from envbuilder.core import process
 from envbuilder.core.errors import BuildError, InvalidError, ToolError
+from envbuilder.core.tars import Tar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -107,11 +107,14 @@ class DockerEngine(Engine):
             if len(data) > limit:
                 raise InvalidError(f"/{path}: more than {limit} bytes; not read")
         parent = path.rstrip("/").rpartition("/")[0]
-        with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as tar:
-            for member in tar:
-                stream = tar.extractfile(member) if member.isreg() else None
-                if stream is not None:
-                    yield f"{parent}/{member.name}", stream.read()
+        tar = Tar(
+            io.BytesIO(data),
+            len(data),
+            lambda reason: ToolError(f"the engine sends a damaged archive of /{path}: {reason}"),
+        )
+        for member in tar:
+            if member.isreg():
+                yield f"{parent}/{member.name}", tar.content(member)
 
     def save(self, image: Image, folder: Path) -> None:
         """Export an image as an OCI layout in a new folder; Docker does from version 25 on."""

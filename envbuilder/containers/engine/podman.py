@@ -7,7 +7,6 @@ runs use the `podman` command; `--url` points it at the configured engine.
 from __future__ import annotations
 
 import json
-import os
 import re
 import tempfile
 from pathlib import Path
@@ -24,7 +23,7 @@ from envbuilder.containers.oci import archive
 from envbuilder.containers.oci.descriptor import INDEX, Index
 from envbuilder.containers.oci.layout import MARK, Layout
 from envbuilder.containers.oci.reference import qualified
-from envbuilder.core import process
+from envbuilder.core import bounded, process
 from envbuilder.core.errors import BuildError, ToolError
 
 if TYPE_CHECKING:
@@ -41,6 +40,7 @@ heredocs and `ADD --checksum` with 4.8 (Buildah 1.33)."""
 _GPU = "nvidia.com/gpu"
 """The device kind in the Container Device Interface (CDI) files of NVIDIA's toolkit."""
 _SPECIFICATIONS = (Path("/etc/cdi"), Path("/var/run/cdi"))
+_SPECIFICATION_BYTES = 1 << 20
 _UNLIMITED = Limits()
 _SECONDS = 60.0
 _TRANSFER_SECONDS = 1800.0
@@ -167,7 +167,7 @@ class PodmanEngine(Engine):
     def knows_gpus(self) -> bool:
         """Return whether NVIDIA's toolkit has described the GPUs to podman."""
         files = [f for folder in _SPECIFICATIONS if folder.is_dir() for f in folder.iterdir()]
-        return any(_GPU in f.read_text(errors="replace") for f in files if os.access(f, os.R_OK))
+        return any(_mentions_gpus(file) for file in files)
 
     @property
     def limits(self) -> Limits:
@@ -246,3 +246,10 @@ def _nameless(layout: Layout, image: Descriptor, folder: Path) -> Layout:
     entry = replace(image, annotations={})
     single.write_index(Index(schema_version=2, media_type=INDEX, manifests=(entry,)))
     return single
+
+
+def _mentions_gpus(specification: Path) -> bool:
+    try:
+        return _GPU.encode() in bounded.read(specification, _SPECIFICATION_BYTES)
+    except OSError:
+        return False

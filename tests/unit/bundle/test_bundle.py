@@ -697,6 +697,21 @@ def test_a_conda_lock_and_its_packages_go_along(
     assert conda_lockfile.load(placed) == lock
 
 
+def test_a_conda_lock_that_must_be_signed(
+    parts: tuple[Part, ...], found: Settings, tmp_path: Path
+) -> None:
+    del parts  # they make the profile and its lock
+    conda_lock(found)
+    key = signing.lay_key(tmp_path / "key.pem")
+    locks = found.config_dir / "profiles" / "locks"
+    library = Library([locks.parent], (str(key.with_suffix(".pub")),))
+    for name in ("tiny.json", "tiny.conda.json"):
+        with pytest.raises(refusals.UnsignedError, match=rf"/{name}"):
+            contents.select(["tiny"], ["linux/amd64"], [], library)
+        signed(locks / name, sha((locks / name).read_bytes()), key, "urn:envbuilder:lock:v1")
+    assert contents.select(["tiny"], ["linux/amd64"], [], library)[0].conda
+
+
 def test_a_stale_conda_lock_is_neither_packed_nor_taken_in(
     parts: tuple[Part, ...], found: Settings, there: Settings, tmp_path: Path
 ) -> None:

@@ -27,6 +27,12 @@ def write(path: Path, content: bytes, then: BaseException | None = None) -> None
             raise then
 
 
+def test_a_file_being_written_has_a_name(tmp_path: Path) -> None:
+    """Messages about a full disk name it."""
+    with files.appearing(tmp_path / "file") as out:
+        assert str(out.name) == str(tmp_path / ".file.part")
+
+
 def test_the_mode_is_the_usual_one_or_a_private_one(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:

@@ -200,3 +200,8 @@ def test_a_damaged_list_is_a_value_error(text: str) -> None:
         return
     assert all(json.loads(line) for line in text.splitlines())
     assert all(isinstance(e, Entry) for e in found)
+
+
+def test_a_list_nested_without_end_is_a_value_error() -> None:
+    with pytest.raises(ValueError, match="nested too deeply"):
+        tree_digest.parse("[" * 100_000)

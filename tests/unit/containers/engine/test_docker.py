@@ -278,6 +278,14 @@ def test_files_of_another_image_or_platform_are_none() -> None:
     assert files(Api({"a/file": b"1"}), platform="linux/arm64") is None
 
 
+def test_a_damaged_archive_of_the_engine_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    api = Api({"a/file": b"1"})
+    monkeypatch.setattr(api, "get_archive", lambda container, path: ([b"x" * 2048], {}))
+    with pytest.raises(ToolError, match="a damaged archive of /a/file"):
+        files(api)
+    assert api.containers == []
+
+
 @pytest.mark.parametrize(
     ("limit", "failure", "kind", "said"),
     [

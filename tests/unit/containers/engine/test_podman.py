@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -164,6 +165,8 @@ def test_gpus_are_known_from_their_specification(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(podman, "_SPECIFICATIONS", (tmp_path, tmp_path / "none"))
+    assert not PODMAN.knows_gpus()
+    os.mkfifo(tmp_path / "pipe.yaml")  # nobody writes to it
     assert not PODMAN.knows_gpus()
     (tmp_path / "nvidia.yaml").write_text("kind: nvidia.com/gpu\n")
     assert PODMAN.knows_gpus()
