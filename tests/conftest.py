@@ -16,8 +16,11 @@ from typing import Any, NoReturn
 import hypothesis
 import pytest
 
-# Where tests run in the background, Ctrl-C is ignored, and programs that they start inherit that.
+# Where tests run in the background, Ctrl-C is ignored, with nohup SIGHUP, too, and programs that
+# they start inherit that; but what is caught here has its default effect in a program.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda number, frame: None)
 hypothesis.settings.register_profile("soak", max_examples=3000, deadline=None)
 REQUIRED = frozenset(filter(None, os.environ.get("ENVBUILDER_REQUIRE", "").split(",")))
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.containers.oci.rootfs import RootFs
+    from envbuilder.core.tars import Tar
     from envbuilder.profiles.lock import Target
     from tests.integration.conftest import Cli
 
@@ -163,12 +164,10 @@ def image(
     return Image(layout, digest, rootfs.read(layout, manifest), files)
 
 
-def content(member: tarfile.TarInfo, archive: tarfile.TarFile) -> Content:
-    stream = archive.extractfile(member)
-    assert stream is not None
-    head = stream.read(20)
-    digest = hashlib.sha256(head)
-    while piece := stream.read(1 << 20):
+def content(member: tarfile.TarInfo, archive: Tar) -> Content:
+    head, digest = b"", hashlib.sha256()
+    for piece in archive.pieces(member):
+        head = head or piece[:20]
         digest.update(piece)
     return Content(digest.hexdigest(), head)
 

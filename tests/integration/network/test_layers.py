@@ -315,7 +315,7 @@ def test_an_image_for_another_architecture_needs_no_emulation(
         for member, tar in members.members(layout.checked(layer)):
             if member.name.endswith(".so"):
                 assert "aarch64-linux-gnu" in member.name
-                machines.add(int.from_bytes(members.content(member, tar)[18:20], "little"))
+                machines.add(int.from_bytes(tar.content(member)[18:20], "little"))
     assert machines == {AARCH64}
 
 
