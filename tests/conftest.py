@@ -21,7 +21,14 @@ import pytest
 signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, lambda number, frame: None)
-hypothesis.settings.register_profile("soak", max_examples=3000, deadline=None)
+# Machines are shared: how long one example takes says nothing about the code.
+hypothesis.settings.register_profile(
+    "shared", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.register_profile(
+    "soak", hypothesis.settings.get_profile("shared"), max_examples=3000
+)
+hypothesis.settings.load_profile("shared")
 REQUIRED = frozenset(filter(None, os.environ.get("ENVBUILDER_REQUIRE", "").split(",")))
 
 
