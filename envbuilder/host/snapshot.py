@@ -83,12 +83,12 @@ class Reader:
         if content is not None:
             self.blobs[path] = content
 
-    def folder(self, path: str) -> tuple[str, ...]:
-        """Read the names in a folder, sorted."""
+    def folder(self, path: str, most: int = _MOST) -> tuple[str, ...]:
+        """Read the names in a folder, sorted; at most the first `most`."""
         try:
             # Strings, here and below: a Path costs as much as the call, and there are thousands.
             with os.scandir(f"{self.root}/{path}") as entries:
-                names = tuple(heapq.nsmallest(_MOST, (entry.name for entry in entries)))
+                names = tuple(heapq.nsmallest(most, (entry.name for entry in entries)))
         except (OSError, ValueError) as error:
             self._failed(path, error)
             return ()

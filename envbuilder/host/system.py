@@ -32,6 +32,8 @@ _NAMES = frozenset({"docker", "podman", "oci", "lxc", "lxc-libvirt", "systemd-ns
 _LIBCS = frozenset({"glibc", "musl"})
 _MUSL = ("lib/ld-musl-x86_64.so.1", "lib/ld-musl-aarch64.so.1")
 _GLIBC = ("lib64/ld-linux-x86-64.so.2", "lib/ld-linux-aarch64.so.1")
+_DRIVERS_OF_WINDOWS = 1 << 14
+"""Driver packages that WSL shows; Windows has about a thousand, and AMD's are at the end."""
 _HIDING = ("CUDA_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR")
 
 
@@ -52,7 +54,7 @@ def read(reader: Reader) -> None:
         for path in (*_MUSL, *_GLIBC):
             reader.exists(path)
     reader.folder("dev")
-    reader.folder("usr/lib/wsl/drivers")
+    reader.folder("usr/lib/wsl/drivers", _DRIVERS_OF_WINDOWS)
 
 
 def decide(snapshot: Snapshot, environ: Mapping[str, str]) -> Host:

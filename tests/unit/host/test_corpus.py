@@ -294,8 +294,8 @@ class Refusing(snapshot.Reader):
     def _read(self, path: str, limit: int) -> bytes | None:
         return None if self.refuses(path) else super()._read(path, limit)
 
-    def folder(self, path: str) -> tuple[str, ...]:
-        return () if self.refuses(path) else super().folder(path)
+    def folder(self, path: str, *most: int) -> tuple[str, ...]:
+        return () if self.refuses(path) else super().folder(path, *most)
 
     def link(self, path: str) -> str | None:
         return None if self.refuses(path) else super().link(path)

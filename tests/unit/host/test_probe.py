@@ -77,6 +77,14 @@ def test_a_cut_off_cpuinfo_never_denies_flags(cut: int, tmp_path: Path) -> None:
     assert flags is None or "avx512_bf16" in flags
 
 
+def test_all_drivers_of_a_windows_are_seen(tmp_path: Path) -> None:
+    """AMD's packages are called u0…: at the end of more than a thousand."""
+    root = host_trees.plant(tmp_path, host_trees.load("wsl2-amd"))
+    for number in range(2000):
+        (root / "usr/lib/wsl/drivers" / f"machine.inf_amd64_{number:04}").mkdir()
+    assert [gpu.vendor for gpu in probe.host(root).gpus] == ["amd"]
+
+
 def test_a_pipe_or_a_folder_in_place_of_a_file(tmp_path: Path) -> None:
     root = host_trees.plant(tmp_path, host_trees.load("zen3"))
     (root / "proc/cpuinfo").unlink()
