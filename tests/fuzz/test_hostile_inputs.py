@@ -50,6 +50,7 @@ def problems(name: str, seed: int, first: int, end: int, folder: Path) -> list[s
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="measures memory by /proc")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_few_hostile_inputs(name: str, tmp_path: Path) -> None:
     assert problems(name, 1, 0, SHORT, tmp_path / "fuzz") == []

@@ -24,6 +24,7 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
         yield made
 
 
+@pytest.mark.slow
 def test_commands_that_succeed_tell_no_credential(machine: Machine) -> None:
     def succeed(*arguments: str, **changes: str) -> Any:
         done = machine.run(*arguments, **changes)
