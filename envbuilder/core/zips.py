@@ -63,8 +63,16 @@ def content(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
     size = archive.getinfo(name).file_size
     if size > limit:
         raise ValueError(f"{shown(name)} is larger than {bounded.size(limit)}")
-    with archive.open(name) as stream:  # `ZipFile.read` would inflate more than the stated size
-        return stream.read(max(size, 1))
+    try:
+        with archive.open(name) as stream:  # `ZipFile.read` would inflate more than the stated size
+            return stream.read(max(size, 1))
+    except OSError as error:
+        raise damage(error) from error
+
+
+def damage(error: OSError) -> Exception:
+    """Return an error of the disk as it is; bzip2 raises one for damaged data, without a number."""
+    return error if error.errno is not None else zipfile.BadZipFile(str(error))
 
 
 class File(io.BufferedReader):

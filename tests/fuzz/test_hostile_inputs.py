@@ -69,4 +69,6 @@ def test_many_hostile_inputs(tmp_path: Path) -> None:
             ),
             jobs,
         )
-        assert [problem for part in found for problem in part] == []
+        together = [problem for part in found for problem in part]
+        print(*together, sep="\n")
+        assert together == []

@@ -84,18 +84,23 @@ def main(name: str, seed: int, first: int, end: int, folder: Path) -> None:
         _one(target, Random(f"warm {name} {number}"), folder, watch)
     gc.freeze()
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + _ADDRESSES, used + _ADDRESSES))
     for number in range(first, end):
         os.pwrite(at, f"{number:<12}".encode(), 0)
         faulthandler.dump_traceback_later(HANGS, exit=True)
-        problems = _one(target, Random(f"{name} {seed} {number}"), folder, watch)
+        problems = _one(target, Random(f"{name} {seed} {number}"), folder, watch, used + _ADDRESSES)
         faulthandler.cancel_dump_traceback_later()
         for problem in problems:
             print(json.dumps({"format": name, "number": number, "problem": problem}), flush=True)
     os.pwrite(at, f"{end:<12}".encode(), 0)
 
 
-def _one(target: Any, random: Random, folder: Path, watch: Watch) -> list[str]:
+def _one(
+    target: Any,
+    random: Random,
+    folder: Path,
+    watch: Watch,
+    addresses: int = resource.RLIM_INFINITY,
+) -> list[str]:
     """Return what is wrong with the handling of one input."""
     from envbuilder.core.errors import EnvbuilderError
 
@@ -108,6 +113,8 @@ def _one(target: Any, random: Random, folder: Path, watch: Watch) -> list[str]:
         before = _peak(anew=True)
         watch.seen, watch.active = [], True
         started = time.process_time()
+        # Not while inputs are made: those may be large.
+        resource.setrlimit(resource.RLIMIT_AS, (addresses, resource.RLIM_INFINITY))
         try:
             read(path, work)
         except EnvbuilderError as error:
@@ -121,6 +128,7 @@ def _one(target: Any, random: Random, folder: Path, watch: Watch) -> list[str]:
             problems.append(f"{read.__name__}: {type(error).__name__}: {error!s:.150} at {lines}")
         finally:
             watch.active = False
+            resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
         seconds = time.process_time() - started
         if seconds > SECONDS:
             problems.append(f"{read.__name__}: took {seconds:.1f} s")

@@ -141,6 +141,10 @@ class Wheel:
                         shutil.copyfileobj(source, out, bounded.PIECE)
                 except wheel_conflicts.UNREADABLE as error:
                     raise self.unusable(f"{entry.filename}: {error}") from error
+                except OSError as error:
+                    if error.errno is not None:
+                        raise
+                    raise self.unusable(f"{entry.filename}: {error}") from error
 
     def record(self, installed: str) -> bytes:
         """Return RECORD with `files` added; `installed` is the RECORD of the other files."""

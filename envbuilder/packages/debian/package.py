@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from envbuilder.core.errors import InvalidError
+from envbuilder.core.text import clipped
 from envbuilder.profiles.locked_file import MAIN
 
 if TYPE_CHECKING:
@@ -209,8 +210,8 @@ def require(name: str, universe: Mapping[str, Package]) -> Package:
 
 
 def _lacking(name: str, group: Iterable[Atom]) -> InvalidError:
-    needs = " | ".join(a.name for a in group)
-    return InvalidError(f"Debian: {name} needs {needs}, which the suite lacks")
+    needs = clipped(" | ".join(a.name for a in group), 300)
+    return InvalidError(f"Debian: {clipped(name, 100)} needs {needs}, which the suite lacks")
 
 
 class _Closure:

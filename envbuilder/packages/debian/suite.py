@@ -21,6 +21,7 @@ from envbuilder.core import bounded
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.http import open_session, read, request
 from envbuilder.core.http_reasons import reason
+from envbuilder.core.text import clipped
 from envbuilder.packages.debian import mirrors
 from envbuilder.packages.debian.package import (
     Package,
@@ -136,7 +137,9 @@ def load(
         try:
             keep_newest(universe, parse_packages(pieces, source=source, by=by))
         except bounded.faults() as error:
-            raise BuildError(f"Debian {name}: {path} cannot be read: {error}") from error
+            raise BuildError(
+                f"Debian {name}: {path} cannot be read: {clipped(str(error), 200)}"
+            ) from error
     return Suite(packages=universe, rolling=rolling)
 
 
@@ -188,5 +191,5 @@ def _verify(raw: bytes, release: str, path: str, suite: str) -> None:
 def _date(text: str) -> str:
     try:
         return parsedate_to_datetime(text).strftime("%Y-%m-%dT%H:%M:%SZ")
-    except ValueError:
+    except (ValueError, OverflowError):
         return "an unknown date"

@@ -82,3 +82,14 @@ def test_garbage_is_no_archive(tmp_path: Path) -> None:
     for content in (b"", b"PK\x05\x06" + b"\xff" * 18):
         (tmp_path / "x").write_bytes(content)
         refused(tmp_path / "x")
+
+
+def test_damaged_bzip2_is_a_damaged_archive(tmp_path: Path) -> None:
+    """It raises an `OSError` without a number, unlike a disk."""
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_BZIP2) as archive:
+        archive.writestr("a", b"text" * 100)
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"1AY&SY", b"1AY&SX", 1))
+    with zips.opened(path) as damaged, pytest.raises(zipfile.BadZipFile, match="Invalid data"):
+        zips.content(damaged, "a", 1000)
