@@ -31,7 +31,7 @@ from envbuilder.build.plan import (
     WritePayload,
     WritePrograms,
 )
-from envbuilder.core import bounded, files, folders, process, zips
+from envbuilder.core import files, folders, process, zips
 from envbuilder.core.errors import BuildError, EnvbuilderError
 from envbuilder.core.http import full_or_broken
 from envbuilder.core.redaction import log_text
@@ -299,8 +299,8 @@ def _unpack_tool(step: UnpackTool, store: Store) -> None:
             member = next((n for n in archive.namelist() if n.endswith(suffix)), None)
             if member is None:
                 raise BuildError(f"{step.file.basename}: holds no executable '{step.name}'")
-            with archive.open(member) as source, target.open("wb") as out:
-                shutil.copyfileobj(source, out, bounded.PIECE)
+            with target.open("wb") as out:
+                out.writelines(zips.pieces(archive, member))
     except zips.DAMAGED as error:
         raise BuildError(f"{step.file.basename}: cannot be unpacked: {error}") from error
     target.chmod(0o755)

@@ -16,10 +16,10 @@ from envbuilder.core.http import (
     length,
     pieces,
     request,
-    shown,
 )
 from envbuilder.core.http_limits import LimitError, TooLongError
 from envbuilder.core.http_reasons import reason
+from envbuilder.core.redaction import public
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,7 +72,7 @@ def download(
             _once(session, url, part, on_bytes, size, limit)
         except requests.RequestException as error:
             problem, wait = reason(error), _requested_pause(error.response)
-            console.detail(f"{shown(url)}: {problem}")
+            console.detail(f"{public(url)}: {problem}")
             if _is_final(error) or wait > PATIENCE_SECONDS:
                 break
         except TooLongError as error:

@@ -11,6 +11,7 @@ from urllib.parse import urljoin, urlsplit
 from envbuilder.core import console, pip_settings
 from envbuilder.core.errors import BuildError
 from envbuilder.core.http_limits import LimitError, TooLongError
+from envbuilder.core.redaction import public
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -185,12 +186,6 @@ def host_of(url: str) -> str:
     return parts.hostname or parts.path
 
 
-def shown(url: str) -> str:
-    """Return a URL without user, password, query and fragment, for messages."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-
-
 def open_session(*, direct: bool = False) -> Session:
     """Return a session with the user's proxy and certificates (environment first, then pip's).
 
@@ -221,4 +216,4 @@ def open_session(*, direct: bool = False) -> Session:
 def _detail(response: requests.Response, **options: object) -> None:
     del options
     request = response.request
-    console.detail(f"{request.method} {shown(response.url)}: HTTP {response.status_code}")
+    console.detail(f"{request.method} {public(response.url)}: HTTP {response.status_code}")

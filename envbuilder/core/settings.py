@@ -199,9 +199,13 @@ def _located(stated: Configuration, folder: Path) -> Configuration:
     return replace(stated, signatures=Signatures(**keys))
 
 
+def is_key_text(named: str) -> bool:
+    """Return whether a key is given as PEM text instead of the path of a file."""
+    return named.lstrip().startswith("-----BEGIN ")
+
+
 def _key(named: str, folder: Path) -> str:
-    is_text = named.lstrip().startswith("-----BEGIN ")
-    return named if is_text else str(folder / Path(named).expanduser())
+    return named if is_key_text(named) else str(folder / Path(named).expanduser())
 
 
 def _over(below: Configuration, above: Configuration) -> Configuration:

@@ -68,6 +68,11 @@ def _is_shown(text: str) -> bool:
     return text.replace("\n", "").replace("\t", "").isprintable() and _BLANK.isdisjoint(text)
 
 
+def is_encodable(text: str) -> bool:
+    """Return whether a text has no lone surrogates, which UTF-8 and JSON cannot hold."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
 def clipped(text: str, limit: int) -> str:
     """Return text of at most `limit` characters; a cut ends in "…"."""
     return text if len(text) <= limit else f"{text[: limit - 1]}…"

@@ -63,16 +63,20 @@ def content(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
     size = archive.getinfo(name).file_size
     if size > limit:
         raise ValueError(f"{shown(name)} is larger than {bounded.size(limit)}")
+    return b"".join(pieces(archive, name))
+
+
+def pieces(archive: zipfile.ZipFile, member: str | zipfile.ZipInfo) -> Iterator[bytes]:
+    """Yield a member's bytes, no more than it states; raise one of `DAMAGED` if it is damaged."""
     try:
-        with archive.open(name) as stream:  # `ZipFile.read` would inflate more than the stated size
-            return stream.read(max(size, 1))
+        with archive.open(member) as stream:  # `ZipFile.read` would inflate more than that
+            while piece := stream.read(bounded.PIECE):
+                yield piece
     except OSError as error:
-        raise damage(error) from error
-
-
-def damage(error: OSError) -> Exception:
-    """Return an error of the disk as it is; bzip2 raises one for damaged data, without a number."""
-    return error if error.errno is not None else zipfile.BadZipFile(str(error))
+        if error.errno is not None:  # of the disk
+            raise
+        # bzip2 has no error of its own for damaged data.
+        raise zipfile.BadZipFile(str(error)) from error
 
 
 class File(io.BufferedReader):

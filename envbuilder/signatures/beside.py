@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from envbuilder.core import files, strict_json
+from envbuilder.core import bounded, files, strict_json
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.signatures import envelope as envelopes
 from envbuilder.signatures import statement as statements
@@ -38,14 +38,11 @@ def read(path: Path) -> tuple[Envelope, ...]:
     Raise `InvalidError` if it cannot be read or is malformed.
     """
     try:
-        with path.open("rb") as stream:
-            content = stream.read(strict_json.LARGEST + 1)
+        content = bounded.read(path, strict_json.LARGEST)
     except FileNotFoundError:
         return ()
     except OSError as error:
         raise InvalidError(f"{path}: cannot be read: {error.strerror or error}") from error
-    if len(content) > strict_json.LARGEST:
-        raise InvalidError(f"{path}: larger than {strict_json.LARGEST >> 20} MiB; not read")
     lines = [line for line in content.split(b"\n") if line.strip()]
     if len(lines) > MOST_ENVELOPES:
         raise InvalidError(f"{path}: more than {MOST_ENVELOPES} envelopes")

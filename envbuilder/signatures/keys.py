@@ -12,7 +12,9 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from envbuilder.core import bounded
 from envbuilder.core.errors import InvalidError, ToolError
+from envbuilder.core.settings import is_key_text
 from envbuilder.core.text import printable
 
 if TYPE_CHECKING:
@@ -22,7 +24,6 @@ LARGEST = 1 << 16
 """Maximum bytes of a key file; those of the supported kinds have less than 500."""
 _KINDS = "P-256 (ECDSA) and ed25519 are supported"
 _LABEL = re.compile(r"^-----BEGIN ([A-Z0-9 /]{1,64})-----", re.MULTILINE)
-_INLINE = "-----BEGIN "
 _ANYONE = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -118,7 +119,7 @@ def public(named: str) -> PublicKey:
     Raise `InvalidError` if it is not a usable public key.
     """
     (serialization,) = _modules("serialization")
-    inline = named.lstrip().startswith(_INLINE)
+    inline = is_key_text(named)
     where = "the key in the configuration" if inline else named
     content = named.strip().encode() if inline else _content(Path(named))
     label = _label(content, where)
@@ -141,13 +142,9 @@ def publics(named: Iterable[str]) -> tuple[PublicKey, ...]:
 
 def _content(path: Path) -> bytes:
     try:
-        with path.open("rb") as stream:
-            content = stream.read(LARGEST + 1)
+        return bounded.read(path, LARGEST, pipes=True)
     except OSError as error:
         raise InvalidError(f"{path}: cannot be read: {error.strerror or error}") from error
-    if len(content) > LARGEST:
-        raise InvalidError(f"{path}: larger than a key: more than {LARGEST >> 10} KiB")
-    return content
 
 
 def _label(content: bytes, where: str) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from envbuilder.core import files
+from envbuilder.core import bounded, files
 from envbuilder.core.errors import BuildError, EnvbuilderError, SignatureError
 from envbuilder.core.settings import require_writable
 
@@ -68,7 +68,6 @@ def _earlier(path: Path) -> Signature | None:
     from envbuilder.containers.oci.simple_signing import Signature
 
     try:
-        with path.open("rb") as stream:
-            return msgspec.json.decode(stream.read(_LARGEST), type=Signature)
+        return msgspec.json.decode(bounded.read(path, _LARGEST), type=Signature)
     except (OSError, msgspec.DecodeError):
         return None

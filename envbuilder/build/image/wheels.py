@@ -13,7 +13,6 @@ import csv
 import functools
 import io
 import os
-import shutil
 import zipfile
 import zlib
 from collections import Counter
@@ -137,13 +136,10 @@ class Wheel:
         with zips.archive_in(self._stream) as archive, zipfile.ZipFile(target, "w") as rest:
             for entry in self._others:
                 try:
-                    with archive.open(entry) as source, rest.open(copy.copy(entry), "w") as out:
-                        shutil.copyfileobj(source, out, bounded.PIECE)
+                    with rest.open(copy.copy(entry), "w") as out:
+                        for piece in zips.pieces(archive, entry):
+                            out.write(piece)
                 except wheel_conflicts.UNREADABLE as error:
-                    raise self.unusable(f"{entry.filename}: {error}") from error
-                except OSError as error:
-                    if error.errno is not None:
-                        raise
                     raise self.unusable(f"{entry.filename}: {error}") from error
 
     def record(self, installed: str) -> bytes:

@@ -126,7 +126,7 @@ def _copy(plan: Plan, settings: Settings, elsewhere: Settings, progress: Progres
             except OSError as error:
                 raise full_or_broken(error, path) from error
             task.advance(1)
-    others = elsewhere.cache_dir / "bases"
+    others = elsewhere.bases_dir
     others.mkdir(parents=True)
     rebuilt = {Path(s.layout).name for s in plan.steps if isinstance(s, MakeBase)}
     # Existing base images are inputs, named by digest; bases made from packages are made twice.

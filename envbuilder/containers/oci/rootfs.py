@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from envbuilder.containers.oci.members import members
 from envbuilder.core.errors import BuildError, InvalidError
+from envbuilder.core.text import is_encodable
 
 if TYPE_CHECKING:
     import tarfile
@@ -151,7 +152,7 @@ def _apply(layer: Path, root: RootFs) -> None:
     # Whiteouts apply only to the layers below, whatever their position in the layer.
     below, lower = set(root.entries), sorted(root.entries)
     for member, archive in members(layer):
-        if not _is_text(member.name + member.linkname):
+        if not is_encodable(member.name + member.linkname):
             continue  # an index is JSON; no file that a build reads has such a name
         path = str(PurePosixPath("/", member.name)).lstrip("/")
         if ".." in path.split("/"):
@@ -173,11 +174,6 @@ def _apply(layer: Path, root: RootFs) -> None:
                 folder = folder.rpartition("/")[0]
             if len(root.entries) > _ENTRIES:
                 raise InvalidError(f"{layer}: an image of more than {_ENTRIES} paths; not read")
-
-
-def _is_text(name: str) -> bool:
-    """Return whether a name can be encoded as UTF-8."""
-    return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def _within(lower: list[str], below: Collection[str], folder: str) -> list[str]:

@@ -19,8 +19,9 @@ from envbuilder.containers.registry.auth import DeniedError, Login
 from envbuilder.containers.registry.responses import ATTEMPTS, BrokenOffError, limited
 from envbuilder.core import console
 from envbuilder.core.errors import BuildError
-from envbuilder.core.http import host_of, open_session, shown
+from envbuilder.core.http import host_of, open_session
 from envbuilder.core.http_reasons import reason
+from envbuilder.core.redaction import public
 from envbuilder.core.text import printable
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ class Connection:
     def _no_response(self, error: requests.RequestException) -> str:
         """Return which host does not answer, which may be one that the registry redirects to."""
         url = error.request.url if error.request is not None else None
-        console.detail(f"{shown(url or self._base)}: {reason(error)}")
+        console.detail(f"{public(url or self._base)}: {reason(error)}")
         requested = host_of(url) if url else ""
         host = requested if requested and requested != host_of(self._base) else self.host
         return f"{host} does not answer ({reason(error)})"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from envbuilder.core import member_paths
 from envbuilder.core.errors import BuildError
 from envbuilder.core.strict_yaml import shown
-from envbuilder.core.text import escaped
+from envbuilder.core.text import escaped, is_encodable
 from envbuilder.packages.debian import archive
 from envbuilder.profiles import locked_file
 
@@ -74,7 +74,7 @@ def path(file: File, stated: str) -> str:
     name = stated.removeprefix("./").removesuffix("/")
     if name in {"", "."}:
         return ""
-    if any("\ud800" <= character <= "\udfff" for character in name):
+    if not is_encodable(name):
         raise refused(file, f"{shown(name)} is not UTF-8 text")
     if objection := member_paths.objection(name):
         raise refused(file, objection)

@@ -122,7 +122,7 @@ def _require_inside(path: str) -> None:
 def _scripts(entry_points: str) -> dict[str, str]:
     """Return the scripts that an installer writes: path → the function that each runs."""
     if any(len(line) > _LONGEST_LINE for line in entry_points.splitlines()):
-        raise ValueError("entry_points.txt has a line of more than 1000 characters")
+        raise ValueError(f"entry_points.txt has a line of more than {_LONGEST_LINE} characters")
     parser = configparser.ConfigParser(
         delimiters=("=",), comment_prefixes=("#", ";"), strict=False, interpolation=None
     )

@@ -10,9 +10,10 @@ import requests
 from requests.exceptions import InvalidURL
 
 from envbuilder.core import console, http
-from envbuilder.core.http import open_session, shown
+from envbuilder.core.http import open_session
 from envbuilder.core.http_limits import Limits, TooLongError
 from envbuilder.core.http_transport import Session
+from envbuilder.core.redaction import public
 from tests.support.faulty_server import FAULTS, Exchange, FaultyServer
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def session() -> Iterator[Session]:
 
 
 def test_a_shown_url_has_no_secret() -> None:
-    assert shown(SECRET) == "https://index.example/simple/a/"
+    assert public(SECRET) == "https://index.example/simple/a/"
 
 
 def test_verbose_shows_requests_without_secrets(
