@@ -1,7 +1,7 @@
 # Everything here is a thin name for a command that works without make.
 PYTHON ?= python3
 
-.PHONY: verify test test-all lint types check golden docs site requirements soak clean
+.PHONY: verify test test-all lint types check golden docs site requirements mutants soak clean
 
 verify:          ## set up, then detect, build and verify on this machine
 	$(PYTHON) bootstrap.py
@@ -39,10 +39,14 @@ requirements: .venv/dev  ## lock what envbuilder needs; UPGRADE=--upgrade for th
 	$(PYTHON) bootstrap.py setup dev
 	touch $@
 
-soak: .venv/dev    ## the long proofs: property tests with thousands of examples, 50,000 hostile inputs, all sabotage
+mutants: .venv/dev ## change the code that trust rests on; at least 90 % of the changes must be noticed
+	.venv/bin/python tools/mutants.py
+
+soak: .venv/dev    ## the long proofs: thousands of examples, 50,000 hostile inputs, all sabotage, all mutants
 	.venv/bin/python -m pytest tests/unit --hypothesis-profile=soak -q --durations=10
 	.venv/bin/python -m pytest tests/fuzz --soak -m soak -q -s -n0
 	.venv/bin/python -m pytest tests/integration --all --soak -m soak -q --durations=10
+	$(MAKE) mutants
 
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
