@@ -38,6 +38,7 @@ def summary(out: Path) -> dict[str, Any]:
     return {**found, "steps": {step["name"]: step for step in found["steps"]}}
 
 
+@pytest.mark.soak
 def test_all_of_it_but_what_takes_long(
     repository: Path, tmp_path: Path, torch_python: Path
 ) -> None:
