@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from .machine import clock, contention, device, memory, threads
-from .machine.accelerators import ACCELERATORS
+from .machine.accelerators import ACCELERATORS, device_of
 from .numerics import (
     arithmetic,
     compilers,
@@ -85,7 +85,7 @@ def check_copied(run: Run, torch: Any) -> Result:
 
 def check_dropout(run: Run, torch: Any) -> Result:
     """Check torch's and the byte-mask dropout: active in training, off in evaluation."""
-    values = torch.ones(DROPPED_FROM, device=run.accelerator)
+    values = torch.ones(DROPPED_FROM, device=device_of(run.accelerator))
     shares = []
     for form in {model.PUBLISHED, model.fastest(run.accelerator)}:
         layer = model.drop(torch, 0.5, form)
@@ -275,7 +275,7 @@ def check_gradients(run: Run, torch: Any) -> Result:
         ]
         comparison = numerics.compare(steps, run.trials)
     else:
-        net = numerics.network(torch, form).to(run.accelerator)
+        net = numerics.network(torch, form).to(device_of(run.accelerator))
         comparison = numerics.check(torch, form, net, net, run.trials)
     name, error = comparison.worst()
     limits = f"{name}; {len(run.trials)} steps of {train.BATCH}, tolerance {run.tolerance:.0e}"

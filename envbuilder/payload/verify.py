@@ -138,7 +138,7 @@ def _train(run: Run, torch: Any) -> None:
     job.model.train()
     census = train.observe(job, *batch)
     devices = sorted(census.devices)
-    run.used = ", ".join(devices)
+    run.used = device.used(accelerator, devices)
     run.observed = profiling.observe(torch, accelerator, partial(_steps, job, batch))
     after = device.allocated(torch, accelerator)
     growth = None if held is None or after is None else after - held

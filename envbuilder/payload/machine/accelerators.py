@@ -52,9 +52,11 @@ def architectures(torch: Any) -> List[str]:
 
 @dataclass(frozen=True)
 class Accelerator:
-    """What the payload must know about one accelerator. ``name`` is torch's device type."""
+    """What the payload must know about one accelerator; ``name`` is its id in profiles."""
 
     name: str
+    device: str
+    """Its type of device in torch, where AMD's GPUs are "cuda", too."""
     drives: Callable[[Any], bool]
     """Whether a build of torch can drive it at all, on any hardware."""
     runtime: Callable[[Any], str]
@@ -97,12 +99,16 @@ class Accelerator:
 
     def count(self, torch: Any) -> int:
         """Return how many devices torch sees."""
-        module = getattr(torch, self.name, None)
+        module = getattr(torch, self.device, None)
         return int(module.device_count()) if module else 0
+
+    def module(self, torch: Any) -> Any:
+        """Return torch's module for such devices; only the CPU has none."""
+        return getattr(torch, self.device)
 
     def counted(self, torch: Any, counter: str) -> Optional[int]:
         """Return the bytes in one of its memory counters; None if torch has no such counter."""
-        function = getattr(getattr(torch, self.name), counter, None) if counter else None
+        function = getattr(self.module(torch), counter, None) if counter else None
         return int(function()) if function else None
 
 
@@ -171,6 +177,7 @@ def _describe_mps(torch: Any) -> Dict[str, Any]:
 
 _CPU = Accelerator(
     name="cpu",
+    device="cpu",
     drives=lambda torch: True,
     runtime=_cpu_libraries,
     describe=_describe_cpu,
@@ -179,6 +186,7 @@ _CPU = Accelerator(
 _CUDA = Accelerator(
     # torch calls AMD's GPUs "cuda", too.
     name="cuda",
+    device="cuda",
     drives=lambda torch: bool(torch.version.cuda or getattr(torch.version, "hip", None)),
     runtime=_cuda_runtime,
     describe=_describe_cuda,
@@ -196,6 +204,7 @@ _CUDA = Accelerator(
 )
 _XPU = Accelerator(
     name="xpu",
+    device="xpu",
     drives=lambda torch: bool(getattr(torch.version, "xpu", None) or build_of(torch) == "xpu"),
     runtime=_xpu_runtime,
     describe=_describe_xpu,
@@ -211,6 +220,7 @@ _XPU = Accelerator(
 )
 _MPS = Accelerator(
     name="mps",
+    device="mps",
     drives=lambda torch: bool(torch.backends.mps.is_built()),
     runtime=lambda torch: f"Metal of macOS {platform.mac_ver()[0]}",
     describe=_describe_mps,
@@ -222,6 +232,12 @@ _MPS = Accelerator(
 )
 
 ACCELERATORS = {row.name: row for row in (_CPU, _CUDA, _XPU, _MPS)}
+
+
+def device_of(accelerator: str) -> str:
+    """Return an accelerator's type of device in torch."""
+    return ACCELERATORS[accelerator].device
+
 
 FALLBACK_VARIABLES = tuple(row.fallback for row in ACCELERATORS.values() if row.fallback)
 """The payload unsets them, so that an operator that the device lacks is an error."""

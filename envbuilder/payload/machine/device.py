@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Optional, Sequence
 
 from ..report import CheckError
-from .accelerators import ACCELERATORS, build_of
+from .accelerators import ACCELERATORS, build_of, device_of
 
 
 def synchronize(torch: Any, accelerator: str) -> None:
     """Wait until the device has finished; without this, timings measure only the queueing."""
     if accelerator != "cpu":
-        getattr(torch, accelerator).synchronize()
+        ACCELERATORS[accelerator].module(torch).synchronize()
 
 
 def allocated(torch: Any, accelerator: str) -> Optional[int]:
     """Return the bytes that torch now holds on the device; None if torch does not count them."""
     row = ACCELERATORS[accelerator]
     return row.counted(torch, row.allocated)
+
+
+def used(accelerator: str, devices: Sequence[str]) -> str:
+    """Return the accelerator if torch's device types are its own alone, else those types."""
+    own = [device_of(accelerator)]
+    return accelerator if list(devices) == own else ", ".join(devices)
 
 
 def require_build(torch: Any, accelerator: str) -> str:
@@ -40,7 +46,7 @@ def require_usable(torch: Any, accelerator: str) -> str:
         raise CheckError(f"no {accelerator} device can be used: {_why_not(torch, accelerator)}")
     size = 1 << 20
     try:
-        values = torch.arange(size, dtype=torch.float32, device=accelerator)
+        values = torch.arange(size, dtype=torch.float32, device=row.device)
         # float32 is exact for integers below 2**24, so the result must be equal, not close.
         returned = (values * 2 + 1).to("cpu")
     except RuntimeError as error:
@@ -55,7 +61,7 @@ def require_usable(torch: Any, accelerator: str) -> str:
 def _why_not(torch: Any, accelerator: str) -> str:
     # is_available() swallows the reason; using the device raises it.
     try:
-        torch.zeros(1, device=accelerator)
+        torch.zeros(1, device=device_of(accelerator))
     except (RuntimeError, AssertionError) as error:
         return str(error).splitlines()[0]
     return "torch reports it as unavailable, without a reason"

@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from ..machine import clock
+from ..machine.accelerators import device_of
 from ..report import PASSED, WARNING
 from ..training import model, train
 from . import arithmetic, extensions, numerics, profiling
@@ -136,7 +137,7 @@ def _compiled(bench: Bench, backend: str, net: Any) -> Any:
 def _check_gradients(bench: Bench, outcome: Outcome) -> None:
     for name, form in (("published", model.PUBLISHED), ("trained", bench.form)):
         bench.torch._dynamo.reset()
-        net = numerics.network(bench.torch, form).to(bench.accelerator)
+        net = numerics.network(bench.torch, form).to(device_of(bench.accelerator))
         call = _compiled(bench, outcome.backend, net)
         outcome.gradients[name] = numerics.check(bench.torch, form, net, call, bench.trials)
 
@@ -144,7 +145,7 @@ def _check_gradients(bench: Bench, outcome: Outcome) -> None:
 def _measure_inference(bench: Bench, outcome: Outcome) -> None:
     torch = bench.torch
     torch._dynamo.reset()
-    net = numerics.network(torch, bench.form).to(bench.accelerator).eval()
+    net = numerics.network(torch, bench.form).to(device_of(bench.accelerator)).eval()
     call = _compiled(bench, outcome.backend, net)
     size = min(train.TEST_BATCH, len(bench.test.images))
     batches = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Dict, List, Mapping
 
-from ..machine.accelerators import ACCELERATORS
+from ..machine.accelerators import ACCELERATORS, device_of
 
 LOWERING_VARIABLES = {
     "ONEDNN_DEFAULT_FPMATH_MODE": ("", "STRICT"),
@@ -32,7 +32,7 @@ def observe(
     return {
         "dtype": str(torch.get_default_dtype()).replace("torch.", ""),
         "matmul": _matmul(torch, accelerator),
-        "autocast": bool(torch.is_autocast_enabled(accelerator)),
+        "autocast": bool(torch.is_autocast_enabled(device_of(accelerator))),
         "cuda_tf32": bool(
             ACCELERATORS[accelerator].tf32
             and (torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, List, Optional, Tuple
 
 from ..machine import device
-from ..machine.accelerators import ACCELERATORS
+from ..machine.accelerators import ACCELERATORS, device_of
 
 TOP = 15
 """Maximum number of kernels that the report names."""
@@ -93,7 +93,7 @@ class Evidence:
 def problems(accelerator: str, evidence: Evidence) -> Tuple[List[str], str]:
     """Return why the work was not done on the accelerator, and a sentence on the evidence."""
     sentences = []
-    if evidence.devices != (accelerator,):
+    if evidence.devices != (device_of(accelerator),):
         sentences.append(
             f"tensors of the training step lived on {', '.join(evidence.devices) or 'nothing'}"
         )
