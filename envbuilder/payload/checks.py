@@ -10,7 +10,7 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
-from .machine import clock, contention, device, memory, threads
+from .machine import clock, contention, device, importing, memory, threads
 from .machine.accelerators import ACCELERATORS, device_of
 from .numerics import (
     arithmetic,
@@ -47,9 +47,7 @@ def check_extension(name: str) -> Result:
 
 def check_import(run: Run) -> Result:
     """Import torch, set up threads and IPEX, and require the expected version."""
-    import torch
-
-    run.torch = torch
+    torch = run.torch = importing.torch_for(run.accelerator)
     if threads.chosen_by_user(run.threads["OMP_NUM_THREADS"]) is None:
         torch.set_num_threads(run.threads["decided"])
     if "ipex" in run.options.extensions:

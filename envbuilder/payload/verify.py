@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Dict, List, Tuple
 
 from . import checks, origins
-from .machine import clock, contention, device, facts, hardware, memory, threads
+from .machine import clock, contention, device, facts, hardware, importing, memory, threads
 from .machine.accelerators import ACCELERATORS, FALLBACK_VARIABLES
 from .numerics import compilers, precision, profiling
 from .report import BLIND_TEST, FAILED, Check
@@ -51,8 +51,10 @@ def verify(options: Options, data: Dataset, events: Events) -> Dict[str, Any]:
             _set_environment(run)
             _verify(run, cache)
     except (Exception, SystemExit) as error:  # some extensions call sys.exit when imported
-        run.traceback = traceback.format_exc()
-        detail = f"unexpected {type(error).__name__}: {error}"
+        detail = device.without_kernel(run.torch, run.accelerator, error)
+        if not detail:
+            run.traceback = traceback.format_exc()
+            detail = f"unexpected {type(error).__name__}: {error}"
         run.checks.done.append(Check("run", FAILED, time.perf_counter() - began, detail))
     return run.report()
 
@@ -78,7 +80,7 @@ def _verify(run: Run, cache: str) -> None:
         run.events.phase(f"try {name}")
         if not done.run(f"extension {name}", checks.check_extension, name):
             return
-    run.events.phase("import torch")
+    run.events.phase(importing.PHASE)
     if not done.run("import", checks.check_import, run):
         return
     torch = run.torch

@@ -36,6 +36,13 @@ PROFILED_STEPS = 3
 OUTPUT_TOLERANCE = 1e-4
 """For log-probabilities against float64, norm-wise; float32 stays below 1e-6."""
 
+CACHES = (
+    *("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"),
+    # ROCm's: MIOpen compiles convolutions, the driver's compiler all else.
+    *("MIOPEN_CUSTOM_CACHE_DIR", "MIOPEN_USER_DB_PATH", "AMD_COMGR_CACHE_DIR"),
+)
+"""Variables that name the folders of compiled code."""
+
 WEIGHT_CACHE = "ZENDNNL_MATMUL_WEIGHT_CACHE"
 """Set to 0, it turns zentorch's weight cache off; it is read when the library is loaded. Measured
 with zentorch 2.13.0.2: with 0, gradients agree with float64; without it, they are entirely
@@ -51,7 +58,7 @@ def fresh_cache() -> Iterator[str]:
     Code of earlier runs must neither be trusted nor shorten the compile times.
     """
     with tempfile.TemporaryDirectory(prefix="envbuilder-compiled-") as folder:
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.environ["TRITON_CACHE_DIR"] = folder
+        os.environ.update(dict.fromkeys(CACHES, folder))
         yield folder
 
 

@@ -12,8 +12,13 @@ LOWERING_VARIABLES = {
     "DNNL_DEFAULT_FPMATH_MODE": ("", "STRICT"),
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": ("", "0"),
     "NVIDIA_TF32_OVERRIDE": ("", "0"),
+    "HIPBLASLT_ALLOW_TF32": ("", "0"),
 }
-"""Variable → values that leave float32 as it is (documentation of oneDNN, PyTorch, NVIDIA)."""
+"""Variable → values that leave float32 as it is (documentation of oneDNN, PyTorch, NVIDIA).
+
+With the last one, torch's switches for TF32 apply to AMD's MI300 series; other GPUs of AMD have
+none.
+"""
 
 
 def prepare(torch: Any, stated: str) -> None:

@@ -99,7 +99,9 @@ def problems(accelerator: str, evidence: Evidence) -> Tuple[List[str], str]:
         )
     if accelerator == "cpu":
         return _problems_on_cpu(sentences, evidence.observation)
-    kernels, growth = evidence.observation.on_device(), evidence.growth
+    # A name without a time is no kernel that ran.
+    kernels = [kernel for kernel in evidence.observation.on_device() if kernel.microseconds > 0]
+    growth = evidence.growth
     if growth is not None and growth < evidence.needed:
         sentences.append(
             f"the memory of {accelerator} grew by {growth} bytes, "

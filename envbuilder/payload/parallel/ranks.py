@@ -23,7 +23,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Dict, List, Tuple
 
 from .. import origins
-from ..machine import clock, device, hardware
+from ..machine import clock, device, hardware, importing
 from ..machine.accelerators import ACCELERATORS, device_of
 from ..numerics import numerics
 from ..numerics.arithmetic import relative_error
@@ -124,7 +124,8 @@ def _work(rank: Rank, options: argparse.Namespace) -> Dict[str, Any]:
     if accelerator == "cpu":
         cpus = shares.split(shares.fetch_cores(), options.shares)[options.index or rank.number]
         where = f"CPUs {','.join(map(str, cpus))}" if shares.pin(cpus) else ""
-    rank.phase("import torch")
+    rank.phase(importing.PHASE)
+    importing.require_nodes(accelerator)
     import torch
 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Tuple
 
-from ..machine import clock, contention, device, facts, threads
+from ..machine import clock, contention, device, facts, importing, threads
 from ..machine.accelerators import ACCELERATORS, FALLBACK_VARIABLES, device_of
 from ..numerics import compilers, extensions, numerics, precision
 from ..training import loader, model, train
@@ -79,6 +79,7 @@ def run(setting: Setting, data: Dataset) -> Dict[str, Any]:
 
     Raises RuntimeError, ValueError or ImportError if the setting is not available here.
     """
+    importing.require_nodes(setting.device)
     import torch
 
     _prepare(torch, setting)
@@ -119,6 +120,7 @@ def run(setting: Setting, data: Dataset) -> Dict[str, Any]:
 
 def check_compile(setting: Setting, data: Dataset) -> Dict[str, Any]:
     """Check whether a compile backend is right here, with the gradient check of ``verify``."""
+    importing.require_nodes(setting.device)
     import torch
 
     backend = str(setting.compile_backend)
