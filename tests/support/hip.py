@@ -40,8 +40,9 @@ class HipTorch:
         listed: str = LISTED,
         available: bool = True,
         fails: str = "",
+        right: bool = True,
     ) -> None:
-        self.__version__, self.fails = version, fails
+        self.__version__, self.fails, self.right = version, fails, right
         self.done: list[str] = []
         properties = SimpleNamespace(
             name="Radeon RX 7900 XTX", total_memory=24 << 30, gcnArchName=gfx
@@ -61,11 +62,20 @@ class HipTorch:
             mps=SimpleNamespace(is_built=lambda: False),
         )
 
+    def set_num_threads(self, count: int) -> None:
+        self.done.append(f"{count} threads")
+
+    def get_num_threads(self) -> int:
+        return 2
+
+    def get_num_interop_threads(self) -> int:
+        return 2
+
     def arange(self, size: int, dtype: str, device: str = "cpu") -> Values:
         self.done.append(f"arange {device}")
         if device != "cpu" and self.fails:
             raise RuntimeError(self.fails)
-        return Values()
+        return Values(self.right or device == "cpu")
 
     def zeros(self, size: int, device: str) -> Any:
         raise RuntimeError("No HIP GPUs are available\nmore")

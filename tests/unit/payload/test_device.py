@@ -67,16 +67,16 @@ def test_the_advice_is_the_device_that_the_build_drives() -> None:
             HipTorch(hip="7.1.25424"),
             "rocm",
             (
-                "torch 2.14.0+rocm7.2 states a rocm7.2 build, but it was compiled as rocm7.1; install"
-                " it again from its index"
+                "torch 2.14.0+rocm7.2 states a rocm7.2 build, but it was compiled as rocm7.1;"
+                " install it again from its index"
             ),
         ),
         (
             HipTorch(version="2.14.0+cu130"),
             "rocm",
             (
-                "torch 2.14.0+cu130 states a cu130 build, but it was compiled as rocm7.2; install it"
-                " again from its index"
+                "torch 2.14.0+cu130 states a cu130 build, but it was compiled as rocm7.2;"
+                " install it again from its index"
             ),
         ),
     ],
