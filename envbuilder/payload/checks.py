@@ -45,6 +45,11 @@ def check_extension(name: str) -> Result:
     return PASSED, extensions.require_importable(name)
 
 
+def refuse(sentence: str) -> Result:
+    """Fail with a sentence: what it is about must not even be tried."""
+    raise CheckError(sentence)
+
+
 def check_import(run: Run) -> Result:
     """Import torch, set up threads and IPEX, and require the expected version."""
     torch = run.torch = importing.torch_for(run.accelerator)

@@ -74,7 +74,7 @@ def _set_environment(run: Run) -> None:
 
 def _verify(run: Run, cache: str) -> None:
     options, done = run.options, run.checks
-    if not done.run("isolation", options.start.check):
+    if not (done.run("isolation", options.start.check) and _may_import(run)):
         return
     for name in options.extensions:
         run.events.phase(f"try {name}")
@@ -109,6 +109,12 @@ def _verify(run: Run, cache: str) -> None:
         _baseline(run, torch)
     done.run("origins", origins.check, options.start, run.origins, cache)
     done.run("clock", checks.check_clock, run)
+
+
+def _may_import(run: Run) -> bool:
+    """Return whether torch can be imported; if that could hang, record why the device fails."""
+    obstacle = importing.obstacle(run.accelerator)
+    return not obstacle or run.checks.run("device", checks.refuse, obstacle)
 
 
 def _train(run: Run, torch: Any) -> None:

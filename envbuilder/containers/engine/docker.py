@@ -241,7 +241,7 @@ class DockerEngine(Engine):
         return "nvidia" in (self._info().get("Runtimes") or {})
 
     def cdi_devices(self) -> frozenset[str]:
-        """Return the CDI devices that Docker lists, as it does from version 28.3 on."""
+        """Return the CDI devices that Docker lists; earlier versions list none."""
         listed = self._info().get("DiscoveredDevices") or ()
         return frozenset(str(d.get("ID")) for d in listed if d.get("Source") == "cdi")
 

@@ -44,9 +44,22 @@ def torch_for(accelerator: str) -> Any:
 
 def require_nodes(accelerator: str) -> None:
     """Raise CheckError if a device node is missing that the accelerator or this torch needs."""
+    missing = obstacle(accelerator)
+    if missing:
+        raise CheckError(missing)
+
+
+def obstacle(accelerator: str) -> str:
+    """Return the sentence of that error; empty if nothing is missing."""
     for row in ACCELERATORS.values():
         if row.nodes and (row.name == accelerator or _installed(row)):
-            _require(row)
+            problem = next(filter(None, map(_problem, map(Path, row.nodes))), "")
+            if problem:
+                return (
+                    f"{problem}; torch is not imported, since a build for {row.name} may then hang"
+                    f" for ever. {row.remedy}"
+                )
+    return ""
 
 
 def _installed(row: Accelerator) -> bool:
@@ -57,16 +70,6 @@ def _installed(row: Accelerator) -> bool:
         return False
     origin = spec.origin if spec else None
     return origin is not None and (Path(origin).parent / row.part).exists()
-
-
-def _require(row: Accelerator) -> None:
-    for node in map(Path, row.nodes):
-        problem = _problem(node)
-        if problem:
-            raise CheckError(
-                f"{problem}; torch is not imported, since a build for {row.name} may then hang"
-                f" for ever. {row.remedy}"
-            )
 
 
 def _problem(node: Path) -> str:

@@ -92,8 +92,8 @@ def test_variables_that_would_hide_work_on_the_cpu_are_unset(
 DISGUISE = "HSA_OVERRIDE_GFX_VERSION"
 
 ON_ROCM = {
-    "no kfd": (HipTorch(), "/dev/there-is-no-kfd", "", "import", "torch is not imported"),
-    "kfd is a file": (HipTorch(), __file__, "", "import", "is no device"),
+    "no kfd": (HipTorch(), "/dev/there-is-no-kfd", "", "device", "torch is not imported"),
+    "kfd is a file": (HipTorch(), __file__, "", "device", "is no device"),
     "CPU build": (
         HipTorch(version="2.14.0+cpu", hip=None),
         *("/dev/null", "", "build", "is a cpu build and cannot use rocm"),
@@ -157,12 +157,11 @@ def test_a_kernel_that_is_missing_in_the_training_is_no_traceback(
     monkeypatch.setitem(sys.modules, "torch", HipTorch("gfx1103"))
     monkeypatch.setattr(verify, "_train", train)
     report = report_of(Options("rocm"))
-    assert report["reasons"] == [
-        (
-            "run: a part of this build has no kernel for the GPU: HIP error: invalid device function"
-            f" (this GPU is gfx1103; this torch is built for {' '.join(architectures(HipTorch()))})"
-        )
-    ]
+    (reason,) = report["reasons"]
+    assert reason == (
+        "run: a part of this build has no kernel for the GPU: HIP error: invalid device function"
+        f" (this GPU is gfx1103; this torch is built for {' '.join(architectures(HipTorch()))})"
+    )
     assert "traceback" not in report
     assert report["device"]["capability"] == "gfx1103"
 
