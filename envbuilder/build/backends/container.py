@@ -131,7 +131,7 @@ class DockerEnvironment:
 
     def _devices(self) -> Devices:
         access = devices.devices(self.profile, devices.host_nodes(self.profile))
-        if access.nodes:
+        if access.nodes and not self._force:
             access = devices.by_cdi(access, self.profile, self._engine.cdi_devices())
         if self._force and access.gpus and not self._engine.knows_gpus():
             return msgspec.structs.replace(access, gpus="")

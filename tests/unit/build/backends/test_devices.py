@@ -98,10 +98,13 @@ def test_a_cdi_device_replaces_the_nodes_where_the_engine_has_it(
 
 
 @pytest.mark.parametrize(
-    ("nodes", "expected"), [(NODES, BY_CDI), ({}, Devices(shm_size="8g"))], ids=["amd", "none"]
+    ("nodes", "force", "expected"),
+    [(NODES, False, BY_CDI), (NODES, True, ACCESS), ({}, False, Devices(shm_size="8g"))],
+    ids=["amd", "amd-forced", "none"],
 )
 def test_a_container_gets_what_its_engine_describes_and_its_host_has(
     nodes: dict[str, int],
+    force: bool,
     expected: Devices,
     found: Settings,
     monkeypatch: pytest.MonkeyPatch,
@@ -111,7 +114,7 @@ def test_a_container_gets_what_its_engine_describes_and_its_host_has(
     engine.described = frozenset({"amd.com/gpu=all"})
     target = lockfile.select(lock, "linux/amd64", "3.11")
     planned = docker_plan("cpu", found, only_tag="trial:1")
-    environment = container.DockerEnvironment(ROCM, target, planned, engine, found, force=False)
+    environment = container.DockerEnvironment(ROCM, target, planned, engine, found, force=force)
     environment.device_variables = HIP
     environment.run_payload(lambda seen: ("probe",), {"data": Path("/data")}, lambda line: None)
     (started,) = engine.containers
