@@ -35,7 +35,7 @@ ALLOWED = {
         *("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"),
         *("ZE_AFFINITY_MASK", "ZE_FLAT_DEVICE_HIERARCHY", "ONEAPI_DEVICE_SELECTOR"),
         *("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"),
-        "HSA_OVERRIDE_GFX_VERSION",
+        "HSA_OVERRIDE_GFX_VERSION*",
     ),
     "the compiler that torch.compile calls": ("CC", "CXX", "SDKROOT", "DEVELOPER_DIR"),
 }
@@ -76,14 +76,15 @@ def left_out(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 def notes(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the notes on the caller's variables to print before a verification, if any."""
-    lost, override = left_out(environ), environ.get("HSA_OVERRIDE_GFX_VERSION")
-    lines = []
+    lost, lines = left_out(environ), []
+    overrides = [n for n in environ if n.startswith("HSA_OVERRIDE_GFX_VERSION") and environ[n]]
     if lost:
         lines.append(f"not passed to the verification: {', '.join(map(printable, lost))}")
-    if override:
-        lines.append(
-            f"HSA_OVERRIDE_GFX_VERSION={printable(override)} decides how the GPU is driven"
-        )
+    lines += [
+        f"{printable(name)}={printable(environ[name])} makes AMD's driver take a GPU for another"
+        " one: a verification on such a GPU fails"
+        for name in sorted(overrides)
+    ]
     return tuple(lines)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, get_args
 
 from msgspec import Meta
 
-Accelerator = Literal["cpu", "cuda", "xpu", "mps"]
+Accelerator = Literal["cpu", "cuda", "rocm", "xpu", "mps"]
 Backend = Literal["docker", "venv", "conda"]
 Platform = Literal["linux/amd64", "linux/arm64", "macos/arm64"]
 FileKind = Literal["wheel", "deb", "conda", "tool", "oci"]

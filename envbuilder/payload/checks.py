@@ -10,8 +10,8 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
-from .machine import clock, contention, device, memory, threads
-from .machine.accelerators import ACCELERATORS
+from .machine import clock, contention, device, importing, memory, threads
+from .machine.accelerators import ACCELERATORS, device_of
 from .numerics import (
     arithmetic,
     compilers,
@@ -45,11 +45,14 @@ def check_extension(name: str) -> Result:
     return PASSED, extensions.require_importable(name)
 
 
+def refuse(sentence: str) -> Result:
+    """Fail with a sentence: what it is about must not even be tried."""
+    raise CheckError(sentence)
+
+
 def check_import(run: Run) -> Result:
     """Import torch, set up threads and IPEX, and require the expected version."""
-    import torch
-
-    run.torch = torch
+    torch = run.torch = importing.torch_for(run.accelerator)
     if threads.chosen_by_user(run.threads["OMP_NUM_THREADS"]) is None:
         torch.set_num_threads(run.threads["decided"])
     if "ipex" in run.options.extensions:
@@ -85,7 +88,7 @@ def check_copied(run: Run, torch: Any) -> Result:
 
 def check_dropout(run: Run, torch: Any) -> Result:
     """Check torch's and the byte-mask dropout: active in training, off in evaluation."""
-    values = torch.ones(DROPPED_FROM, device=run.accelerator)
+    values = torch.ones(DROPPED_FROM, device=device_of(run.accelerator))
     shares = []
     for form in {model.PUBLISHED, model.fastest(run.accelerator)}:
         layer = model.drop(torch, 0.5, form)
@@ -275,7 +278,7 @@ def check_gradients(run: Run, torch: Any) -> Result:
         ]
         comparison = numerics.compare(steps, run.trials)
     else:
-        net = numerics.network(torch, form).to(run.accelerator)
+        net = numerics.network(torch, form).to(device_of(run.accelerator))
         comparison = numerics.check(torch, form, net, net, run.trials)
     name, error = comparison.worst()
     limits = f"{name}; {len(run.trials)} steps of {train.BATCH}, tolerance {run.tolerance:.0e}"

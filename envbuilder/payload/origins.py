@@ -61,7 +61,7 @@ FRAMEWORK_LIBRARY = re.compile(
 RUNTIME_LIBRARY = re.compile(
     r"lib(gomp|iomp5|omp\.so|mkl_|cudnn|cublas|cudart|cufft|cufile|cupti|curand|cusolver|cusparse"
     r"|nccl|nvrtc|nvJitLink|nvshmem|nvToolsExt|sycl|ccl|ur_|umf|pti_view|tbb|mpi\.so|amdhip|hsa-runtime"
-    r"|hip[a-z]|roc[a-z]|MIOpen|rccl|magma|openblas|tcmalloc|jemalloc|mimalloc)",
+    r"|hip[a-z]|roc[a-z]|MIOpen|rccl|amd_comgr|aotriton|hsa-amd|magma|openblas|tcmalloc|jemalloc|mimalloc)",
 )
 """Runtimes that a framework ships. The system may have its own (a compiler's OpenMP), but not in
 place of the environment's."""

@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Dict, List, Tuple
 
 from . import checks, origins
-from .machine import clock, contention, device, facts, hardware, memory, threads
+from .machine import clock, contention, device, facts, hardware, importing, memory, threads
 from .machine.accelerators import ACCELERATORS, FALLBACK_VARIABLES
 from .numerics import compilers, precision, profiling
 from .report import BLIND_TEST, FAILED, Check
@@ -51,8 +51,10 @@ def verify(options: Options, data: Dataset, events: Events) -> Dict[str, Any]:
             _set_environment(run)
             _verify(run, cache)
     except (Exception, SystemExit) as error:  # some extensions call sys.exit when imported
-        run.traceback = traceback.format_exc()
-        detail = f"unexpected {type(error).__name__}: {error}"
+        detail = device.without_kernel(run.torch, run.accelerator, error)
+        if not detail:
+            run.traceback = traceback.format_exc()
+            detail = f"unexpected {type(error).__name__}: {error}"
         run.checks.done.append(Check("run", FAILED, time.perf_counter() - began, detail))
     return run.report()
 
@@ -72,13 +74,13 @@ def _set_environment(run: Run) -> None:
 
 def _verify(run: Run, cache: str) -> None:
     options, done = run.options, run.checks
-    if not done.run("isolation", options.start.check):
+    if not (done.run("isolation", options.start.check) and _may_import(run)):
         return
     for name in options.extensions:
         run.events.phase(f"try {name}")
         if not done.run(f"extension {name}", checks.check_extension, name):
             return
-    run.events.phase("import torch")
+    run.events.phase(importing.PHASE)
     if not done.run("import", checks.check_import, run):
         return
     torch = run.torch
@@ -107,6 +109,12 @@ def _verify(run: Run, cache: str) -> None:
         _baseline(run, torch)
     done.run("origins", origins.check, options.start, run.origins, cache)
     done.run("clock", checks.check_clock, run)
+
+
+def _may_import(run: Run) -> bool:
+    """Return whether torch can be imported; if that could hang, record why the device fails."""
+    obstacle = importing.obstacle(run.accelerator)
+    return not obstacle or run.checks.run("device", checks.refuse, obstacle)
 
 
 def _train(run: Run, torch: Any) -> None:
@@ -138,7 +146,7 @@ def _train(run: Run, torch: Any) -> None:
     job.model.train()
     census = train.observe(job, *batch)
     devices = sorted(census.devices)
-    run.used = ", ".join(devices)
+    run.used = device.used(accelerator, devices)
     run.observed = profiling.observe(torch, accelerator, partial(_steps, job, batch))
     after = device.allocated(torch, accelerator)
     growth = None if held is None or after is None else after - held

@@ -15,6 +15,7 @@ from envbuilder.core.errors import VerifyError
 from envbuilder.core.redaction import log_text
 from envbuilder.core.text import printable
 from envbuilder.packages.mnist import Dataset
+from envbuilder.payload.machine import importing
 from envbuilder.payload.report import BLIND_TEST, REQUIRED
 from envbuilder.payload.training.dataset import load
 from envbuilder.profiles.profile import Expects
@@ -122,6 +123,11 @@ class Events:
         if 0 <= done <= total <= _STEPS:
             proper = isinstance(loss, float) and 0 <= loss < _LOSS
             self._task.update(done, total, f"loss {loss:.3f}" if proper else "")
+
+    @property
+    def phase(self) -> str:
+        """The name of the last phase that began; empty before the first."""
+        return self._name
 
     def _start(self, name: str) -> None:
         if name == self._name:
@@ -269,7 +275,7 @@ def follow(
     if done.timed_out:
         raise VerifyError(f"the payload did not end within {done.seconds:.0f} s", hint)
     if events.report is None:
-        raise VerifyError(_ended(done), hint)
+        raise VerifyError(_hung(done, events.phase) or _ended(done), hint)
     if events.run_id != run_id:
         raise VerifyError("the report belongs to another run: not to be trusted", hint)
     return done, events.report, hint
@@ -323,6 +329,16 @@ def as_stored(report: Any, hint: str) -> Any:
         return msgspec.json.decode(msgspec.json.encode(report))
     except (ValueError, TypeError, RecursionError) as error:
         raise VerifyError(f"the payload's report cannot be stored: {error}", hint) from error
+
+
+def _hung(done: Completed, phase: str) -> str:
+    """Return that the payload was stopped because torch's import did not end, if it was."""
+    if phase != importing.PHASE or importing.HUNG not in done.stderr:
+        return ""
+    return (
+        f"importing torch did not end within {importing.SECONDS} s and was stopped: its build or"
+        " the GPU's driver hangs"
+    )
 
 
 def _ended(done: Completed) -> str:

@@ -47,6 +47,7 @@ class FakeEngine(Engine):
         self.output: str | Exception = ""
         self.steps: dict[str, str] = {}
         self.contents: dict[str, bytes] | None = None
+        self.described = frozenset[str]()
 
     def add(self, ref: str) -> None:
         self.images[ref] = Image(id=f"sha256:{ref}", tags=(ref,), labels={})
@@ -96,6 +97,9 @@ class FakeEngine(Engine):
 
     def knows_gpus(self) -> bool:
         return True
+
+    def cdi_devices(self) -> frozenset[str]:
+        return self.described
 
     def require_builder(self) -> None:
         self.done.append("require the builder")

@@ -131,6 +131,8 @@ class DockerEnvironment:
 
     def _devices(self) -> Devices:
         access = devices.devices(self.profile, devices.host_nodes(self.profile))
+        if access.nodes and not self._force:
+            access = devices.by_cdi(access, self.profile, self._engine.cdi_devices())
         if self._force and access.gpus and not self._engine.knows_gpus():
             return msgspec.structs.replace(access, gpus="")
         return access

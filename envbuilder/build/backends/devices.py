@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import glob
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from envbuilder.containers.engine.container import Devices
 from envbuilder.core.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
+    from envbuilder.core import types
     from envbuilder.profiles.profile import Profile
 
 
-_OTHERS = {"ZE_AFFINITY_MASK": ("ONEAPI_DEVICE_SELECTOR",)}
+_OTHERS = {
+    "ZE_AFFINITY_MASK": ("ONEAPI_DEVICE_SELECTOR",),
+    "HIP_VISIBLE_DEVICES": ("ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
+}
 """Variable that hides GPUs → others by which users choose among the same."""
+_CDI: dict[types.Accelerator, str] = {"rocm": "amd.com/gpu=all"}
+"""Accelerator → the CDI device that stands for all of its nodes, where an engine has it."""
 
 
 def visible(variables: Mapping[str, str], environ: Mapping[str, str]) -> tuple[dict[str, str], str]:
@@ -48,7 +56,12 @@ def host_nodes(profile: Profile) -> dict[str, int]:
 def devices(profile: Profile, nodes: Mapping[str, int]) -> Devices:
     """Return what a container needs to reach the device; `nodes`: existing paths → group ids."""
     run = profile.run
-    groups = {gid for path, gid in nodes.items() if path not in (*run.devices, *run.volumes)}
+    # A node may be passed on and its group joined, too: AMD's /dev/kfd.
+    groups = {
+        gid
+        for path, gid in nodes.items()
+        if path not in run.volumes and any(PurePath(path).match(p) for p in run.groups_of)
+    }
     return Devices(
         gpus=run.gpus,
         nodes=tuple(d for d in run.devices if d in nodes),
@@ -56,3 +69,14 @@ def devices(profile: Profile, nodes: Mapping[str, int]) -> Devices:
         volumes=tuple(v for v in run.volumes if v in nodes),
         shm_size=run.shm_size,
     )
+
+
+def by_cdi(access: Devices, profile: Profile, offered: Collection[str]) -> Devices:
+    """Return the access with a CDI device in place of nodes, if the engine offers that device.
+
+    The groups stay: what opens the nodes is not root.
+    """
+    name = _CDI.get(profile.accelerator)
+    if name is None or name not in offered:
+        return access
+    return msgspec.structs.replace(access, nodes=(), cdi=(name,))

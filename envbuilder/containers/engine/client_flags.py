@@ -10,7 +10,7 @@ from envbuilder.containers.engine.container import bound
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from envbuilder.containers.engine.container import Container, Limits
+    from envbuilder.containers.engine.container import Container, Devices, Limits
 
 # SELinux would deny access: neither devices nor folders are labelled as the container's, and to
 # label them is not ours.
@@ -42,9 +42,14 @@ def flags(
         *(("--entrypoint", json.dumps(container.entrypoint)) if container.entrypoint else ()),
         *(("--shm-size", devices.shm_size) if devices else ()),
         *gpus,
-        *(word for node in (devices.nodes if devices else ()) for word in ("--device", node)),
+        *(word for name in _given(devices) for word in ("--device", name)),
         *(word for group in dict.fromkeys(groups) for word in ("--group-add", group)),
     )
+
+
+def _given(devices: Devices | None) -> tuple[str, ...]:
+    """Return the device files and CDI devices; both clients take them with one flag."""
+    return (*devices.cdi, *devices.nodes) if devices else ()
 
 
 def _limit_flags(limits: Limits) -> tuple[str, ...]:

@@ -25,6 +25,8 @@ class Devices(Struct, frozen=True, kw_only=True):
 
     gpus: str = ""
     """NVIDIA GPUs as in `--gpus`; empty for none."""
+    cdi: tuple[str, ...] = ()
+    """Names in the Container Device Interface (CDI), such as `amd.com/gpu=all`."""
     nodes: tuple[str, ...] = ()
     """Device files, or folders of them."""
     groups: tuple[int, ...] = ()

@@ -240,6 +240,11 @@ class DockerEngine(Engine):
         """Return whether NVIDIA's runtime is configured."""
         return "nvidia" in (self._info().get("Runtimes") or {})
 
+    def cdi_devices(self) -> frozenset[str]:
+        """Return the CDI devices that Docker lists; earlier versions list none."""
+        listed = self._info().get("DiscoveredDevices") or ()
+        return frozenset(str(d.get("ID")) for d in listed if d.get("Source") == "cdi")
+
     @cached_property
     def limits(self) -> Limits:
         """The limits for containers on the engine's machine."""
@@ -315,8 +320,13 @@ def _options(container: Container) -> dict[str, Any]:
 
 def _device_options(devices: Devices) -> dict[str, Any]:
     options: dict[str, Any] = {"shm_size": devices.shm_size}
+    requests = []
     if devices.gpus:
-        options["device_requests"] = [DeviceRequest(count=-1, capabilities=[["gpu"]])]
+        requests.append(DeviceRequest(count=-1, capabilities=[["gpu"]]))
+    if devices.cdi:
+        requests.append(DeviceRequest(driver="cdi", device_ids=list(devices.cdi)))
+    if requests:
+        options["device_requests"] = requests
     if devices.nodes:
         options["devices"] = [f"{node}:{node}:rwm" for node in devices.nodes]
     if devices.groups:

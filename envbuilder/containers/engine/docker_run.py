@@ -24,6 +24,7 @@ _DEVICE_FAILURES = (
     "could not select device driver",
     "gathering device information",
     "nvidia-container-cli",
+    "CDI device injection failed",
 )
 
 
@@ -88,8 +89,8 @@ def _not_started(error: APIError) -> VerifyError | ToolError:
     if any(failure in text for failure in _DEVICE_FAILURES):
         return ToolError(
             f"the engine cannot give the container its device: {text}",
-            "Install the GPU's container toolkit (NVIDIA) or driver, or use --force to leave the"
-            " device flags out.",
+            "Install the GPU's driver or its container toolkit, which describes the GPUs, or use"
+            " --force to leave the device flags out.",
         )
     return VerifyError(f"the container cannot be started: {text}")
 

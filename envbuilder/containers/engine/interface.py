@@ -183,6 +183,10 @@ class Engine(abc.ABC):
     def knows_gpus(self) -> bool:
         """Return whether the engine can give NVIDIA GPUs to a container."""
 
+    @abc.abstractmethod
+    def cdi_devices(self) -> frozenset[str]:
+        """Return the names of the devices that the engine can give by CDI."""
+
     def run_command(self, container: Container, *, terminal: bool) -> tuple[str, ...]:
         """Return the client's command that runs a container in the foreground and removes it."""
         return (

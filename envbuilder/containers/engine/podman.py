@@ -6,6 +6,7 @@ runs use the `podman` command; `--url` points it at the configured engine.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import tempfile
@@ -39,6 +40,9 @@ OLDEST = (4, 8)
 heredocs and `ADD --checksum` with 4.8 (Buildah 1.33)."""
 _GPU = "nvidia.com/gpu"
 """The device kind in the Container Device Interface (CDI) files of NVIDIA's toolkit."""
+_KIND = re.compile(rb"""(?<![\w.-])kind["']?\s*:\s*["']?([\w.-]{1,80}/[\w-]{1,80})""")
+_NAME = re.compile(rb"""(?<![\w.-])name["']?\s*:\s*["']?([\w.:-]{1,80})""")
+"""Of CDI files, which are JSON or YAML. Podman itself reads them: a wrong guess is its error."""
 _SPECIFICATIONS = (Path("/etc/cdi"), Path("/var/run/cdi"))
 _SPECIFICATION_BYTES = 1 << 20
 _UNLIMITED = Limits()
@@ -166,8 +170,12 @@ class PodmanEngine(Engine):
 
     def knows_gpus(self) -> bool:
         """Return whether NVIDIA's toolkit has described the GPUs to podman."""
-        files = [f for folder in _SPECIFICATIONS if folder.is_dir() for f in folder.iterdir()]
-        return any(_mentions_gpus(file) for file in files)
+        return any(_GPU.encode() in text for text in _specifications())
+
+    def cdi_devices(self) -> frozenset[str]:
+        """Return the devices that the files of this machine describe; none for a remote podman."""
+        texts = [] if self._remote else _specifications()
+        return frozenset(name for text in texts for name in _devices(text))
 
     @property
     def limits(self) -> Limits:
@@ -248,8 +256,16 @@ def _nameless(layout: Layout, image: Descriptor, folder: Path) -> Layout:
     return single
 
 
-def _mentions_gpus(specification: Path) -> bool:
-    try:
-        return _GPU.encode() in bounded.read(specification, _SPECIFICATION_BYTES)
-    except OSError:
-        return False
+def _specifications() -> list[bytes]:
+    """Return the contents of the CDI files that can be read."""
+    texts = []
+    for file in [f for folder in _SPECIFICATIONS if folder.is_dir() for f in folder.iterdir()]:
+        with contextlib.suppress(OSError):
+            texts.append(bounded.read(file, _SPECIFICATION_BYTES))
+    return texts
+
+
+def _devices(specification: bytes) -> set[str]:
+    """Return the names of the devices in a CDI file."""
+    kind, names = _KIND.search(specification), _NAME.findall(specification)
+    return {f"{kind[1].decode()}={name.decode()}" for name in names} if kind else set()

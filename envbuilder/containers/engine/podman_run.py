@@ -51,8 +51,9 @@ def not_started(text: str) -> VerifyError | ToolError:
     if "CDI devices" in text:
         return ToolError(
             f"podman does not know the device: {text}",
-            "Install NVIDIA's container toolkit and describe the GPUs with nvidia-ctk cdi"
-            " generate --output=/etc/cdi/nvidia.yaml, or use --force to leave the flag out.",
+            "Install the container toolkit of the GPU's vendor and describe the GPUs with"
+            " `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml` or `amd-ctk cdi generate"
+            " --output=/etc/cdi/amd.json`, or use --force to leave the flag out.",
         )
     if "no such file or directory" in text and "/dev/" in text:
         return ToolError(

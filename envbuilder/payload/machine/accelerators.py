@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import platform
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from . import hardware
+
+_BUILD = re.compile(r"cpu|cu\d+|xpu|rocm[\d.]+")
 
 
 def build_of(torch: Any) -> str:
@@ -21,9 +23,17 @@ def build_of(torch: Any) -> str:
     Most wheels state it in the version's local part; PyPI's have none, so the compiled-in runtime
     versions decide there.
     """
+    return stated_build(torch) or compiled_build(torch)
+
+
+def stated_build(torch: Any) -> str:
+    """Return the build that the version's local part states; empty if it states none."""
     local: str = str(torch.__version__).partition("+")[2]
-    if re.fullmatch(r"cpu|cu\d+|xpu|rocm[\d.]+", local):
-        return local
+    return local if _BUILD.fullmatch(local) else ""
+
+
+def compiled_build(torch: Any) -> str:
+    """Return the build by the version of the runtime that was compiled in."""
     hip, cuda = getattr(torch.version, "hip", None), torch.version.cuda
     if hip:
         return "rocm" + ".".join(str(hip).split(".")[:2])
@@ -44,17 +54,24 @@ def runtime_of(torch: Any) -> Optional[str]:
 
 
 def architectures(torch: Any) -> List[str]:
-    """Return the GPU architectures ("sm_90") compiled into this torch; empty without CUDA."""
+    """Return the architectures ("sm_90", "gfx1100") of this torch's GPU kernels; empty if none."""
     # torch.cuda.get_arch_list() is empty if no GPU is usable, the case in which this matters.
     flags = getattr(torch._C, "_cuda_getArchFlags", None)
-    return str(flags() or "").split() if flags else []
+    return [target_of(name) for name in str(flags() or "").split()] if flags else []
+
+
+def target_of(name: Any) -> str:
+    """Return an architecture without its features: "gfx90a:sramecc+:xnack-" is a gfx90a."""
+    return str(name).partition(":")[0]
 
 
 @dataclass(frozen=True)
 class Accelerator:
-    """What the payload must know about one accelerator. ``name`` is torch's device type."""
+    """What the payload must know about one accelerator; ``name`` is its id in profiles."""
 
     name: str
+    device: str
+    """Its type of device in torch, where AMD's GPUs are "cuda", too."""
     drives: Callable[[Any], bool]
     """Whether a build of torch can drive it at all, on any hardware."""
     runtime: Callable[[Any], str]
@@ -67,6 +84,16 @@ class Accelerator:
     """Path of the torch module whose ``is_available`` says whether it can be used."""
     kernels: Callable[[Any], str] = lambda torch: ""
     """Which architecture it has and for which ones this torch is built, if that may differ."""
+    exact: bool = False
+    """Whether kernels run on their own architecture only, so that one not listed is refused."""
+    nodes: Tuple[str, ...] = ()
+    """Device nodes without which nothing works, and importing a build for it may never end."""
+    remedy: str = ""
+    """What to do if they are missing."""
+    part: str = ""
+    """File below torch's folder that only builds for it have."""
+    disguises: str = ""
+    """Beginning of the variables that make its driver take it for another architecture."""
     allocated: str = ""
     """Function of its torch module that returns the bytes held by tensors."""
     peak: str = ""
@@ -77,8 +104,12 @@ class Accelerator:
     """Its activity in torch's profiler."""
     collective: str = ""
     """Backend that transfers gradients between ranks; empty if there is one device only."""
+    library: str = ""
+    """What does so if torch calls it by another's name."""
     visible: str = ""
     """Variable that hides all devices except those it lists."""
+    also_visible: Tuple[str, ...] = ()
+    """Others that do so if that one is not set."""
     fallback: str = ""
     """Variable with which operators that the device lacks silently run on the CPU."""
     pinned: bool = False
@@ -97,12 +128,16 @@ class Accelerator:
 
     def count(self, torch: Any) -> int:
         """Return how many devices torch sees."""
-        module = getattr(torch, self.name, None)
+        module = getattr(torch, self.device, None)
         return int(module.device_count()) if module else 0
+
+    def module(self, torch: Any) -> Any:
+        """Return torch's module for such devices; only the CPU has none."""
+        return getattr(torch, self.device)
 
     def counted(self, torch: Any, counter: str) -> Optional[int]:
         """Return the bytes in one of its memory counters; None if torch has no such counter."""
-        function = getattr(getattr(torch, self.name), counter, None) if counter else None
+        function = getattr(self.module(torch), counter, None) if counter else None
         return int(function()) if function else None
 
 
@@ -131,11 +166,10 @@ def _describe_cuda(torch: Any) -> Dict[str, Any]:
 
 
 def _cuda_runtime(torch: Any) -> str:
-    name = "HIP" if getattr(torch.version, "hip", None) else "CUDA"
     # This call loads the library and compares its version with the one torch was built with.
     library = torch.backends.cudnn.version()
     driver = hardware.nvidia_driver() or "unknown"
-    return f"{name} {runtime_of(torch)}, cuDNN {library or 'missing'}, driver {driver}"
+    return f"CUDA {runtime_of(torch)}, cuDNN {library or 'missing'}, driver {driver}"
 
 
 def _cuda_kernels(torch: Any) -> str:
@@ -143,6 +177,28 @@ def _cuda_kernels(torch: Any) -> str:
     return (
         f"this GPU is sm_{major}{minor}; this torch is built for {' '.join(architectures(torch))}"
     )
+
+
+def _describe_rocm(torch: Any) -> Dict[str, Any]:
+    properties = torch.cuda.get_device_properties(0)
+    return {
+        "name": str(properties.name),
+        "memory_bytes": int(properties.total_memory),
+        "driver": hardware.amdgpu_driver(),
+        "capability": target_of(properties.gcnArchName),
+    }
+
+
+def _rocm_runtime(torch: Any) -> str:
+    # torch calls MIOpen by cuDNN's name.
+    library = torch.backends.cudnn.version()
+    driver = hardware.amdgpu_driver() or "unknown"
+    return f"HIP {runtime_of(torch)}, MIOpen {library or 'missing'}, driver {driver}"
+
+
+def _rocm_kernels(torch: Any) -> str:
+    target = target_of(torch.cuda.get_device_properties(0).gcnArchName)
+    return f"this GPU is {target}; this torch is built for {' '.join(architectures(torch))}"
 
 
 def _describe_xpu(torch: Any) -> Dict[str, Any]:
@@ -171,15 +227,16 @@ def _describe_mps(torch: Any) -> Dict[str, Any]:
 
 _CPU = Accelerator(
     name="cpu",
+    device="cpu",
     drives=lambda torch: True,
     runtime=_cpu_libraries,
     describe=_describe_cpu,
     collective="gloo",
 )
 _CUDA = Accelerator(
-    # torch calls AMD's GPUs "cuda", too.
     name="cuda",
-    drives=lambda torch: bool(torch.version.cuda or getattr(torch.version, "hip", None)),
+    device="cuda",
+    drives=lambda torch: bool(torch.version.cuda and not getattr(torch.version, "hip", None)),
     runtime=_cuda_runtime,
     describe=_describe_cuda,
     build="a CUDA build (local version like +cu130 or +cu126)",
@@ -194,8 +251,30 @@ _CUDA = Accelerator(
     pinned=True,
     tf32=True,
 )
+_ROCM = replace(
+    # HIP builds of torch have CUDA's interface: module, counters, profiler and collective.
+    _CUDA,
+    name="rocm",
+    drives=lambda torch: bool(getattr(torch.version, "hip", None)),
+    runtime=_rocm_runtime,
+    describe=_describe_rocm,
+    build="a ROCm build (local version like +rocm7.2)",
+    kernels=_rocm_kernels,
+    exact=True,
+    nodes=("/dev/kfd",),
+    remedy="Load the kernel driver amdgpu, give a container its device nodes, or join that group",
+    part="lib/libtorch_hip.so",
+    disguises="HSA_OVERRIDE_GFX_VERSION",
+    library="rccl",
+    visible="HIP_VISIBLE_DEVICES",
+    also_visible=("CUDA_VISIBLE_DEVICES",),
+    # Only the MI300 series has it, and only with a variable (``precision``); the switches are read
+    # all the same.
+    tf32=True,
+)
 _XPU = Accelerator(
     name="xpu",
+    device="xpu",
     drives=lambda torch: bool(getattr(torch.version, "xpu", None) or build_of(torch) == "xpu"),
     runtime=_xpu_runtime,
     describe=_describe_xpu,
@@ -211,6 +290,7 @@ _XPU = Accelerator(
 )
 _MPS = Accelerator(
     name="mps",
+    device="mps",
     drives=lambda torch: bool(torch.backends.mps.is_built()),
     runtime=lambda torch: f"Metal of macOS {platform.mac_ver()[0]}",
     describe=_describe_mps,
@@ -221,7 +301,13 @@ _MPS = Accelerator(
     channels_last=False,  # pytorch#180984: operators have returned wrong numbers
 )
 
-ACCELERATORS = {row.name: row for row in (_CPU, _CUDA, _XPU, _MPS)}
+ACCELERATORS = {row.name: row for row in (_CPU, _CUDA, _ROCM, _XPU, _MPS)}
+
+
+def device_of(accelerator: str) -> str:
+    """Return an accelerator's type of device in torch."""
+    return ACCELERATORS[accelerator].device
+
 
 FALLBACK_VARIABLES = tuple(row.fallback for row in ACCELERATORS.values() if row.fallback)
 """The payload unsets them, so that an operator that the device lacks is an error."""

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+import os
+from typing import Any, Mapping, Optional, Sequence
 
 from ..report import CheckError
-from .accelerators import ACCELERATORS, build_of
+from .accelerators import (
+    ACCELERATORS,
+    architectures,
+    build_of,
+    compiled_build,
+    device_of,
+    stated_build,
+)
+
+NO_KERNEL = (
+    *("no kernel image is available", "no binary for gpu", "nobinaryforgpu"),
+    *("invalid device function", "device kernel image is invalid", "invalidimage"),
+)
+"""Phrases, in lower case, with which CUDA and HIP report that a build lacks a GPU's kernels."""
 
 
 def synchronize(torch: Any, accelerator: str) -> None:
     """Wait until the device has finished; without this, timings measure only the queueing."""
     if accelerator != "cpu":
-        getattr(torch, accelerator).synchronize()
+        ACCELERATORS[accelerator].module(torch).synchronize()
 
 
 def allocated(torch: Any, accelerator: str) -> Optional[int]:
@@ -20,11 +34,18 @@ def allocated(torch: Any, accelerator: str) -> Optional[int]:
     return row.counted(torch, row.allocated)
 
 
+def used(accelerator: str, devices: Sequence[str]) -> str:
+    """Return the accelerator if torch's device types are its own alone, else those types."""
+    own = [device_of(accelerator)]
+    return accelerator if list(devices) == own else ", ".join(devices)
+
+
 def require_build(torch: Any, accelerator: str) -> str:
     """Return a sentence on the build; raise CheckError if it can never drive the accelerator."""
     version, build = str(torch.__version__), build_of(torch)
     row = ACCELERATORS[accelerator]
     if row.drives(torch):
+        _require_consistent(torch)
         return f"torch {version} is a {build} build, which can drive {accelerator}"
     driven = [name for name, other in ACCELERATORS.items() if other.drives(torch)]
     raise CheckError(
@@ -33,29 +54,72 @@ def require_build(torch: Any, accelerator: str) -> str:
     )
 
 
+def _require_consistent(torch: Any) -> None:
+    """Raise CheckError if the version states another build than was compiled in."""
+    stated, compiled = stated_build(torch), compiled_build(torch)
+    # A patch release ("rocm7.2.1") has the libraries of its minor version.
+    if stated and ".".join(stated.split(".")[:2]) != compiled:
+        raise CheckError(
+            f"torch {torch.__version__} states a {stated} build, but it was compiled as {compiled};"
+            " install it again from its index"
+        )
+
+
 def require_usable(torch: Any, accelerator: str) -> str:
     """Allocate, compute, read back and compare; raise CheckError with the reason if this fails."""
     row = ACCELERATORS[accelerator]
+    _require_undisguised(accelerator, os.environ)
     if accelerator != "cpu" and not row.available(torch):
         raise CheckError(f"no {accelerator} device can be used: {_why_not(torch, accelerator)}")
+    if row.exact and row.describe(torch)["capability"] not in architectures(torch):
+        raise CheckError(f"this build has no kernels for the GPU: {row.kernels(torch)}")
     size = 1 << 20
     try:
-        values = torch.arange(size, dtype=torch.float32, device=accelerator)
+        values = torch.arange(size, dtype=torch.float32, device=row.device)
         # float32 is exact for integers below 2**24, so the result must be equal, not close.
         returned = (values * 2 + 1).to("cpu")
     except RuntimeError as error:
         kernels = row.kernels(torch)
         hint = f" ({kernels})" if kernels else ""
-        raise CheckError(f"{accelerator} cannot compute: {error}{hint}") from error
+        raise CheckError(f"{accelerator} cannot compute: {_first_line(error)}{hint}") from error
     if not torch.equal(returned, torch.arange(size, dtype=torch.float32) * 2 + 1):
         raise CheckError(f"{accelerator} returned wrong numbers for x * 2 + 1 of whole numbers")
-    return f"{row.describe(torch)['name']}: allocated, computed and read back"
+    listed = f"; {row.kernels(torch)}" if row.exact else ""
+    return f"{row.describe(torch)['name']}: allocated, computed and read back{listed}"
+
+
+def without_kernel(torch: Any, accelerator: str, error: BaseException) -> str:
+    """Return a sentence for an error that says that this build lacks a kernel; else empty."""
+    text = str(error).lower().replace("_", " ")
+    if torch is None or not any(phrase in text for phrase in NO_KERNEL):
+        return ""
+    kernels = ACCELERATORS[accelerator].kernels(torch)
+    return f"a part of this build has no kernel for the GPU: {_first_line(error)} ({kernels})"
+
+
+def _require_undisguised(accelerator: str, environ: Mapping[str, str]) -> None:
+    """Raise CheckError if a variable makes the driver take the device for another one.
+
+    What then runs proves nothing of the device: its kernels are those of another architecture.
+    """
+    prefix = ACCELERATORS[accelerator].disguises
+    names = [name for name in sorted(environ) if prefix and name.startswith(prefix)]
+    stated = ", ".join(f"{name}={environ[name]}" for name in names if environ[name])
+    if stated:
+        raise CheckError(
+            f"{stated} makes the driver take the GPU for another one, so nothing that runs would"
+            " prove that this GPU works; unset it"
+        )
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _why_not(torch: Any, accelerator: str) -> str:
     # is_available() swallows the reason; using the device raises it.
     try:
-        torch.zeros(1, device=accelerator)
+        torch.zeros(1, device=device_of(accelerator))
     except (RuntimeError, AssertionError) as error:
-        return str(error).splitlines()[0]
+        return _first_line(error)
     return "torch reports it as unavailable, without a reason"

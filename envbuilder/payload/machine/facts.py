@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import Any, Dict, Optional
 
+from ..report import CheckError
+from . import importing
 from .accelerators import ACCELERATORS, architectures, build_of, runtime_of
 
 IMPORTED = time.monotonic()
@@ -95,7 +97,11 @@ def probe() -> Dict[str, Any]:
         "error": None,
     }
     try:
+        importing.require_nodes("cpu")
         import torch
+    except CheckError as error:
+        result["error"] = str(error)
+        return result
     except Exception as error:
         result["error"] = f"{type(error).__name__}: {error}"
         return result
@@ -107,7 +113,9 @@ def probe() -> Dict[str, Any]:
         "mps": bool(torch.backends.mps.is_built()),
         "architectures": architectures(torch),
     }
-    devices = [row for name, row in ACCELERATORS.items() if name != "cpu"]
-    result["available"] = {row.name: row.available(torch) for row in devices}
-    result["count"] = {row.name: row.count(torch) for row in devices if row.collective}
+    devices = {row: row.drives(torch) for name, row in ACCELERATORS.items() if name != "cpu"}
+    result["available"] = {r.name: drives and r.available(torch) for r, drives in devices.items()}
+    result["count"] = {
+        r.name: r.count(torch) if drives else 0 for r, drives in devices.items() if r.collective
+    }
     return result

@@ -1,4 +1,4 @@
-"""The processor, its memory and the NVIDIA driver of this machine, without torch."""
+"""The processor, its memory and the GPU drivers of this machine, without torch."""
 
 from __future__ import annotations
 
@@ -44,6 +44,16 @@ def nvidia_driver(version: Path = Path("/proc/driver/nvidia/version")) -> Option
         return _nvml_driver()
     match = re.search(r"Kernel Module\s+(?:for \S+\s+)?(\d+\.[\d.]+)", text)
     return match.group(1) if match else _nvml_driver()
+
+
+def amdgpu_driver(module: Path = Path("/sys/module/amdgpu")) -> Optional[str]:
+    """Return the version of AMD's kernel driver: its own, else the kernel's; None without it."""
+    try:
+        # Only AMD's packages of the driver have a version of their own.
+        text = (module / "version").read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return f"of Linux {platform.release()}" if module.is_dir() else None
+    return text[:40] or None
 
 
 def _nvml_driver() -> Optional[str]:

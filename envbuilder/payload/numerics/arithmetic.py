@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional
 
+from ..machine.accelerators import device_of
 from .cases import CASES, Case, Outputs
 
 SEED = 1
@@ -72,7 +73,7 @@ def errors(torch: Any, accelerator: str, dtype: str, stated: str) -> Errors:
 
 def _case_error(torch: Any, accelerator: str, case: Case, dtype: str) -> Optional[float]:
     try:
-        ours = _run(torch, case, accelerator, dtype, dtype)
+        ours = _run(torch, case, device_of(accelerator), dtype, dtype)
     except (RuntimeError, TypeError) as error:
         if dtype in HALVES and _says_lacking(error):
             return None

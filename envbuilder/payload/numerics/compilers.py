@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from ..machine import clock
+from ..machine.accelerators import device_of
 from ..report import PASSED, WARNING
 from ..training import model, train
 from . import arithmetic, extensions, numerics, profiling
@@ -35,6 +36,13 @@ PROFILED_STEPS = 3
 OUTPUT_TOLERANCE = 1e-4
 """For log-probabilities against float64, norm-wise; float32 stays below 1e-6."""
 
+CACHES = (
+    *("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"),
+    # ROCm's: MIOpen compiles convolutions, the driver's compiler all else.
+    *("MIOPEN_CUSTOM_CACHE_DIR", "MIOPEN_USER_DB_PATH", "AMD_COMGR_CACHE_DIR"),
+)
+"""Variables that name the folders of compiled code."""
+
 WEIGHT_CACHE = "ZENDNNL_MATMUL_WEIGHT_CACHE"
 """Set to 0, it turns zentorch's weight cache off; it is read when the library is loaded. Measured
 with zentorch 2.13.0.2: with 0, gradients agree with float64; without it, they are entirely
@@ -50,7 +58,7 @@ def fresh_cache() -> Iterator[str]:
     Code of earlier runs must neither be trusted nor shorten the compile times.
     """
     with tempfile.TemporaryDirectory(prefix="envbuilder-compiled-") as folder:
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.environ["TRITON_CACHE_DIR"] = folder
+        os.environ.update(dict.fromkeys(CACHES, folder))
         yield folder
 
 
@@ -136,7 +144,7 @@ def _compiled(bench: Bench, backend: str, net: Any) -> Any:
 def _check_gradients(bench: Bench, outcome: Outcome) -> None:
     for name, form in (("published", model.PUBLISHED), ("trained", bench.form)):
         bench.torch._dynamo.reset()
-        net = numerics.network(bench.torch, form).to(bench.accelerator)
+        net = numerics.network(bench.torch, form).to(device_of(bench.accelerator))
         call = _compiled(bench, outcome.backend, net)
         outcome.gradients[name] = numerics.check(bench.torch, form, net, call, bench.trials)
 
@@ -144,7 +152,7 @@ def _check_gradients(bench: Bench, outcome: Outcome) -> None:
 def _measure_inference(bench: Bench, outcome: Outcome) -> None:
     torch = bench.torch
     torch._dynamo.reset()
-    net = numerics.network(torch, bench.form).to(bench.accelerator).eval()
+    net = numerics.network(torch, bench.form).to(device_of(bench.accelerator)).eval()
     call = _compiled(bench, outcome.backend, net)
     size = min(train.TEST_BATCH, len(bench.test.images))
     batches = [

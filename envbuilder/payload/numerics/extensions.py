@@ -11,6 +11,7 @@ from typing import Any
 
 from .. import start
 from ..machine import facts
+from ..machine.accelerators import device_of
 from ..report import CheckError
 from ..training import train
 from ..training.model import arrange, fastest
@@ -72,7 +73,7 @@ def ipex_step(torch: Any, ipex: Any, accelerator: str, trial: Trial) -> Step:
     IPEX keeps packed weights, whose gradients are packed, too. With learning rate 1 and no momentum
     the gradient is the weight before minus the weight after.
     """
-    net = network(torch, fastest(accelerator)).to(accelerator).train()
+    net = network(torch, fastest(accelerator)).to(device_of(accelerator)).train()
     load_weights(torch, net, trial)
     optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
     net, optimizer = ipex.optimize(net, optimizer=optimizer)

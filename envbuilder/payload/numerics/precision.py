@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 from typing import Any, Dict, List, Mapping
 
-from ..machine.accelerators import ACCELERATORS
+from ..machine.accelerators import ACCELERATORS, device_of
 
 LOWERING_VARIABLES = {
     "ONEDNN_DEFAULT_FPMATH_MODE": ("", "STRICT"),
     "DNNL_DEFAULT_FPMATH_MODE": ("", "STRICT"),
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": ("", "0"),
     "NVIDIA_TF32_OVERRIDE": ("", "0"),
+    "HIPBLASLT_ALLOW_TF32": ("", "0"),
 }
-"""Variable → values that leave float32 as it is (documentation of oneDNN, PyTorch, NVIDIA)."""
+"""Variable → values that leave float32 as it is (documentation of oneDNN, PyTorch, NVIDIA).
+
+With the last one, torch's switches for TF32 apply to AMD's MI300 series; other GPUs of AMD have
+none.
+"""
 
 
 def prepare(torch: Any, stated: str) -> None:
@@ -32,7 +37,7 @@ def observe(
     return {
         "dtype": str(torch.get_default_dtype()).replace("torch.", ""),
         "matmul": _matmul(torch, accelerator),
-        "autocast": bool(torch.is_autocast_enabled(accelerator)),
+        "autocast": bool(torch.is_autocast_enabled(device_of(accelerator))),
         "cuda_tf32": bool(
             ACCELERATORS[accelerator].tf32
             and (torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32)

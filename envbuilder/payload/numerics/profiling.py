@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, List, Optional, Tuple
 
 from ..machine import device
-from ..machine.accelerators import ACCELERATORS
+from ..machine.accelerators import ACCELERATORS, device_of
 
 TOP = 15
 """Maximum number of kernels that the report names."""
@@ -93,13 +93,15 @@ class Evidence:
 def problems(accelerator: str, evidence: Evidence) -> Tuple[List[str], str]:
     """Return why the work was not done on the accelerator, and a sentence on the evidence."""
     sentences = []
-    if evidence.devices != (accelerator,):
+    if evidence.devices != (device_of(accelerator),):
         sentences.append(
             f"tensors of the training step lived on {', '.join(evidence.devices) or 'nothing'}"
         )
     if accelerator == "cpu":
         return _problems_on_cpu(sentences, evidence.observation)
-    kernels, growth = evidence.observation.on_device(), evidence.growth
+    # A name without a time is no kernel that ran.
+    kernels = [kernel for kernel in evidence.observation.on_device() if kernel.microseconds > 0]
+    growth = evidence.growth
     if growth is not None and growth < evidence.needed:
         sentences.append(
             f"the memory of {accelerator} grew by {growth} bytes, "

@@ -11,6 +11,7 @@ import math
 import statistics
 from typing import TYPE_CHECKING, Any, List
 
+from ..machine.accelerators import device_of
 from ..training.dataset import SIDE
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def train(torch: Any, accelerator: str, data: Tensors, seed: int) -> List[float]
             "decode": nn.Linear(LATENT, HIDDEN),
             "pixels": nn.Linear(HIDDEN, pixels),
         }
-    ).to(accelerator)
+    ).to(device_of(accelerator))
     optimizer = torch.optim.Adam(net.parameters(), lr=LEARNING_RATE)
     batches = max(1, len(data.images) // BATCH)
     losses = []

@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
 
 from .. import PACKAGE, start
+from ..machine import importing
 from ..report import CheckError
 from . import ranks, shares
 from .agreement import Ended
@@ -143,9 +144,12 @@ def _content(path: Path) -> bytes:
 
 def count(accelerator: str, limit: float) -> int:
     """Return how many devices torch sees here, as counted by a separate process."""
-    done = subprocess.run(
-        [*_program(), "probe"], capture_output=True, text=True, timeout=limit, check=False
-    )
+    importing.require_nodes(accelerator)
+    command = [*_program(), "probe"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
+    except subprocess.TimeoutExpired:
+        raise CheckError(f"torch did not count the devices within {limit:g} s") from None
     try:
         facts = json.loads(done.stdout)
         return int(facts["count"][accelerator])

@@ -36,6 +36,10 @@ class Scaling:
     ranks: int = 0
     gradients_equal: Optional[bool] = None
 
+    def _backend(self) -> str:
+        row = ACCELERATORS[self.accelerator]
+        return row.library or row.collective
+
     def report(self) -> Dict[str, Any]:
         """Return the report; passed only if no check failed, of one device or of all together."""
         joint = [check.as_dict() for check in self.checks.done]
@@ -56,7 +60,7 @@ class Scaling:
             "schema": SCHEMA,
             "devices": self.devices,
             "ranks": self.ranks,
-            "backend": ACCELERATORS[self.accelerator].collective if self.ranks > 1 else None,
+            "backend": self._backend() if self.ranks > 1 else None,
             "batch": BATCH * self.ranks,
             "samples_per_second": self.rate,
             "efficiency": self.rate / total if self.rate and total else None,

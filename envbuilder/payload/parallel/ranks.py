@@ -23,8 +23,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Dict, List, Tuple
 
 from .. import origins
-from ..machine import clock, device, hardware
-from ..machine.accelerators import ACCELERATORS
+from ..machine import clock, device, hardware, importing
+from ..machine.accelerators import ACCELERATORS, device_of
 from ..numerics import numerics
 from ..numerics.arithmetic import relative_error
 from ..training import dataset, model, train
@@ -124,13 +124,14 @@ def _work(rank: Rank, options: argparse.Namespace) -> Dict[str, Any]:
     if accelerator == "cpu":
         cpus = shares.split(shares.fetch_cores(), options.shares)[options.index or rank.number]
         where = f"CPUs {','.join(map(str, cpus))}" if shares.pin(cpus) else ""
-    rank.phase("import torch")
+    rank.phase(importing.PHASE)
+    importing.require_nodes(accelerator)
     import torch
 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     if accelerator != "cpu":
         device.require_build(torch, accelerator)
-        getattr(torch, accelerator).set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        ACCELERATORS[accelerator].module(torch).set_device(int(os.environ.get("LOCAL_RANK", "0")))
     usable = device.require_usable(torch, accelerator)
     data = dataset.load(options.data)
     tensors = train.tensors(torch, data.train, accelerator)
@@ -162,7 +163,7 @@ def _work(rank: Rank, options: argparse.Namespace) -> Dict[str, Any]:
 
 
 def _properties(torch: Any, accelerator: str) -> Any:
-    module = getattr(torch, accelerator)
+    module = ACCELERATORS[accelerator].module(torch)
     return module.get_device_properties(module.current_device())
 
 
@@ -173,7 +174,7 @@ def _identity(torch: Any, accelerator: str) -> str:
     uuid = getattr(_properties(torch, accelerator), "uuid", None)
     if uuid is not None:
         return f"UUID {uuid}"
-    place = getattr(torch, accelerator).current_device()
+    place = ACCELERATORS[accelerator].module(torch).current_device()
     return f"{os.environ.get(ACCELERATORS[accelerator].visible, '')} #{place}"
 
 
@@ -181,7 +182,8 @@ def _wrapped(torch: Any, rank: Rank, accelerator: str, net: Any) -> Any:
     """Return the network, in DistributedDataParallel if there are other ranks."""
     if rank.world == 1:
         return net
-    place = None if accelerator == "cpu" else [getattr(torch, accelerator).current_device()]
+    module = ACCELERATORS[accelerator].module
+    place = None if accelerator == "cpu" else [module(torch).current_device()]
     return torch.nn.parallel.DistributedDataParallel(net, device_ids=place)
 
 
@@ -193,7 +195,7 @@ def _prove(torch: Any, rank: Rank, accelerator: str, tensors: train.Tensors) -> 
     gradients are compared with rank 0's. There is no dropout, as it differs between ranks.
     """
     form = model.fastest(accelerator)
-    net = numerics.network(torch, form).to(accelerator)
+    net = numerics.network(torch, form).to(device_of(accelerator))
     joined = train.batches(tensors, rank.world)
     images, labels = joined[rank.number]
     call = _wrapped(torch, rank, accelerator, net)

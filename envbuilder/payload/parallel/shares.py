@@ -78,10 +78,12 @@ def visible(
     accelerator: str, indices: Sequence[int], environment: Mapping[str, str]
 ) -> Dict[str, str]:
     """Return the variable that limits a process to these of the devices visible now."""
-    name = ACCELERATORS[accelerator].visible
+    row = ACCELERATORS[accelerator]
+    name = row.visible
     if not name:
         return {}
-    listed = [entry.strip() for entry in environment.get(name, "").split(",") if entry.strip()]
+    text = next((environment[n] for n in (name, *row.also_visible) if environment.get(n)), "")
+    listed = [entry.strip() for entry in text.split(",") if entry.strip()]
     # An existing list renumbers the devices: its first entry is device 0.
     shown = [listed[i] if i < len(listed) else str(i) for i in indices] if listed else indices
     return {name: ",".join(map(str, shown))}

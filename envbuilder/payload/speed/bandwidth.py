@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Callable, Dict, Optional, Tuple
 
 from ..machine import clock, memory
-from ..machine.accelerators import ACCELERATORS
+from ..machine.accelerators import ACCELERATORS, device_of
 
 MIB = 1 << 20
 LEAST_ARRAY, MOST_ARRAY = 64 * MIB, 512 * MIB
@@ -67,7 +67,7 @@ def array_bytes(accelerator: str, free: Optional[int], cache: Optional[int]) -> 
 
 def _triad(torch: Any, accelerator: str, budget: float) -> float:
     size = array_bytes(accelerator, *_room(torch, accelerator))
-    first, second, result = (torch.ones(size // 4, device=accelerator) for _ in range(3))
+    first, second, result = (torch.ones(size // 4, device=device_of(accelerator)) for _ in range(3))
     work = partial(torch.add, first, second, alpha=3, out=result)
     return 3 * size / clock.median_seconds(torch, accelerator, work, budget)
 
@@ -75,7 +75,7 @@ def _triad(torch: Any, accelerator: str, budget: float) -> float:
 def _room(torch: Any, accelerator: str) -> Tuple[Optional[int], Optional[int]]:
     free = ACCELERATORS[accelerator].free
     if free:
-        return int(getattr(getattr(torch, accelerator), free)()[0]), None
+        return int(getattr(ACCELERATORS[accelerator].module(torch), free)()[0]), None
     # MPS and integrated GPUs use the system's memory.
     cache = memory.cache_bytes() if accelerator == "cpu" else None
     return memory.available_bytes(), cache
@@ -83,7 +83,7 @@ def _room(torch: Any, accelerator: str) -> Tuple[Optional[int], Optional[int]]:
 
 def _copy(torch: Any, accelerator: str, budget: float, pinned: bool, *, to_device: bool) -> float:
     host = torch.ones(COPY // 4, pin_memory=pinned)
-    remote = torch.ones(COPY // 4, device=accelerator)
+    remote = torch.ones(COPY // 4, device=device_of(accelerator))
     target, source = (remote, host) if to_device else (host, remote)
     # non_blocking has no effect without pinned memory; with it, the copies need not wait.
     work = partial(target.copy_, source, non_blocking=pinned)
@@ -91,12 +91,13 @@ def _copy(torch: Any, accelerator: str, budget: float, pinned: bool, *, to_devic
 
 
 def _between(torch: Any, accelerator: str, budget: float) -> float:
-    source = torch.ones(COPY // 4, device=f"{accelerator}:0")
-    target = torch.ones(COPY // 4, device=f"{accelerator}:1")
+    row = ACCELERATORS[accelerator]
+    source = torch.ones(COPY // 4, device=f"{row.device}:0")
+    target = torch.ones(COPY // 4, device=f"{row.device}:1")
 
     def work() -> None:
         target.copy_(source)
         # The timer synchronizes the first device only.
-        getattr(torch, accelerator).synchronize(1)
+        row.module(torch).synchronize(1)
 
     return COPY / clock.median_seconds(torch, accelerator, work, budget)

@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
 
 from ..machine import clock
+from ..machine.accelerators import device_of
 from ..training import flops, model, train
 from . import bandwidth
 
@@ -127,11 +128,9 @@ def _matmul(bench: Bench, dtype: str) -> Dict[str, Any]:
 
 
 def _product(bench: Bench, dtype: str, size: int) -> Callable[[], Any]:
-    torch = bench.torch
+    torch, place = bench.torch, device_of(bench.accelerator)
     # Random numbers: on GPUs, products of constants take less power and thus less time.
-    left, right = (
-        torch.rand(size, size, device=bench.accelerator).to(getattr(torch, dtype)) for _ in range(2)
-    )
+    left, right = (torch.rand(size, size, device=place).to(getattr(torch, dtype)) for _ in range(2))
     return partial(torch.mm, left, right, out=torch.empty_like(left))
 
 
@@ -144,7 +143,7 @@ def _bandwidth(bench: Bench) -> Dict[str, Optional[float]]:
 
 def _launch(bench: Bench) -> float:
     """Return the seconds per smallest operation when many are launched one after another."""
-    number = bench.torch.zeros(1, device=bench.accelerator)
+    number = bench.torch.zeros(1, device=device_of(bench.accelerator))
     return bench.median(partial(number.add_, 1), bench.budget.launch)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from ..machine.accelerators import device_of
 from ..report import CheckError
 from . import train
 from .dataset import SIDE
@@ -39,7 +40,7 @@ def answer(job: train.Job, folder: Path, events: Events) -> int:
         raise CheckError(f"the blind test sent {len(content)} bytes, which are not images")
     torch = job.torch
     pixels = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-    images = pixels.view(-1, 1, SIDE, SIDE).to(job.accelerator)
+    images = pixels.view(-1, 1, SIDE, SIDE).to(device_of(job.accelerator))
     first = 0
     for scores in train.predict(job, images):
         classes = scores.argmax(dim=1).tolist()

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
 from ..machine import clock, device
+from ..machine.accelerators import device_of
 from . import model
 from .dataset import SIDE
 
@@ -104,7 +105,8 @@ def tensors(torch: Any, split: Split, accelerator: str) -> Tensors:
     pixels = torch.frombuffer(bytearray(split.images), dtype=torch.uint8)
     images = pixels.view(-1, 1, SIDE, SIDE)[: split.count]
     labels = torch.frombuffer(bytearray(split.labels), dtype=torch.uint8)[: split.count]
-    return Tensors(images.to(accelerator), labels.to(accelerator, torch.int64))
+    place = device_of(accelerator)
+    return Tensors(images.to(place), labels.to(place, torch.int64))
 
 
 def content(torch: Any, tensor: Any) -> bytes:
@@ -128,7 +130,7 @@ def batches(data: Tensors, count: int) -> List[Tuple[Any, Any]]:
 
 def prepare(torch: Any, accelerator: str, form: Form, seed: int) -> Job:
     """Prepare a new network on the device with the example's optimizer and schedule."""
-    net = model.build(torch, seed, form).to(accelerator)
+    net = model.build(torch, seed, form).to(device_of(accelerator))
     optimizer = torch.optim.Adadelta(net.parameters(), lr=LEARNING_RATE)
     return Job(
         torch,
@@ -153,17 +155,17 @@ def step(job: Job, images: Any, labels: Any) -> Any:
 
 def epoch(job: Job, data: Tensors, progress: Progress) -> Dict[str, float]:
     """Train on every image once; return seconds and mean loss, and record them in the job."""
-    torch, count = job.torch, len(data.labels)
+    torch, count, place = job.torch, len(data.labels), device_of(job.accelerator)
     job.model.train()
     device.synchronize(torch, job.accelerator)
     began = time.perf_counter()
-    order = job.order = torch.randperm(count, generator=job.generator).to(job.accelerator)
+    order = job.order = torch.randperm(count, generator=job.generator).to(place)
     images = model.arrange(torch, normalise(data.images[order]), job.form)
     labels = data.labels[order]
     device.synchronize(torch, job.accelerator)
     data_seconds = clock.since(began)
 
-    total = torch.zeros((), device=job.accelerator)
+    total = torch.zeros((), device=place)
     steps = steps_of(count)
     for number in range(steps):
         batch = slice(number * BATCH, (number + 1) * BATCH)

@@ -12,8 +12,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Tuple
 
-from ..machine import clock, contention, device, facts, threads
-from ..machine.accelerators import ACCELERATORS, FALLBACK_VARIABLES
+from ..machine import clock, contention, device, facts, importing, threads
+from ..machine.accelerators import ACCELERATORS, FALLBACK_VARIABLES, device_of
 from ..numerics import compilers, extensions, numerics, precision
 from ..training import loader, model, train
 from ..training.dataset import Split
@@ -79,6 +79,7 @@ def run(setting: Setting, data: Dataset) -> Dict[str, Any]:
 
     Raises RuntimeError, ValueError or ImportError if the setting is not available here.
     """
+    importing.require_nodes(setting.device)
     import torch
 
     _prepare(torch, setting)
@@ -119,6 +120,7 @@ def run(setting: Setting, data: Dataset) -> Dict[str, Any]:
 
 def check_compile(setting: Setting, data: Dataset) -> Dict[str, Any]:
     """Check whether a compile backend is right here, with the gradient check of ``verify``."""
+    importing.require_nodes(setting.device)
     import torch
 
     backend = str(setting.compile_backend)
@@ -173,12 +175,12 @@ def _feed(torch: Any, setting: Setting, data: Dataset, order: Any) -> Feed:
         setting.start_method,
         pinned=ACCELERATORS[setting.device].pinned,
     )
-    arrived = iter(dataloader)
+    arrived, place = iter(dataloader), device_of(setting.device)
 
     def batches() -> Iterator[Tuple[Any, Any]]:
         for images, labels in arrived:
-            moved = images.to(setting.device, non_blocking=True)
-            yield model.arrange(torch, moved, setting.form), labels.to(setting.device)
+            moved = images.to(place, non_blocking=True)
+            yield model.arrange(torch, moved, setting.form), labels.to(place)
 
     return Feed(batches(), start_method=loader.method_of(dataloader))
 
@@ -187,7 +189,7 @@ def _from_device(torch: Any, setting: Setting, data: Dataset, order: Any) -> Fee
     held = train.tensors(torch, data.train, setting.device)
     device.synchronize(torch, setting.device)
     began = time.perf_counter()
-    indices = order.to(setting.device)
+    indices = order.to(device_of(setting.device))
     images = model.arrange(torch, train.normalise(held.images[indices]), setting.form)
     labels = held.labels[indices]
     device.synchronize(torch, setting.device)
@@ -200,7 +202,7 @@ def _job(torch: Any, setting: Setting) -> train.Job:
     if setting.ipex:
         extensions.optimize(extensions.load("ipex"), job)
     if setting.bfloat16:
-        autocast = torch.autocast(setting.device, dtype=torch.bfloat16)
+        autocast = torch.autocast(device_of(setting.device), dtype=torch.bfloat16)
         job.model.forward = autocast(job.model.forward)
     if setting.compile_backend == "zentorch":
         extensions.load("zentorch")
@@ -216,7 +218,7 @@ def _train(job: train.Job, setting: Setting, feed: Feed) -> Timed:
         train.step(job, *next(feed.batches))
     timed_steps = setting.samples // setting.batch - setting.untimed
     size = -(-timed_steps // CHUNKS)
-    total = torch.zeros((), device=setting.device)
+    total = torch.zeros((), device=device_of(setting.device))
     for first in range(0, timed_steps, size):
         steps = min(size, timed_steps - first)
         device.synchronize(torch, setting.device)

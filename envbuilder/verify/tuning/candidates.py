@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from envbuilder.payload.machine.accelerators import ACCELERATORS
+from envbuilder.payload.machine.accelerators import ACCELERATORS, device_of
 from envbuilder.verify.tuning.rules import Setting
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ def _arithmetic(device: str) -> Iterator[Setting]:
         arguments=("--bfloat16",),
         effect={"dtypes": "bfloat16"},
         kind="precision",
-        advice=f'torch.autocast("{device}", dtype=torch.bfloat16)',
+        advice=f'torch.autocast("{device_of(device)}", dtype=torch.bfloat16)',
     )
     if device == "cpu":
         yield Setting(

@@ -83,7 +83,12 @@ def test_what_is_left_out_is_said_once_and_without_values() -> None:
     (note,) = isolation.notes({"PYTHONPATH": "/a", "LD_PRELOAD": "/b", **SWITCHES})
     assert note == "not passed to the verification: LD_PRELOAD, PYTHONPATH"
     (note,) = isolation.notes({"HSA_OVERRIDE_GFX_VERSION": "10.3.0\x1b[2J"})
-    assert "HSA_OVERRIDE_GFX_VERSION=10.3.0" in note
+    assert note.startswith("HSA_OVERRIDE_GFX_VERSION=10.3.0")
+    assert note.endswith("a verification on such a GPU fails")
+    of_one = {"HSA_OVERRIDE_GFX_VERSION_1": "11.0.0", "HSA_OVERRIDE_GFX_VERSION": ""}
+    (second,) = isolation.notes(of_one)
+    assert second.startswith("HSA_OVERRIDE_GFX_VERSION_1=11.0.0 makes")
+    assert isolation.payload_environment(of_one) == of_one, "the check is the payload's"
     assert "\x1b" not in note
 
 

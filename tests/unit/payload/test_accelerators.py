@@ -9,6 +9,7 @@ import pytest
 
 from envbuilder.payload.machine import accelerators, hardware
 from envbuilder.payload.machine.accelerators import ACCELERATORS
+from tests.support.hip import HipTorch
 from tests.support.host_trees import PROFILES
 
 
@@ -35,8 +36,9 @@ def torch_like(
         # PyPI's wheels have no local part in some installers' eyes.
         (torch_like("2.15.0", cuda="13.2"), "cu132", "13.2", {"cpu", "cuda"}),
         (torch_like("2.12.1+xpu", xpu="20250302"), "xpu", "20250302", {"cpu", "xpu"}),
-        (torch_like("2.13.0+rocm7.2", hip="7.2.1"), "rocm7.2", "7.2.1", {"cpu", "cuda"}),
-        (torch_like("2.13.0a0+gitabc", hip="7.2.1"), "rocm7.2", "7.2.1", {"cpu", "cuda"}),
+        (torch_like("2.13.0+rocm7.2", hip="7.2.1"), "rocm7.2", "7.2.1", {"cpu", "rocm"}),
+        (torch_like("2.13.0a0+gitabc", hip="7.2.1"), "rocm7.2", "7.2.1", {"cpu", "rocm"}),
+        (torch_like("2.13.0", cuda="13.0", hip="7.2.1"), "rocm7.2", "13.0", {"cpu", "rocm"}),
         (torch_like("2.14.1", mps=True), "mps", None, {"cpu", "mps"}),
     ],
 )
@@ -84,8 +86,31 @@ def test_a_cuda_device() -> None:
         "capability": "sm_90",
     }
     assert row.runtime(torch) == "CUDA 13.0, cuDNN 91900, driver 580.65"
-    torch.version = SimpleNamespace(cuda=None, hip="7.2.1")
-    assert row.runtime(torch).startswith("HIP 7.2.1, ")
+
+
+@pytest.mark.parametrize("gfx", ["gfx90a", "gfx90a:sramecc+:xnack-"])
+def test_a_rocm_device(gfx: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "amdgpu_driver", lambda: "6.16.6")
+    row, torch = ACCELERATORS["rocm"], HipTorch(gfx)
+    assert row.describe(torch) == {
+        "name": "Radeon RX 7900 XTX",
+        "memory_bytes": 24 << 30,
+        "driver": "6.16.6",
+        "capability": "gfx90a",
+    }
+    assert row.runtime(torch) == "HIP 7.2.26015, MIOpen 3005001, driver 6.16.6"
+    assert row.kernels(torch).startswith(
+        "this GPU is gfx90a; this torch is built for gfx900 gfx90a "
+    )
+    assert (row.device, row.module(torch), row.count(torch)) == ("cuda", torch.cuda, 1)
+
+
+def test_rows_share_a_type_of_device_only_if_no_build_drives_both() -> None:
+    """The name of a device in torch would else not say whose it is."""
+    cuda, hip = torch_like("2.13.0", cuda="13.0"), torch_like("2.13.0", hip="7.2.1")
+    for torch in (cuda, hip):
+        driven = [row.device for row in ACCELERATORS.values() if row.drives(torch)]
+        assert sorted(driven) == ["cpu", "cuda"]
 
 
 def test_an_xpu_device() -> None:

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from envbuilder.payload.machine import device
+from envbuilder.payload.machine import device, memory
 from envbuilder.payload.report import CheckError
+from tests.support.hip import HipTorch
 
 
 def cpu_build() -> Any:
@@ -21,7 +22,12 @@ def cpu_build() -> Any:
 
 @pytest.mark.parametrize(
     ("accelerator", "right"),
-    [("cuda", "a CUDA build"), ("xpu", "an XPU build"), ("mps", "a macOS arm64 build")],
+    [
+        ("cuda", "a CUDA build"),
+        ("rocm", "a ROCm build"),
+        ("xpu", "an XPU build"),
+        ("mps", "a macOS arm64 build"),
+    ],
 )
 def test_a_cpu_build_cannot_drive_an_accelerator(accelerator: str, right: str) -> None:
     with pytest.raises(CheckError) as failed:
@@ -36,6 +42,120 @@ def test_the_advice_is_the_device_that_the_build_drives() -> None:
     torch.version.cuda = "13.0"
     with pytest.raises(CheckError, match="or verify with --device cuda"):
         device.require_build(torch, "xpu")
+
+
+@pytest.mark.parametrize(
+    ("torch", "accelerator", "message"),
+    [
+        (
+            HipTorch(),
+            "cuda",
+            (
+                "torch 2.14.0+rocm7.2 is a rocm7.2 build and cannot use cuda; install a CUDA build"
+                " (local version like +cu130 or +cu126), or verify with --device rocm"
+            ),
+        ),
+        (
+            HipTorch(version="2.14.0+cu130", hip=None, cuda="13.0"),
+            "rocm",
+            (
+                "torch 2.14.0+cu130 is a cu130 build and cannot use rocm; install a ROCm build"
+                " (local version like +rocm7.2), or verify with --device cuda"
+            ),
+        ),
+        (
+            HipTorch(hip="7.1.25424"),
+            "rocm",
+            (
+                "torch 2.14.0+rocm7.2 states a rocm7.2 build, but it was compiled as rocm7.1;"
+                " install it again from its index"
+            ),
+        ),
+        (
+            HipTorch(version="2.14.0+cu130"),
+            "rocm",
+            (
+                "torch 2.14.0+cu130 states a cu130 build, but it was compiled as rocm7.2;"
+                " install it again from its index"
+            ),
+        ),
+    ],
+)
+def test_a_build_for_another_vendor_is_refused(torch: Any, accelerator: str, message: str) -> None:
+    with pytest.raises(CheckError) as failed:
+        device.require_build(torch, accelerator)
+    assert str(failed.value) == message
+
+
+@pytest.mark.parametrize("version", ["2.14.0+rocm7.2", "2.14.0+rocm7.2.1", "2.14.0a0+git1234567"])
+def test_a_rocm_build_drives_rocm(version: str) -> None:
+    assert "can drive rocm" in device.require_build(HipTorch(version=version), "rocm")
+
+
+def test_a_listed_gpu_computes_and_the_sentence_says_for_which_it_is_built() -> None:
+    torch = HipTorch("gfx942:sramecc+:xnack-")
+    assert device.require_usable(torch, "rocm").startswith(
+        "Radeon RX 7900 XTX: allocated, computed and read back; this GPU is gfx942; this torch is"
+        " built for gfx900 gfx90a gfx942 "
+    )
+    assert torch.done[0] == "arange cuda"
+
+
+@pytest.mark.parametrize("gfx", ["gfx1031", "gfx110", "gfx11000", "gfx90", ""])
+def test_a_gpu_that_is_not_listed_computes_nothing(gfx: str) -> None:
+    """The driver may crash or hang on kernels of another architecture."""
+    torch = HipTorch(gfx)
+    with pytest.raises(CheckError, match=f"no kernels for the GPU: this GPU is {gfx}; this torch"):
+        device.require_usable(torch, "rocm")
+    assert torch.done == []
+
+
+MISSING = (
+    "HIP error: {}\nHIP kernel errors might be asynchronously reported at some other API call."
+    "\nCompile with `TORCH_USE_HIP_DSA` to enable device-side assertions."
+)
+
+
+@pytest.mark.parametrize(
+    "error",
+    ["hipErrorInvalidImage", "invalid device function", "device kernel image is invalid"],
+)
+def test_a_build_without_the_code_that_it_lists_is_one_sentence(error: str) -> None:
+    torch = HipTorch("gfx1151", fails=MISSING.format(error))
+    with pytest.raises(CheckError) as failed:
+        device.require_usable(torch, "rocm")
+    assert str(failed.value).startswith(
+        f"rocm cannot compute: HIP error: {error} (this GPU is gfx1151; this torch is built for gfx"
+    )
+    assert "\n" not in str(failed.value)
+
+
+@pytest.mark.parametrize("name", ["HSA_OVERRIDE_GFX_VERSION", "HSA_OVERRIDE_GFX_VERSION_1"])
+def test_a_gpu_in_disguise_proves_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "11.0.0")
+    torch = HipTorch()
+    with pytest.raises(CheckError, match=rf"{name}=11\.0\.0 makes the driver take the GPU for"):
+        device.require_usable(torch, "rocm")
+    assert torch.done == []
+    monkeypatch.setenv(name, "")
+    assert "computed" in device.require_usable(torch, "rocm")
+
+
+def test_the_disguise_of_amds_gpus_does_not_matter_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HSA_OVERRIDE_GFX_VERSION", "11.0.0")
+    assert "computed" in device.require_usable(usable(True), "cpu")
+
+
+def test_a_missing_kernel_later_in_a_run_is_one_sentence() -> None:
+    error = RuntimeError(MISSING.format("invalid device function"))
+    assert device.without_kernel(HipTorch("gfx1103"), "rocm", error).startswith(
+        "a part of this build has no kernel for the GPU: HIP error: invalid device function (this"
+        " GPU is gfx1103; this torch"
+    )
+    assert device.without_kernel(HipTorch(), "rocm", ValueError("other")) == ""
+    assert device.without_kernel(None, "rocm", error) == ""
 
 
 def test_a_cpu_build_drives_the_cpu() -> None:
@@ -114,6 +234,9 @@ def test_only_accelerators_are_waited_for() -> None:
     device.synchronize(torch, "cpu")
     device.synchronize(torch, "mps")
     assert waited == ["mps"]
+    hip = HipTorch()
+    device.synchronize(hip, "rocm")
+    assert hip.done == ["synchronize cuda"]
 
 
 def test_memory_on_the_device_is_torchs_own_count() -> None:
@@ -124,3 +247,12 @@ def test_memory_on_the_device_is_torchs_own_count() -> None:
     assert device.allocated(torch, "cpu") is None
     assert device.allocated(torch, "mps") == 7
     assert device.allocated(torch, "xpu") == 8
+    assert device.allocated(HipTorch(), "rocm") == 7
+    assert memory.peak_bytes(HipTorch(), "rocm") == 8
+
+
+def test_the_device_used_is_named_as_it_was_requested() -> None:
+    assert device.used("rocm", ["cuda"]) == "rocm"
+    assert device.used("cuda", ["cuda"]) == "cuda"
+    assert device.used("rocm", ["cpu"]) == "cpu"
+    assert device.used("rocm", ["cpu", "cuda"]) == "cpu, cuda"

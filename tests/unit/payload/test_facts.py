@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
-from envbuilder.payload.machine import facts
+from envbuilder.payload.machine import facts, importing
+from tests.support.hip import HipTorch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,3 +61,12 @@ def test_a_probe_without_torch_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["torch"] is None
     assert "torch" in found["error"]
     assert set(found["extensions"]) == {"zentorch", "ipex"}
+
+
+def test_a_probe_counts_amds_gpus_as_rocms(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importing, "require_nodes", lambda accelerator: None)
+    monkeypatch.setitem(sys.modules, "torch", HipTorch())
+    probed = facts.probe()
+    assert (probed["error"], probed["torch"]["build"]) == (None, "rocm7.2")
+    assert [name for name, available in probed["available"].items() if available] == ["rocm"]
+    assert probed["count"] == {"cuda": 0, "rocm": 1, "xpu": 0}

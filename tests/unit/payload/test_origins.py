@@ -87,6 +87,9 @@ def test_a_package_is_named_once_and_the_framework_first() -> None:
         ("/usr/local/cuda-13.0/lib64/libcudart.so.13", "a runtime of the framework from outside"),
         ("/opt/intel/oneapi/lib/libsycl.so.8", "a runtime of the framework from outside"),
         ("/opt/rocm/lib/libamdhip64.so.7", "a runtime of the framework from outside"),
+        ("/opt/rocm/lib/libamd_comgr.so.3", "a runtime of the framework from outside"),
+        ("/opt/rocm/lib/libhsa-amd-aqlprofile64.so.1", "a runtime of the framework from outside"),
+        ("/opt/aotriton/lib/libaotriton_v2.so", "a runtime of the framework from outside"),
         ("/home/me/lib/libiomp5.so", "a runtime of the framework from outside"),
     ],
 )

@@ -7,6 +7,7 @@ import io
 import json
 import math
 import struct
+import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ from hypothesis import strategies as st
 
 from envbuilder.payload.arguments import parser
 from envbuilder.payload.events import Events
+from envbuilder.payload.machine import importing
+from envbuilder.payload.machine.accelerators import ACCELERATORS
 from envbuilder.payload.parallel import agreement, launch, parallel, shares
 from envbuilder.payload.parallel import command as parallel_command
 from envbuilder.payload.parallel.agreement import Ended
@@ -90,6 +93,12 @@ def test_devices_are_counted_among_those_that_were_visible() -> None:
         "ZE_AFFINITY_MASK": "0.1"
     }
     assert shares.visible("cpu", [1], seen) == {}
+    assert shares.visible("rocm", [1], {}) == {"HIP_VISIBLE_DEVICES": "1"}
+    # HIP's driver reads CUDA's variable if its own is not set.
+    both = {"HIP_VISIBLE_DEVICES": "2,3", "CUDA_VISIBLE_DEVICES": "4,5"}
+    assert shares.visible("rocm", [1], both) == {"HIP_VISIBLE_DEVICES": "3"}
+    del both["HIP_VISIBLE_DEVICES"]
+    assert shares.visible("rocm", [1], both) == {"HIP_VISIBLE_DEVICES": "5"}
 
 
 def test_ranks_get_an_environment_of_their_own() -> None:
@@ -201,6 +210,13 @@ def scaled(part: Ended | None = None) -> dict[str, Any]:
     if part is not None:
         parallel.run_together(scaling, lambda: part)
     return scaling.report()
+
+
+def test_ranks_of_rocm_meet_by_rccl() -> None:
+    """torch calls it nccl."""
+    assert ACCELERATORS["rocm"].collective == "nccl"
+    assert parallel.Scaling("rocm", ranks=2).report()["backend"] == "rccl"
+    assert parallel.Scaling("rocm", ranks=1).report()["backend"] is None
 
 
 def test_two_good_ranks() -> None:
@@ -405,3 +421,22 @@ def test_steps_are_at_least_one(text: str) -> None:
     else:
         with pytest.raises(argparse.ArgumentTypeError):
             parallel_command.index(text)
+
+
+def test_devices_are_not_counted_where_torch_could_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(accelerator: str) -> None:
+        raise CheckError(f"there is no node for {accelerator}")
+
+    monkeypatch.setattr(importing, "require_nodes", refuse)
+    with pytest.raises(CheckError, match="there is no node for rocm"):
+        launch.count("rocm", 1.0)
+
+
+def test_a_count_that_does_not_end_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang(command: list[str], *, timeout: float, **rest: Any) -> None:
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr(importing, "require_nodes", lambda accelerator: None)
+    monkeypatch.setattr(launch.subprocess, "run", hang)
+    with pytest.raises(CheckError, match="torch did not count the devices within 7 s"):
+        launch.count("rocm", 7.0)

@@ -27,6 +27,8 @@ PLAIN: dict[str, Any] = {
         ({"environment": {"NVIDIA_TF32_OVERRIDE": "0"}}, "float32"),
         ({"environment": {"NVIDIA_TF32_OVERRIDE": "1"}}, "tf32"),
         ({"environment": {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}}, "tf32"),
+        ({"environment": {"HIPBLASLT_ALLOW_TF32": "0"}}, "float32"),
+        ({"environment": {"HIPBLASLT_ALLOW_TF32": "1"}}, "tf32"),
         ({"autocast": True}, "autocast"),
         ({"dtype": "bfloat16"}, "bfloat16"),
         ({"cuda_tf32": True}, "tf32"),

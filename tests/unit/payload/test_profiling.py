@@ -31,6 +31,20 @@ def test_work_on_a_gpu() -> None:
     assert how == "the profiler saw 1 different kernels on cuda; its memory grew by 100 bytes"
 
 
+def test_amds_gpus_are_cuda_to_torch_and_rocm_in_the_report() -> None:
+    problems_, how = judged("rocm", ["cuda"], ON_GPU, 100)
+    assert problems_ == []
+    assert how == "the profiler saw 1 different kernels on rocm; its memory grew by 100 bytes"
+    assert judged("rocm", ["cpu"], ON_GPU, 100)[0] == ["tensors of the training step lived on cpu"]
+
+
+def test_a_kernel_that_took_no_time_did_not_run() -> None:
+    named = Observation((*ON_CPU.kernels, Kernel("sgemm_128x64", 0.0, True)))
+    assert judged("rocm", ["cuda"], named, None)[0] == [
+        "neither a kernel nor memory of rocm was used"
+    ]
+
+
 @pytest.mark.parametrize("devices", [["cpu"], ["cpu", "cuda"], []])
 def test_tensors_elsewhere(devices: list[str]) -> None:
     found, _ = judged("cuda", devices, ON_GPU, 100)

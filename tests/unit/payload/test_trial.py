@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from envbuilder.payload import arguments, cli, events
+from envbuilder.payload.numerics.compilers import CACHES
 from envbuilder.payload.training import loader, model
 from envbuilder.payload.tuning import command as trial_command
 from envbuilder.payload.tuning import survey, trial
@@ -158,13 +159,16 @@ def test_a_trial_compiles_into_a_new_folder_and_only_that_is_trusted(
     seen: dict[str, str] = {}
 
     def run(asked: Any, data: Any) -> dict[str, Any]:
-        seen["used"] = os.environ["TORCHINDUCTOR_CACHE_DIR"]
+        # ROCm's, too: MIOpen and the driver's compiler keep what they compile.
+        folders = {os.environ[name] for name in (*CACHES, "MIOPEN_CUSTOM_CACHE_DIR")}
+        (seen["used"],) = folders
         return {}
 
     def require(start: Any, cache: str = "") -> None:
         seen["trusted"] = cache
 
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    for name in CACHES:
+        monkeypatch.setenv(name, str(tmp_path))
     monkeypatch.setattr(trial, "run", run)
     monkeypatch.setattr(trial_command.dataset, "load", lambda folder: None)
     monkeypatch.setattr(trial_command.origins, "require", require)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import io
 import sys
 from typing import Any
@@ -9,10 +10,12 @@ import pytest
 from envbuilder.core import resources
 from envbuilder.payload import verify
 from envbuilder.payload.events import Events
+from envbuilder.payload.machine.accelerators import ACCELERATORS, architectures
 from envbuilder.payload.options import Options
 from envbuilder.payload.report import FAILED, SKIPPED
 from envbuilder.payload.run import Run
 from envbuilder.payload.training import dataset
+from tests.support.hip import HipTorch
 
 DATA = dataset.load(resources.mnist_subset_dir())
 
@@ -84,6 +87,83 @@ def test_variables_that_would_hide_work_on_the_cpu_are_unset(
     monkeypatch.setitem(sys.modules, "torch", None)
     report_of(Options("mps"))
     assert "PYTORCH_ENABLE_MPS_FALLBACK" not in os.environ
+
+
+DISGUISE = "HSA_OVERRIDE_GFX_VERSION"
+
+ON_ROCM = {
+    "no kfd": (HipTorch(), "/dev/there-is-no-kfd", "", "device", "torch is not imported"),
+    "kfd is a file": (HipTorch(), __file__, "", "device", "is no device"),
+    "CPU build": (
+        HipTorch(version="2.14.0+cpu", hip=None),
+        *("/dev/null", "", "build", "is a cpu build and cannot use rocm"),
+    ),
+    "CUDA build": (
+        HipTorch(version="2.14.0+cu130", hip=None, cuda="13.0"),
+        *("/dev/null", "", "build", "is a cu130 build and cannot use rocm"),
+    ),
+    "CPU build that states a HIP": (
+        HipTorch(version="2.14.0+cpu"),
+        *("/dev/null", "", "build", "states a cpu build, but it was compiled as rocm7.2"),
+    ),
+    "older HIP": (
+        HipTorch(hip="6.4.43484"),
+        *("/dev/null", "", "build", "it was compiled as rocm6.4"),
+    ),
+    "kfd without a GPU": (
+        HipTorch(available=False),
+        *("/dev/null", "", "device", "no rocm device can be used: No HIP GPUs are available"),
+    ),
+    "GPU in disguise": (HipTorch(), "/dev/null", "11.0.0", "device", f"{DISGUISE}=11.0.0 makes"),
+    "GPU not listed": (HipTorch("gfx1036"), "/dev/null", "", "device", "this GPU is gfx1036;"),
+    "nothing listed": (HipTorch(listed=""), "/dev/null", "", "device", "no kernels for the GPU"),
+    "listed without code": (
+        HipTorch("gfx1151", fails="HIP error: invalid device function\nmore"),
+        *("/dev/null", "", "device", "cannot compute: HIP error: invalid device function (this"),
+    ),
+    "wrong numbers": (
+        HipTorch(right=False),
+        *("/dev/null", "", "device", "rocm returned wrong numbers"),
+    ),
+}
+"""Sabotage → a torch, its device node, a disguise, and the check and the words that name it."""
+
+
+@pytest.mark.parametrize("name", ON_ROCM)
+def test_nothing_in_place_of_an_amd_gpu_is_verified(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch, node, disguise, check, words = ON_ROCM[name]
+    row = dataclasses.replace(ACCELERATORS["rocm"], nodes=(node,))
+    monkeypatch.setitem(ACCELERATORS, "rocm", row)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setenv(DISGUISE, disguise)
+    report = report_of(Options("rocm"))
+    assert (report["status"], statuses(report)[check]) == (FAILED, FAILED)
+    assert (report["device"]["requested"], report["device"]["used"]) == ("rocm", None)
+    assert words in report["reasons"][0]
+    assert "\n" not in report["reasons"][0]
+    assert "traceback" not in report
+
+
+def test_a_kernel_that_is_missing_in_the_training_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def train(run: Run, torch: Any) -> None:
+        raise RuntimeError("HIP error: invalid device function\nCompile with TORCH_USE_HIP_DSA")
+
+    row = dataclasses.replace(ACCELERATORS["rocm"], nodes=("/dev/null",))
+    monkeypatch.setitem(ACCELERATORS, "rocm", row)
+    monkeypatch.setitem(sys.modules, "torch", HipTorch("gfx1103"))
+    monkeypatch.setattr(verify, "_train", train)
+    report = report_of(Options("rocm"))
+    (reason,) = report["reasons"]
+    assert reason == (
+        "run: a part of this build has no kernel for the GPU: HIP error: invalid device function"
+        f" (this GPU is gfx1103; this torch is built for {' '.join(architectures(HipTorch()))})"
+    )
+    assert "traceback" not in report
+    assert report["device"]["capability"] == "gfx1103"
 
 
 def test_speedup_compares_first_epochs() -> None:

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
+from envbuilder.core import console
+from envbuilder.core.errors import VerifyError
+from envbuilder.core.process import Completed
 from envbuilder.packages.mnist import Dataset
 from envbuilder.payload import arguments
+from envbuilder.payload.machine import importing
 from envbuilder.payload.report import BLIND_TEST, REQUIRED
 from envbuilder.profiles.profile import Expects
 from envbuilder.verify import run
 from envbuilder.verify.report import model
 from tests.support.reports import measured
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 EXPECTS = Expects(
     device="xpu",
@@ -90,6 +98,31 @@ def test_every_required_check_is_missed(name: str) -> None:
     assert run._incomplete(model.check(data)) == ""
     data["checks"] = [check for check in data["checks"] if check["name"] != name]
     assert run._incomplete(model.check(data)) == f"without these checks: {name}"
+
+
+WATCHDOG = "Timeout (0:10:00)!\nThread 0x00007f (most recent call first):\n"
+
+
+@pytest.mark.parametrize(
+    ("phase", "stderr", "message"),
+    [
+        (importing.PHASE, WATCHDOG, "importing torch did not end within 600 s and was stopped"),
+        (importing.PHASE, "killed\n", "the payload ended with exit code 1: killed"),
+        ("epoch 1", WATCHDOG, "the payload ended with exit code 1"),
+    ],
+)
+def test_an_import_that_hung_has_its_own_sentence(
+    phase: str, stderr: str, message: str, tmp_path: Path
+) -> None:
+    def start(on_line: Callable[[str], None]) -> Completed:
+        on_line(json.dumps({"event": "phase", "name": phase}))
+        return Completed(argv=(), returncode=1, stdout="", stderr=stderr, seconds=600)
+
+    progress = console.progress()
+    events = run.Events(progress)
+    with pytest.raises(VerifyError, match=message) as failed:
+        run.follow(start, events, progress, tmp_path / "log", "id")
+    assert failed.value.hint == f"Its output is in {tmp_path / 'log'}"
 
 
 @pytest.mark.parametrize("seconds", [-1.0, -1e-9])

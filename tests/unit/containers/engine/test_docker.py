@@ -192,6 +192,43 @@ def test_the_sdk_gets_the_same_devices() -> None:
     assert cuda["device_requests"][0]["Count"] == -1
 
 
+def test_devices_by_cdi() -> None:
+    devices = Devices(cdi=("amd.com/gpu=all",), groups=(110, 992), shm_size="1g")
+    amd = Container(image="x:1", user="1:1", limits=Limits(), devices=devices)
+    options = docker._options(amd)
+    (request,) = options["device_requests"]
+    assert (request["Driver"], request["DeviceIDs"]) == ("cdi", ["amd.com/gpu=all"])
+    assert options["group_add"] == ["110", "992"]
+    assert "devices" not in options
+    assert options["ipc_mode"] == "private"
+    assert not any("unconfined" in option for option in options["security_opt"])
+    argv = engine().run_command(amd, terminal=False)
+    assert argv[-7:] == (
+        *("--device", "amd.com/gpu=all", "--group-add", "110", "--group-add", "992"),
+        "x:1",
+    )
+
+
+@pytest.mark.parametrize(
+    ("info", "names"),
+    [
+        ({}, set()),
+        ({"DiscoveredDevices": None}, set()),
+        (
+            {
+                "DiscoveredDevices": [
+                    {"Source": "cdi", "ID": "amd.com/gpu=all"},
+                    {"Source": "other", "ID": "amd.com/gpu=0"},
+                ]
+            },
+            {"amd.com/gpu=all"},
+        ),
+    ],
+)
+def test_docker_lists_its_cdi_devices(info: dict[str, Any], names: set[str]) -> None:
+    assert engine(info=lambda: info).cdi_devices() == names
+
+
 def test_the_sdk_gets_everything_that_confines_a_container() -> None:
     bare = docker._options(Container(image="sha256:1", user="1000:1000", limits=Limits()))
     assert bare == {

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pytest
+from docker.errors import APIError
 
 from envbuilder.containers.engine import docker_run
 from envbuilder.core import process
+from envbuilder.core.errors import ToolError, VerifyError
 
-if TYPE_CHECKING:
-    import pytest
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("CDI device injection failed: unresolvable CDI devices amd.com/gpu=all", ToolError),
+        ('could not select device driver "cdi" with capabilities: []', ToolError),
+        ("no such image", VerifyError),
+    ],
+)
+def test_a_device_that_docker_cannot_give_is_4(text: str, kind: type[Exception]) -> None:
+    assert isinstance(docker_run._not_started(APIError(text)), kind)
 
 
 def test_lines_come_whole_whatever_the_pieces() -> None:

@@ -23,6 +23,9 @@ ROOTLESS = PodmanEngine(["podman"], rootless=True)
 XPU = Devices(nodes=("/dev/dri",), groups=(992,), volumes=("/dev/dri/by-path",), shm_size="1g")
 
 
+AMD = Devices(nodes=("/dev/kfd", "/dev/dri"), groups=(110, 992), shm_size="1g")
+
+
 @pytest.mark.parametrize(
     ("devices", "engine", "flags"),
     [
@@ -31,6 +34,19 @@ XPU = Devices(nodes=("/dev/dri",), groups=(992,), volumes=("/dev/dri/by-path",),
         (Devices(gpus="all", shm_size="1g"), PODMAN, ["--device", "nvidia.com/gpu=all"]),
         (XPU, PODMAN, ["--device", "/dev/dri", "--group-add", "992"]),
         (XPU, ROOTLESS, ["--device", "/dev/dri", "--group-add", "keep-groups"]),
+        (
+            AMD,
+            PODMAN,
+            [
+                *("--device", "/dev/kfd", "--device", "/dev/dri"),
+                *("--group-add", "110", "--group-add", "992"),
+            ],
+        ),
+        (
+            Devices(cdi=("amd.com/gpu=all",), groups=(110, 992), shm_size="1g"),
+            ROOTLESS,
+            ["--device", "amd.com/gpu=all", "--group-add", "keep-groups"],
+        ),
     ],
 )
 def test_device_flags(devices: Devices, engine: PodmanEngine, flags: list[str]) -> None:
@@ -170,3 +186,30 @@ def test_gpus_are_known_from_their_specification(
     assert not PODMAN.knows_gpus()
     (tmp_path / "nvidia.yaml").write_text("kind: nvidia.com/gpu\n")
     assert PODMAN.knows_gpus()
+
+
+JSON = """{"cdiVersion":"0.6.0","kind":"amd.com/gpu","devices":[
+ {"name":"0","containerEdits":{"deviceNodes":[{"path":"/dev/kfd"}]}},{"name":"all"}],
+ "containerEdits":{"hooks":[{"hookName":"createContainer","path":"/x"}]}}"""
+YAML = "---\ncdiVersion: 0.5.0\nkind: 'amd.com/gpu'\ndevices:\n- name: '0'\n- name: all\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        (JSON, {"amd.com/gpu=0", "amd.com/gpu=all"}),
+        (YAML, {"amd.com/gpu=0", "amd.com/gpu=all"}),
+        ("devices:\n- name: all\n", set()),
+        ("kind: nvidia.com/gpu\ndevices:\n- name: all\n", {"nvidia.com/gpu=all"}),
+        ("\xff", set()),
+    ],
+)
+def test_cdi_devices_are_those_of_the_files(
+    text: str, names: set[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(podman, "_SPECIFICATIONS", (tmp_path, tmp_path / "none"))
+    (tmp_path / "gpu.json").write_text(text)
+    os.mkfifo(tmp_path / "pipe.yaml")
+    assert PODMAN.cdi_devices() == names
+    remote = PodmanEngine(["podman"], rootless=False, remote=True)
+    assert remote.cdi_devices() == set(), "its files are on another machine"

@@ -340,6 +340,11 @@ def settings(device: str = "cpu", **changes: Any) -> dict[str, Setting]:
     return {s.name: s for s in candidates.candidates(survey, device)}
 
 
+@pytest.mark.parametrize(("device", "name"), [("cuda", "cuda"), ("rocm", "cuda"), ("cpu", "cpu")])
+def test_advice_names_devices_as_torch_does(device: str, name: str) -> None:
+    assert settings(device)["bfloat16 autocast"].advice.startswith(f'torch.autocast("{name}"')
+
+
 def test_what_is_in_effect_already_is_not_tried() -> None:
     names = settings()
     assert "2 threads" not in names

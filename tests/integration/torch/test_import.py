@@ -1,0 +1,32 @@
+"""An import of torch that never ends, in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from envbuilder.payload.machine import importing
+
+
+def test_an_import_that_hangs_ends_the_process(tmp_path: Path) -> None:
+    """It holds the interpreter's lock, as a library's initialisation does."""
+    hangs = "import ctypes; ctypes.PyDLL(None).pause()\n"
+    (tmp_path / "torch.py").write_text(hangs)
+    code = (
+        "import sys; sys.path[:0] = sys.argv[1:]\n"
+        "from envbuilder.payload.machine import importing\n"
+        "importing.SECONDS = 0.2\n"
+        "importing.torch_for('cpu')\n"
+    )
+    root = str(Path(importing.__file__).parents[3])
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path), root],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert importing.HUNG in done.stderr
+    assert "torch.py" in done.stderr, "where it hung"
