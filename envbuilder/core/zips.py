@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-DIRECTORY = 8 << 20
-"""Maximum bytes of the directory, which has about 130 for each member; that of torch's wheel with
-12,000 members has 1.5 MB."""
+DIRECTORY = 16 << 20
+"""Maximum bytes of the directory, which has 130 to 170 for each member; that of torch's CPU wheel
+with 12,000 members has 1.5 MB."""
 DAMAGED = (
     *(zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, EOFError, ValueError, RuntimeError),
     *(OverflowError, LookupError, lzma.LZMAError),
