@@ -7,6 +7,7 @@ are transferred from and to a registry in parallel.
 from __future__ import annotations
 
 import sys
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -154,7 +155,9 @@ def _folders(files: Mapping[str, Bytes], limit: Bytes) -> Iterator[list[str]]:
         if len(names) <= 1 or sum(files[n] for n in names) <= limit:
             yield names
             continue
-        inside = [
-            [*group] for _, group in groupby(names, lambda n: n.split("/", depth + 1)[: depth + 1])
-        ]
-        pending += [(depth + 1, group) for group in reversed(inside)]
+        inside = groupby(names, partial(_folder, depth=depth))
+        pending += [(depth + 1, group) for group in reversed([[*group] for _, group in inside])]
+
+
+def _folder(path: str, depth: int) -> list[str]:
+    return path.split("/", depth + 1)[: depth + 1]
