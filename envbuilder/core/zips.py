@@ -88,7 +88,8 @@ class File(io.BufferedReader):
     def read(self, size: int | None = -1, /) -> bytes:
         """Return `size` bytes, or what is left."""
         if size is None or size < 0:
-            size = DIRECTORY
+            left = os.fstat(self.fileno()).st_size - self.tell()
+            size = min(max(left, 0), DIRECTORY)
         if size > DIRECTORY:
             raise zipfile.BadZipFile(f"its directory has {size} bytes; not read")
         return super().read(size)

@@ -131,8 +131,10 @@ class Wheel:
         """Write a wheel of everything but `files`; `OSError` on a full disk."""
         with zips.archive_in(self._stream) as archive, zipfile.ZipFile(target, "w") as rest:
             for entry in self._others:
+                written = copy.copy(entry)
+                written.extra = b""  # those of Zip64 are true only where they come from
                 try:
-                    with rest.open(copy.copy(entry), "w") as out:
+                    with rest.open(written, "w") as out:
                         for piece in zips.pieces(archive, entry):
                             out.write(piece)
                 except wheel_conflicts.UNREADABLE as error:

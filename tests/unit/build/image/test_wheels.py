@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 import sys
 import zipfile
 import zlib
@@ -124,6 +125,17 @@ def huge(path: Path, size: int) -> None:
         archive.writestr(RECORD, rows)
 
 
+def extra_fields(path: Path) -> list[bytes]:
+    """The extra field of each local header."""
+    data, fields = path.read_bytes(), []
+    with zipfile.ZipFile(path) as archive:
+        for entry in archive.infolist():
+            name, extra = struct.unpack_from("<HH", data, entry.header_offset + 26)
+            begin = entry.header_offset + 30 + name
+            fields.append(data[begin : begin + extra])
+    return fields
+
+
 def test_members_and_offsets_of_more_than_4_gib_are_read(tmp_path: Path) -> None:
     path, size = tmp_path / NAME, (4 << 30) + 1000
     huge(path, size)
@@ -135,6 +147,8 @@ def test_members_and_offsets_of_more_than_4_gib_are_read(tmp_path: Path) -> None
         assert b"".join(wheel.files["a/b.py"].pieces()) == b"x"
         assert not any(next(packed.pieces()))  # all of them take seconds
         assert others(wheel, tmp_path) == {"a-1.0.data/scripts/run": b"#!python\n"}
+        # uv refuses a Zip64 field that is not needed.
+        assert extra_fields(tmp_path / "others.whl") == [b"", b""]
         assert f"a/huge.so,sha256=x,{size}" in wheel.record("").decode()
 
 
