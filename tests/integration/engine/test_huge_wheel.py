@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -106,8 +107,8 @@ class Builder:
         began = time.monotonic()
         child = self.start(*options)
         _, status, used = os.wait4(child.pid, 0)
-        assert os.waitstatus_to_exitcode(status) == 0, (self._folder / "err").read_text()
-        child.returncode = 0
+        child.returncode = os.waitstatus_to_exitcode(status)
+        assert child.returncode == 0, (self._folder / "err").read_text()
         self.peaks[title] = peak = used.ru_maxrss << 10
         print(f"{title}: {time.monotonic() - began:.0f} s, peak {peak >> 20} MiB")
         result: dict[str, Any] = json.loads((self._folder / "out").read_text())
@@ -136,6 +137,19 @@ def builder(
     for image in docker_client.images.list("envbuilder/huge"):
         docker_client.images.remove(image.id, force=True)
     shutil.rmtree(tmp_path / "cache")
+    forget_large_steps()
+
+
+def forget_large_steps() -> None:
+    """Remove the gigabytes that BuildKit keeps of the build: its copy of the wheel, and files."""
+    kept = subprocess.run(
+        ["docker", "buildx", "du", "--verbose"], capture_output=True, text=True, check=True
+    )
+    for record in kept.stdout.split("\n\n"):
+        name = re.search(r"^ID:\s+(\w+)", record, re.MULTILINE)
+        if name and re.search(r"^Size:\s+[0-9.]+GB$", record, re.MULTILINE) and "wheels" in record:
+            prune = ["docker", "buildx", "prune", "--all", "--force", "--filter", f"id={name[1]}"]
+            subprocess.run(prune, check=True, capture_output=True)
 
 
 def _only_small(folder: str, names: list[str]) -> list[str]:
