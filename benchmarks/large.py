@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from build import BASE, names, redate, run
+from build import BASE, forget, names, redate, run
 from build import naive as naive_image
 from msgspec import Struct
 
@@ -132,6 +132,7 @@ def main(profile: str, python: str, rounds: int) -> None:
                 made.append(json.loads((folder / f"{builder}.json").read_text())["artifact"]["ref"])
             timeline = layers(folder, began)
             run("docker", "rmi", "--force", "--no-prune", *names(made))
+    forget("--find-links /wheels torch")
     middle = {name: statistics.median(r.seconds for r in of) for name, of in rows.items()}
     for name, of in rows.items():
         print(

@@ -145,11 +145,16 @@ def forget_large_steps() -> None:
     kept = subprocess.run(
         ["docker", "buildx", "du", "--verbose"], capture_output=True, text=True, check=True
     )
-    for record in kept.stdout.split("\n\n"):
-        name = re.search(r"^ID:\s+(\w+)", record, re.MULTILINE)
-        if name and re.search(r"^Size:\s+[0-9.]+GB$", record, re.MULTILINE) and "wheels" in record:
-            prune = ["docker", "buildx", "prune", "--all", "--force", "--filter", f"id={name[1]}"]
-            subprocess.run(prune, check=True, capture_output=True)
+    records = [
+        dict(re.findall(r"^([A-Z][A-Za-z ]*):\s+(.*)$", record, re.MULTILINE))
+        for record in kept.stdout.split("\n\n")
+    ]
+    large = [r["ID"] for r in records if r.get("Size", "").endswith("GB") and "wheels" in str(r)]
+    for name in large:  # what is built on a step goes first
+        large += [r["ID"] for r in records if name in r.get("Parent", "")]
+    for name in reversed(large):
+        prune = ["docker", "buildx", "prune", "--all", "--force", "--filter", f"id={name}"]
+        subprocess.run(prune, check=True, capture_output=True)
 
 
 def _only_small(folder: str, names: list[str]) -> list[str]:
