@@ -244,14 +244,14 @@ def _unpack_member(archive: Tar, member: tarfile.TarInfo, folder: Path, take: _T
     if not member.isreg() or not (blob or str(path) in {MARK, "index.json"}):
         return
     if blob and take and member.size > JSON_LIMIT:
-        found = take(archive.pieces(member), member.size)
+        actual = take(archive.pieces(member), member.size)
     else:
         target = folder / path
         with target.open("wb") as out:
             out.writelines(archive.pieces(member))
-        found = file_sha256(target)
-    if blob and found != path.name:
-        raise BuildError(f"{member.name}: damaged in the archive: its sha256 is {found}")
+        actual = file_sha256(target)
+    if blob and actual != path.name:
+        raise BuildError(f"{member.name}: damaged in the archive: its sha256 is {actual}")
 
 
 def _path(digest: types.Digest) -> str:
