@@ -36,7 +36,7 @@ FullPythonVersion = Annotated[
 ]
 """X.Y.Z; empty if no source states it."""
 FileSize = Annotated[int, Meta(ge=1, le=1 << 36)]
-"""Size in bytes of a locked file, at most 64 GiB; the largest wheels have 3 GiB."""
+"""Size in bytes of a locked file, at most 64 GiB; the largest wheels have 6 GB."""
 Sha256 = Annotated[
     str, Meta(pattern=r"^[0-9a-f]{64}\Z", description="a sha256: 64 hexadecimal digits")
 ]

@@ -12,19 +12,30 @@ import shutil
 import sys
 import tomllib
 from concurrent.futures import as_completed
+from contextlib import suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+from msgspec.structs import replace
+
 from envbuilder.core import parallel, process
 from envbuilder.core.download import OtherSizeError, UnavailableError, download
 from envbuilder.core.errors import BuildError, ChangedFileError, WrongHashError
 from envbuilder.core.files import file_sha256
-from envbuilder.core.http import full_or_broken, host_of, open_session
+from envbuilder.core.http import (
+    FILE_BYTES,
+    full_or_broken,
+    host_of,
+    length,
+    open_session,
+    request,
+)
 from envbuilder.core.http_reasons import printed_reason
 from envbuilder.core.settings import require_writable
-from envbuilder.packages import locations
+from envbuilder.core.text import gigabytes
+from envbuilder.packages import locations, space
 from envbuilder.packages.python import indexes
 from envbuilder.packages.store import Store
 
@@ -56,8 +67,29 @@ def fetch(files: Sequence[File], target: Target, settings: Settings, progress: P
     if remaining:
         with progress.task(f"look for {len(remaining)} files"):
             urls = _locate(target, remaining, settings)
-        _download_all(remaining, urls, store, progress)
+        session = open_session()
+        sized = [_sized(f, urls.get(f.sha256, ()), session, progress) for f in remaining]
+        space.require_rooms([space.downloads(sized, settings)])
+        total = sum(f.size or 0 for f in sized) or None
+        _download_all(remaining, total, urls, store, session, progress)
     return len(missing)
+
+
+def _sized(file: File, urls: Sequence[str], session: Session, progress: Progress) -> File:
+    """Return the file, with the size that its source announces if the lock states none.
+
+    Nothing but progress and the space on the disk depends on that.
+    """
+    import requests
+
+    for url in urls if file.size is None else ():
+        with suppress(requests.RequestException, OSError):
+            with request(session, "HEAD", url) as response:
+                size = length(response) if response.ok else None
+            if size and size <= FILE_BYTES:
+                progress.note(f"{file.basename}: {gigabytes(size)}, as {host_of(url)} announces")
+                return replace(file, size=size)
+    return file
 
 
 def _take_local(file: File, store: Store, folders: Sequence[Path]) -> bool:
@@ -155,12 +187,12 @@ def _ask_uv(
 
 def _download_all(
     files: Sequence[File],
+    total: int | None,
     urls: dict[str, tuple[str, ...]],
     store: Store,
+    session: Session,
     progress: Progress,
 ) -> None:
-    total = sum(f.size or 0 for f in files) or None
-    session = open_session()
     with (
         progress.task(f"fetch {len(files)} files", total, unit="bytes") as task,
         parallel.pool(PARALLEL, session.stop) as pool,

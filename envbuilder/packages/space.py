@@ -71,9 +71,10 @@ def require_rooms(rooms: Iterable[Room], unknown: int = 0) -> None:
 
 
 def downloads(files: Iterable[File], settings: Settings) -> Room:
-    """Return a lower bound of the space for the files that the store lacks."""
-    missing = _missing(files, settings)
-    return Room(folder=str(settings.store_dir), bytes=sum(f.size or 0 for f in missing))
+    """Return a lower bound of the space for the files, and parts of files, that the store lacks."""
+    store = Store.of(settings)
+    needed = sum(max((f.size or 0) - store.arrived(f.sha256), 0) for f in _missing(files, settings))
+    return Room(folder=str(settings.store_dir), bytes=needed)
 
 
 def _missing(files: Iterable[File], settings: Settings) -> list[File]:

@@ -56,6 +56,12 @@ class Store:
         """Return whether the file is in the store or in the shared one."""
         return _is_file(self.path(sha256))
 
+    def arrived(self, sha256: str) -> int:
+        """Return how many bytes an interrupted download left of a file."""
+        with contextlib.suppress(OSError):
+            return self._part(sha256).lstat().st_size
+        return 0
+
     def is_shared(self, sha256: str) -> bool:
         """Return whether the file would be taken from the shared store."""
         return not self.path(sha256).is_relative_to(self.root)
@@ -75,14 +81,17 @@ class Store:
 
         folders.ensure(self.root)
         folders.ensure(self.root / "sha256")
-        folder = folders.ensure(self.root / "partial", marked=False)
-        part = folder / sha256
-        with FileLock(folder / f"{sha256}.lock"):
+        part = self._part(sha256)
+        folders.ensure(part.parent, marked=False)
+        with FileLock(part.with_name(f"{sha256}.lock")):
             # A link would be written through, and another name's file be made read-only.
             with contextlib.suppress(FileNotFoundError):
                 if not files.is_own(part.lstat()):
                     part.unlink()
             yield part
+
+    def _part(self, sha256: str) -> Path:
+        return self.root / "partial" / sha256
 
     def accept(self, part: Path, file: File, origin: str) -> None:
         """Move a complete file into the store; raise `WrongHashError` if its hash is wrong."""

@@ -91,11 +91,11 @@ def add(layout: Layout, *found: Descriptor) -> None:
 
 def record(info: str, files: Mapping[str, bytes]) -> bytes:
     """What a wheel's RECORD says of its files."""
-    rows = [f"{n},sha256={_base64(hashlib.sha256(c).digest())},{len(c)}" for n, c in files.items()]
+    rows = [f"{n},sha256={encoded(hashlib.sha256(c).digest())},{len(c)}" for n, c in files.items()]
     return "\n".join([*rows, f"{info}/RECORD,,", ""]).encode()
 
 
-def _base64(digest: bytes) -> str:
+def encoded(digest: bytes) -> str:
     return base64.urlsafe_b64encode(digest).decode().rstrip("=")
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import io
 import json
 import secrets
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import quote, unquote
 
 from envbuilder.packages.python.indexes import canonical
@@ -26,6 +27,32 @@ class Server(ThreadingHTTPServer):
     request_queue_size = 256
 
 
+def asked(text: str, size: int) -> tuple[int, int]:
+    """The part of a file that a Range header asks for; without one, all of it."""
+    first, _, last = text.removeprefix("bytes=").partition("-")
+    if not (first or last):
+        return 0, size
+    if not first:
+        return max(size - int(last), 0), size
+    return int(first), min(int(last) + 1, size) if last else size
+
+
+def answer(client: BaseHTTPRequestHandler, body: BinaryIO) -> None:
+    """Send what a client asks for of a page or a file."""
+    size = body.seek(0, io.SEEK_END)
+    begin, end = asked(client.headers.get("Range", ""), size)
+    client.send_response(200 if (begin, end) == (0, size) else 206)
+    kind = "vnd.pypi.simple.v1+json" if "/simple/" in client.path else "octet-stream"
+    client.send_header("Content-Type", f"application/{kind}")
+    client.send_header("Accept-Ranges", "bytes")
+    client.send_header("Content-Length", str(end - begin))
+    client.send_header("Content-Range", f"bytes {begin}-{end - 1}/{size}")
+    client.end_headers()
+    body.seek(begin)
+    while client.command == "GET" and begin < end:
+        begin += client.wfile.write(body.read(min(1 << 20, end - begin)))
+
+
 @contextlib.contextmanager
 def serve(
     offers: Sequence[Offer], login: str = "", requests: list[str] | None = None
@@ -33,7 +60,7 @@ def serve(
     """Serve the offers, each from its file on this machine; yield the URL of the index.
 
     `login` is the user and password that a client must have, as `user:password`. The path of each
-    GET is added to `requests`.
+    GET is added to `requests`, with the range that it asks for.
     """
     wanted = f"Basic {base64.b64encode(login.encode()).decode()}"
     # uv caches by URL: two tests must not get the same one.
@@ -56,15 +83,16 @@ def serve(
         meta = {"api-version": "1.1"}
         return json.dumps({"meta": meta, "name": name, "files": entries}).encode()
 
-    def content(path: str) -> bytes:
+    def content(path: str) -> BinaryIO | None:
         kind, _, name = path.removeprefix(f"{root}/").strip("/").partition("/")
         if kind == "simple":
-            return page(canonical(name))
+            found = page(canonical(name))
+            return io.BytesIO(found) if found else None
         offer = files.get(name)
         if kind != "files" or offer is None or not offer.location:
-            return b""
+            return None
         wheel = Path(offer.location)
-        return wheel.read_bytes() if wheel.is_file() else b""
+        return wheel.open("rb") if wheel.is_file() else None
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -83,16 +111,15 @@ def serve(
                 self.end_headers()
                 return
             if requests is not None and self.command == "GET":
-                requests.append(self.path)
+                requests.append(f"{self.path} {self.headers.get('Range', '')}".strip())
             body = content(unquote(self.path))
-            page = "/simple/" in self.path
-            self.send_response(200 if body else 404)
-            kind = "application/vnd.pypi.simple.v1+json" if page else "application/octet-stream"
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(body)
+            if body is None:
+                self.send_response(404)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
+            with body:
+                answer(self, body)
 
     http = Server(("127.0.0.1", 0), Handler)
     http.daemon_threads = True

@@ -18,7 +18,7 @@ from envbuilder.build import conventions
 from envbuilder.build.image import base_layers, config, scratch, system
 from envbuilder.build.image.config import Added
 from envbuilder.build.image.layer_cache import LayerCache
-from envbuilder.build.image.parts import CUT, PAYLOAD, Part, cut, environment, parts
+from envbuilder.build.image.parts import CUT, PAYLOAD, SPREAD, Part, cut, environment, parts
 from envbuilder.build.image.preload import Preloader
 from envbuilder.build.image.staging import Python, Stage
 from envbuilder.build.image.wheels import Packed, Wheel
@@ -163,7 +163,7 @@ class Assembly:
 
     def _split(self, wheel: File) -> list[tuple[str, ...]]:
         return self._cache.remembered(
-            {"kind": "cut", "wheel": wheel.sha256, "bytes": CUT},
+            {"kind": "cut", "wheel": wheel.sha256, "bytes": CUT, "spread": SPREAD},
             list[tuple[str, ...]],
             lambda: [*cut({n: p.size for n, p in self._wheel(wheel).files.items()})],
         )

@@ -7,6 +7,8 @@ are transferred from and to a registry in parallel.
 from __future__ import annotations
 
 import sys
+from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -24,6 +26,9 @@ LARGE = 4 << 20
 """Minimum bytes of a wheel that gets layers of its own."""
 CUT = 128 << 20
 """Maximum bytes of files that share a layer of a large wheel; a larger file gets its own layer."""
+SPREAD = 32
+"""A wheel of more than this many times `CUT` (4 GiB) is split by folder, into about as many layers:
+an image has at most `MOST_LAYERS`."""
 
 
 PAYLOAD = "payload"
@@ -123,15 +128,36 @@ def cut(files: Mapping[str, Bytes]) -> Iterator[tuple[str, ...]]:
     """Yield the groups of a wheel's files that get layers of their own; the last files are in none.
 
     Full groups come first, in path order; then files too large to share a layer, smallest first.
-    This gives an engine work early and leaves little at the end.
+    This gives an engine work early and leaves little at the end. Groups of a huge wheel keep
+    folders together, so that those that its next version does not change keep their layers.
     """
-    single = sorted((n for n, size in files.items() if size > CUT), key=lambda n: (files[n], n))
+    steps = -(-sum(files.values()) // (SPREAD * CUT))
+    limit = CUT * max(steps, 1)
+    single = sorted((n for n, size in files.items() if size > limit), key=lambda n: (files[n], n))
+    shared = {n: files[n] for n in sorted(files.keys() - {*single})}
     group: list[str] = []
     total = 0
-    for name in sorted(files.keys() - {*single}):
-        if total + files[name] > CUT:
+    for names in _folders(shared, limit) if steps > 1 else ((n,) for n in shared):
+        size = sum(shared[n] for n in names)
+        if total + size > limit:
             yield tuple(group)
             group, total = [], 0
-        group.append(name)
-        total += files[name]
+        group += names
+        total += size
     yield from ((name,) for name in single)
+
+
+def _folders(files: Mapping[str, Bytes], limit: Bytes) -> Iterator[list[str]]:
+    """Yield sorted files in the same order: a folder's together if they have at most `limit`."""
+    pending = [(0, [*files])]
+    while pending:
+        depth, names = pending.pop()
+        if len(names) <= 1 or sum(files[n] for n in names) <= limit:
+            yield names
+            continue
+        inside = groupby(names, partial(_folder, depth=depth))
+        pending += [(depth + 1, group) for group in reversed([[*group] for _, group in inside])]
+
+
+def _folder(path: str, depth: int) -> list[str]:
+    return path.split("/", depth + 1)[: depth + 1]

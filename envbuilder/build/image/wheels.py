@@ -26,7 +26,7 @@ from envbuilder.core.errors import BuildError
 from envbuilder.packages.python import wheel_conflicts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 _PIECE = 256 << 10
@@ -55,20 +55,16 @@ class Packed(Struct, frozen=True, kw_only=True):
     def pieces(self) -> Iterator[bytes]:
         """Yield the file's bytes; `BuildError` if they do not match the ZIP directory."""
         lib = _zlib()
-        inflate = lib.decompressobj(-lib.MAX_WBITS) if self.deflated else None
         crc = size = 0
-        for piece in self.wheel.read(self.header, self.packed):
-            rest = piece
-            while rest:
-                try:
-                    data = inflate.decompress(rest, bounded.PIECE) if inflate else rest
-                except lib.error as error:
-                    raise self._damaged() from error
-                rest = inflate.unconsumed_tail if inflate else b""
+        packed = self.wheel.read(self.header, self.packed)
+        try:
+            for data in _inflated(packed, lib) if self.deflated else packed:
                 crc, size = lib.crc32(data, crc), size + len(data)
                 if size > self.size:
                     raise self._damaged()
                 yield data
+        except lib.error as error:
+            raise self._damaged() from error
         if (size, crc) != (self.size, self.crc):
             raise self._damaged()
 
@@ -135,8 +131,10 @@ class Wheel:
         """Write a wheel of everything but `files`; `OSError` on a full disk."""
         with zips.archive_in(self._stream) as archive, zipfile.ZipFile(target, "w") as rest:
             for entry in self._others:
+                written = copy.copy(entry)
+                written.extra = b""  # those of Zip64 are true only where they come from
                 try:
-                    with rest.open(copy.copy(entry), "w") as out:
+                    with rest.open(written, "w") as out:
                         for piece in zips.pieces(archive, entry):
                             out.write(piece)
                 except wheel_conflicts.UNREADABLE as error:
@@ -187,6 +185,19 @@ def _is_plain(entry: zipfile.ZipInfo) -> bool:
         and not {"", ".", ".."} & {*parts}
         and "\\" not in entry.filename
     )
+
+
+def _inflated(packed: Iterable[bytes], lib: Any) -> Iterator[bytes]:
+    """Yield the content of deflated bytes in pieces of a limited size."""
+    inflate = lib.decompressobj(-lib.MAX_WBITS)
+    for piece in packed:
+        rest, data = piece, b""
+        # A full piece may not be all: zeros take so few bits that the last input is read before
+        # the last output fits.
+        while rest or len(data) == bounded.PIECE:
+            data = inflate.decompress(rest, bounded.PIECE)
+            rest = inflate.unconsumed_tail
+            yield data
 
 
 @functools.cache

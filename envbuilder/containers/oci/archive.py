@@ -6,13 +6,14 @@ The archive also holds `manifest.json` for Docker's classic store and older tool
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import tempfile
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from envbuilder.containers.oci.descriptor import encode
+from envbuilder.containers.oci.descriptor import JSON_LIMIT, encode
 from envbuilder.containers.oci.layer import Member, gathered, tar
 from envbuilder.containers.oci.layout import MARK, Layout, place
 from envbuilder.containers.oci.members import diff_id
@@ -26,7 +27,13 @@ if TYPE_CHECKING:
     import tarfile
     from collections.abc import Callable, Collection, Iterator
 
+    from envbuilder.containers.oci.descriptor import Descriptor
     from envbuilder.core import types
+
+    _Look = Callable[[IO[bytes], int], str]
+    """Receives a blob and its size."""
+    _Passed = dict[tuple[types.Digest, int], str]
+    _Take = Callable[[Iterator[bytes], int], str]
 
 NAME = "io.containerd.image.name"
 """The annotation from which `load` of Docker and containerd takes an image's name."""
@@ -113,13 +120,11 @@ def held(path: Path) -> Iterator[tuple[dict[str, Any], types.Digest, types.Diges
 
     Every blob is hashed. Raise `EnvbuilderError` if one is damaged or `path` is neither.
     """
-    with tempfile.TemporaryDirectory() as scratch:
-        packed = path.is_file()
-        layout = unpack(path, Path(scratch) / "layout") if packed else Layout.open(path)
+    with _examined(path, lambda layer, size: "") as (layout, layers):
         for descriptor in layout.images():
             manifest = layout.read_manifest(descriptor)
             for blob in manifest.layers:
-                if not (packed and layout.has(blob)):  # what was unpacked has been hashed
+                if (blob.digest, blob.size) not in layers:
                     layout.checked(blob)
             yield layout.read_config(manifest), manifest.config.digest, descriptor.digest
 
@@ -130,20 +135,56 @@ def identity(path: Path) -> types.Digest:
     Raise `EnvbuilderError` if `path` holds no image or several, or one with other layers than its
     configuration names: the manifest in between is not part of that digest.
     """
-    with tempfile.TemporaryDirectory() as scratch:
-        packed = path.is_file()
-        layout = unpack(path, Path(scratch) / "layout") if packed else Layout.open(path)
+    with _examined(path, lambda layer, size: diff_id(layer, size, str(path))) as (layout, passed):
         images = [*layout.images()]
         if len(images) != 1:
             raise InvalidError(f"{path}: holds {len(images) or 'no'} images; expected one")
         manifest = layout.read_manifest(images[0])
         root = layout.read_config(manifest).get("rootfs")
-        layers = [diff_id(layout.checked(blob)) for blob in manifest.layers]
+        layers = [passed.get((b.digest, b.size)) or _diff_id(layout, b) for b in manifest.layers]
         if not isinstance(root, dict) or root.get("diff_ids") != layers:
             raise WrongHashError(
                 f"{path}: damaged: its layers are not the ones that its configuration names"
             )
         return manifest.config.digest
+
+
+def _diff_id(layout: Layout, blob: Descriptor) -> types.Digest:
+    path = layout.checked(blob)
+    with path.open("rb") as stream:
+        return diff_id(stream, blob.size, str(path))
+
+
+@contextlib.contextmanager
+def _examined(path: Path, look: _Look) -> Iterator[tuple[Layout, _Passed]]:
+    """Yield the layout at `path`, and what `look` returned for each large blob of an archive.
+
+    Those are hashed and not unpacked: folders for temporary files are often in memory.
+    """
+    if not path.is_file():
+        yield Layout.open(path), {}
+        return
+    passed: _Passed = {}
+
+    def take(pieces: Iterator[bytes], size: int) -> str:
+        digest = hashlib.sha256()
+
+        def hashed() -> Iterator[bytes]:
+            for piece in pieces:
+                digest.update(piece)
+                yield piece
+
+        rest = hashed()
+        result = ""
+        with contextlib.suppress(InvalidError):  # no layer; other blobs may have any content
+            result = look(cast("IO[bytes]", _Reader(rest)), size)
+        for _ in rest:
+            pass
+        passed[f"sha256:{digest.hexdigest()}", size] = result
+        return digest.hexdigest()
+
+    with tempfile.TemporaryDirectory() as scratch:
+        yield unpack(path, Path(scratch) / "layout", take), passed
 
 
 def opened(path: Path, folder: Path) -> Layout:
@@ -160,15 +201,16 @@ def opened(path: Path, folder: Path) -> Layout:
     return Layout.open(target)
 
 
-def unpack(path: Path, folder: Path) -> Layout:
+def unpack(path: Path, folder: Path, take: _Take | None = None) -> Layout:
     """Unpack an archive into a layout in a new folder: blobs, verified by digest, and nothing else.
 
-    Raise `InvalidError` if the file is not an archive of an OCI layout, `BuildError` if it is
-    damaged.
+    Blobs too large for JSON are not unpacked if there is `take`: it receives their bytes and size,
+    and returns their sha256. Raise `InvalidError` if the file is not an archive of an OCI layout,
+    `BuildError` if it is damaged.
     """
     try:
         with path.open("rb") as stream:
-            return _received(stream, path.stat().st_size, folder, str(path))
+            return _received(stream, path.stat().st_size, folder, str(path), take)
     except OSError as error:
         raise InvalidError(f"{path}: cannot be read: {error.strerror or error}") from error
 
@@ -178,13 +220,15 @@ def receive(stream: Iterator[bytes], folder: Path, where: str) -> Layout:
     return _received(cast("IO[bytes]", _Reader(stream)), _EXPORT, folder, where)
 
 
-def _received(stream: IO[bytes], size: int, folder: Path, where: str) -> Layout:
+def _received(
+    stream: IO[bytes], size: int, folder: Path, where: str, take: _Take | None = None
+) -> Layout:
     (folder / _BLOBS).mkdir(parents=True)
     archive = Tar(
         stream, size, lambda reason: InvalidError(f"{where}: not a tar archive: {reason}")
     )
     for member in archive:
-        _take(archive, member, folder)
+        _unpack_member(archive, member, folder, take)
     try:
         return Layout.open(folder)
     except InvalidError as error:
@@ -194,19 +238,20 @@ def _received(stream: IO[bytes], size: int, folder: Path, where: str) -> Layout:
         ) from error
 
 
-def _take(archive: Tar, member: tarfile.TarInfo, folder: Path) -> None:
+def _unpack_member(archive: Tar, member: tarfile.TarInfo, folder: Path, take: _Take | None) -> None:
     path = PurePosixPath(member.name)
     blob = path.parent == _BLOBS and len(path.name) == 64 and set(path.name) <= _HEX
     if not member.isreg() or not (blob or str(path) in {MARK, "index.json"}):
         return
-    target = folder / path
-    with target.open("wb") as out:
-        out.writelines(archive.pieces(member))
-    if not blob:
-        return
-    found = file_sha256(target)
-    if found != path.name:
-        raise BuildError(f"{member.name}: damaged in the archive: its sha256 is {found}")
+    if blob and take and member.size > JSON_LIMIT:
+        actual = take(archive.pieces(member), member.size)
+    else:
+        target = folder / path
+        with target.open("wb") as out:
+            out.writelines(archive.pieces(member))
+        actual = file_sha256(target)
+    if blob and actual != path.name:
+        raise BuildError(f"{member.name}: damaged in the archive: its sha256 is {actual}")
 
 
 def _path(digest: types.Digest) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from envbuilder.core import bounded
 from envbuilder.core.errors import InvalidError
@@ -36,14 +36,15 @@ def members(layer: Path) -> Iterator[tuple[tarfile.TarInfo, Tar]]:
         raise failure(error.strerror or str(error)) from error
 
 
-def diff_id(layer: Path) -> types.Digest:
-    """Return the digest of a layer's decompressed bytes; raise `InvalidError` as `members` does."""
+def diff_id(layer: IO[bytes], size: int, where: str) -> types.Digest:
+    """Return the digest of a layer's decompressed bytes; raise `InvalidError` as `members` does.
+
+    `size` is the size of the layer as it is, `where` names it in errors.
+    """
     digest = hashlib.sha256()
     try:
-        with layer.open("rb") as raw:
-            limit = bounded.unpacked_limit(layer.stat().st_size)
-            for piece in bounded.pieces(bounded.unpacked(raw), limit):
-                digest.update(piece)
+        for piece in bounded.pieces(bounded.unpacked(layer), bounded.unpacked_limit(size)):
+            digest.update(piece)
     except bounded.faults() as error:
-        raise InvalidError(f"{layer}: not a readable layer: {error}") from error
+        raise InvalidError(f"{where}: not a readable layer: {error}") from error
     return f"sha256:{digest.hexdigest()}"

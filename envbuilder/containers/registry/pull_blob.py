@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from typing import TYPE_CHECKING
 
@@ -31,8 +32,7 @@ def receive(
     Raise `WrongHashError` if the registry sends other bytes (none of them are kept), `BuildError`
     if it does not send all of them: what arrived is kept for the next try.
     """
-    target = layout.blob(blob.digest)
-    part = layout.folder / "partial" / target.name
+    target, part = layout.blob(blob.digest), _part(layout, blob)
     travelled = 0
     try:
         part.parent.mkdir(exist_ok=True)
@@ -52,6 +52,17 @@ def receive(
         f"{connection.name}: {blob.digest}: the received content does not match the digest",
         "The registry or a proxy changes the content. Nothing was kept.",
     )
+
+
+def remaining(layout: Layout, blob: Descriptor) -> int:
+    """Return how many bytes of a blob an earlier pull has not left in a layout."""
+    with contextlib.suppress(OSError):
+        return max(blob.size - _part(layout, blob).stat().st_size, 0)
+    return blob.size
+
+
+def _part(layout: Layout, blob: Descriptor) -> Path:
+    return layout.folder / "partial" / layout.blob(blob.digest).name
 
 
 class _Incoming:

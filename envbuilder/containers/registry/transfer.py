@@ -14,7 +14,7 @@ from envbuilder.containers.oci.descriptor import INDEX, INDEXES, Descriptor, Ind
 from envbuilder.containers.oci.descriptor import platform as platform_of
 from envbuilder.containers.registry import manifests
 from envbuilder.containers.registry.connection import Connection
-from envbuilder.containers.registry.pull_blob import receive
+from envbuilder.containers.registry.pull_blob import receive, remaining
 from envbuilder.containers.registry.push_blob import send
 from envbuilder.core import parallel, types
 from envbuilder.core.errors import BuildError, InvalidError
@@ -92,7 +92,7 @@ def pull(
     manifest = decode(data, Manifest, where)
     _keep(layout, descriptor, data)
     missing = [b for b in _unique((manifest.config, *manifest.layers)) if not _has(layout, b)]
-    _require_room(layout, sum(b.size for b in missing))
+    _require_room(layout, sum(remaining(layout, b) for b in missing))
     brought = _side_by_side(
         connection,
         [lambda advance, b=b: receive(connection, b, layout, advance) for b in missing],

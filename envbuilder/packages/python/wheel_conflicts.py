@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from envbuilder.packages.store import Store
     from envbuilder.profiles.locked_file import File
 
-RECORD_LIMIT = 8 << 20
+RECORD_LIMIT = 16 << 20
 """Maximum bytes of a RECORD; that of torch's CPU wheel has 1.2 MB."""
 _SCRIPTS_LIMIT = 256 << 10
 """Maximum bytes of entry_points.txt, which has a line for each script."""

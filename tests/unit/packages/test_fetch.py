@@ -6,9 +6,11 @@ import hashlib
 import re
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from envbuilder.commands.inventory import DOWNLOADS
 from envbuilder.core import download, folders, http, http_transport, process
@@ -16,7 +18,7 @@ from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, ChangedFileError, WrongHashError
 from envbuilder.core.folders import MARKER
 from envbuilder.core.http_limits import Limits
-from envbuilder.packages import fetch
+from envbuilder.packages import fetch, space
 from envbuilder.packages import locations as origins
 from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import Target
@@ -58,6 +60,7 @@ class Server:
 
     def __init__(self) -> None:
         self.script: list[str] = []
+        self.head_status = 200
         self.ranges: list[str] = []
         outer = self
 
@@ -88,6 +91,11 @@ class Server:
                     self.close_connection = True
                 else:
                     self.wfile.write(body)
+
+            def do_HEAD(self) -> None:
+                self.send_response(outer.head_status)
+                self.send_header("Content-Length", str(len(CONTENT)))
+                self.end_headers()
 
             def log_message(self, *args: Any) -> None:
                 pass
@@ -124,6 +132,33 @@ def test_a_file_comes_once(found: Settings, server: Server) -> None:
     assert Store(found.store_dir).path(wheel().sha256).read_bytes() == CONTENT
     assert run(found, wheel()) == 0
     assert len(server.ranges) == 1
+
+
+def test_a_size_that_the_lock_does_not_state_is_asked_for_before_the_download(
+    found: Settings, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, lines = replace(wheel(), size=None), list[str]()
+    progress = PlainProgress(lines.append)
+    monkeypatch.setattr(space.shutil, "disk_usage", lambda _: SimpleNamespace(free=1 << 20))
+    with pytest.raises(BuildError, match=r"not enough space.*0\.0 GB are needed"):
+        fetch.fetch([file], target(file), found, progress)
+    assert server.ranges == [], "nothing was downloaded"
+    monkeypatch.undo()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fetch, "_ask_uv", lambda *args: {NAME: server.url})
+        fetch.fetch([file], target(file), found, progress)
+    assert f"{NAME}: 0.0 GB, as 127.0.0.1 announces" in lines
+    assert "· fetch 1 files (2 MB)" in lines
+
+
+@pytest.mark.parametrize("status", [403, 405, 500])
+def test_a_source_that_announces_nothing_is_downloaded_from(
+    found: Settings, server: Server, status: int
+) -> None:
+    server.head_status = status
+    file = replace(wheel(), size=None)
+    run(found, file)
+    assert Store(found.store_dir).has(file.sha256)
 
 
 def test_a_cut_connection_is_resumed(found: Settings, server: Server) -> None:

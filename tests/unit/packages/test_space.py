@@ -113,6 +113,28 @@ def test_what_the_store_has_is_not_fetched_again(found: Settings, free: list[int
     require(plan(found, file(1000, sha256)), found)
 
 
+def test_what_an_interrupted_download_left_is_not_needed_again(
+    found: Settings, free: list[int]
+) -> None:
+    part = found.store_dir / "partial" / ("0" * 64)
+    part.parent.mkdir(parents=True)
+    part.write_bytes(b"x" * 900)
+    free[0] = 1900
+    require(plan(found, file(1000)), found)
+    free[0] = 1899
+    with pytest.raises(BuildError, match="not enough space"):
+        require(plan(found, file(1000)), found)
+
+
+def test_a_wheel_of_6_gb_needs_room_for_the_download_its_files_and_the_layers(
+    found: Settings, free: list[int]
+) -> None:
+    wheel, gb = file(6_227_849_000), 10**9
+    free[0] = 10 * gb
+    with pytest.raises(BuildError, match=r"17\.4 GB are needed, 10\.0 GB are free"):
+        require(plan(found, wheel), found)
+
+
 def test_unknown_sizes_are_told_and_never_guessed(found: Settings, free: list[int]) -> None:
     free[0] = 0
     with pytest.raises(BuildError, match="and 1 files of unknown size"):

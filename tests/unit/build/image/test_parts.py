@@ -68,19 +68,23 @@ FILES = st.dictionaries(
 )
 
 
-@given(FILES)
-def test_shares_are_full_but_never_too_full(files: dict[str, int]) -> None:
-    found = list(cut(files))
+@given(FILES, st.sampled_from([1, 3, 1000]))
+def test_shares_are_full_but_never_too_full(files: dict[str, int], spread: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "SPREAD", spread)
+        limit = CUT * max(1, -(-sum(files.values()) // (spread * CUT)))
+        found = list(cut(files))
+    assert len(found) <= 2 * spread or spread == 1000
     named = [name for share in found for name in share]
     assert len(named) == len({*named})
     assert all(share for share in found)
     for share in found:
-        assert len(share) == 1 or sum(files[n] for n in share) <= CUT
+        assert len(share) == 1 or sum(files[n] for n in share) <= limit
     left = files.keys() - {*named}
-    assert sum(files[n] for n in left) <= CUT
-    together = [n for share in found if files[share[0]] <= CUT for n in share] + sorted(left)
+    assert sum(files[n] for n in left) <= limit
+    together = [n for share in found if files[share[0]] <= limit for n in share] + sorted(left)
     assert together == sorted(together)
-    alone = [files[share[0]] for share in found if files[share[0]] > CUT]
+    alone = [files[share[0]] for share in found if files[share[0]] > limit]
     assert alone == sorted(alone)
 
 
@@ -93,6 +97,55 @@ def test_the_shares_of_torchs_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CUT", 100)
     files = {"torch/lib/large.so": 400, "torch/a.py": 60, "torch/bin/x": 50, "torch/z.py": 30}
     assert list(cut(files)) == [("torch/a.py",), ("torch/lib/large.so",)]
+
+
+def rocm() -> dict[str, int]:
+    """Files like those of torch's wheel for ROCm: 18 GB, in libraries and folders of kernels."""
+    mib = 1 << 20
+    files = {f"torch/mod{n:04}.py": 20_000 for n in range(3000)}
+    files |= {f"torch/lib/lib{n:02}.so": 90 * mib for n in range(30)}
+    files |= {"torch/lib/libtorch_hip.so": 1500 * mib, "torch/lib/libMIOpen.so": 900 * mib}
+    for gfx in ("1100", "1101", "1102", "1150", "1200", "1201", "90a", "942", "950"):
+        files |= {f"torch/lib/aotriton.images/gfx{gfx}/{n:03}.aks2": 2 * mib for n in range(150)}
+        files |= {f"torch/lib/hipblaslt/library/T{n:03}_gfx{gfx}.co": 2 * mib for n in range(400)}
+        files |= {f"torch/lib/rocblas/library/T{n:03}_gfx{gfx}.co": mib // 2 for n in range(400)}
+    return files
+
+
+def test_a_huge_wheel_has_no_huge_layer_and_leaves_layers_to_others() -> None:
+    files = rocm()
+    assert sum(files.values()) > 14 << 30
+    found = list(cut(files))
+    assert 20 < len(found) < 2 * module.SPREAD
+    assert max(sum(files[n] for n in share) for share in found if len(share) > 1) <= 5 * CUT
+    named = [name for share in found for name in share]
+    assert len(named) == len({*named})
+    assert sum(files[n] for n in files.keys() - {*named}) <= 5 * CUT
+    assert found == list(cut(dict(reversed(files.items()))))
+
+
+def test_the_next_version_of_a_huge_wheel_shares_the_layers_of_folders() -> None:
+    """Its libraries change in size, its folders of kernels do not."""
+    files = rocm()
+    following = {n: size + (9 << 20) * n.endswith(".so") for n, size in files.items()}
+    shares = {*cut(files)} & {*cut(following)}
+    kept = sum(files[n] for share in shares for n in share if not n.endswith(".so"))
+    kernels = sum(files[n] for n in files if "/lib/" in n and not n.endswith(".so"))
+    assert kept > kernels * 3 // 4
+
+
+@pytest.mark.parametrize("size", [CUT, CUT // 3])
+def test_a_wheel_of_4_gib_is_cut_as_before(size: int) -> None:
+    count = module.SPREAD * CUT // size
+    files = {f"a/{n:03}/x": size for n in range(count)}
+    assert {sum(files[n] for n in share) for share in cut(files)} == {CUT // size * size}
+    files["z/more"] = CUT
+    assert max(sum(files[n] for n in share) for share in cut(files)) > CUT
+
+
+def test_a_wheel_of_deep_folders_is_cut_too() -> None:
+    files = {f"{'a/' * 1100}{n}": 2 * CUT for n in range(40)}
+    assert len(list(cut(files))) < 40
 
 
 def test_a_wheel_of_unknown_size_is_outlined_as_a_large_one() -> None:

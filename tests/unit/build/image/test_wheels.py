@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 import sys
 import zipfile
 import zlib
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from envbuilder.build.image import wheels
 from envbuilder.build.image.wheels import Wheel
+from envbuilder.core import bounded
 from envbuilder.core.errors import BuildError
 from envbuilder.packages.python import wheel_conflicts
 from tests.support.images import record
@@ -91,6 +93,69 @@ def test_only_metadata_scripts_and_data_are_left_to_the_installer(
         assert read(wheel) == plain
         assert others(wheel, tmp_path) == installed
         assert {n: p.size for n, p in wheel.files.items()} == {n: len(plain[n]) for n in plain}
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("more", [0, 1, 100, 257, 500])
+def test_the_last_bytes_of_a_file_of_zeros_are_not_lost(tmp_path: Path, more: int) -> None:
+    """A match takes so few bits that all input is read before the last output fits."""
+    size = bounded.PIECE + more
+    with Wheel(made(tmp_path, {"a/lib.so": bytes(size)}), NAME) as wheel:
+        pieces = [len(piece) for piece in wheel.files["a/lib.so"].pieces()]
+    assert sum(pieces) == size
+    assert max(pieces) <= bounded.PIECE
+
+
+def huge(path: Path, size: int) -> None:
+    """Write a wheel as the Zip64 format has it: one member of `size` zeros, which is a hole."""
+    with zipfile.ZipFile(path, "w") as archive:
+        entry = zipfile.ZipInfo("a/huge.so")
+        entry.file_size = entry.compress_size = size
+        entry.CRC = entry.header_offset = 0
+        assert archive.fp is not None
+        archive.fp.write(entry.FileHeader(zip64=True))
+        archive.fp.seek(size, io.SEEK_CUR)
+        archive.start_dir = archive.fp.tell()
+        archive.filelist.append(entry)
+        archive.NameToInfo[entry.filename] = entry
+        # Behind it, so that their headers begin beyond 4 GiB.
+        archive.writestr("a/b.py", b"x")
+        archive.writestr("a-1.0.data/scripts/run", b"#!python\n")
+        rows = f"a/huge.so,sha256=x,{size}\n".encode() + record(INFO, {"a/b.py": b"x"})
+        archive.writestr(RECORD, rows)
+
+
+def extra_fields(path: Path) -> list[bytes]:
+    """The extra field of each local header."""
+    data, fields = path.read_bytes(), []
+    with zipfile.ZipFile(path) as archive:
+        for entry in archive.infolist():
+            name, extra = struct.unpack_from("<HH", data, entry.header_offset + 26)
+            begin = entry.header_offset + 30 + name
+            fields.append(data[begin : begin + extra])
+    return fields
+
+
+def test_members_and_offsets_of_more_than_4_gib_are_read(tmp_path: Path) -> None:
+    path, size = tmp_path / NAME, (4 << 30) + 1000
+    huge(path, size)
+    assert path.stat().st_size > size
+    with Wheel(path, NAME) as wheel:
+        packed = wheel.files["a/huge.so"]
+        assert (packed.size, packed.packed) == (size, size)
+        assert wheel.files["a/b.py"].header > size
+        assert b"".join(wheel.files["a/b.py"].pieces()) == b"x"
+        assert not any(next(packed.pieces()))  # all of them take seconds
+        assert others(wheel, tmp_path) == {"a-1.0.data/scripts/run": b"#!python\n"}
+        # uv refuses a Zip64 field that is not needed.
+        assert extra_fields(tmp_path / "others.whl") == [b"", b""]
+        assert f"a/huge.so,sha256=x,{size}" in wheel.record("").decode()
+
+
+def test_a_wheel_may_have_more_members_than_a_zip_without_zip64(tmp_path: Path) -> None:
+    files = dict.fromkeys((f"torch/lib/{'Type_' * 20}{n:06}.co" for n in range(66_000)), b"")
+    path = made(tmp_path, files, zipfile.ZIP_STORED)
+    assert len(names(path)) == len(files)
 
 
 @pytest.mark.parametrize(("mode", "executable"), [(0o644, False), (0o755, True), (0o601, True)])

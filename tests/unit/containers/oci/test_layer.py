@@ -6,6 +6,7 @@ import hashlib
 import io
 import os
 import tarfile
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,10 +19,20 @@ from envbuilder.containers.oci.layer import Member
 from envbuilder.core.errors import BuildError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 EPOCH = 1_700_000_000
+
+
+class Zeros:
+    """A file of any size, of which nothing is there."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def pieces(self) -> Iterator[bytes]:
+        yield b"zeros"
 
 
 def read(path: Path) -> dict[str, tuple[tarfile.TarInfo, bytes]]:
@@ -46,6 +57,39 @@ def test_digest_size_and_diff_id_are_those_of_the_bytes(tmp_path: Path) -> None:
     assert made.digest == f"sha256:{hashlib.sha256(data).hexdigest()}"
     assert made.diff_id == f"sha256:{hashlib.sha256(tar).hexdigest()}"
     assert (made.size, made.unpacked) == (len(data), len(tar))
+
+
+def test_a_machine_of_many_cores_takes_no_more_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of zstd's threads takes 8 MiB: 128 took 1.1 GiB."""
+    settings = []
+    real = zstandard.ZstdCompressionParameters.from_level
+
+    def from_level(level: int, **options: object) -> zstandard.ZstdCompressionParameters:
+        settings.append(options["threads"])
+        return real(level, **options)
+
+    monkeypatch.setattr(os, "cpu_count", lambda: 256)
+    monkeypatch.setattr(
+        zstandard, "ZstdCompressionParameters", SimpleNamespace(from_level=from_level)
+    )
+    written(tmp_path, [Member(path="a", content=b"x")])
+    assert settings == [8]
+
+
+def test_members_of_more_than_8_gib_have_their_size_in_a_pax_header() -> None:
+    """The field of ustar ends at 8 GiB."""
+    size = (8 << 30) + 1000
+    pieces = layer.tar([Member(path="a", source=Zeros(size)), Member(path="b", content=b"x")], 0)
+    headers = next(pieces)
+    with tarfile.open(fileobj=io.BytesIO(headers), mode="r:") as archive:
+        member = archive.next()
+    assert member is not None
+    assert (member.name, member.size) == ("a", size)
+    assert headers == next(layer.tar([Member(path="a", source=Zeros(size))], 0))
+    assert next(pieces) == b"zeros"
+    assert len(next(pieces)) == -size % 512
 
 
 def test_order_number_of_cores_and_the_sources_times_do_not_count(

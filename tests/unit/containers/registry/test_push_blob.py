@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.containers.registry.responses import ATTEMPTS
+from envbuilder.containers.oci.descriptor import LAYER_ZSTD, Descriptor
+from envbuilder.containers.oci.layout import Layout
+from envbuilder.containers.registry.connection import Answer
+from envbuilder.containers.registry.push_blob import PIECE, send
+from envbuilder.containers.registry.responses import ATTEMPTS, BrokenOffError
 from envbuilder.core.errors import BuildError, InvalidError, WrongHashError
 from tests.support import image_layouts as images
 from tests.support.registry_fixture import FakeRegistry, digest_of
@@ -18,8 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from envbuilder.containers.oci.descriptor import Descriptor, Manifest
-    from envbuilder.containers.oci.layout import Layout
+    from envbuilder.containers.oci.descriptor import Manifest
     from envbuilder.containers.registry import transfer as registry
     from envbuilder.core.settings import Settings
 
@@ -230,3 +233,56 @@ def test_two_pushes_at_once_send_each_blob_once(
         thread.join()
     assert sum(r.sent for r in results) == 3
     assert sum(r.present for r in results) == 6
+
+
+class Forgetful:
+    """A connection to a registry that has the first 5 GiB of an upload, and lost the response."""
+
+    name, host, repository = "r/a", "r", "a"
+    have = 5 << 30
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+
+    def url(self, path: str) -> str:
+        return f"https://r/v2/a/{path}"
+
+    def resolve(self, location: str, base: str, what: str) -> str:
+        return location
+
+    def pause(self, seconds: float) -> None:
+        pass
+
+    def ask(self, method: str, url: str, what: str, **options: Any) -> Answer:
+        headers = {"Location": "https://r/upload"}
+        status = {"HEAD": 404, "POST": 202, "GET": 204, "PATCH": 202, "PUT": 201}[method]
+        if method == "GET":
+            headers["Range"] = f"0-{self.have - 1}"
+        if method == "PATCH":
+            self.sent.append(options["headers"]["Content-Range"])
+            if len(self.sent) == 1:
+                raise BrokenOffError("no response")
+            begin, _, last = self.sent[-1].partition("-")
+            assert options["data"] == bytes(int(last) + 1 - int(begin))
+            headers["Range"] = f"0-{last}"
+        return Answer(status=status, headers=headers, url=url)
+
+
+def test_an_upload_of_more_than_4_gib_is_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout, size = Layout(tmp_path), Forgetful.have + PIECE + 5
+    blob = Descriptor(media_type=LAYER_ZSTD, digest=digest_of(b""), size=size)
+    layout.blob(blob.digest).parent.mkdir(parents=True)
+    with layout.blob(blob.digest).open("wb") as out:
+        out.truncate(size)
+    monkeypatch.setattr(Layout, "checked", lambda self, of: self.blob(of.digest))  # takes seconds
+    shown: list[int] = []
+    connection: Any = Forgetful()
+    done = send(connection, blob, layout, tmp_path / "notes", shown.append)
+    assert connection.sent == [
+        f"0-{PIECE - 1}",
+        f"{5 << 30}-{(5 << 30) + PIECE - 1}",
+        f"{(5 << 30) + PIECE}-{size - 1}",
+    ]
+    assert (done.how, done.bytes, sum(shown)) == ("sent", 2 * PIECE + 5, size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +14,7 @@ from envbuilder.containers.registry import pull_blob as receive
 from envbuilder.containers.registry import transfer as registry
 from envbuilder.core.errors import BuildError, InvalidError, WrongHashError
 from tests.support import image_layouts as images
+from tests.support.registry_fixture import digest_of
 from tests.support.registry_requests import BIG, SILENT, SMALL, connect, impatient, pull, push
 
 if TYPE_CHECKING:
@@ -244,6 +246,20 @@ def test_a_full_disk_is_an_error_with_advice(
     with pytest.raises(BuildError, match="no space left") as caught:
         pull(server, "t", tmp_path / "b")
     assert "ENVBUILDER_CACHE_DIR" in caught.value.hint
+
+
+def test_what_an_earlier_pull_left_needs_no_room(
+    server: FakeRegistry, there: Descriptor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del there
+    layout = Layout.create(tmp_path / "b")
+    part = layout.folder / "partial" / digest_of(BIG).removeprefix("sha256:")
+    part.parent.mkdir()
+    part.write_bytes(BIG[:-10])
+    monkeypatch.setattr(
+        registry.shutil, "disk_usage", lambda _: SimpleNamespace(free=len(SMALL) + 2000)
+    )
+    assert pull(server, "t", layout.folder).bytes < len(SMALL) + 2000
 
 
 def test_an_image_that_the_disk_has_no_room_for(

@@ -1,0 +1,80 @@
+"""Archives of images: large layers are hashed while they pass, and unpacked nowhere."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import tarfile
+import tempfile
+from typing import TYPE_CHECKING
+
+import pytest
+import zstandard
+
+from envbuilder.containers.oci import archive
+from envbuilder.containers.oci.layer import Member
+from envbuilder.core.errors import EnvbuilderError
+from tests.support.images import image
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from envbuilder.containers.oci.layout import Layout
+
+LIMIT = 5000
+LARGE = os.urandom(2 * LIMIT)
+
+
+@pytest.fixture
+def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
+    """An image of a small and a large layer."""
+    monkeypatch.setattr(archive, "JSON_LIMIT", LIMIT)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    members = [[Member(path="a", content=b"x")], [Member(path="b", content=LARGE)]]
+    return image(tmp_path / "layout", members)
+
+
+@pytest.fixture
+def packed(layout: Layout, tmp_path: Path) -> Path:
+    """Its archive."""
+    archive.write(layout, tmp_path / "image.tar")
+    return tmp_path / "image.tar"
+
+
+def test_an_archive_has_the_identity_of_its_layout(layout: Layout, packed: Path) -> None:
+    assert archive.identity(packed) == archive.identity(layout.folder)
+
+
+def test_large_layers_are_not_unpacked_to_be_checked(
+    layout: Layout, packed: Path, tmp_path: Path
+) -> None:
+    """Folders for temporary files are often in memory, and layers have gigabytes."""
+    for config, digest, manifest in archive.held(packed):
+        written = [p.stat().st_size for p in (tmp_path / "temporary").rglob("*") if p.is_file()]
+        assert written
+        assert max(written) < LIMIT
+        assert config["os"] == "linux"
+        assert [(digest, manifest)] == [(d, m) for _, d, m in archive.held(layout.folder)]
+
+
+@pytest.mark.parametrize("check", [archive.identity, lambda path: [*archive.held(path)]])
+def test_a_damaged_layer_is_noticed(packed: Path, check: object) -> None:
+    data = packed.read_bytes()
+    at = data.index(LARGE[:100])
+    packed.write_bytes(data[:at] + b"?" + data[at + 1 :])
+    assert callable(check)
+    with pytest.raises(EnvbuilderError, match="damaged"):
+        check(packed)
+
+
+def test_a_large_blob_that_is_no_layer_is_not_in_the_way(packed: Path) -> None:
+    """Archives of others hold attestations, too, of any size."""
+    before = archive.identity(packed)
+    other = zstandard.compress(LARGE)[:-9]
+    with tarfile.open(packed, "a") as whole:
+        entry = tarfile.TarInfo(f"blobs/sha256/{hashlib.sha256(other).hexdigest()}")
+        entry.size = len(other)
+        whole.addfile(entry, io.BytesIO(other))
+    assert archive.identity(packed) == before
