@@ -13,7 +13,6 @@ import sys
 from typing import TYPE_CHECKING
 
 import native
-
 from envbuilder.core import console
 from envbuilder.packages import configuration, mnist
 

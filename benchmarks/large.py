@@ -27,10 +27,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from build import BASE, forget, names, redate, run
-from build import naive as naive_image
 from msgspec import Struct
 
+from build import BASE, forget, names, redate, run
+from build import naive as naive_image
 from envbuilder.packages import configuration
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
