@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from envbuilder.host import probe, tables
+from envbuilder.host import fetch, probe, tables
+from envbuilder.host.gpus import tegra
 from tests.support import host_trees
 
 if TYPE_CHECKING:
@@ -58,3 +59,4 @@ def test_a_driver_on_thor_without_a_bus_is_unknown(tmp_path: Path) -> None:
 @pytest.mark.parametrize("tree", ["", "raspberrypi,5-model-b\0brcm,bcm2712\0", "tegra234", "\0"])
 def test_other_boards_have_no_such_gpu(tree: str, tmp_path: Path) -> None:
     assert gpus(tmp_path, tree=tree) == ()
+    assert tegra.gpu(fetch.fetch(tmp_path), loaded=True) is None
