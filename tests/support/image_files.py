@@ -6,6 +6,7 @@ import base64
 import csv
 import hashlib
 import io
+import re
 import zipfile
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from envbuilder.containers.oci.layout import Layout
     from envbuilder.core.tars import Tar
 
+RECORD = re.compile(r"[^/]+\.dist-info/RECORD")
 AARCH64 = 183
 """ELF's number for 64-bit ARM."""
 
@@ -60,7 +62,8 @@ def _content(member: tarfile.TarInfo, archive: Tar) -> Content:
 def record(wheel: Path) -> dict[str, str]:
     """Path → sha256, as a wheel states it of its files."""
     with zipfile.ZipFile(wheel) as archive:
-        name = next(n for n in archive.namelist() if n.endswith(".dist-info/RECORD"))
+        # setuptools has wheels of others inside, with a RECORD each.
+        name = next(n for n in archive.namelist() if RECORD.fullmatch(n))
         text = archive.read(name).decode()
     rows = [(path, said.removeprefix("sha256=")) for path, said, _ in csv.reader(io.StringIO(text))]
     return {p: base64.urlsafe_b64decode(f"{said}==").hex() for p, said in rows if said}
