@@ -1,5 +1,7 @@
 """Write the generated files of `docs/reference`: commands, profile, lock, report and its schema.
 
+The table of what runs where is there, too, and in short in README.md (`tools/matrix.py`).
+
     make docs
 
 Commands come from Click, the keys of profiles, locks and reports from the structures that read
@@ -11,7 +13,6 @@ from __future__ import annotations
 import ast
 import copy
 import inspect
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,13 +22,16 @@ from envbuilder import cli
 from envbuilder.core import types
 from envbuilder.profiles import lock, locked_file, profile
 from envbuilder.verify.report import environment, measurements, model
+from tools import matrix
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import ModuleType
 
-FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
+FOLDER = matrix.REPOSITORY / "docs" / "reference"
+README = matrix.REPOSITORY / "README.md"
 MADE = "<!-- Made by tools/refresh_docs.py (make docs) from docstrings: change those. -->\n"
+MATRIX = "<!-- Made by tools/refresh_docs.py (make docs) from profiles, locks and runs.yaml. -->\n"
 PROFILE = """\
 # Profiles
 
@@ -73,6 +77,7 @@ def pages() -> dict[str, str]:
         "lock.md": MADE + LOCK + "".join(structs(lock)) + "".join(structs(locked_file)),
         "report.md": MADE + REPORT + "".join(s for m in about_reports for s in structs(m)),
         "report.schema.json": report_schema(),
+        "matrix.md": MATRIX + matrix.page(matrix.shipped()),
     }
 
 
@@ -209,6 +214,7 @@ def main() -> None:
     """Write the pages."""
     for name, text in pages().items():
         (FOLDER / name).write_text(text)
+    README.write_text(matrix.readme(README.read_text()))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from envbuilder.doctor.problem import Repair
 from envbuilder.doctor.surroundings import CDI_FILE
-from envbuilder.host import drivers
+from envbuilder.host import drivers, tables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -116,7 +116,7 @@ def of_gpu(gpu: Gpu, host: Host, driver: str = "") -> str:
         " -cgi SIZE -C` to create instances, or `sudo nvidia-smi -mig 0` to turn MIG off.",
         "fabric": "On the machine itself, run `sudo systemctl enable --now nvidia-fabricmanager`;"
         " its version must be that of the driver.",
-        "unsupported": "Use NVIDIA's own torch for JetPack; `envbuilder verify --python` checks it."
+        "unsupported": f"{tables.JETSON_TORCH[0].upper()}{tables.JETSON_TORCH[1:]}."
         if gpu.vendor == "nvidia"
         else "Nothing helps: PyTorch does not support it. Use --profile cpu.",
         "unlisted": _FORCE,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from envbuilder.host import tables
 from envbuilder.host.text import version
 
 if TYPE_CHECKING:
@@ -61,6 +62,10 @@ def nvidia(gpu: Gpu, host: Host, needed: str = "") -> str:
         )
     if host.container:
         return f"Install NVIDIA's driver{newer} on the machine itself; a container uses that one."
+    if tables.tegra_of_sm(gpu.sm or ""):
+        # docs.nvidia.com/jetson: the driver is a part of Jetson Linux, and packages for servers
+        # do not contain one for it.
+        return "Install JetPack 7 or newer, whose Jetson Linux brings the driver."
     check = f"; `nvidia-smi` must report {needed} or newer" if needed else ""
     return f"{_nvidia_packages(gpu, host, needed, newer)}, then restart{check}.{_branch(gpu)}"
 

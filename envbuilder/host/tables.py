@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MemoryKind = Literal["dedicated", "shared"]
+JETSON_TORCH = (
+    "use a torch that NVIDIA builds for Jetson (Jetson AI Lab's index);"
+    " `envbuilder verify --python` checks it"
+)
+"""What to do with a GPU of `tegra-chips.csv` for which PyTorch's wheels have no kernels."""
 
 
 class IntelGpu(Struct, frozen=True, kw_only=True):
@@ -40,6 +45,15 @@ class NvidiaGpu(Struct, frozen=True, kw_only=True):
     chip: str
     sm: str | None
     """CUDA compute capability; None if no source states it for the chip."""
+
+
+class TegraChip(Struct, frozen=True, kw_only=True):
+    """A row of `tegra-chips.csv`: a chip with CPU and GPU, as Jetson boards have."""
+
+    name: str
+    sm: str
+    common_driver: bool
+    """Whether NVIDIA's driver for all its GPUs drives it, and not only one for Tegra."""
 
 
 class MemoryFacts(Struct, frozen=True, kw_only=True):
@@ -145,6 +159,22 @@ def nvidia_sm(name: str) -> str | None:
         if fits and len(stem) > len(best):
             best, sm = stem, row["sm"]
     return sm
+
+
+def tegra_chip(compatible: str) -> TegraChip | None:
+    """Return the Tegra chip that a device tree names, such as "nvidia,tegra234", or None."""
+    vendor, _, name = compatible.partition(",")
+    row = _row("tegra-chips.csv", name) if vendor == "nvidia" else None
+    return _tegra(row) if row else None
+
+
+def tegra_of_sm(sm: str) -> TegraChip | None:
+    """Return the Tegra chip whose GPU has this compute capability, which no other GPU has."""
+    return next((_tegra(row) for row in _rows("tegra-chips.csv") if row["sm"] == sm), None)
+
+
+def _tegra(row: dict[str, str]) -> TegraChip:
+    return TegraChip(name=row["name"], sm=row["sm"], common_driver=row["common_driver"] == "yes")
 
 
 def torch_kernels(variant: str, torch: str, arch: str) -> Kernels | None:

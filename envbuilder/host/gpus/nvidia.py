@@ -10,11 +10,11 @@ import re
 from typing import TYPE_CHECKING, Literal
 
 from envbuilder.host import tables
-from envbuilder.host.gpus import nvidia_modes, nvidia_nodes, nvml, pci
+from envbuilder.host.gpus import nvidia_modes, nvidia_nodes, nvml, pci, tegra
 from envbuilder.host.gpus.access import USABLE, Access
 from envbuilder.host.gpus.pci import Size
 from envbuilder.host.memory import memory
-from envbuilder.host.model import Gpu, Link, Obstacle, Peer, State
+from envbuilder.host.model import Gpu, Link, Peer
 from envbuilder.host.text import clean, fields, integer, version
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def read(reader: Reader) -> None:
         reader.file(f"{_GPUS}/{address}/information")
     nvidia_nodes.read(reader)
     nvidia_modes.read(reader)
+    tegra.read(reader)
     if not reader.live:
         reader.file("nvml.json")
     elif VERSION in reader.files or "dev/dxg" in reader.nodes:
@@ -267,20 +268,17 @@ def _access(
 
 def _without_pci(snapshot: Snapshot, *, wsl: bool) -> tuple[Gpu, ...]:
     """Return GPUs visible only indirectly: behind WSL's /dev/dxg, or as part of a Tegra chip."""
-    name = "NVIDIA GPU"
-    state: State = "unknown"
-    obstacle: Obstacle = "unread"
     drivers = snapshot.folders.get("usr/lib/wsl/drivers", ())
     if wsl and any(driver.startswith("nv") and driver[:6] not in _INBOX for driver in drivers):
-        detail, obstacle = "WSL does not show the GPU itself, and NVML did not answer.", "wsl"
-    elif snapshot.has("dev/nvmap"):
-        name, state, obstacle = "NVIDIA Tegra", "present", "unsupported"
-        detail = (
-            "Jetson's own driver does not run PyTorch's wheels: use NVIDIA's own torch for"
-            " JetPack; `envbuilder verify --python` checks it."
+        detail = "WSL does not show the GPU itself, and NVML did not answer."
+        return (
+            Gpu(vendor="nvidia", name="NVIDIA GPU", state="unknown", detail=detail, obstacle="wsl"),
         )
-    elif snapshot.has(VERSION):
-        detail = "NVIDIA's driver is loaded, but none of its GPUs could be listed."
-    else:
-        return ()
-    return (Gpu(vendor="nvidia", name=name, state=state, detail=detail, obstacle=obstacle),)
+    loaded = snapshot.has(VERSION)
+    integrated = tegra.gpu(snapshot, loaded=loaded)
+    if integrated or not loaded:
+        return (integrated,) if integrated else ()
+    detail = "NVIDIA's driver is loaded, but none of its GPUs could be listed."
+    return (
+        Gpu(vendor="nvidia", name="NVIDIA GPU", state="unknown", detail=detail, obstacle="unread"),
+    )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from envbuilder.host.snapshot import Reader, Snapshot
 
-_CONTROL, _MEMORY, _WINDOWS, _TEGRA = "dev/nvidiactl", "dev/nvidia-uvm", "dev/dxg", "dev/nvmap"
+_CONTROL, _MEMORY, _WINDOWS = "dev/nvidiactl", "dev/nvidia-uvm", "dev/dxg"
 _CARD = re.compile(r"nvidia([0-9]{1,3})\Z", re.ASCII)
 _MODPROBE = "usr/bin/nvidia-modprobe"
 """Where NVIDIA's libraries look for it (nvidia-modprobe, modprobe-utils/nvidia-modprobe-utils.c);
@@ -30,7 +30,6 @@ def read(reader: Reader) -> None:
     """Read the nodes; /dev and the kernel driver's files on each card were read before."""
     for path in (_CONTROL, _MEMORY, _WINDOWS):
         reader.opened(path)
-    reader.node(_TEGRA)
     numbers = {match[1] for name in reader.folders.get("dev", ()) if (match := _CARD.match(name))}
     for path, text in reader.files.items():
         if path.startswith("proc/driver/nvidia/gpus/"):
@@ -47,10 +46,7 @@ def shared(snapshot: Snapshot, *, wsl: bool, container: bool) -> Access | None:
     if wsl:
         return _node(snapshot, _WINDOWS, container=container)
     problem = _node(snapshot, _CONTROL, container=container)
-    # Jetson's integrated GPUs use another driver, which has no such node.
-    if problem is not None or snapshot.has(_TEGRA):
-        return problem
-    return _node(snapshot, _MEMORY, container=container)
+    return problem or _node(snapshot, _MEMORY, container=container)
 
 
 def of_cards(

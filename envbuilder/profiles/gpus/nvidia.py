@@ -46,7 +46,9 @@ def judge(gpu: Gpu, needs: Needs) -> list[Finding]:
         return [blocked("warning", f"{named(gpu)}: {gpu.detail.rstrip('.')}", gpu)]
     if gpu.state == "present":
         # Worth knowing before the driver is installed: whether the wheels support the GPU at all.
-        too_old = [f for f in _kernels(needs, gpu) if f.level == "no"]
+        too_old = [
+            f for f in _kernels(needs, gpu) if f.level == "no" and gpu.obstacle != "unsupported"
+        ]
         return [*too_old, blocked("no", f"{named(gpu)}: {gpu.detail.rstrip('.')}", gpu)]
     findings = [*_driver(needs, gpu), *_kernels(needs, gpu)]
     if gpu.state == "unknown":
@@ -82,6 +84,9 @@ def _driver(needs: Needs, gpu: Gpu) -> list[Finding]:
         return [Finding("warning", text, "lock-unread", gpu)]
     if gpu.detail == ASSUMED:
         minimum = minimum[: len(installed)]
+    elif tables.tegra_of_sm(gpu.sm or ""):
+        # JetPack numbers its drivers in another way: 580.00, of JetPack 7.0 and 7.1, has CUDA 13.0.
+        minimum = minimum[:1]
     if installed < minimum:
         text = (
             f"NVIDIA driver {gpu.driver_version} is older than {needs.nvidia_driver}, "
@@ -94,7 +99,9 @@ def _driver(needs: Needs, gpu: Gpu) -> list[Finding]:
 def _kernels(needs: Needs, gpu: Gpu) -> list[Finding]:
     """Check whether the wheels' kernels run on a GPU.
 
-    Kernels run on their own SM and on higher minors of its major; PTX on anything newer.
+    Kernels run on their own SM and on higher minors of its major; PTX on anything newer. Tegra's
+    GPUs are an exception: they run kernels that were made for exactly them (CUDA C++ Programming
+    Guide, "Binary Compatibility").
     """
     carried = needs.sm
     if not carried:
@@ -108,6 +115,12 @@ def _kernels(needs: Needs, gpu: Gpu) -> list[Finding]:
         return [Finding("warning", text, "sm-unread", gpu)]
     capability = _sm(gpu.sm)
     kernels = [_sm(sm) for sm in carried]
+    if gpu.sm not in carried and tables.tegra_of_sm(gpu.sm):
+        text = (
+            f"{named(gpu)} is SM {gpu.sm} and runs only kernels for exactly that; the wheels carry"
+            f" kernels for {_list(carried)}: {tables.JETSON_TORCH}"
+        )
+        return [Finding("no", text, "kernels", gpu)]
     if any(major == capability[0] and minor <= capability[1] for major, minor in kernels):
         return [Finding("note", f"{gpu.name} is SM {gpu.sm}")]
     if needs.sm_ptx and capability > max(kernels):

@@ -1,21 +1,19 @@
-"""torch for 64-bit ARM, built by layers on a machine that cannot run a program of it."""
+"""torch for 64-bit ARM, built by layers on a machine that cannot run a program of it.
+
+Once for the processor alone, and once the 3.2 GB of wheels of the profile `cuda`.
+"""
 
 from __future__ import annotations
 
-import base64
-import csv
-import hashlib
-import io
 import json
 import os
 import shutil
-import zipfile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from debian.deb822 import Deb822
 
-from envbuilder.containers.oci import members, rootfs
+from envbuilder.containers.oci import rootfs
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.core import resources
 from envbuilder.packages import configuration
@@ -24,37 +22,44 @@ from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
 from tests.conftest import missing
 from tests.integration.conftest import locked, start
+from tests.support import image_files
 from tests.support.arm_host import arm_host
 from tests.support.projects import lay_profile
 
 if TYPE_CHECKING:
-    import tarfile
     from collections.abc import Callable
     from pathlib import Path
 
     from envbuilder.containers.oci.rootfs import RootFs
-    from envbuilder.core.tars import Tar
     from envbuilder.profiles.lock import Target
     from tests.integration.conftest import Cli
+    from tests.support.image_files import Content
 
 pytestmark = [pytest.mark.network, pytest.mark.soak]
 
-# The last torch whose wheel for ARM on PyPI is for the processor alone; from 2.11 on it needs CUDA.
-PROFILE = """\
+COMMON = """\
 name: arm
 description: torch for 64-bit ARM on a base of locked packages, for tests
-accelerator: cpu
 python: {default: "3.11", supported: ["3.11"]}
 platforms: [linux/arm64]
 backends: [docker]
 tools: {uv: 0.13.8}
-requirements: [torch==2.10.0]
 debian_suite: bookworm
 debian_base:
   "3.11":
     include: [python3]
     unpacked: [linux/arm64]
+"""
+# The last torch whose wheel for ARM on PyPI is for the processor alone; from 2.11 on it needs CUDA.
+CPU = """\
+accelerator: cpu
+requirements: [torch==2.10.0]
 expects: {device: cpu, torch: 2.10.0+cpu}
+"""
+CUDA = """\
+accelerator: cuda
+expects: {device: cuda, torch: 2.14.1+cu130}
+run: {gpus: all}
 """
 NO_ENGINE = {"DOCKER_HOST": "unix:///nowhere.sock"}
 ELSEWHERE = {
@@ -63,23 +68,17 @@ ELSEWHERE = {
     "LC_ALL": "C",
     "PIP_INDEX_URL": "http://127.0.0.1:9/nothing",
 }
-AARCH64 = 183
-"""ELF's number for 64-bit ARM."""
+GB10 = {"ENVBUILDER_TARGET_GPU": "nvidia:sm=12.1,driver=580.95.05"}
 SITE = "opt/env/lib/python3.11/site-packages/"
 
 
-class Content(NamedTuple):
-    """A plain file of the image."""
+class Wanted(NamedTuple):
+    """A profile, and what its wheels must be."""
 
-    sha256: str
-    head: bytes
-
-    @property
-    def machine(self) -> int | None:
-        """ELF's number of the processor; None where it is no program and no library."""
-        if self.head[:4] != b"\x7fELF":
-            return None
-        return int.from_bytes(self.head[18:20], "little")
+    text: str
+    torch: str
+    library: str
+    nvidia: bool
 
 
 class Image(NamedTuple):
@@ -91,11 +90,30 @@ class Image(NamedTuple):
     files: dict[str, Content]
 
 
+def shipped() -> Target:
+    """The wheels of `cuda` for ARM, as they are locked."""
+    lock = lockfile.load(resources.profiles_dir() / "locks" / "cuda.json")
+    return lockfile.select(lock, "linux/arm64", "3.11")
+
+
+@pytest.fixture(scope="module", params=["cpu", "cuda"])
+def wanted(request: pytest.FixtureRequest) -> Wanted:
+    if request.param == "cpu":
+        torch = "torch-2.10.0-cp311-cp311-manylinux_2_28_aarch64.whl"
+        return Wanted(COMMON + CPU, torch, "torch/lib/libtorch_cpu.so", nvidia=False)
+    pins = ", ".join(f"{f.name}=={f.version}" for f in shipped().of_kind("wheel"))
+    torch = "torch-2.14.1-cp311-cp311-manylinux_2_28_aarch64.whl"
+    text = f"{COMMON}{CUDA}requirements: [{pins}]\n"
+    return Wanted(text, torch, "torch/lib/libtorch_cuda.so", nvidia=True)
+
+
 @pytest.fixture(scope="module")
-def project(session_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def project(
+    wanted: Wanted, session_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """A folder with the profile, locked from the user's package index and Debian mirror."""
     folder = tmp_path_factory.mktemp("arm")
-    lay_profile(folder, "arm", PROFILE)
+    lay_profile(folder, "arm", wanted.text)
     locked(folder, "arm", session_environment, "Debian or the package index")
     return folder
 
@@ -126,10 +144,11 @@ def build(
     def run(folder: Path, variables: dict[str, str], umask: int) -> tuple[str, Layout]:
         shutil.copytree(project, folder, dirs_exist_ok=True)
         host = arm_host(session_environment, folder)
+        environment = {**session_environment, **GB10}
         done = start(
             ("build", "--profile", "arm", "--target-host", str(host), "--output", "oci:i",
              "--json"),
-            {**session_environment, "ENVBUILDER_CACHE_DIR": str(folder / "cache"), **variables},
+            {**environment, "ENVBUILDER_CACHE_DIR": str(folder / "cache"), **variables},
             cwd=folder,
             umask=umask,
         )  # fmt: skip
@@ -154,30 +173,19 @@ def image(
     (folder / "cache" / "store").symlink_to(store.root)
     digest, layout = build(folder, NO_ENGINE, 0o022)
     manifest = layout.manifest("linux/arm64")
-    files: dict[str, Content] = {}
-    for layer in manifest.layers:
-        for member, archive in members.members(layout.checked(layer)):
-            if member.islnk():
-                files[member.name] = files[member.linkname]
-            elif member.isreg():
-                files[member.name] = content(member, archive)
+    files = image_files.read(layout, manifest)
     return Image(layout, digest, rootfs.read(layout, manifest), files)
 
 
-def content(member: tarfile.TarInfo, archive: Tar) -> Content:
-    head, digest = b"", hashlib.sha256()
-    for piece in archive.pieces(member):
-        head = head or piece[:20]
-        digest.update(piece)
-    return Content(digest.hexdigest(), head)
-
-
-def test_the_index_has_torch_for_arm_without_a_gpu(lock: lockfile.Lock, target: Target) -> None:
+def test_the_index_has_torch_for_arm(wanted: Wanted, lock: lockfile.Lock, target: Target) -> None:
     assert lock.state == "locked"
     wheels = {f.name: f for f in target.of_kind("wheel")}
-    assert wheels["torch"].file == "torch-2.10.0-cp311-cp311-manylinux_2_28_aarch64.whl"
+    assert wheels["torch"].file == wanted.torch
     assert wheels["torch"].provenance == "read"
-    assert not [n for n in wheels if n.startswith(("nvidia-", "cuda-")) or n == "triton"]
+    nvidia = [n for n in wheels if n.startswith(("nvidia-", "cuda-")) or n == "triton"]
+    assert bool(nvidia) == wanted.nvidia
+    if wanted.nvidia:
+        assert target.of_kind("wheel") == shipped().of_kind("wheel")
     tags = {f.file.removesuffix(".whl").rpartition("-")[2] for f in wheels.values()}
     assert all(tag == "any" or tag.endswith("_aarch64") for tag in tags)
     assert target.base is not None
@@ -200,39 +208,33 @@ def test_in_other_surroundings_it_is_the_same_image(
     digest, layout = build(folder, {**ELSEWHERE, **places}, 0o077)
     assert digest == image.digest
     assert layout.manifest("linux/arm64") == image.layout.manifest("linux/arm64")
+    shutil.rmtree(folder)  # gigabytes, which pytest would keep
 
 
-def test_every_program_and_library_is_for_arm(image: Image) -> None:
+def test_every_program_and_library_is_for_arm(image: Image, wanted: Wanted) -> None:
     machines = {path: c.machine for path, c in image.files.items() if c.machine is not None}
-    assert {p for p, machine in machines.items() if machine != AARCH64} == set()
+    assert {p for p, machine in machines.items() if machine != image_files.AARCH64} == set()
     python = image.root.resolve("usr/bin/python3.11")
-    assert {python, f"{SITE}torch/lib/libtorch_cpu.so", "usr/bin/dpkg"} <= machines.keys()
+    assert {python, f"{SITE}{wanted.library}", "usr/bin/dpkg"} <= machines.keys()
 
 
-def test_every_file_of_every_wheel_is_there(image: Image, target: Target, store: Store) -> None:
-    wanted: dict[str, str] = {}
+def test_every_file_of_every_wheel_is_there(
+    image: Image, target: Target, store: Store, wanted: Wanted
+) -> None:
+    expected: dict[str, str] = {}
     for wheel in target.of_kind("wheel"):
-        stated = record(store.path(wheel.sha256))
+        stated = image_files.record(store.path(wheel.sha256))
         # What belongs elsewhere is not below site-packages: a page of a manual.
-        wanted |= {SITE + p: s for p, s in stated.items() if ".data/" not in p}
+        expected |= {SITE + p: s for p, s in stated.items() if ".data/" not in p}
         if wheel.name == "torch":
             assert len(stated) > 10_000
-    assert f"{SITE}torch/lib/libtorch_cpu.so" in wanted
+    assert f"{SITE}{wanted.library}" in expected
     there = {p: c.sha256 for p, c in image.files.items() if p.startswith(SITE)}
     # A RECORD states no hash of itself, and commands that were made for it are added to it.
-    own = {p for p in there if p.endswith(".dist-info/RECORD")}
-    assert {p for p in wanted if there.get(p) != wanted[p]} == set()
-    assert there.keys() - wanted.keys() == own
+    own = {p for p in there if image_files.RECORD.fullmatch(p.removeprefix(SITE))}
+    assert {p for p in expected if there.get(p) != expected[p]} == set()
+    assert there.keys() - expected.keys() == own
     assert len(own) == len(target.of_kind("wheel"))
-
-
-def record(wheel: Path) -> dict[str, str]:
-    """Path → sha256, as a wheel states it of its files."""
-    with zipfile.ZipFile(wheel) as archive:
-        name = next(n for n in archive.namelist() if n.endswith(".dist-info/RECORD"))
-        text = archive.read(name).decode()
-    rows = [(path, said.removeprefix("sha256=")) for path, said, _ in csv.reader(io.StringIO(text))]
-    return {p: base64.urlsafe_b64decode(f"{said}==").hex() for p, said in rows if said}
 
 
 def test_dpkg_lists_the_packages_of_the_lock(image: Image, target: Target) -> None:

@@ -125,7 +125,11 @@ NVIDIA: dict[str, tuple[str, tuple[str, ...], dict[str, str], dict[str, bool], s
     "WSL container without dxg": (
         "wsl2-nvidia", ("dev/dxg",), INSIDE, {"dev/null": True}, "no", "/dev/dxg is missing",
     ),
-    "Jetson": ("jetson-orin", (), {}, {}, "no", "use NVIDIA's own torch for JetPack"),
+    "Jetson": ("jetson-orin", (), {}, {}, "no", "use a torch that NVIDIA builds for Jetson"),
+    "Jetson Thor": ("jetson-thor", (), {}, {}, "fits", ""),
+    "Jetson Thor without uvm": (
+        "jetson-thor", (UVM,), {"usr/bin/env": ""}, {}, "no", "/dev/nvidia-uvm is missing",
+    ),
     "DGX Spark": ("gb10-dgx-spark", (), {}, {}, "fits", ""),
     "GH200 container without uvm": (
         "gh200", (UVM,), INSIDE, {}, "no", "/dev/nvidia-uvm is missing",

@@ -74,6 +74,16 @@ SCHEMAS: dict[str, tuple[dict[str, str], int]] = {
         1,
     ),
     "nvidia-sm": ({"name": TEXT, "sm": SM, "note": MAYBE, "source": TEXT}, 1),
+    "tegra-chips": (
+        {
+            "chip": "tegra[0-9]{3}",
+            "name": TEXT,
+            "sm": SM,
+            "common_driver": "yes|no",
+            "source": TEXT,
+        },
+        1,
+    ),
     "torch-cuda": (
         {
             "index": "cu1[0-9]{2}",

@@ -48,7 +48,7 @@ def load(folder: Path, text: str, name: str = "mine") -> Profile:
 def test_all_of_them_are_shipped(repository: Path) -> None:
     assert profiles.names(SHIPPED) == NAMES
     listed = re.findall(r"^\| `([a-z-]+)` \|", (repository / "README.md").read_text(), re.MULTILINE)
-    assert sorted(listed) == list(NAMES)
+    assert sorted(set(listed)) == list(NAMES)  # a row for each platform
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -125,6 +125,36 @@ def test_an_old_driver_is_named_with_what_is_needed() -> None:
     )
 
 
+ARM = msgspec.structs.replace(LINUX, machine="aarch64", platform="linux/arm64")
+
+
+@pytest.mark.parametrize(
+    ("sm", "driver", "verdict"),
+    [
+        ("8.7", "595.78", "no"),  # although an Ampere of SM 8.6 runs the kernels for 8.0
+        ("7.2", "595.78", "no"),
+        ("11.0", "580.00", "fits"),  # JetPack's number of a driver with CUDA 13.0
+        ("11.0", "540.4.0", "no"),
+        ("12.1", "580.95.05", "fits"),
+        ("12.1", "580.00", "no"),
+        ("9.0", "580.95.05", "fits"),
+    ],
+)
+def test_tegra_runs_only_kernels_of_its_own(sm: str, driver: str, verdict: str) -> None:
+    gpu = changed(ADA, name="NVIDIA", sm=sm, driver_version=driver)
+    fit = selection.fit(BY_NAME["cuda"], msgspec.structs.replace(ARM, gpus=(gpu,)))
+    assert fit.verdict == verdict
+    advised = "Jetson AI Lab" in "; ".join(fit.reasons)
+    assert advised == (sm in {"8.7", "7.2"})
+
+
+def test_a_profile_with_kernels_for_orin_fits_it() -> None:
+    gpu = changed(ADA, name="Orin (nvgpu)", sm="8.7", driver_version="595.78")
+    orin = msgspec.structs.replace(ARM, gpus=(gpu,))
+    mine = profile("cuda", requires=Requires(sm_arm64=("8.7",), nvidia_driver="580.65.06"))
+    assert selection.fit(mine, orin).verdict == "fits"
+
+
 P100 = changed(ADA, name="Tesla P100", sm="6.0", bus="0000:02:00.0")
 RTX_5090 = changed(ADA, name="RTX 5090", sm="12.0", bus="0000:41:00.0")
 

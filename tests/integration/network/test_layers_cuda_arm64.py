@@ -1,0 +1,155 @@
+"""`cuda` for 64-bit ARM by `layers`, from small wheels under the names of the locked ones.
+
+The real ones, 3.2 GB, are built by `tests/integration/mmdebstrap/test_arm64.py` with `--soak`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import pytest
+
+from envbuilder.containers.oci.layout import Layout
+from envbuilder.core import console, resources, types
+from envbuilder.core.errors import BuildError
+from envbuilder.packages import configuration, fetch
+from envbuilder.packages.store import Store
+from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles import profile as profiles
+from tests.conftest import missing
+from tests.integration.conftest import start
+from tests.support import image_files, images, make_wheels
+from tests.support.arm_host import arm_host
+from tests.support.projects import lay_profile
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from envbuilder.profiles.lock import Lock, Target
+    from envbuilder.profiles.locked_file import File
+
+SHIPPED = resources.profiles_dir()
+PROFILE = """\
+extends: cuda
+description: cuda for 64-bit ARM alone, for tests
+python: {default: "3.11", supported: ["3.11"]}
+platforms: [linux/arm64]
+"""
+LIBRARY = b"\x7fELF\x02\x01\x01" + bytes(11) + image_files.AARCH64.to_bytes(2, "little") + bytes(40)
+SITE = "opt/env/lib/python3.11/site-packages/"
+VARIABLES = {
+    "DOCKER_HOST": "unix:///nowhere.sock",
+    "ENVBUILDER_TARGET_GPU": "nvidia:sm=12.1,driver=580.95.05",
+}
+
+
+class Made(NamedTuple):
+    digest: str
+    layout: Layout
+
+
+def generated(folder: Path, locked: File) -> Path:
+    """A small wheel with a locked one's name, version and tags, and a library inside."""
+    name, version, tag = locked.file.removesuffix(".whl").split("-", 2)
+    files = {
+        f"{name}/__init__.py": b"",
+        f"{name}/lib/lib{name}.so": LIBRARY + name.encode(),
+        f"nvidia/cu13/{name}.txt": b"a folder that many wheels share",
+    }
+    return make_wheels.write(folder, name, files, version=version, tag=tag)
+
+
+@pytest.fixture
+def wheels(tmp_path: Path) -> dict[str, Path]:
+    """File name → the generated wheel."""
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    return {f.file: generated(folder, f) for f in shipped().of_kind("wheel")}
+
+
+def shipped() -> Target:
+    return lockfile.select(lockfile.load(SHIPPED / "locks" / "cuda.json"), "linux/arm64", "3.11")
+
+
+def locked(folder: Path, wheels: dict[str, Path]) -> Lock:
+    """Lay the profile into a folder, and a lock with the generated wheels in place of the real."""
+    lay_profile(folder, "mine", PROFILE)
+    profile = profiles.load("mine", (folder / "profiles", SHIPPED))
+    lock = lockfile.load(SHIPPED / "locks" / "cuda.json")
+    files = tuple(
+        msgspec.structs.replace(
+            f,
+            sha256=hashlib.sha256(wheels[f.file].read_bytes()).hexdigest(),
+            size=wheels[f.file].stat().st_size,
+        )
+        for f in shipped().files
+    )
+    made = msgspec.structs.replace(
+        lock,
+        profile="mine",
+        inputs=lockfile.inputs_digest(profile),
+        targets=(msgspec.structs.replace(shipped(), files=files),),
+    )
+    (folder / "profiles" / "locks" / "mine.json").write_text(lockfile.dump(made))
+    return made
+
+
+def build(
+    folder: Path, wheels: dict[str, Path], base: Layout, environment: dict[str, str], umask: int
+) -> Made:
+    """Make the image in a folder of its own, from nothing but the wheels and the locked uv."""
+    folder.mkdir()
+    lock = locked(folder, wheels)
+    store = Store(folder / "cache" / "store")
+    for path in wheels.values():
+        content = path.read_bytes()
+        store.take(hashlib.sha256(content).hexdigest(), [content])
+    own = {**environment, **VARIABLES, "ENVBUILDER_CACHE_DIR": str(folder / "cache")}
+    settings = configuration.load({**os.environ, **own})
+    tool = lock.tool(types.container_platform(platform.machine()))
+    try:
+        fetch.fetch([tool], lock.targets[0], settings, console.PlainProgress(lambda line: None))
+    except BuildError as error:
+        missing("network", f"uv cannot be had here: {error.message}")
+    host = arm_host(environment, folder)
+    done = start(
+        ("build", "--profile", "mine", "--builder", "layers", "--target-host", str(host),
+         "--base-image", f"oci:{base.folder}", "--output", "oci:image", "--json"),
+        {**own, "PIP_INDEX_URL": "http://127.0.0.1:9/nothing"},
+        cwd=folder,
+        umask=umask,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return Made(json.loads(done.stdout)["artifact"]["digest"], Layout.open(folder / "image"))
+
+
+@pytest.mark.slow
+def test_the_image_is_the_same_twice_and_holds_every_file(
+    wheels: dict[str, Path], session_environment: dict[str, str], tmp_path: Path
+) -> None:
+    base = images.image(tmp_path / "base", architecture="arm64")
+    once = build(tmp_path / "once", wheels, base, session_environment, 0o022)
+    again = build(tmp_path / "with a space", wheels, base, session_environment, 0o077)
+    assert once.digest == again.digest
+    manifest = once.layout.manifest("linux/arm64")
+    assert manifest == again.layout.manifest("linux/arm64")
+    config = once.layout.read_config(manifest)
+    assert (config["os"], config["architecture"]) == ("linux", "arm64")
+    assert "NVIDIA_VISIBLE_DEVICES=all" in config["config"]["Env"]
+
+    found = image_files.read(once.layout, manifest)
+    expected: dict[str, str] = {}
+    for path in wheels.values():
+        expected |= {SITE + p: s for p, s in image_files.record(path).items()}
+    assert len(expected) == len(wheels) * 5
+    there = {p: c.sha256 for p, c in found.items() if p.startswith(SITE)}
+    assert {p for p in expected if there.get(p) != expected[p]} == set()
+    assert {p.rpartition("/")[2] for p in there.keys() - expected.keys()} == {"RECORD"}
+    libraries = {p: c.machine for p, c in found.items() if p.endswith(".so")}
+    assert len(libraries) == len(wheels)
+    assert set(libraries.values()) == {image_files.AARCH64}

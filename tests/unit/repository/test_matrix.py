@@ -1,0 +1,114 @@
+"""The table of what runs where says nothing without a file that shows it."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from envbuilder.core import resources
+from envbuilder.profiles.library import Library
+from tools import matrix
+from tools.matrix import Run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from envbuilder.profiles.lock import Lock
+    from envbuilder.profiles.profile import Profile
+
+LIBRARY = Library((resources.profiles_dir(),))
+RUNS = matrix.evidence().runs
+NAMES = [f"{r.profile} {r.platform} {r.backend} {r.python} {r.state}" for r in RUNS]
+
+
+def of(name: str) -> tuple[Profile, Lock]:
+    profile = LIBRARY.profile(name)
+    lock = LIBRARY.locks([profile])[name]
+    assert lock is not None
+    return profile, lock
+
+
+@pytest.mark.parametrize("run", RUNS, ids=NAMES)
+def test_what_was_built_or_run_is_shown_by_a_file(run: Run, repository: Path) -> None:
+    profile, lock = of(run.profile)
+    assert run.backend in profile.backends
+    assert (run.platform, run.python) in {(t.platform, t.python) for t in lock.targets}
+    text = (repository / run.evidence).read_text()
+    assert re.search(rf"(?<![\w-]){re.escape(run.profile)}(?![\w-])", text)
+    if run.evidence.endswith(".json"):
+        check_report(json.loads(text), run, profile)
+
+
+def check_report(report: dict[str, Any], run: Run, profile: Profile) -> None:
+    assert (report["profile"], report["backend"]) == (run.profile, run.backend)
+    assert report["host"]["platform"] == run.platform
+    assert report["torch"]["python"].startswith(f"{run.python}.")
+    assert report["torch"]["version"] == profile.expects.torch
+    if run.state == "run":
+        assert report["status"] == "passed"
+        assert report["device"]["used"] == profile.expects.device
+
+
+def test_no_run_is_named_twice() -> None:
+    assert len({(r.profile, r.platform, r.backend, r.python) for r in RUNS}) == len(RUNS)
+
+
+def test_every_profile_has_its_rows() -> None:
+    table = matrix.shipped()
+    shown = {(r.profile.name, r.platform, python) for r in table for python in r.pythons}
+    assert shown == {
+        (p.name, platform, python)
+        for p in LIBRARY.profiles()
+        for platform in p.platforms
+        for python in p.python.supported
+    }
+
+
+def test_without_evidence_the_lock_is_the_state() -> None:
+    """As it is for a new profile, which no file names yet."""
+    profile, lock = of("cuda-legacy")
+    new = msgspec.structs.replace(profile, name="new")
+    table = matrix.rows([new], {"new": lock}, RUNS)
+    assert {state for row in table for state in row.states} == {"claimed"}
+    assert [row.pythons for row in table] == [("3.11", "3.12")]
+    text = matrix.summary(table, {})
+    assert "| `new` | NVIDIA GPUs | amd64 | claimed | claimed | claimed | 3.11–3.12 |" in text
+    unlocked = matrix.rows([new], {"new": None}, ())
+    assert {state for row in unlocked for state in row.states} == {"unlocked"}
+
+
+def test_a_run_counts_for_its_python_alone() -> None:
+    profile, lock = of("cuda-legacy")
+    run = Run(
+        profile="cuda-legacy", platform="linux/amd64", backend="venv", python="3.12", state="run",
+        evidence="docs/evidence/reports/mine.json",
+    )  # fmt: skip
+    table = matrix.rows([profile], {"cuda-legacy": lock}, [run])
+    assert [(row.pythons, row.states[1]) for row in table] == [
+        (("3.11",), "claimed"),
+        (("3.12",), "run"),
+    ]
+    assert "| claimed | **run** 3.12 | claimed |" in matrix.summary(table, {})
+    assert "[mine.json](../evidence/reports/mine.json)" in matrix.page(table)
+
+
+def test_the_least_of_several_locks_is_shown_in_short() -> None:
+    (row,) = [r for r in matrix.shipped() if r.profile.name == "mps"]
+    other = msgspec.structs.replace(row, states=("–", "claimed", "locked"))
+    assert "| – | claimed | locked |" in matrix.summary([row, other], {})
+
+
+def test_an_image_needs_a_base() -> None:
+    profile, lock = of("cuda")
+    states = {r.pythons: r.states[0] for r in matrix.rows([profile], {"cuda": lock}, ())}
+    assert states[("3.13",)] == "–"
+    assert states[("3.11", "3.12")] == "locked"
+
+
+def test_the_readme_is_fresh(repository: Path) -> None:
+    text = (repository / "README.md").read_text()
+    assert matrix.readme(text) == text, "run: make docs"
