@@ -27,8 +27,6 @@ from envbuilder.bundle import read as reading
 from envbuilder.bundle import self_wheel as own
 from envbuilder.bundle import unpack as unpacking
 from envbuilder.bundle import write as packing
-from envbuilder.bundle.contents import Part
-from envbuilder.bundle.format import Manifest, Member
 from envbuilder.containers.engine import connection
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.containers.registry import base_images as bases
@@ -41,7 +39,6 @@ from envbuilder.packages.conda import lock as conda_lockfile
 from envbuilder.packages.python import uv as uv_compile
 from envbuilder.packages.store import Store
 from envbuilder.payload.training.dataset import MNIST_SHA256
-from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import locked_file as lock_entries
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles import signed_lock
@@ -50,111 +47,15 @@ from envbuilder.signatures import beside, refusals
 from envbuilder.signatures import statement as statements
 from tests.support import image_layouts as made
 from tests.support import signing
+from tests.support.bundles import QUIET, WHEEL, made_of, part, read, sha, unpack
 from tests.support.tools import tools
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from envbuilder.bundle.contents import Part
+    from envbuilder.bundle.format import Manifest
     from envbuilder.core.settings import Settings
-
-QUIET = PlainProgress(lambda line: None)
-WHEEL = b"a wheel" * 1000
-PROFILE = """\
-extends: _mine
-description: Small
-requirements: [tiny==1.0]
-"""
-PARENT = """\
-description: What it extends
-accelerator: cpu
-platforms: [linux/amd64]
-backends: [venv]
-python: {default: "3.11", supported: ["3.11"]}
-tools: {uv: 0.13.8}
-requirements: []
-expects: {device: cpu, torch: 2.13.0}
-"""
-
-
-def sha(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def part(path: str, content: bytes, kind: Any) -> Part:
-    member = Member(path=path, size=len(content), sha256=sha(content), kind=kind, what="a part")
-    return Part(member=member, content=content)
-
-
-@pytest.fixture
-def parts(found: Settings) -> tuple[Part, ...]:
-    """The profile `tiny` of the user, its lock, and the wheel that the lock names."""
-    folder = found.config_dir / "profiles"
-    (folder / "locks").mkdir(parents=True)
-    (folder / "tiny.yaml").write_text(PROFILE)
-    (folder / "_mine.yaml").write_text(PARENT)
-    Store(found.store_dir).take(sha(WHEEL), [WHEEL])
-    profile = profiles.load("tiny", [folder])
-    file = lock_entries.File(
-        kind="wheel", name="tiny", version="1.0", file="tiny-1.0-py3-none-any.whl",
-        sha256=sha(WHEEL), size=len(WHEEL), source="default", provenance="read", by="a test",
-    )  # fmt: skip
-    target = lockfile.Target(platform="linux/amd64", python="3.11", base=None, files=(file,))
-    uv = {
-        p: msgspec.structs.replace(f, sha256=sha(p.encode()), size=len(p))
-        for p, f in tools().items()
-    }
-    Store(found.store_dir).take(uv["linux/amd64"].sha256, [b"linux/amd64"])
-    lock = lockfile.Lock(
-        schema=2, profile="tiny", inputs=lockfile.inputs_digest(profile), state="locked",
-        reason="", tools=uv, targets=(target,),
-    )  # fmt: skip
-    (folder / "locks" / "tiny.json").write_text(lockfile.dump(lock))
-    wanted = contents.select(["tiny"], ["linux/amd64"], [], Library([folder]))
-    locked = contents.files(wanted, found, QUIET)
-    return (
-        *contents.texts(wanted, [folder]),
-        *contents.of_files(locked, found, []),
-        part("wheels/envbuilder_ml-1-py3-none-any.whl", b"itself", "wheel"),
-    )
-
-
-@pytest.fixture
-def manifest(parts: tuple[Part, ...]) -> Manifest:
-    return made_of(parts)
-
-
-def made_of(parts: tuple[Part, ...], **changes: object) -> Manifest:
-    plain = Manifest(
-        schema=form.SCHEMA, made_by="a test", profiles=("tiny",), platforms=("linux/amd64",),
-        pythons=("3.11",), lacks=(), members=form.order(p.member for p in parts),
-    )  # fmt: skip
-    return msgspec.structs.replace(plain, **changes)
-
-
-@pytest.fixture
-def bundle(parts: tuple[Part, ...], manifest: Manifest, tmp_path: Path) -> Path:
-    path = tmp_path / "out" / "tiny.tar"
-    packing.write(path, manifest, parts, QUIET)
-    return path
-
-
-@pytest.fixture
-def there(tmp_path: Path, found: Settings) -> Settings:
-    """Settings of another, empty machine."""
-    home = tmp_path / "there"
-    return msgspec.structs.replace(
-        found, config_dir=home / "config", cache_dir=home / "cache", data_dir=home / "data"
-    )
-
-
-def unpack(path: Path, settings: Settings, *, force: bool = False) -> unpacking.Taken:
-    return unpacking.unpack(path, settings, QUIET, force=force)
-
-
-def read(path: Path) -> dict[str, bytes]:
-    with reading.opened(path) as reader:
-        return {m.path: b"".join(c.checked()) for m, c in reader.members(lambda _: None)}
-
 
 # --- the form
 
