@@ -790,7 +790,7 @@ def test_a_bundle_that_must_be_signed(
         digest = reader.digest
 
     def refused(error: type[EnvbuilderError]) -> None:
-        with pytest.raises(error):
+        with pytest.raises(error, match=re.escape(f"{bundle}: ")):
             unpack(bundle, strict)
         assert not there.config_dir.exists()
         assert not there.cache_dir.exists()

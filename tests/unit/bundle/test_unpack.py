@@ -58,6 +58,16 @@ def test_the_result_says_what_was_unpacked(
         assert (taken.bases, taken.signed) == ((), None)
 
 
+def test_texts_larger_than_a_piece_arrive_whole(
+    bundle: Path, there: Settings, found: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "_CHUNK", 16)
+    unpack(bundle, there)
+    for name in ("tiny.yaml", "locks/tiny.json"):
+        written = there.config_dir / "profiles" / name
+        assert written.read_bytes() == (found.config_dir / "profiles" / name).read_bytes()
+
+
 def test_room_is_needed_for_what_the_store_lacks(
     bundle: Path, manifest: Manifest, there: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
