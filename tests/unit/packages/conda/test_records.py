@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from importlib import metadata
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from envbuilder.core.errors import ToolError
 from envbuilder.packages.conda import records
 from envbuilder.packages.conda.lock import Package
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 pytest.importorskip("rattler")
 
@@ -22,6 +26,17 @@ LOCKED: dict[str, Any] = {
 BARE = {"size": None, "depends": [], "constrains": [], "timestamp": None, "license": ""}
 
 
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine whose clock does not show UTC."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "UTC-9")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("elsewhere")
 @pytest.mark.parametrize(
     "changes",
     [
@@ -31,7 +46,9 @@ BARE = {"size": None, "depends": [], "constrains": [], "timestamp": None, "licen
         BARE,
     ],
 )
-def test_a_locked_package_comes_back_from_its_record(changes: dict[str, Any]) -> None:
+def test_a_locked_package_comes_back_from_its_record(
+    changes: dict[str, Any],
+) -> None:
     stated = {**LOCKED, **changes}
     package = Package(**{k: tuple(v) if isinstance(v, list) else v for k, v in stated.items()})
     url = "file:///archives/numerik-1.10-h1_3.conda"
