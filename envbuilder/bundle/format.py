@@ -136,7 +136,7 @@ def header(path: str, size: int) -> bytes:
     """
     entry = tarfile.TarInfo(path)
     entry.size = size
-    return entry.tobuf(tarfile.PAX_FORMAT, "ascii", "strict")
+    return entry.tobuf(tarfile.PAX_FORMAT)
 
 
 def padding(size: int) -> bytes:

@@ -143,8 +143,7 @@ def _to_sign(content: bytes, payload_type: str) -> bytes:
 
 def _unpacked(text: str) -> bytes:
     """Return the bytes of base64 in either alphabet; raise `ValueError` unless it is canonical."""
-    url_safe = {"-", "_"} & set(text) and not {"+", "/"} & set(text)
-    plain = text.translate(_URL_SAFE) if url_safe else text
+    plain = text if {"+", "/"} & set(text) else text.translate(_URL_SAFE)
     try:
         data = base64.b64decode(plain, validate=True)
     except binascii.Error as error:

@@ -179,7 +179,7 @@ def _modules(*names: str) -> tuple[Any, ...]:
     from importlib import import_module
 
     primitives = "cryptography.hazmat.primitives"
-    below = {"serialization": primitives, "hashes": primitives}
+    below = {"serialization": primitives}
     try:
         return tuple(
             import_module(f"{below.get(n, f'{primitives}.asymmetric')}.{n}") for n in names

@@ -44,7 +44,8 @@ class Installed(Struct, frozen=True):
     def paths(self) -> Iterator[dict[str, Any]]:
         """Yield the entries of the paths that it installed."""
         stated = self.data.get("paths_data")
-        yield from stated.get("paths", ()) if isinstance(stated, dict) else ()
+        paths = stated.get("paths") if isinstance(stated, dict) else None
+        yield from (p for p in paths if isinstance(p, dict)) if isinstance(paths, list) else ()
 
 
 def read(prefix: Path) -> list[Installed]:

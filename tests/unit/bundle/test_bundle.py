@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import hashlib
 import io
-import platform
 import re
-import tarfile
-import zipfile
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder.bundle import base_images as images
 from envbuilder.bundle import contents
 from envbuilder.bundle import format as form
 from envbuilder.bundle import install as placing
@@ -27,226 +21,30 @@ from envbuilder.bundle import read as reading
 from envbuilder.bundle import self_wheel as own
 from envbuilder.bundle import unpack as unpacking
 from envbuilder.bundle import write as packing
-from envbuilder.bundle.contents import Part
-from envbuilder.bundle.format import Manifest, Member
-from envbuilder.containers.engine import connection
-from envbuilder.containers.oci.layout import Layout
-from envbuilder.containers.registry import base_images as bases
 from envbuilder.core import files
 from envbuilder.core.console import PlainProgress
-from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, ToolError
+from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError
 from envbuilder.core.settings import Configuration, Signatures
 from envbuilder.packages import mnist, space
 from envbuilder.packages.conda import lock as conda_lockfile
-from envbuilder.packages.python import uv as uv_compile
 from envbuilder.packages.store import Store
 from envbuilder.payload.training.dataset import MNIST_SHA256
-from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles import locked_file as lock_entries
 from envbuilder.profiles import profile as profiles
 from envbuilder.profiles import signed_lock
 from envbuilder.profiles.library import Library
 from envbuilder.signatures import beside, refusals
 from envbuilder.signatures import statement as statements
-from tests.support import image_layouts as made
 from tests.support import signing
+from tests.support.bundles import QUIET, WHEEL, made_of, part, sha, unpack
 from tests.support.tools import tools
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from envbuilder.bundle.contents import Part
+    from envbuilder.bundle.format import Manifest
     from envbuilder.core.settings import Settings
-
-QUIET = PlainProgress(lambda line: None)
-WHEEL = b"a wheel" * 1000
-PROFILE = """\
-extends: _mine
-description: Small
-requirements: [tiny==1.0]
-"""
-PARENT = """\
-description: What it extends
-accelerator: cpu
-platforms: [linux/amd64]
-backends: [venv]
-python: {default: "3.11", supported: ["3.11"]}
-tools: {uv: 0.13.8}
-requirements: []
-expects: {device: cpu, torch: 2.13.0}
-"""
-
-
-def sha(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def part(path: str, content: bytes, kind: Any) -> Part:
-    member = Member(path=path, size=len(content), sha256=sha(content), kind=kind, what="a part")
-    return Part(member=member, content=content)
-
-
-@pytest.fixture
-def parts(found: Settings) -> tuple[Part, ...]:
-    """The profile `tiny` of the user, its lock, and the wheel that the lock names."""
-    folder = found.config_dir / "profiles"
-    (folder / "locks").mkdir(parents=True)
-    (folder / "tiny.yaml").write_text(PROFILE)
-    (folder / "_mine.yaml").write_text(PARENT)
-    Store(found.store_dir).take(sha(WHEEL), [WHEEL])
-    profile = profiles.load("tiny", [folder])
-    file = lock_entries.File(
-        kind="wheel", name="tiny", version="1.0", file="tiny-1.0-py3-none-any.whl",
-        sha256=sha(WHEEL), size=len(WHEEL), source="default", provenance="read", by="a test",
-    )  # fmt: skip
-    target = lockfile.Target(platform="linux/amd64", python="3.11", base=None, files=(file,))
-    uv = {
-        p: msgspec.structs.replace(f, sha256=sha(p.encode()), size=len(p))
-        for p, f in tools().items()
-    }
-    Store(found.store_dir).take(uv["linux/amd64"].sha256, [b"linux/amd64"])
-    lock = lockfile.Lock(
-        schema=2, profile="tiny", inputs=lockfile.inputs_digest(profile), state="locked",
-        reason="", tools=uv, targets=(target,),
-    )  # fmt: skip
-    (folder / "locks" / "tiny.json").write_text(lockfile.dump(lock))
-    wanted = contents.select(["tiny"], ["linux/amd64"], [], Library([folder]))
-    locked = contents.files(wanted, found, QUIET)
-    return (
-        *contents.texts(wanted, [folder]),
-        *contents.of_files(locked, found, []),
-        part("wheels/envbuilder_ml-1-py3-none-any.whl", b"itself", "wheel"),
-    )
-
-
-@pytest.fixture
-def manifest(parts: tuple[Part, ...]) -> Manifest:
-    return made_of(parts)
-
-
-def made_of(parts: tuple[Part, ...], **changes: object) -> Manifest:
-    plain = Manifest(
-        schema=form.SCHEMA, made_by="a test", profiles=("tiny",), platforms=("linux/amd64",),
-        pythons=("3.11",), lacks=(), members=form.order(p.member for p in parts),
-    )  # fmt: skip
-    return msgspec.structs.replace(plain, **changes)
-
-
-@pytest.fixture
-def bundle(parts: tuple[Part, ...], manifest: Manifest, tmp_path: Path) -> Path:
-    path = tmp_path / "out" / "tiny.tar"
-    packing.write(path, manifest, parts, QUIET)
-    return path
-
-
-@pytest.fixture
-def there(tmp_path: Path, found: Settings) -> Settings:
-    """Settings of another, empty machine."""
-    home = tmp_path / "there"
-    return msgspec.structs.replace(
-        found, config_dir=home / "config", cache_dir=home / "cache", data_dir=home / "data"
-    )
-
-
-def unpack(path: Path, settings: Settings, *, force: bool = False) -> unpacking.Taken:
-    return unpacking.unpack(path, settings, QUIET, force=force)
-
-
-def read(path: Path) -> dict[str, bytes]:
-    with reading.opened(path) as reader:
-        return {m.path: b"".join(c.checked()) for m, c in reader.members(lambda _: None)}
-
-
-# --- the form
-
-
-NAMES = st.text("abcdefghijklmnopqrstuvwxyz0123456789._+-", min_size=1, max_size=200)
-
-
-@given(st.sampled_from(["", "wheels/", "bases/blobs/sha256/"]), NAMES, st.integers(0, 2**40))
-def test_any_header_is_what_tar_reads(folder: str, name: str, size: int) -> None:
-    path = f"{folder}{name.strip('.') or 'x'}"
-    head = form.header(path, size)
-    assert len(head) % form.BLOCK == 0
-    with tarfile.open(fileobj=io.BytesIO(head + form.END), mode="r:") as archive:
-        member = archive.next()
-    assert member is not None
-    assert (member.name, member.size, member.isreg()) == (path, size, True)
-    assert (member.mtime, member.uid, member.gid, member.mode) == (0, 0, 0, 0o644)
-
-
-def test_a_bundle_is_a_plain_tar(bundle: Path, parts: tuple[Part, ...]) -> None:
-    with tarfile.open(bundle, "r:") as archive:
-        names = archive.getnames()
-        itself = archive.extractfile("wheels/envbuilder_ml-1-py3-none-any.whl")
-        assert itself is not None
-        assert itself.read() == b"itself"
-    assert names[0].startswith("manifest-")
-    assert names[1:] == [
-        "profiles/_mine.yaml", "profiles/tiny.yaml", "locks/tiny.json",
-        "wheels/envbuilder_ml-1-py3-none-any.whl",
-        *sorted(f"files/{sha(c)}" for c in (WHEEL, b"linux/amd64")),
-    ]  # fmt: skip
-    assert read(bundle)[f"files/{sha(WHEEL)}"] == WHEEL
-
-
-def test_the_same_content_gives_the_same_bytes(
-    bundle: Path, parts: tuple[Part, ...], manifest: Manifest, tmp_path: Path
-) -> None:
-    other = tmp_path / "elsewhere.tar"
-    packing.write(other, manifest, tuple(reversed(parts)), QUIET)
-    assert other.read_bytes() == bundle.read_bytes()
-
-
-@pytest.mark.parametrize(
-    ("path", "kind"),
-    [
-        ("../x.yaml", "profile"),
-        ("/etc/x.yaml", "profile"),
-        ("profiles/../x.yaml", "profile"),
-        ("profiles/x.yaml\n", "profile"),
-        ("profiles/x.yaml", "lock"),
-        ("locks/a/b.json", "lock"),
-        ("locks/a.other.json", "lock"),
-        ("wheels/a b.whl", "wheel"),
-        ("wheels/../../a.whl", "wheel"),
-        ("files/x", "file"),
-        (f"files/{'0' * 64}", "file"),
-        ("datasets/mnist/train-images-idx3-ubyte", "dataset"),
-        ("datasets/mnist/other", "dataset"),
-        (f"bases/blobs/sha256/{'0' * 64}", "base"),
-        ("bases/index", "base"),
-    ],
-)
-def test_paths_that_lead_elsewhere_are_refused(path: str, kind: Any) -> None:
-    assert form.problem(made_of((part(path, b"x", kind),)))
-
-
-def test_what_types_cannot_say() -> None:
-    good = part(f"files/{sha(b'x')}", b"x", "file")
-    other = part(f"files/{sha(b'y')}", b"y", "file")
-    assert form.problem(made_of((good, other))) == ""
-    assert form.problem(made_of((part("locks/x.conda.json", b"x", "lock"),))) == ""
-    assert "twice" in form.problem(made_of((good, good)))
-    backwards = tuple(reversed(made_of((good, other)).members))
-    assert "order" in form.problem(made_of((), members=backwards))
-    large = msgspec.structs.replace(part("locks/x.json", b"", "lock").member, size=2**30)
-    assert "too large" in form.problem(made_of((), members=(large,)))
-    many = tuple(
-        msgspec.structs.replace(part(f"locks/x{n}.json", b"", "lock").member, size=16 << 20)
-        for n in range(5)
-    )
-    assert form.problem(made_of((), members=many[:4])) == ""
-    assert "83886080 bytes together" in form.problem(made_of((), members=many))
-    assert len(form.problem(made_of((part("x" * 9_999, b"", "file"),)))) < 200
-
-
-def test_a_member_is_no_larger_than_a_locked_file_can_be() -> None:
-    huge = msgspec.structs.replace(part(f"files/{sha(b'x')}", b"x", "file").member, size=2**63)
-    with pytest.raises(
-        InvalidError, match=r"members\.0\.size: expected a whole number <= 68719476736"
-    ):
-        reading.parse(form.encode(made_of((), members=(huge,))), "x.tar")
-
 
 # --- tools
 
@@ -282,25 +80,6 @@ def test_envbuilder_goes_along_for_each_platform_with_the_locks_uv(
     (part,) = contents.of_envbuilder(wanted, platforms, found, QUIET)
     assert part.member.path == "wheels/e.whl"
     assert asked == [(p, "3.11", "0.13.8", "") for p in platforms]
-
-
-def test_of_uv_the_locked_version_goes_along_whatever_is_installed(
-    found: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    preferred: dict[str, str] = {}
-
-    def compiled(self: object, requirements: Any, platform: str, python: str, pins: Any) -> Any:
-        preferred.update(pins)
-        return ()
-
-    monkeypatch.setattr(
-        own, "_installed_versions", lambda installed: {"uv": "99.0", "click": "8.3.0"}
-    )
-    monkeypatch.setattr(own, "requirements", lambda wheel, extra: (("click", "uv"), ""))
-    monkeypatch.setattr(uv_compile.Uv, "compile", compiled)
-    itself = own.Wheel(file="e.whl", content=b"e")
-    assert own.dependencies(itself, "linux/amd64", "3.11", found, QUIET, "0.13.8") == ()
-    assert preferred == {"uv": "0.13.8", "click": "8.3.0"}
 
 
 # --- damage
@@ -737,136 +516,6 @@ def test_what_is_asked_for_must_be_there(parts: tuple[Part, ...], found: Setting
         contents.select(["tiy"], ["linux/amd64"], [], Library(folders))
 
 
-# --- base images
-
-
-@pytest.fixture
-def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse() -> None:
-        raise ToolError("no container engine answers")
-
-    monkeypatch.setattr(connection, "connect", refuse)
-
-
-def with_base(found: Settings) -> images.Packed:
-    """A base image as it is kept once it was fetched by the digest of its index."""
-    scratch = Layout.create(found.cache_dir / "scratch")
-    listed = made.multi(scratch)
-    layout = Layout.create(bases.folder(listed.digest, "linux/amd64", found))
-    image = made.image(layout, b"layer for amd64")
-    layout.add(scratch.blob(listed.digest), listed.media_type)
-    wanted = images.Needed(ref="python:3.11", platform="linux/amd64", digest=listed.digest)
-    packed, lacks = images.collect([wanted], found, QUIET)
-    assert lacks == ()
-    assert packed[0].index.manifests[0].digest == image.digest
-    return packed[0]
-
-
-@pytest.mark.usefixtures("no_engine")
-def test_a_base_image_is_found_by_its_digest_afterwards(
-    parts: tuple[Part, ...],
-    found: Settings,
-    there: Settings,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-    packed = with_base(found)
-    parts = (*parts, *contents.of_bases([packed]))
-    path = tmp_path / "with.tar"
-    packing.write(path, made_of(parts), parts, QUIET)
-    (base,) = unpack(path, there).bases
-    assert (base.name, base.loaded) == ("docker.io/library/python:3.11", False)
-    # No registry is asked: what is there is right.
-    layout = bases.obtain("python:3.11", packed.digest, "linux/amd64", there, QUIET)
-    assert str(layout.folder) == base.folder
-    assert layout.manifest("linux/amd64").layers
-    assert unpack(path, there).new == 1  # its index, which is always read
-
-
-@pytest.mark.usefixtures("no_engine")
-def test_an_incomplete_base_image_is_refused(
-    parts: tuple[Part, ...], found: Settings, there: Settings, tmp_path: Path
-) -> None:
-    base = contents.of_bases([with_base(found)])
-    for left_out in (p for p in base if "blobs" in p.member.path):
-        fresh = msgspec.structs.replace(there, cache_dir=tmp_path / left_out.member.name)
-        fewer = (*parts, *(p for p in base if p is not left_out))
-        path = tmp_path / "fewer.tar"
-        packing.write(path, made_of(fewer), fewer, QUIET)
-        with pytest.raises(EnvbuilderError, match=r"lacks|not in the OCI layout"):
-            unpack(path, fresh)
-        assert not (there.config_dir / "profiles").exists()
-
-
-@pytest.mark.usefixtures("no_engine")
-def test_a_base_image_that_cannot_be_had_is_named(found: Settings) -> None:
-    wanted = images.Needed(ref="python:3.11", platform="linux/amd64")
-    said: list[str] = []
-    packed, lacks = images.collect([wanted], found, PlainProgress(said.append))
-    assert packed == ()
-    assert lacks == ("the base image python:3.11 for linux/amd64",)
-    assert said == [f"note: {lacks[0]} is unavailable: no container engine has it"]
-
-
-# --- envbuilder itself
-
-
-@pytest.fixture
-def installed(tmp_path: Path) -> Path:
-    """A folder as an installer leaves it, with an envbuilder of two modules."""
-    folder = tmp_path / "site-packages"
-    files = {
-        "envbuilder/__init__.py": b"x = 1\n",
-        "envbuilder/templates/a.j2": b"{{ x }}\n",
-        "envbuilder_ml-9.dist-info/METADATA": b"Metadata-Version: 2.1\nName: envbuilder-ml\n"
-        b"Version: 9\n"
-        b"Requires-Python: >=3.11\nRequires-Dist: click>=8\n"
-        b"Requires-Dist: pytest; extra == 'test'\n",
-        "envbuilder_ml-9.dist-info/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\n",
-        "envbuilder_ml-9.dist-info/INSTALLER": b"pip\n",
-    }
-    lines = []
-    for name, content in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-        lines.append(f"{name},sha256={record(content)},{len(content)}")
-    lines += ["../../bin/envbuilder,sha256=x,1", "envbuilder/__pycache__/a.pyc,,"]
-    (folder / "envbuilder_ml-9.dist-info" / "RECORD").write_text("\n".join(lines) + "\n")
-    return folder
-
-
-def record(content: bytes) -> str:
-    return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
-
-
-def distribution(folder: Path) -> metadata.Distribution:
-    return metadata.Distribution.at(folder / "envbuilder_ml-9.dist-info")
-
-
-def test_an_installation_becomes_a_wheel_again(installed: Path) -> None:
-    wheel = own._repacked(distribution(installed))
-    assert wheel == own._repacked(distribution(installed))
-    assert wheel.file == "envbuilder_ml-9-py3-none-any.whl"
-    with zipfile.ZipFile(io.BytesIO(wheel.content)) as archive:
-        names = archive.namelist()
-        listed = archive.read("envbuilder_ml-9.dist-info/RECORD").decode()
-    assert names == sorted(names)
-    assert "envbuilder/templates/a.j2" in names
-    assert not [n for n in names if "INSTALLER" in n or "bin" in n or "pyc" in n]
-    assert all(n in listed for n in names)
-    assert own.requirements(wheel) == (("click>=8",), ">=3.11")
-    assert own.requirements(wheel, "test")[0] == ("click>=8", "pytest")
-    assert own.accepted(wheel, ["3.9", "3.11", "3.12"]) == ("3.11", "3.12")
-
-
-def test_a_changed_installation_is_not_passed_on(installed: Path) -> None:
-    (installed / "envbuilder" / "__init__.py").write_text("x = 2\n")
-    with pytest.raises(BuildError, match="changed after envbuilder was installed"):
-        own._repacked(distribution(installed))
-
-
 # --- signatures
 
 
@@ -889,7 +538,7 @@ def test_a_bundle_that_must_be_signed(
         digest = reader.digest
 
     def refused(error: type[EnvbuilderError]) -> None:
-        with pytest.raises(error):
+        with pytest.raises(error, match=re.escape(f"{bundle}: ")):
             unpack(bundle, strict)
         assert not there.config_dir.exists()
         assert not there.cache_dir.exists()

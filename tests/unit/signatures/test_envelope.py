@@ -106,9 +106,44 @@ def test_a_second_signature_is_added_once(key: PrivateKey, other: PrivateKey) ->
         assert envelopes.signer(both, [one.public], "it").id == one.public.id
     damaged = changed(envelope, signatures=[{"keyid": key.public.id, "sig": ""}])
     assert len(envelopes.also_signed(damaged, key).signatures) == 1
-    full = changed(envelope, signatures=[{"keyid": str(n), "sig": ""} for n in range(16)])
+    others = [{"keyid": str(n), "sig": ""} for n in range(16)]
+    nearly = changed(envelope, signatures=others[:15])
+    assert len(envelopes.also_signed(nearly, key).signatures) == 16
+    full = changed(envelope, signatures=others)
     with pytest.raises(InvalidError, match="16"):
         envelopes.also_signed(full, key)
+
+
+def test_a_refusal_names_who_signed_and_who_is_trusted(key: PrivateKey, other: PrivateKey) -> None:
+    signatures = [{"keyid": name, "sig": ""} for name in ("b", "", "a" * 500)]
+    envelope = changed(envelopes.sign(b"x", KIND, key), signatures=signatures)
+    with pytest.raises(UnknownKeyError) as raised:
+        envelopes.signer(envelope, [key.public, other.public], "it")
+    signed_by, _, trusted = raised.value.message.partition(", but not by a trusted key ")
+    longest, last = signed_by.removeprefix("it: signed by ").split(", ")
+    assert (len(longest) <= 64, last) == (True, "b")
+    assert trusted == f"({key.public.id}, {other.public.id})"
+    unnamed = changed(envelope, signatures=[{"sig": ""}])
+    with pytest.raises(
+        UnknownKeyError, match=r"signed by a key that is not named, .* \(none\); or"
+    ):
+        envelopes.signer(unnamed, [], "it")
+
+
+@pytest.mark.parametrize(
+    ("encoded", "content"),
+    [
+        ("-A==", b"\xf8"),
+        ("+A==", b"\xf8"),
+        ("_A==", b"\xfc"),
+        ("/A==", b"\xfc"),
+        ("-_-_", b"\xfb\xff\xbf"),
+        ("+/+/", b"\xfb\xff\xbf"),
+    ],
+)
+def test_each_alphabet_of_base64_is_read(encoded: str, content: bytes) -> None:
+    document = {"payloadType": KIND, "payload": encoded, "signatures": []}
+    assert envelopes.parse(json.dumps(document).encode(), "it").content == content
 
 
 def test_unknown_keys_are_ignored_and_both_alphabets_read(key: PrivateKey) -> None:
@@ -147,6 +182,8 @@ VALID = {"payloadType": KIND, "payload": "eA==", "signatures": [{"keyid": "", "s
                 {"payload": "eA==\n"},
                 {"payload": "ä"},
                 {"payload": "-_-_/w=="},  # both alphabets
+                {"payload": "-A+A"},
+                {"payload": "_A/A"},
                 {"payloadType": "x" * 257},
                 {"signatures": {}},
                 {"signatures": [1]},
@@ -162,7 +199,7 @@ VALID = {"payloadType": KIND, "payload": "eA==", "signatures": [{"keyid": "", "s
         b'{"payload": "", "payloadType": "\\ud800", "signatures": []}',
         b" " * ((16 << 20) + 1),
     ],
-    ids=range(30),
+    ids=range(32),
 )
 def test_hostile_envelopes_are_refused(content: bytes) -> None:
     with pytest.raises(InvalidError, match="it: not a signature envelope") as raised:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +75,21 @@ def test_a_key_that_others_may_read_is_noted(tmp_path: Path) -> None:
     assert "chmod 600" in notes[0]
 
 
+def test_a_key_through_a_pipe_or_after_a_remark(tmp_path: Path) -> None:
+    """As a shell's `<(…)` and a file with a name above the key give it."""
+    path = signing.lay_key(tmp_path / "key.pem").with_suffix(".pub")
+    expected = keys.public(str(path)).id
+    reading, writing = os.pipe()
+    try:
+        with os.fdopen(writing, "wb") as stream:
+            stream.write(path.read_bytes())
+        assert keys.public(f"/dev/fd/{reading}").id == expected
+    finally:
+        os.close(reading)
+    path.write_bytes("Schlüssel von Jürgen\n".encode() + path.read_bytes())
+    assert keys.public(str(path)).id == expected
+
+
 def pem(key: Any, form: forms.PrivateFormat = forms.PrivateFormat.PKCS8) -> bytes:
     data: bytes = key.private_bytes(forms.Encoding.PEM, form, forms.NoEncryption())
     return data
@@ -92,11 +108,11 @@ OTHER_KEYS = {
 def test_other_kinds_of_keys_are_refused(kind: str, tmp_path: Path) -> None:
     key = OTHER_KEYS[kind]()
     (tmp_path / "key.pem").write_bytes(pem(key))
-    with pytest.raises(InvalidError, match="P-256"):
+    with pytest.raises(InvalidError, match=r"/key\.pem: another kind of key: P-256"):
         read(tmp_path / "key.pem")
     form = forms.PublicFormat.SubjectPublicKeyInfo
     text = key.public_key().public_bytes(forms.Encoding.PEM, form).decode()
-    with pytest.raises(InvalidError, match="P-256"):
+    with pytest.raises(InvalidError, match="the key in the configuration: another kind of key"):
         keys.public(text)
 
 
@@ -135,12 +151,32 @@ def test_private_and_public_are_not_confused(tmp_path: Path) -> None:
     assert "-pubout" in raised.value.hint
 
 
+@pytest.mark.parametrize("content", [b"", b"\x00" * 100, b"\xff\xfe", b"no key at all"])
+def test_what_is_no_pem_file_says_how_to_make_a_key(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "key.pem"
+    path.write_bytes(content)
+    for call in (lambda: read(path), lambda: keys.public(str(path))):
+        with pytest.raises(InvalidError, match=r"/key\.pem: no PEM file: ") as raised:
+            call()
+        assert "openssl genpkey" in raised.value.hint
+
+
+def test_a_damaged_key_is_told_in_one_short_line(tmp_path: Path) -> None:
+    path = tmp_path / "key.pem"
+    for kind, call in (("PUBLIC", lambda: keys.public(str(path))), ("PRIVATE", lambda: read(path))):
+        path.write_text(f"-----BEGIN {kind} KEY-----\nAAAA\n-----END {kind} KEY-----\n")
+        with pytest.raises(
+            InvalidError, match=r"/key\.pem: not a readable key: .*[a-z]{4}"
+        ) as raised:
+            call()
+        assert "None" not in raised.value.message
+        assert len(raised.value.message) < len(str(path)) + 250
+        assert "openssl genpkey" in raised.value.hint
+
+
 @pytest.mark.parametrize(
     "content",
     [
-        b"",
-        b"\x00" * 100,
-        b"no key at all",
         b"-----BEGIN PRIVATE KEY-----\n",
         b"-----BEGIN PRIVATE KEY-----\n!!!!\n-----END PRIVATE KEY-----\n",
         b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n",

@@ -16,6 +16,9 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.packages.conda import lock as lockfile
 from envbuilder.packages.conda.lock import Lock, Package, Target
 from envbuilder.profiles import profile as profiles
+from envbuilder.profiles.locked_file import File
+from envbuilder.signatures.refusals import UnsignedError
+from tests.support import signing
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -170,6 +173,93 @@ def test_what_types_cannot_say_is_refused(made: Lock, said: str, tmp_path: Path)
         read(lockfile.dump(made), tmp_path)
 
 
+def test_a_refusal_names_the_lock_and_its_target(tmp_path: Path) -> None:
+    where = f"{tmp_path}/cpu.conda.json: linux/amd64 Python 3.11"
+    for made, reason in (
+        (lock(package("zlib"), package("zlib")), "zlib appears twice"),
+        (lock(package(build="h2")), "python-3.11.9-h1_0_cpython.conda: the file name does not"),
+        (lock(package(), package("zlib", subdir="osx-arm64")), "zlib-3.11.9-h1_0_cpython.conda is"),
+        (lock(package("zlib")), "its Python is missing"),
+        (
+            lock(package(version="3.110.1", file="python-3.110.1-h1_0_cpython.conda")),
+            "its Python is 3.110.1",
+        ),
+    ):
+        with pytest.raises(InvalidError) as raised:
+            read(lockfile.dump(made), tmp_path)
+        assert raised.value.message.startswith(f"{where}: {reason}")
+
+
+def test_packages_for_any_platform_belong_to_every_target(tmp_path: Path) -> None:
+    made = lock(package(), package("tzdata", subdir="noarch", noarch="generic"))
+    assert read(lockfile.dump(made), tmp_path) == made
+    other = Target(
+        platform="linux/arm64",
+        python="3.12",
+        virtual_packages={},
+        packages=(
+            package(
+                subdir="linux-aarch64", version="3.12.1", file="python-3.12.1-h1_0_cpython.tar.bz2"
+            ),
+        ),
+    )
+    both = lock(targets=(*lock().targets, other))
+    assert read(lockfile.dump(both), tmp_path) == both
+    assert lockfile.select(both, "linux/arm64", "3.12") == other
+    with pytest.raises(InvalidError) as raised:
+        lockfile.select(both, "linux/arm64", "3.11")
+    assert raised.value.message == (
+        "the conda lock of 'cpu' has no packages for linux/arm64 with Python 3.11"
+    )
+    assert raised.value.hint == (
+        "It covers: linux/amd64 Python 3.11, linux/arm64 Python 3.12. Make it again: envbuilder"
+        " lock --backend conda --profile cpu"
+    )
+
+
+def test_the_lock_of_the_first_folder_counts(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("none", "mine", "shipped")]
+    for folder in folders[1:]:
+        (folder / "locks").mkdir(parents=True)
+        made = lock(inputs=("1" if folder.name == "mine" else "2") * 64)
+        (folder / "locks" / "cpu.conda.json").write_text(lockfile.dump(made))
+    assert lockfile.path_for("cpu", folders) == folders[1] / "locks" / "cpu.conda.json"
+    found = lockfile.find("cpu", folders)
+    assert found is not None
+    assert found.inputs == "1" * 64
+    assert lockfile.find_signed("cpu", folders, None) == (found, ())
+    (folders[1] / "locks" / "cpu.conda.json").unlink()
+    (folders[1] / "locks" / "cpu.conda.json").mkdir()  # no file
+    assert lockfile.path_for("cpu", folders) == folders[2] / "locks" / "cpu.conda.json"
+    assert lockfile.path_for("other", folders) is None
+    assert lockfile.find("other", folders) is None
+    assert lockfile.find_signed("other", folders, ("a.pub",)) == (None, ())
+
+
+def test_a_lock_that_must_be_signed_is_refused_without_a_signature(tmp_path: Path) -> None:
+    path = tmp_path / "locks" / "cpu.conda.json"
+    path.parent.mkdir()
+    path.write_text("garbage")  # which is not even read
+    public = signing.lay_key(tmp_path / "key.pem").with_suffix(".pub")
+    with pytest.raises(UnsignedError, match=r"cpu\.conda\.json: not signed"):
+        lockfile.find_signed("cpu", [tmp_path], (str(public),))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{", "not a lock: "),
+        ("{}", "conda lock schema None is unknown"),
+        ('{"schema": 1, "profile": "other"}', "profile: is 'other': this is another profile's"),
+    ],
+)
+def test_what_is_no_lock_says_how_to_make_one(text: str, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidError) as raised:
+        read(text, tmp_path)
+    assert raised.value.message.startswith(f"{tmp_path}/cpu.conda.json: {reason}")
+    assert "envbuilder lock --backend conda" in raised.value.hint
+
+
 def test_a_missing_or_stale_lock_says_how_to_make_it() -> None:
     for found in (None, lock(inputs="0" * 64)):
         with pytest.raises(InvalidError) as caught:
@@ -185,6 +275,15 @@ def test_what_conda_wants_makes_a_lock_stale_and_what_wheels_want_does_not() -> 
     assert lockfile.inputs_digest(wheels) == lockfile.inputs_digest(CPU)
 
 
+def test_locks_that_were_made_stay_valid() -> None:
+    """The digest is stored in every lock."""
+    plain = replace(CPU, conda=type(CPU.conda)(), python=replace(CPU.python, supported=("3.11",)))
+    only = replace(plain, platforms=("linux/amd64",))
+    assert lockfile.inputs_digest(only) == (
+        "28a4ef97a2f75c27a3d8fbd9a63076172e3746a4e6e9b51b93bfa2b69522dec2"
+    )
+
+
 def test_another_platform_is_not_in_it() -> None:
     with pytest.raises(InvalidError, match="linux/arm64") as caught:
         lockfile.select(lock(), "linux/arm64", "3.11")
@@ -194,9 +293,16 @@ def test_another_platform_is_not_in_it() -> None:
 
 def test_a_package_is_a_file_below_its_channel() -> None:
     found = package("_libgcc_mutex", file="_libgcc_mutex-0.1-conda_forge.tar.bz2").as_file
-    assert (found.file, found.source) == (
-        "linux-64/_libgcc_mutex-0.1-conda_forge.tar.bz2",
-        "conda-forge",
+    assert found == File(
+        kind="conda",
+        name="_libgcc_mutex",
+        version="3.11.9",
+        file="linux-64/_libgcc_mutex-0.1-conda_forge.tar.bz2",
+        sha256="a" * 64,
+        size=10,
+        source="conda-forge",
+        provenance="read",
+        by="the repodata of conda-forge",
     )
 
 

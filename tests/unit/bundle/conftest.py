@@ -1,0 +1,79 @@
+"""A bundle of a small profile, and another machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from envbuilder.bundle import contents
+from envbuilder.bundle import write as packing
+from envbuilder.packages.store import Store
+from envbuilder.profiles import lock as lockfile
+from envbuilder.profiles import locked_file as lock_entries
+from envbuilder.profiles import profile as profiles
+from envbuilder.profiles.library import Library
+from tests.support.bundles import PARENT, PROFILE, QUIET, WHEEL, made_of, part, sha
+from tests.support.tools import tools
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from envbuilder.bundle.contents import Part
+    from envbuilder.bundle.format import Manifest
+    from envbuilder.core.settings import Settings
+
+
+@pytest.fixture
+def parts(found: Settings) -> tuple[Part, ...]:
+    """The profile `tiny` of the user, its lock, and the wheel that the lock names."""
+    folder = found.config_dir / "profiles"
+    (folder / "locks").mkdir(parents=True)
+    (folder / "tiny.yaml").write_text(PROFILE)
+    (folder / "_mine.yaml").write_text(PARENT)
+    Store(found.store_dir).take(sha(WHEEL), [WHEEL])
+    profile = profiles.load("tiny", [folder])
+    file = lock_entries.File(
+        kind="wheel", name="tiny", version="1.0", file="tiny-1.0-py3-none-any.whl",
+        sha256=sha(WHEEL), size=len(WHEEL), source="default", provenance="read", by="a test",
+    )  # fmt: skip
+    target = lockfile.Target(platform="linux/amd64", python="3.11", base=None, files=(file,))
+    uv = {
+        p: msgspec.structs.replace(f, sha256=sha(p.encode()), size=len(p))
+        for p, f in tools().items()
+    }
+    Store(found.store_dir).take(uv["linux/amd64"].sha256, [b"linux/amd64"])
+    lock = lockfile.Lock(
+        schema=2, profile="tiny", inputs=lockfile.inputs_digest(profile), state="locked",
+        reason="", tools=uv, targets=(target,),
+    )  # fmt: skip
+    (folder / "locks" / "tiny.json").write_text(lockfile.dump(lock))
+    wanted = contents.select(["tiny"], ["linux/amd64"], [], Library([folder]))
+    locked = contents.files(wanted, found, QUIET)
+    return (
+        *contents.texts(wanted, [folder]),
+        *contents.of_files(locked, found, []),
+        part("wheels/envbuilder_ml-1-py3-none-any.whl", b"itself", "wheel"),
+    )
+
+
+@pytest.fixture
+def manifest(parts: tuple[Part, ...]) -> Manifest:
+    return made_of(parts)
+
+
+@pytest.fixture
+def bundle(parts: tuple[Part, ...], manifest: Manifest, tmp_path: Path) -> Path:
+    path = tmp_path / "out" / "tiny.tar"
+    packing.write(path, manifest, parts, QUIET)
+    return path
+
+
+@pytest.fixture
+def there(tmp_path: Path, found: Settings) -> Settings:
+    """Settings of another, empty machine."""
+    home = tmp_path / "there"
+    return msgspec.structs.replace(
+        found, config_dir=home / "config", cache_dir=home / "cache", data_dir=home / "data"
+    )

@@ -1,0 +1,116 @@
+"""Unpacking: what needs room, what is reported, and failures of disks."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from envbuilder.bundle import install as placing
+from envbuilder.bundle import read as reading
+from envbuilder.bundle import unpack as unpacking
+from envbuilder.core.console import PlainProgress
+from envbuilder.core.errors import BuildError
+from envbuilder.packages import space
+from envbuilder.packages.store import Store
+from tests.support.bundles import WHEEL, sha, unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from envbuilder.bundle.format import Manifest
+    from envbuilder.core.settings import Settings
+
+
+class Counting(PlainProgress):
+    """Notes its tasks and how far they came."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda line: None)
+        self.tasks: list[tuple[str, int | None, str]] = []
+        self.done = 0
+
+    @contextlib.contextmanager
+    def task(self, name: str, total: int | None = None, unit: str = "") -> Iterator[Any]:
+        self.tasks.append((name, total, unit))
+        yield self
+
+    def advance(self, amount: int) -> None:
+        self.done += amount
+
+
+def test_the_result_says_what_was_unpacked(
+    bundle: Path, manifest: Manifest, there: Settings
+) -> None:
+    total = sum(m.size for m in manifest.members)
+    with reading.opened(bundle) as reader:
+        digest = reader.digest
+    for _ in range(2):  # also where everything is there already
+        progress = Counting()
+        taken = unpacking.unpack(bundle, there, progress, force=False)
+        assert progress.tasks == [(f"unpack {len(manifest.members)} members", total, "bytes")]
+        assert progress.done == total
+        assert (taken.manifest, taken.digest) == (manifest, digest)
+        assert (taken.bases, taken.signed) == ((), None)
+
+
+def test_texts_larger_than_a_piece_arrive_whole(
+    bundle: Path, there: Settings, found: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "_CHUNK", 16)
+    unpack(bundle, there)
+    for name in ("tiny.yaml", "locks/tiny.json"):
+        written = there.config_dir / "profiles" / name
+        assert written.read_bytes() == (found.config_dir / "profiles" / name).read_bytes()
+
+
+def test_room_is_needed_for_what_the_store_lacks(
+    bundle: Path, manifest: Manifest, there: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[space.Room] = []
+    monkeypatch.setattr(space, "require_rooms", asked.extend)
+    Store(there.store_dir).take(sha(WHEEL), [WHEEL])
+    unpack(bundle, there)
+    lacking = sum(m.size for m in manifest.members) - len(WHEEL)
+    assert asked == [space.Room(folder=str(there.cache_dir), bytes=lacking)]
+
+
+def test_nothing_is_read_into_the_store_without_room(
+    bundle: Path, there: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = (space.Disk(folder="/", free=10, needed=10**9),)
+    monkeypatch.setattr(space, "disks", lambda rooms: full if [*rooms] else ())
+    with pytest.raises(BuildError, match="not enough space"):
+        unpack(bundle, there)
+    assert not there.config_dir.parent.exists()
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_full_disk_is_told_by_its_folder(
+    named: bool, bundle: Path, there: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Store, sha256: str, pieces: object) -> None:
+        names = [str(tmp_path / "disk" / "x")] if named else []
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), *names)
+
+    monkeypatch.setattr(Store, "take", full)
+    with pytest.raises(BuildError) as raised:
+        unpack(bundle, there)
+    folder = tmp_path / "disk" if named else there.cache_dir.parent
+    assert raised.value.message == f"no space left on the disk that holds {folder}"
+
+
+def test_profiles_come_last(bundle: Path, there: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a bundle that was broken off is not taken for a whole one."""
+
+    def refuse(drafts: object) -> None:
+        assert Store(there.store_dir).sound(sha(WHEEL))
+        raise BuildError("no room for profiles")
+
+    monkeypatch.setattr(placing, "write", refuse)
+    with pytest.raises(BuildError, match="no room for profiles"):
+        unpack(bundle, there)
