@@ -160,6 +160,8 @@ def test_the_payload_is_started_in_a_folder_that_goes(
     assert "payload/verify.py" in started.members
     assert started.options["timeout"] == TIMEOUT_SECONDS
     assert started.options["env"] == {"OMP_NUM_THREADS": str(threads.decide(threads.fetch()))}
+    assert started.payload.name == "payload.pyz"
+    assert started.payload.parent.name.startswith("envbuilder-")
     # Its working directory holds no module that could be imported, and nothing is left of it.
     assert started.work == []
     assert not started.payload.exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
@@ -82,15 +83,17 @@ def test_no_number_of_phases_fills_the_memory() -> None:
 
 def test_it_watches_its_own_delays_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
+    late = threading.Event()
 
     def sleep(seconds: float) -> None:
         now[0] += seconds + (1.0 if now[0] < 1 else 0.0)
+        if now[0] >= 2:
+            late.set()
 
     monkeypatch.setattr(time, "sleep", sleep)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     with Timeline() as timeline:
-        while now[0] < 2:
-            pass
+        assert late.wait(10)
     timeline.arrived("epoch 1", 0.5)
     timeline.arrived("test epoch 1", 4.0)
     assert timeline.problems([("epoch 1", 1.0)]) == []
