@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -14,6 +14,9 @@ from envbuilder.profiles.locked_file import File
 from envbuilder.profiles.profile import Expects, Profile, Requires
 from tests.support.host_trees import profile
 from tests.support.tools import tools
+
+if TYPE_CHECKING:
+    from envbuilder.core import types
 
 LINUX = Host(
     os="linux",
@@ -105,7 +108,7 @@ def test_what_is_impossible_has_a_name() -> None:
     assert said(a_profile(), UNREAD, "venv")[0][1] == "unread"
 
 
-def locked(wheel: str) -> Lock:
+def locked(wheel: str, platform: types.Platform = "linux/amd64") -> Lock:
     file = File(
         kind="wheel",
         name="torch",
@@ -124,7 +127,7 @@ def locked(wheel: str) -> Lock:
         state="locked",
         reason="",
         tools=tools(),
-        targets=(Target(platform="linux/amd64", python="3.12", base=None, files=(file,)),),
+        targets=(Target(platform=platform, python="3.12", base=None, files=(file,)),),
     )
 
 
@@ -177,8 +180,12 @@ def test_the_c_library_that_the_wheels_need(
     ],
 )  # fmt: skip
 def test_the_version_of_macos(actual: str | None, minimum: str, expected: Said) -> None:
-    mine = a_profile(platforms=ON_MACS, requires=Requires(macos=minimum))
-    assert said(mine, changed(MAC, os_version=actual), "venv") == expected
+    host = changed(MAC, os_version=actual)
+    stated = a_profile(platforms=ON_MACS, requires=Requires(macos=minimum))
+    assert said(stated, host, "venv") == expected
+    tag = f"macosx_{minimum.replace('.', '_')}_arm64" if minimum else "any"
+    lock = locked(f"torch-2.14.1-cp312-cp312-{tag}.whl", "macos/arm64")
+    assert said(a_profile(platforms=ON_MACS), host, "venv", lock) == expected
 
 
 @pytest.mark.parametrize(
@@ -270,7 +277,8 @@ def test_flags_of_the_cpu(host: Host, requires: Requires, expected: Said) -> Non
 
 def test_an_extension_is_told_which_flag_it_uses() -> None:
     expects = Expects(device="cpu", torch="2.13.0", extension="zentorch")
-    mine = a_profile(requires=AVX512, expects=expects)
+    uses = Requires(cpu_flags=("avx2", "avx512f", "avx512_bf16"))
+    mine = a_profile(requires=uses, expects=expects)
     has = flags("avx512f", "avx512_bf16")
     assert said(mine, has, "venv") == [("note", "", "A CPU has avx512_bf16")]
     partly = a_profile(requires=Requires(cpu_flags=("avx512f", "sse4a")), expects=expects)
