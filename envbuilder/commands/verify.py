@@ -175,8 +175,7 @@ def command(
             *(devices, run, dataset.folder, progress, settings.logs_dir / f"{name}-devices.log"),
             quick=quick or dataset.subset,
         )
-    # envbuilder's own knowledge of the environment wins: no payload overrides it.
-    report = speed.with_speed({**model.assemble(measured, facts), **facts})
+    report = speed.with_speed(model.assemble(measured, facts))
     if yardstick is not None:
         report = _judged(report, yardstick, max_slowdown, errors)
     checked = _show(report, as_json=as_json)

@@ -65,7 +65,8 @@ def _platform(profile: Profile, host: Host, backend: str) -> list[Finding]:
     if possible and host.os != "other" and host.machine == "unknown":
         return [Finding("warning", "this machine's architecture could not be read", "unread")]
     if platform not in platforms:
-        text = f"it is for {' and '.join(platforms)}; this host is {platform or named}"
+        needed = " and ".join(platforms or profile.platforms)
+        text = f"it is for {needed}; this host is {platform or named}"
         return [Finding(level, text, "platform")]
     return []
 

@@ -138,7 +138,7 @@ class BlindTest:
             raise VerifyError(f"the blind test failed: {problem}")
         labels = [self._split.labels[n] for n in self._order]
         answers = list(zip(labels, self._scores, strict=True))
-        correct = sum(row[label] >= max(row) for label, row in answers)
+        correct = sum(row.index(max(row)) == label for label, row in answers)
         loss = -math.fsum(row[label] for label, row in answers) / count
         return Score(images=count, accuracy=correct / count, loss=loss)
 

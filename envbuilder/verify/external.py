@@ -35,7 +35,7 @@ def prepare(
     settings: Settings,
     progress: Progress,
     *,
-    inherit: bool = False,
+    inherit: bool,
 ) -> tuple[Expects, dict[str, Any], Callable[..., Completed]]:
     """Return expectations, report facts, and a function that starts the payload in `executable`.
 

@@ -170,13 +170,13 @@ def _sums(request: Request, measured: Measured) -> Iterator[str]:
         right = (epoch.accuracy or 0) * request.test
         if abs(right - round(right)) > _EXACT * request.test:
             yield f"epoch {number}: {epoch.accuracy} is not a fraction of {request.test} images"
-    last = epochs[-1].accuracy if epochs else None
+    last = epochs[-1].accuracy
     if last is not None and last < request.accuracy:
         yield f"accuracy {last:.2%}; at least {request.accuracy:.2%} is needed"
     baseline = measured.baseline_seconds()
-    if measured.baseline is not None and not (baseline and baseline > 0):
+    if measured.baseline is not None and (baseline is None or baseline <= 0):
         yield "the baseline has no time"
-    if epochs and measured.speedup is not None:
+    if measured.speedup is not None:
         ratio = baseline / epochs[0].seconds if baseline is not None else math.nan
         if not _equal(measured.speedup, ratio):
             yield f"the speed-up {measured.speedup:.2f} is not that of its epochs"
@@ -185,7 +185,7 @@ def _sums(request: Request, measured: Measured) -> Iterator[str]:
 def _losses(request: Request, measured: Measured) -> Iterator[str]:
     training = measured.training
     losses = [epoch.loss for epoch in measured.epochs]
-    if not losses or any(loss is None or not 0 <= loss < math.inf for loss in losses):
+    if any(loss is None or loss < 0 for loss in losses):
         yield "an epoch has no loss"
         return
     finite = [loss for loss in losses if loss is not None]

@@ -312,8 +312,12 @@ def _not_finite(data: Any) -> str:
 
 
 def assemble(data: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
-    """Return the whole report: facts (profile, artifact, host …), then the payload's data."""
-    return {"schema": SCHEMA, **facts, **{k: v for k, v in data.items() if k != "schema"}}
+    """Return the whole report: facts (profile, artifact, host …), then the payload's data.
+
+    The payload's data change no fact.
+    """
+    own = {"schema": SCHEMA, **facts}
+    return {**own, **data, **own}
 
 
 def write(report: dict[str, Any], path: Path, mode: int = 0o666) -> None:

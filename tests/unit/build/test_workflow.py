@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -33,7 +32,6 @@ from envbuilder.profiles import signed_lock
 from envbuilder.signatures import beside
 from envbuilder.signatures import statement as statements
 from envbuilder.signatures.refusals import UnsignedError
-from envbuilder.verify import external
 from tests.support import signing
 from tests.support.engines import FakeEngine
 from tests.support.workflow import prepare
@@ -668,74 +666,6 @@ def test_a_plan_changes_nothing(found: Settings, doings: list[str]) -> None:
     assert doings == []
     assert not found.cache_dir.exists()
     assert not found.data_dir.exists()
-
-
-# ---- verify --python
-
-
-def start_with(found: Settings, monkeypatch: pytest.MonkeyPatch, **asked: Any) -> dict[str, Any]:
-    """Start the payload in a pretended interpreter; returns how that was done."""
-    seen: dict[str, Any] = {}
-
-    def run(argv: list[str], **options: Any) -> process.Completed:
-        payload = Path(argv[4])
-        with zipfile.ZipFile(payload) as archive:
-            seen["members"] = archive.namelist()
-        seen.update(options, argv=argv, payload=payload)
-        return process.Completed(argv=tuple(argv), returncode=0, stdout="", stderr="", seconds=0.0)
-
-    monkeypatch.setattr(process, "run", run)
-    _, _, start = external.prepare(Path("mine/python"), Request(**asked), found, Said())
-    folders = {"data": Path("/digits")}
-    start(lambda shown: ("verify", "--data", shown["data"]), folders, seen.setdefault)
-    return seen
-
-
-def test_an_interpreter_of_the_user_is_taken_as_it_is(found: Settings, doings: list[str]) -> None:
-    add(found, FITS, lock=None)
-    request = Request(profile="mine")
-    expects, known, _ = external.prepare(Path("mine/python"), request, found, Said())
-    # Its torch is not ours to demand; the device is.
-    assert (expects.device, expects.torch) == ("cpu", "")
-    assert profiles.load("cpu", SHIPPED).expects.torch != ""
-    assert known["backend"] == "external"
-    assert known["profile"] == "mine"
-    assert known["artifact"]["ref"] == str(Path.cwd() / "mine/python")
-    assert known["fingerprint"] is None
-    assert known["host"]["machine"] == "x86_64"
-    assert doings == []
-
-
-def test_the_payload_is_started_with_the_hosts_threads(
-    found: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen = start_with(found, monkeypatch, profile="cpu")
-    python, isolated, option, bytecode, payload, start, _, *rest = seen["argv"]
-    assert python == str(Path.cwd() / "mine/python")
-    assert (isolated, option, start) == ("-I", "-X", "--promise")
-    assert bytecode.startswith("pycache_prefix=/")
-    assert Path(payload).name == "payload.pyz"
-    assert rest == ["verify", "--data", "/digits"]
-    assert "payload/verify.py" in seen["members"]
-    assert int(seen["env"]["OMP_NUM_THREADS"]) >= 1
-    assert not seen["payload"].exists()
-
-
-def test_an_interpreter_cannot_make_up_for_the_host(found: Settings) -> None:
-    with pytest.raises(HostError, match="NVIDIA"):
-        external.prepare(Path("p"), Request(profile="cuda"), found, Said())
-    expects, _, _ = external.prepare(Path("p"), Request(profile="cuda", force=True), found, Said())
-    assert expects.device == "cuda"
-
-
-def test_the_host_decides_for_an_interpreter_too(found: Settings, said: Said) -> None:
-    _, known, _ = external.prepare(Path("p"), Request(), found, said)
-    assert known["profile"] == "cpu"
-    assert "profile cpu: no accelerator fits this host" in said
-    mine = configured(found, profile="zendnn")
-    with pytest.raises(HostError, match="avx512"):
-        external.prepare(Path("p"), Request(), mine, said)
-    assert "profile zendnn: set in the configuration" in said
 
 
 @pytest.mark.parametrize("base_image", [None, "mine:1"])

@@ -32,6 +32,7 @@ def a_run(options: Options | None = None) -> Run:
         ("2.13.0+cpu", "2.13.0", True),
         ("2.13.0+cpu", "2.13.0+cpu", True),
         ("2.13.0+cpu", "2.13.0+cu130", False),
+        ("2.13.0", "2.13.0", True),
         ("2.13.0", "2.13.0+cpu", False),
         ("2.13.1+cpu", "2.13.0", False),
         ("2.13.0a0+cpu", "2.13.0", False),
@@ -109,7 +110,10 @@ def test_kernels_in_training() -> None:
 
 def test_zentorch_must_be_seen_in_compiled_inference_and_in_compiled_training() -> None:
     seen = {"inference": kernels("zentorch::a"), "training": kernels("zentorch::b")}
-    assert checked(ZENTORCH, [Outcome("inductor"), Outcome("zentorch", observed=seen)])[0] == PASSED
+    compiled = [Outcome("inductor"), Outcome("zentorch", observed=seen)]
+    found = [f"zentorch:: in compiled {phase}" for phase in ("inference", "training")]
+    text = f"{found[0]}: zentorch::a; {found[1]}: zentorch::b"
+    assert checked(ZENTORCH, compiled) == (PASSED, text)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +139,8 @@ def test_kernels_of_stock_inductor_are_not_zentorchs() -> None:
 
 def test_quick_skips_kernels_that_run_only_in_compiled_code() -> None:
     options = Options("cpu", quick=True, require_kernels=("zentorch::",))
-    assert checked(options, [])[0] == SKIPPED
+    reason = "the required kernels run only in compiled code; a quick run compiles none"
+    assert checked(options, []) == (SKIPPED, reason)
 
 
 def test_an_epoch_that_took_no_time_fails_the_clock() -> None:
@@ -152,6 +157,17 @@ def test_a_clock_that_ran_backwards_fails() -> None:
     run.started = clock.Reading(now.counter + 60, now.monotonic - 60, now.wall, None)
     with pytest.raises(CheckError, match="moved by -"):
         checks.check_clock(run)
+    # Nor is it forgotten for what follows, an epoch without any time among it.
+    run.intervals["epoch 1"] = clock.Reading(0.0, 0.0, 0.0, None), clock.Reading(2, 1, 1, None)
+    run.epochs = [{"seconds": 0.0}]
+    with pytest.raises(CheckError, match=r"moved by -.*; epoch 1: .*; an epoch took 0\.000 s$"):
+        checks.check_clock(run)
+
+
+def test_a_short_epoch_is_still_one() -> None:
+    run = a_run()
+    run.epochs = [{"seconds": 0.01}]
+    assert checks.check_clock(run)[0] == PASSED
 
 
 @pytest.mark.parametrize(
@@ -195,7 +211,8 @@ def measured(monkeypatch: pytest.MonkeyPatch, problems: list[str]) -> tuple[str,
 
 def test_a_failing_measurement_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     assert measured(monkeypatch, []) == (PASSED, "matmul in operations a second: float32 2.00e+11")
-    assert measured(monkeypatch, ["matmul: no memory"]) == (WARNING, "matmul: no memory")
+    several = measured(monkeypatch, ["matmul: no memory", "launch: none"])
+    assert several == (WARNING, "matmul: no memory; launch: none")
     crashed = measured(monkeypatch, ["crash"])
     assert crashed == (WARNING, "nothing could be measured: MemoryError: no room")
 

@@ -80,6 +80,8 @@ def test_what_a_profile_states_goes_before_what_its_lock_says() -> None:
     )
     found = needs.needs(mine, lock_of(*files), "linux/amd64")
     assert (found.sm, found.sm_ptx, found.nvidia_driver) == (("6.1",), False, "500")
+    newer = profile("cuda", requires=Requires(sm=("6.1",), sm_ptx=True))
+    assert needs.needs(newer, lock_of(*files), "linux/amd64").sm_ptx
     silent = needs.needs(profile("cuda", requires=Requires()), lock_of(*files), "linux/amd64")
     assert "7.5" in silent.sm
     assert silent.nvidia_driver == "580.65.06"
@@ -106,10 +108,20 @@ def test_a_torch_that_no_table_knows_is_never_promised(files: tuple[File, ...]) 
     assert "which GPUs its wheels carry kernels for is not known" in found.reasons
 
 
+def test_without_a_lock_only_the_profile_counts() -> None:
+    stated = Requires(sm=("6.1",), sm_ptx=True, nvidia_driver="500", macos="15.0")
+    mine = profile("cuda", requires=stated)
+    expected = Needs(sm=("6.1",), sm_ptx=True, nvidia_driver="500", macos="15.0")
+    assert needs.needs(mine, None, "linux/amd64") == expected
+    mac = wheel("a-1-cp312-cp312-macosx_14_0_arm64.whl")
+    locked = needs.needs(mine, lock_of(mac, platform="macos/arm64"), "macos/arm64")
+    assert locked.macos == "15.0"
+
+
 def test_each_wheel_may_have_several_tags_and_the_newest_wheel_decides() -> None:
     files = (
         wheel("a-1-cp312-cp312-manylinux2014_x86_64.manylinux_2_17_x86_64.whl"),
-        wheel("b-1-cp312-cp312-manylinux_2_24_x86_64.manylinux_2_34_x86_64.whl"),
+        wheel("b-1-cp312-cp312-manylinux_2_34_x86_64.manylinux_2_24_x86_64.whl"),
         wheel("c-1-py3-none-any.whl"),
         wheel("d-1-cp312-cp312-linux_x86_64.whl"),
     )

@@ -39,6 +39,13 @@ def answers(classes: list[Any], first: Any = 0) -> dict[str, Any]:
     return {"first": first, "classes": classes, "scores": [scores(c) for c in classes]}
 
 
+def refusal(test: BlindTest) -> str:
+    """Why the test is not scored."""
+    with pytest.raises(VerifyError) as caught:
+        test.score()
+    return caught.value.message
+
+
 def test_right_answers_are_scored(tmp_path: Path) -> None:
     test, classes = asked(tmp_path)
     test.answer(answers(classes[:30]))
@@ -52,6 +59,13 @@ def test_wrong_answers_count(tmp_path: Path) -> None:
     test, classes = asked(tmp_path)
     test.answer(answers([(classes[0] + 1) % 10, *classes[1:]]))
     assert test.score().accuracy == 1 - 1 / COUNT
+
+
+def test_scores_that_name_every_class_are_right_as_often_as_a_guess(tmp_path: Path) -> None:
+    test, classes = asked(tmp_path)
+    undecided = [[-math.log(10)] * 10] * COUNT
+    test.answer({"first": 0, "classes": classes, "scores": undecided})
+    assert test.score().accuracy == 0.1
 
 
 def test_the_order_is_secret_and_no_image_is_one_of_the_file(tmp_path: Path) -> None:
@@ -76,62 +90,90 @@ def test_only_a_part_of_the_data_is_asked_where_only_that_is_used(tmp_path: Path
 
 def test_a_container_can_read_the_questions(tmp_path: Path) -> None:
     asked(tmp_path)
-    assert (tmp_path / IMAGES).stat().st_mode & 0o444 == 0o444
+    assert (tmp_path / IMAGES).stat().st_mode & 0o777 == 0o644
+
+
+NUMBER = "the number of answers is not the number of images"
+ORDER = "the answers are not in order"
+NOTHING = "an answer has no classes or no scores"
+NO_CLASS = "an answer names a class that does not exist"
+SUM = "the probabilities of an image do not add up to 1"
+NOT_TEN = "the scores of an image are not ten log-probabilities"
 
 
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
         (lambda e: [], "0 of 40 images were answered"),
-        (lambda e: [{**e, "classes": e["classes"][:-1]}], "number of answers is not"),
-        (lambda e: [e, e], "not in order"),
-        (lambda e: [{**e, "first": None}], "not in order"),
-        (lambda e: [{**e, "first": True}], "not in order"),
-        (lambda e: [{**e, "classes": None}], "no classes or no scores"),
-        (lambda e: [{**e, "scores": {}}], "no classes or no scores"),
-        (lambda e: [answers([*e["classes"], 1])], "number of answers is not"),
-        (lambda e: [{**e, "classes": [10] * COUNT}], "a class that does not exist"),
-        (lambda e: [{**e, "classes": [True] * COUNT}], "a class that does not exist"),
         (
-            lambda e: [{**e, "classes": [(c + 1) % 10 for c in e["classes"]]}],
-            "not the most probable one",
+            lambda e: [{**e, "classes": e["classes"][:-1]}],
+            NUMBER,
         ),
-        (lambda e: [{**e, "scores": [[0.0] * 10] * COUNT}], "do not add up to 1"),
-        (lambda e: [{**e, "scores": [[-2.3]] * COUNT}], "not ten log-probabilities"),
-        (lambda e: [{**e, "scores": [[math.nan] * 10] * COUNT}], "not ten log-probabilities"),
-        (lambda e: [{**e, "scores": [["0"] * 10] * COUNT}], "not ten log-probabilities"),
-        (lambda e: [{**e, "scores": [None] * COUNT}], "not ten log-probabilities"),
+        (lambda e: [e, e], ORDER),
+        (lambda e: [{**e, "first": None}], ORDER),
+        (lambda e: [{**e, "first": True}], ORDER),
+        (lambda e: [{**e, "classes": None}], NOTHING),
+        (lambda e: [{**e, "scores": {}}], NOTHING),
+        (
+            lambda e: [answers([*e["classes"], 1])],
+            NUMBER,
+        ),
+        (lambda e: [{**e, "classes": [10] * COUNT}], NO_CLASS),
+        (
+            lambda e: [{**e, "classes": [True] * COUNT}],
+            NO_CLASS,
+        ),
+        (
+            lambda e: [answers([7] * COUNT) | {"scores": [scores(8)] * COUNT}],
+            "an answer names class 7, which is not the most probable one of its image",
+        ),
+        (
+            lambda e: [{**e, "scores": [[0.0] * 10] * COUNT}],
+            SUM,
+        ),
+        (
+            lambda e: [{**e, "scores": [[-2.3]] * COUNT}],
+            NOT_TEN,
+        ),
+        (
+            lambda e: [{**e, "scores": [[math.nan] * 10] * COUNT}],
+            NOT_TEN,
+        ),
+        (
+            lambda e: [{**e, "scores": [["0"] * 10] * COUNT}],
+            NOT_TEN,
+        ),
+        (
+            lambda e: [{**e, "scores": [None] * COUNT}],
+            NOT_TEN,
+        ),
     ],
 )
 def test_answers_that_are_none(tmp_path: Path, spoil: Any, words: str) -> None:
     test, classes = asked(tmp_path)
     for event in spoil(answers(classes)):
         test.answer(event)
-    with pytest.raises(VerifyError, match=words):
-        test.score()
+    assert refusal(test) == f"the blind test failed: {words}"
 
 
 def test_answers_before_the_questions(tmp_path: Path) -> None:
     test = BlindTest(SPLIT, tmp_path)
     test.answer(answers([1] * COUNT))
-    with pytest.raises(VerifyError, match="before it had the images"):
-        test.score()
+    assert refusal(test).endswith(": the payload answered before it had the images")
 
 
 def test_questions_are_given_once(tmp_path: Path) -> None:
     test, classes = asked(tmp_path)
     test.ask()
     test.answer(answers(classes))
-    with pytest.raises(VerifyError, match="the images twice"):
-        test.score()
+    assert refusal(test).endswith(": the payload requested the images twice")
 
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     test = BlindTest(SPLIT, tmp_path / "file")
     test.ask()
-    with pytest.raises(VerifyError, match=r"the blind test failed: .*file"):
-        test.score()
+    assert refusal(test) == f"the blind test failed: {tmp_path / 'file'}: File exists"
 
 
 JSON = st.recursive(
@@ -154,10 +196,14 @@ def test_no_answer_breaks_the_scoring(first: Any, classes: Any, rows: Any) -> No
     ("accuracy", "loss", "reported", "words"),
     [
         (0.981, 0.05, 0.982, None),
+        (0.975, 0.42, 0.980, None),
+        (0.9804, 0.05, 0.975, None),
+        (0.9806, 0.05, 0.975, "the payload reported 97.50%"),
         (0.976, 0.05, 0.984, "the payload reported 98.40%"),
         (0.974, 0.05, 0.974, "at least 97.50% is needed"),
-        (0.982, 0.05, math.nan, "reported nan"),
+        (0.982, 0.05, math.nan, "the payload reported nan%"),
         (0.982, 2.30, 0.982, "at most 0.42 is allowed"),
+        (0.982, math.nan, 0.982, "at most 0.42 is allowed"),
     ],
 )
 def test_the_score_supports_the_report(
@@ -167,8 +213,17 @@ def test_the_score_supports_the_report(
     if words is None:
         blind_test.require(score, reported, 0.975, 0.42)
         return
-    with pytest.raises(VerifyError, match=words):
+    with pytest.raises(VerifyError) as caught:
         blind_test.require(score, reported, 0.975, 0.42)
+    summary = f"{accuracy:.2%} of 10000 images right, cross-entropy {loss:.3f}"
+    assert caught.value.message == f"the blind test failed: {summary}, and {words}"
+
+
+def test_a_few_images_close_to_two_classes_are_no_lie() -> None:
+    score = Score(images=1000, accuracy=0.981, loss=0.05)
+    blind_test.require(score, 0.9905, 0.975, 0.42)
+    with pytest.raises(VerifyError, match=r"the payload reported 99\.20%"):
+        blind_test.require(score, 0.992, 0.975, 0.42)
 
 
 def test_the_folder_of_the_questions_is_locked_and_goes(tmp_path: Path) -> None:

@@ -146,11 +146,40 @@ def test_anything_odd_is_not_believed(changes: dict[str, Any]) -> None:
         model.check_scaling(scaled(**changes))
 
 
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"checks": [check("failed")]}, "passed, although a check failed"),
+        ({"ranks": 0, "devices": []}, "passed with 0 ranks on 0 devices"),
+        ({"devices": [device(1), device(1)]}, "passed with 2 ranks on 1 devices"),
+        ({"devices": [device(0), device(1, None)]}, "passed, although not every device trained"),
+        ({"efficiency": None}, "passed, although the ranks did not train together"),
+    ],
+)
+def test_why_devices_are_not_believed(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(VerifyError) as caught:
+        model.check_scaling(scaled(**changes))
+    assert caught.value.message == f"the scaling report contradicts itself: {reason}"
+    with pytest.raises(VerifyError) as caught:
+        model.check({**measured(), "scaling": scaled(**changes)})
+    assert caught.value.message.endswith(f": passed, although several devices did not: {reason}")
+
+
+def test_no_number_of_a_scaling_report_is_infinite() -> None:
+    with pytest.raises(VerifyError) as caught:
+        model.check_scaling(scaled(anything=[1.0, float("inf")]))
+    assert caught.value.message == (
+        "the scaling report is malformed: a number at $.anything[1] is not finite"
+    )
+
+
 def test_a_report_that_passed_cannot_hold_devices_that_failed() -> None:
     assert model.check({**measured(), "scaling": scaled()}).scaling is not None
     for spoilt in (FAILED, scaled(gradients_equal=False), {"devices": []}):
         with pytest.raises(VerifyError):
             model.check({**measured(), "scaling": spoilt})
+    with pytest.raises(VerifyError, match=r"several devices did not: failed$"):
+        model.check({**measured(), "scaling": FAILED})
     failed = measured(status="failed", reasons=["no"])
     assert model.check({**failed, "scaling": FAILED}).scaling is not None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
@@ -53,6 +54,28 @@ def test_a_process_that_runs_late_excuses_its_own_delay_and_no_other() -> None:
     assert other.problems([("epoch 1", 18.3)]) != []
 
 
+@pytest.mark.parametrize(
+    ("now", "excused"),
+    [(98.9, False), (99.0, True), (100.0, True), (120.0, True), (121.9, True), (122.0, False)],
+)
+def test_a_delay_counts_up_to_a_second_before_and_after_a_pass(now: float, excused: bool) -> None:
+    timeline = seen(*PASS)
+    timeline.delayed(0.5, now)
+    assert (timeline.problems([("epoch 1", 18.3)]) == []) is excused
+
+
+def test_every_pass_is_checked_whatever_is_wrong_with_the_one_before() -> None:
+    unseen, lying = seen(*PASS).problems([("baseline epoch 1", 20.0), ("epoch 1", 1.0)])
+    assert unseen.startswith("baseline epoch 1 is reported, but its start")
+    assert lying.startswith("epoch 1 took 1.00 s by the report")
+
+
+@pytest.mark.parametrize("seconds", [10.0, 0.0, -8.0])
+def test_a_pass_that_ended_before_it_began(seconds: float) -> None:
+    timeline = seen(("test epoch 1", 100.0), ("epoch 1", 110.0))
+    assert len(timeline.problems([("epoch 1", seconds)])) == 1
+
+
 def test_no_number_of_phases_fills_the_memory() -> None:
     timeline = seen(*((str(n), 0.0) for n in range(20_000)), *PASS)
     assert timeline.problems([("epoch 1", 20.0)]) != []
@@ -60,15 +83,18 @@ def test_no_number_of_phases_fills_the_memory() -> None:
 
 def test_it_watches_its_own_delays_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
+    late = threading.Event()
 
     def sleep(seconds: float) -> None:
         now[0] += seconds + (1.0 if now[0] < 1 else 0.0)
+        if now[0] >= 2:
+            late.set()
 
     monkeypatch.setattr(time, "sleep", sleep)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     with Timeline() as timeline:
-        while now[0] < 2:
-            pass
+        assert late.wait(10)
     timeline.arrived("epoch 1", 0.5)
     timeline.arrived("test epoch 1", 4.0)
     assert timeline.problems([("epoch 1", 1.0)]) == []
+    assert timeline.problems([("epoch 1", 0.2)]) != [], "late by more than three times a second"

@@ -73,6 +73,10 @@ def test_a_report_of_what_was_asked_for() -> None:
         ({"training__cold_start_seconds": -3.0}, "starting took -3.00 s"),
         ({"baseline": {"seconds": 90}}, "training took 110.00 s, in a process that lived 60"),
         ({"baseline": {}}, "the baseline has no time"),
+        ({"baseline": {"seconds": 0.0}}, "the baseline has no time"),
+        ({"baseline": {"seconds": -21.0}}, "the baseline has no time"),
+        ({"training__epochs": [epoch(20.0, 0.984002)]}, "0.984002 is not a fraction of 1000"),
+        ({"training__epochs": [epoch(20.0) | {"data_seconds": 1.0001}]}, "its parts 1.000 s"),
         ({"dataset__subset": False}, "subset: True was requested, False is reported"),
         ({"dataset__name": "MNIST"}, "data: MNIST subset (shipped) was requested, MNIST"),
         (
@@ -88,6 +92,54 @@ def test_a_report_that_cannot_be_true(changes: dict[str, Any], words: str) -> No
     assert any(words in sentence for sentence in contradictions(**changes)), contradictions(
         **changes
     )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"training__epochs": [epoch(20.0, 0.85)]},
+        # Sums of rounded numbers.
+        {"training__epochs": [epoch(20.0, 0.9840005)]},
+        {"training__epochs": [epoch(20.0) | {"data_seconds": 1.00001}]},
+        {"training__epochs": [epoch(20.0) | {"data_seconds": 0.0, "compute_seconds": 20.0}]},
+        {"training__epochs": [epoch(20.0) | {"loss": 0.0}]},
+        {"training__cold_start_seconds": 0.0},
+        {"training__cold_start_seconds": 0.2},
+        {"baseline": {"seconds": 0.5}},
+        {"baseline": {"seconds": 10.0}, "speedup": 0.5},
+    ],
+)
+def test_a_report_that_is_odd_and_may_be_true(changes: dict[str, Any]) -> None:
+    assert contradictions(**changes) == []
+
+
+def test_the_loss_may_be_the_highest_that_is_allowed() -> None:
+    request = consistency.request_for(EXPECTS, SUBSET, epochs=1, quick=True)
+    data = quick_report(training__epochs=[epoch(20.0) | {"loss": request.loss}])
+    assert consistency.contradictions(request, model.check(data), LIVED) == []
+
+
+@pytest.mark.parametrize(
+    ("points", "loss", "plausible"),
+    [
+        (20, 2.3, False),
+        (19, 2.3, True),
+        # With two epochs' mean of 0.3: 0.3 of it and 0.1 apart.
+        (20, 0.48, True),
+        (20, 0.50, False),
+        (20, 0.12, True),
+        (20, 0.10, False),
+    ],
+)
+def test_the_loss_curve_is_near_the_mean_of_the_epochs(
+    points: int, loss: float, plausible: bool
+) -> None:
+    request = consistency.request_for(EXPECTS, SUBSET, epochs=2, quick=True)
+    epochs = [epoch(10.0) | {"loss": 0.4}, epoch(10.0)]
+    curve = [[step, loss] for step in range(1, points + 1)]
+    data = quick_report(training__epochs=epochs, training__losses=[*curve, [999, None]])
+    found = consistency.contradictions(request, model.check(data), LIVED)
+    assert (found == []) is plausible, found
 
 
 @pytest.mark.parametrize(
@@ -163,6 +215,34 @@ def test_checks_longer_than_the_process_lived() -> None:
     assert any(s.startswith("the checks took 1") for s in found)
 
 
+def at_once(seconds: float, lived: float) -> list[str]:
+    """The contradictions of a report whose work took `seconds`, and its checks no time."""
+    data = quick_report(training__epochs=[epoch(seconds)], training__cold_start_seconds=None)
+    data["checks"] = [{**check, "seconds": 0.0} for check in data["checks"]]
+    request = consistency.request_for(EXPECTS, SUBSET, epochs=1, quick=True)
+    return consistency.contradictions(request, model.check(data), lived)
+
+
+def test_work_may_take_all_of_a_process_and_no_more() -> None:
+    assert at_once(0.5, lived=0.5) == []
+    assert at_once(0.5, lived=0.499) == ["training took 0.50 s, in a process that lived 0.50 s"]
+
+
+@pytest.mark.parametrize(("lacking", "plausible"), [(0.0009, True), (0.0011, False)])
+def test_the_time_of_each_check_may_be_rounded_up(lacking: float, plausible: bool) -> None:
+    data = quick_report(training__epochs=[epoch(1e-4)], training__cold_start_seconds=None)
+    lived = sum(check["seconds"] - lacking for check in data["checks"]) + 1e-4
+    request = consistency.request_for(EXPECTS, SUBSET, epochs=1, quick=True)
+    found = consistency.contradictions(request, model.check(data), lived)
+    assert (found == []) is plausible, found
+
+
+def test_what_a_report_says_is_quoted_in_part() -> None:
+    (problem,) = contradictions(dataset__name="x" * 500)
+    assert "x" * 50 in problem
+    assert len(problem) < 150
+
+
 def test_an_external_torch_may_have_any_version() -> None:
     expects = msgspec.structs.replace(EXPECTS, torch="")
     asked = consistency.request_for(expects, SUBSET, epochs=1, quick=True)
@@ -173,7 +253,19 @@ def test_an_external_torch_may_have_any_version() -> None:
 def test_a_version_without_a_local_part_names_every_build() -> None:
     expects = msgspec.structs.replace(EXPECTS, torch="2.13.0")
     asked = consistency.request_for(expects, SUBSET, epochs=1, quick=True)
-    assert consistency.contradictions(asked, model.check(quick_report()), LIVED) == []
+    for version in ("2.13.0+cpu", "2.13.0"):
+        report = model.check(quick_report(torch__version=version))
+        assert consistency.contradictions(asked, report, LIVED) == []
+
+
+@pytest.mark.parametrize(
+    ("data", "quick", "accuracy"), [(FULL, False, 0.5), (FULL, True, 0.85), (SUBSET, False, 0.85)]
+)
+def test_only_a_full_training_has_to_reach_the_profiles_accuracy(
+    data: Dataset, quick: bool, accuracy: float
+) -> None:
+    expects = msgspec.structs.replace(EXPECTS, accuracy=0.5)
+    assert consistency.request_for(expects, data, epochs=1, quick=quick).accuracy == accuracy
 
 
 @pytest.mark.parametrize(
@@ -196,7 +288,7 @@ def test_a_share_that_noise_explains_is_no_warning(share: float | None) -> None:
 def test_more_than_the_matmul_rate_is_a_warning() -> None:
     warning = consistency.matmul_rate(model.check(measured(measurements={"matmul_share": 1.27})))
     assert warning is not None
-    assert (warning.name, warning.status) == ("matmul rate", "warning")
+    assert (warning.name, warning.status, warning.seconds) == ("matmul rate", "warning", 0.0)
     assert "127 % of the matmul rate" in warning.detail
     assert "the machine was busy" in warning.detail
     assert "measure again on a quiet machine" in warning.detail

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 import jsonschema
@@ -123,6 +124,52 @@ def two_epochs(**earlier: Any) -> dict[str, Any]:
 def test_a_report_that_lies_or_is_damaged_is_refused(data: Any, said: str) -> None:
     with pytest.raises(VerifyError, match=said):
         model.check(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (spoil("training", None), "contradicts itself: passed without a trained epoch"),
+        (
+            spoil("checks.1.status", "failed", spoil("checks.0.status", "failed")),
+            f"contradicts itself: passed, although these checks failed: {', '.join(REQUIRED[:2])}",
+        ),
+        (
+            spoil("training.epochs.0.loss", float("nan")),
+            "is malformed: a number at $.training.epochs[0].loss is not finite",
+        ),
+    ],
+)
+def test_why_a_report_is_refused(data: Any, problem: str) -> None:
+    with pytest.raises(VerifyError) as caught:
+        model.check(data)
+    assert caught.value.message == f"the payload's report {problem}"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("seconds", 0.5), ("samples_per_second", 0.5), ("accuracy", 0.0), ("accuracy", 1.0)],
+)
+def test_a_slow_fast_or_bad_epoch_is_still_one(key: str, value: float) -> None:
+    assert model.check(spoil(f"training.epochs.0.{key}", value)).status == "passed"
+
+
+@pytest.mark.parametrize(("baseline", "seconds"), [(None, None), ({}, None), ({"seconds": 9}, 9)])
+def test_the_baseline_has_a_time_or_none(
+    baseline: dict[str, Any] | None, seconds: float | None
+) -> None:
+    assert model.check(spoil("baseline", baseline)).baseline_seconds() == seconds
+
+
+def test_what_envbuilder_knows_is_first_and_no_payload_changes_it() -> None:
+    facts = {"profile": "cpu", "fingerprint": None}
+    found = model.assemble({"fingerprint": "x", "quick": True, "schema": 7, "profile": "y"}, facts)
+    assert list(found.items()) == [
+        ("schema", model.SCHEMA),
+        ("profile", "cpu"),
+        ("fingerprint", None),
+        ("quick", True),
+    ]
 
 
 MEASUREMENTS = {
@@ -325,8 +372,20 @@ def test_a_payload_that_ends_badly_is_5(start: Any, said: str, tmp_path: Path) -
 def test_reports_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "report.json"
     model.write(passing(), path)
-    assert json.loads(path.read_text()) == passing()
+    assert path.read_text() == json.dumps(passing(), indent=1) + "\n"
     assert [p.name for p in path.parent.iterdir()] == ["report.json"]
     (tmp_path / "file").write_text("")
-    with pytest.raises(VerifyError, match="cannot be written"):
+    with pytest.raises(VerifyError, match=r"report.json: the report cannot be written: ") as caught:
         model.write(passing(), tmp_path / "file" / "report.json")
+    assert "choose another path with --output" in caught.value.hint
+
+
+def test_the_umask_and_the_caller_say_who_may_read_a_report(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        model.write(passing(), tmp_path / "shared.json")
+        model.write(passing(), tmp_path / "private.json", 0o600)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "shared.json").stat().st_mode & 0o777 == 0o666
+    assert (tmp_path / "private.json").stat().st_mode & 0o777 == 0o600

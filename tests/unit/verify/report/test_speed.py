@@ -59,6 +59,12 @@ def test_recorded_epochs(changes: dict[str, Any], reason: str) -> None:
         ({"pressure_seconds": 99.0}, "tasks waited for a CPU 100 % of the time"),
         ({"steal_seconds": 0.3}, "the hypervisor took 8 % of the CPU time"),
         ({"steal_seconds": 0.1}, ""),
+        ({"steal_seconds": 99.0}, "the hypervisor took 100 % of the CPU time"),
+        # At a limit, and just below it.
+        ({"steal_seconds": 0.2}, "the hypervisor took 5 % of the CPU time"),
+        ({"steal_seconds": 0.199}, ""),
+        ({"pressure_seconds": 0.2}, "tasks waited for a CPU 10 % of the time"),
+        ({"pressure_seconds": 0.199}, ""),
         # An accelerator does the work, and nothing says how long tasks waited.
         (
             {
@@ -85,6 +91,10 @@ def test_where_other_facts_decide(changes: dict[str, Any], reason: str) -> None:
         ({"cpu_seconds": 2.0, "involuntary_switches": 40}, False),
         ({"cpu_seconds": 2.0, "involuntary_switches": None}, False),
         ({"cpu_seconds": 1.9, "involuntary_switches": 800, "threads": 1}, False),
+        ({"cpu_seconds": 3.0, "involuntary_switches": 800}, False),
+        ({"cpu_seconds": 2.0, "involuntary_switches": 200}, False),
+        # More threads than CPUs, and a quota of more CPUs than there are.
+        ({"cpu_seconds": 3.9, "involuntary_switches": 800, "threads": 4, "quota": 8.0}, False),
     ],
 )
 def test_without_pressure_cpu_time_and_interruptions_decide(
@@ -102,6 +112,7 @@ def test_without_pressure_cpu_time_and_interruptions_decide(
         ({"quota": 0.5, "threads": 1, "throttled_periods": 19, "cpu_seconds": 1.0}, ""),
         ({"quota": 1.5, "throttled_periods": 19, "cpu_seconds": 2.98}, ""),
         ({"threads": 4, "cpu_seconds": 3.9}, ""),
+        ({"cpus": 1, "threads": 2, "cpu_seconds": 1.9}, ""),
         # It has not: others take part of it.
         (
             {"quota": 1.0, "threads": 1, "throttled_periods": 2, "cpu_seconds": 0.8},
@@ -176,6 +187,14 @@ def test_a_reason_is_short_and_printable() -> None:
     assert reason.endswith("of the time; and 97 more")
     assert len(reason) < 300
     assert reason.isprintable()
+
+
+def test_three_pieces_of_work_are_named_and_no_more_counted() -> None:
+    busy = {f"epoch {n}": facts(**BUSY) for n in (1, 2, 3)}
+    waited = "tasks waited for a CPU 95 % of the time"
+    assert speed.disturbance(busy) == (
+        f"machine busy: epoch 1: {waited}; epoch 2: {waited}; epoch 3: {waited}"
+    )
 
 
 @pytest.mark.parametrize(
