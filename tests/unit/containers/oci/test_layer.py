@@ -46,6 +46,16 @@ def test_digest_size_and_diff_id_are_those_of_the_bytes(tmp_path: Path) -> None:
     assert made.digest == f"sha256:{hashlib.sha256(data).hexdigest()}"
     assert made.diff_id == f"sha256:{hashlib.sha256(tar).hexdigest()}"
     assert (made.size, made.unpacked) == (len(data), len(tar))
+    assert len(tar) == 4 * 512, "a header, the content, and the end"
+
+
+def test_the_size_is_that_of_all_parts_of_the_blob(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layer, "_JOB", 1 << 19)  # the compressor returns the blob in parts
+    made, data = written(tmp_path, [Member(path="a", content=os.urandom(6 << 20))])
+    assert made.size == len(data) == made.descriptor.size
+    assert made.digest == f"sha256:{hashlib.sha256(data).hexdigest()}" == made.descriptor.digest
 
 
 def test_order_number_of_cores_and_the_sources_times_do_not_count(
@@ -81,6 +91,8 @@ def test_a_folders_tree_has_plain_owners_modes_and_times(tmp_path: Path) -> None
         (0, 0, "", "", EPOCH)
     }
     assert found["opt/env/lib64"][0].linkname == "lib"
+    assert [n for n, (m, _) in found.items() if m.issym()] == ["opt/env/lib64"]
+    assert {c for n, (m, c) in found.items() if m.isreg()} == {b"x", b"#!/bin/sh\n"}
 
 
 def test_a_members_own_time_is_kept_where_it_is_earlier(tmp_path: Path) -> None:
@@ -120,6 +132,7 @@ def test_members_are_sorted_by_the_bytes_of_their_paths() -> None:
     tar = b"".join(layer.tar(reversed(members), EPOCH))
     with tarfile.open(fileobj=io.BytesIO(tar)) as archive:
         assert [os.fsencode(n) for n in archive.getnames()] == names
+    assert tar.startswith(b"a/\0"), "a folder has a slash, as from other programs"
 
 
 class Halves:
@@ -230,7 +243,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_folders_above_are_named_once_and_highest_first() -> None:
-    paths = ["a/b/c", "a/b/d", "e", "x/y/z/file", "x/y/file"]
+    paths = ["a/b/c", "a/b/d", "e", "x/y/z/file"]
     assert list(layer.folders_above(paths)) == [
         Member(path=path, kind="folder", mode=0o755) for path in ("a", "a/b", "x", "x/y", "x/y/z")
     ]
