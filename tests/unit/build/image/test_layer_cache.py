@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +70,17 @@ def test_a_layer_of_another_format_or_compressor_is_not_found(
     bench.keep()
     monkeypatch.setattr(f"envbuilder.build.image.{place}", value)
     assert bench.cache().find(INPUTS) is None
+
+
+def test_later_versions_find_the_same_entries(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else all users would make all layers again: `FORMAT` is there to cause that on purpose."""
+    monkeypatch.setattr(layer_cache, "FORMAT", 4)
+    monkeypatch.setattr(layer_cache, "compressor", lambda: {"zstd": "1.5.7"})
+    bench.keep({"python": "3.11"})
+    key = hashlib.sha256(b'{"facts":{"python":"3.11"},"format":4,"zstd":"1.5.7"}').hexdigest()
+    assert [entry.name for entry in bench.entries()] == [f"{key}.json"]
 
 
 def test_a_fresh_build_uses_no_layer_and_replaces_it(bench: Bench) -> None:

@@ -121,7 +121,7 @@ def test_what_is_not_repeated_says_why_it_broke_off(bench: Make) -> None:
         ("7", [7.0, 1.0]),
         ("30", [30.0, 1.0]),
         ("31", []),
-        ("9" * 5000, []),
+        ("9" * 20, []),
         ("0", [1.0]),
         ("Wed, 21 Oct 2026 07:28:00 GMT", [1.0]),
     ],
