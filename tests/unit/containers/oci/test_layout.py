@@ -68,7 +68,7 @@ def test_what_is_no_image_is_passed_over(tmp_path: Path) -> None:
     layout = image(tmp_path)
     (found,) = layout.index().manifests
     others = [
-        layout.add(b"{}", MANIFEST, platform=Platform(architecture="amd64", os=os_name))
+        layout.add(os_name.encode(), MANIFEST, platform=Platform(architecture="amd64", os=os_name))
         for os_name in ("", "unknown")
     ]
     missing = [

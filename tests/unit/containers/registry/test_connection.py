@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import requests
-import urllib3
 
 from envbuilder.containers.oci import reference
 from envbuilder.containers.registry import connection, credentials
@@ -16,6 +14,7 @@ from envbuilder.containers.registry.connection import Connection
 from envbuilder.containers.registry.credentials import Credential
 from envbuilder.containers.registry.responses import BrokenOffError
 from envbuilder.core.errors import BuildError
+from tests.support.scripted_session import Scripted, answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,39 +23,6 @@ if TYPE_CHECKING:
 
 ROOT = "https://far.example/v2/a/"
 BLOB = f"{ROOT}blobs/x"
-
-
-def answer(status: int, body: bytes = b"", reason: str = "", **headers: str) -> requests.Response:
-    response = requests.Response()
-    response.status_code, response.reason = status, reason
-    response.headers.update({name.replace("_", "-"): value for name, value in headers.items()})
-    response.raw = urllib3.HTTPResponse(io.BytesIO(body), preload_content=False)
-    return response
-
-
-class Scripted:
-    """Stands in for a session: gives these answers in turn, the last one for ever."""
-
-    def __init__(self, *answers: requests.Response | Exception) -> None:
-        self.answers = list(answers)
-        self.requests: list[tuple[str, str]] = []
-        self.options: list[dict[str, Any]] = []
-
-    def request(self, method: str, url: str, **options: Any) -> requests.Response:
-        self.requests.append((method, url))
-        self.options.append(options)
-        response = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        request = requests.PreparedRequest()
-        request.method, request.url = method, url
-        if isinstance(response, Exception):
-            assert isinstance(response, requests.RequestException)
-            response.request = request
-            raise response
-        response.url, response.request = url, request
-        return response
-
-    def authorizations(self) -> list[str]:
-        return [options["headers"].get("Authorization", "") for options in self.options]
 
 
 class Bench:
