@@ -209,6 +209,18 @@ def test_an_upload_that_is_gone_begins_again(bench: Make, state: requests.Respon
     assert sum(made.shown) == 10
 
 
+@pytest.mark.parametrize("headers", [{}, {"Range": "0-0"}, {"Range": "none"}])
+def test_an_upload_of_which_the_registry_has_nothing_goes_on_from_the_start(
+    bench: Make, headers: dict[str, str]
+) -> None:
+    made = bench(
+        answer(404), answer(202, Location="/up"), GONE,
+        answer(404), answer(204, **headers), *[answer(202)] * 3, answer(201),
+    )  # fmt: skip
+    assert made.send() == Sent(how="sent", bytes=14)
+    assert [said for said, _ in made.pieces()] == ["0-3", "0-3", "4-7", "8-9"]
+
+
 def test_an_upload_of_which_the_registry_has_all_is_only_closed(bench: Make) -> None:
     made = bench(
         answer(404), answer(202, Location="/up"), GONE,
