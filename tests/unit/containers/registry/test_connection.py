@@ -128,7 +128,8 @@ def test_after_the_last_attempt_nothing_is_waited_for(bench: Make) -> None:
     ],
 )
 def test_every_failure_says_what_to_do_next(bench: Make, status: int, hint: str) -> None:
-    failed = bench(answer(200)).connection.failure("a thing", "why", status)
+    given = (status,) if status else ()
+    failed = bench(answer(200)).connection.failure("a thing", "why", *given)
     assert failed.message == "far.example/a: a thing: why"
     assert failed.hint.startswith(hint)
 
