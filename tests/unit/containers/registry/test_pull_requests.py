@@ -43,6 +43,7 @@ class Bench:
         self.layout = Layout(folder)
         self.part = folder / "partial" / DIGEST.removeprefix("sha256:")
         if left:
+            Layout.create(folder)
             self.part.parent.mkdir()
             self.part.write_bytes(left)
 

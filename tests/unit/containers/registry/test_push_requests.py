@@ -147,6 +147,15 @@ def test_a_blob_that_is_there_is_not_sent_and_it_is_noted_where(bench: Make) -> 
     assert all(re.fullmatch(inventory.DOWNLOADS["uploads"].files, name) for name in names)
 
 
+def test_a_note_that_cannot_be_written_fails_no_push(bench: Make) -> None:
+    bench(answer(200)).send()
+    made = bench(answer(200))
+    (note,) = made.notes.glob("*.repository")
+    note.unlink()
+    note.mkdir()
+    assert made.send() == Sent(how="present", bytes=0)
+
+
 MOUNT = ("POST", f"{ROOT}uploads/?mount={QUERY}&from=b")
 
 
