@@ -73,6 +73,19 @@ def test_order_number_of_cores_and_the_sources_times_do_not_count(
     assert len(found) == 1
 
 
+def test_the_compressors_settings_decide_the_bytes_as_the_cache_assumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [bytes([n % 251]) * 3 + n.to_bytes(4, "big") for n in range(4000)]
+    members = [Member(path="a", content=b"".join(words) * 110)]  # 3 MB
+    digests = set()
+    for job, level in ((1 << 19, 3), (1 << 21, 3), (1 << 21, 1)):
+        monkeypatch.setattr(layer, "_JOB", job)
+        monkeypatch.setattr(layer, "_LEVEL", level)
+        digests.add(written(tmp_path, members)[0].digest)
+    assert len(digests) == 3
+
+
 def test_a_folders_tree_has_plain_owners_modes_and_times(tmp_path: Path) -> None:
     root = tmp_path / "env"
     (root / "lib").mkdir(parents=True, mode=0o700)
