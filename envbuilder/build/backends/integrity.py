@@ -87,13 +87,11 @@ def is_sealed(prefix: Path) -> bool:
     return (prefix / MARKER).is_file() or (prefix / OWN).is_dir() or not any(prefix.iterdir())
 
 
-def require_unchanged(
-    prefix: Path, python: str = "bin/python", owner: Callable[[str], str] = lambda path: ""
-) -> None:
+def require_unchanged(prefix: Path, python: str, owner: Callable[[str], str]) -> None:
     """Raise `VerifyError` if an environment's contents have changed since its build.
 
     `python` is its interpreter, below the prefix; `owner` returns the package that a path belongs
-    to, if known.
+    to, or an empty string.
     """
     hint = (
         "Build it again: add --rebuild to envbuilder build. To check it as it is: envbuilder"

@@ -273,7 +273,7 @@ def _unchanged(prepared: requests.PreparedRequest) -> requests.PreparedRequest:
 def _requested_pause(response: requests.Response) -> float:
     """Return how many seconds the registry requests to wait; 0 if it requests no pause."""
     text = response.headers.get("Retry-After", "")
-    return float(text) if text.isdecimal() and len(text) < 9 else 0.0
+    return float(text[:9]) if text.isdecimal() else 0.0
 
 
 def _origin(url: str) -> tuple[str, str, int | None] | None:

@@ -92,7 +92,10 @@ class _Incoming:
         if not complete:
             raise self._connection.failure(self._blob.digest, problem)
         digest = f"sha256:{self._digest.hexdigest()}"
-        return self._have == self._blob.size and digest == self._blob.digest
+        right = self._have == self._blob.size and digest == self._blob.digest
+        if not right:
+            self._advance(-self._have)
+        return right
 
     def _read_left(self) -> int:
         """Hash what an earlier try left; return its size."""

@@ -64,12 +64,12 @@ def send(
     layout: Layout,
     notes: Path,
     advance: Callable[[int], None],
-    mount_from: str = "",
+    mount_from: str,
 ) -> Sent:
     """Push a blob of a layout, unless the registry has it.
 
     `notes` is a folder that records which repository has which blob. `mount_from` is a repository
-    of the same registry that may have the blob; without it, the one recorded by an earlier push is
+    of the same registry that may have the blob; if empty, the one recorded by an earlier push is
     used. Only one process sends a blob at a time; the others wait. Raise `BuildError` if the push
     fails.
     """

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 import pytest
@@ -94,9 +96,15 @@ CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
 
 @pytest.fixture
 def sealed(root: Path) -> Path:
-    (root / resources.OWN).mkdir(parents=True)
     integrity.close(root, {"fingerprint": "f"})
     return root
+
+
+def require_unchanged(prefix: Path, **owners: str) -> None:
+    """Compare an environment whose files have these owners, by the files' stems."""
+    integrity.require_unchanged(
+        prefix, "bin/python", lambda path: owners.get(PurePath(path).stem, "")
+    )
 
 
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.name)
@@ -110,15 +118,15 @@ def test_a_planted_file_is_found_and_named(root: Path, planted: Planted) -> None
     integrity.close(root, {"fingerprint": "f"})
     plant(site, planted)
     with pytest.raises(VerifyError, match="was changed after the build") as caught:
-        integrity.require_unchanged(root)
+        require_unchanged(root)
     assert planted.words in caught.value.message
 
 
 def test_a_seal_holds_until_something_changes(sealed: Path) -> None:
-    integrity.require_unchanged(sealed)
+    require_unchanged(sealed)
     (sealed / "lib" / "__pycache__").mkdir()
     (sealed / "lib" / "__pycache__" / "module.pyc").write_text("bytecode")
-    integrity.require_unchanged(sealed)
+    require_unchanged(sealed)
     assert integrity.marker(sealed)["fingerprint"] == "f"
 
 
@@ -127,24 +135,83 @@ def test_a_change_is_found_and_named(sealed: Path, name: str) -> None:
     change, named = CHANGES[name]
     change(sealed)
     with pytest.raises(VerifyError, match="was changed after the build") as caught:
-        integrity.require_unchanged(sealed)
+        require_unchanged(sealed)
     assert named in caught.value.message
     assert "--rebuild" in caught.value.hint
 
 
 def test_a_change_is_found_without_the_list_of_files(sealed: Path) -> None:
     (sealed / integrity.FILES).unlink()
-    integrity.require_unchanged(sealed)  # the digest says it all
+    require_unchanged(sealed)  # the digest says it all
     CHANGES["content"][0](sealed)
     with pytest.raises(VerifyError, match="its list of files"):
-        integrity.require_unchanged(sealed)
+        require_unchanged(sealed)
 
 
-def test_many_changes_are_counted(sealed: Path) -> None:
-    for number in range(5):
-        (sealed / f"new-{number}").write_text("")
-    with pytest.raises(VerifyError, match=r"new-2 \(added\) and 2 more$"):
-        integrity.require_unchanged(sealed)
+@pytest.mark.parametrize(("number", "end"), [(3, ""), (4, " and 1 more"), (5, " and 2 more")])
+def test_three_changes_are_named_and_further_ones_counted(
+    sealed: Path, number: int, end: str
+) -> None:
+    for name in range(number):
+        (sealed / f"new-{name}").write_text("")
+    named = ", ".join(f"new-{name} (added)" for name in range(3))
+    with pytest.raises(VerifyError) as caught:
+        require_unchanged(sealed)
+    assert caught.value.message == f"{sealed} was changed after the build: {named}{end}"
+
+
+def test_a_changed_file_is_named_with_the_package_it_belongs_to(sealed: Path) -> None:
+    for path in ("lib/module.py", "bin/tool"):
+        (sealed / path).write_text("changed")
+    with pytest.raises(VerifyError, match=r"tool \(changed\), .*module.py \(changed, of torch\)"):
+        require_unchanged(sealed, module="torch")
+
+
+def test_a_file_that_cannot_be_read_is_named(sealed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "lib/module.py")
+
+    monkeypatch.setattr(tree_digest, "read", denied)
+    with pytest.raises(VerifyError, match=r"lib/module\.py: cannot be read: Permission denied"):
+        require_unchanged(sealed)
+
+
+def test_an_empty_folder_can_be_sealed(tmp_path: Path) -> None:
+    integrity.close(tmp_path, {})
+    require_unchanged(tmp_path)
+
+
+def test_files_that_hold_the_location_are_not_in_the_portable_digest(sealed: Path) -> None:
+    """But the list of them is: else any file could be changed by adding it to the list."""
+    before = integrity.portable_digest(sealed)
+    assert before == integrity.marker(sealed)["digest"]
+    integrity.bind(sealed, ["bin/tool"])
+    listed = integrity.portable_digest(sealed)
+    assert listed != before
+    (sealed / "bin" / "tool").write_text(f"#!{sealed}/bin/python")
+    assert integrity.portable_digest(sealed) == listed
+    (sealed / "lib" / "module.py").write_text("changed")
+    assert integrity.portable_digest(sealed) != listed
+
+
+def test_files_that_hold_the_location_are_listed_once(tmp_path: Path) -> None:
+    integrity.bind(tmp_path, ["bin/tool", "bin/activate"])
+    integrity.bind(tmp_path, ["etc/settings", "bin/tool"])
+    assert (tmp_path / integrity.PLACED).read_text() == "bin/activate\nbin/tool\netc/settings\n"
+    assert integrity.host_bound(tmp_path) - integrity.HOST_BOUND == {
+        "bin/activate", "bin/tool", "etc/settings",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("path", "ours"),
+    [("", True), (integrity.MARKER, True), (f"{resources.OWN}/x", True), ("notes.txt", False)],
+)
+def test_only_what_envbuilder_made_may_be_replaced(tmp_path: Path, path: str, ours: bool) -> None:
+    if path:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text("")
+    assert integrity.is_sealed(tmp_path) is ours
 
 
 def test_the_digest_is_the_same_wherever_the_interpreter_lies(sealed: Path) -> None:

@@ -57,6 +57,16 @@ def test_digest_size_and_diff_id_are_those_of_the_bytes(tmp_path: Path) -> None:
     assert made.digest == f"sha256:{hashlib.sha256(data).hexdigest()}"
     assert made.diff_id == f"sha256:{hashlib.sha256(tar).hexdigest()}"
     assert (made.size, made.unpacked) == (len(data), len(tar))
+    assert len(tar) == 4 * 512, "a header, the content, and the end"
+
+
+def test_the_size_is_that_of_all_parts_of_the_blob(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layer, "_JOB", 1 << 19)  # the compressor returns the blob in parts
+    made, data = written(tmp_path, [Member(path="a", content=os.urandom(6 << 20))])
+    assert made.size == len(data) == made.descriptor.size
+    assert made.digest == f"sha256:{hashlib.sha256(data).hexdigest()}" == made.descriptor.digest
 
 
 def test_a_machine_of_many_cores_takes_no_more_memory(
@@ -99,12 +109,25 @@ def test_order_number_of_cores_and_the_sources_times_do_not_count(
     large.write_bytes(os.urandom(20 << 20))  # more than two jobs of the compressor
     members = [Member(path="b/large", source=large), Member(path="a", content=b"x")]
     found = set()
-    for cores, order, time in ((1, 1, 1), (8, -1, 2)):
+    for cores, order, time in ((1, 1, 1), (8, -1, 2), (None, 1, 1)):
         monkeypatch.setattr(os, "cpu_count", lambda cores=cores: cores)
         os.utime(large, (time, time))
         large.chmod(0o600 if time == 1 else 0o644)
         found.add(written(tmp_path, members[::order]))
     assert len(found) == 1
+
+
+def test_the_compressors_settings_decide_the_bytes_as_the_cache_assumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [bytes([n % 251]) * 3 + n.to_bytes(4, "big") for n in range(4000)]
+    members = [Member(path="a", content=b"".join(words) * 110)]  # 3 MB
+    digests = set()
+    for job, level in ((1 << 19, 3), (1 << 21, 3), (1 << 21, 1)):
+        monkeypatch.setattr(layer, "_JOB", job)
+        monkeypatch.setattr(layer, "_LEVEL", level)
+        digests.add(written(tmp_path, members)[0].digest)
+    assert len(digests) == 3
 
 
 def test_a_folders_tree_has_plain_owners_modes_and_times(tmp_path: Path) -> None:
@@ -125,6 +148,8 @@ def test_a_folders_tree_has_plain_owners_modes_and_times(tmp_path: Path) -> None
         (0, 0, "", "", EPOCH)
     }
     assert found["opt/env/lib64"][0].linkname == "lib"
+    assert [n for n, (m, _) in found.items() if m.issym()] == ["opt/env/lib64"]
+    assert {c for n, (m, c) in found.items() if m.isreg()} == {b"x", b"#!/bin/sh\n"}
 
 
 def test_a_members_own_time_is_kept_where_it_is_earlier(tmp_path: Path) -> None:
@@ -141,13 +166,101 @@ NAMES = st.text(
 )
 
 
-@given(st.dictionaries(NAMES.filter(lambda n: n not in {".", ".."}), st.binary(max_size=2000)))
+def is_a_file(name: str) -> bool:
+    """Whether a name is that of a file, rather than a folder's or a command to delete one."""
+    return name not in {".", ".."} and not name.startswith(".wh.")
+
+
+@given(st.dictionaries(NAMES.filter(is_a_file), st.binary(max_size=2000)))
 def test_what_goes_in_comes_out(
     tmp_path_factory: pytest.TempPathFactory, files: dict[str, bytes]
 ) -> None:
     folder = tmp_path_factory.mktemp("layer")
     written(folder, [Member(path=n, content=c) for n, c in files.items()])
     assert {n: c for n, (_, c) in read(folder / "layer").items()} == files
+
+
+def test_a_member_keeps_its_owner_mode_and_name_that_is_not_utf8(tmp_path: Path) -> None:
+    name = os.fsdecode(b"opt/" + b"\xff" * 120)  # too long for a plain header
+    written(tmp_path, [Member(path=name, mode=0o640, uid=5, gid=6)])
+    ((member, _),) = read(tmp_path / "layer").values()
+    assert (member.name, member.mode, member.uid, member.gid) == (name, 0o640, 5, 6)
+
+
+def test_members_are_sorted_by_the_bytes_of_their_paths() -> None:
+    names = [b"a", b"a-b", b"a/b", "\U00010000".encode(), b"\xff"]
+    members = [Member(path=os.fsdecode(n), kind="folder") for n in names]
+    assert layer.clean(reversed(members)) == members
+    tar = b"".join(layer.tar(reversed(members), EPOCH))
+    with tarfile.open(fileobj=io.BytesIO(tar)) as archive:
+        assert [os.fsencode(n) for n in archive.getnames()] == names
+    assert tar.startswith(b"a/\0"), "a folder has a slash, as from other programs"
+
+
+class Halves:
+    """A file of an archive, whose bytes come in pieces."""
+
+    size = 700
+
+    def pieces(self) -> Iterator[bytes]:
+        yield b"a" * 350
+        yield b"b" * 350
+
+
+def test_a_file_can_come_from_elsewhere_than_the_disk(tmp_path: Path) -> None:
+    written(tmp_path, [Member(path="x", source=Halves()), Member(path="y", content=b"y")])
+    contents = {name: content for name, (_, content) in read(tmp_path / "layer").items()}
+    assert contents == {"x": b"a" * 350 + b"b" * 350, "y": b"y"}
+
+
+def test_a_blob_has_a_checksum_and_its_progress_is_in_bytes_of_the_tar(tmp_path: Path) -> None:
+    amounts: list[int] = []
+    source = tmp_path / "source"
+    source.write_bytes(bytes(3 << 20))
+    made = layer.write([Member(path="a", source=source)], tmp_path / "layer", EPOCH, amounts.append)
+    assert zstandard.get_frame_parameters((tmp_path / "layer").read_bytes()).has_checksum
+    assert len(amounts) > 2
+    assert sum(amounts) == made.unpacked
+
+
+@given(st.lists(st.binary(max_size=9), max_size=30))
+def test_gathered_pieces_are_the_same_bytes_in_larger_pieces(pieces: list[bytes]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layer, "_PIECE", 5)
+        gathered = list(layer.gathered(pieces))
+    assert b"".join(gathered) == b"".join(pieces)
+    large = [piece for piece in pieces if len(piece) >= 5]
+    assert [piece for piece in gathered if piece in large] >= large
+    assert all(len(piece) < 10 for piece in gathered)
+
+
+@pytest.mark.parametrize(
+    ("members", "why"),
+    [
+        ([Member(path="../etc/passwd")], "'../etc/passwd' leads out of its folder"),
+        ([Member(path="/etc/passwd")], "'/etc/passwd' leads out of its folder"),
+        ([Member(path="a/.wh.b")], "'a/.wh.b' would delete another file from an image"),
+        (
+            [Member(path="a/b"), Member(path="a", kind="link", target="/etc")],
+            "'a/b' leads through 'a', which is not a folder",
+        ),
+        (
+            [Member(path="a/b"), Member(path="a")],
+            "'a/b' leads through 'a', which is not a folder",
+        ),
+        ([Member(path="a", kind="link")], "'a' is a link to ''"),
+        ([Member(path="a", kind="link", target="b\n")], r"'a' is a link to 'b\n'"),
+        ([Member(path="../a", kind="link")], "'../a' leads out of its folder"),
+    ],
+)
+def test_a_layer_that_is_unsafe_to_unpack_is_not_written(
+    tmp_path: Path, members: list[Member], why: str
+) -> None:
+    safe = [Member(path="b", kind="folder"), Member(path="b/c", kind="link", target="..")]
+    with pytest.raises(BuildError) as caught:
+        written(tmp_path, [*safe, *members])
+    assert caught.value.message == f"a layer cannot be created: {why}"
+    assert not (tmp_path / "layer").exists()
 
 
 def test_a_path_twice_is_refused(tmp_path: Path) -> None:
@@ -158,9 +271,13 @@ def test_a_path_twice_is_refused(tmp_path: Path) -> None:
 def test_a_layer_that_registries_would_refuse_is_refused_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(layer, "LARGEST", 4096)
+    members = [Member(path="a", content=bytes(8192))]
+    made, _ = written(tmp_path, members)
+    monkeypatch.setattr(layer, "LARGEST", made.unpacked)
+    written(tmp_path, members)
+    monkeypatch.setattr(layer, "LARGEST", made.unpacked - 1)
     with pytest.raises(BuildError, match="which registries and engines refuse"):
-        written(tmp_path, [Member(path="a", content=bytes(8192))])
+        written(tmp_path, members)
 
 
 def test_a_file_that_grows_meanwhile_is_an_error(
@@ -187,5 +304,21 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
         list(layer.tree(tmp_path, "opt"))
 
 
-def test_folders_above_are_named_once() -> None:
-    assert [m.path for m in layer.folders_above(["a/b/c", "a/b/d", "e"])] == ["a", "a/b"]
+def test_folders_above_are_named_once_and_highest_first() -> None:
+    paths = ["a/b/c", "a/b/d", "e", "x/y/z/file"]
+    assert list(layer.folders_above(paths)) == [
+        Member(path=path, kind="folder", mode=0o755) for path in ("a", "a/b", "x", "x/y", "x/y/z")
+    ]
+
+
+def test_what_decides_a_layers_bytes_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers are found by it: one that another version or level made is another layer."""
+    seen = [layer.compressor()]
+    for module, name, value in (
+        (zstandard, "ZSTD_VERSION", (1, 5, 99)), (zstandard, "ZSTD_VERSION", (15, 9, 9)),
+        (layer, "_LEVEL", 19), (layer, "_JOB", 1 << 20),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, value)
+        assert layer.compressor() not in seen
+        seen.append(layer.compressor())
+    assert seen[-1] == {"zstd": "15.9.9", "level": 19, "job": 1 << 20}

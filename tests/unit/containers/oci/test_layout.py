@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import os
+import re
+import shutil
 import tarfile
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
+from envbuilder.commands import inventory
 from envbuilder.containers.oci import archive
+from envbuilder.containers.oci import layout as module
 from envbuilder.containers.oci.descriptor import (
     CONFIG,
     INDEX,
@@ -23,7 +28,7 @@ from envbuilder.containers.oci.descriptor import (
     decode,
     encode,
 )
-from envbuilder.containers.oci.layout import Layout
+from envbuilder.containers.oci.layout import Layout, place
 from envbuilder.core import bounded
 from envbuilder.core.errors import BuildError, EnvbuilderError, InvalidError, WrongHashError
 from tests.support.images import add, image
@@ -56,6 +61,96 @@ def test_indexes_within_are_followed_and_attestations_left_out(tmp_path: Path) -
     layout.write_index(Index(schema_version=2, media_type=INDEX, manifests=()))
     add(layout, within)
     assert layout.find("linux/amd64").digest == found.digest
+
+
+def test_what_is_no_image_is_passed_over(tmp_path: Path) -> None:
+    """Whatever it says of itself, and whether it is there or not."""
+    layout = image(tmp_path)
+    (found,) = layout.index().manifests
+    others = [
+        layout.add(os_name.encode(), MANIFEST, platform=Platform(architecture="amd64", os=os_name))
+        for os_name in ("", "unknown")
+    ]
+    missing = [
+        Descriptor(media_type=kind, digest=f"sha256:{'0' * 64}", size=1) for kind in (INDEX, CONFIG)
+    ]
+    stray = [layout.add(b"no index", CONFIG), layout.add(b"nor this", "text/plain")]
+    listed = (*others, *missing, *stray, found, found)
+    layout.write_index(Index(schema_version=2, media_type=INDEX, manifests=listed))
+    assert [d.digest for d in layout.images()] == [found.digest]
+
+
+def test_what_is_listed_twice_is_found_once_and_what_follows_it_too(tmp_path: Path) -> None:
+    image(tmp_path, architecture="arm64")
+    layout = image(tmp_path)
+    arm, amd = layout.index().manifests
+    layout.write_index(Index(schema_version=2, media_type=INDEX, manifests=(arm, arm, amd)))
+    assert [d.digest for d in layout.images()] == [arm.digest, amd.digest]
+
+
+@pytest.mark.parametrize(("depth", "number"), [(4, 1), (5, 0)])
+def test_indexes_are_followed_to_a_depth(tmp_path: Path, depth: int, number: int) -> None:
+    layout = image(tmp_path)
+    (within,) = layout.index().manifests
+    for _ in range(depth):
+        index = Index(schema_version=2, media_type=INDEX, manifests=(within,))
+        within = layout.add(encode(index), INDEX)
+    layout.write_index(Index(schema_version=2, media_type=INDEX, manifests=(within,)))
+    assert len(list(layout.images())) == number
+
+
+def test_a_new_layout_is_empty_and_an_old_one_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "blobs" / "sha256").mkdir(parents=True)  # left by a creation that was killed
+    layout = Layout.create(tmp_path)
+    assert layout.index() == Index(schema_version=2, media_type=INDEX, manifests=())
+    image(tmp_path)
+    before = layout.index()
+    assert Layout.create(tmp_path).index() == before != Index(schema_version=2, manifests=())
+    folder = tmp_path / "new"
+    Layout.create(folder)
+    assert sorted(str(p.relative_to(folder)) for p in folder.rglob("*")) == [
+        "blobs", "blobs/sha256", "index.json", "oci-layout",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_file_is_added_by_a_link_or_else_as_a_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
+    if not links:
+        monkeypatch.setattr(os, "link", refuse)
+    source = tmp_path / "source"
+    source.write_bytes(b"content")
+    layout = Layout(tmp_path / "new" / "layout")
+    found = layout.add(source, CONFIG)
+    assert layout.read(found) == b"content"
+    assert layout.blob(found.digest).samefile(source) is links
+    assert [p.name for p in layout.blob(found.digest).parent.iterdir()] == [found.digest[7:]]
+
+
+def refuse(*_: object) -> None:
+    raise OSError(errno.EPERM, "Operation not permitted")
+
+
+def test_a_copy_that_fails_leaves_nothing_and_one_that_is_killed_only_what_clean_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = tmp_path / "source", tmp_path / "blobs" / "sha256" / "target"
+    source.write_bytes(b"content")
+    parts: list[Path] = []
+
+    def full(source: Path, part: Path) -> None:
+        part.write_bytes(b"cont")
+        parts.append(part)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    with pytest.raises(OSError, match="No space left"):
+        place(source, target, link=False)
+    assert list(target.parent.iterdir()) == []
+    (part,) = parts
+    known = inventory.DOWNLOADS["layers"].whole
+    assert re.fullmatch(known, part.parent.relative_to(tmp_path).as_posix())
 
 
 @pytest.mark.parametrize("damage", [b"", b"x" * 7, None])
@@ -101,6 +196,18 @@ def test_an_endless_manifest_is_not_read(tmp_path: Path) -> None:
     huge = Descriptor(media_type=MANIFEST, digest=f"sha256:{'0' * 64}", size=1 << 40)
     with pytest.raises(InvalidError, match="at most"):
         Layout.create(tmp_path).read(huge)
+
+
+def test_a_manifest_may_be_as_long_as_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = Layout.create(tmp_path)
+    found = layout.add(b"content", CONFIG)
+    monkeypatch.setattr(module, "JSON_LIMIT", 7)
+    assert layout.read(found) == b"content"
+    monkeypatch.setattr(module, "JSON_LIMIT", 6)
+    with pytest.raises(InvalidError, match="7 bytes; at most 6 are read"):
+        layout.read(found)
 
 
 def test_another_folder_is_no_layout(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import tarfile
 from typing import TYPE_CHECKING
@@ -34,6 +35,32 @@ def test_whatever_it_is_compressed_with(tmp_path: Path, pack: type[bytes]) -> No
     assert read(path) == FILES
     # What is not looked at is skipped.
     assert [m.name for m, _ in members.members(path)] == ["./a", "./b"]
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, zstandard.compress])
+def test_the_diff_id_is_the_digest_of_the_tar(tmp_path: Path, pack: type[bytes]) -> None:
+    path = tmp_path / "layer"
+    tar = debs.tar(FILES)
+    path.write_bytes(pack(tar))
+    assert members.diff_id(path) == f"sha256:{hashlib.sha256(tar).hexdigest()}"
+
+
+def test_no_diff_id_without_the_whole_layer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "layer"
+    path.write_bytes(gzip.compress(debs.tar(FILES))[:-9])
+    with pytest.raises(InvalidError, match="not a readable layer"):
+        members.diff_id(path)
+    monkeypatch.setattr(bounded, "ALLOWANCE", 0)
+    path.write_bytes(gzip.compress(bytes(8 << 20)))
+    with pytest.raises(InvalidError, match="unpacks to more"):
+        members.diff_id(path)
+
+
+def test_a_layer_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InvalidError, match="not a readable layer: No such file or directory"):
+        read(tmp_path / "layer")
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, zstandard.compress])

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs
 
 import pytest
 import requests
+import urllib3
 
 from envbuilder.containers.oci import reference
 from envbuilder.containers.oci.layout import Layout
+from envbuilder.containers.registry import credentials
 from envbuilder.containers.registry import transfer as registry
 from envbuilder.containers.registry.auth import DeniedError, Login
 from envbuilder.containers.registry.connection import Connection
+from envbuilder.containers.registry.credentials import Credential
 from envbuilder.core.errors import BuildError
 from tests.support import image_layouts as images
 from tests.support import registry_fixture as fake_registry
@@ -93,6 +98,8 @@ def test_an_identity_token_is_exchanged(server: FakeRegistry, tmp_path: Path) ->
     [
         "http://auth.example/token",
         "http://user:pw@127.0.0.1:1/token",
+        "https://user:pw@auth.example/token",
+        "https:///token",
         "ftp://127.0.0.1/token",
         "//127.0.0.1/token",
         "https://[bad/token",
@@ -138,6 +145,135 @@ def test_token_servers_that_may_see_a_password(
         made.answer(f'Bearer realm="{realm}",service="s",scope="repository:a:pull"')
     assert bool(sent) is asked
     assert all(url == f"{realm}?service=s&scope=repository%3Aa%3Apull" for url in sent)
+
+
+def answered(status: int, body: bytes = b"") -> requests.Response:
+    response = requests.Response()
+    response.status_code = status
+    response.raw = urllib3.HTTPResponse(io.BytesIO(body), preload_content=False)
+    return response
+
+
+class Asked:
+    """Requests to a token server, all answered alike, and the pauses between them."""
+
+    def __init__(self, answer: tuple[int, bytes] | None) -> None:
+        self.pauses: list[float] = []
+        self.requests: list[tuple[str, str, Any, bytes | None]] = []
+        self._answer = answer
+
+    def send(self, method: str, url: str, headers: Any, data: bytes | None) -> requests.Response:
+        self.requests.append((method, url, headers, data))
+        if self._answer is None:
+            raise requests.ConnectionError("broke off")
+        return answered(*self._answer)
+
+    def login(self) -> Login:
+        return Login("far.example", self.send, self.pauses.append, plain_http=False)
+
+
+def logged_in(monkeypatch: pytest.MonkeyPatch, credential: Credential | None) -> None:
+    monkeypatch.setattr(credentials, "find", lambda host: credential)
+
+
+REALM = "https://auth.example/token"
+BEARER = f'Bearer realm="{REALM}"'
+SOMEBODY = Credential(user="me", secret="pw")
+
+
+@pytest.mark.parametrize(
+    ("answer", "pauses", "problem"),
+    [
+        (None, [1.0, 2.0, 4.0], "broke off"),
+        ((500, b""), [1.0, 2.0, 4.0], "no token for anybody (HTTP 500)"),
+        ((429, b""), [1.0, 2.0, 4.0], "no token for anybody (HTTP 429)"),
+        ((499, b""), [], "no token for anybody (HTTP 499)"),
+        ((403, b'{"token": "abc"}'), [], "no token for anybody (HTTP 403)"),
+        ((200, b"{}"), [], "no token for anybody (HTTP 200)"),
+        ((200, b'{"token": "' + b"a" * (1 << 18) + b'"}'), [], "no token for anybody (HTTP 200)"),
+    ],
+)
+def test_a_token_server_is_asked_again_only_where_that_may_help(
+    monkeypatch: pytest.MonkeyPatch,
+    answer: tuple[int, bytes] | None,
+    pauses: list[float],
+    problem: str,
+) -> None:
+    logged_in(monkeypatch, None)
+    asked = Asked(answer)
+    with pytest.raises(DeniedError) as caught:
+        asked.login().answer(BEARER)
+    assert str(caught.value) == f"its token server auth.example: {problem}"
+    assert asked.pauses == pauses
+    assert len(asked.requests) == len(pauses) + 1
+
+
+def test_a_login_that_gets_no_token_is_told_from_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    logged_in(monkeypatch, SOMEBODY)
+    with pytest.raises(DeniedError, match=r"no token for this login \(HTTP 401\)"):
+        Asked((401, b"")).login().answer(BEARER)
+
+
+@pytest.mark.parametrize(
+    ("challenge", "url"),
+    [
+        (
+            f'{BEARER},service="s",scope="repository:a:pull"',
+            "?service=s&scope=repository%3Aa%3Apull",
+        ),
+        (f'{BEARER},scope="a b"', "?scope=a&scope=b"),
+        (f'{BEARER},service="s"', "?service=s"),
+        (f'Bearer realm="{REALM}?x=1",service="s"', "?x=1&service=s"),
+        (f'Basic realm="r", {BEARER},service="s"', "?service=s"),
+    ],
+)
+def test_what_a_token_server_is_asked(
+    monkeypatch: pytest.MonkeyPatch, challenge: str, url: str
+) -> None:
+    logged_in(monkeypatch, SOMEBODY)
+    asked = Asked((200, b'{"token": "abc"}'))
+    login = asked.login()
+    assert login.answer(challenge) == "Bearer abc"
+    assert asked.requests == [("GET", REALM + url, {"Authorization": "Basic bWU6cHc="}, None)]
+    assert login.secrets == {"pw", "bWU6cHc=", "abc"}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "service", "scope"),
+    [(',service="s",scope="a b"', "s", "a b"), ("", "", "")],
+)
+def test_an_identity_token_goes_into_a_form_and_not_into_a_url(
+    monkeypatch: pytest.MonkeyPatch, parameters: str, service: str, scope: str
+) -> None:
+    logged_in(monkeypatch, Credential(user="", secret="identity", is_token=True))
+    asked = Asked((200, b'{"token": "abc"}'))
+    asked.login().answer(f"{BEARER}{parameters}")
+    ((method, url, headers, data),) = asked.requests
+    assert (method, url) == ("POST", REALM)
+    assert headers == {"Content-Type": "application/x-www-form-urlencoded"}
+    assert parse_qs((data or b"").decode(), keep_blank_values=True, strict_parsing=True) == {
+        "grant_type": ["refresh_token"], "client_id": ["envbuilder"],
+        "refresh_token": ["identity"], "service": [service], "scope": [scope],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("credential", "challenge", "why"),
+    [
+        (None, 'Basic realm="r"', "not logged in"),
+        (Credential(user="", secret="t", is_token=True), 'Basic realm="r"', "not logged in"),
+        (SOMEBODY, "Negotiate", "it requires an unsupported kind of login"),
+        (SOMEBODY, "", "it requires an unsupported kind of login"),
+    ],
+)
+def test_a_challenge_that_cannot_be_answered(
+    monkeypatch: pytest.MonkeyPatch, credential: Credential | None, challenge: str, why: str
+) -> None:
+    logged_in(monkeypatch, credential)
+    asked = Asked(None)
+    with pytest.raises(DeniedError, match=f"^{why}$"):
+        asked.login().answer(challenge)
+    assert asked.requests == []
 
 
 def test_another_host_never_learns_who_we_are(

@@ -39,6 +39,10 @@ from envbuilder.containers.registry.challenges import Challenge
         ('Bearer realm = "x" , service = "y"', [("bearer", {"realm": "x", "service": "y"})]),
         (r'Basic realm="say \"so\""', [("basic", {"realm": 'say "so"'})]),
         ('Bearer realm="first",realm="second"', [("bearer", {"realm": "first"})]),
+        (
+            'Basic realm="y", "stray", Bearer realm="x"',
+            [("basic", {"realm": "y"}), ("bearer", {"realm": "x"})],
+        ),
         ("", []),
         ('realm="of nothing"', []),
         ('Basic realm="unfinished', [("basic", {"realm": '"unfinished'})]),

@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shutil
+import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
-from envbuilder.containers.oci.descriptor import INDEX, MANIFEST, Descriptor
+from envbuilder.containers.oci import reference
+from envbuilder.containers.oci.descriptor import (
+    INDEX,
+    MANIFEST,
+    Descriptor,
+    Index,
+    Platform,
+    encode,
+)
 from envbuilder.containers.oci.layout import Layout
 from envbuilder.containers.registry import pull_blob as receive
 from envbuilder.containers.registry import transfer as registry
+from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, InvalidError, WrongHashError
+from envbuilder.core.settings import Configuration
 from tests.support import image_layouts as images
 from tests.support.registry_fixture import digest_of
 from tests.support.registry_requests import BIG, SILENT, SMALL, connect, impatient, pull, push
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from envbuilder.core.settings import Settings
@@ -272,3 +287,122 @@ def test_an_image_that_the_disk_has_no_room_for(
     with pytest.raises(BuildError, match=r"not enough space .* 562950\.0 GB are needed"):
         pull(server, "t", tmp_path / "b")
     assert server.requests("GET") == ["GET /v2/a/manifests/t"]
+
+
+# --- what is listed, shown and stopped
+
+
+class Shown(PlainProgress):
+    """Progress that records each task: its total, and what it was advanced by."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda line: None)
+        self.tasks: list[tuple[str, float | None, str, list[float]]] = []
+
+    @contextlib.contextmanager
+    def task(self, name: str, total: float | None = None, unit: str = "") -> Iterator[Any]:
+        amounts: list[float] = []
+        self.tasks.append((name, total, unit, amounts))
+        yield SimpleNamespace(advance=amounts.append)
+
+
+def test_a_push_and_a_pull_show_how_far_they_are(
+    server: FakeRegistry, source: Layout, found: Settings, tmp_path: Path
+) -> None:
+    made = images.image(source, BIG, SMALL)
+    size = len(BIG) + len(SMALL) + source.read_manifest(made).config.size
+    shown = Shown()
+    for name in ("a", "a", "b"):  # sent, present and mounted
+        to = connect(server, name)
+        registry.push(to, "t", source, made, found.uploads_dir, shown)
+    layout = Layout.create(tmp_path / "b")
+    for _ in range(2):
+        registry.pull(connect(server), "t", layout, "linux/amd64", shown)
+    asked = f"ask {server.host} for a"
+    assert [name for name, *_ in shown.tasks] == [
+        *[f"push {server.host}/{name}" for name in ("a", "a", "b")],
+        *[asked, f"pull {server.host}/a", asked],
+    ]  # fmt: skip
+    transfers = [task for task in shown.tasks if task[0] != asked]
+    assert all(task[1:3] == (size, "bytes") and sum(task[3]) == size for task in transfers)
+
+
+def test_a_layout_lists_each_image_that_was_pulled_once(
+    server: FakeRegistry, source: Layout, found: Settings, tmp_path: Path
+) -> None:
+    one, other = images.image(source, BIG), images.image(source, SMALL)
+    for tag, image in (("one", one), ("other", other)):
+        push(server, source, image, found, tag)
+    for tag in ("one", "other", "one"):
+        done = pull(server, tag, tmp_path / "b")
+        assert done.image.platform == Platform(os="linux", architecture="amd64")
+    listed = Layout.open(tmp_path / "b").index()
+    assert [d.digest for d in listed.manifests] == [other.digest, one.digest]
+    assert (listed.schema_version, listed.media_type) == (2, INDEX)
+
+
+def test_an_image_may_fill_the_disk_to_its_last_byte(
+    server: FakeRegistry,
+    there: Descriptor,
+    source: Layout,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    needed = len(BIG) + len(SMALL) + source.read_manifest(there).config.size
+    free = needed - 1
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=free))
+    with pytest.raises(BuildError, match="not enough space"):
+        pull(server, "t", tmp_path / "b")
+    free = needed
+    pull(server, "t", tmp_path / "b")
+    free = 0
+    assert pull(server, "t", tmp_path / "b").bytes == 0, "nothing is missing"
+
+
+@pytest.mark.parametrize(("depth", "allowed"), [(2, True), (3, False)])
+def test_an_index_of_indexes_goes_with_all_of_its_parts(
+    server: FakeRegistry, source: Layout, found: Settings, depth: int, allowed: bool
+) -> None:
+    image = images.image(source, SMALL)
+    described = [image]
+    for _ in range(depth):
+        parts = (described[-1], image)
+        index = Index(schema_version=2, media_type=INDEX, manifests=parts)
+        described.append(source.add(encode(index), INDEX))
+    if not allowed:
+        with pytest.raises(InvalidError, match=f"^{described[1].digest}: .* nested too deeply"):
+            push(server, source, described[-1], found)
+        assert server.requests("PUT") == []
+        return
+    done = push(server, source, described[-1], found)
+    puts = [p.rpartition("/")[2] for p in server.requests("PUT") if "manifests" in p]
+    assert puts == [*[d.digest for d in described[:-1]], "t"]
+    assert done.digest == described[-1].digest
+    assert done.bytes == sum(d.size for d in described) + sum(
+        b.size for b in (source.read_manifest(image).config, *source.read_manifest(image).layers)
+    )
+    assert (done.sent, done.present, done.mounted) == (2, 0, 0)
+
+
+def test_the_first_failure_stops_the_other_transfers(
+    server: FakeRegistry, there: Descriptor, source: Layout, tmp_path: Path
+) -> None:
+    config = source.read_manifest(there).config
+    big = source.read_manifest(there).layers[0]
+    server.faults = [(config.digest, "403"), (big.digest, "hang")]
+    made = connect(server)
+    started = time.monotonic()
+    with pytest.raises(BuildError, match=rf"{config.digest}: HTTP 403"):
+        registry.pull(made, "t", Layout.create(tmp_path / "b"), "linux/amd64", SILENT)
+    assert time.monotonic() - started < 10
+    with pytest.raises(BuildError, match="does not answer"):
+        made.ask("GET", made.url("x"), "later", accept=(404,))
+
+
+@pytest.mark.parametrize(
+    ("host", "scheme"), [("lab.example:5000", "http"), ("far.example", "https")]
+)
+def test_plain_http_is_what_the_user_configured(found: Settings, host: str, scheme: str) -> None:
+    options = replace(found, configuration=Configuration(plain_http=("lab.example:5000",)))
+    made = registry.connect(reference.parse(f"{host}/a"), options)
+    assert made.url("x") == f"{scheme}://{host}/v2/a/x"

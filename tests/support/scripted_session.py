@@ -1,0 +1,42 @@
+"""A session whose answers are written down beforehand, and what was requested of it."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import requests
+import urllib3
+
+
+def answer(status: int, body: bytes = b"", reason: str = "", **headers: str) -> requests.Response:
+    response = requests.Response()
+    response.status_code, response.reason = status, reason
+    response.headers.update({name.replace("_", "-"): value for name, value in headers.items()})
+    response.raw = urllib3.HTTPResponse(io.BytesIO(body), preload_content=False)
+    return response
+
+
+class Scripted:
+    """Stands in for a session: gives these answers in turn, the last one for ever."""
+
+    def __init__(self, *answers: requests.Response | Exception) -> None:
+        self.answers = list(answers)
+        self.requests: list[tuple[str, str]] = []
+        self.options: list[dict[str, Any]] = []
+
+    def request(self, method: str, url: str, **options: Any) -> requests.Response:
+        self.requests.append((method, url))
+        self.options.append(options)
+        response = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        request = requests.PreparedRequest()
+        request.method, request.url = method, url
+        if isinstance(response, Exception):
+            assert isinstance(response, requests.RequestException)
+            response.request = request
+            raise response
+        response.url, response.request = url, request
+        return response
+
+    def authorizations(self) -> list[str]:
+        return [options["headers"].get("Authorization", "") for options in self.options]

@@ -1,0 +1,302 @@
+"""Requests to a registry: which are repeated, where they lead, and what a failure says."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import requests
+
+from envbuilder.containers.oci import reference
+from envbuilder.containers.registry import connection, credentials
+from envbuilder.containers.registry.connection import Connection
+from envbuilder.containers.registry.credentials import Credential
+from envbuilder.containers.registry.responses import BrokenOffError
+from envbuilder.core.errors import BuildError
+from tests.support.scripted_session import Scripted, answer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Make = Callable[..., "Bench"]
+
+ROOT = "https://far.example/v2/a/"
+BLOB = f"{ROOT}blobs/x"
+
+
+class Bench:
+    """A connection to far.example/a over a scripted session."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: requests.Response | Exception):
+        self.session = Scripted(*answers)
+        self.pauses: list[float] = []
+        monkeypatch.setattr(connection, "open_session", lambda *, direct: self.session)
+        far = reference.parse("far.example/a")
+        self.connection = Connection(far, pause=self.pauses.append)
+
+    def ask(self, method: str = "GET", **options: Any) -> connection.Answer:
+        return self.connection.ask(method, BLOB, "a thing", **{"accept": (200,), **options})
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Make:
+    """`bench(*answers)`: a connection whose requests get these answers."""
+    credential = Credential(user="me", secret="very-secret")
+    monkeypatch.setattr(credentials, "find", lambda host: credential)
+    return lambda *answers: Bench(monkeypatch, *answers)
+
+
+# --- what is repeated
+
+
+@pytest.mark.parametrize("status", [408, 425, 429, 500, 503, 599])
+def test_a_busy_registry_is_asked_four_times(bench: Make, status: int) -> None:
+    made = bench(answer(status))
+    with pytest.raises(BuildError, match=f"^far.example/a: a thing: HTTP {status}$"):
+        made.ask()
+    assert made.session.requests == [("GET", BLOB)] * 4
+    assert made.pauses == [1.0, 2.0, 4.0]
+
+
+@pytest.mark.parametrize("status", [201, 400, 403, 404, 416, 418, 499])
+def test_a_refusal_is_final(bench: Make, status: int) -> None:
+    made = bench(answer(status))
+    with pytest.raises(BuildError, match=f"^far.example/a: a thing: HTTP {status}$"):
+        made.ask()
+    assert made.session.requests == [("GET", BLOB)]
+    assert made.pauses == []
+
+
+def test_what_is_not_repeated_says_why_it_broke_off(bench: Make) -> None:
+    for fault, why in (
+        (answer(503), "HTTP 503"),
+        (requests.ConnectionError("gone"), r"far.example does not answer \(gone\)"),
+    ):
+        made = bench(fault)
+        with pytest.raises(BrokenOffError, match=f"^{why}$"):
+            made.ask(retry=False)
+        assert len(made.session.requests) == 1
+    with pytest.raises(BuildError, match="HTTP 403"):
+        bench(answer(403)).ask(retry=False)
+
+
+@pytest.mark.parametrize(
+    ("header", "pauses"),
+    [
+        ("7", [7.0, 1.0]),
+        ("30", [30.0, 1.0]),
+        ("31", []),
+        ("9" * 20, []),
+        ("0", [1.0]),
+        ("Wed, 21 Oct 2026 07:28:00 GMT", [1.0]),
+    ],
+)
+def test_a_pause_that_a_registry_requests(bench: Make, header: str, pauses: list[float]) -> None:
+    made = bench(answer(503, Retry_After=header), answer(200))
+    if pauses:
+        made.ask()
+    else:
+        with pytest.raises(BuildError, match="HTTP 503"):
+            made.ask()
+    assert made.pauses == pauses
+
+
+def test_after_the_last_attempt_nothing_is_waited_for(bench: Make) -> None:
+    made = bench(answer(429, Retry_After="5"))
+    with pytest.raises(BuildError):
+        made.ask()
+    assert made.pauses == [5.0, 1.0, 5.0, 2.0, 5.0, 4.0]
+
+
+# --- what a failure says
+
+
+@pytest.mark.parametrize(
+    ("status", "hint"),
+    [
+        (0, "Check the host and the network"),
+        (401, "Log in first (docker login far.example)"),
+        (403, "Log in first (docker login far.example)"),
+        (404, "Check the name, or log in to read what is private: docker login far.example"),
+        (408, "The registry has a problem. Try again later"),
+        (413, "Trying again will not help"),
+        (425, "The registry has a problem. Try again later"),
+        (429, "The registry limits requests. Wait, or log in: docker login far.example"),
+        (499, "Trying again will not help"),
+        (500, "The registry has a problem. Try again later"),
+    ],
+)
+def test_every_failure_says_what_to_do_next(bench: Make, status: int, hint: str) -> None:
+    given = (status,) if status else ()
+    failed = bench(answer(200)).connection.failure("a thing", "why", *given)
+    assert failed.message == "far.example/a: a thing: why"
+    assert failed.hint.startswith(hint)
+
+
+def errors(*pairs: tuple[str, str]) -> bytes:
+    return json.dumps({"errors": [{"code": c, "message": m} for c, m in pairs]}).encode()
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"", ""),
+        (b"<html>", ""),
+        (b"\xff", ""),
+        (b"[" * 9000, ""),
+        (b'{"errors": []}', ""),
+        (errors(("", "")), ""),
+        (errors(("DENIED", "no")), " (DENIED no)"),
+        (errors(("DENIED", "")), " (DENIED)"),
+        (errors(("", "no")), " (no)"),
+        (errors(("A", "1"), ("B", "2"), ("C", "3"), ("D", "4")), " (A 1; B 2; C 3)"),
+        (errors(("A", "two\nlines\x1b[31m")), " (A two lines [31m)"),
+        (errors(("A", "x" * 9000)), f" (A {'x' * 197}…)"),
+        (errors(("A", "x" * 70_000)), ""),
+        (errors(("A", "the password is very-secret")), ""),
+    ],
+)
+def test_the_registrys_own_words_are_passed_on(bench: Make, body: bytes, words: str) -> None:
+    made = bench(answer(401, WWW_Authenticate="Basic"), answer(418, body, "Teapot"))
+    with pytest.raises(BuildError) as caught:
+        made.ask()
+    assert caught.value.message == f"far.example/a: a thing: HTTP 418 Teapot{words}"
+
+
+@pytest.mark.parametrize(
+    ("location", "host"),
+    [("https://cdn.example:444/x?secret=y", "cdn.example"), ("/elsewhere", "far.example")],
+)
+def test_the_host_that_does_not_answer_is_named(bench: Make, location: str, host: str) -> None:
+    made = bench(*[answer(302, Location=location), requests.ConnectionError("gone")] * 4)
+    with pytest.raises(BuildError) as caught:
+        made.ask()
+    assert caught.value.message == f"far.example/a: a thing: {host} does not answer (gone)"
+    assert caught.value.hint.startswith("Check the host and the network")
+
+
+# --- where requests lead
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_five_redirects_are_followed(bench: Make, method: str, status: int) -> None:
+    turns = [answer(status, Location=f"https://cdn.example/{n}") for n in range(5)]
+    made = bench(*turns, answer(200))
+    found = made.ask(method, headers={"Range": "bytes=5-"})
+    assert (found.status, found.url) == (200, "https://cdn.example/4")
+    assert made.session.requests[-1] == (method, "https://cdn.example/4")
+    assert all(options["headers"]["Range"] == "bytes=5-" for options in made.session.options)
+    again = bench(answer(status, Location="/x"))
+    with pytest.raises(BuildError, match="too many redirects"):
+        again.ask(method)
+    assert len(again.session.requests) == 6
+
+
+@pytest.mark.parametrize(("method", "status"), [("POST", 307), ("PUT", 301), ("GET", 304)])
+def test_other_answers_are_no_redirects(bench: Make, method: str, status: int) -> None:
+    made = bench(answer(status, Location="https://cdn.example/x"))
+    assert made.ask(method, accept=(status,)).status == status
+    assert made.session.requests == [(method, BLOB)]
+
+
+def test_only_the_registry_itself_learns_who_we_are(bench: Make) -> None:
+    made = bench(
+        answer(401, WWW_Authenticate="Basic"),
+        answer(307, Location="https://far.example:443/moved"),
+        answer(307, Location="https://far.example:444/x"),
+        answer(307, Location="https://cdn.example/x"),
+        answer(200),
+    )
+    made.ask()
+    login = "Basic bWU6dmVyeS1zZWNyZXQ="
+    assert made.session.authorizations() == ["", login, login, "", ""]
+    made.ask()
+    assert made.session.authorizations()[-1] == login, "it is not asked twice"
+
+
+def test_another_hosts_demand_for_a_login_is_a_refusal(bench: Make) -> None:
+    made = bench(
+        answer(307, Location="https://cdn.example/x"), answer(401, WWW_Authenticate="Basic")
+    )
+    with pytest.raises(BuildError, match="HTTP 401") as caught:
+        made.ask()
+    assert "docker login far.example" in caught.value.hint
+    assert made.session.authorizations() == ["", ""]
+
+
+def test_a_login_that_is_refused_is_not_repeated(bench: Make) -> None:
+    made = bench(answer(401, WWW_Authenticate="Basic"))
+    with pytest.raises(BuildError, match="HTTP 401"):
+        made.ask()
+    assert len(made.session.requests) == 2
+    made = bench(answer(401))
+    with pytest.raises(BuildError, match="a thing: it requires an unsupported kind of login"):
+        made.ask()
+    assert len(made.session.requests) == 1
+
+
+def test_every_request_is_bounded_plain_and_without_logins_of_others(bench: Make) -> None:
+    made = bench(answer(200))
+    made.ask("PUT", data=b"content", headers={"Content-Type": "x/y"})
+    (options,) = made.session.options
+    prepared = requests.PreparedRequest()
+    assert options.pop("auth")(prepared) is prepared
+    assert options == {
+        "headers": {
+            "Accept-Encoding": "identity", "User-Agent": "envbuilder", "Content-Type": "x/y",
+        },
+        "data": b"content", "stream": True, "allow_redirects": False, "timeout": (10.0, 30.0),
+    }  # fmt: skip
+
+
+LOCAL, FAR, LAB = "127.0.0.1:5000/a", "far.example/a", "lab.example:5000/a"
+
+
+@pytest.mark.parametrize(
+    ("name", "location", "target"),
+    [
+        (FAR, "/x?y=z", "https://far.example/x?y=z"),
+        (FAR, "x", "https://far.example/v2/a/blobs/x"),
+        (FAR, "//cdn.example/x", "https://cdn.example/x"),
+        (FAR, "http://far.example/x", ""),
+        (FAR, "http://127.0.0.1:5000/x", ""),
+        (FAR, "ftp://far.example/x", ""),
+        (FAR, "https://[bad/x", ""),
+        (FAR, "https://far.example:port/x", ""),
+        (LOCAL, "/x", "http://127.0.0.1:5000/x"),
+        (LOCAL, "http://localhost:5001/x", "http://localhost:5001/x"),
+        (LOCAL, "https://cdn.example/x", "https://cdn.example/x"),
+        (LOCAL, "http://far.example/x", ""),
+        (LOCAL, "ftp://127.0.0.1/x", ""),
+        (LAB, "http://lab.example:5000/x", "http://lab.example:5000/x"),
+        (LAB, "http://lab.example/x", ""),
+        (LAB, "http://127.0.0.1:5000/x", ""),
+    ],
+)
+def test_where_a_location_may_lead(name: str, location: str, target: str) -> None:
+    made = Connection(reference.parse(name), plain_http=name == LAB)
+    base = made.url("blobs/y")
+    if target:
+        assert made.resolve(location, base, "a thing") == target
+    else:
+        with pytest.raises(BuildError, match=f"^{name}: a thing: redirected to .*not https$"):
+            made.resolve(location, base, "a thing")
+
+
+@pytest.mark.parametrize(("name", "direct"), [(LOCAL, True), (FAR, False)])
+def test_no_proxy_is_used_for_this_machine(
+    monkeypatch: pytest.MonkeyPatch, name: str, direct: bool
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example:8080")
+    made = Connection(reference.parse(name))
+    assert made._session.trust_env is not direct
+
+
+def test_the_body_of_an_answer_is_read_so_that_the_connection_is_used_again(bench: Make) -> None:
+    response = answer(200, b"x" * 1000)
+    bench(response).ask()
+    assert response.raw.tell() == 1000
+    headers = answer(200, b"", Content_Length="99")
+    assert bench(headers).ask("HEAD").headers["Content-Length"] == "99"

@@ -1,0 +1,155 @@
+"""Which requests pull a blob: what each asks for, and what becomes of what arrives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import requests
+
+from envbuilder.containers.oci import reference
+from envbuilder.containers.oci.descriptor import LAYER_ZSTD, Descriptor
+from envbuilder.containers.oci.layout import Layout
+from envbuilder.containers.registry import connection, pull_blob
+from envbuilder.containers.registry.connection import Connection
+from envbuilder.core.errors import BuildError, WrongHashError
+from tests.support.scripted_session import Scripted, answer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Make = Callable[..., "Bench"]
+
+CONTENT = b"0123456789"
+DIGEST = "sha256:84d89877f0d4041efb6bf91a16f0248f2fd573e6af05c19f96bedb9f882f7882"
+
+
+def rest() -> requests.Response:
+    return answer(206, CONTENT[4:], Content_Range="bytes 4-9/10")
+
+
+class Bench:
+    """A blob of ten bytes, a layout that may have some of them, and a registry's answers."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, folder: Path, left: bytes, answers: tuple[Any, ...]
+    ) -> None:
+        self.session = Scripted(*answers)
+        self.shown: list[int] = []
+        monkeypatch.setattr(connection, "open_session", lambda *, direct: self.session)
+        self._connection = Connection(reference.parse("far.example/a"), pause=lambda seconds: None)
+        self.blob = Descriptor(media_type=LAYER_ZSTD, digest=DIGEST, size=10)
+        self.layout = Layout(folder)
+        self.part = folder / "partial" / DIGEST.removeprefix("sha256:")
+        if left:
+            Layout.create(folder)
+            self.part.parent.mkdir()
+            self.part.write_bytes(left)
+
+    def receive(self) -> int:
+        """Pull the blob, which must be there then, and shown to be; return what was transferred."""
+        transferred = pull_blob.receive(self._connection, self.blob, self.layout, self.shown.append)
+        assert self.layout.checked(self.blob).read_bytes() == CONTENT
+        assert not self.part.exists()
+        assert sum(self.shown) == 10
+        return transferred
+
+    def ranges(self) -> list[str]:
+        """The range that each request asks for."""
+        url = f"https://far.example/v2/a/blobs/{DIGEST}"
+        assert set(self.session.requests) <= {("GET", url)}
+        return [options["headers"].get("Range", "") for options in self.session.options]
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Make:
+    """`bench(left, *answers)`: what an earlier try left, and the answers to this one."""
+    return lambda left, *answers: Bench(monkeypatch, tmp_path, left, answers)
+
+
+@pytest.mark.parametrize(
+    ("left", "answers", "ranges", "transferred"),
+    [
+        (b"", [answer(200, CONTENT)], [""], 10),
+        (b"", [answer(200, CONTENT, Content_Length="10")], [""], 10),
+        (b"", [answer(200, b"0123"), rest()], ["", "bytes=4-"], 10),
+        (b"", [answer(200, b"0123", Content_Length="10"), rest()], ["", "bytes=4-"], 10),
+        (b"0123", [rest()], ["bytes=4-"], 6),
+        (b"0123", [answer(200, CONTENT)], ["bytes=4-"], 10),
+        (b"0123", [answer(416), answer(200, CONTENT)], ["bytes=4-", ""], 10),
+        (CONTENT, [requests.ConnectionError("not asked")], [], 0),
+        (b"!" * 10, [answer(200, CONTENT)], [""], 10),
+        (b"!" * 99, [answer(200, CONTENT)], [""], 10),
+        (b"!!!!", [rest(), answer(200, CONTENT)], ["bytes=4-", ""], 16),
+        (
+            b"0123",
+            [answer(206, b"3456789", Content_Range="bytes 3-9/10"), answer(200, CONTENT)],
+            ["bytes=4-", ""],
+            10,
+        ),
+        (b"0123", [answer(206, CONTENT[4:]), answer(200, CONTENT)], ["bytes=4-", ""], 10),
+    ],
+    ids=[
+        "whole", "announced", "short", "cut", "rest", "all again", "no such part", "all there",
+        "rotten", "too much", "rotten start", "elsewhere", "unsaid",
+    ],
+)  # fmt: skip
+def test_only_what_is_missing_is_asked_for(
+    bench: Make, left: bytes, answers: list[Any], ranges: list[str], transferred: int
+) -> None:
+    made = bench(left, *answers)
+    assert made.receive() == transferred
+    assert made.ranges() == ranges
+
+
+@pytest.mark.parametrize(
+    ("left", "answers", "requests_"),
+    [
+        (b"", [answer(200, b"!" * 10)], 1),
+        (b"", [answer(200, CONTENT + b"!")], 1),
+        (b"", [answer(200, CONTENT, Content_Length="999999999")], 1),
+        (b"!!!!", [rest(), answer(200, b"!" * 10)], 2),
+    ],
+    ids=["wrong", "longer", "announced longer", "wrong twice"],
+)
+def test_wrong_bytes_are_not_kept_and_not_asked_for_again(
+    bench: Make, left: bytes, answers: list[Any], requests_: int
+) -> None:
+    made = bench(left, *answers)
+    with pytest.raises(WrongHashError, match=f"^far.example/a: {DIGEST}: the received content"):
+        made.receive()
+    assert len(made.ranges()) == requests_
+    assert not made.part.exists()
+    assert not made.layout.blob(DIGEST).exists()
+
+
+@pytest.mark.parametrize(
+    ("answers", "why", "kept"),
+    [
+        ([answer(200, b"0123"), answer(206, b"", Content_Range="bytes 4-9/10")],
+            "broke off after 4 of 10 bytes", b"0123"),
+        ([answer(200, b"0123", Content_Length="10"),
+            *[answer(206, b"", Content_Range="bytes 4-9/10", Content_Length="6")] * 3],
+            "broke off after 0 of 6 bytes", b"0123"),
+        ([answer(200, b"0123"), answer(416), answer(200, b"0123"), answer(416)],
+            "it does not continue where it broke off", None),
+    ],
+)  # fmt: skip
+def test_after_four_tries_what_arrived_is_kept(
+    bench: Make, answers: list[Any], why: str, kept: bytes | None
+) -> None:
+    made = bench(b"", *answers)
+    with pytest.raises(BuildError) as caught:
+        made.receive()
+    assert caught.value.message == f"far.example/a: {DIGEST}: {why}"
+    assert len(made.ranges()) == 4
+    assert (made.part.read_bytes() if made.part.exists() else None) == kept
+
+
+@pytest.mark.parametrize("status", [204, 206, 404, 416])
+def test_an_answer_that_was_not_asked_for_is_a_refusal(bench: Make, status: int) -> None:
+    made = bench(b"", answer(status))
+    with pytest.raises(BuildError, match=f"{DIGEST}: HTTP {status}$"):
+        made.receive()
+    assert made.ranges() == [""]
