@@ -100,7 +100,7 @@ def _deb(file: File) -> str:
     name, _, rest = unquote(file.basename).partition("_")
     if name != file.name:
         return f"name: {file.name}, but the file is another package's"
-    upstream = file.version.partition(":")[2] or file.version
+    upstream = file.version.rpartition(":")[2]
     if rest.rpartition("_")[0] not in {file.version, upstream}:
         return f"version: {file.version}, but the file is of another version"
     return ""
