@@ -137,12 +137,12 @@ def test_running_children_can_be_killed() -> None:
     assert (seen, process.running()) == ([1], frozenset())
 
 
-class Replaced(Exception):
+class ReplacedError(Exception):
     """This process has become another program."""
 
 
 def replaced(*args: object) -> None:
-    raise Replaced(*args)
+    raise ReplacedError(*args)
 
 
 def test_this_program_is_replaced_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +151,7 @@ def test_this_program_is_replaced_by_another(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("CHANGED", "x")
     before = signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     try:
-        with pytest.raises(Replaced) as caught:
+        with pytest.raises(ReplacedError) as caught:
             process.replace(["sh", "-c", "a b"], {"CHANGED": "y"})
         assert signal.getsignal(signal.SIGPIPE) is signal.SIG_DFL
     finally:
@@ -168,7 +168,7 @@ def test_this_program_is_restarted_with_options_for_python(
 ) -> None:
     monkeypatch.setattr(os, "execv", replaced)
     monkeypatch.setattr(sys, "orig_argv", ["python3", "-m", "envbuilder", "detect"])
-    with pytest.raises(Replaced) as caught:
+    with pytest.raises(ReplacedError) as caught:
         process.start_again("-X", "utf8")
     again = [sys.executable, "-X", "utf8", "-m", "envbuilder", "detect"]
     assert caught.value.args == (sys.executable, again)
