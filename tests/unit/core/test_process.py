@@ -72,11 +72,15 @@ def test_a_missing_program_is_a_tool_error() -> None:
 
 def test_environment_is_added_and_nothing_is_a_shell(tmp_path: Path) -> None:
     done = process.run(
-        [*python("import os, sys; print(os.environ['X'], sys.argv[1])"), "; touch made"],
+        [
+            *python("import os, sys; print(os.environ['X'], sys.argv[1], os.getcwd())"),
+            "; touch made",
+        ],
         env={"X": "$(id)"},
         cwd=tmp_path,
     )
-    assert done.stdout == "$(id) ; touch made\n"
+    assert done.stdout == f"$(id) ; touch made {tmp_path.resolve()}\n"
+    assert not done.timed_out
     assert list(tmp_path.iterdir()) == []
 
 
