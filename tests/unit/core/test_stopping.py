@@ -83,7 +83,10 @@ def test_a_process_of_ours_ends_even_if_its_cleanup_hangs(
     error: type[BaseException],
     capfd: pytest.CaptureFixture[str],
 ) -> None:
+    before = set(threading.enumerate())
     stopping.install(owns_process=True)
+    watching = set(threading.enumerate()) - before
+    assert [thread.daemon for thread in watching] == [True], "the process could not exit"
     with pytest.raises(error):
         os.kill(os.getpid(), number)
     for later in process.STOP_SIGNALS:
@@ -92,6 +95,7 @@ def test_a_process_of_ours_ends_even_if_its_cleanup_hangs(
     assert exit_of_ours.code == stopping.exit_code(number)
     assert exit_of_ours.killed == ["a child"]
     assert exit_of_ours.cleaned.is_set()
+    assert all(thread.daemon for thread in set(threading.enumerate()) - before)
     assert capfd.readouterr().err == (
         "error: stopped before everything was cleaned up; the next run does\n"
     )
