@@ -204,7 +204,7 @@ def test_damaged_locks_are_refused(tmp_path: Path, text: str, message: str) -> N
         (lock(deb(kind="wheel")), "kind: wheel, but the file is not a wheel"),
         (lock(deb(kind="tool")), "kind: tool, but the file is not a wheel"),
         (lock(file(file=f"pool/{WHEEL}")), "but the file is not a wheel"),
-        (lock(file(role="base")), "a wheel cannot be part of a base"),
+        (lock(file(role="base")), "whl: role: a wheel cannot be part of a base"),
         (lock(file(source="debian")), "source: debian has no wheels"),
         (lock(deb(source="pytorch-cpu")), "source: pytorch-cpu has no Debian packages"),
         (lock(file(name="Torch")), "not normalised: expected torch"),
@@ -212,6 +212,7 @@ def test_damaged_locks_are_refused(tmp_path: Path, text: str, message: str) -> N
         (lock(file(version="2.12.0+cpu")), r"version: 2.12.0\+cpu, but the file is of another"),
         (lock(file(version="2.13.0")), "version: 2.13.0, but the file is of another"),
         (lock(file(file="torch.whl")), "another distribution's"),
+        (lock(file(version="odd", file="torch-other-py3-none-any.whl")), "is of another version"),
         (lock(deb(name="dpkg-dev")), "name: dpkg-dev, but the file is another package's"),
         (lock(deb(version="1.22")), "version: 1.22, but the file is of another"),
         (lock(deb(name="Dpkg", file="pool/Dpkg_1.21.22_amd64.deb")), "not those of a Debian"),
@@ -345,6 +346,9 @@ def test_a_version_of_python_that_is_none_is_refused(version: str, tmp_path: Pat
         ("torch", "2.13.0+cu126", "torch-2.13.0+cu126"),
         ("torch", "2.13.0+cu126", "torch-2.13.0%2Bcu126"),
         ("a", "1.0", "A-1.0-1"),
+        ("a", "1.0.post1", "a-1.0_1"),
+        ("a", "odd-1", "a-odd_1"),
+        ("a", "odd_1", "a-odd_1"),
     ],
 )
 def test_file_names_may_spell_the_same_otherwise(
