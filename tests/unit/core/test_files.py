@@ -56,7 +56,7 @@ def test_why_a_file_cannot_be_written(tmp_path: Path, what: str, problem: str) -
     path = tmp_path / "folder"
     path.mkdir()
     with pytest.raises(BuildError) as caught:
-        files.save(path, b"x", BuildError, "Choose another path.", what)
+        files.save(path, b"x", BuildError, "Choose another path.", *filter(None, [what]))
     assert caught.value.message == f"{path}: {problem}: Is a directory"
     assert caught.value.hint == "Choose another path."
     assert names_in(tmp_path) == {"folder"}
